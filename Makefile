@@ -1,0 +1,30 @@
+# make lab: open the workbook.  make test: the whole test suite.  make book: run every chapter and render build/book/.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: lab test book lint clean
+
+lab: $(READY)
+	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+
+test: $(READY) lint
+	$(BIN)/python -m pytest
+
+book: $(READY)
+	$(BIN)/python -m workbook chapters --profile teach --in-place --book build/book
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# The venv is made anew whenever the declared environment changes.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make lab PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[lab,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build
