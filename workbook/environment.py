@@ -1,0 +1,146 @@
+"""The first cell of every chapter: seeds, a report of this machine, the chart renderer, and the sizes to run at.
+
+The sizes live in one frozen dataclass, `Profile`; `WORKBOOK_PROFILE` or `setup(profile=...)` picks one of three rows.
+Nothing heavy is imported until `setup` is called, so that `import workbook` stays quick.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass, replace
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+REPORTED = ("torch", "transformers", "trl", "peft", "bitsandbytes", "datasets", "altair", "ipywidgets", "anywidget")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How large a chapter runs, and on what: a chapter reads its sizes here and its sliders start from them.
+
+    name: smoke (tests), teach (minutes on a CPU) or full (a GPU, or patience).  device: "cpu" or "cuda".
+    dtype: what LLM activations are computed in there (float32 unless the device does better).
+    chain_*: the bundled policy on the chain task (chapter 04).  llm_*: SmolLM2-135M in NF4 (chapter 11).
+    Steps are optimizer steps; a chain step samples chain_prompts * group_size rollouts, an llm step
+    llm_prompts * llm_group_size.
+    """
+
+    name: str
+    device: str = "cpu"
+    dtype: torch.dtype | None = None
+    group_size: int = 8
+    chain_steps: int = 60
+    chain_prompts: int = 32
+    chain_seeds: int = 1
+    eval_prompts: int = 128
+    llm_steps: int = 8
+    llm_prompts: int = 2
+    llm_group_size: int = 4
+    llm_max_new_tokens: int = 32
+    llm_eval_prompts: int = 16
+
+    @property
+    def rollouts(self) -> int:
+        """Rollouts of one chain step, prompts * group size."""
+        return self.chain_prompts * self.group_size
+
+
+PROFILES = {
+    "smoke": Profile(
+        "smoke", chain_steps=4, chain_prompts=8, eval_prompts=32, llm_steps=1, llm_max_new_tokens=12, llm_eval_prompts=4
+    ),
+    "teach": Profile("teach"),
+    "full": Profile(
+        "full",
+        chain_steps=120,
+        chain_seeds=5,
+        eval_prompts=512,
+        llm_steps=300,
+        llm_prompts=16,
+        llm_group_size=8,
+        llm_max_new_tokens=64,
+        llm_eval_prompts=256,
+    ),
+}
+
+
+def choose_profile(name: str | None, device: str) -> Profile:
+    """The profile called `name`, else the one in WORKBOOK_PROFILE, else teach on a CPU and full on CUDA.
+
+    >>> choose_profile("smoke", "cpu").chain_steps < choose_profile("teach", "cpu").chain_steps
+    True
+    """
+    name = name or os.environ.get("WORKBOOK_PROFILE") or ("full" if device == "cuda" else "teach")
+    if name not in PROFILES:
+        raise ValueError(f"profile={name!r} is not a profile: choose one of {', '.join(PROFILES)}.")
+    return replace(PROFILES[name], device=device)
+
+
+def setup(seed: int = 0, profile: str | None = None) -> Profile:
+    """Seed everything, report this machine and why it computes in this dtype, make charts show, return the sizes.
+
+    profile: "smoke", "teach" or "full"; left out, WORKBOOK_PROFILE decides, else the device. ValueError otherwise.
+    """
+    import torch
+
+    from workbook.policies import choose_dtype
+    from workbook.views.renderer import enable_charts
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = choose_profile(profile, device)
+    dtype, reason = choose_dtype(device, torch.cuda.get_device_capability() if device == "cuda" else None)
+    chosen = replace(chosen, dtype=dtype)
+    seed_everything(seed)
+    enable_charts()
+    print(report(chosen, reason, seed))
+    return chosen
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of python, numpy and torch (all devices)."""
+    import random
+
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def free_memory(device: str) -> float:
+    """Memory free for use on `device`, in GiB."""
+    import psutil
+    import torch
+
+    free = torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available
+    return free / 2**30
+
+
+def report(profile: Profile, reason: str, seed: int) -> str:
+    """The few lines that `setup` prints: versions, device, dtype with its reason, free memory, profile."""
+    import torch
+
+    versions = ", ".join(f"{name} {_version(name)}" for name in REPORTED)
+    place = torch.cuda.get_device_name() if profile.device == "cuda" else f"{os.cpu_count()} CPU cores"
+    where = ", on Colab" if "google.colab" in sys.modules else ""
+    return "\n".join(
+        (
+            f"python {platform.python_version()}, {versions}",
+            f"device   {profile.device} ({place}{where}), {free_memory(profile.device):.1f} GiB free",
+            f"dtype    {str(profile.dtype).removeprefix('torch.')}: {reason}",
+            f"profile  {profile.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})",
+        )
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "missing"

@@ -1,0 +1,95 @@
+"""A chart that is embedded once and afterwards only receives rows, and widgets that leave a picture behind.
+
+Redrawing a chart by replacing its output flickers and makes the page jump; replacing its spec leaks listeners.
+`LiveChart` splits an Altair chart into its spec and its tables: while the spec stays the same, only the tables travel.
+"""
+
+from __future__ import annotations
+
+import anywidget
+import traitlets
+import vl_convert
+from IPython.display import display
+
+from workbook.views.renderer import picture_entries, vegalite_version
+
+ESM = """
+async function render({ model, el }) {
+  let view = null, finalize = null, queue = Promise.resolve();
+  const push = () => { if (!view) return;
+    for (const [name, rows] of Object.entries(model.get('data') || {})) view.data(name, structuredClone(rows));
+    view.runAsync(); };
+  const embed = async () => { if (finalize) finalize(); view = null;
+    const result = await vegaEmbed(el, structuredClone(model.get('spec')), { renderer: 'svg', actions: false });
+    view = result.view; finalize = result.finalize; push(); };
+  const again = () => (queue = queue.then(embed));
+  model.on('change:spec', again); model.on('change:data', push); await again();
+  return () => { model.off('change:spec', again); model.off('change:data', push); if (finalize) finalize(); };
+}
+export default { render };
+"""
+
+
+def split(chart) -> tuple[dict, dict[str, list]]:
+    """An Altair chart -> (its spec over tables named table0, table1, ..., {name: rows}).
+
+    Two charts that differ in their rows alone have equal specs.
+    """
+    spec = chart.to_dict()
+    datasets, names = spec.pop("datasets", {}), {}
+
+    def rename(node):
+        if isinstance(node, dict):
+            if set(node) == {"name"} and node["name"] in datasets:
+                return {"name": names.setdefault(node["name"], f"table{len(names)}")}
+            return {key: rename(value) for key, value in node.items()}
+        return [rename(value) for value in node] if isinstance(node, list) else node
+
+    spec = rename(spec)
+    return spec, {new: datasets[old] for old, new in names.items()}
+
+
+class LiveChart(anywidget.AnyWidget):
+    """A widget made from an Altair chart; `update(chart)` redraws it in place; a PNG where no kernel runs.
+
+    Safe to update from a thread, since only traits are set.
+    """
+
+    _esm = vl_convert.javascript_bundle(ESM, vl_version=vegalite_version())
+    spec = traitlets.Dict().tag(sync=True)
+    data = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, chart, **kwargs):
+        spec, data = split(chart)
+        super().__init__(spec=spec, data=data, **kwargs)
+
+    def update(self, chart) -> None:
+        """Show `chart` instead: pushes its rows, and embeds anew only where more than the rows changed."""
+        spec, data = split(chart)
+        with self.hold_sync():
+            if spec != self.spec:
+                self.spec = spec
+            self.data = data
+
+    def picture(self) -> dict[str, str]:
+        """The static half of this widget's mime bundle, as it looks now."""
+        return picture_entries({**self.spec, "datasets": self.data})
+
+    def _ipython_display_(self, **kwargs):
+        show(self, self)
+
+
+def widget_bundle(widget, picture: dict[str, str]) -> dict:
+    """One mime bundle that is `widget` where a kernel runs, and `picture` everywhere else."""
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {**picture, "application/vnd.jupyter.widget-view+json": view}
+
+
+def show(widget, chart: LiveChart):
+    """Display `widget` with the picture of the chart inside it as its fallback; returns the display's handle."""
+    return display(widget_bundle(widget, chart.picture()), raw=True, display_id=True)
+
+
+def refresh(handle, widget, chart: LiveChart) -> None:
+    """Bring the fallback picture of an earlier `show` up to date."""
+    handle.update(widget_bundle(widget, chart.picture()), raw=True)
