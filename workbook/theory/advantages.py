@@ -1,0 +1,121 @@
+"""Advantages: from one reward per rollout to the number that multiplies each of its tokens' gradients.
+
+Positive means advantage > 0, negative < 0, and neutral exactly 0, as for every rollout of a group with equal rewards.
+"""
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from .groups import active, group_index, group_mean, group_size, group_sum
+
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only")
+STD_EPSILON = 1e-4  # TRL's: GRPO divides by std + 1e-4
+
+
+def group_advantages(
+    rewards: Float[Tensor, " B"], group_ids: Shaped[Tensor, " B"], estimator: str = "grpo"
+) -> Float[Tensor, " B"]:
+    """One advantage per rollout: its reward against a baseline, mostly the mean of its own group.
+
+    With m_g, s_g and n_g the mean, unbiased standard deviation and size of i's group:
+
+    - grpo: (r_i - m_g) / (s_g + 1e-4)                  GRPO (arXiv 2402.03300, section 4.1.2), as TRL computes it
+    - dr_grpo: r_i - m_g                                Dr. GRPO (arXiv 2503.20783)
+    - rloo: r_i - mean of the group's other rewards     RLOO (arXiv 2402.14740)
+    - reinforce: r_i - mean of the whole batch          REINFORCE with a batch baseline: the batch is the one group
+    - positive_only, negative_only: grpo's where > 0 (< 0), else 0
+
+    Shapes: rewards (B,), group_ids (B,) any labels in any order, groups of any size; result (B,). Units: the reward's
+    (grpo: standard deviations). A group of equal rewards (reinforce: a batch), a single rollout too, gives exactly 0.
+    Computed in the rewards' dtype, in float32 for integers and half precision.
+
+    Raises ValueError for an unknown estimator, rewards that are NaN, infinite or so large that a square overflows, and
+    group_ids of another length.
+
+    >>> group_advantages(torch.tensor([1.0, 0.0, 0.1, 0.1]), torch.tensor([7, 7, 3, 3]), "dr_grpo").tolist()
+    [0.5, -0.5, 0.0, 0.0]
+    """
+    if estimator not in ESTIMATORS:
+        raise ValueError(f"estimator {estimator!r} is unknown; valid are {', '.join(ESTIMATORS)}.")
+    rewards = _checked(rewards)
+    index, groups = group_index(group_ids, len(rewards))
+    if estimator == "reinforce":
+        index, groups = torch.zeros_like(index), min(groups, 1)
+    centred = rewards - group_mean(rewards, index, groups)[index]
+    if estimator in ("dr_grpo", "reinforce"):
+        return centred
+    size = group_size(index, groups)[index].to(rewards.dtype)
+    others = (size - 1).clamp(min=1)
+    if estimator == "rloo":
+        return centred * size / others  # r - (sum - r)/(n - 1) = (r - mean) * n/(n - 1)
+    std = (group_sum(centred.square(), index, groups)[index] / others).sqrt()
+    advantages = centred / (std + STD_EPSILON)
+    keep = {"positive_only": advantages > 0, "negative_only": advantages < 0}.get(estimator)
+    return advantages if keep is None else torch.where(keep, advantages, 0.0)
+
+
+def counterfactual_advantages(
+    rewards: Float[Tensor, " B"],
+    completion_ids: Int[Tensor, "B T"],
+    mask: Shaped[Tensor, "B T"],
+    group_ids: Shaped[Tensor, " B"],
+    fallback: str = "dr_grpo",
+) -> Float[Tensor, "B T"]:
+    """One advantage per step: how the group's rollouts that took it from a state fared against all that were there.
+
+    A_it = mean{r_j : j has i's tokens up to and including t} - mean{r_j : j has i's tokens before t}, over the
+    rollouts j of i's group whose position t is in the mask. A step that everybody takes is worth exactly 0. Where no
+    other rollout shares the state, A_it is the group advantage of i (`fallback`: an estimator of group_advantages;
+    dr_grpo is in the same unit, the reward's).
+
+    This is a reading of Implicit Behavior Policy Optimization (arXiv 2605.16302 and 2604.13088v2) from its abstract:
+    states are token prefixes. It is not the authors' exact method.
+
+    Shapes: rewards (B,), completion_ids (B, T), mask (B, T) 1 on completion tokens, group_ids (B,); result (B, T), 0
+    outside the mask. Raises ValueError as group_advantages does, and for shapes that do not agree.
+
+    >>> ids = torch.tensor([[5, 1], [5, 2], [6, 1]])
+    >>> rewards = torch.tensor([1.0, 0.0, 0.5])
+    >>> counterfactual_advantages(rewards, ids, torch.ones(3, 2), torch.zeros(3)).tolist()
+    [[0.0, 0.5], [0.0, -0.5], [0.0, 0.0]]
+    """
+    rewards = _checked(rewards)
+    if completion_ids.ndim != 2 or len(completion_ids) != len(rewards):
+        raise ValueError(
+            f"completion_ids has shape {tuple(completion_ids.shape)}; it must be ({len(rewards)}, T), a row per reward."
+        )
+    alive = active(mask, completion_ids, "completion_ids")
+    alone = group_advantages(rewards, group_ids, fallback)
+    centred = group_advantages(rewards, group_ids, "dr_grpo")  # differences of means do not see the shift
+    state, states = group_index(group_ids, len(rewards))
+    tokens, token = torch.unique(completion_ids, return_inverse=True)
+    out = torch.zeros_like(centred).unsqueeze(1).repeat(1, completion_ids.shape[1])
+    for t in range(completion_ids.shape[1]):
+        after, afters = group_index(state * len(tokens) + token[:, t], len(rewards))
+        rows = alive[:, t].nonzero().squeeze(1)
+        here = _mean_and_count(centred[rows], state[rows], states)
+        then = _mean_and_count(centred[rows], after[rows], afters)
+        gain = torch.where(then[1] == here[1], 0.0, then[0] - here[0])
+        out[rows, t] = torch.where(here[1] == 1, alone[rows], gain)
+        state, states = after, afters
+    return out
+
+
+def _mean_and_count(values: Tensor, index: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    return group_mean(values, index, groups)[index], group_size(index, groups)[index]
+
+
+def _checked(rewards: Tensor) -> Tensor:
+    """Rewards as a float tensor (B,), refused where no finite advantage follows from them."""
+    if rewards.ndim != 1:
+        raise ValueError(f"rewards has shape {tuple(rewards.shape)}; it must be (B,), one number per rollout.")
+    rewards = rewards.detach().to(torch.promote_types(rewards.dtype, torch.float32))
+    limit = torch.finfo(rewards.dtype).max ** 0.5 / max(len(rewards), 1)
+    bad = (~(rewards.abs() <= limit)).nonzero().flatten()
+    if len(bad):
+        raise ValueError(
+            f"rewards[{int(bad[0])}] is {float(rewards[bad[0]])}; every reward must be a finite number of size at most "
+            f"{limit:.0e}, so that squares stay finite."
+        )
+    return rewards

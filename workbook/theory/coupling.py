@@ -1,0 +1,121 @@
+"""Token coupling through the output layer: how one token's update moves another token's log-probability.
+
+The logits of token i are W h_i. A step on log pi(token j) moves W along (e_j - p_j) h_j', with e_j the one-hot vector
+of the token and p_j the softmax at its position, and so moves log pi(token i) in proportion to K_ij (arXiv 2605.08666,
+figure 2; H2 in the claims). Vocabulary-sized rows are made a block at a time: no second N x V tensor, and nothing of
+size N x N unless it is the answer.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+BLOCK = 2**22  # elements of a block of residuals: 16 MiB in float32
+ORDERS = ("first", "exact")
+
+
+@torch.no_grad()
+def coupling_kernel(
+    hidden: Float[Tensor, "N D"], logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"]
+) -> Float[Tensor, "N N"]:
+    """How far a unit step on token j's log-probability moves token i's, through the output layer alone.
+
+    K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> = <grad_W log pi(i), grad_W log pi(j)> (arXiv 2605.08666, figure 2; H2).
+
+    Shapes: hidden (N, D) the output layer's inputs, logits (N, V) its outputs, tokens (N,) the sampled ids; result
+    (N, N), symmetric, in the inputs' dtype (at least float32). Unit: log-probability per learning rate and weight, no
+    normalizer. Extra memory: two N x N and a few 16 MiB blocks. Raises ValueError for shapes that disagree and for ids
+    outside the vocabulary.
+
+    >>> hidden, logits = torch.eye(2), torch.zeros(2, 4)
+    >>> coupling_kernel(hidden, logits, torch.tensor([0, 0])).tolist()
+    [[0.75, 0.0], [0.0, 0.75]]
+    """
+    dtype = _checked(hidden, logits, tokens)
+    size, vocabulary = logits.shape
+    total = _per_rows(lambda rows: torch.logsumexp(rows.to(dtype), -1, keepdim=True), logits)
+    kernel = torch.zeros(size, size, dtype=dtype, device=logits.device)
+    for start in range(0, vocabulary, _block(size)):
+        logp = logits[:, start : start + _block(size)] - total
+        residual = _residual(logp, tokens - start)
+        kernel.addmm_(residual, residual.T)
+    hidden = hidden.to(dtype)
+    return kernel.mul_(hidden @ hidden.T)
+
+
+@torch.no_grad()
+def predicted_delta_logp(
+    hidden: Float[Tensor, "N D"],
+    logits: Float[Tensor, "N V"],
+    tokens: Int[Tensor, " N"],
+    weights: Float[Tensor, " N"],
+    lr: float,
+    order: str = "first",
+) -> Float[Tensor, " N"]:
+    """Change of every token's log-probability when one SGD step is taken on the output layer (no bias, rest frozen).
+
+    The step is W += lr G with G = sum_j w_j (e_j - p_j) h_j', w_j = update weight x advantage of token j, so that
+
+    - order "first": delta_i = lr <e_i - p_i, G h_i> = lr sum_j w_j K_ij
+    - order "exact": delta_i = log softmax(z_i + lr G h_i)[token i] - log softmax(z_i)[token i]
+
+    Shapes: hidden (N, D), logits (N, V) = z, tokens (N,), weights (N,); result (N,), in nats. Extra memory: G, of the
+    output layer's size (V, D), and blocks of rows; no N x N. Source: arXiv 2605.08666, figures 2 and 10 (H2, H4).
+    Raises ValueError for an unknown order, shapes that disagree and ids outside the vocabulary.
+
+    >>> hidden, logits, tokens = torch.eye(2), torch.zeros(2, 4), torch.tensor([0, 0])
+    >>> predicted_delta_logp(hidden, logits, tokens, torch.tensor([1.0, 0.0]), lr=0.5).tolist()
+    [0.375, 0.0]
+    """
+    if order not in ORDERS:
+        raise ValueError(f"order {order!r} is unknown; valid are {', '.join(ORDERS)}.")
+    dtype = _checked(hidden, logits, tokens)
+    if weights.shape != tokens.shape:
+        raise ValueError(f"weights has shape {tuple(weights.shape)}; it must be {tuple(tokens.shape)}, one per token.")
+    step = torch.zeros(logits.shape[1], hidden.shape[1], dtype=dtype, device=logits.device)  # lr G
+
+    def add_gradient(z: Tensor, h: Tensor, token: Tensor, weight: Tensor) -> Tensor:
+        logp = torch.log_softmax(z.to(dtype), -1)
+        step.addmm_(_residual(logp, token).T, h.to(dtype) * (lr * weight.to(dtype))[:, None])
+        return token
+
+    def change(z: Tensor, h: Tensor, token: Tensor) -> Tensor:
+        shift = h.to(dtype) @ step.T
+        logp = torch.log_softmax(z.to(dtype), -1)
+        own = shift.gather(1, token[:, None]).squeeze(1)
+        if order == "first":
+            return own - logp.exp_().mul_(shift).sum(1)
+        return own - (torch.logsumexp(shift.add_(logp), 1) - torch.logsumexp(logp, 1))
+
+    _per_rows(add_gradient, logits, hidden, tokens, weights)
+    return _per_rows(change, logits, hidden, tokens)
+
+
+def _residual(logp: Tensor, tokens: Tensor) -> Tensor:
+    """e - p for a block of the vocabulary, written over its log-probabilities; 1 - p stays precise near p = 1."""
+    rows = ((tokens >= 0) & (tokens < logp.shape[1])).nonzero().squeeze(1)
+    own = -torch.expm1(logp[rows, tokens[rows]])
+    residual = logp.exp_().neg_()
+    residual[rows, tokens[rows]] = own
+    return residual
+
+
+def _block(width: int) -> int:
+    return max(1, BLOCK // max(width, 1))
+
+
+def _per_rows(function, logits: Tensor, *others: Tensor) -> Tensor:
+    """Apply a function to blocks of rows of logits and of tensors beside it, and join the results."""
+    size = _block(logits.shape[1])
+    return torch.cat([function(*rows) for rows in zip(*(x.split(size) for x in (logits, *others)), strict=True)])
+
+
+def _checked(hidden: Tensor, logits: Tensor, tokens: Tensor) -> torch.dtype:
+    """The dtype to compute in; ValueError where the inputs do not belong together."""
+    if not (hidden.ndim == logits.ndim == 2 and tokens.ndim == 1 and len(hidden) == len(logits) == len(tokens)):
+        shapes = ", ".join(str(tuple(x.shape)) for x in (hidden, logits, tokens))
+        raise ValueError(f"hidden, logits and tokens have shapes {shapes}; they must be (N, D), (N, V) and (N,).")
+    outside = tokens[(tokens < 0) | (tokens >= logits.shape[1])]
+    if len(outside):
+        raise ValueError(f"tokens holds {int(outside[0])}; ids must be between 0 and {logits.shape[1] - 1}.")
+    return torch.promote_types(torch.promote_types(hidden.dtype, logits.dtype), torch.float32)
