@@ -1,0 +1,367 @@
+"""Rollouts: masks, padding and scores against an unpadded teacher-forced forward; prompts as TRL has them."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from workbook.rollouts import Rollouts, sample_rollouts, sequence_logps
+
+WORDS = ["<pad>", "<eos>", "<unk>", "<user>", "<bot>", *"0123456789+-=?;"]
+CHAT = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
+PAD, EOS = 0, 1
+
+
+def make_tokenizer(chat_template=CHAT):
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, padding_side="left", **special)
+    fast.add_special_tokens({"additional_special_tokens": ["<user>", "<bot>"]})
+    fast.chat_template = chat_template
+    return fast
+
+
+def make_model(seed=0, spread=0.3, width=32):
+    """A tiny random Llama whose wide initial weights make its distributions far from uniform."""
+    config = LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=spread,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).eval()
+
+
+class SumTask:
+    """Prompts of different lengths; the reward counts digits, so that it varies; every token but EOS has a credit."""
+
+    name = "sum"
+
+    def __init__(self, chat=False):
+        self.chat, self.seen = chat, None
+
+    def dataset(self, n, seed):
+        generator = torch.Generator().manual_seed(seed)
+        digits = [torch.randint(10, (2 + i % 3,), generator=generator).tolist() for i in range(n)]
+        prompts = [" + ".join(map(str, row)) + " =" for row in digits]
+        if self.chat:
+            prompts = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        return Dataset.from_dict({"prompt": prompts, "answer": [str(sum(d)) for d in digits], "level": list(range(n))})
+
+    def reward(self, prompts, completions, answer, **columns):
+        self.seen = {"prompts": prompts, "completions": completions, "answer": answer, **columns}
+        texts = [c if isinstance(c, str) else c[0]["content"] for c in completions]
+        return [sum(character.isdigit() for character in text) / 10 for text in texts]
+
+    def annotate(self, prompt, answer, tokens):
+        return [("eos", None) if token == "<eos>" else ("result", 0.5) for token in tokens] if "0" in prompt else None
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return SimpleNamespace(model=make_model(), tokenizer=make_tokenizer())
+
+
+def forward_alone(model, prompt, completion, temperature=1.0):
+    """The reference: one unpadded sequence through the model, nothing shared with the code under test."""
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + completion])).logits[0].double() / temperature
+    p = torch.softmax(logits, dim=-1)[len(prompt) - 1 : -1]
+    chosen = p[torch.arange(len(completion)), torch.tensor(completion, dtype=torch.long)]
+    return chosen.log(), torch.distributions.Categorical(probs=p).entropy()
+
+
+RAGGED = [
+    ([5, 15, 6, 17], [7, EOS, 9]),  # an end token inside
+    ([9], [EOS]),
+    ([3, 8, 8, 8, 8, 17, 4], [5, 6, 7, 8, 9, 10]),
+    ([12, 13], []),  # nothing at all
+]
+
+
+def padded_batch(side):
+    width, length = 8, 6
+    prompts, prompt_mask, completions, mask = [], [], [], []
+    for prompt, completion in RAGGED:
+        gap = width - len(prompt)
+        left = side == "left"
+        prompts.append([PAD] * gap + prompt if left else prompt + [PAD] * gap)
+        prompt_mask.append([0] * gap + [1] * len(prompt) if left else [1] * len(prompt) + [0] * gap)
+        completions.append(completion + [PAD] * (length - len(completion)))
+        mask.append([1] * len(completion) + [0] * (length - len(completion)))
+    return tuple(torch.tensor(rows) for rows in (prompts, prompt_mask, completions, mask))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("batch_size", [None, 1, 3])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize(
+    ("attention", "dtype", "tolerance"),
+    [("sdpa", torch.float32, 1e-5), ("eager", torch.float32, 1e-5), ("sdpa", torch.float64, 1e-6)],
+)
+def test_sequence_logps_equal_an_unpadded_forward(side, batch_size, temperature, attention, dtype, tolerance):
+    model = make_model().to(dtype)
+    model.set_attn_implementation(attention)
+    batch = padded_batch(side)
+    with torch.no_grad():
+        logps, entropies = sequence_logps(model, *batch, temperature=temperature, batch_size=batch_size)
+    assert logps.shape == entropies.shape == (4, 6)
+    assert (logps[batch[3] == 0] == 0).all()
+    assert (entropies[batch[3] == 0] == 0).all()
+    for row, (prompt, completion) in enumerate(RAGGED):
+        want_logp, want_entropy = forward_alone(model, prompt, completion, temperature)
+        torch.testing.assert_close(logps[row, : len(completion)].double(), want_logp, rtol=0, atol=tolerance)
+        torch.testing.assert_close(entropies[row, : len(completion)].double(), want_entropy, rtol=0, atol=tolerance)
+
+
+def test_sequence_logps_carry_gradients_independent_of_padding(policy):
+    gradients = []
+    for side in ("left", "right"):
+        logps, _ = sequence_logps(policy.model, *padded_batch(side))
+        gradients.append(torch.autograd.grad(logps.sum(), list(policy.model.parameters())))
+    for left, right in zip(*gradients, strict=True):
+        assert left.isfinite().all()
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
+    assert sum(g.abs().sum() for g in gradients[0]) > 1
+
+
+def test_half_precision_models_are_scored_in_float32(policy):
+    model = make_model().to(torch.bfloat16)
+    with torch.no_grad():
+        logps, entropies = sequence_logps(model, *padded_batch("left"))
+    assert logps.dtype == entropies.dtype == torch.float32
+    prompt, completion = RAGGED[2]
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + completion])).logits[0].float()
+    want = logits.log_softmax(-1)[len(prompt) - 1 : -1].gather(1, torch.tensor(completion)[:, None])[:, 0]
+    torch.testing.assert_close(logps[2], want, rtol=0, atol=0.2)  # the forward's own bfloat16 noise under padding
+
+
+def test_no_tokens_at_all_and_bad_masks(policy):
+    prompt_ids, prompt_mask, ids, mask = padded_batch("left")
+    logps, entropies = sequence_logps(policy.model, prompt_ids, prompt_mask, ids[:, :0], mask[:, :0])
+    assert logps.shape == entropies.shape == (4, 0)
+    holed = mask.clone()
+    holed[2, 1] = 0
+    with pytest.raises(ValueError, match="completion_mask has a hole"):
+        sequence_logps(policy.model, prompt_ids, prompt_mask, ids, holed)
+    with pytest.raises(ValueError, match="prompt_mask has a row without tokens"):
+        sequence_logps(policy.model, prompt_ids, prompt_mask * 0, ids, mask)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_sampled_rollouts_score_as_unpadded_forwards(policy, chat):
+    task = SumTask(chat)
+    rollouts = sample_rollouts(policy, task, 6, group_size=4, max_new_tokens=12, temperature=0.8, batch_size=10)
+    assert len(rollouts) == 24
+    for row in range(24):
+        prompt = rollouts.prompt_ids[row][rollouts.prompt_mask[row].bool()].tolist()
+        completion = rollouts.completion_ids[row][rollouts.completion_mask[row].bool()].tolist()
+        assert EOS not in completion[:-1]
+        assert completion[-1] == EOS or len(completion) == 12
+        text = "<user> " + rollouts.prompts[row][0]["content"] + " <bot>" if chat else rollouts.prompts[row]
+        assert policy.tokenizer.decode(prompt) == text
+        logps, entropies = forward_alone(policy.model, prompt, completion, 0.8)
+        torch.testing.assert_close(rollouts.old_logps[row, : len(completion)].double(), logps, rtol=0, atol=1e-5)
+        torch.testing.assert_close(rollouts.entropies[row, : len(completion)].double(), entropies, rtol=0, atol=1e-5)
+    ended = (rollouts.completion_ids == EOS).any(dim=1)
+    assert ended.any()
+    assert not ended.all()
+    assert (rollouts.completion_ids[rollouts.completion_mask == 0] == PAD).all()
+
+
+def test_rewards_are_asked_for_as_trl_asks(policy):
+    task = SumTask(chat=True)
+    rollouts = sample_rollouts(policy, task, 3, group_size=2, max_new_tokens=6)
+    assert task.seen["level"] == [0, 0, 1, 1, 2, 2]
+    assert task.seen["completions"][3] == [{"role": "assistant", "content": rollouts.completions[3]}]
+    assert task.seen["completion_ids"][3] == rollouts.completion_ids[3][rollouts.completion_mask[3].bool()].tolist()
+    assert task.seen["answer"] == list(rollouts.answers)
+    assert rollouts.group_ids.tolist() == [0, 0, 1, 1, 2, 2]
+    centred = rollouts.rewards - rollouts.rewards.view(3, 2).mean(1).repeat_interleave(2)
+    dr = sample_rollouts(policy, task, 3, group_size=2, max_new_tokens=6, estimator="dr_grpo")
+    torch.testing.assert_close(dr.advantages, centred)
+    assert centred.abs().sum() > 0
+
+
+def test_sampling_follows_the_models_distribution_whatever_its_generation_config(policy):
+    model = make_model(seed=3, spread=0.3)
+    model.generation_config.top_k, model.generation_config.temperature = 1, 0.2
+    own = model.generation_config
+    data = Dataset.from_dict({"prompt": ["5 + 6 ="], "answer": ["11"]})
+    local = SimpleNamespace(model=model, tokenizer=policy.tokenizer)
+    rollouts = sample_rollouts(local, SumTask(), data, group_size=4000, max_new_tokens=1, batch_size=4000)
+    assert model.generation_config is own
+    with torch.no_grad():
+        p = model(rollouts.prompt_ids[:1]).logits[0, -1].softmax(-1).double()
+    seen = torch.bincount(rollouts.completion_ids[:, 0], minlength=len(p)).double()
+    chi2 = ((seen - 4000 * p) ** 2 / (4000 * p)).sum()
+    assert chi2 < 60, "4,000 draws over 20 tokens: beyond 60 lies a chance of 1e-6"
+    torch.testing.assert_close(rollouts.entropies[0, 0].double(), torch.distributions.Categorical(p).entropy())
+
+
+def test_seed_reproduces_and_nothing_global_moves(policy):
+    policy.model.train()
+    policy.model.model.norm.eval()
+    modes = [module.training for module in policy.model.modules()]
+    torch.manual_seed(5)
+    want = torch.rand(3)
+    torch.manual_seed(5)
+    first = sample_rollouts(policy, SumTask(), 4, group_size=2, seed=1, max_new_tokens=8)
+    assert torch.equal(torch.rand(3), want)
+    assert [module.training for module in policy.model.modules()] == modes
+    policy.model.eval()
+    again = sample_rollouts(policy, SumTask(), 4, group_size=2, seed=1, max_new_tokens=8)
+    other = sample_rollouts(policy, SumTask(), 4, group_size=2, seed=2, max_new_tokens=8)
+    assert torch.equal(first.completion_ids, again.completion_ids)
+    assert first.completions != other.completions
+
+
+def test_empty_completions(policy):
+    model = make_model()
+    model.lm_head.weight.data.zero_()
+    model.lm_head.weight.data[EOS] = 0
+    model.model.norm.weight.data.zero_()  # every logit is 0 now, then EOS alone is preferred:
+    model.lm_head.bias = torch.nn.Parameter(torch.full((len(WORDS),), -1e4).index_fill(0, torch.tensor(EOS), 0.0))
+    empty = SimpleNamespace(model=model, tokenizer=policy.tokenizer)
+    rollouts = sample_rollouts(empty, SumTask(), 2, group_size=2, max_new_tokens=5)
+    assert rollouts.completions == ("",) * 4
+    assert rollouts.completion_mask.tolist() == [[1]] * 4
+    assert (rollouts.advantages == 0).all()
+    assert rollouts.old_logps.abs().max() < 1e-5
+    assert rollouts.token_table().token.tolist() == ["<eos>"] * 4
+
+
+def test_token_table_is_one_row_per_token(policy):
+    rollouts = sample_rollouts(policy, SumTask(), 6, group_size=2, max_new_tokens=7)
+    table = rollouts.token_table()
+    columns = [
+        "group",
+        "rollout",
+        "position",
+        "token_id",
+        "token",
+        "advantage",
+        "reward",
+        "logp",
+        "entropy",
+        "category",
+        "credit",
+    ]
+    assert list(table.columns) == columns
+    assert len(table) == rollouts.completion_mask.sum()
+    for row in table.itertuples():
+        assert rollouts.completion_ids[row.rollout, row.position] == row.token_id
+        assert WORDS[row.token_id] == row.token
+        assert rollouts.old_logps[row.rollout, row.position] == pytest.approx(row.logp)
+        assert rollouts.rewards[row.rollout] == pytest.approx(row.reward)
+        assert rollouts.group_ids[row.rollout] == row.group == row.rollout // 2
+        known = "0" in rollouts.prompts[row.rollout]
+        assert (row.category == "result") == (known and row.token != "<eos>")
+        assert (row.credit == 0.5) == (known and row.token != "<eos>")
+    assert table.credit.isna().any()
+    assert table.credit.notna().any()
+
+
+def test_select_to_and_two_dimensional_advantages(policy):
+    rollouts = sample_rollouts(policy, SumTask(), 3, group_size=2, max_new_tokens=7)
+    for index in (torch.tensor([4, 1]), [4, 1]):
+        part = rollouts.select(index).to("cpu")
+        assert torch.equal(part.completion_ids, rollouts.completion_ids[[4, 1]])
+        assert part.tokens == (rollouts.tokens[4], rollouts.tokens[1])
+        assert part.token_table().group.unique().tolist() == [2, 0]
+    mask = rollouts.group_ids == 1
+    assert rollouts.select(mask).prompts == rollouts.prompts[2:4] == rollouts.select(slice(2, 4)).prompts
+    assert len(rollouts.select([])) == len(rollouts.select([]).token_table()) == 0
+    assert len(rollouts.select(3)) == 1
+
+
+def test_from_batch_keeps_what_is_known(policy):
+    sampled = sample_rollouts(policy, SumTask(), 3, group_size=2, max_new_tokens=7)
+    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages")
+    batch = {name: getattr(sampled, name) for name in names}
+    with pytest.raises(ValueError, match=r"batch lacks \['group_ids'\]"):
+        Rollouts.from_batch(batch)
+    bare = Rollouts.from_batch(batch, group_ids=sampled.group_ids)
+    table = bare.token_table()
+    assert table[["reward", "logp", "entropy", "credit", "token", "category"]].isna().all().all()
+    full = Rollouts.from_batch(
+        {**batch, "group_ids": sampled.group_ids, "old_per_token_logps": sampled.old_logps, "rewards": sampled.rewards},
+        policy.tokenizer,
+    )
+    assert full.tokens == sampled.tokens
+    assert full.completions == sampled.completions
+    assert full.prompts == sampled.prompts
+    want = sampled.token_table()[["token", "logp", "reward", "advantage"]]
+    assert full.token_table()[["token", "logp", "reward", "advantage"]].equals(want)
+    per_token = sampled.advantages[:, None] * torch.arange(sampled.completion_ids.shape[1])
+    table = Rollouts.from_batch({**batch, "advantages": per_token}, group_ids=sampled.group_ids).token_table()
+    assert table.advantage.tolist() == pytest.approx((want.advantage * sampled.token_table().position).tolist())
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_prompt_tokens_and_masks_equal_the_trainers(policy, chat, tmp_path):
+    from trl import GRPOConfig, GRPOTrainer
+
+    task = SumTask(chat)
+    data = task.dataset(4, 0)
+    args = GRPOConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=2,
+        per_device_train_batch_size=8, max_completion_length=6, gradient_checkpointing=False, temperature=0.9,
+    )  # fmt: skip
+    trainer = GRPOTrainer(make_model(), task.reward, args, data, processing_class=make_tokenizer())
+    rows = [row for row in data for _ in range(2)]
+    torch.manual_seed(0)
+    batch = trainer._generate_and_score_completions(rows)
+    ours = sample_rollouts(policy, task, data, group_size=2, max_new_tokens=6, temperature=0.9, seed=0)
+    for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask"):
+        assert torch.equal(batch[name], getattr(ours, name)), name
+    torch.testing.assert_close(batch["advantages"], ours.advantages)
+    model_inputs = (
+        torch.cat([ours.prompt_ids, ours.completion_ids], 1),
+        torch.cat([ours.prompt_mask, ours.completion_mask], 1),
+    )
+    trl_logps, trl_entropies, _ = trainer._get_per_token_logps_and_entropies(
+        trainer.model, *model_inputs, ours.completion_ids.shape[1], compute_entropy=True
+    )
+    keep = ours.completion_mask.bool()
+    torch.testing.assert_close(trl_logps[keep], ours.old_logps[keep], rtol=0, atol=1e-5)
+    torch.testing.assert_close(trl_entropies[keep], ours.entropies[keep], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("group_size", 0), ("max_new_tokens", 0), ("batch_size", -1), ("temperature", 0.0), ("temperature", float("nan"))],
+)
+def test_settings_out_of_range(policy, field, value):
+    with pytest.raises(ValueError, match=field):
+        sample_rollouts(policy, SumTask(), 2, **{"group_size": 2, field: value})
+
+
+def test_unusable_prompts_and_rewards(policy):
+    with pytest.raises(ValueError, match="prompts=0"):
+        sample_rollouts(policy, SumTask(), 0, group_size=2)
+    with pytest.raises(ValueError, match="column prompt"):
+        sample_rollouts(policy, SumTask(), Dataset.from_dict({"text": ["1"]}), group_size=2)
+    with pytest.raises(ValueError, match="has no tokens"):
+        sample_rollouts(policy, SumTask(), Dataset.from_dict({"prompt": ["", "1"], "answer": ["", ""]}), group_size=2)
+    plain = SimpleNamespace(model=policy.model, tokenizer=make_tokenizer(chat_template=None))
+    with pytest.raises(ValueError, match="no chat template"):
+        sample_rollouts(plain, SumTask(chat=True), 2, group_size=2)
+    for reward in ([None, 1.0], [float("nan"), 1.0], [1.0]):
+        task = SumTask()
+        task.reward = lambda reward=reward, **_: reward
+        with pytest.raises(ValueError, match=r"task\.reward returned"):
+            sample_rollouts(policy, task, 1, group_size=2, max_new_tokens=2)

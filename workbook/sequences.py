@@ -1,0 +1,123 @@
+"""Token sequences: prompts to tokens, ragged rows to padded tensors, and the log-probability of every token in them.
+
+Letters: B sequences, P prompt tokens, T completion tokens, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+LOGITS_AT_ONCE = 2**24  # entries of the logits held per chunk (64 MiB in float32; scoring needs about four such)
+
+
+def sequence_logps(
+    model: nn.Module,
+    prompt_ids: Int[Tensor, "B P"],
+    prompt_mask: Int[Tensor, "B P"] | Bool[Tensor, "B P"],
+    completion_ids: Int[Tensor, "B T"],
+    completion_mask: Int[Tensor, "B T"] | Bool[Tensor, "B T"],
+    temperature: float = 1.0,
+    batch_size: int | None = None,
+) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+    """Log-probability of each completion token given what precedes it, and the entropy of its distribution, in nats.
+
+        logp_t = log softmax(z_t / temperature)[y_t]        H_t = - sum_v p_tv log p_tv
+
+    Both are float32 (float64 for a float64 model) and zero outside completion_mask. Prompts may be padded on either
+    side: rows are aligned by their mask and positions count real tokens only, so that padding does not change results.
+    Only completion positions pass the output head, batch_size rows at a time (None: as many as keep the chunk's logits
+    within 2**24 entries). Gradients flow if enabled; the model's mode is the caller's choice.
+
+    Raises ValueError for a prompt without tokens, and for a completion_mask with a hole in it.
+    """
+    if not prompt_mask.bool().any(dim=1).all():
+        raise ValueError("prompt_mask has a row without tokens: each prompt needs at least one.")
+    completion_mask = completion_mask.long()
+    if (completion_mask.diff(dim=1) > 0).any():
+        raise ValueError("completion_mask has a hole: it must be ones, then zeros, in each row (right padding).")
+    length = completion_ids.shape[1]
+    order = prompt_mask.long().argsort(dim=1, stable=True)  # padding first: left-padded whatever it was
+    ids = torch.cat([prompt_ids.gather(1, order), completion_ids], dim=1)
+    mask = torch.cat([prompt_mask.long().gather(1, order), completion_mask], dim=1)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    if batch_size is None:
+        batch_size = max(1, LOGITS_AT_ONCE // ((length + 1) * model.config.get_text_config().vocab_size))
+    logps, entropies = [], []
+    for rows in torch.arange(len(ids), device=ids.device).split(batch_size):
+        output = model(
+            input_ids=ids[rows],
+            attention_mask=mask[rows],
+            position_ids=positions[rows],
+            logits_to_keep=length + 1,
+            use_cache=False,
+        )
+        logits = output.logits[:, -length - 1 : -1]  # the logits at a position predict the next token
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature  # (rows, T, V)
+        every = logits.log_softmax(dim=-1)
+        logps.append(every.gather(2, completion_ids[rows].unsqueeze(2)).squeeze(2))
+        entropies.append(-(every.exp() * every).sum(dim=-1))
+    outside = completion_mask == 0
+    return torch.cat(logps).masked_fill(outside, 0.0), torch.cat(entropies).masked_fill(outside, 0.0)
+
+
+def tokenize_prompts(tokenizer, prompts: Sequence) -> list[list[int]]:
+    """Token ids of prompts as TRL's trainer makes them: chats through the chat template, strings as they are.
+
+    Raises ValueError for a prompt without tokens and for a chat when the tokenizer has no chat template.
+    """
+    if isinstance(prompts[0], str):
+        rows = tokenizer(text=list(prompts))["input_ids"]
+    elif tokenizer.chat_template is None:
+        raise ValueError("prompt is a chat, but this tokenizer has no chat template: use plain strings as prompts.")
+    else:
+        rows = tokenizer.apply_chat_template(list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True)
+        rows = rows["input_ids"]
+    for prompt, row in zip(prompts, rows, strict=True):
+        if not row:
+            raise ValueError(f"prompt {prompt!r} has no tokens: each prompt needs at least one.")
+    return rows
+
+
+def pad_rows(
+    rows: Sequence[Sequence[int]], value: int, side: str, device=None
+) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"]]:
+    """Ragged rows of token ids as one padded tensor with its mask.
+
+    >>> pad_rows([[1, 2], [3]], value=0, side="left")
+    (tensor([[1, 2],
+            [0, 3]]), tensor([[1, 1],
+            [0, 1]]))
+    """
+    lengths = torch.tensor([len(row) for row in rows])
+    width = int(lengths.max())
+    columns = torch.arange(width).expand(len(rows), width)
+    mask = columns >= width - lengths[:, None] if side == "left" else columns < lengths[:, None]
+    ids = torch.full((len(rows), width), value)
+    ids[mask] = torch.tensor([token for row in rows for token in row], dtype=torch.long)
+    return ids.to(device), mask.long().to(device)
+
+
+def token_strings(tokenizer, rows: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
+    """Each token of each row decoded by itself, special tokens included."""
+    text = {token: tokenizer.decode([token]) for token in {token for row in rows for token in row}}
+    return tuple(tuple(text[token] for token in row) for row in rows)
+
+
+@contextmanager
+def evaluating(model: nn.Module):
+    """Eval mode inside the block; afterwards every submodule is in the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield model
+    finally:
+        for module in training:
+            module.training = True
+
+
+def unpadded(ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"] | Bool[Tensor, "B L"]) -> list[list[int]]:
+    """The unmasked token ids of each row."""
+    return [row[keep].tolist() for row, keep in zip(ids.cpu(), mask.bool().cpu(), strict=True)]
