@@ -20,7 +20,8 @@ async function render({ model, el }) {
     for (const [name, rows] of Object.entries(model.get('data') || {})) view.data(name, structuredClone(rows));
     view.runAsync(); };
   const embed = async () => { if (finalize) finalize(); view = null;
-    const result = await vegaEmbed(el, structuredClone(model.get('spec')), { renderer: 'svg', actions: false });
+    const spec = { autosize: { type: 'pad', resize: true }, ...model.get('spec'), datasets: model.get('data') };
+    const result = await vegaEmbed(el, structuredClone(spec), { renderer: 'svg', actions: false });
     view = result.view; finalize = result.finalize; push(); };
   const again = () => (queue = queue.then(embed));
   model.on('change:spec', again); model.on('change:data', push); await again();
