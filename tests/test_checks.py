@@ -1,0 +1,77 @@
+"""Each setting that would break an intervention, or make it a silent no-op, is named in one sentence."""
+
+import pytest
+
+from workbook.training.checks import problems
+from workbook.training.config import CancellationConfig
+
+# 4 optimizer steps per generation batch of 4 x 16 rollouts in groups of 8, whole groups everywhere: nothing to complain about.
+SOUND = {
+    "output_dir": "unused",
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": "none",
+    "num_generations": 8,
+    "per_device_train_batch_size": 16,
+    "steps_per_generation": 4,
+    "gradient_accumulation_steps": 1,
+    "loss_type": "dr_grpo",
+    "max_grad_norm": 0.0,
+    "save_strategy": "no",
+}
+QUERY = {"batching": "query_preserved"}
+MIN = QUERY | {"group_transform": "min_replace"}
+
+CASES = [
+    # settings, launch, severity, words the sentence must hold: the field, its value, what is valid
+    ({"batching": "sorted"}, {}, "error", ["batching='sorted'", "shuffled", "sign_partitioned"]),
+    ({"advantage_estimator": "gae"}, {}, "error", ["advantage_estimator='gae'", "rloo"]),
+    ({"group_transform": "mean"}, {}, "error", ["group_transform='mean'", "min_replace", "advantage_orthogonal"]),
+    ({"clipping": "none"}, {}, "error", ["clipping='none'", "symmetric"]),
+    ({"batching": "reward_balanced", "steps_per_generation": 1}, {}, "error", ["one optimizer step", "steps_per_generation=1"]),
+    (QUERY | {"gradient_accumulation_steps": 4}, {}, "error", ["one optimizer step", "gradient_accumulation_steps=4"]),
+    (QUERY | {"gradient_accumulation_steps": 3}, {}, "error", ["steps_per_generation=4", "multiple of 3"]),
+    (QUERY | {"per_device_train_batch_size": 4}, {}, "error", ["whole groups", "num_generations=8", "4 rollouts"]),
+    ({"per_device_train_batch_size": 3}, {"world_size": 2}, "error", ["12 is not", "straddle", "multiple of 8"]),
+    (QUERY | {"loss_type": "bnpo"}, {}, "error", ["loss_type='bnpo'", "dr_grpo"]),
+    (QUERY | {"max_grad_norm": 1.0}, {}, "warning", ["max_grad_norm=1.0", "confounds", "grad_clipped"]),
+    (MIN | {"gradient_accumulation_steps": 4, "batching": "shuffled"}, {}, "error", ["ratio is exactly 1", "num_iterations=1"]),
+    ({"clipping": "symmetric", "steps_per_generation": 1}, {}, "error", ["clipping='symmetric'", "ratio is exactly 1"]),
+    (MIN | {"loss_type": "cispo"}, {}, "error", ["loss_type='cispo'", "grpo"]),
+    (MIN | {"delta": 2.0}, {}, "error", ["delta=2.0", "None"]),
+    (MIN | {"off_policy_mask_threshold": 0.5}, {}, "error", ["off_policy_mask_threshold=0.5", "None"]),
+    (MIN | {"beta": 0.1, "use_bias_correction_kl": True}, {}, "error", ["use_bias_correction_kl=True"]),
+    (MIN | {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}, {}, "error", ["per_device_train_batch_size=4", "multiple of 8"]),
+    (MIN | {"batching": "shuffled"}, {}, "error", ["batching='shuffled'", "query_preserved"]),
+    ({"advantage_estimator": "rloo", "multi_objective_aggregation": "normalize_then_sum"}, {}, "error", ["sum_then_normalize"]),
+    ({"advantage_estimator": "rloo", "scale_rewards": "batch"}, {}, "warning", ["scale_rewards='batch'", "ignored"]),
+    ({"advantage_estimator": "positive_only", "batching": "sign_partitioned"}, {}, "error", ["one sign only", "shuffled"]),
+    ({}, {"lora_dropout": 0.05}, "error", ["lora_dropout=0.05", "lora_dropout=0"]),
+    ({"use_vllm": True, "fp32_adapters": True}, {"quantized": True}, "error", ["use_vllm=True", "use_vllm=False"]),
+    ({"use_transformers_continuous_batching": True, "fp32_adapters": True}, {"quantized": True}, "error", ["use_transformers_continuous_batching=True"]),
+    ({}, {"quantized": True}, "warning", ["fp32_adapters=False", "fp32_adapters=True"]),
+    ({"save_strategy": "steps", "save_steps": 6}, {}, "warning", ["save_steps=6", "multiple of 4"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "launch", "severity", "words"), CASES, ids=lambda v: None)
+def test_named_in_one_sentence(settings, launch, severity, words):
+    args = CancellationConfig(**SOUND)
+    for (
+        field,
+        value,
+    ) in settings.items():  # set afterwards, since TRL's own constructor refuses some of them for one process
+        setattr(args, field, value)
+    found = problems(args, **launch)
+    matching = [p for p in found if p.severity == severity and all(word in p.sentence for word in words)]
+    assert matching, found
+    assert matching[0].sentence.endswith(".")
+    assert "\n" not in matching[0].sentence
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, QUERY, MIN, QUERY | {"clipping": "symmetric"}, {"batching": "sign_partitioned"}]
+)
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_sound_settings_pass(settings, world_size):
+    assert problems(CancellationConfig(**SOUND | settings), world_size=world_size, quantized=False) == []

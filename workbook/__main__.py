@@ -1,0 +1,119 @@
+"""The command line: train, resume and sweep runs, run the chapters.
+
+python -m workbook train data/configs/chain.yaml --set learning_rate=5e-4 --set batching=query_preserved
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+
+import yaml
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit status, 2 for a request that can't be met, with one sentence on stderr."""
+    args = _parser().parse_args(argv)
+    try:
+        return args.command(args)
+    except (ValueError, OSError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+
+
+def _train(args) -> int:
+    from workbook.training.runs import create_run
+    from workbook.training.worker import execute
+
+    run = create_run(args.config, args.folder, **dict(map(_setting, args.set)))
+    return _report(execute(run.folder, progress=True))
+
+
+def _resume(args) -> int:
+    from workbook.training.runs import load_run
+    from workbook.training.worker import execute
+
+    run = load_run(args.run)
+    state = run.status()["state"]
+    if state == "finished":
+        return _report(run)
+    if run.running:
+        raise ValueError(f"{run.folder} is {state} in process {run.status()['pid']}; stop it first.")
+    return _report(execute(run.folder, progress=True))
+
+
+def _report(run) -> int:
+    status = run.status()
+    print(f"{status['message']} It lies in {run.folder}")
+    return 0 if status["state"] in ("finished", "stopped") else 1
+
+
+def _sweep(args) -> int:
+    from workbook.training.sweeps import load_sweep, sweep
+
+    config, grid = load_sweep(args.config)
+    config = config.override(dict(map(_setting, args.set)))
+    folder = args.folder or Path("runs") / Path(args.config).stem
+    table = sweep(config, grid, folder, n_jobs=args.jobs)
+    print(table.drop(columns="message").to_string(index=False))
+    failed = int((table["state"] != "finished").sum())
+    print(f"{len(table) - failed} of {len(table)} runs finished. They lie in {folder}")
+    return 1 if failed else 0
+
+
+def _chapters(args) -> int:
+    from workbook.chapters import run_chapters
+
+    run_chapters(args.profile, names=args.names or None, in_place=args.in_place, book=args.book)
+    return 0
+
+
+def _setting(text: str) -> tuple[str, object]:
+    """`key=value`, the value read as YAML; numbers like 5e-4, which YAML takes for text, count as numbers."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"--set {text!r} must be key=value, e.g. --set learning_rate=5e-4.")
+    parsed = yaml.safe_load(value)
+    if isinstance(parsed, str):
+        with contextlib.suppress(ValueError):
+            parsed = float(parsed)
+    return key, parsed
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m workbook", description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    train = commands.add_parser("train", help="train a run from a YAML config")
+    train.add_argument("config", help="e.g. data/configs/chain.yaml")
+    train.add_argument("--folder", help="where to keep the run (default: a new folder in runs/)")
+    train.set_defaults(command=_train)
+
+    resume = commands.add_parser("resume", help="go on with a run from its newest intact checkpoint")
+    resume.add_argument("run", help="the run's folder")
+    resume.set_defaults(command=_resume)
+
+    sweep = commands.add_parser("sweep", help="train every combination of a grid of settings")
+    sweep.add_argument("config", help="a run's YAML with a grid, e.g. data/configs/sweep.yaml")
+    sweep.add_argument("--folder", help="where to keep its runs (default: runs/ and the config's name)")
+    sweep.add_argument("--jobs", type=int, default=2, help="runs at a time (default: 2)")
+    sweep.set_defaults(command=_sweep)
+
+    for command in (train, sweep):
+        command.add_argument(
+            "--set", action="append", default=[], metavar="KEY=VALUE", help="override a field; may be repeated"
+        )
+
+    chapters = commands.add_parser("chapters", help="execute the chapters top to bottom")
+    chapters.add_argument("names", nargs="*", help="e.g. 04; all by default")
+    chapters.add_argument("--profile", default="smoke", choices=("smoke", "teach", "full"))
+    chapters.add_argument("--in-place", action="store_true", help="write the outputs into notebooks/")
+    chapters.add_argument("--book", metavar="FOLDER", help="render HTML pages with an index")
+    chapters.set_defaults(command=_chapters)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Means and differences with bootstrap intervals, over what was sampled independently: prompts, runs or seeds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import bootstrap
+
+
+class Interval(NamedTuple):
+    """An estimate and its bootstrap confidence interval, in the unit of the data."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def bootstrap_mean(values, clusters=None, *, level: float = 0.95, resamples: int = 9_999, seed: int = 0) -> Interval:
+    """Mean of `values` with a percentile bootstrap interval that resamples whole clusters.
+
+    Args:
+        values: (N,) numbers.
+        clusters: (N,) labels of what was drawn independently, e.g. the prompt of each rollout; each value its own by
+        default.
+            Clusters count equally, whatever their size.
+        level: confidence level in (0, 1).
+        resamples: bootstrap resamples.
+        seed: of the resampling.
+
+    Raises:
+        ValueError: if `values` is empty or holds a NaN or infinity.
+
+    >>> bootstrap_mean([1.0, 1.0, 1.0])
+    Interval(mean=1.0, low=1.0, high=1.0)
+    """
+    values = np.asarray(values, dtype=float)
+    if values.size == 0 or not np.isfinite(values).all():
+        raise ValueError(
+            f"values needs numbers, all of them finite; of its {values.size}, {np.sum(~np.isfinite(values))} are not."
+        )
+    if clusters is not None:
+        _, index = np.unique(np.asarray(clusters), return_inverse=True)
+        values = np.bincount(index, values) / np.bincount(index)
+    mean = float(values.mean())
+    if np.ptp(values) == 0:  # nothing varies: the percentile interval is the point
+        return Interval(mean, mean, mean)
+    interval = bootstrap(
+        (values,),
+        np.mean,
+        confidence_level=level,
+        n_resamples=resamples,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return Interval(mean, float(interval.low), float(interval.high))
+
+
+def paired_difference(after, before, **kwargs) -> Interval:
+    """Mean of `after - before`, pair by pair, with its bootstrap interval; arguments as in `bootstrap_mean`.
+
+    Raises:
+        ValueError: if the two differ in length.
+    """
+    after, before = np.asarray(after, dtype=float), np.asarray(before, dtype=float)
+    if after.shape != before.shape:
+        raise ValueError(f"after and before must be paired; got {after.size} and {before.size} values.")
+    return bootstrap_mean(after - before, **kwargs)

@@ -1,0 +1,55 @@
+"""Runs side by side: what differs in their settings, and what came out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+
+from workbook.training.runs import Run, load_run
+
+WINDOW = 5  # optimizer steps averaged at the end of a curve: fixed, so that nobody picks the step after the fact
+
+
+def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
+    """One row per run: its folder's name, the settings in which the runs differ, and results.
+
+    Result columns: state, message, steps, seconds (of training), reward (mean sampled reward of the last 5 steps),
+    grad_norm (their mean),
+    heldout_before and heldout_after (mean reward on held-out prompts, where evaluated).
+    """
+    runs = [run if isinstance(run, Run) else load_run(run) for run in runs]
+    settings = pd.DataFrame([_flat(asdict(run.config)) for run in runs])
+    varying = [
+        c for c in settings if settings[c].map(lambda v: json.dumps(v, default=str)).nunique() > 1 and c != "name"
+    ]
+    return pd.concat(
+        [pd.DataFrame({"run": [r.folder.name for r in runs]}), settings[varying], pd.DataFrame(map(_results, runs))],
+        axis=1,
+    )
+
+
+def _results(run: Run) -> dict:
+    metrics, status = run.metrics(), run.status()
+    heldout = run.evaluation().set_index("label")["mean"]
+    tail = metrics.tail(WINDOW)
+    return {
+        "state": status["state"],
+        "steps": len(metrics),
+        "seconds": metrics["time"].iloc[-1] - metrics["time"].iloc[0] if len(metrics) > 1 else float("nan"),
+        "reward": tail["reward"].mean(),
+        "grad_norm": tail["grad_norm"].mean() if "grad_norm" in tail else float("nan"),
+        "heldout_before": heldout.get("before", float("nan")),
+        "heldout_after": heldout.get("after", float("nan")),
+        "message": status["message"],
+    }
+
+
+def _flat(values: dict, prefix: str = "") -> dict:
+    flat = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat

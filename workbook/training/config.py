@@ -1,0 +1,51 @@
+"""CancellationConfig: TRL's GRPOConfig plus the switches that make or break token-gradient cancellation.
+
+Every switch's default is TRL's own behaviour, so that `CancellationConfig(**kwargs)` means what
+`GRPOConfig(**kwargs)` means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trl import GRPOConfig
+
+
+@dataclass
+class CancellationConfig(GRPOConfig):
+    """Settings of a [`CancellationTrainer`]: all of TRL's `GRPOConfig`, and the six below.
+
+    Which combinations make sense is checked when the trainer is built (see `workbook.training.checks`), since that
+    needs
+    the model and the number of processes.
+    """
+
+    batching: str = field(
+        default="shuffled",
+        metadata={
+            "help": "How a generation batch is cut into optimizer mini-batches: shuffled (TRL's), query_preserved, "
+            "reward_balanced, query_preserved_reward_balanced or sign_partitioned."
+        },
+    )
+    advantage_estimator: str = field(
+        default="grpo",
+        metadata={"help": "grpo (TRL's own), dr_grpo, rloo, reinforce, positive_only or negative_only."},
+    )
+    group_transform: str | None = field(
+        default=None,
+        metadata={"help": "Drift fix on the ratio weights of each group: None, min_replace or advantage_orthogonal."},
+    )
+    clipping: str = field(
+        default="asymmetric",
+        metadata={
+            "help": "asymmetric (PPO's min, TRL's) or symmetric (no gradient outside the range, whatever the sign)."
+        },
+    )
+    trim_padding: bool = field(
+        default=False,
+        metadata={"help": "Cut columns that are padding in the whole micro-batch before the forward pass."},
+    )
+    fp32_adapters: bool = field(
+        default=False,
+        metadata={"help": "Keep LoRA weights in float32, where TRL casts those of a quantized model to bfloat16."},
+    )

@@ -1,0 +1,107 @@
+"""Sweeps: every combination of some settings, a run folder each, side by side through joblib.
+
+joblib's own backend switch (`with joblib.parallel_config("dask")`, "ray", ...) hands the same sweep to a cluster. A
+sweep that
+died is simply called again: finished runs are kept, interrupted ones resume.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import joblib
+import pandas as pd
+import yaml
+
+from workbook.training.compare import compare_runs
+from workbook.training.run_config import RunConfig
+from workbook.training.runs import Run, create_run, load_run
+
+
+def sweep(config, grid: dict[str, list], folder: str | Path, n_jobs: int = 2, quiet: bool = False) -> pd.DataFrame:
+    """Train every combination of the values in `grid`; each combination is a run folder below `folder`.
+
+    Args:
+        config: what the combinations share: a YAML file's path, a dict or a `RunConfig`.
+        grid: values to try for each field, e.g. `{"batching": ["shuffled", "query_preserved"], "seed": [0, 1, 2]}`.
+        folder: of the sweep; called again on the same folder, it does only what is missing.
+        n_jobs: runs at a time; the cores are shared among them.
+        quiet: no progress bar.
+
+    Returns:
+        `compare_runs` of all combinations; a failed one has its message there, and does not stop the others.
+
+    Raises:
+        ValueError: if a field is unknown, a value is invalid, or the folder holds runs of another config.
+    """
+    runs = [
+        _prepare(Path(folder) / name, config.override(settings))
+        for name, config, settings in combinations(config, grid)
+    ]
+    todo = [run.folder for run in runs if run.status()["state"] != "finished"]
+    threads = max(1, (os.cpu_count() or 1) // max(1, n_jobs))
+    jobs = (joblib.delayed(_train)(str(path), threads) for path in todo)
+    done = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(jobs)
+    for message in done if quiet else _progress(done, len(todo)):
+        if not quiet:
+            print(message)
+    return compare_runs(runs)
+
+
+def load_sweep(path: str | Path) -> tuple[RunConfig, dict[str, list[Any]]]:
+    """A sweep's YAML file: a run's fields, and `grid`, a mapping of fields to lists of values.
+
+    Raises:
+        ValueError: if there is no grid, or a field is unknown.
+    """
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ValueError(f"The sweep {path} can't be read as YAML: {' '.join(str(error).split())}.") from None
+    grid = values.pop("grid", None) if isinstance(values, dict) else None
+    if not isinstance(grid, dict) or not all(isinstance(v, list) and v for v in grid.values()):
+        raise ValueError(
+            f"The sweep {path} needs a grid: a mapping of fields to lists of values, e.g. seed: [0, 1, 2]."
+        )
+    return RunConfig.load(values), grid
+
+
+def combinations(config, grid: dict[str, list]) -> Iterator[tuple[str, RunConfig, dict]]:
+    """Folder name, shared config and settings of every combination in `grid`."""
+    config = RunConfig.load(config)
+    for values in itertools.product(*grid.values()):
+        settings = dict(zip(grid, values, strict=True))
+        name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()) or config.name
+        yield name.replace("/", "-"), config, settings
+
+
+def _prepare(folder: Path, config: RunConfig) -> Run:
+    if not (folder / "config.yaml").exists():
+        return create_run(config, folder)
+    run = load_run(folder)
+    if run.config != config:
+        raise ValueError(f"{folder} holds a run of another config; use another folder for this sweep, or remove it.")
+    return run
+
+
+def _train(folder: str, threads: int) -> str:
+    """In a worker process: one run, whose failure is its own; returns its closing message."""
+    import torch
+
+    from workbook.training.worker import execute
+
+    torch.set_num_threads(threads)
+    try:
+        return execute(folder).status()["message"]
+    except Exception as error:  # execute has written it to status.json; the other runs go on
+        return f"{Path(folder).name} failed: {error}"
+
+
+def _progress(done, total: int):
+    from tqdm import tqdm
+
+    return tqdm(done, total=total, unit="run", desc="sweep")

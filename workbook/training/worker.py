@@ -1,0 +1,263 @@
+"""What a run does in its own process: build the trainer, evaluate, train, write, and say how it ended.
+
+    python -m workbook.training.worker FOLDER
+
+The same `execute` serves the command line (with a progress bar) and sweeps (in joblib's workers).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pandas as pd
+import torch
+from tqdm import tqdm
+from transformers import TrainerCallback, set_seed
+from transformers.trainer_callback import PrinterCallback
+
+from workbook.policies import load_policy
+from workbook.rollouts import sample_rollouts
+from workbook.statistics import bootstrap_mean
+from workbook.tasks import get_task
+from workbook.training.config import CancellationConfig
+from workbook.training.files import atomic_folder, write_json, write_parquet, write_text
+from workbook.training.resumable import ResumableTrainer, newest_intact
+from workbook.training.run_config import RunConfig
+from workbook.training.runs import Run, check_unedited, read_json_lines, set_status
+
+PACKAGES = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "numpy")
+EVAL_SEED = 1_000_003  # added to the run's seed: held-out prompts are drawn from another stream than training prompts
+WINDOW = 5  # optimizer steps averaged where a curve's two ends are quoted
+
+
+def execute(folder: str | Path, progress: bool = False) -> Run:
+    """Train the run in `folder` from its newest intact checkpoint, or the start, and say how it ended in status.json.
+
+    Raises:
+        ValueError: if its config was edited since it started.
+        Exception: whatever ended training; status.json then says failed, and why.
+    """
+    run = Run(folder)
+    config = run.config
+    check_unedited(run)
+    (run.folder / "stop").unlink(missing_ok=True)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    try:
+        return _execute(run, config, progress)
+    except KeyboardInterrupt:
+        set_status(run, "stopped", "Interrupted from the keyboard; resume goes on from the last checkpoint.")
+        return run
+    except Exception as error:
+        set_status(run, "failed", f"{type(error).__name__}: {error}")
+        raise
+
+
+def _execute(run: Run, config: RunConfig, progress: bool) -> Run:
+    checkpoint, complaints = newest_intact(run.folder)
+    for complaint in complaints:
+        print(f"Skipped a damaged checkpoint: {complaint}.", file=sys.stderr)
+    trainer, task, policy = build_trainer(config, run.folder)
+    total = trainer.args.max_steps
+    if not (run.folder / "manifest.json").exists():
+        write_json(run.folder / "manifest.json", manifest(config, policy, trainer.train_dataset))
+    set_status(run, "running", f"Training {config.policy} on {config.task}.", total=total)
+    start = int(checkpoint.name.removeprefix("checkpoint-")) if checkpoint else 0
+    rows = [row for row in read_json_lines(run.folder / "metrics.jsonl") if row.get("step", 0) <= start]
+    write_text(run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    if config.eval_prompts and not checkpoint:
+        _evaluate(run, config, policy, task, "before")
+
+    bar = tqdm(total=total, initial=start, unit="step", desc=config.name) if progress else None
+    recorder = Recorder(run, trainer, bar)
+    trainer.add_callback(recorder)
+    if start >= total:  # it was killed between the last checkpoint and final/
+        trainer._load_from_checkpoint(str(checkpoint))
+    else:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if recorder.stopped:
+        set_status(
+            run, "stopped", f"Stopped at step {trainer.state.global_step} of {total}; resume goes on.", total=total
+        )
+        return run
+    return _finish(run, config, trainer, task, policy, total)
+
+
+def _finish(run: Run, config: RunConfig, trainer: ResumableTrainer, task, policy, total: int) -> Run:
+    with atomic_folder(run.folder / "final") as folder:
+        trainer._save(str(folder))
+    metrics = run.metrics()
+    write_parquet(run.folder / "metrics.parquet", metrics)
+    ends = metrics["reward"].iloc[:WINDOW].mean(), metrics["reward"].iloc[-WINDOW:].mean()
+    learned = f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first and last {WINDOW} of {total} steps)"
+    if config.eval_prompts:
+        _evaluate(run, config, policy, task, "after")
+        before, after = (
+            f"{r['mean']:.3f} [{r['low']:.3f}, {r['high']:.3f}]" for r in run.evaluation().to_dict("records")
+        )
+        learned = f"held-out reward {before} -> {after}; {learned}"
+    set_status(run, "finished", f"{config.name}: {learned}.", total=total)
+    return run
+
+
+def build_trainer(config: RunConfig, output_dir: str | Path):
+    """The trainer, task and policy of a config; nothing is trained or written yet.
+
+    Raises:
+        ValueError: from `load_policy`, `get_task` or the trainer's checks, one sentence each.
+    """
+    policy = load_policy(config.policy, quantization=config.quantization, lora=config.lora, seed=config.seed)
+    task = get_task(config.task, **config.task_options)
+    device = torch.device(policy.provenance["device"])
+    capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    settings = {
+        "report_to": "none",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        "gradient_checkpointing": False,
+        "beta": 0.0,
+        "fp32_adapters": config.lora is not None,
+    } | config.trainer
+    args = CancellationConfig(
+        output_dir=str(output_dir),
+        seed=config.seed,
+        use_cpu=device.type == "cpu",
+        bf16=capable,
+        fp16=device.type == "cuda" and not capable,
+        **settings,
+    )
+    if args.max_steps <= 0:
+        raise ValueError(f"trainer.max_steps={args.max_steps} must be a positive number of optimizer steps.")
+    if "save_steps" not in settings:
+        boundary = max(1, args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps)
+        args.save_steps = boundary * max(1, round(args.max_steps / 5 / boundary))
+    set_seed(config.seed)
+    trainer = ResumableTrainer(
+        policy.model,
+        task.reward,
+        args=args,
+        train_dataset=task.dataset(config.num_prompts, config.seed),
+        processing_class=policy.tokenizer,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer, task, policy
+
+
+class Recorder(TrainerCallback):
+    """Appends a JSON line per step, saves samples at checkpoints, and stops the trainer when asked to."""
+
+    def __init__(self, run: Run, trainer: ResumableTrainer, bar: tqdm | None):
+        self.run, self.trainer, self.bar, self.stopped = run, trainer, bar, False
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if "reward" not in (logs or {}):  # the closing summary
+            return
+        row = {"step": state.global_step, "time": time.time()} | {
+            k: v for k, v in logs.items() if isinstance(v, int | float)
+        }
+        with open(self.run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
+            self.bar.set_postfix(reward=f"{row['reward']:.3f}")
+            if state.global_step >= state.max_steps:
+                self.bar.close()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if (self.run.folder / "stop").exists():
+            window = args.steps_per_generation * args.num_iterations
+            # Inside a generation batch a checkpoint would miss its rollouts; an earlier one replays the same steps.
+            control.should_save = state.global_step * args.gradient_accumulation_steps % window == 0
+            control.should_training_stop = self.stopped = True
+        return control
+
+    def on_save(self, args, state, control, **kwargs):
+        logs = self.trainer._logs  # TRL's record of the latest generation batch
+        samples = pd.DataFrame(
+            {name: list(logs[name]) for name in ("prompt", "completion", "advantages")} | logs["rewards"]
+        )
+        for column in ("prompt", "completion"):  # a conversation becomes its JSON
+            samples[column] = [text if isinstance(text, str) else json.dumps(text) for text in samples[column]]
+        write_parquet(self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet", samples)
+
+
+def _evaluate(run: Run, config: RunConfig, policy, task, label: str) -> None:
+    """Sample held-out rollouts; write their token table and add their mean reward to evaluation.json."""
+    rollouts = sample_rollouts(
+        policy,
+        task,
+        task.dataset(config.eval_prompts, config.seed + EVAL_SEED),
+        config.eval_group_size,
+        seed=config.seed + EVAL_SEED,
+        max_new_tokens=config.trainer.get("max_completion_length", 256),
+    )
+    write_parquet(run.folder / f"evaluation-{label}.parquet", rollouts.token_table())
+    interval = bootstrap_mean(rollouts.rewards.cpu().numpy(), clusters=rollouts.group_ids.cpu().numpy())
+    path = run.folder / "evaluation.json"
+    rows = [r for r in (json.loads(path.read_text()) if path.exists() else []) if r["label"] != label]
+    write_json(path, [*rows, {"label": label, **interval._asdict()}])
+
+
+def manifest(config: RunConfig, policy, dataset) -> dict:
+    """What a reader needs to make the run again: versions, device, seed, git state, checksums, config."""
+    rows = hashlib.sha256()
+    for row in dataset:
+        rows.update(json.dumps(row, sort_keys=True, default=str).encode())
+    device = policy.provenance["device"]
+    return {
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "platform": f"{platform.system()} {platform.machine()}",
+        "device": torch.cuda.get_device_name(device)
+        if device.startswith("cuda")
+        else f"{device}, {torch.get_num_threads()} threads",
+        "seed": config.seed,
+        "git": git_state(),
+        "data_sha256": rows.hexdigest(),
+        "policy": policy.provenance,
+        "config": asdict(config),
+    }
+
+
+def git_state() -> dict | None:
+    """Commit and whether tracked files differ from it; None outside a repository."""
+
+    def git(*args):
+        return subprocess.run(
+            ["git", *args], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        return {
+            "commit": git("rev-parse", "HEAD"),
+            "modified": bool(git("status", "--porcelain", "--untracked-files=no")),
+        }
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def main(folder: str) -> int:
+    """Entry point of a run's own process; its output is the run's log.txt."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    print(execute(folder).status()["message"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
