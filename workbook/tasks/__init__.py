@@ -1,0 +1,38 @@
+"""Tasks by name: prompts, answers and verifying rewards, from the bundled chain to any data set."""
+
+from typing import Any
+
+from workbook.tasks.chain import Chain
+from workbook.tasks.task import Task
+
+__all__ = ["Chain", "Task", "get_task"]
+
+
+def get_task(name: str, **options: Any) -> Task:
+    """Return the task of a name: "chain", "gym:<dataset>" of reasoning-gym, "hub:<dataset>" by hub id or local folder.
+
+    options: for chain operands, error_rate, modulus; for gym the fields of that data set's config and chat; for hub
+    prompt_column, answer_column, split, subset and chat. Raises ValueError in one sentence on any other name or option.
+
+    >>> get_task("chain", operands=3).dataset(1, seed=0).column_names
+    ['prompt', 'answer']
+    """
+    family, _, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if name == "chain":
+        makers, args = Chain, ()
+    elif family == "gym" and rest:
+        from workbook.tasks.gym import Gym as makers  # imported late: reasoning-gym takes seconds
+
+        args = (rest,)
+    elif family == "hub" and rest:
+        from workbook.tasks.hub import Hub as makers
+
+        args = (rest,)
+    else:
+        raise ValueError(
+            f"task is {name!r}, but must be 'chain', 'gym:<dataset>' or 'hub:<dataset id or local folder>'."
+        )
+    try:
+        return makers(*args, **options)
+    except TypeError as error:
+        raise ValueError(f"task {name!r} does not take these options: {error}.") from None

@@ -1,0 +1,287 @@
+"""Clock arithmetic in steps: the task in which the true credit of every token is known.
+
+    prompt      5 - 6 + 3 =
+    completion  start with 5 ; then 5 - 6 is 9 ; now 9 + 3 is 2 ; so the answer is 2
+
+Each token is one of *style* (openings, links, closings: free choices that cannot change the reward), *template*
+(forced words), *copy* (operands and running values, forced by what stands before), *result* (the outcome of one
+step), *eos*.
+
+**Credit** of a token is the expected reward after it minus the expected reward before it, under a stated policy
+model: templates and copies are exact, style is free, and a step's result is right with probability 1 - e (e =
+`error_rate`), else uniform over the m - 1 other residues. A chain is *on* track if exact arithmetic from what stands
+written would reach the answer. With k results still to come its expected reward is
+
+    V(on, k) = 1/m + (on - 1/m) * lambda**k,    lambda = 1 - e * m / (m - 1),
+
+so on track a right result earns V(1, k) - V(1, k + 1) > 0 and a wrong one V(0, k) - V(1, k + 1) < 0: for the last
+step +e and -(1 - e). An error continued consistently gives a wrong answer, unless a later error repairs it: the
+residues are a group, so a second error undoes a first with probability 1/(m - 1), and the repairing token earns the
+credit it deserves. Style, template and faithful copies have credit 0; a false copy has the credit of the value it
+loses.
+"""
+
+import hashlib
+import itertools
+import random
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from datasets import Dataset
+
+from workbook.tasks.task import Annotation, Task, positive_int
+from workbook.tasks.verify import clock_answer
+
+OPENINGS = ("start", "begin", "open", "go")
+LINKS = ("then", "now", "next", "and")
+CLOSINGS = ("so", "thus", "hence", "therefore")
+TEMPLATE = ("with", ";", "is", "the", "answer", "=")
+OPERATORS = ("+", "-")
+EOS = ("<eos>", "</s>", "<|im_end|>", "<|endoftext|>")
+SEED_CLASSES = 8  # seeds that differ modulo this share no prompt
+
+Style = tuple[str, ...]
+
+
+class Slot(NamedTuple):
+    """One place of a well-formed completion: its category, the words it admits, and which number it holds."""
+
+    category: str
+    words: Collection[str]
+    field: str = ""  # "a", "op", "b": the parts of a step; "result", "start", "final"
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Chain(Task):
+    """Chains of `operands` numbers on a clock of `modulus` hours; `error_rate` per step is planted into demonstrations.
+
+    Raises ValueError naming the field unless 2 <= operands <= 12, 2 <= modulus <= 100 and 0 <= error_rate < 1.
+
+    >>> task = Chain(operands=3)
+    >>> task.render("5 - 6 + 3 =", style=("start", "then", "now", "so"))
+    'start with 5 ; then 5 - 6 is 9 ; now 9 + 3 is 2 ; so the answer is 2'
+    >>> task.reward(["5 - 6 + 3 ="], ["so the answer is 2"], ["2"])
+    [1.0]
+    """
+
+    operands: int = 5
+    error_rate: float = 0.2
+    modulus: int = 10
+    name: str = "chain"
+
+    def __post_init__(self) -> None:
+        positive_int("operands", self.operands, 2, 12)
+        positive_int("modulus", self.modulus, 2, 100)
+        if not (isinstance(self.error_rate, int | float) and 0 <= self.error_rate < 1):
+            raise ValueError(f"error_rate is {self.error_rate!r}, but must be a number in [0, 1).")
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """Every word of prompts and completions, in a fixed order."""
+        return (*map(str, range(self.modulus)), *OPERATORS, *TEMPLATE, *OPENINGS, *LINKS, *CLOSINGS)
+
+    def dataset(self, n: int, seed: int = 0) -> Dataset:
+        """Return n rows prompt, answer: distinct while there are enough, and seeds that differ modulo 8 share none."""
+        positive_int("n", n)
+        positive_int("seed", seed, 0)
+        space = self.modulus**self.operands * 2 ** (self.operands - 1)
+        draws = random.Random(f"{seed}").sample(range(space), min(space, 2 * SEED_CLASSES * n + 400))
+        prompts = [prompt for prompt in map(self._prompt, draws) if _seed_class(prompt) == seed % SEED_CLASSES][:n]
+        if not prompts:
+            raise ValueError(
+                f"seed {seed} has no prompt among the {space} of operands={self.operands}, modulus={self.modulus}."
+            )
+        prompts = list(itertools.islice(itertools.cycle(prompts), n))
+        return Dataset.from_dict({"prompt": prompts, "answer": [self.solve(prompt) for prompt in prompts]})
+
+    def solve(self, prompt: str) -> str:
+        """Return the right answer of a prompt."""
+        return str(self._prefixes(*self._parse(prompt))[-1])
+
+    def score(self, completion: str, answer: str, **row: object) -> float:
+        """Return 1 if the number after the last `answer is` equals the answer, else 0; style and steps do not count."""
+        return float(clock_answer(completion) == int(answer))
+
+    # -- completions ------------------------------------------------------------------------------------------------
+
+    def styles(self, prompt: str) -> Iterator[Style]:
+        """Yield every combination of style words: an opening, a link per step, a closing."""
+        steps = len(self._parse(prompt)[1])
+        return itertools.product(OPENINGS, *[LINKS] * steps, CLOSINGS)
+
+    def render(self, prompt: str, style: Style | None = None, results: list[int] | None = None) -> str:
+        """Return the chain of a prompt in a style (default: the first words), continued faithfully from given results.
+
+        results: one residue per step; None means the right ones. The last result is the stated answer.
+        """
+        numbers, operators = self._parse(prompt)
+        style = next(self.styles(prompt)) if style is None else tuple(style)
+        results = self._prefixes(numbers, operators)[1:] if results is None else list(results)
+        if len(style) != len(operators) + 2 or len(results) != len(operators):
+            raise ValueError(
+                f"style {style} and results {results} must have {len(operators) + 2} and {len(operators)} items."
+            )
+        words = [style[0], "with", str(numbers[0])]
+        value = numbers[0]
+        for link, operator, number, result in zip(style[1:-1], operators, numbers[1:], results, strict=True):
+            words += [";", link, str(value), operator, str(number), "is", str(result)]
+            value = result
+        return " ".join([*words, ";", style[-1], "the", "answer", "is", str(value)])
+
+    def demonstrate(self, prompt: str, rng: random.Random) -> str:
+        """Return a demonstration: uniform style; a step is wrong with probability error_rate, then built upon."""
+        numbers, operators = self._parse(prompt)
+        style = (rng.choice(OPENINGS), *(rng.choice(LINKS) for _ in operators), rng.choice(CLOSINGS))
+        value, results = numbers[0], []
+        for operator, number in zip(operators, numbers[1:], strict=True):
+            value = self._apply(value, operator, number)
+            if rng.random() < self.error_rate:
+                value = (value + rng.randrange(1, self.modulus)) % self.modulus
+            results.append(value)
+        return self.render(prompt, style, results)
+
+    def equivalent_solutions(self, prompt: str, answer: str | None = None) -> "Solutions":
+        """Return the set of correct completions: the right chain in all its styles. ValueError if answer is wrong."""
+        if answer is not None and answer != self.solve(prompt):
+            raise ValueError(f"answer is {answer!r}, but {prompt!r} has the answer {self.solve(prompt)!r}.")
+        return Solutions(self, prompt)
+
+    def style_key(self, completion: str) -> Style | None:
+        """Return the style words of a well-formed chain, right or wrong, which name it among its like; else None."""
+        words = completion.split()
+        slots = self._slots((len(words) - 9) // 7)[:-1]
+        fits = len(words) == len(slots) and all(word in slot.words for word, slot in zip(words, slots, strict=True))
+        return (
+            tuple(word for word, slot in zip(words, slots, strict=True) if slot.category == "style") if fits else None
+        )
+
+    # -- credit -----------------------------------------------------------------------------------------------------
+
+    def value(self, on_track: bool, steps_left: int) -> float:
+        """Return V(on_track, steps_left), the expected reward under the policy model of the module docstring."""
+        decay = 1 - self.error_rate * self.modulus / (self.modulus - 1)
+        return 1 / self.modulus + (on_track - 1 / self.modulus) * decay**steps_left
+
+    def annotate(self, prompt: str, answer: str, tokens: list[str]) -> Annotation:
+        """Return (category, true credit) per completion token; credits up to a token sum to V(after it) - V(prompt).
+
+        A token that fits no slot derails the chain: it is charged all the value there was, and what follows has
+        credit 0 and the category of its role where that can still be told, else "other".
+        The answer is implied by the prompt.
+        """
+        numbers, operators = self._parse(prompt)
+        truth, slots = self._prefixes(numbers, operators), iter(self._slots(len(operators)))
+        part: dict[str, object] = {"a": numbers[0], "op": operators[0], "b": numbers[1]}
+        left, before, on_rails, rows = len(operators), self.value(True, len(operators)), True, []
+        words = [token.strip(" Ġ▁") for token in tokens]
+        for i, word in enumerate(words):
+            slot = next(slots, None) if on_rails else None
+            on_rails = slot is not None and word in slot.words
+            if not on_rails:
+                rows.append((self._role(words[: i + 1]), 0.0 - before))
+                before = 0.0
+                continue
+            after = before
+            if slot.field:
+                left -= slot.field == "result"
+                on_track = self._on_track(slot, word, part, truth)
+                after = self.value(on_track, left)
+                if slot.field == "result" and left:
+                    part = {"a": int(word), "op": operators[slot.step + 1], "b": numbers[slot.step + 2]}
+            rows.append((slot.category, after - before))
+            before = after
+        return rows
+
+    def _on_track(self, slot: Slot, word: str, part: dict[str, object], truth: list[int]) -> bool:
+        """Put a written word in its place and say whether exact arithmetic from here reaches the answer."""
+        if slot.field in ("result", "final"):
+            return int(word) == truth[slot.step + 1]
+        part["a" if slot.field == "start" else slot.field] = word if slot.field == "op" else int(word)
+        return self._apply(part["a"], part["op"], part["b"]) == truth[slot.step + 1]
+
+    def _role(self, words: list[str]) -> str:
+        """Return the category of the last of these words, off the rails, by what it and the two before it are."""
+        word = words[-1]
+        if any(end in EOS for end in words[:-1]):
+            return "other"
+        if word in EOS:
+            return "eos"
+        if word in OPENINGS + LINKS + CLOSINGS:
+            return "style"
+        if word in TEMPLATE:
+            return "template"
+        if word in self._residues:
+            return "result" if words[-2:-1] == ["is"] and words[-3:-2] != ["answer"] else "copy"
+        return "copy" if word in OPERATORS else "other"
+
+    # -- the grammar ------------------------------------------------------------------------------------------------
+
+    @property
+    def _residues(self) -> tuple[str, ...]:
+        return tuple(map(str, range(self.modulus)))
+
+    def _slots(self, steps: int) -> list[Slot]:
+        """Return the slots of a well-formed completion of so many steps, EOS included: 7 per step and 10 more."""
+        residues = self._residues
+        slots = [Slot("style", OPENINGS), Slot("template", ("with",)), Slot("copy", residues, "start")]
+        for step in range(steps):
+            slots += [Slot("template", (";",)), Slot("style", LINKS), Slot("copy", residues, "a", step)]
+            slots += [Slot("copy", OPERATORS, "op", step), Slot("copy", residues, "b", step), Slot("template", ("is",))]
+            slots.append(Slot("result", residues, "result", step))
+        slots += [Slot("template", (";",)), Slot("style", CLOSINGS)]
+        slots += [Slot("template", (word,)) for word in ("the", "answer", "is")]
+        return [*slots, Slot("copy", residues, "final", steps - 1), Slot("eos", EOS)]
+
+    def _apply(self, value: int, operator: str, number: int) -> int:
+        return (value + number if operator == "+" else value - number) % self.modulus
+
+    def _prefixes(self, numbers: list[int], operators: list[str]) -> list[int]:
+        """Return the running values: the first number, then the right result of each step."""
+        steps = list(zip(operators, numbers[1:], strict=True))
+        return list(itertools.accumulate(steps, lambda value, step: self._apply(value, *step), initial=numbers[0]))
+
+    def _parse(self, prompt: str) -> tuple[list[int], list[str]]:
+        """Return a prompt's numbers and operators."""
+        words = prompt.split() if isinstance(prompt, str) else []
+        numbers, operators = words[:-1:2], words[1:-1:2]
+        known = all(word in self._residues for word in numbers) and all(word in OPERATORS for word in operators)
+        if not (known and words[-1:] == ["="] and len(numbers) == len(operators) + 1 >= 2):
+            example = "5 - 6 + 3 ="
+            raise ValueError(f"prompt is {prompt!r}, but must look like {example!r} with numbers below {self.modulus}.")
+        return [int(word) for word in numbers], operators
+
+    def _prompt(self, index: int) -> str:
+        """Return the prompt of an index in range(modulus**operands * 2**(operands - 1))."""
+        index, number = divmod(index, self.modulus)
+        words = [str(number)]
+        for _ in range(self.operands - 1):
+            index, number = divmod(index, self.modulus)
+            index, operator = divmod(index, 2)
+            words += [OPERATORS[operator], str(number)]
+        return " ".join([*words, "="])
+
+
+@dataclass(frozen=True)
+class Solutions(Collection):
+    """The correct completions of one prompt: sized, iterable, asked with `in`, never listed unless you list them."""
+
+    task: Chain
+    prompt: str
+
+    def __len__(self) -> int:
+        steps = len(self.task._parse(self.prompt)[1])
+        return len(OPENINGS) * len(LINKS) ** steps * len(CLOSINGS)
+
+    def __iter__(self) -> Iterator[str]:
+        return (self.task.render(self.prompt, style) for style in self.task.styles(self.prompt))
+
+    def __contains__(self, completion: object) -> bool:
+        style = self.task.style_key(completion) if isinstance(completion, str) else None
+        steps = len(self.task._parse(self.prompt)[1])
+        return style is not None and len(style) == steps + 2 and completion == self.task.render(self.prompt, style)
+
+
+def _seed_class(prompt: str) -> int:
+    return hashlib.blake2b(prompt.encode(), digest_size=1).digest()[0] % SEED_CLASSES

@@ -1,0 +1,136 @@
+"""Read an answer out of whatever a model wrote: bounded, total, and without evaluating a single character of it.
+
+Every reader here looks at the last `WINDOW` characters only, uses patterns of bounded length, and never raises on text.
+When a completion states several answers, the last one counts: a verifier that takes the first pays for guessing early.
+"""
+
+import math
+import re
+
+WINDOW = 2000  # characters: an answer is looked for in this much of the end of a completion
+SPAN = 200  # characters: an answer itself is never longer than this
+NUMBER = re.compile(r"[-+]?(?:[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30})")
+MARKERS = ("<answer>", "\\boxed{", "####", "answer is", "answer:")
+
+
+def completion_text(completion: object) -> str:
+    """Return the text of one completion: a string as it is, of chat messages the last one's content, of all else "".
+
+    >>> completion_text([{"role": "assistant", "content": "so the answer is 2"}])
+    'so the answer is 2'
+    """
+    if isinstance(completion, list | tuple) and completion:
+        completion = completion[-1]
+    if isinstance(completion, dict):
+        completion = completion.get("content")
+    return completion if isinstance(completion, str) else ""
+
+
+def clock_answer(text: str) -> int | None:
+    """Return the number after the last `answer is` of a chain, None where that is not a plain ASCII number.
+
+    >>> clock_answer("now 9 + 3 is 2 ; so the answer is 2"), clock_answer("the answer is 2 ; so the answer is maybe")
+    (2, None)
+    """
+    words = text[-WINDOW:].split()
+    for i in range(len(words) - 2, 0, -1):
+        if words[i] == "is" and words[i - 1] == "answer":
+            word = words[i + 1]
+            return int(word) if word.isascii() and word.isdigit() and len(word) <= 9 else None
+    return None
+
+
+def stated_answer(text: str) -> str:
+    r"""Return the span in which free text states its answer: after the last marker, else the last line with text.
+
+    Markers: `<answer>`, `\boxed{`, `####`, `answer is`, `answer:`. The span ends with its line,
+    and is at most `SPAN` characters.
+
+    >>> stated_answer("The answer is **12**. Done"), stated_answer("#### 3\n#### 4"), stated_answer("4 + 3\n= 7\n")
+    ('12', '4', '= 7')
+    """
+    tail = _plain(text[-WINDOW:])
+    lowered = "".join(
+        c.lower() if c.isascii() else c for c in tail
+    )  # one character stays one: positions agree with tail
+    start, marker = max((lowered.rfind(marker), marker) for marker in MARKERS)
+    if start < 0:
+        lines = [line.strip() for line in tail.splitlines() if line.strip()]
+        return lines[-1][-SPAN:].strip() if lines else ""
+    span = tail[start + len(marker) :].lstrip(" \t\r\n*:$")[:SPAN]
+    if marker == "<answer>":
+        span = span.split("</", 1)[0]
+    elif marker == "\\boxed{":
+        span = _until_closed(span)
+    else:
+        span = span.split("\n", 1)[0].split(". ", 1)[0]
+    return span.strip().strip("*$`").rstrip(".").strip()
+
+
+def stated_number(text: str) -> str | None:
+    """Return the number that free text states as its answer, as a string without commas; None if it states none.
+
+    Of a span with `=` the part after the last one counts (`4 + 3 = 7` states 7); without a marker, the last number
+    of the text.
+
+    >>> stated_number("the answer is 4 + 3 = 7 apples"), stated_number("I get 1,200, then 1,250."), stated_number("no")
+    ('7', '1250', None)
+    """
+    tail = _plain(text[-WINDOW:])
+    marked = any(marker in tail.lower() for marker in MARKERS)
+    numbers = NUMBER.findall(stated_answer(text).rsplit("=", 1)[-1] if marked else tail)
+    return (numbers[0] if marked else numbers[-1]).replace(",", "") if numbers else None
+
+
+def as_number(text: str) -> float | None:
+    """Return text as a finite number if all of it is one (sign, commas, currency and percent signs allowed), else None.
+
+    >>> as_number(" $1,234.50 "), as_number("nan"), as_number("4 apples"), as_number("\\u0664")
+    (1234.5, None, None, None)
+    """
+    text = text.strip().strip("$€£%").strip()
+    return float(text.replace(",", "")) if len(text) <= 64 and NUMBER.fullmatch(text) else None
+
+
+def same_answer(stated: str, answer: str) -> bool:
+    """Return whether two answers agree: as numbers if both are, else as text without case, spaces and end stops.
+
+    >>> same_answer("1,200.0", "1200"), same_answer(" The Cat. ", "the cat"), same_answer("NaN", "5")
+    (True, True, False)
+    """
+    left, right = as_number(stated), as_number(answer)
+    if left is not None and right is not None:
+        return math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
+    return _folded(stated) == _folded(answer) != ""
+
+
+def clamp(score: object) -> float:
+    """Return a score as a float in [0, 1]; what is not a finite number gives 0.
+
+    >>> clamp(1.7), clamp(float("nan")), clamp(None), clamp(True)
+    (1.0, 0.0, 0.0, 1.0)
+    """
+    try:
+        number = float(score)
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return min(1.0, max(0.0, number)) if math.isfinite(number) else 0.0
+
+
+def _plain(text: str) -> str:
+    """Drop control characters, line ends and tabs excepted."""
+    return "".join(c for c in text if c.isprintable() or c in "\n\t")
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split()).strip(" .,;:!?\"'`*$")
+
+
+def _until_closed(span: str) -> str:
+    """Cut a span at the brace that closes it."""
+    depth = 1
+    for i, c in enumerate(span):
+        depth += (c == "{") - (c == "}")
+        if depth == 0:
+            return span[:i]
+    return span
