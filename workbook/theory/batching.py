@@ -16,7 +16,7 @@ from .groups import group_extreme, group_index
 
 STRATEGIES = ("shuffled", "query_preserved", "reward_balanced", "query_preserved_reward_balanced", "sign_partitioned")
 EXACT_LIMIT = 20_000  # ways to share out the groups up to which all are looked at: 12 groups always are
-RESTARTS = 16  # random starts of the swap descent beyond that
+RESTARTS = 32  # random starts of the swap descent beyond that
 
 
 def minibatch_order(
@@ -34,7 +34,7 @@ def minibatch_order(
       negatives and of neutrals too
     - query_preserved_reward_balanced: whole groups, shared out so that the range (max - min over mini-batches) of the
       positives' count plus that of the negatives' is least. Exact for up to 12 groups, and for more where the range
-      that divisibility alone demands is reached; else the best of 16 random starts, each improved by swapping pairs of
+      that divisibility alone demands is reached; else the best of 32 random starts, each improved by swapping pairs of
       groups while that lowers the sum of squared counts
     - sign_partitioned: at most one mini-batch holds positives and negatives, none where neutrals can keep them apart
 
@@ -132,6 +132,8 @@ def _balanced_groups(signs: Tensor, parts: int, generator: torch.Generator | Non
             spread = _spread([[sum(pairs[g][side] for g in part) for side in (0, 1)] for part in sharing])
             if spread < best_spread:
                 best, best_spread = torch.tensor(sharing).flatten(), spread
+            if best_spread == least:
+                break
     return _shuffled_parts(best.reshape(parts, -1), generator).flatten()
 
 

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 BLOCK = 2**22  # elements of a block of residuals: 16 MiB in float32
+STRIPS = 4  # the kernel is symmetric: it is made in strips from the diagonal on, 5/8 of the whole square
 ORDERS = ("first", "exact")
 
 
@@ -35,10 +36,14 @@ def coupling_kernel(
     size, vocabulary = logits.shape
     total = _per_rows(lambda rows: torch.logsumexp(rows.to(dtype), -1, keepdim=True), logits)
     kernel = torch.zeros(size, size, dtype=dtype, device=logits.device)
+    strips = [slice(start, start - (-size // STRIPS)) for start in range(0, size, -(-size // STRIPS) or 1)]
     for start in range(0, vocabulary, _block(size)):
         logp = logits[:, start : start + _block(size)] - total
         residual = _residual(logp, tokens - start)
-        kernel.addmm_(residual, residual.T)
+        for strip in strips:
+            kernel[strip, strip.start :].addmm_(residual[strip], residual[strip.start :].T)
+    for strip in strips:
+        kernel[strip.stop :, strip] = kernel[strip, strip.stop :].T
     hidden = hidden.to(dtype)
     return kernel.mul_(hidden @ hidden.T)
 
@@ -92,11 +97,10 @@ def predicted_delta_logp(
 
 
 def _residual(logp: Tensor, tokens: Tensor) -> Tensor:
-    """e - p for a block of the vocabulary, written over its log-probabilities; 1 - p stays precise near p = 1."""
-    rows = ((tokens >= 0) & (tokens < logp.shape[1])).nonzero().squeeze(1)
-    own = -torch.expm1(logp[rows, tokens[rows]])
+    """e - p for a block of the vocabulary, written over its log-probabilities; tokens outside the block have no e."""
     residual = logp.exp_().neg_()
-    residual[rows, tokens[rows]] = own
+    rows = ((tokens >= 0) & (tokens < logp.shape[1])).nonzero().squeeze(1)
+    residual[rows, tokens[rows]] += 1
     return residual
 
 

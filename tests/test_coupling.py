@@ -1,0 +1,175 @@
+"""Token coupling against autograd, real SGD steps on an output layer, and limits of memory."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbook.theory import coupling, coupling_kernel, predicted_delta_logp
+
+
+def layer(tokens=9, width=4, vocabulary=11, seed=0, dtype=torch.float64, scale=1.0):
+    """An output layer, hidden states, and tokens that repeat."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = scale * torch.randn(vocabulary, width, dtype=dtype, generator=generator)
+    hidden = torch.randn(tokens, width, dtype=dtype, generator=generator)
+    ids = torch.randint(min(3, vocabulary), (tokens,), generator=generator)
+    return weight, hidden, ids, torch.randn(tokens, dtype=dtype, generator=generator)
+
+
+def logps_of(weight, hidden, ids):
+    return (hidden @ weight.T).log_softmax(-1).gather(1, ids[:, None]).squeeze(1)
+
+
+def gradients(weight, hidden, ids):
+    leaf = weight.clone().requires_grad_()
+    return torch.stack([torch.autograd.grad(logp, leaf, retain_graph=True)[0] for logp in logps_of(leaf, hidden, ids)])
+
+
+def real_step(weight, hidden, ids, weights, lr):
+    """The loss -sum w logp, torch's SGD, and the log-probabilities after minus before."""
+    leaf = weight.clone().requires_grad_()
+    optimizer = torch.optim.SGD([leaf], lr=lr)
+    before = logps_of(leaf, hidden, ids)
+    (-(weights * before).sum()).backward()
+    optimizer.step()
+    return (logps_of(leaf, hidden, ids) - before).detach()
+
+
+@pytest.fixture(params=[coupling.BLOCK, 20, 1], ids=["one block", "small blocks", "single entries"])
+def block(request, monkeypatch):
+    monkeypatch.setattr(coupling, "BLOCK", request.param)
+
+
+@pytest.mark.usefixtures("block")
+@pytest.mark.parametrize("tokens", [1, 2, 5, 9])
+def test_kernel_equals_autograd(tokens):
+    weight, hidden, ids, _ = layer(tokens)
+    rows = gradients(weight, hidden, ids).flatten(1)
+    kernel = coupling_kernel(hidden, hidden @ weight.T, ids)
+    assert kernel.dtype == torch.float64
+    torch.testing.assert_close(kernel, rows @ rows.T, rtol=1e-11, atol=1e-13)
+
+
+@settings(max_examples=30, deadline=None)
+@given(tokens=st.integers(1, 13), width=st.integers(1, 5), vocabulary=st.integers(1, 40), seed=st.integers(0, 99))
+def test_kernel_is_symmetric_and_positive(tokens, width, vocabulary, seed):
+    weight, hidden, ids, _ = layer(tokens, width, vocabulary, seed, scale=3.0)
+    kernel = coupling_kernel(hidden, hidden @ weight.T, ids)
+    torch.testing.assert_close(kernel, kernel.T, rtol=1e-11, atol=1e-13)
+    assert torch.linalg.eigvalsh(kernel).min() >= -1e-10 * kernel.diagonal().max().clamp(min=1)
+
+
+@pytest.mark.usefixtures("block")
+@pytest.mark.parametrize("lr", [1e-4, 0.3])
+def test_first_order_is_the_kernel_and_autograd(lr):
+    weight, hidden, ids, weights = layer()
+    logits = hidden @ weight.T
+    predicted = predicted_delta_logp(hidden, logits, ids, weights, lr)
+    torch.testing.assert_close(predicted, lr * coupling_kernel(hidden, logits, ids) @ weights, rtol=1e-10, atol=1e-14)
+    rows = gradients(weight, hidden, ids)
+    step = torch.einsum("n,nvd->vd", weights, rows)
+    torch.testing.assert_close(predicted, lr * torch.einsum("nvd,vd->n", rows, step), rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.usefixtures("block")
+@pytest.mark.parametrize("lr", [0.0, 1e-6, 1e-2, 1.0, 50.0])
+def test_exact_is_a_real_step(lr):
+    weight, hidden, ids, weights = layer()
+    predicted = predicted_delta_logp(hidden, hidden @ weight.T, ids, weights, lr, order="exact")
+    torch.testing.assert_close(predicted, real_step(weight, hidden, ids, weights, lr), rtol=1e-9, atol=1e-13)
+
+
+def test_first_order_error_is_second_order():
+    weight, hidden, ids, weights = layer()
+    errors = []
+    for lr in (1e-2, 1e-3):
+        first, exact = (
+            predicted_delta_logp(hidden, hidden @ weight.T, ids, weights, lr, order) for order in ("first", "exact")
+        )
+        errors.append(float((first - exact).abs().max()))
+    assert 80 < errors[0] / errors[1] < 125
+
+
+def test_float32_is_near_float64():
+    weight, hidden, ids, weights = layer(40, 8, 3000, dtype=torch.float32, scale=3.0)
+    logits = hidden @ weight.T
+    double = hidden.double(), logits.double(), ids
+    exact = coupling_kernel(*double)
+    assert (coupling_kernel(hidden, logits, ids) - exact).abs().max() <= 2e-6 * exact.abs().max()
+    for order in ("first", "exact"):
+        delta = predicted_delta_logp(hidden, logits, ids, weights, 1e-3, order)
+        expected = predicted_delta_logp(*double, weights.double(), 1e-3, order)
+        torch.testing.assert_close(delta.double(), expected, rtol=1e-4, atol=2e-6)
+
+
+def test_half_precision_is_computed_in_float32():
+    weight, hidden, ids, weights = layer(dtype=torch.float32)
+    hidden, logits = hidden.bfloat16(), (hidden @ weight.T).bfloat16()
+    kernel = coupling_kernel(hidden, logits, ids)
+    torch.testing.assert_close(kernel, coupling_kernel(hidden.float(), logits.float(), ids))
+    delta = predicted_delta_logp(hidden, logits, ids, weights, 0.1, "exact")
+    torch.testing.assert_close(delta, predicted_delta_logp(hidden.float(), logits.float(), ids, weights, 0.1, "exact"))
+
+
+def test_inputs_stay_as_they_are():
+    weight, hidden, ids, weights = layer()
+    logits = (hidden @ weight.T).requires_grad_()
+    before = logits.detach().clone(), hidden.clone(), weights.clone()
+    for result in (
+        coupling_kernel(hidden, logits, ids),
+        *(predicted_delta_logp(hidden, logits, ids, weights, 1.0, order) for order in ("first", "exact")),
+    ):
+        assert not result.requires_grad
+    assert all(torch.equal(a, b) for a, b in zip(before, (logits.detach(), hidden, weights), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"order": "second"}, "order 'second' is unknown; valid are first, exact"),
+        ({"tokens": torch.tensor([0, 11])}, "tokens holds 11; ids must be between 0 and 10"),
+        ({"tokens": torch.tensor([-100, 0])}, "tokens holds -100"),
+        ({"tokens": torch.tensor([0])}, "they must be"),
+        ({"weights": torch.ones(3)}, "weights has shape"),
+    ],
+)
+def test_refusals_say_what_is_wrong(change, words):
+    arguments = {"hidden": torch.ones(2, 4), "logits": torch.ones(2, 11), "tokens": torch.tensor([0, 1])}
+    with pytest.raises(ValueError, match=words):
+        predicted_delta_logp(**(arguments | {"weights": torch.ones(2), "lr": 0.1} | change))
+
+
+EXTRA_MEMORY = """
+import resource, torch
+from workbook.theory import coupling_kernel, predicted_delta_logp
+torch.set_num_threads(1)
+N, V, D = {shape}
+hidden, logits, tokens = torch.randn(N, D), torch.randn(N, V), torch.randint(V, (N,))
+coupling_kernel(hidden[:9], logits[:9], tokens[:9])  # load what a first call loads
+unit = 1 if {darwin} else 1024
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+{call}
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before) / 2**20)
+"""
+
+
+def extra_mebibytes(shape, call):
+    """Growth of a fresh process's peak memory during one call."""
+    pytest.importorskip("resource", reason="peak memory is read through the resource module")
+    code = EXTRA_MEMORY.format(shape=shape, call=call, darwin=sys.platform == "darwin")
+    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+
+def test_prediction_for_100_000_tokens_needs_no_square():
+    """The square would be 37 GiB, and a second copy of the logits 98 MiB."""
+    call = "predicted_delta_logp(hidden, logits, tokens, torch.randn(N), 0.1, 'exact')"
+    assert extra_mebibytes((100_000, 256, 16), call) < 90
+
+
+def test_kernel_makes_no_second_copy_of_the_logits():
+    """Two squares of 4 MiB and a few blocks; a copy of the logits would be 192 MiB."""
+    assert extra_mebibytes((1024, 49_152, 8), "coupling_kernel(hidden, logits, tokens)") < 150
