@@ -23,7 +23,7 @@ REPORTED = ("torch", "transformers", "trl", "peft", "bitsandbytes", "datasets", 
 class Profile:
     """How large a chapter runs, and on what: a chapter reads its sizes here and its sliders start from them.
 
-    name: smoke (tests), teach (minutes on a CPU) or full (a GPU, or patience).  device: "cpu" or "cuda".
+    name: smoke (tests), teach (minutes on a CPU) or full (a GPU, or patience).  device: "cpu", "cuda" or "mps".
     dtype: what LLM activations are computed in there (float32 unless the device does better).
     chain_*: the bundled policy on the chain task (chapter 04).  llm_*: SmolLM2-135M in NF4 (chapter 11).
     Steps are optimizer steps; a chain step samples chain_prompts * group_size rollouts, an llm step
@@ -88,10 +88,10 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     """
     import torch
 
-    from workbook.policies import choose_dtype
+    from workbook.policies import choose_device, choose_dtype
     from workbook.views.renderer import enable_charts
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = choose_device().type
     chosen = choose_profile(profile, device)
     dtype, reason = choose_dtype(device, torch.cuda.get_device_capability() if device == "cuda" else None)
     chosen = replace(chosen, dtype=dtype)
@@ -133,7 +133,7 @@ def report(profile: Profile, reason: str, seed: int) -> str:
         (
             f"python {platform.python_version()}, {versions}",
             f"device   {profile.device} ({place}{where}), {free_memory(profile.device):.1f} GiB free",
-            f"dtype    {str(profile.dtype).removeprefix('torch.')}: {reason}",
+            f"dtype    {reason}",
             f"profile  {profile.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})",
         )
     )

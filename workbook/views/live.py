@@ -9,7 +9,7 @@ from __future__ import annotations
 import anywidget
 import traitlets
 import vl_convert
-from IPython.display import display
+from IPython.display import DisplayHandle
 
 from workbook.views.renderer import picture_entries, vegalite_version
 
@@ -86,11 +86,13 @@ def widget_bundle(widget, picture: dict[str, str]) -> dict:
     return {**picture, "application/vnd.jupyter.widget-view+json": view}
 
 
-def show(widget, chart: LiveChart):
+def show(widget, chart: LiveChart) -> DisplayHandle:
     """Display `widget` with the picture of the chart inside it as its fallback; returns the display's handle."""
-    return display(widget_bundle(widget, chart.picture()), raw=True, display_id=True)
+    handle = DisplayHandle()
+    handle.display(widget_bundle(widget, chart.picture()), raw=True)
+    return handle
 
 
-def refresh(handle, widget, chart: LiveChart) -> None:
+def refresh(handle: DisplayHandle, widget, chart: LiveChart) -> None:
     """Bring the fallback picture of an earlier `show` up to date."""
     handle.update(widget_bundle(widget, chart.picture()), raw=True)

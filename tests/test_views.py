@@ -1,0 +1,268 @@
+"""Charts say the truth and show untrusted text as text; widgets push rows and leave a picture behind."""
+
+import json
+import threading
+import time
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from IPython.utils.capture import capture_output
+
+from workbook.views import (
+    LiveChart,
+    TrainingPanel,
+    compute_gradients_meet,
+    enable_charts,
+    explore_gradients_meet,
+    gradients_meet_chart,
+    learning_curve,
+    memory_forecast_chart,
+    reward_before_after,
+    show,
+    token_strip,
+)
+from workbook.views.gradients import ONLY_A, ONLY_B, SHARED, compute_push
+from workbook.views.live import split
+from workbook.views.renderer import bundle, png, vegalite_version
+from workbook.views.style import diverging, limit, visible
+
+WIDGET, VEGA, PNG = "application/vnd.jupyter.widget-view+json", "application/vnd.vegalite.v5+json", b"\x89PNG"
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "\"'&",
+    "\u202eevil\u2066",
+    "a\nb\x00\x1b[31m",
+    "",
+]
+
+
+@pytest.fixture(autouse=True)
+def shell():
+    """Displays go somewhere only inside IPython."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+def curve(n, **columns):
+    return pd.DataFrame({"step": np.arange(1, n + 1), "reward": np.linspace(0.4, 0.9, n), **columns})
+
+
+def table(tokens=("so", " 7", "so", " 4"), advantages=(1.0, 1.0, -1.0, -1.0)):
+    rollouts = np.repeat([0, 1], [len(tokens) - len(tokens) // 2, len(tokens) // 2])
+    positions = [int(i) for r in (0, 1) for i in range((rollouts == r).sum())]
+    return pd.DataFrame(
+        {"group": 0, "rollout": rollouts, "position": positions, "token": tokens, "advantage": advantages}
+    )
+
+
+SUMMARY = pd.DataFrame({"label": ["before", "after"], "mean": [0.4, 0.9], "low": [0.3, 0.8], "high": [0.5, 0.95]})
+FORECAST = pd.DataFrame({"part": ["weights", "activations"], "MiB": [110.0, 250.0]})
+CHARTS = {
+    "learning_curve": lambda: learning_curve(curve(5), target=0.85, steps=10),
+    "learning_curve of nothing yet": lambda: learning_curve(curve(0), target=0.85),
+    "learning_curve of runs and seeds": lambda: learning_curve(curve(4, run=["a", "a", "b", "b"], seed=[0, 1, 0, 1])),
+    "reward_before_after": lambda: reward_before_after(SUMMARY),
+    "memory_forecast_chart": lambda: memory_forecast_chart(FORECAST, measured=300),
+    "gradients_meet_chart": lambda: gradients_meet_chart(compute_gradients_meet()),
+    "token_strip": lambda: token_strip(table()),
+    "token_strip of text": lambda: token_strip(table().assign(category=["style", "result"] * 2), "category"),
+}
+
+
+@pytest.mark.parametrize("make", CHARTS.values(), ids=CHARTS)
+def test_each_chart_draws_and_says_what_it_shows(make):
+    spec = make().to_dict()
+    assert png(spec, scale=1).startswith(PNG)
+    assert spec["title"]["text"]
+    assert spec["title"]["subtitle"]
+    assert spec["description"].startswith(spec["title"]["text"])
+    data, _ = bundle(spec)
+    assert data[VEGA]["$schema"].endswith("v5.json")
+    assert {"image/png", "text/plain"} <= set(data)
+    json.dumps(data, allow_nan=False)
+
+
+def test_axes_name_their_units():
+    text = json.dumps([make().to_dict() for make in CHARTS.values()])
+    for title in ("optimizer step", "mean reward (0 to 1)", "memory (MiB)", "push on the token's logit"):
+        assert title in text
+
+
+@pytest.mark.parametrize(
+    ("chart", "frame", "column"),
+    [(learning_curve, curve(3), "reward"), (reward_before_after, SUMMARY, "low"), (token_strip, table(), "token")],
+)
+def test_a_missing_column_is_named(chart, frame, column):
+    with pytest.raises(ValueError, match=f"needs the column.*{column}"):
+        chart(frame.drop(columns=column))
+
+
+def test_a_chart_leaves_its_table_alone():
+    frame = table()
+    before = frame.copy()
+    token_strip(frame)
+    pd.testing.assert_frame_equal(frame, before)
+
+
+def test_limit_is_the_98th_percentile_of_the_magnitude_and_never_zero():
+    values = np.concatenate([np.linspace(-1, 1, 1001), [1e6]])
+    assert limit(values) == pytest.approx(np.percentile(np.abs(values), 98))
+    assert limit([0.0, 0.0]) == limit([]) == limit([float("nan")]) == 1.0
+    assert limit([0.0] * 99 + [3.0]) == 3.0  # a percentile of 0 would make the scale empty
+    assert diverging(2.0).to_dict()["domain"] == [-2.0, 2.0]
+
+
+def test_token_strip_has_one_cell_a_token_with_its_sign():
+    (cells,) = split(token_strip(table(advantages=(1.0, 0.0, -2.0, float("nan")))))[1].values()
+    assert [cell["sign"] for cell in cells] == ["+", "", "−", ""]
+    assert [cell["text"] for cell in cells] == ["so", "·7", "so", "·4"]
+    assert [cell["row"][0] for cell in cells] == list("0011")
+    assert cells[0]["left"] == cells[2]["left"] < cells[0]["right"] == cells[1]["left"]
+    with pytest.raises(ValueError, match="group=5"):
+        token_strip(table(), group=5)
+
+
+def test_untrusted_token_text_stays_text():
+    strip = token_strip(table(tokens=HOSTILE, advantages=[1.0] * len(HOSTILE)), longest=100)
+    (cells,) = split(strip)[1].values()
+    shown = "".join(cell["text"] for cell in cells)
+    assert shown.isprintable()
+    assert visible("\u202eevil\u2066", longest=20) == "\\u202eevil\\u2066"
+    import vl_convert
+
+    svg = vl_convert.vegalite_to_svg(strip.to_dict(), vl_version=vegalite_version())
+    assert "&lt;script&gt;" in svg
+    assert "<script" not in svg
+    assert "<img" not in svg
+
+
+def test_pushes_equal_autograd():
+    logits = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    tokens, advantages = torch.tensor([0, 3, 3]), torch.tensor([1.5, -0.5, -1.0], dtype=torch.float64)
+    (advantages * torch.log_softmax(logits, 0)[tokens]).sum().backward()
+    mine = compute_push(tokens, advantages, logits.detach().softmax(0)).sum(0)
+    np.testing.assert_allclose(mine, logits.grad.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.95])
+def test_gradients_cancel_on_the_shared_token_only(p):
+    net = compute_gradients_meet(p_shared=p).query("source == 'net'").set_index("token")["push"]
+    assert net[SHARED] == pytest.approx(0, abs=1e-12)
+    assert net[ONLY_A] == pytest.approx(1)
+    assert net[ONLY_B] == pytest.approx(-1)
+    together = compute_gradients_meet(advantage_b=1, p_shared=p).query("source == 'net'").set_index("token")["push"]
+    assert together[SHARED] == pytest.approx(2 * (1 - p))
+    with pytest.raises(ValueError, match="p_shared=1"):
+        compute_gradients_meet(p_shared=1)
+
+
+def test_charts_that_differ_in_rows_alone_share_their_spec():
+    (one, rows), (two, more) = split(learning_curve(curve(3), steps=9)), split(learning_curve(curve(7), steps=9))
+    assert one == two
+    assert [len(r) for r in rows.values()] == [3]
+    assert [len(r) for r in more.values()] == [7]
+
+
+def test_live_chart_pushes_rows_and_embeds_anew_only_for_a_new_spec():
+    live, seen = LiveChart(learning_curve(curve(3), steps=9)), []
+    live.observe(lambda change: seen.append(change["name"]))
+    live.update(learning_curve(curve(4), steps=9))
+    assert seen == ["data"]
+    live.update(learning_curve(curve(4), steps=20))
+    assert seen == ["data", "spec"]
+
+
+def shown(call):
+    with capture_output() as captured:
+        call()
+    return [output.data for output in captured.outputs]
+
+
+def test_widgets_leave_a_picture_behind():
+    live = LiveChart(learning_curve(curve(3)))
+    for call in (lambda: show(live, live), live._ipython_display_, explore_gradients_meet):
+        (data,) = shown(call)
+        assert set(data) == {WIDGET, "image/png", "text/plain"}
+
+
+def test_charts_show_as_bundles_once_enabled():
+    enable_charts()
+    data, _ = learning_curve(curve(6000))._repr_mimebundle_()
+    assert VEGA in data
+    assert alt.renderers.active == "workbook"
+
+
+def test_on_colab_the_live_entry_is_html(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "google.colab", object())
+    data, _ = bundle(learning_curve(curve(3)).to_dict())
+    assert set(data) == {"image/png", "text/plain", "text/html"}
+
+
+class FakeRun:
+    """Ten steps, one per look, or until stopped."""
+
+    def __init__(self, ends="finished"):
+        self.looks, self.stopped, self.ends = 0, threading.Event(), ends
+
+    def metrics(self):
+        return curve(min(self.looks, 10))
+
+    def status(self):
+        self.looks += not self.stopped.is_set()
+        state = "stopped" if self.stopped.is_set() else self.ends if self.looks > 10 else "running"
+        return {"state": state, "step": min(self.looks, 10), "total": 10, "message": "<b>hello</b>"}
+
+    def stop(self):
+        self.stopped.set()
+
+
+def test_panel_follows_a_run_to_its_end():
+    panel, outputs = TrainingPanel(FakeRun(), target=0.8, interval=0.001), []
+    outputs = shown(lambda: outputs.append(panel.display().wait()))
+    assert [set(data) for data in outputs] == [{WIDGET, "image/png", "text/plain"}] * 2
+    assert outputs[0]["image/png"] != outputs[1]["image/png"]
+    assert len(panel.chart.data["table0"]) == panel.progress.value == 10
+    assert panel.button.disabled
+    assert "finished: step 10 of 10" in panel.line.value
+    assert panel._repr_mimebundle_() == ({}, {})
+
+
+def test_panel_stops_a_run_at_a_click():
+    run = FakeRun()
+    run.status = lambda: {
+        "state": "stopped" if run.stopped.is_set() else "running",
+        "step": 3,
+        "total": 10,
+        "message": "",
+    }
+    panel = TrainingPanel(run, interval=0.001)
+    with capture_output():
+        panel.display()
+        time.sleep(0.05)
+        assert panel._thread.is_alive()
+        panel.button.click()
+        assert panel.wait()["state"] == "stopped"
+    assert run.stopped.is_set()
+    assert panel.progress.bar_style == "warning"
+
+
+def test_panel_raises_what_ended_the_run():
+    with capture_output(), pytest.raises(RuntimeError, match="hello"):
+        TrainingPanel(FakeRun(ends="failed"), interval=0.001).wait()
+
+
+def test_panel_shows_a_run_that_can_not_be_read():
+    run = FakeRun()
+    panel = TrainingPanel(run, interval=0.001)
+    run.metrics = lambda: (_ for _ in ()).throw(OSError("gone"))
+    with capture_output(), pytest.raises(OSError, match="gone"):
+        panel.wait()
+    assert "gone" in panel.line.value

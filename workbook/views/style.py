@@ -1,0 +1,50 @@
+"""What all charts share: one palette, one diverging scale, titles, descriptions, and token text made visible."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import altair as alt
+import numpy as np
+
+POSITIVE, NEGATIVE, NEUTRAL = "#2f78b3", "#c5690d", "#6b6b6b"  # ends and middle of blueorange: blue pushes up
+SERIES = ["#2f78b3", "#c5690d", "#3b8f5a", "#8a5aa8", "#6b6b6b", "#b58900"]
+WIDTH = 560
+
+
+def limit(values, percentile: float = 98) -> float:
+    """m of the symmetric domain [-m, m]: the 98th percentile of |x| (some outliers may saturate), 1 where all is 0."""
+    finite = np.abs(np.asarray(values, dtype=float))
+    finite = finite[np.isfinite(finite)]
+    m = float(np.percentile(finite, percentile)) if finite.size else 0.0
+    return m or float(finite.max(initial=0.0)) or 1.0
+
+
+def diverging(m: float) -> alt.Scale:
+    """Blue above zero, orange below, white at zero, saturated beyond +-m."""
+    return alt.Scale(scheme="blueorange", reverse=True, domain=[-m, m], domainMid=0, clamp=True)
+
+
+def require(frame, columns, chart: str) -> None:
+    """Raise a ValueError naming the columns that `frame` lacks."""
+    if missing := [column for column in columns if column not in frame]:
+        raise ValueError(f"{chart} needs the column(s) {', '.join(missing)}; the table has {', '.join(frame.columns)}.")
+
+
+def finish(chart, title: str, subtitle: str, description: str, width: int = WIDTH, height: int | alt.Step = 200):
+    """Give a chart its title, size and description, which screen readers and text consoles show."""
+    heading = alt.TitleParams(title, subtitle=subtitle, anchor="start", subtitleColor=NEUTRAL)
+    return chart.properties(width=width, height=height, title=heading, description=f"{title}. {description}")
+
+
+def visible(token: str, longest: int = 12) -> str:
+    """A token's text with nothing hidden: spaces as a dot, newlines as an arrow, control and direction marks by number.
+
+    >>> visible(" the"), visible("a\\n"), visible("\\u202eevil")
+    ('·the', 'a⏎', '\\\\u202eevil')
+    """
+    named = {" ": "·", "\n": "⏎", "\t": "⇥"}
+    text = "".join(
+        named.get(c) or (f"\\u{ord(c):04x}" if unicodedata.category(c)[0] in "CZ" else c) for c in str(token)
+    )
+    return text if len(text) <= longest else text[: longest - 1] + "…"

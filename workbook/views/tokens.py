@@ -1,0 +1,85 @@
+"""The token strip: the rollouts of one group under one another, one cell a token, coloured by a column of the table."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from workbook.views.style import NEUTRAL, SERIES, diverging, finish, limit, require, visible
+
+CELL_HEIGHT, CHARACTER, PADDING = 30, 7.0, 12.0  # pixels
+
+
+def token_strip(
+    table: pd.DataFrame, column: str = "advantage", group: int | None = None, longest: int = 12
+) -> alt.LayerChart:
+    """Rollouts of one group under one another, one cell a token with its text, coloured by `column`.
+
+    table: a token table (columns group, rollout, position, token and `column`).  group: which one, else the first.
+    A number is coloured around zero, saturating at the 98th percentile of |x|, with its sign in the cell's corner;
+    text (a category) takes one colour each.  Cells are as wide as the longest token at their position, at most
+    `longest` characters.
+    """
+    require(table, ("group", "rollout", "position", "token", column), "token_strip")
+    group = table["group"].iloc[0] if group is None else group
+    if group not in set(table["group"]):
+        raise ValueError(f"group={group!r} is not in the table: choose one of {sorted(set(table['group']))[:8]}.")
+    cells, width = _cells(table[table["group"] == group], column, longest)
+    numeric = pd.api.types.is_numeric_dtype(table[column])
+    if numeric:
+        m = limit(table[column])
+        color = alt.Color("value:Q", title=column).scale(diverging(m))
+        ink = alt.when(f"abs(datum.value) > {0.6 * m}").then(alt.value("white")).otherwise(alt.value("black"))
+    else:
+        color = alt.Color("value:N", title=column).scale(range=SERIES)
+        ink = alt.value("white")
+    x = alt.X("left:Q", axis=None).scale(domain=[0, width], nice=False)
+    y = alt.Y("row:N", sort=list(dict.fromkeys(cells["row"])), title="rollout").axis(ticks=False, domain=False)
+    base = alt.Chart(cells).encode(y=y)
+    value = alt.Tooltip("value:Q", title=column, format="+.4g") if numeric else alt.Tooltip("value:N", title=column)
+    layers = [
+        base.mark_rect(stroke="white", strokeWidth=1).encode(
+            x=x, x2="right:Q", color=color, tooltip=["text:N", "position:Q", "rollout:N", value]
+        ),
+        base.mark_text(font="monospace", fontSize=11, dy=2).encode(x="middle:Q", text="text:N", color=ink),
+        base.mark_text(fontSize=10, fontWeight="bold", align="right", dx=-2, dy=-9).encode(
+            x="right:Q", text="sign:N", color=ink
+        ),
+    ]
+    subtitle = "one cell a token; blue and +: above zero, orange and −: below" if numeric else "one cell a token"
+    return finish(
+        alt.layer(*layers).configure_axisY(labelFont="monospace", labelColor=NEUTRAL, titlePadding=12),
+        f"Group {group}: {column} of each token, rollout by rollout",
+        subtitle,
+        f"{cells['row'].nunique()} rollouts with up to {int(cells['position'].max()) + 1} tokens.",
+        width=int(width),
+        height=alt.Step(CELL_HEIGHT),
+    )
+
+
+def _cells(rows: pd.DataFrame, column: str, longest: int) -> tuple[pd.DataFrame, float]:
+    """Text, place and sign of each cell, and the width of all, in pixels."""
+    text = rows["token"].map(lambda token: visible(token, longest))
+    widths = text.str.len().groupby(rows["position"]).max() * CHARACTER + PADDING
+    rights = widths.sort_index().cumsum()
+    left = rows["position"].map(rights - widths).to_numpy()
+    right = rows["position"].map(rights).to_numpy()
+    reward = rows["reward"].map("  reward {:.2f}".format) if "reward" in rows else ""
+    signs = [""] * len(rows)
+    if pd.api.types.is_numeric_dtype(rows[column]):
+        signs = np.select([rows[column] > 0, rows[column] < 0], ["+", "−"], "")
+    cells = pd.DataFrame(
+        {
+            "text": text,
+            "rollout": rows["rollout"],
+            "position": rows["position"],
+            "row": rows["rollout"].astype(str) + reward,
+            "value": rows[column],
+            "sign": signs,
+            "left": left,
+            "middle": (left + right) / 2,
+            "right": right,
+        }
+    )
+    return cells, float(rights.iloc[-1])
