@@ -38,6 +38,7 @@ CASES = [
     (MIN | {"gradient_accumulation_steps": 4, "batching": "shuffled"}, {}, "error", ["ratio is exactly 1", "num_iterations=1"]),
     ({"clipping": "symmetric", "steps_per_generation": 1}, {}, "error", ["clipping='symmetric'", "ratio is exactly 1"]),
     (MIN | {"loss_type": "cispo"}, {}, "error", ["loss_type='cispo'", "grpo"]),
+    (MIN | {"clipping": "symmetric"}, {}, "error", ["clipping='symmetric'", "ignored", "'asymmetric'"]),
     (MIN | {"delta": 2.0}, {}, "error", ["delta=2.0", "None"]),
     (MIN | {"off_policy_mask_threshold": 0.5}, {}, "error", ["off_policy_mask_threshold=0.5", "None"]),
     (MIN | {"beta": 0.1, "use_bias_correction_kl": True}, {}, "error", ["use_bias_correction_kl=True"]),

@@ -135,6 +135,11 @@ def _reweighting(args) -> Iterator[Problem]:
         )
     if args.group_transform is None:
         return
+    if args.clipping != "asymmetric":
+        yield Problem(
+            "error",
+            f"{setting} bounds every ratio of a group by the clip range already, so clipping={args.clipping!r} would be ignored; leave it at 'asymmetric'.",
+        )
     if args.per_device_train_batch_size % groups:
         yield Problem(
             "error",

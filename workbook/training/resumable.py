@@ -24,7 +24,7 @@ KEEP = 2  # checkpoints kept, so that a damaged newest one leaves another
 
 
 class ResumableTrainer(CancellationTrainer):
-    """CancellationTrainer for runs: `train(resume_from_checkpoint=...)` takes a `checkpoint-N` folder of its `output_dir`."""
+    """CancellationTrainer for runs; `train(resume_from_checkpoint=...)` takes a `checkpoint-N` of its `output_dir`."""
 
     _sampler_epochs = 0  # prompt orders that a resumed run's earlier epochs have used up
 

@@ -152,8 +152,8 @@ class CancellationTrainer(GRPOTrainer):
                 continue
             if not isinstance(value, torch.Tensor):
                 raise ValueError(
-                    f"batching={self.args.batching!r} can't exchange the batch column {key!r} between processes, since it "
-                    f"is a {type(value).__name__} and not a tensor; use batching='shuffled', or one process."
+                    f"batching={self.args.batching!r} can't exchange the batch column {key!r} between processes, since "
+                    f"it is a {type(value).__name__} and not a tensor; use batching='shuffled', or one process."
                 )
             if value.ndim > 1:
                 pad = self._tokenizer.pad_token_id if key.endswith("_ids") else 0
@@ -224,40 +224,35 @@ class CancellationTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def _reweight(self, logps: torch.Tensor, inputs: dict) -> None:
-        """Put `w * A` in the advantages' place; `w`: the surrogate's weights after the group transform (D6, D7)."""
-        mask = (
-            inputs["completion_mask"] if "tool_mask" not in inputs else inputs["completion_mask"] * inputs["tool_mask"]
-        )
-        advantages, group_ids = inputs["advantages"], inputs["group_id"]
-        old_logps = inputs.pop("old_per_token_logps")
-        level = self.importance_sampling_level
-        weights = surrogate_weights(
-            logps,
-            old_logps,
-            mask,
-            advantages,
-            level=level,
-            clip=(self.epsilon_low, self.epsilon_high),
-            clipping=self.args.clipping,
-        )  # (B, T)
-        active = mask.bool()
-        self._log_cancellation("clipped", (weights[active] == 0).float().mean())
-        self._log_cancellation("weight_residual_before", _token_residual(weights, advantages, group_ids, active))
-        if level == "sequence":  # one weight per rollout, the same at each of its tokens
-            per_rollout = self._transform(weights.amax(dim=1), advantages, group_ids, active.any(dim=1))
-            weights = per_rollout[:, None] * mask
-        else:
-            weights = self._transform(weights, advantages, group_ids, active)
-        self._log_cancellation("weight_residual", _token_residual(weights, advantages, group_ids, active))
-        per_token = advantages if advantages.dim() == 2 else advantages[:, None]
-        inputs["advantages"] = weights * per_token
+        """Put `w * A` in the advantages' place, w from the ratios by symmetric clipping (D3) or a group transform
+        (D6, D7).
 
-    def _transform(self, weights, advantages, group_ids, mask):
+        A transform sees the ratios clamped to the clip range: zeroing the gradient of single rollouts, as the clipped
+        surrogate
+        does, would take them out of their group's cancellation again.
+        """
+        mask = inputs["completion_mask"]
+        if "tool_mask" in inputs:
+            mask = mask * inputs["tool_mask"]
+        advantages, group_ids, active = inputs["advantages"], inputs["group_id"], mask.bool()
+        scored = (logps, inputs.pop("old_per_token_logps"), mask, advantages, self.importance_sampling_level)
+        clip = (self.epsilon_low, self.epsilon_high)
+        weights = surrogate_weights(*scored, clip=clip, clipping="symmetric")  # (B, T)
+        self._log_cancellation("clipped", (weights[active] == 0).float().mean())
+        if self.args.group_transform:
+            ratios = surrogate_weights(*scored).clamp(1 - clip[0], 1 + clip[1])
+            self._log_cancellation("weight_residual_before", _token_residual(ratios, advantages, group_ids, active))
+            if self.importance_sampling_level == "sequence":  # one weight per rollout, the same at each of its tokens
+                weights = self._transform(ratios.amax(dim=1), advantages, group_ids, active.any(dim=1))[:, None] * mask
+            else:
+                weights = self._transform(ratios, advantages, group_ids, active)
+        self._log_cancellation("weight_residual", _token_residual(weights, advantages, group_ids, active))
+        inputs["advantages"] = weights * (advantages if advantages.dim() == 2 else advantages[:, None])
+
+    def _transform(self, ratios, advantages, group_ids, mask):
         if self.args.group_transform == "min_replace":
-            return min_replace(weights, group_ids, mask)
-        if self.args.group_transform == "advantage_orthogonal":
-            return advantage_orthogonal(weights, advantages, group_ids, mask)
-        return weights
+            return min_replace(ratios, group_ids, mask)
+        return advantage_orthogonal(ratios, advantages, group_ids, mask)
 
     def _log_cancellation(self, name: str, value: torch.Tensor | float) -> None:
         value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device)

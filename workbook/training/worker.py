@@ -30,6 +30,7 @@ from workbook.statistics import bootstrap_mean
 from workbook.tasks import get_task
 from workbook.training.config import CancellationConfig
 from workbook.training.files import atomic_folder, write_json, write_parquet, write_text
+from workbook.training.memory import peak_used_mib, used_mib
 from workbook.training.resumable import ResumableTrainer, newest_intact
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run, check_unedited, read_json_lines, set_status
@@ -66,10 +67,11 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> Run:
     checkpoint, complaints = newest_intact(run.folder)
     for complaint in complaints:
         print(f"Skipped a damaged checkpoint: {complaint}.", file=sys.stderr)
+    baseline = used_mib("cpu")  # the libraries alone
     trainer, task, policy = build_trainer(config, run.folder)
     total = trainer.args.max_steps
     if not (run.folder / "manifest.json").exists():
-        write_json(run.folder / "manifest.json", manifest(config, policy, trainer.train_dataset))
+        write_json(run.folder / "manifest.json", manifest(config, policy, trainer.train_dataset, baseline))
     set_status(run, "running", f"Training {config.policy} on {config.task}.", total=total)
     start = int(checkpoint.name.removeprefix("checkpoint-")) if checkpoint else 0
     rows = [row for row in read_json_lines(run.folder / "metrics.jsonl") if row.get("step", 0) <= start]
@@ -161,9 +163,12 @@ class Recorder(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "reward" not in (logs or {}):  # the closing summary
             return
-        row = {"step": state.global_step, "time": time.time()} | {
-            k: v for k, v in logs.items() if isinstance(v, int | float)
-        }
+        memory = {"peak_memory_mib": peak_used_mib(self.trainer.accelerator.device)}
+        row = (
+            {"step": state.global_step, "time": time.time()}
+            | memory
+            | {k: v for k, v in logs.items() if isinstance(v, int | float)}
+        )
         with open(self.run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         if self.bar is not None:
@@ -207,8 +212,11 @@ def _evaluate(run: Run, config: RunConfig, policy, task, label: str) -> None:
     write_json(path, [*rows, {"label": label, **interval._asdict()}])
 
 
-def manifest(config: RunConfig, policy, dataset) -> dict:
-    """What a reader needs to make the run again: versions, device, seed, git state, checksums, config."""
+def manifest(config: RunConfig, policy, dataset, baseline_mib: float) -> dict:
+    """What a reader needs to make the run again: versions, device, seed, git state, checksums, config.
+
+    baseline_mib is the memory the process held before the policy was loaded, to be taken off a CPU run's peak.
+    """
     rows = hashlib.sha256()
     for row in dataset:
         rows.update(json.dumps(row, sort_keys=True, default=str).encode())
@@ -220,6 +228,7 @@ def manifest(config: RunConfig, policy, dataset) -> dict:
         "device": torch.cuda.get_device_name(device)
         if device.startswith("cuda")
         else f"{device}, {torch.get_num_threads()} threads",
+        "memory_before_policy_mib": round(baseline_mib, 1),
         "seed": config.seed,
         "git": git_state(),
         "data_sha256": rows.hexdigest(),

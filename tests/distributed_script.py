@@ -1,0 +1,90 @@
+"""Every optimizer step's gradient on fixed rollouts, for several settings; launched with one process, and with two.
+
+accelerate launch --cpu --num_processes 2 tests/distributed_script.py OUT.safetensors '{"name": {"max_steps": 2}}'
+"""
+
+import json
+import os
+import sys
+
+import torch
+from safetensors.torch import save_file
+
+from workbook.policies import load_policy
+from workbook.tasks import get_task
+from workbook.training import CancellationConfig, CancellationTrainer
+
+
+def fixed_rollouts(prompts, trainer):
+    """The same completions for the same prompt in the same place of its group, whichever process asks."""
+    tokenizer = trainer.processing_class
+    answers = [
+        "start with 5 ; so the answer is 2",
+        "start with 5 ; then 5 - 6 is 9 ; so the answer is 3",
+        "so the answer is 7",
+    ]
+    completion_ids = []
+    for i, prompt in enumerate(prompts):
+        text = answers[(len(prompt) + i) % 3] if i % 4 else answers[0]
+        completion_ids.append([*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id])
+    return {
+        "prompt_ids": [tokenizer(p, add_special_tokens=False).input_ids for p in prompts],
+        "completion_ids": completion_ids,
+        "logprobs": [[0.0] * len(ids) for ids in completion_ids],
+    }
+
+
+def reward(completions, **_):
+    return [float(len(text) % 5) for text in completions]
+
+
+class Recorder(CancellationTrainer):
+    """Keeps the gradient of every optimizer step, averaged over processes."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.gradients = []
+
+    def _clip_grad_norm(self, model):
+        self.gradients.append(torch.cat([p.grad.flatten() for p in self.model.parameters()]).clone())
+        return super()._clip_grad_norm(model)
+
+
+def gradients(out: str, settings: dict) -> list[torch.Tensor]:
+    """Train on half the micro-batch with two processes, so that both launches see the same mini-batches."""
+    policy = load_policy("bundled")
+    args = CancellationConfig(
+        output_dir=f"{out}.trainer",
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+        disable_tqdm=True,
+        gradient_checkpointing=False,
+        save_strategy="no",
+        num_generations=4,
+        per_device_train_batch_size=8 // int(os.environ.get("WORLD_SIZE", "1")),
+        max_completion_length=48,
+        learning_rate=1e-2,
+        lr_scheduler_type="constant",
+        max_grad_norm=1.0,
+        seed=3,
+        **settings,
+    )
+    trainer = Recorder(
+        policy.model,
+        reward,
+        args=args,
+        train_dataset=get_task("chain").dataset(16, seed=0),
+        processing_class=policy.tokenizer,
+        rollout_func=fixed_rollouts,
+    )
+    trainer.train()
+    return trainer.gradients
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    out, cases = sys.argv[1], json.loads(sys.argv[2])
+    recorded = {name: gradients(out, settings) for name, settings in cases.items()}
+    if int(os.environ.get("RANK", "0")) == 0:
+        save_file({f"{name}/{i}": g for name, steps in recorded.items() for i, g in enumerate(steps)}, out)

@@ -1,0 +1,272 @@
+"""CancellationTrainer is GRPOTrainer where nothing is asked of it, and does what is asked where something is."""
+
+import inspect
+import warnings
+
+import pytest
+import torch
+from trl import GRPOConfig, GRPOTrainer
+
+from workbook.theory.weights import advantage_orthogonal, min_replace
+from workbook.training import CancellationConfig, CancellationTrainer
+
+QUERY = {"batching": "query_preserved", "steps_per_generation": 4}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def weights_of(trainer):
+    return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+
+
+def next_batch(trainer):
+    """The first micro-batch of a fresh generation batch, with all of them buffered."""
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps
+    return trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
+
+
+def gradient(trainer, inputs):
+    trainer.model.zero_grad()
+    trainer.compute_loss(trainer.model, inputs).backward()
+    return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
+
+
+# -- equal to TRL -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_iterations": 2, "loss_type": "grpo", "max_grad_norm": 1.0}])
+def test_defaults_are_grpo_bit_for_bit(make_trainer, settings):
+    theirs = make_trainer(GRPOTrainer, GRPOConfig, **settings)
+    theirs.train()
+    ours = make_trainer(CancellationTrainer, CancellationConfig, **settings)
+    ours.train()
+    assert ours.state.global_step == 12
+    before = make_trainer(GRPOTrainer, GRPOConfig).model.state_dict()
+    for name, value in weights_of(theirs).items():
+        assert torch.equal(value, ours.model.state_dict()[name]), name
+    assert any(not torch.equal(value, before[name]) for name, value in weights_of(ours).items())
+    rows = [{k: v for k, v in row.items() if "cancellation/" not in k} for row in ours.state.log_history[:-1]]
+    for mine, other in zip(rows, theirs.state.log_history[:-1], strict=True):
+        for key in other.keys() - {"step_time"}:
+            assert mine[key] == other[key] or (mine[key] != mine[key] and other[key] != other[key]), key
+
+
+def test_contract_with_trl():
+    """What the overrides lean on; if this fails after an upgrade of TRL, read the overrides again before editing it."""
+    loss = inspect.getsource(GRPOTrainer._compute_loss)
+    order = ["_get_per_token_logps_and_entropies(", 'inputs["advantages"]', 'inputs.get("old_per_token_logps")']
+    positions = [loss.index(text) for text in order]
+    assert positions == sorted(positions)
+    assert loss.count('inputs["advantages"]') == 1
+    prepare = inspect.getsource(GRPOTrainer._prepare_inputs)
+    steps = [
+        "_generate_and_score_completions",
+        "split_pixel_values_by_grid",
+        "shuffle_sequence_dict",
+        "split_tensor_dict",
+    ]
+    steps = [prepare.index(f"{step}(generation_batch") for step in steps]
+    assert steps == sorted(steps)
+    assert "self._step % generate_every == 0 or self._buffered_inputs is None" in prepare
+    assert "self._buffered_inputs[self._step % self.args.steps_per_generation]" in prepare
+    overridden = {
+        "_calculate_rewards": ["inputs", "prompts", "completions", "completion_ids_list"],
+        "_generate_and_score_completions": ["inputs"],
+        "_prepare_inputs": ["generation_batch"],
+        "_compute_loss": ["model", "inputs"],
+        "_clip_grad_norm": ["model"],
+    }
+    for name, parameters in overridden.items():
+        assert list(inspect.signature(getattr(GRPOTrainer, name)).parameters)[1:] == parameters, name
+        assert list(inspect.signature(getattr(CancellationTrainer, name)).parameters)[1:] == parameters, name
+    scored = list(inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters)
+    assert scored[:6] == ["self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"]
+    private = {
+        n for n, f in vars(CancellationTrainer).items() if n.startswith("_") and hasattr(GRPOTrainer, n) and callable(f)
+    }
+    assert private - {"__init__", "__module__"} == {*overridden, "_get_per_token_logps_and_entropies"}
+
+
+# -- batching ---------------------------------------------------------------------------------------
+
+
+def test_minibatches_keep_the_strategy(make_trainer):
+    trainer = make_trainer(CancellationTrainer, CancellationConfig, **QUERY)
+    next_batch(trainer)
+    for part in trainer._buffered_inputs:
+        assert len(part["group_id"].unique()) == 1
+    assert trainer._metrics["train"]["cancellation/batch_residual"][-1] == pytest.approx(0, abs=1e-5)
+
+    trainer = make_trainer(CancellationTrainer, CancellationConfig, batching="sign_partitioned")
+    next_batch(trainer)
+    mixed = [(p["advantages"] > 0).any() and (p["advantages"] < 0).any() for p in trainer._buffered_inputs]
+    assert sum(map(bool, mixed)) <= 1
+    assert trainer._metrics["train"]["cancellation/batch_residual"][-1] > 0.5
+
+
+def test_batching_moves_rollouts_whole(make_trainer):
+    """Every column of a rollout stays with it: the rollouts are the shuffled trainer's, in another order."""
+    plain = make_trainer(CancellationTrainer, CancellationConfig)
+    next_batch(plain)
+    ordered = make_trainer(CancellationTrainer, CancellationConfig, **QUERY)
+    next_batch(ordered)
+    columns = [
+        "prompt_ids",
+        "completion_ids",
+        "completion_mask",
+        "advantages",
+        "old_per_token_logps",
+        "group_id",
+        "rewards",
+    ]
+
+    def rows(trainer):
+        stacked = [torch.cat([p[c] for p in trainer._buffered_inputs]) for c in columns]
+        return sorted(tuple(v.flatten().tolist() for v in row) for row in zip(*stacked, strict=True))
+
+    assert rows(plain) == rows(ordered)
+
+
+def test_order_is_the_same_after_a_resume(make_trainer):
+    trainer = make_trainer(CancellationTrainer, CancellationConfig, batching="reward_balanced")
+    batch = {"group_id": torch.arange(16) // 4, "advantages": torch.tensor([1.0, -1.0] * 8), "x": torch.arange(16)}
+    torch.manual_seed(1)
+    first = trainer._arrange(batch)["x"]
+    torch.manual_seed(2)
+    assert torch.equal(first, trainer._arrange(batch)["x"])
+    trainer.state.global_step = 4
+    assert not torch.equal(first, trainer._arrange(batch)["x"])
+
+
+# -- estimators -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ["dr_grpo", "rloo", "reinforce", "positive_only", "negative_only"])
+def test_estimators_reach_the_loss(make_trainer, estimator):
+    from workbook.theory.advantages import group_advantages
+
+    trainer = make_trainer(CancellationTrainer, CancellationConfig, advantage_estimator=estimator)
+    next_batch(trainer)
+    rewards, groups, advantages = (
+        torch.cat([p[c] for p in trainer._buffered_inputs]) for c in ("rewards", "group_id", "advantages")
+    )
+    assert rewards.unique().tolist() == [0, 1]
+    torch.testing.assert_close(advantages, group_advantages(rewards, groups, estimator))
+    torch.testing.assert_close(sorted(trainer._logs["advantages"]), sorted(advantages.tolist()))
+
+
+# -- the surrogate's weights ------------------------------------------------------------------------
+
+
+def reference_gradient(trainer, inputs, transform, level, loss_type):
+    """The gradient of -sum w A logp with w written out from theory, by an ordinary forward pass."""
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
+    attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
+    width = inputs["completion_ids"].size(1)
+    logits = trainer.model(input_ids=ids, attention_mask=attention).logits[:, -width - 1 : -1]
+    logps = logits.log_softmax(-1).gather(2, inputs["completion_ids"][..., None]).squeeze(2)
+    mask, advantages, groups = inputs["completion_mask"].bool(), inputs["advantages"], inputs["group_id"]
+    log_ratio = (logps.detach() - inputs["old_per_token_logps"]) * mask
+    ratio = log_ratio.exp() if level == "token" else (log_ratio.sum(1) / mask.sum(1)).exp()
+    low, high = 1 - trainer.epsilon_low, 1 + trainer.epsilon_high
+    assert (ratio < low).any() or (ratio > high).any()
+    chosen = mask if level == "token" else mask.any(1)
+    if transform == "min_replace":
+        ratio = min_replace(ratio.clamp(low, high), groups, chosen)
+    elif transform == "advantage_orthogonal":
+        ratio = advantage_orthogonal(ratio.clamp(low, high), advantages, groups, chosen)
+    else:
+        ratio = torch.where((ratio < low) | (ratio > high), 0.0, ratio)
+    tokens = mask.sum(1, keepdim=True) if loss_type == "grpo" else trainer.max_completion_length
+    weights = (ratio if level == "token" else ratio[:, None]) * mask / tokens / len(mask)
+    trainer.model.zero_grad()
+    (-(weights * advantages[:, None]) * logps).sum().backward()
+    return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
+
+
+def off_policy_batch(trainer):
+    """A micro-batch after the policy has moved away from the one that sampled it."""
+    inputs = next_batch(trainer)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            parameter += 0.03 * parameter.std() * torch.randn(parameter.shape, generator=generator)
+    advantages = torch.tensor([1.5, -0.5, -0.5, -0.5])  # whatever the sampled rewards were, both signs
+    inputs["advantages"] = advantages.repeat(len(inputs["advantages"]) // 4)
+    return inputs
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("transform", ["min_replace", "advantage_orthogonal", None])
+def test_reweighted_gradient(make_trainer, loss_type, level, transform):
+    """With a transform, or symmetric clipping where there is none."""
+    settings = {"importance_sampling_level": level, "loss_type": loss_type}
+    settings |= {"group_transform": transform} if transform else {"clipping": "symmetric"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = make_trainer(CancellationTrainer, CancellationConfig, **QUERY | settings)
+    trainer.epsilon_low = trainer.epsilon_high = 0.3 if level == "token" else 0.005
+    inputs = off_policy_batch(trainer)
+    expected = reference_gradient(trainer, inputs, transform, level, loss_type)
+    torch.testing.assert_close(gradient(trainer, inputs), expected, rtol=1e-4, atol=1e-7)
+    plain = make_trainer(
+        GRPOTrainer, GRPOConfig, model=trainer.model, importance_sampling_level=level, loss_type=loss_type
+    )
+    plain.epsilon_low = plain.epsilon_high = trainer.epsilon_low
+    plain.model.train()
+    plain.current_gradient_accumulation_steps = 1
+    assert (gradient(plain, inputs) - expected).norm() > 1e-3 * expected.norm()  # the transform did something
+    assert "old_per_token_logps" in inputs  # the batch itself is untouched
+    assert trainer._metrics["train"]["cancellation/weight_residual"][-1] <= 1
+
+
+def test_sequence_weights_cancel_after_the_transform(make_trainer):
+    """With sequence-level ratios a group's weights differ; after either transform sum_i A_i w_i is 0."""
+    for transform in ("min_replace", "advantage_orthogonal"):
+        trainer = make_trainer(
+            CancellationTrainer, CancellationConfig, **QUERY, group_transform=transform,
+            importance_sampling_level="sequence", loss_type="grpo", epsilon=10.0,
+        )  # fmt: skip
+        inputs = off_policy_batch(trainer)
+        inputs["completion_mask"] = inputs["completion_mask"][:, :10].contiguous()  # a length all four have
+        for column in ("completion_ids", "old_per_token_logps"):
+            inputs[column] = inputs[column][:, :10]
+        gradient(trainer, inputs)
+        logged = trainer._metrics["train"]
+        assert logged["cancellation/weight_residual_before"][-1] > 1e-3
+        assert logged["cancellation/weight_residual"][-1] < 1e-5
+
+
+# -- trimming ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"beta": 0.1}, QUERY | {"group_transform": "min_replace"}])
+def test_trimming_changes_nothing_but_the_width(make_trainer, settings):
+    gradients, widths = [], []
+    for trim in (False, True):
+        trainer = make_trainer(CancellationTrainer, CancellationConfig, trim_padding=trim, **settings)
+        inputs = off_policy_batch(trainer)
+        pad = trainer._tokenizer.pad_token_id
+        for key, value in list(inputs.items()):  # a generation batch whose longest prompt and completion are elsewhere
+            if value.dim() == 2:
+                columns = (7, 0) if key.startswith("prompt") else (0, 9)
+                inputs[key] = torch.nn.functional.pad(value, columns, value=pad if key.endswith("_ids") else 0)
+        trainer.model.register_forward_pre_hook(lambda m, a, k: widths.append(k["input_ids"].size(1)), with_kwargs=True)
+        gradients.append(gradient(trainer, inputs))
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-7)
+    assert widths[0] - widths[1] >= 16
+
+
+def test_refuses_to_build_with_a_broken_setting(make_trainer):
+    with pytest.raises(ValueError, match="can't have an effect"):
+        make_trainer(CancellationTrainer, CancellationConfig, batching="query_preserved", gradient_accumulation_steps=4)
+    with pytest.warns(UserWarning, match="max_grad_norm=1.0"):
+        make_trainer(CancellationTrainer, CancellationConfig, **QUERY, max_grad_norm=1.0)
