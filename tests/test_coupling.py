@@ -146,30 +146,36 @@ def test_refusals_say_what_is_wrong(change, words):
 EXTRA_MEMORY = """
 import resource, torch
 from workbook.theory import coupling_kernel, predicted_delta_logp
-torch.set_num_threads(1)
 N, V, D = {shape}
 hidden, logits, tokens = torch.randn(N, D), torch.randn(N, V), torch.randint(V, (N,))
-coupling_kernel(hidden[:9], logits[:9], tokens[:9])  # load what a first call loads
+def call(n):
+    return {call}
+call(9)  # load what a first call loads
 unit = 1 if {darwin} else 1024
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-{call}
+call(N)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before) / 2**20)
 """
+KERNEL = "coupling_kernel(hidden[:n], logits[:n], tokens[:n])"
+PREDICTION = "predicted_delta_logp(hidden[:n], logits[:n], tokens[:n], torch.randn(n), 0.1, 'exact')"
 
 
-def extra_mebibytes(shape, call):
-    """Growth of a fresh process's peak memory during one call."""
+@pytest.mark.parametrize(
+    ("call", "shape", "limit"),
+    [
+        (
+            KERNEL,
+            (1024, 49_152, 8),
+            150,
+        ),  # two squares of 4 MiB and a few blocks; a copy of the logits would be 192 MiB
+        (KERNEL, (4096, 49_152, 576), 1536),  # the promise at SmolLM2's shape, 768 MiB of logits
+        (PREDICTION, (100_000, 512, 16), 190),  # the square would be 37 GiB, a copy of the logits 195 MiB
+    ],
+)
+def test_extra_memory(call, shape, limit):
+    """Growth of a fresh process's peak memory during one call, in MiB."""
     pytest.importorskip("resource", reason="peak memory is read through the resource module")
     code = EXTRA_MEMORY.format(shape=shape, call=call, darwin=sys.platform == "darwin")
-    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
-
-
-def test_prediction_for_100_000_tokens_needs_no_square():
-    """The square would be 37 GiB, and a second copy of the logits 98 MiB."""
-    call = "predicted_delta_logp(hidden, logits, tokens, torch.randn(N), 0.1, 'exact')"
-    assert extra_mebibytes((100_000, 256, 16), call) < 90
-
-
-def test_kernel_makes_no_second_copy_of_the_logits():
-    """Two squares of 4 MiB and a few blocks; a copy of the logits would be 192 MiB."""
-    assert extra_mebibytes((1024, 49_152, 8), "coupling_kernel(hidden, logits, tokens)") < 150
+    extra = float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    print(f"{shape}: {extra:.0f} MiB extra, {limit} allowed")
+    assert extra < limit

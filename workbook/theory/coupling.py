@@ -6,6 +6,8 @@ figure 2; H2 in the claims). Vocabulary-sized rows are made a block at a time: n
 size N x N unless it is the answer.
 """
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -34,7 +36,9 @@ def coupling_kernel(
     """
     dtype = _checked(hidden, logits, tokens)
     size, vocabulary = logits.shape
-    total = _per_rows(lambda rows: torch.logsumexp(rows.to(dtype), -1, keepdim=True), logits)
+    total = torch.empty(size, 1, dtype=dtype, device=logits.device)
+    for rows, out in _row_blocks(logits, total):
+        torch.logsumexp(rows.to(dtype), -1, keepdim=True, out=out)
     kernel = torch.zeros(size, size, dtype=dtype, device=logits.device)
     strips = [slice(start, start - (-size // STRIPS)) for start in range(0, size, -(-size // STRIPS) or 1)]
     for start in range(0, vocabulary, _block(size)):
@@ -79,21 +83,19 @@ def predicted_delta_logp(
         raise ValueError(f"weights has shape {tuple(weights.shape)}; it must be {tuple(tokens.shape)}, one per token.")
     step = torch.zeros(logits.shape[1], hidden.shape[1], dtype=dtype, device=logits.device)  # lr G
 
-    def add_gradient(z: Tensor, h: Tensor, token: Tensor, weight: Tensor) -> Tensor:
-        logp = torch.log_softmax(z.to(dtype), -1)
-        step.addmm_(_residual(logp, token).T, h.to(dtype) * (lr * weight.to(dtype))[:, None])
-        return token
-
-    def change(z: Tensor, h: Tensor, token: Tensor) -> Tensor:
+    for z, h, token, weight in _row_blocks(logits, hidden, tokens, lr * weights.to(dtype)):
+        residual = _residual(torch.log_softmax(z.to(dtype), -1), token)
+        step.addmm_(residual.T, h.to(dtype) * weight[:, None])
+    delta = torch.empty(len(tokens), dtype=dtype, device=logits.device)
+    for z, h, token, out in _row_blocks(logits, hidden, tokens, delta):
         shift = h.to(dtype) @ step.T
         logp = torch.log_softmax(z.to(dtype), -1)
         own = shift.gather(1, token[:, None]).squeeze(1)
         if order == "first":
-            return own - logp.exp_().mul_(shift).sum(1)
-        return own - (torch.logsumexp(shift.add_(logp), 1) - torch.logsumexp(logp, 1))
-
-    _per_rows(add_gradient, logits, hidden, tokens, weights)
-    return _per_rows(change, logits, hidden, tokens)
+            out.copy_(own - logp.exp_().mul_(shift).sum(1))
+        else:
+            out.copy_(own - (torch.logsumexp(shift.add_(logp), 1) - torch.logsumexp(logp, 1)))
+    return delta
 
 
 def _residual(logp: Tensor, tokens: Tensor) -> Tensor:
@@ -108,10 +110,9 @@ def _block(width: int) -> int:
     return max(1, BLOCK // max(width, 1))
 
 
-def _per_rows(function, logits: Tensor, *others: Tensor) -> Tensor:
-    """Apply a function to blocks of rows of logits and of tensors beside it, and join the results."""
-    size = _block(logits.shape[1])
-    return torch.cat([function(*rows) for rows in zip(*(x.split(size) for x in (logits, *others)), strict=True)])
+def _row_blocks(logits: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Blocks of rows of the logits, with the same rows of the tensors beside them."""
+    return zip(*(x.split(_block(logits.shape[1])) for x in (logits, *others)), strict=True)
 
 
 def _checked(hidden: Tensor, logits: Tensor, tokens: Tensor) -> torch.dtype:
