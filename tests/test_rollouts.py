@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from workbook.rollouts import Rollouts, sample_rollouts, sequence_logps
 
@@ -124,6 +124,19 @@ def test_sequence_logps_equal_an_unpadded_forward(side, batch_size, temperature,
         want_logp, want_entropy = forward_alone(model, prompt, completion, temperature)
         torch.testing.assert_close(logps[row, : len(completion)].double(), want_logp, rtol=0, atol=tolerance)
         torch.testing.assert_close(entropies[row, : len(completion)].double(), want_entropy, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_positions_count_real_tokens_for_learned_positions_too(side):
+    config = GPT2Config(vocab_size=len(WORDS), n_embd=32, n_layer=2, n_head=4, n_positions=32, initializer_range=0.3)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        logps, _ = sequence_logps(model, *padded_batch(side))
+    for row, (prompt, completion) in enumerate(RAGGED):
+        want, _ = forward_alone(model, prompt, completion)
+        torch.testing.assert_close(logps[row, : len(completion)].double(), want, rtol=0, atol=1e-5)
 
 
 def test_sequence_logps_carry_gradients_independent_of_padding(policy):

@@ -11,6 +11,7 @@ in NF4; bare or with LoRA adapters. It differs from a plain `from_pretrained` in
 """
 
 import json
+import os
 import re
 import threading
 from dataclasses import dataclass
@@ -85,7 +86,7 @@ def recast_adapters(model: nn.Module) -> nn.Module:
 
 
 def load_policy(
-    name: str,
+    name: str | Path,
     quantization: str | None = None,
     lora=None,
     dtype: str | torch.dtype = "auto",
@@ -106,6 +107,7 @@ def load_policy(
     lora = _lora_config(lora)
     device = _device(device, quantization)
     dtype, reason = _dtype(dtype, device, frozen=bool(quantization or lora))
+    name = os.fspath(name)
     folder, source = _locate(name)
     model, tokenizer = _read(folder, quantization, dtype, device)
     if lora is not None:
@@ -173,7 +175,7 @@ def _locate(name: str) -> tuple[Path, dict]:
         folder = weights_cache.smollm2_folder()
     elif name == "bundled":
         folder = BUNDLED
-    elif (folder := Path(name).expanduser()).is_dir():
+    elif name and (folder := Path(name).expanduser()).is_dir():
         pass
     elif re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name):
         return _from_hub(name)

@@ -121,10 +121,16 @@ def _fetch(scratch: Path) -> Path:
 
 def _convert(gguf: Path, folder: Path) -> Path:
     """Write the GGUF model as float16 safetensors with its tokenizer and a record of every file into folder."""
+    import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    del model.config.quantization_config  # it would block saving, and 4-bit loading later
+    options = {}
+    if hasattr(transformers, "GgufConfig"):  # such versions may otherwise leave the weights packed
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32, **options)
+    for owner, mark in ((model, "hf_quantizer"), (model.config, "quantization_config")):
+        if hasattr(owner, mark):  # the weights are plain now, and this would block saving and 4-bit loading
+            delattr(owner, mark)
     model.to(torch.float16).save_pretrained(folder)
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
     files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.iterdir())}

