@@ -49,6 +49,11 @@ class Task(ABC):
         return None
 
 
+def as_prompt(text: str, chat: bool) -> str | list[dict[str, str]]:
+    """Return a question as it is, or as the chat message of a user."""
+    return [{"role": "user", "content": text}] if chat else text
+
+
 def positive_int(field: str, value: Any, least: int = 1, most: int | None = None) -> int:
     """Return value if it is an integer in [least, most], else raise a ValueError that names the field."""
     inside = (

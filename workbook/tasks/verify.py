@@ -40,31 +40,29 @@ def clock_answer(text: str) -> int | None:
     return None
 
 
-def stated_answer(text: str) -> str:
+def stated_answer(text: str, lines: bool = False) -> str:
     r"""Return the span in which free text states its answer: after the last marker, else the last line with text.
 
-    Markers: `<answer>`, `\boxed{`, `####`, `answer is`, `answer:`. The span ends with its line,
-    and is at most `SPAN` characters.
+    Markers: `<answer>`, `\boxed{`, `####`, `answer is`, `answer:`. The span ends with its line and has at most `SPAN`
+    characters; with lines=True it runs to the end (or the closing tag), and without a marker it is the whole window.
 
     >>> stated_answer("The answer is **12**. Done"), stated_answer("#### 3\n#### 4"), stated_answer("4 + 3\n= 7\n")
     ('12', '4', '= 7')
     """
     tail = _plain(text[-WINDOW:])
-    lowered = "".join(
-        c.lower() if c.isascii() else c for c in tail
-    )  # one character stays one: positions agree with tail
-    start, marker = max((lowered.rfind(marker), marker) for marker in MARKERS)
-    if start < 0:
-        lines = [line.strip() for line in tail.splitlines() if line.strip()]
-        return lines[-1][-SPAN:].strip() if lines else ""
-    span = tail[start + len(marker) :].lstrip(" \t\r\n*:$")[:SPAN]
-    if marker == "<answer>":
-        span = span.split("</", 1)[0]
-    elif marker == "\\boxed{":
+    start, marker = max((_ascii_lower(tail).rfind(marker), marker) for marker in MARKERS)
+    span = tail[start + len(marker) :].lstrip(" \t\n*:$") if start >= 0 else tail
+    if start < 0 and not lines:
+        span = (span.strip().splitlines() or [""])[-1][-SPAN:]
+    elif marker == "\\boxed{" and start >= 0:
         span = _until_closed(span)
-    else:
-        span = span.split("\n", 1)[0].split(". ", 1)[0]
-    return span.strip().strip("*$`").rstrip(".").strip()
+    elif start >= 0:
+        span = span.split("</", 1)[0]
+    if lines:
+        return span.strip("\n")
+    if start >= 0 and marker != "<answer>":
+        span = span[:SPAN].split("\n", 1)[0].split(". ", 1)[0]
+    return span[:SPAN].strip().strip("*$`").rstrip(".").strip()
 
 
 def stated_number(text: str) -> str | None:
@@ -77,7 +75,7 @@ def stated_number(text: str) -> str | None:
     ('7', '1250', None)
     """
     tail = _plain(text[-WINDOW:])
-    marked = any(marker in tail.lower() for marker in MARKERS)
+    marked = any(marker in _ascii_lower(tail) for marker in MARKERS)
     numbers = NUMBER.findall(stated_answer(text).rsplit("=", 1)[-1] if marked else tail)
     return (numbers[0] if marked else numbers[-1]).replace(",", "") if numbers else None
 
@@ -120,6 +118,11 @@ def clamp(score: object) -> float:
 def _plain(text: str) -> str:
     """Drop control characters, line ends and tabs excepted."""
     return "".join(c for c in text if c.isprintable() or c in "\n\t")
+
+
+def _ascii_lower(text: str) -> str:
+    """Lower ASCII letters alone, so that positions stay those of the text."""
+    return "".join(c.lower() if c.isascii() else c for c in text)
 
 
 def _folded(text: str) -> str:

@@ -1,0 +1,91 @@
+"""Any question-and-answer data set as a task, from a hub or local folder, by `datasets`, running none of its code."""
+
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, DownloadConfig, load_dataset
+from huggingface_hub import HfApi
+
+from workbook.tasks.task import Task, as_prompt, positive_int
+from workbook.tasks.verify import as_number, same_answer, stated_answer, stated_number
+
+PATIENCE = 5.0  # seconds to wait for a hub before saying that there is none
+
+
+class Hub(Task):
+    """The task "hub:<dataset>": a hub id or a local folder of Parquet, JSON lines, CSV, ...
+
+    prompt_column, answer_column: columns of that data set; of an answer with `####` in it (GSM8K) what follows counts.
+    split, subset: as in `datasets.load_dataset`. chat: prompts are chat messages (default) or plain text.
+    instruction: a sentence put after each question. Raises ValueError for what is not there, naming what is.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        prompt_column: str = "question",
+        answer_column: str = "answer",
+        split: str = "train",
+        subset: str | None = None,
+        chat: bool = True,
+        instruction: str = "",
+    ) -> None:
+        self.name, self.chat, self.instruction = f"hub:{dataset}", chat, instruction
+        self.prompt_column, self.answer_column = prompt_column, answer_column
+        self.rows = _load(dataset, subset, split)
+        for field, column in (("prompt_column", prompt_column), ("answer_column", answer_column)):
+            if column not in self.rows.column_names:
+                raise ValueError(
+                    f"{field} is {column!r}, but {dataset!r} has the columns {', '.join(self.rows.column_names)}."
+                )
+
+    def dataset(self, n: int, seed: int = 0) -> Dataset:
+        """Return n rows prompt, answer, drawn without replacement; take different splits to keep prompts apart."""
+        positive_int("n", n, 1, len(self.rows))
+        rows = self.rows.shuffle(seed=positive_int("seed", seed, 0)).select(range(n))
+        prompts = [self._prompt(prompt) for prompt in rows[self.prompt_column]]
+        answers = [_reference(answer) for answer in rows[self.answer_column]]
+        return Dataset.from_dict({"prompt": prompts, "answer": answers})
+
+    def score(self, completion: str, answer: str, **row: Any) -> float:
+        """Return 1 if the stated answer equals the reference, as a number if the reference is one, else as text."""
+        stated = stated_number(completion) if as_number(answer) is not None else stated_answer(completion)
+        return float(same_answer(stated or "", answer))
+
+    def _prompt(self, prompt: Any) -> Any:
+        if isinstance(prompt, list):  # chat messages already
+            return prompt if self.chat else "\n".join(message["content"] for message in prompt)
+        return as_prompt(f"{prompt}\n{self.instruction}".strip(), self.chat)
+
+
+def _reference(answer: Any) -> str:
+    """Return a reference answer as text, of a worked solution what follows its last `####`."""
+    return str(answer).rsplit("####", 1)[-1].strip()
+
+
+def _load(dataset: str, subset: str | None, split: str) -> Dataset:
+    """Load one split of a local folder, a reachable hub or, failing that, the local cache of an earlier download."""
+    local, here = (
+        Path(dataset).expanduser(),
+        "give a local folder, or use 'chain' or 'gym:<dataset>', which need no hub",
+    )
+    options: dict[str, Any] = {}
+    if local.exists():
+        dataset = str(local)
+    elif dataset.startswith((".", "/", "~")):
+        raise ValueError(f"there is no folder {dataset!r}: {here}.")
+    elif not _reachable(dataset):
+        options = {"download_config": DownloadConfig(local_files_only=True, max_retries=0)}
+    try:
+        return load_dataset(dataset, subset, split=split, **options)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(f"cannot load {dataset!r} (subset {subset!r}, split {split!r}): {reason}; {here}.") from None
+
+
+def _reachable(dataset: str) -> bool:
+    try:
+        HfApi().dataset_info(dataset, timeout=PATIENCE)
+    except Exception:
+        return False
+    return True
