@@ -211,7 +211,8 @@ def test_rewards_are_asked_for_as_trl_asks(policy):
 
 def test_sampling_follows_the_models_distribution_whatever_its_generation_config(policy):
     model = make_model(seed=3, spread=0.3)
-    model.generation_config.top_k, model.generation_config.temperature = 1, 0.2
+    for option, value in {"top_k": 1, "temperature": 0.2, "min_p": 0.9, "repetition_penalty": 3.0}.items():
+        setattr(model.generation_config, option, value)
     own = model.generation_config
     data = Dataset.from_dict({"prompt": ["5 + 6 ="], "answer": ["11"]})
     local = SimpleNamespace(model=model, tokenizer=policy.tokenizer)
@@ -286,6 +287,20 @@ def test_token_table_is_one_row_per_token(policy):
         assert (row.credit == 0.5) == (known and row.token != "<eos>")
     assert table.credit.isna().any()
     assert table.credit.notna().any()
+
+
+def test_the_bundled_policy_and_its_task_know_every_tokens_category():
+    from workbook.policies import load_policy
+    from workbook.tasks import get_task
+
+    rollouts = sample_rollouts(load_policy("bundled", device="cpu"), get_task("chain"), 16, group_size=8)
+    assert 0.2 < rollouts.rewards.mean() < 0.6
+    table = rollouts.token_table()
+    right = table[table.reward == 1]
+    assert {"result", "style", "template", "copy", "eos"} <= set(right.category)
+    assert right.credit.notna().all()
+    confidence = right.groupby("category").entropy.mean()
+    assert confidence["style"] > 5 * confidence["copy"], "a free choice is uncertain, a copied operand is not"
 
 
 def test_select_to_and_two_dimensional_advantages(policy):
