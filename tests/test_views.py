@@ -1,5 +1,6 @@
 """Charts say the truth and show untrusted text as text; widgets push rows and leave a picture behind."""
 
+import _thread
 import json
 import threading
 import time
@@ -225,24 +226,24 @@ class FakeRun:
 
 
 def test_panel_follows_a_run_to_its_end():
-    panel, outputs = TrainingPanel(FakeRun(), target=0.8, interval=0.001), []
-    outputs = shown(lambda: outputs.append(panel.display().wait()))
+    panel = TrainingPanel(FakeRun(), target=0.8, interval=0.001)
+    outputs = shown(lambda: (panel.display(), panel.wait()))
     assert [set(data) for data in outputs] == [{WIDGET, "image/png", "text/plain"}] * 2
     assert outputs[0]["image/png"] != outputs[1]["image/png"]
     assert len(panel.chart.data["table0"]) == panel.progress.value == 10
     assert panel.button.disabled
     assert "finished: step 10 of 10" in panel.line.value
-    assert panel._repr_mimebundle_() == ({}, {})
+
+
+def endless_run():
+    run = FakeRun()
+    state = {"step": 3, "total": 10, "message": ""}
+    run.status = lambda: state | {"state": "stopped" if run.stopped.is_set() else "running"}
+    return run
 
 
 def test_panel_stops_a_run_at_a_click():
-    run = FakeRun()
-    run.status = lambda: {
-        "state": "stopped" if run.stopped.is_set() else "running",
-        "step": 3,
-        "total": 10,
-        "message": "",
-    }
+    run = endless_run()
     panel = TrainingPanel(run, interval=0.001)
     with capture_output():
         panel.display()
@@ -252,6 +253,13 @@ def test_panel_stops_a_run_at_a_click():
         assert panel.wait()["state"] == "stopped"
     assert run.stopped.is_set()
     assert panel.progress.bar_style == "warning"
+
+
+def test_interrupting_a_wait_stops_the_run():
+    run = endless_run()
+    threading.Timer(0.3, _thread.interrupt_main).start()
+    with capture_output():
+        assert TrainingPanel(run, interval=0.001).wait()["state"] == "stopped"
 
 
 def test_panel_raises_what_ended_the_run():

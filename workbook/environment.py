@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import textwrap
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -127,11 +128,12 @@ def report(profile: Profile, reason: str, seed: int) -> str:
     import torch
 
     versions = ", ".join(f"{name} {_version(name)}" for name in REPORTED)
+    versions = textwrap.fill(f"python {platform.python_version()}, {versions}", width=96)
     place = torch.cuda.get_device_name() if profile.device == "cuda" else f"{os.cpu_count()} CPU cores"
     where = ", on Colab" if "google.colab" in sys.modules else ""
     return "\n".join(
         (
-            f"python {platform.python_version()}, {versions}",
+            versions,
             f"device   {profile.device} ({place}{where}), {free_memory(profile.device):.1f} GiB free",
             f"dtype    {reason}",
             f"profile  {profile.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})",

@@ -33,26 +33,25 @@ class TrainingPanel:
         self.button.on_click(lambda _: self.stop())
         controls = ipywidgets.HBox([self.button, self.progress])
         self.box = ipywidgets.VBox([controls, self.line, self.chart])
-        self._handle = None
+        self._handle, self._hint = None, ""
         self._started = time.monotonic()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def display(self) -> TrainingPanel:
+    def display(self) -> None:
         """Put the panel on the page and start watching."""
         self._handle = show(self.box, self.chart)
         self._thread.start()
-        return self
-
-    def _repr_mimebundle_(self, **_):  # already displayed: as a cell's last value it shows nothing more
-        return {}, {}
 
     def wait(self) -> dict:
         """Block until the run ends, the chart moving on, and leave its last picture behind; returns its status.
 
-        Interrupting the kernel stops the run.  A failed run raises a RuntimeError with its message.
+        A kernel answers no button while a cell runs, so interrupting it is what stops the run here.
+
+        A failed run raises a RuntimeError with its message.
         """
         if self._handle is None:
             self.display()
+        self._hint = " To stop it while this cell waits, interrupt the kernel (■)."
         try:
             while self._thread.is_alive():
                 self._thread.join(0.1)
@@ -99,4 +98,4 @@ class TrainingPanel:
         elapsed = time.monotonic() - self._started
         if status["state"] == "running" and 0 < status["step"] < status["total"]:
             line += f", about {elapsed / status['step'] * (status['total'] - status['step']):.0f} s left"
-        return f"{line}. {status['message']}"
+        return f"{line}. {status['message']}{'' if status['state'] in ENDED else self._hint}"

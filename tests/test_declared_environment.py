@@ -1,0 +1,101 @@
+"""The environment is declared once: pyproject's floors, constraints' pins, conda's wrapper, and Colab agree."""
+
+import ast
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DEPENDENCIES = [Requirement(line) for line in PROJECT["dependencies"]]
+EXTRAS = [Requirement(line) for group in PROJECT["optional-dependencies"].values() for line in group]
+PINS = {
+    canonicalize_name(Requirement(line).name): Requirement(line).specifier
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    if line.strip() and not line.startswith("#")
+}
+COLAB = {  # what Colab ships and a running kernel can't change
+    "torch": "2.11.0",
+    "transformers": "5.15.0",
+    "pandas": "2.2.2",
+    "numpy": "2.1.0",
+    "altair": "5.5.0",
+    "ipywidgets": "7.7.1",
+    "anywidget": "0.9.21",
+    "datasets": "4.0.0",
+    "pyarrow": "18.1.0",
+}
+IMPORTS = {"yaml": "pyyaml", "vl_convert": "vl-convert-python", "reasoning_gym": "reasoning-gym"}
+LAB_ONLY = {"nbclient", "nbformat", "nbconvert"}  # chapters.py, from the extra of that name
+BROUGHT = {
+    "IPython": "ipywidgets",
+    "traitlets": "ipywidgets",
+    "huggingface_hub": "transformers",
+    "filelock": "datasets",
+}
+
+
+def version(pin) -> str:
+    (only,) = pin
+    assert only.operator == "==", f"{only} is not an exact pin"
+    assert "*" not in only.version
+    return only.version
+
+
+@pytest.mark.parametrize("requirement", [*DEPENDENCIES, *EXTRAS], ids=lambda r: r.name)
+def test_each_dependency_has_an_exact_pin_that_meets_its_floor(requirement):
+    pin = version(PINS[canonicalize_name(requirement.name)])
+    assert Version(pin) in requirement.specifier
+    assert len(requirement.specifier) == 1, "one bound each"
+    operator = next(iter(requirement.specifier)).operator
+    assert operator == ("==" if requirement.name == "trl" else ">="), "floors, so that a machine keeps its own stack"
+
+
+def test_every_pin_is_exact_and_torch_is_the_one_that_local_builds_satisfy():
+    assert all(version(pin) for pin in PINS.values())
+    assert version(PINS["torch"]) == "2.13.0"
+    assert all(v.split(".")[:2] == ["1", "16"] for v in [version(PINS["trl"])])
+
+
+@pytest.mark.parametrize(("name", "ships"), COLAB.items())
+def test_colabs_versions_fit_the_floors(name, ships):
+    (requirement,) = [r for r in DEPENDENCIES if r.name == name]
+    assert Version(ships) in requirement.specifier
+
+
+def test_conda_only_wraps():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    pip = next(entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
+    names = [entry.split("=")[0] for entry in environment["dependencies"] if isinstance(entry, str)]
+    assert set(names) == {"python", "pip"}
+    assert [line.split()[0] for line in pip] == ["-c", "-e"]
+    assert pip[0] == "-c constraints.txt"
+    (python,) = [entry for entry in environment["dependencies"] if str(entry).startswith("python=")]
+    assert Requirement(f"python=={python.split('=')[1]}.*").specifier
+    assert Version(python.split("=")[1]) in Requirement(f"python{PROJECT['requires-python']}").specifier
+
+
+def test_this_environment_is_the_declared_one():
+    from importlib.metadata import version as running
+
+    for requirement in DEPENDENCIES:
+        assert Version(running(requirement.name)) in requirement.specifier, requirement
+
+
+def test_everything_imported_is_declared():
+    declared = {canonicalize_name(r.name) for r in DEPENDENCIES}
+    for path in (ROOT / "workbook").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                modules = [node.module]
+            for top in {module.split(".")[0] for module in modules} - {"workbook", "google"} - LAB_ONLY:
+                if top not in sys.stdlib_module_names:
+                    package = IMPORTS.get(top) or BROUGHT.get(top) or top
+                    assert canonicalize_name(package) in declared, f"{path.name} imports {top}, which is not declared"
