@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from .groups import active, group_index, group_mean, group_size, group_sum
+from .groups import active, group_extreme, group_index, group_mean, group_size, group_sum
 
 ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only")
 STD_EPSILON = 1e-4  # TRL's: GRPO divides by std + 1e-4
@@ -23,11 +23,11 @@ def group_advantages(
     - grpo: (r_i - m_g) / (s_g + 1e-4)                  GRPO (arXiv 2402.03300, section 4.1.2), as TRL computes it
     - dr_grpo: r_i - m_g                                Dr. GRPO (arXiv 2503.20783)
     - rloo: r_i - mean of the group's other rewards     RLOO (arXiv 2402.14740)
-    - reinforce: r_i - mean of the whole batch          REINFORCE with a batch baseline: the batch is the one group
+    - reinforce: r_i - mean of the whole batch          REINFORCE with a batch baseline, in groups of unequal rewards
     - positive_only, negative_only: grpo's where > 0 (< 0), else 0
 
     Shapes: rewards (B,), group_ids (B,) any labels in any order, groups of any size; result (B,). Units: the reward's
-    (grpo: standard deviations). A group of equal rewards (reinforce: a batch), a single rollout too, gives exactly 0.
+    (grpo: standard deviations). A group of equal rewards, a single rollout too, gives exactly 0.
     Computed in the rewards' dtype, in float32 for integers and half precision.
 
     Raises ValueError for an unknown estimator, rewards that are NaN, infinite or so large that a square overflows, and
@@ -40,11 +40,12 @@ def group_advantages(
         raise ValueError(f"estimator {estimator!r} is unknown; valid are {', '.join(ESTIMATORS)}.")
     rewards = _checked(rewards)
     index, groups = group_index(group_ids, len(rewards))
-    if estimator == "reinforce":
-        index, groups = torch.zeros_like(index), min(groups, 1)
     centred = rewards - group_mean(rewards, index, groups)[index]
-    if estimator in ("dr_grpo", "reinforce"):
+    if estimator == "dr_grpo":
         return centred
+    if estimator == "reinforce":
+        neutral = group_extreme(rewards, index, groups, "amax") == group_extreme(rewards, index, groups, "amin")
+        return (rewards - rewards.mean()).masked_fill(neutral[index], 0.0)
     size = group_size(index, groups)[index].to(rewards.dtype)
     others = (size - 1).clamp(min=1)
     if estimator == "rloo":

@@ -11,7 +11,7 @@ import pandas as pd
 
 from workbook.training.runs import Run, load_run
 
-WINDOW = 5  # optimizer steps averaged at the end of a curve: fixed, so that nobody picks the step after the fact
+WINDOW = 5  # generation batches averaged at the end of a curve: fixed, so that nobody picks the step after the fact
 
 
 def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
@@ -35,7 +35,7 @@ def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
 def _results(run: Run) -> dict:
     metrics, status = run.metrics(), run.status()
     heldout = run.evaluation().set_index("label")["mean"]
-    tail = metrics.tail(WINDOW)
+    tail = metrics.dropna(subset="reward").tail(WINDOW)  # steps that sampled a new generation batch
     return {
         "state": status["state"],
         "steps": len(metrics),

@@ -54,7 +54,7 @@ class Run:
         return json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
 
     def metrics(self) -> pd.DataFrame:
-        """One row per optimizer step so far: step, reward, grad_norm, entropy, ...; empty before the first."""
+        """One row per optimizer step so far: step, reward (where new rollouts were sampled), grad_norm, entropy, ..."""
         rows = [row for row in read_json_lines(self.folder / "metrics.jsonl") if "step" in row]
         return (
             pd.DataFrame(rows)

@@ -23,11 +23,13 @@ import torch
 from tqdm import tqdm
 from transformers import TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback
+from transformers.utils.logging import disable_progress_bar
 
 from workbook.policies import load_policy
 from workbook.rollouts import sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.tasks import get_task
+from workbook.training.compare import WINDOW
 from workbook.training.config import CancellationConfig
 from workbook.training.files import atomic_folder, write_json, write_parquet, write_text
 from workbook.training.memory import peak_used_mib, used_mib
@@ -37,7 +39,6 @@ from workbook.training.runs import Run, check_unedited, read_json_lines, set_sta
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "numpy")
 EVAL_SEED = 1_000_003  # added to the run's seed: held-out prompts are drawn from another stream than training prompts
-WINDOW = 5  # optimizer steps averaged where a curve's two ends are quoted
 
 
 def execute(folder: str | Path, progress: bool = False) -> Run:
@@ -51,6 +52,7 @@ def execute(folder: str | Path, progress: bool = False) -> Run:
     config = run.config
     check_unedited(run)
     (run.folder / "stop").unlink(missing_ok=True)
+    disable_progress_bar()  # of loading and saving; training has its own
     if config.threads:
         torch.set_num_threads(config.threads)
     try:
@@ -99,8 +101,9 @@ def _finish(run: Run, config: RunConfig, trainer: ResumableTrainer, task, policy
         trainer._save(str(folder))
     metrics = run.metrics()
     write_parquet(run.folder / "metrics.parquet", metrics)
-    ends = metrics["reward"].iloc[:WINDOW].mean(), metrics["reward"].iloc[-WINDOW:].mean()
-    learned = f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first and last {WINDOW} of {total} steps)"
+    sampled = metrics["reward"].dropna()  # one value per generation batch
+    ends = sampled.iloc[0], sampled.iloc[-WINDOW:].mean()
+    learned = f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first batch, last {WINDOW}) in {total} steps"
     if config.eval_prompts:
         _evaluate(run, config, policy, task, "after")
         before, after = (
@@ -161,7 +164,7 @@ class Recorder(TrainerCallback):
         self.run, self.trainer, self.bar, self.stopped = run, trainer, bar, False
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if "reward" not in (logs or {}):  # the closing summary
+        if not logs or "train_runtime" in logs:  # the closing summary
             return
         memory = {"peak_memory_mib": peak_used_mib(self.trainer.accelerator.device)}
         row = (
@@ -173,7 +176,7 @@ class Recorder(TrainerCallback):
             file.write(json.dumps(row) + "\n")
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)
-            self.bar.set_postfix(reward=f"{row['reward']:.3f}")
+            self.bar.set_postfix({k: f"{row[k]:.3f}" for k in ("reward",) if k in row})
             if state.global_step >= state.max_steps:
                 self.bar.close()
 

@@ -1,0 +1,248 @@
+"""Runs survive being killed, stopped, torn, edited and starved of disk, and resume to the same weights bit for bit."""
+
+import json
+import multiprocessing
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import SMALL
+
+from workbook.__main__ import main
+from workbook.training import RunConfig, compare_runs, load_run, start_run, sweep
+from workbook.training.resumable import checkpoints
+from workbook.training.runs import create_run, read_json_lines
+
+CHAIN = Path(__file__).parents[1] / "data" / "configs" / "chain.yaml"
+RUN_SETS = {
+    "use_cpu",
+    "bf16",
+    "seed",
+    "save_strategy",
+    "report_to",
+    "logging_steps",
+    "disable_tqdm",
+    "gradient_checkpointing",
+}
+CONFIG = {
+    "name": "small",
+    "num_prompts": 24,  # six generation batches an epoch: resumes fall into later epochs too
+    "seed": 3,
+    "threads": 1,
+    "trainer": {k: v for k, v in SMALL.items() if k not in RUN_SETS} | {"max_steps": 60, "save_steps": 4, "max_grad_norm": 1.0},
+}  # fmt: skip
+
+spawning = multiprocessing.get_context("forkserver")
+spawning.set_forkserver_preload(["workbook.training.worker"])
+
+
+def _execute(folder: str, largest_file: int | None = None) -> None:
+    from workbook.training.worker import execute
+
+    if largest_file:
+        import resource
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
+    execute(folder)
+
+
+def run_process(folder, **kwargs):
+    process = spawning.Process(target=_execute, args=(str(folder),), kwargs=kwargs)
+    process.start()
+    return process
+
+
+def weights(run) -> bytes:
+    return (run.folder / "final" / "model.safetensors").read_bytes()
+
+
+def learning(run) -> list:
+    return run.metrics()[["step", "reward", "grad_norm", "entropy"]].fillna(-1).values.tolist()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    run = create_run(CONFIG, tmp_path_factory.mktemp("runs") / "whole")
+    process = run_process(run.folder)
+    process.join()
+    assert run.status()["state"] == "finished", run.status()
+    assert run.metrics()["step"].tolist() == list(range(1, 61))
+    return run
+
+
+def test_ten_kills_change_nothing(uninterrupted, tmp_path):
+    run = create_run(CONFIG, tmp_path / "killed")
+    moments, kills = random.Random(0), []
+    while len(kills) < 10:
+        process = run_process(run.folder)
+        process.join(moments.uniform(0.3, 4.0))
+        if not process.is_alive():
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert run.status()["state"] == "interrupted" or run.status()["step"] == 0
+        kills.append(run.status()["step"])
+    process = run_process(run.folder)
+    process.join()
+    assert run.status()["state"] == "finished", run.status()
+    assert len(kills) >= 5, f"it finished after {len(kills)} kills"
+    assert weights(run) == weights(uninterrupted)
+    assert learning(run) == learning(uninterrupted)
+    assert not list(run.folder.rglob("*.tmp"))
+
+
+def test_stop_and_resume_in_real_processes(uninterrupted, tmp_path):
+    run = start_run(CONFIG, tmp_path / "stopped")
+    with pytest.raises(ValueError, match="running"):
+        run.resume()
+    while run.running and run.status()["step"] < 6:
+        time.sleep(0.05)
+    run.stop()
+    seen = run.status()["step"]
+    run.wait(timeout=60)
+    status = run.status()
+    assert status["state"] == "stopped"
+    assert 6 <= status["step"] <= seen + 2, "it did not stop within a step"
+    assert main(["resume", str(run.folder)]) == 0
+    assert run.status()["state"] == "finished"
+    assert weights(run) == weights(uninterrupted)
+
+
+def test_a_torn_checkpoint_is_skipped(uninterrupted, tmp_path, capfd):
+    run = create_run(CONFIG, tmp_path / "torn")
+    process = run_process(run.folder)
+    while not (len(checkpoints(run.folder)) == 2 and run.status()["step"] > 10):
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    newest, older = checkpoints(run.folder)
+    torn = newest / "model.safetensors"
+    torn.write_bytes(torn.read_bytes()[:1000])
+    with open(run.folder / "metrics.jsonl", "a") as file:
+        file.write('{"step": 99, "rew')
+    run_process(run.folder).join()
+    assert f"{newest.name}/model.safetensors has 1000 bytes" in capfd.readouterr().err
+    assert run.status()["state"] == "finished"
+    assert older.name != newest.name
+    assert weights(run) == weights(uninterrupted)
+
+
+def test_no_room_left_is_said_and_loses_nothing(uninterrupted, tmp_path):
+    run = create_run(CONFIG, tmp_path / "full")
+    run_process(run.folder, largest_file=200_000).join()  # smaller than the model
+    status = run.status()
+    assert status["state"] == "failed"
+    assert re.search(r"Could not write .*checkpoint-4.*MiB free.*is intact", status["message"]), status
+    assert len(run.metrics()) == 4
+    assert checkpoints(run.folder) == []
+    run_process(run.folder).join()
+    assert weights(run) == weights(uninterrupted)
+
+
+def test_an_edited_config_is_refused(uninterrupted):
+    path = uninterrupted.folder / "config.yaml"
+    original = path.read_text()
+    path.write_text(original.replace("num_prompts: 24", "num_prompts: 25"))
+    try:
+        with pytest.raises(ValueError, match=r"edited since the run started: num_prompts \(24 -> 25\)"):
+            uninterrupted.resume()
+    finally:
+        path.write_text(original)
+    assert uninterrupted.resume().status()["state"] == "finished"
+
+
+def test_manifest_and_files(uninterrupted):
+    manifest = uninterrupted.manifest()
+    assert manifest["versions"]["trl"].startswith("1.16.")
+    assert len(manifest["data_sha256"]) == len(manifest["policy"]["sha256"]) == 64
+    assert manifest["seed"] == 3
+    parquet = pd.read_parquet(uninterrupted.folder / "metrics.parquet")
+    assert parquet.equals(uninterrupted.metrics())
+    samples = pd.read_parquet(uninterrupted.folder / "samples" / "step-000060.parquet")
+    assert {"prompt", "completion", "advantages"} < set(samples.columns)
+    assert len(samples) == 16
+    pickles = [p for p in uninterrupted.folder.rglob("*") if p.suffix in (".pt", ".pth", ".bin", ".pkl")]
+    assert pickles == []
+    policy = uninterrupted.policy()
+    assert (policy.provenance["sha256"] or "") != manifest["policy"]["sha256"]
+
+
+def test_a_torn_line_is_skipped(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step"\n{"step": 2}\n{"st')
+    assert read_json_lines(path) == [{"step": 1}, {"step": 2}]
+    assert read_json_lines(path, last_only=True)[-1] == {"step": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num_promts": 3}, "did you mean num_prompts"),
+        ({"learning_rat": 3}, "did you mean learning_rate"),
+        ({"trainer.bf16": True}, "set by the run itself"),
+        ({"num_prompts": 0}, "num_prompts=0 must be an integer of at least 1"),
+        ({"name": "../up"}, "plain folder name"),
+    ],
+)
+def test_wrong_fields_are_named(settings, words):
+    with pytest.raises(ValueError, match=words):
+        RunConfig.load(CHAIN).override(settings)
+
+
+def test_command_line_refuses_in_a_sentence(tmp_path, capsys):
+    assert main(["train", str(tmp_path / "none.yaml")]) == 2
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    assert main(["train", str(tmp_path / "list.yaml")]) == 2
+    assert main(["train", str(CHAIN), "--set", "max_steps"]) == 2
+    assert main(["resume", str(tmp_path)]) == 2
+    errors = capsys.readouterr().err.strip().split("\n")
+    assert len(errors) == 4
+    assert "can't be read" in errors[0]
+    assert "mapping" in errors[1]
+    assert "key=value" in errors[2]
+    assert "holds no run" in errors[3]
+
+
+def test_sweep_survives_a_crash_and_a_failing_run(tmp_path):
+    settings = CONFIG | {"trainer": CONFIG["trainer"] | {"max_steps": 4}, "eval_prompts": 4}
+    (tmp_path / "sweep.yaml").write_text(json.dumps(settings | {"grid": {"seed": [0, 1, 2]}}))
+    folder = tmp_path / "out"
+    command = [
+        sys.executable,
+        "-m",
+        "workbook",
+        "sweep",
+        str(tmp_path / "sweep.yaml"),
+        "--folder",
+        str(folder),
+        "--jobs",
+        "1",
+    ]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    first = folder / "seed=0" / "final"
+    while process.poll() is None and not first.exists():
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    made = first.stat().st_mtime_ns
+
+    table = sweep(settings, {"seed": [0, 1, 2]}, folder, n_jobs=2, quiet=True)
+    assert table["state"].tolist() == ["finished"] * 3
+    assert first.stat().st_mtime_ns == made or load_run(folder / "seed=0").status()["state"] == "finished"
+    assert table["heldout_after"].between(0, 1).all()
+
+    grid = {"seed": [0], "loss_type": ["dr_grpo", "bnpo"], "batching": ["query_preserved"]}
+    table = sweep(settings, grid, tmp_path / "mixed", n_jobs=2, quiet=True)
+    assert table.set_index("trainer.loss_type")["state"].to_dict() == {"dr_grpo": "finished", "bnpo": "failed"}
+    assert "loss_type='bnpo'" in table["message"].iloc[1]
+    with pytest.raises(ValueError, match="another config"):
+        sweep(settings | {"num_prompts": 32}, {"seed": [0, 1, 2]}, folder, quiet=True)
+    assert set(compare_runs([folder / "seed=0", folder / "seed=1"])["seed"]) == {0, 1}
