@@ -22,7 +22,11 @@ from workbook.tasks.verify import as_number, stated_answer, stated_number
 
 EVALUATORS = {"eval", "exec", "compile", "parse_expr", "sympify"}
 AUDITED = {"basic_arithmetic"}  # evaluates the expression it has generated itself, and compares the answer as text
-REFUSED = {"composite"}  # scores with the verifiers of its members, whichever those are
+REFUSED = {
+    "composite": "it scores with the verifiers of its members, whichever those are",
+    "rubiks_cube": "its verifier plays a move as many times as the text says",
+    "sokoban": "its verifier takes a tenth of a second over a long text",
+}
 SEED_STRIDE = 1_000_003  # reasoning-gym's row i of seed s is row i - 1 of seed s + 1: seeds must lie far apart
 HUGE_EXPONENT = re.compile(r"[eE][+-]?[0-9]{4}")  # exact arithmetic on such a number takes for ever
 
@@ -31,10 +35,14 @@ class Gym(Task):
     """The task "gym:<dataset>"; options are the fields of that data set's own config.
 
     chat: prompts are chat messages (default) or plain text. instruction: a sentence put after each question.
+    partial: pass on reasoning-gym's partial credit, which pays half for 14 where 4 is right; by default the reward is 1
+    or 0.
     Raises ValueError for a data set that does not exist, that evaluates model text, or that refuses its config.
     """
 
-    def __init__(self, dataset: str, chat: bool = True, instruction: str = "", **config: Any) -> None:
+    def __init__(
+        self, dataset: str, chat: bool = True, instruction: str = "", partial: bool = False, **config: Any
+    ) -> None:
         if dataset not in DATASETS:
             raise ValueError(f"gym data set is {dataset!r}, but must be one of: {', '.join(allowed_datasets())}.")
         if not is_allowed(dataset):
@@ -46,8 +54,9 @@ class Gym(Task):
                 f"{sorted(taken)[0]} is set by .dataset(n, seed), and is no option of gym data set {dataset!r}."
             )
         self.name, self.source, self.config = f"gym:{dataset}", dataset, config
-        self.chat, self.instruction = chat, instruction
+        self.chat, self.instruction, self.partial = chat, instruction, partial
         self._scorer = self._generate(1, 0)
+        self._verify_verifier()
 
     def dataset(self, n: int, seed: int = 0) -> Dataset:
         """Return n rows prompt, answer, metadata (JSON, for the verifier); questions may repeat in a small config."""
@@ -60,14 +69,28 @@ class Gym(Task):
         return Dataset.from_dict(rows)
 
     def score(self, completion: str, answer: str, metadata: str = "{}", **row: Any) -> float:
-        """Return reasoning-gym's score of the answer that a completion states (see workbook.tasks.verify)."""
+        """Return 1 if reasoning-gym gives full marks to the answer a completion states, else 0; its marks if partial."""
         if as_number(answer) is not None:
             stated = stated_number(completion) or ""
         else:
             stated = stated_answer(completion, lines="\n" in answer.strip())
         if not stated or HUGE_EXPONENT.search(stated):
             return 0.0
-        return self._scorer.score_answer(stated, {"question": "", "answer": answer, "metadata": json.loads(metadata)})
+        entry = {"question": "", "answer": answer, "metadata": json.loads(metadata)}
+        marks = float(self._scorer.score_answer(stated, entry))
+        return marks if self.partial else float(marks >= 1)
+
+    def _verify_verifier(self) -> None:
+        """Refuse a verifier that pays nonsense, or that does not pay its own answers as we store them."""
+        rows = self.dataset(3)
+        for answer, metadata in zip(rows["answer"], rows["metadata"], strict=True):
+            texts = [f"<answer>{answer}</answer>", "<answer>qzx</answer>"]
+            right, nonsense = self.reward(texts, texts, [answer] * 2, metadata=[metadata] * 2)
+            if right < 0.99 or nonsense > 0.5:
+                paid = f"{right:.2f} for its own answer and {nonsense:.2f} for nonsense"
+                raise ValueError(
+                    f"{self.name} is refused: its verifier pays {paid}; 'gym:chain_sum' is one that is taken."
+                )
 
     def _generate(self, n: int, seed: int) -> Any:
         try:

@@ -1,10 +1,15 @@
 """Any question-and-answer data set as a task, from a hub or local folder, by `datasets`, running none of its code."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from datasets import Dataset, DownloadConfig, load_dataset
-from huggingface_hub import HfApi
+import datasets
+from datasets import Dataset, load_dataset
+from huggingface_hub import HfApi, constants
+from huggingface_hub.errors import HfHubHTTPError
 
 from workbook.tasks.task import Task, as_prompt, positive_int
 from workbook.tasks.verify import as_number, same_answer, stated_answer, stated_number
@@ -64,28 +69,32 @@ def _reference(answer: Any) -> str:
 
 
 def _load(dataset: str, subset: str | None, split: str) -> Dataset:
-    """Load one split of a local folder, a reachable hub or, failing that, the local cache of an earlier download."""
-    local, here = (
-        Path(dataset).expanduser(),
-        "give a local folder, or use 'chain' or 'gym:<dataset>', which need no hub",
-    )
-    options: dict[str, Any] = {}
-    if local.exists():
-        dataset = str(local)
-    elif dataset.startswith((".", "/", "~")):
+    """Load one split of a local folder, of a hub that answers or, failing that, of an earlier download in the cache."""
+    here = "give a local folder, or use 'chain' or 'gym:<dataset>', which need no hub"
+    local = Path(dataset).expanduser()
+    if not local.exists() and dataset.startswith((".", "/", "~")):
         raise ValueError(f"there is no folder {dataset!r}: {here}.")
-    elif not _reachable(dataset):
-        options = {"download_config": DownloadConfig(local_files_only=True, max_retries=0)}
     try:
-        return load_dataset(dataset, subset, split=split, **options)
+        with nullcontext() if local.exists() or _hub_answers(dataset) else _offline():
+            return load_dataset(str(local) if local.exists() else dataset, subset, split=split)
     except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        reason = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
         raise ValueError(f"cannot load {dataset!r} (subset {subset!r}, split {split!r}): {reason}; {here}.") from None
 
 
-def _reachable(dataset: str) -> bool:
+def _hub_answers(dataset: str) -> bool:
+    """Return whether a hub answers within PATIENCE, if only to say that it has no such data set."""
     try:
         HfApi().dataset_info(dataset, timeout=PATIENCE)
+    except HfHubHTTPError:
+        return True
     except Exception:
         return False
     return True
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Make `datasets` look in its cache alone, where it would otherwise ask a silent hub again and again."""
+    with patch.object(constants, "HF_HUB_OFFLINE", True), patch.object(datasets.config, "HF_HUB_OFFLINE", True):
+        yield

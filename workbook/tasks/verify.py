@@ -6,10 +6,12 @@ When a completion states several answers, the last one counts: a verifier that t
 
 import math
 import re
+from decimal import Decimal
 
 WINDOW = 2000  # characters: an answer is looked for in this much of the end of a completion
 SPAN = 200  # characters: an answer itself is never longer than this
 NUMBER = re.compile(r"[-+]?(?:[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30})")
+ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}  # one character stays one: positions agree
 MARKERS = ("<answer>", "\\boxed{", "####", "answer is", "answer:")
 
 
@@ -43,26 +45,26 @@ def clock_answer(text: str) -> int | None:
 def stated_answer(text: str, lines: bool = False) -> str:
     r"""Return the span in which free text states its answer: after the last marker, else the last line with text.
 
-    Markers: `<answer>`, `\boxed{`, `####`, `answer is`, `answer:`. The span ends with its line and has at most `SPAN`
-    characters; with lines=True it runs to the end (or the closing tag), and without a marker it is the whole window.
+    Markers: `<answer>`, `\boxed{`, `####`, `answer is`, `answer:`. After `<answer>` the span is what stands before the
+    closing tag; else it ends with its line and has at most `SPAN` characters. With lines=True it runs to the end of the
+    text, and without a marker it is all of the window.
 
     >>> stated_answer("The answer is **12**. Done"), stated_answer("#### 3\n#### 4"), stated_answer("4 + 3\n= 7\n")
     ('12', '4', '= 7')
     """
-    tail = _plain(text[-WINDOW:])
-    start, marker = max((_ascii_lower(tail).rfind(marker), marker) for marker in MARKERS)
-    span = tail[start + len(marker) :].lstrip(" \t\n*:$") if start >= 0 else tail
-    if start < 0 and not lines:
-        span = (span.strip().splitlines() or [""])[-1][-SPAN:]
-    elif marker == "\\boxed{" and start >= 0:
+    tail = _plain(text)
+    marker, span = _after_marker(tail)
+    if marker == "<answer>":
+        return span.split("</", 1)[0].strip()
+    span = span if marker else tail
+    if marker == "\\boxed{":
         span = _until_closed(span)
-    elif start >= 0:
-        span = span.split("</", 1)[0]
     if lines:
         return span.strip("\n")
-    if start >= 0 and marker != "<answer>":
-        span = span[:SPAN].split("\n", 1)[0].split(". ", 1)[0]
-    return span[:SPAN].strip().strip("*$`").rstrip(".").strip()
+    if not marker:
+        return (span.strip().splitlines() or [""])[-1][-SPAN:].strip()
+    span = span.lstrip(" \t\n*:$")[:SPAN].split("\n", 1)[0].split(". ", 1)[0]
+    return span.strip().strip("*$`").rstrip(".").strip()
 
 
 def stated_number(text: str) -> str | None:
@@ -74,20 +76,22 @@ def stated_number(text: str) -> str | None:
     >>> stated_number("the answer is 4 + 3 = 7 apples"), stated_number("I get 1,200, then 1,250."), stated_number("no")
     ('7', '1250', None)
     """
-    tail = _plain(text[-WINDOW:])
-    marked = any(marker in _ascii_lower(tail) for marker in MARKERS)
-    numbers = NUMBER.findall(stated_answer(text).rsplit("=", 1)[-1] if marked else tail)
-    return (numbers[0] if marked else numbers[-1]).replace(",", "") if numbers else None
+    tail = _plain(text)
+    if _after_marker(tail)[0]:
+        numbers = NUMBER.findall(stated_answer(tail).rsplit("=", 1)[-1][:SPAN])[:1]
+    else:
+        numbers = NUMBER.findall(tail)[-1:]
+    return numbers[0].replace(",", "") if numbers else None
 
 
-def as_number(text: str) -> float | None:
-    """Return text as a finite number if all of it is one (sign, commas, currency and percent signs allowed), else None.
+def as_number(text: str) -> Decimal | None:
+    """Return text as an exact number if all of it is one (sign, commas, currency and percent signs allowed), else None.
 
     >>> as_number(" $1,234.50 "), as_number("nan"), as_number("4 apples"), as_number("\\u0664")
-    (1234.5, None, None, None)
+    (Decimal('1234.50'), None, None, None)
     """
     text = text.strip().strip("$€£%").strip()
-    return float(text.replace(",", "")) if len(text) <= 64 and NUMBER.fullmatch(text) else None
+    return Decimal(text.replace(",", "")) if len(text) <= 64 and NUMBER.fullmatch(text) else None
 
 
 def same_answer(stated: str, answer: str) -> bool:
@@ -98,7 +102,7 @@ def same_answer(stated: str, answer: str) -> bool:
     """
     left, right = as_number(stated), as_number(answer)
     if left is not None and right is not None:
-        return math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
+        return left == right
     return _folded(stated) == _folded(answer) != ""
 
 
@@ -116,13 +120,16 @@ def clamp(score: object) -> float:
 
 
 def _plain(text: str) -> str:
-    """Drop control characters, line ends and tabs excepted."""
-    return "".join(c for c in text if c.isprintable() or c in "\n\t")
+    """Return the window of a text without control characters, line ends and tabs excepted."""
+    tail = text[-WINDOW:]
+    return tail if tail.isprintable() else "".join(c for c in tail if c.isprintable() or c in "\n\t")
 
 
-def _ascii_lower(text: str) -> str:
-    """Lower ASCII letters alone, so that positions stay those of the text."""
-    return "".join(c.lower() if c.isascii() else c for c in text)
+def _after_marker(tail: str) -> tuple[str, str]:
+    """Return the last marker of a text and what follows it, ("", "") without one."""
+    lowered = tail.translate(ASCII_LOWER)
+    start, marker = max((lowered.rfind(marker), marker) for marker in MARKERS)
+    return (marker, tail[start + len(marker) :]) if start >= 0 else ("", "")
 
 
 def _folded(text: str) -> str:

@@ -1,0 +1,195 @@
+"""The chain: its grammar, its verifier, its equivalent solutions, and credit against brute force over all chains."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbook.tasks import Chain, get_task
+from workbook.tasks.chain import CLOSINGS, LINKS, OPENINGS, TEMPLATE
+
+CATEGORIES = {"result", "style", "template", "copy", "eos", "other"}
+SMALL = Chain(operands=4, modulus=3, error_rate=0.3)
+SMALL_PROMPT = "1 - 2 + 2 - 1 ="
+
+
+def credits(task: Chain, prompt: str, text: str) -> list[float]:
+    return [credit for _, credit in task.annotate(prompt, task.solve(prompt), text.split())]
+
+
+def every_chain(task: Chain, prompt: str) -> list[tuple[float, tuple[int, ...]]]:
+    """Enumerate (probability, results) under the policy model that credit is defined by."""
+    numbers, operators = task._parse(prompt)
+    chains = [(1.0, ())]
+    for operator, number in zip(operators, numbers[1:], strict=True):
+        grown = []
+        for p, results in chains:
+            value = results[-1] if results else numbers[0]
+            right = (value + number if operator == "+" else value - number) % task.modulus
+            for result in range(task.modulus):
+                step = 1 - task.error_rate if result == right else task.error_rate / (task.modulus - 1)
+                grown.append((p * step, (*results, result)))
+        chains = grown
+    return chains
+
+
+def test_the_example_of_the_design():
+    task = get_task("chain", operands=3)
+    text = task.render("5 - 6 + 3 =", ("start", "then", "now", "so"))
+    assert text == "start with 5 ; then 5 - 6 is 9 ; now 9 + 3 is 2 ; so the answer is 2"
+    categories = [category for category, _ in task.annotate("5 - 6 + 3 =", "2", [*text.split(), "<eos>"])]
+    step = ["template", "style", "copy", "copy", "copy", "template", "result"]
+    closing = ["template", "style", "template", "template", "template", "copy", "eos"]
+    assert categories == ["style", "template", "copy", *step, *step, *closing]
+
+
+def test_value_is_the_expected_reward_over_all_chains():
+    """V after each prefix of results equals the probability, by enumeration, that the last result is the answer."""
+    chains, answer = every_chain(SMALL, SMALL_PROMPT), int(SMALL.solve(SMALL_PROMPT))
+    assert sum(p for p, _ in chains) == pytest.approx(1)
+    for _, results in chains:
+        running = SMALL.value(True, 3)
+        gained = credits(SMALL, SMALL_PROMPT, SMALL.render(SMALL_PROMPT, results=list(results)))
+        at = [9, 16, 23]  # where the results stand
+        for k in range(1, 4):
+            running += gained[at[k - 1]]
+            like = [(p, r[-1] == answer) for p, r in chains if r[:k] == results[:k]]
+            assert running == pytest.approx(sum(p * right for p, right in like) / sum(p for p, _ in like), abs=1e-12)
+        assert all(credit == 0 for i, credit in enumerate(gained) if i not in at)
+
+
+def test_credit_is_a_martingale_and_the_last_step_has_its_closed_form():
+    """Before each result the mean credit is zero; on track the last step's credit is e if right, e - 1 if wrong."""
+    mean = [0.0, 0.0, 0.0]
+    for p, results in every_chain(SMALL, SMALL_PROMPT):
+        gained = credits(SMALL, SMALL_PROMPT, SMALL.render(SMALL_PROMPT, results=list(results)))
+        mean = [m + p * c for m, c in zip(mean, (gained[9], gained[16], gained[23]), strict=True)]
+    assert mean == pytest.approx([0, 0, 0], abs=1e-12)
+    task = Chain(operands=2, error_rate=0.2)
+    assert credits(task, "3 + 4 =", task.render("3 + 4 ="))[9] == pytest.approx(0.2)
+    assert credits(task, "3 + 4 =", task.render("3 + 4 =", results=[8]))[9] == pytest.approx(-0.8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 7), st.integers(2, 13), st.floats(0, 0.9), st.integers(0, 10**6))
+def test_credits_of_a_demonstration_sum_to_reward_minus_value(operands, modulus, error_rate, seed):
+    task = Chain(operands=operands, modulus=modulus, error_rate=error_rate)
+    prompt = task._prompt(random.Random(seed).randrange(modulus**operands * 2 ** (operands - 1)))
+    text = task.demonstrate(prompt, random.Random(seed))
+    rows = task.annotate(prompt, task.solve(prompt), [*text.split(), "<eos>"])
+    reward = task.reward([prompt], [text], [task.solve(prompt)])[0]
+    assert sum(credit for _, credit in rows) == pytest.approx(reward - task.value(True, operands - 1), abs=1e-9)
+    assert all(credit == 0 for category, credit in rows if category != "result")
+    assert task.style_key(text) is not None
+    assert (text in task.equivalent_solutions(prompt)) == (text == task.render(prompt, task.style_key(text)))
+
+
+def test_an_error_spoils_the_answer_and_a_second_may_repair_it():
+    task, prompt = Chain(operands=3), "5 - 6 + 3 ="
+    once, twice = task.render(prompt, results=[3, 6]), task.render(prompt, results=[3, 2])
+    assert task.reward([prompt] * 2, [once, twice], ["2", "2"]) == [0.0, 1.0]
+    assert credits(task, prompt, once)[9] < 0 < credits(task, prompt, twice)[16]
+    assert twice not in task.equivalent_solutions(prompt)
+
+
+def test_a_false_copy_is_charged_and_a_derailment_ends_the_value():
+    task, prompt = Chain(operands=3), "5 - 6 + 3 ="
+    right = [*task.render(prompt).split(), "<eos>"]
+    false_copy = [*right[:5], "4", *right[6:]]  # the running value 5 copied as 4, results kept: the result repairs it
+    gained = [credit for _, credit in task.annotate(prompt, "2", false_copy)]
+    assert gained[5] == pytest.approx(task.value(False, 2) - task.value(True, 2))
+    assert sum(gained) == pytest.approx(1 - task.value(True, 2))
+    derailed = task.annotate(prompt, "2", [*right[:6], "banana", *right[6:], "5"])
+    assert derailed[6] == ("other", pytest.approx(-task.value(True, 2)))
+    assert [credit for _, credit in derailed[7:]] == [0.0] * len(derailed[7:])
+    roles = [category for category, _ in task.annotate(prompt, "2", right)]
+    assert [category for category, _ in derailed[7:]] == [*roles[6:], "other"]
+    early = task.annotate(prompt, "2", [*right[:4], "<eos>"])
+    assert early[-1] == ("eos", pytest.approx(-task.value(True, 2)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from([*OPENINGS, *LINKS, *CLOSINGS, *TEMPLATE, *"0123456789+-", "<eos>"]), st.text(max_size=5)
+        )
+    )
+)
+def test_annotation_is_total(tokens):
+    rows = Chain(operands=3).annotate("5 - 6 + 3 =", "2", tokens)
+    assert len(rows) == len(tokens)
+    assert {category for category, _ in rows} <= CATEGORIES
+    assert all(-1 <= credit <= 1 for _, credit in rows)
+
+
+def test_equivalent_solutions_are_all_of_them_and_only_them():
+    task, prompt = Chain(operands=3), "5 - 6 + 3 ="
+    solutions = task.equivalent_solutions(prompt, "2")
+    texts = list(solutions)
+    assert len(solutions) == len(texts) == len(set(texts)) == len(OPENINGS) * len(LINKS) ** 2 * len(CLOSINGS)
+    assert set(task.reward([prompt] * len(texts), texts, ["2"] * len(texts))) == {1.0}
+    assert all(text in solutions for text in texts)
+    assert [task.style_key(text) for text in texts] == list(itertools.product(OPENINGS, LINKS, LINKS, CLOSINGS))
+    others = [
+        task.render(prompt, results=[3, 6]),
+        texts[0] + " ;",
+        "",
+        "so the answer is 2",
+        Chain(operands=2).render("1 + 1 ="),
+    ]
+    assert not any(other in solutions for other in [*others, 7])
+    assert task.style_key(others[1]) is None
+    with pytest.raises(ValueError, match="answer is '3'"):
+        task.equivalent_solutions(prompt, "3")
+
+
+def test_data_sets_are_reproducible_distinct_and_disjoint_across_seeds():
+    task = Chain()
+    assert task.dataset(50, seed=3)[:] == task.dataset(50, seed=3)[:]
+    prompts = [set(task.dataset(300, seed=seed)["prompt"]) for seed in range(8)]
+    assert all(len(rows) == 300 for rows in prompts)
+    assert not any(a & b for a, b in itertools.combinations(prompts, 2))
+    assert set(task.dataset(300, seed=8)["prompt"]) != prompts[0]
+    rows = task.dataset(20, seed=1)
+    for prompt, answer in zip(rows["prompt"], rows["answer"], strict=True):  # Python's own arithmetic is the oracle
+        numbers = prompt.replace(" - ", " +-").removesuffix(" =").split(" +")
+        assert int(answer) == sum(int(number.replace(" ", "")) for number in numbers) % 10
+    tiny = Chain(operands=2, modulus=3).dataset(40, seed=0)  # 18 prompts in all: they repeat
+    assert len(tiny) == 40
+
+
+def test_the_planted_error_rate_is_the_rate_of_wrong_steps():
+    task, rng = Chain(operands=5, error_rate=0.3), random.Random(0)
+    wrong = steps = 0
+    for prompt in task.dataset(500)["prompt"]:
+        words = task.demonstrate(prompt, rng).split()
+        for i in range(9, 7 * task.operands - 3, 7):
+            a, operator, b, result = int(words[i - 4]), words[i - 3], int(words[i - 2]), int(words[i])
+            wrong += (a + b if operator == "+" else a - b) % 10 != result
+            steps += 1
+    assert abs(wrong / steps - 0.3) < 4 * (0.3 * 0.7 / steps) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"operands": 1}, "operands"),
+        ({"operands": 2.5}, "operands"),
+        ({"modulus": 1}, "modulus"),
+        ({"error_rate": 1.0}, "error_rate"),
+        ({"error_rate": float("nan")}, "error_rate"),
+        ({"colour": 3}, "colour"),
+    ],
+)
+def test_bad_options_are_refused_by_name(options, field):
+    with pytest.raises(ValueError, match=field):
+        get_task("chain", **options)
+
+
+@pytest.mark.parametrize("prompt", ["", "5 - 6 + 3", "5 -", "5 * 6 =", "12 + 1 =", "=", "5 =", None, "5 - ٣ ="])
+def test_bad_prompts_are_refused(prompt):
+    with pytest.raises(ValueError, match="prompt is"):
+        Chain().solve(prompt)

@@ -1,0 +1,272 @@
+"""Tasks by name, and verifiers that nothing a model writes can surprise."""
+
+import json
+import math
+import time
+
+import pytest
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbook.tasks import get_task
+from workbook.tasks.gym import allowed_datasets, is_allowed
+from workbook.tasks.verify import clock_answer, stated_answer, stated_number
+
+BIG = 10**6
+HOSTILE = {
+    "empty": "",
+    "blank": " \n\t ",
+    "a megabyte": "x" * BIG,
+    "a megabyte of markers": "answer is " * (BIG // 10),
+    "a megabyte of digits": "9" * BIG,
+    "a megabyte of commas": "1," * (BIG // 2),
+    "a megabyte of spaces": "the answer is" + " " * BIG,
+    "open brackets": "the answer is " + "(" * 5000,
+    "nested brackets": "[" * 5000 + "1" + "]" * 5000,
+    "nested boxes": "\\boxed{" * 1000 + "4" + "}" * 1000,
+    "control characters": "\x00\x07\x1b[31m the \x08answer\x00 is \x9f",
+    "unicode digits": "the answer is ٤ ４ ④ ⁴",
+    "combining marks": "the answer is " + "́" * 3000,
+    "surrogate": "the answer is \ud800",
+    "html": "<script>alert(document.cookie)</script><answer>",
+    "code": "the answer is __import__('os').abort()",
+    "power": "the answer is 9**9**9**9",
+    "nan": "the answer is NaN",
+    "infinity": "the answer is -inf",
+    "huge exponent": "the answer is 1e999999999",
+    "fraction bomb": "the answer is 1/0",
+    "surplus digits": "the answer is " + "4" * 400,
+}
+ALIEN = [
+    None,
+    7,
+    [],
+    {},
+    [None],
+    [{"role": "assistant"}],
+    [{"role": "assistant", "content": None}],
+    ["so the answer is 4"],
+]
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("qa")
+    Dataset.from_dict({"q": ["2 + 2?", "3 + 1?"], "a": ["so #### 4", "4"]}).to_parquet(str(folder / "train.parquet"))
+    hub = get_task(f"hub:{folder}", prompt_column="q", answer_column="a")
+    return {"chain": get_task("chain"), "gym": get_task("gym:chain_sum", min_terms=2, max_terms=2), "hub": hub}
+
+
+def graded(task, completions, answer="4"):
+    return task.reward([""] * len(completions), completions, [answer] * len(completions))
+
+
+@pytest.mark.parametrize("family", ["chain", "gym", "hub"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_completions_are_cheap_and_pay_nothing(tasks, family, kind):
+    for completion in (HOSTILE[kind], [{"role": "assistant", "content": HOSTILE[kind]}]):
+        best = math.inf
+        for _ in range(5):
+            start = time.perf_counter()
+            reward = graded(tasks[family], [completion])
+            best = min(best, time.perf_counter() - start)
+        assert best < 0.010
+        assert len(reward) == 1
+        assert isinstance(reward[0], float)
+        lenient = kind == "nested boxes" and family != "chain"  # it does say 4
+        assert reward[0] == (1.0 if lenient else 0.0)
+
+
+@pytest.mark.parametrize("family", ["chain", "gym", "hub"])
+@settings(max_examples=150, deadline=None)
+@given(text=st.one_of(st.text(), st.text("0123456789.,-+=eE/ \nanswer:is<>{}#\\boxd$*[]()"), st.binary().map(repr)))
+def test_any_text_gives_a_number_in_the_unit_interval(tasks, family, text):
+    for completion in (text, "the answer is " + text, [{"role": "assistant", "content": text}]):
+        assert 0.0 <= graded(tasks[family], [completion])[0] <= 1.0
+
+
+@pytest.mark.parametrize("family", ["chain", "gym", "hub"])
+def test_what_is_not_text_pays_nothing(tasks, family):
+    assert graded(tasks[family], ALIEN[:-1]) == [0.0] * (len(ALIEN) - 1)
+    assert graded(tasks[family], [["so the answer is 4"]]) == [1.0]
+
+
+@pytest.mark.parametrize("family", ["chain", "gym", "hub"])
+def test_the_last_of_several_answers_counts(tasks, family):
+    said = [
+        "the answer is 4",
+        "the answer is 5 ; the answer is 4",
+        "the answer is 4 ; the answer is 5",
+        "Hm.\nthe answer is 4",
+    ]
+    assert graded(tasks[family], said) == [1.0, 1.0, 0.0, 1.0]
+    assert graded(tasks[family], ["2 + 2 =", "the prompt is 2 + 2 =" * 50]) == [0.0, 0.0]
+
+
+def test_the_chain_reads_plain_numbers_only():
+    assert [clock_answer(f"so the answer is {x}") for x in ("4", "04", "-4", "4.", "４", "4 <eos>", "")] == [
+        4,
+        4,
+        None,
+        None,
+        None,
+        4,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("4 + 3 = 7", "7"),
+        ("The answer is 4 + 3 = 7.", "7"),
+        ("The answer is **-1,234.5** apples.", "-1234.5"),
+        ("so \\boxed{12} it is", "12"),
+        ("x\n#### 18\n", "18"),
+        ("<answer> 3 </answer> and 9 more words", "3"),
+        ("ANSWER IS: 8", "8"),
+        ("the answer is unclear", None),
+        ("I have 3, 4", "4"),
+    ],
+)
+def test_numbers_are_read_from_prose(text, number):
+    assert stated_number(text) == number
+
+
+def test_text_answers_are_read_from_prose():
+    assert stated_answer("Thus \\boxed{\\frac{1}{2}} holds") == "\\frac{1}{2}"
+    assert stated_answer("<answer>1 2\n3 4</answer>", lines=True) == "1 2\n3 4"
+    assert stated_answer("well\n  the cat  \n\n") == "the cat"
+
+
+def test_gym_rows_survive_storage_and_pay_their_own_answers():
+    task = get_task("gym:chain_sum", max_terms=3, instruction="Say: the answer is X.")
+    rows = task.dataset(20, seed=4)
+    assert rows[:] == task.dataset(20, seed=4)[:]
+    assert rows.column_names == ["prompt", "answer", "metadata"]
+    assert rows["prompt"][0][0]["role"] == "user"
+    assert rows["prompt"][0][0]["content"].endswith("Say: the answer is X.")
+    assert all(isinstance(json.loads(metadata), dict) for metadata in rows["metadata"])
+    replies = [[{"role": "assistant", "content": f"I think the answer is {answer}."}] for answer in rows["answer"]]
+    assert task.reward(rows["prompt"][:], replies, rows["answer"][:], metadata=rows["metadata"][:]) == [1.0] * 20
+    half = [{"role": "assistant", "content": "The answer is 14."}]
+    assert task.reward([""], [half], ["4"]) == [0.0]
+    assert get_task("gym:chain_sum", partial=True).reward([""], [half], ["4"]) == [0.5]
+    assert task.annotate(rows["prompt"][0], rows["answer"][0], ["4"]) is None
+
+
+def test_gym_seeds_do_not_overlap_and_chat_is_a_choice():
+    task = get_task("gym:chain_sum", chat=False, min_digits=4, min_terms=5)
+    first, second = task.dataset(50, seed=0)["prompt"][:], task.dataset(50, seed=1)["prompt"][:]
+    assert isinstance(first[0], str)
+    assert not set(first) & set(second)
+
+
+def test_gym_refuses_what_evaluates_model_text():
+    evaluating = [
+        "binary_matrix",
+        "countdown",
+        "intermediate_integration",
+        "n_queens",
+        "number_sorting",
+        "propositional_logic",
+    ]
+    evaluating += [
+        "polynomial_multiplication",
+        "puzzle24",
+        "simple_integration",
+        "spiral_matrix",
+        "string_insertion",
+        "codeio",
+    ]
+    assert not any(is_allowed(name) for name in [*evaluating, "composite", "rubiks_cube", "sokoban"])
+    assert {"chain_sum", "gsm_symbolic", "basic_arithmetic", "leg_counting", "sudoku"} <= set(allowed_datasets())
+    for name in ("countdown", "rubiks_cube", "game_of_life_halting"):
+        with pytest.raises(ValueError, match="is refused"):
+            get_task(f"gym:{name}")
+
+
+def test_no_evaluator_is_called_while_gym_scores(monkeypatch, tasks):
+    def forbidden(*args, **kwargs):
+        raise AssertionError("evaluated")
+
+    for name in ("eval", "exec", "compile"):
+        monkeypatch.setattr(f"builtins.{name}", forbidden)
+    scores = [tasks["gym"].score(text, "4") for text in ("the answer is 4", *HOSTILE.values())]
+    monkeypatch.undo()
+    assert scores[0] == 1.0
+
+
+def test_hub_reads_a_local_folder(tmp_path):
+    Dataset.from_dict(
+        {"question": [f"{i}?" for i in range(30)], "answer": [f"It is {i}.\n#### {i}" for i in range(30)]}
+    ).to_json(str(tmp_path / "train.jsonl"))
+    task = get_task(f"hub:{tmp_path}", chat=False)
+    rows = task.dataset(10, seed=1)
+    assert rows[:] == task.dataset(10, seed=1)[:] != task.dataset(10, seed=2)[:]
+    assert [f"{answer}?" for answer in rows["answer"]] == rows["prompt"][:]
+    assert task.reward([""], ["So \\boxed{1,000.0}"], ["1000"]) == [1.0]
+    assert task.reward([""] * 2, ["The answer is The Cat.", "a cat"], ["the cat"] * 2) == [1.0, 0.0]
+    for options, match in [
+        ({"prompt_column": "q"}, "question, answer"),
+        ({"split": "test"}, "test"),
+        ({"color": 1}, "color"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            get_task(f"hub:{tmp_path}", **options)
+    with pytest.raises(ValueError, match="from 1 to 30"):
+        task.dataset(31)
+
+
+def test_hub_runs_no_code_of_a_data_set(tmp_path):
+    (tmp_path / f"{tmp_path.name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    with pytest.raises(ValueError, match="cannot load"):
+        get_task(f"hub:{tmp_path}")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_without_a_hub_one_sentence_comes_soon(monkeypatch):
+    def silent(*args, **kwargs):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr("workbook.tasks.hub.HfApi.dataset_info", silent)
+    start = time.perf_counter()
+    with pytest.raises(ValueError, match="give a local folder, or use 'chain' or 'gym:<dataset>'") as caught:
+        get_task("hub:nobody/nothing-of-the-kind")
+    assert time.perf_counter() - start < 5
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "chains", "gym:", "hub:", "chain:5", None, 3, "gym"])
+def test_unknown_names_list_the_valid_ones(name):
+    with pytest.raises(ValueError, match="'chain', 'gym:<dataset>' or 'hub:<dataset"):
+        get_task(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "match"),
+    [
+        ("gym:chain_summ", {}, "chain_sum"),
+        ("gym:chain_sum", {"seed": 3}, "seed"),
+        ("gym:chain_sum", {"terms": 3}, "min_terms"),
+        ("gym:chain_sum", {"min_terms": 0}, "min_terms"),
+        ("hub:/no/such/folder", {}, "no folder"),
+    ],
+)
+def test_bad_gym_and_hub_requests_say_what_is_valid(name, options, match):
+    with pytest.raises(ValueError, match=match):
+        get_task(name, **options)
+
+
+def test_rewards_are_what_trl_asks_for(tasks):
+    reward = tasks["chain"].reward
+    assert reward.__name__ == "reward"
+    extra = {
+        "completion_ids": [[1], [2]],
+        "trainer_state": object(),
+        "log_metric": print,
+        "log_extra": print,
+        "environments": None,
+    }
+    assert reward(prompts=["", ""], completions=["so the answer is 4", ""], answer=["4", "4"], **extra) == [1.0, 0.0]
