@@ -94,6 +94,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Delete what killed writers left half-written below `folder`; only for a folder nobody writes to now."""
+    for path in list(folder.rglob(".*.tmp")):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
 def damage(path: Path) -> str | None:
     """What is wrong with a folder that `atomic_folder` wrote, in words; None if every file is as it was written."""
     try:

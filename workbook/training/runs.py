@@ -63,7 +63,7 @@ class Run:
         )
 
     def status(self) -> dict:
-        """state (starting, running, stopped, finished, failed, interrupted), step, total, message, seconds."""
+        """state (starting, running, stopped, finished, failed, interrupted), step, total, message, notes."""
         status = json.loads((self.folder / "status.json").read_text(encoding="utf-8"))
         rows = read_json_lines(self.folder / "metrics.jsonl", last_only=True)
         status["step"] = rows[-1]["step"] if rows else 0
@@ -207,7 +207,7 @@ def set_status(run: Run, state: str, message: str, **more) -> None:
     me = psutil.Process()
     write_json(
         run.folder / "status.json",
-        {"state": state, "message": message, "pid": me.pid, "born": me.create_time(), "total": 0} | more,
+        {"state": state, "message": message, "pid": me.pid, "born": me.create_time(), "total": 0, "notes": []} | more,
     )
 
 

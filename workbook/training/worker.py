@@ -14,6 +14,7 @@ import platform
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,7 +32,7 @@ from workbook.statistics import bootstrap_mean
 from workbook.tasks import get_task
 from workbook.training.compare import WINDOW
 from workbook.training.config import CancellationConfig
-from workbook.training.files import atomic_folder, write_json, write_parquet, write_text
+from workbook.training.files import atomic_folder, remove_leftovers, write_json, write_parquet, write_text
 from workbook.training.memory import peak_used_mib, used_mib
 from workbook.training.resumable import ResumableTrainer, newest_intact
 from workbook.training.run_config import RunConfig
@@ -45,13 +46,20 @@ def execute(folder: str | Path, progress: bool = False) -> Run:
     """Train the run in `folder` from its newest intact checkpoint, or the start, and say how it ended in status.json.
 
     Raises:
-        ValueError: if its config was edited since it started.
+        ValueError: if its config was edited since it started, or another process is training it.
         Exception: whatever ended training; status.json then says failed, and why.
     """
     run = Run(folder)
     config = run.config
     check_unedited(run)
+    status = run.status()
+    if status["state"] == "running" and status["pid"] != os.getpid():
+        raise ValueError(f"{run.folder} is being trained by process {status['pid']}; stop it first.")
     (run.folder / "stop").unlink(missing_ok=True)
+    remove_leftovers(run.folder)
+    warnings.filterwarnings(
+        "ignore", category=FutureWarning, module="transformers"
+    )  # renamed fields that TRL still sets
     disable_progress_bar()  # of loading and saving; training has its own
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -67,14 +75,15 @@ def execute(folder: str | Path, progress: bool = False) -> Run:
 
 def _execute(run: Run, config: RunConfig, progress: bool) -> Run:
     checkpoint, complaints = newest_intact(run.folder)
-    for complaint in complaints:
-        print(f"Skipped a damaged checkpoint: {complaint}.", file=sys.stderr)
+    notes = [f"Skipped a damaged checkpoint: {complaint}." for complaint in complaints]
+    for note in notes:
+        print(note, file=sys.stderr)
     baseline = used_mib("cpu")  # the libraries alone
     trainer, task, policy = build_trainer(config, run.folder)
     total = trainer.args.max_steps
     if not (run.folder / "manifest.json").exists():
         write_json(run.folder / "manifest.json", manifest(config, policy, trainer.train_dataset, baseline))
-    set_status(run, "running", f"Training {config.policy} on {config.task}.", total=total)
+    set_status(run, "running", f"Training {config.policy} on {config.task}.", total=total, notes=notes)
     start = int(checkpoint.name.removeprefix("checkpoint-")) if checkpoint else 0
     rows = [row for row in read_json_lines(run.folder / "metrics.jsonl") if row.get("step", 0) <= start]
     write_text(run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -93,10 +102,10 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> Run:
             run, "stopped", f"Stopped at step {trainer.state.global_step} of {total}; resume goes on.", total=total
         )
         return run
-    return _finish(run, config, trainer, task, policy, total)
+    return _finish(run, config, trainer, task, policy, total, notes)
 
 
-def _finish(run: Run, config: RunConfig, trainer: ResumableTrainer, task, policy, total: int) -> Run:
+def _finish(run: Run, config: RunConfig, trainer: ResumableTrainer, task, policy, total: int, notes: list) -> Run:
     with atomic_folder(run.folder / "final") as folder:
         trainer._save(str(folder))
     metrics = run.metrics()
@@ -110,7 +119,7 @@ def _finish(run: Run, config: RunConfig, trainer: ResumableTrainer, task, policy
             f"{r['mean']:.3f} [{r['low']:.3f}, {r['high']:.3f}]" for r in run.evaluation().to_dict("records")
         )
         learned = f"held-out reward {before} -> {after}; {learned}"
-    set_status(run, "finished", f"{config.name}: {learned}.", total=total)
+    set_status(run, "finished", f"{config.name}: {learned}.", total=total, notes=notes)
     return run
 
 
