@@ -69,7 +69,7 @@ class Gym(Task):
         return Dataset.from_dict(rows)
 
     def score(self, completion: str, answer: str, metadata: str = "{}", **row: Any) -> float:
-        """Return 1 if reasoning-gym gives full marks to the answer a completion states, else 0; its marks if partial."""
+        """Return 1 if reasoning-gym gives full marks to the stated answer, else 0; if partial, its marks."""
         if as_number(answer) is not None:
             stated = stated_number(completion) or ""
         else:
