@@ -6,6 +6,7 @@ minutes and an index of packages: WORKBOOK_TEST_COLAB=1 asks for it.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +71,7 @@ def test_setup_cell_is_short_and_does_nothing_elsewhere(monkeypatch):
 
     assert len(colab.SETUP_CELL.splitlines()) <= 12
     monkeypatch.setenv("WORKBOOK_PROFILE", "smoke")
-    monkeypatch.setattr("workbook.environment.setup", lambda seed: None)
+    monkeypatch.setattr("workbook.setup", lambda seed: None)
     code = TransformerManager().transform_cell(colab.SETUP_CELL)
     assert "google.colab" not in sys.modules
     exec(compile(code, "setup", "exec"), scope := {})  # noqa: S102
@@ -102,7 +103,7 @@ trainer = GRPOTrainer(model=policy.model, processing_class=policy.tokenizer, rew
 trainer.train()
 data = gym.dataset(2, 0)
 print(json.dumps({{
-    "entries": sorted(bundle(chart.to_dict())[0]), "picture": len(live.picture()["image/png"]),
+    "entries": sorted(bundle(chart.to_dict())[0]), "picture": len(live.picture()[0]["image/png"]),
     "grad_norms": [row["grad_norm"] for row in trainer.state.log_history if "grad_norm" in row],
     "gym": gym.reward(prompts=data["prompt"], completions=list(data["answer"]), answer=data["answer"]),
 }}))
@@ -112,12 +113,13 @@ print(json.dumps({{
 @pytest.mark.skipif(
     os.environ.get("WORKBOOK_TEST_COLAB") != "1", reason="builds an environment for minutes: set WORKBOOK_TEST_COLAB=1"
 )
-def test_workbook_runs_with_colabs_versions_and_changes_none(tmp_path):
+def test_workbook_runs_with_colabs_versions_and_changes_none(tmp_path, request):
     fake = tmp_path / "fake" / "google" / "colab"
     fake.mkdir(parents=True)
     (fake.parent / "__init__.py").touch()
     (fake / "__init__.py").write_text("from . import output\n")
     (fake / "output.py").write_text("def enable_custom_widget_manager():\n    pass\n")
+    request.addfinalizer(lambda: shutil.rmtree(tmp_path / "venv", ignore_errors=True))
     python = str(tmp_path / "venv" / "bin" / "python")
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     pins = [f"{name}=={version}" for name, version in PINS.items()]

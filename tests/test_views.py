@@ -83,8 +83,10 @@ def test_each_chart_draws_and_says_what_it_shows(make):
     assert spec["title"]["text"]
     assert spec["title"]["subtitle"]
     assert spec["description"].startswith(spec["title"]["text"])
-    data, _ = bundle(spec)
+    data, about = bundle(spec)
     assert data[VEGA]["$schema"].endswith("v5.json")
+    assert about["image/png"]["alt"] == spec["description"]
+    assert 0 < about["image/png"]["width"] < 1200
     assert {"image/png", "text/plain"} <= set(data)
     json.dumps(data, allow_nan=False)
 

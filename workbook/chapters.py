@@ -139,6 +139,7 @@ def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder
     for name, notebook in notebooks.items():
         title, question = describe(notebook, name)
         page, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": title}})
+        page = _describe_pictures(page, notebook)
         (folder / f"{name}.html").write_text(re.sub(r'(href="[\w./-]*)\.ipynb', r"\1.html", page), encoding="utf-8")
         entries.append(
             f'<li><a href="{name}.html">{html.escape(title)}</a> <small>{seconds[name]:.0f} s</small>'
@@ -147,6 +148,14 @@ def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder
     index = INDEX.format(entries="\n".join(entries), profile=html.escape(profile))
     (folder / "index.html").write_text(index, encoding="utf-8")
     print(f"The book lies in {folder / 'index.html'}")
+
+
+def _describe_pictures(page: str, notebook) -> str:
+    """The page with each output's picture given its description, which this template of nbconvert leaves out."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    pictures = [output.metadata.get("image/png", {}) for output in outputs if "image/png" in output.get("data", ())]
+    texts = (about.get("alt", "picture") for about in pictures)
+    return re.sub('alt="No description[^"]*"', lambda _: f'alt="{html.escape(next(texts, "picture"))}"', page)
 
 
 def describe(notebook, name: str) -> tuple[str, str]:

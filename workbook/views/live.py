@@ -11,7 +11,7 @@ import traitlets
 import vl_convert
 from IPython.display import DisplayHandle
 
-from workbook.views.renderer import picture_entries, vegalite_version
+from workbook.views.renderer import picture, vegalite_version
 
 ESM = """
 async function render({ model, el }) {
@@ -72,27 +72,30 @@ class LiveChart(anywidget.AnyWidget):
                 self.spec = spec
             self.data = data
 
-    def picture(self) -> dict[str, str]:
-        """The static half of this widget's mime bundle, as it looks now."""
-        return picture_entries({**self.spec, "datasets": self.data})
+    def picture(self) -> tuple[dict, dict]:
+        """The static half of this widget's mime bundle and its metadata, as it looks now."""
+        return picture({**self.spec, "datasets": self.data})
 
     def _ipython_display_(self, **kwargs):
         show(self, self)
 
 
-def widget_bundle(widget, picture: dict[str, str]) -> dict:
-    """One mime bundle that is `widget` where a kernel runs, and `picture` everywhere else."""
+def widget_bundle(widget, chart: LiveChart) -> tuple[dict, dict]:
+    """One mime bundle and its metadata that is `widget` where a kernel runs, and a picture of `chart` elsewhere."""
+    data, metadata = chart.picture()
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    return {**picture, "application/vnd.jupyter.widget-view+json": view}
+    return {**data, "application/vnd.jupyter.widget-view+json": view}, metadata
 
 
 def show(widget, chart: LiveChart) -> DisplayHandle:
     """Display `widget` with the picture of the chart inside it as its fallback; returns the display's handle."""
     handle = DisplayHandle()
-    handle.display(widget_bundle(widget, chart.picture()), raw=True)
+    data, metadata = widget_bundle(widget, chart)
+    handle.display(data, metadata=metadata, raw=True)
     return handle
 
 
 def refresh(handle: DisplayHandle, widget, chart: LiveChart) -> None:
     """Bring the fallback picture of an earlier `show` up to date."""
-    handle.update(widget_bundle(widget, chart.picture()), raw=True)
+    data, metadata = widget_bundle(widget, chart)
+    handle.update(data, metadata=metadata, raw=True)

@@ -7,12 +7,14 @@ a PNG made here for code hosts and rendered pages, and the description as text. 
 from __future__ import annotations
 
 import base64
+import struct
 import sys
 from functools import cache
 
 import altair as alt
 import vl_convert
 
+SCALE = 2  # pixels of a picture per pixel of the page
 V5_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 
 
@@ -26,24 +28,27 @@ def vegalite_version() -> str:
     return [version for version in known if version.split(".")[0] == wanted.split(".")[0]][-1]
 
 
-def png(spec: dict, scale: float = 2) -> bytes:
+def png(spec: dict, scale: float = SCALE) -> bytes:
     """The picture of a Vega-Lite spec."""
     return vl_convert.vegalite_to_png(spec, vl_version=vegalite_version(), scale=scale)
 
 
-def picture_entries(spec: dict) -> dict[str, str]:
-    """The static half of a mime bundle: a PNG and the chart's description."""
-    return {"image/png": base64.b64encode(png(spec)).decode(), "text/plain": spec.get("description", "chart")}
+def picture(spec: dict) -> tuple[dict, dict]:
+    """The static half of a mime bundle and its metadata: a PNG with its size, and the description as text."""
+    image, description = png(spec), spec.get("description", "chart")
+    width, height = (pixels // SCALE for pixels in struct.unpack(">II", image[16:24]))  # of the PNG's header
+    data = {"image/png": base64.b64encode(image).decode(), "text/plain": description}
+    return data, {"image/png": {"width": width, "height": height, "alt": description}}
 
 
 def bundle(spec: dict, **_) -> tuple[dict, dict]:
     """Altair renderer: spec -> (mime bundle, metadata)."""
-    data = picture_entries(spec)
+    data, about = picture(spec)
     if "google.colab" in sys.modules:
         data["text/html"] = alt.Chart.from_dict(spec).to_html(fullhtml=False)
     else:  # an HTML entry would win in JupyterLab and stay blank offline
         data["application/vnd.vegalite.v5+json"] = {**spec, "$schema": V5_SCHEMA}
-    return data, {}
+    return data, about
 
 
 def enable_charts() -> None:

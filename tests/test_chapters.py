@@ -1,0 +1,180 @@
+"""Every chapter runs offline in the smoke profile, quickly, and is fit to be read as it is committed.
+
+The machinery that runs them is tested on small notebooks made here.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from workbook import chapters
+from workbook.colab import SETUP_CELL
+
+CHAPTERS = chapters.find_chapters()
+LIMITS = {"seconds": 40, "cells": 40, "lines": 40, "words": 3_000, "bytes": 1_500_000}
+MACHINE_PATHS = re.compile(r"(?<![\w.:/])/(?:home|root|work|tmp|Users|private|var|opt)/[\w.]|site-packages|[A-Z]:\\\\")
+each_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+
+
+def cells(path, kind):
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == kind]
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
+
+
+@each_chapter
+def test_chapter_runs_in_the_smoke_profile(path, offline):
+    before = path.read_bytes()
+    (seconds,) = chapters.run_chapters("smoke", [path.name]).values()
+    assert path.read_bytes() == before
+    assert seconds < LIMITS["seconds"]
+
+
+@each_chapter
+def test_chapter_was_executed_top_to_bottom(path):
+    code = cells(path, "code")
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]
+    assert any("image/png" in output.get("data", {}) for cell in code for output in cell.outputs), "no picture"
+
+
+@each_chapter
+def test_chapter_carries_no_widget_state_and_no_trace_of_a_machine(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.encode()) < LIMITS["bytes"]
+    assert "widgets" not in nbformat.read(path, as_version=4).metadata
+    assert chapters.WIDGET_VIEW not in text
+    words = re.sub(r'"image/png": "[^"]*"', "", text)
+    assert not MACHINE_PATHS.findall(words)
+
+
+@each_chapter
+def test_chapter_is_short(path):
+    code = cells(path, "code")
+    assert len(code) <= LIMITS["cells"]
+    assert max(len(cell.source.splitlines()) for cell in code) <= LIMITS["lines"]
+    assert sum(len(cell.source.split()) for cell in cells(path, "markdown")) <= LIMITS["words"]
+
+
+@each_chapter
+def test_chapter_begins_with_its_header_and_the_common_setup_cell(path):
+    notebook = nbformat.read(path, as_version=4)
+    title, question = chapters.describe(notebook, "")
+    assert title
+    assert question, "the first cell says **Question:** ..."
+    assert cells(path, "code")[0].source == SETUP_CELL
+
+
+@each_chapter
+def test_chapter_is_clean(path):
+    for command in (["check"], ["format", "--check"]):
+        run = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, str(path)], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stdout
+
+
+def test_machine_paths_are_recognized():
+    for text in ("in /home/someone/x", '"/tmp/run', "File /work/main", "/root/.cache", "lib/site-packages/torch"):
+        assert MACHINE_PATHS.findall(text), text
+    for text in ("rewards/mean", "https://example.org/home/page", "./notebooks/runs", "and/or"):
+        assert not MACHINE_PATHS.findall(text), text
+
+
+# --- the machinery -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch, offline):
+    """A function that puts a chapter made of code cells on an otherwise empty shelf."""
+    monkeypatch.setattr(chapters, "NOTEBOOKS", tmp_path / "notebooks")
+    (tmp_path / "notebooks").mkdir()
+
+    def put(name, *sources, header="# A title <b>\n\n**Question:** is *this* so?\n\nMore. [next](01_b.ipynb)"):
+        notebook = new_notebook(cells=[new_markdown_cell(header), *map(new_code_cell, sources)])
+        nbformat.write(notebook, path := chapters.NOTEBOOKS / f"{name}.ipynb")
+        return path
+
+    return put
+
+
+WIDGETS = """import ipywidgets, pandas as pd, workbook, os
+from workbook.views import LiveChart, enable_charts, learning_curve
+enable_charts()
+chart = learning_curve(pd.DataFrame({"step": [1, 2], "reward": [0.1, 0.2]}))
+display(ipywidgets.IntSlider(), LiveChart(chart))
+print(os.path.abspath("here"), workbook.__file__)
+chart"""
+
+
+def test_a_chapter_runs_in_its_folder_with_the_profile_and_stays_untouched(shelf):
+    path = shelf("00_a", "import os; open('seen', 'w').write(os.environ['WORKBOOK_PROFILE'])")
+    before = path.read_bytes()
+    assert list(chapters.run_chapters("smoke")) == ["00_a"]
+    assert (path.parent / "seen").read_text() == "smoke"
+    assert path.read_bytes() == before
+
+
+def test_in_place_writes_stable_outputs_with_pictures_for_widgets(shelf, capsys):
+    path = shelf("00_a", "1", WIDGETS)
+    chapters.run_chapters("smoke", in_place=True)
+    assert re.search(r"00_a: \d+\.\d s in the smoke profile", capsys.readouterr().out)
+    first = path.read_bytes()
+    text = first.decode()
+    test_chapter_carries_no_widget_state_and_no_trace_of_a_machine(path)
+    assert os.path.expanduser("~") not in text
+    live, printed, chart = cells(path, "code")[1].outputs
+    assert set(live.data) == {"image/png", "text/plain"}
+    assert "application/vnd.vegalite.v5+json" in chart.data
+    assert "./workbook/__init__.py" in printed.text
+    test_chapter_was_executed_top_to_bottom(path)
+    chapters.run_chapters("smoke", in_place=True)
+    assert path.read_bytes() == first
+
+
+def test_a_failure_names_chapter_cell_and_error_and_writes_nothing(shelf):
+    path, after = shelf("01_b", "1", "x = {}\nx['key']", "2"), shelf("02_c", "1")
+    before = path.read_bytes()
+    with pytest.raises(chapters.ChapterFailed, match=r"01_b\.ipynb failed in cell 2: KeyError: 'key'") as error:
+        chapters.run_chapters("smoke", in_place=True)
+    assert "x['key']" in str(error.value)
+    assert path.read_bytes() == before
+    assert cells(after, "code")[0].execution_count is None
+
+
+def test_a_kernel_that_dies_is_named(shelf):
+    shelf("01_b", "import os; os._exit(1)")
+    with pytest.raises(chapters.ChapterFailed, match=r"01_b\.ipynb failed in cell 1: .*died"):
+        chapters.run_chapters("smoke")
+
+
+def test_names_choose_and_unknown_ones_are_refused(shelf):
+    shelf("01_b", "1")
+    shelf("04_c", "1")
+    assert [path.stem for path in chapters.find_chapters(["04"])] == ["04_c"]
+    assert [path.stem for path in chapters.find_chapters()] == ["01_b", "04_c"]
+    with pytest.raises(ValueError, match="'09' fits no chapter: there are 01_b, 04_c"):
+        chapters.run_chapters("smoke", ["09"])
+
+
+def test_the_book_has_pictures_links_and_an_index(shelf, tmp_path):
+    shelf("00_a", WIDGETS)
+    chapters.run_chapters("smoke", book=tmp_path / "book")
+    page, index = ((tmp_path / "book" / name).read_text() for name in ("00_a.html", "index.html"))
+    assert page.count('src="data:image/png;base64') == page.count('alt="Reward of the sampled') == 2
+    assert 'href="01_b.html"' in page
+    assert "vnd.vegalite" not in page
+    assert "require.min.js" not in page
+    assert 'href="00_a.html">A title &lt;b&gt;</a>' in index
+    assert "is this so?" in index
+    assert re.search(r"<small>\d+ s</small>", index)
