@@ -36,12 +36,10 @@ def token_strip(
         ink = alt.value("white")
     x = alt.X("left:Q", axis=None).scale(domain=[0, width], nice=False)
     y = alt.Y("row:N", sort=list(dict.fromkeys(cells["row"])), title="rollout").axis(ticks=False, domain=False)
-    base = alt.Chart(cells).encode(y=y)
     value = alt.Tooltip("value:Q", title=column, format="+.4g") if numeric else alt.Tooltip("value:N", title=column)
+    base = alt.Chart(cells).encode(y=y, tooltip=["text:N", "position:Q", "rollout:N", value])
     layers = [
-        base.mark_rect(stroke="white", strokeWidth=1).encode(
-            x=x, x2="right:Q", color=color, tooltip=["text:N", "position:Q", "rollout:N", value]
-        ),
+        base.mark_rect(stroke="white", strokeWidth=1).encode(x=x, x2="right:Q", color=color),
         base.mark_text(font="monospace", fontSize=11, dy=2).encode(x="middle:Q", text="text:N", color=ink),
         base.mark_text(fontSize=10, fontWeight="bold", align="right", dx=-2, dy=-9).encode(
             x="right:Q", text="sign:N", color=ink
