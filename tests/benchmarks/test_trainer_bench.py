@@ -5,6 +5,7 @@ its least
 over the rounds, since other work on the machine can only add to it.
 """
 
+import random
 import time
 
 import pytest
@@ -16,14 +17,15 @@ from workbook.policies import load_policy
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
 
-ROUNDS = 21
-LENGTHS = (4, 9, 17, 48)  # tokens of the completions of a group: ragged, as real rollouts are
+ROUNDS = 30  # at most
+SETTLED = 8  # rounds in which neither least figure fell by half a percent
+SETTINGS = SMALL | {"per_device_train_batch_size": 16, "steps_per_generation": 8, "max_completion_length": 96}
 
 
 def fixed_rollouts(prompts, trainer):
-    """Completions of ragged lengths, the longest only in every fourth group, so that most micro-batches are shorter."""
-    tokenizer = trainer.processing_class
-    lengths = [LENGTHS[i % 4] if i // 4 % 4 == 0 else LENGTHS[i % 3] for i in range(len(prompts))]
+    """Completions with a tail of lengths, as real ones have: median 16 tokens, lognormal of sigma 0.6, at most 96."""
+    tokenizer, chance = trainer.processing_class, random.Random(0)
+    lengths = [min(96, max(2, round(16 * chance.lognormvariate(0, 0.6)))) for _ in prompts]
     return {
         "prompt_ids": [tokenizer(prompt, add_special_tokens=False).input_ids for prompt in prompts],
         "completion_ids": [[5 + (i + t) % 20 for t in range(n)] for i, n in enumerate(lengths)],
@@ -33,14 +35,12 @@ def fixed_rollouts(prompts, trainer):
 
 def build(trainer_class, config_class, tmp_path, **settings):
     policy = load_policy("bundled")
-    args = config_class(
-        output_dir=str(tmp_path), **SMALL | {"per_device_train_batch_size": 16, "num_generations": 4} | settings
-    )
+    args = config_class(output_dir=str(tmp_path), **SETTINGS | settings)
     trainer = trainer_class(
         policy.model,
         lambda completions, **_: [float(len(text) % 5) for text in completions],
         args=args,
-        train_dataset=get_task("chain").dataset(16, seed=0),
+        train_dataset=get_task("chain").dataset(32, seed=0),
         processing_class=policy.tokenizer,
         rollout_func=fixed_rollouts,
     )
@@ -50,12 +50,25 @@ def build(trainer_class, config_class, tmp_path, **settings):
 
 
 def window(trainer, batch) -> float:
-    """CPU seconds of one generation batch's four micro-steps: prepare, forward, backward."""
+    """CPU seconds of one generation batch's micro-steps: prepare, forward, backward."""
     start = time.process_time()
     for _ in range(trainer.args.steps_per_generation):
         trainer.compute_loss(trainer.model, trainer._prepare_inputs(batch)).backward()
         trainer._step += 1
     return time.process_time() - start
+
+
+def take_turns(ours, theirs) -> tuple[float, float]:
+    """The least CPU seconds of either's window, over rounds until both have settled."""
+    least, quiet = {id(ours): float("inf"), id(theirs): float("inf")}, 0
+    for i in range(ROUNDS):
+        before = dict(least)
+        for pair in (ours, theirs) if i % 2 else (theirs, ours):  # neither always runs on the other's warm caches
+            least[id(pair)] = min(least[id(pair)], window(*pair))
+        quiet = quiet + 1 if all(least[key] > 0.995 * before[key] for key in least) else 0
+        if quiet == SETTLED:
+            break
+    return least[id(ours)], least[id(theirs)]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -64,7 +77,6 @@ def window(trainer, batch) -> float:
     [
         ("defaults", {}, 1.02),
         ("trim_padding", {"trim_padding": True}, 1.00),
-        ("query_preserved", {"batching": "query_preserved"}, 1.02),
     ],
 )
 def test_step_time_against_trl(tmp_path, capsys, name, settings, bound):
@@ -75,13 +87,9 @@ def test_step_time_against_trl(tmp_path, capsys, name, settings, bound):
         ours = build(CancellationTrainer, CancellationConfig, tmp_path, **settings)
         for pair in (theirs, ours):
             window(*pair)
-        seconds = {id(theirs): [], id(ours): []}
-        for i in range(ROUNDS):  # the order alternates, so that neither always runs on the other's warm caches
-            for pair in (ours, theirs) if i % 2 else (theirs, ours):
-                seconds[id(pair)].append(window(*pair))
+        mine, other = take_turns(ours, theirs)
     finally:
         torch.set_num_threads(threads)
-    mine, other = min(seconds[id(ours)]), min(seconds[id(theirs)])
     with capsys.disabled():
         print(f"\ntrainer step, {name}: {mine:.3f} s / {other:.3f} s of GRPOTrainer = {mine / other:.3f} (<= {bound})")
     assert mine <= bound * other
