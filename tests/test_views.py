@@ -259,9 +259,17 @@ def test_panel_stops_a_run_at_a_click():
 
 def test_interrupting_a_wait_stops_the_run():
     run = endless_run()
-    threading.Timer(0.3, _thread.interrupt_main).start()
+    panel, status, interrupted = TrainingPanel(run, interval=0.001), run.status, []
+
+    def interrupt_once():  # called by the watching thread while the main one waits
+        if panel._hint and not interrupted:
+            interrupted.append(_thread.interrupt_main())
+        return status()
+
+    run.status = interrupt_once
     with capture_output():
-        assert TrainingPanel(run, interval=0.001).wait()["state"] == "stopped"
+        assert panel.wait()["state"] == "stopped"
+    assert interrupted
 
 
 def test_panel_raises_what_ended_the_run():

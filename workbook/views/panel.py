@@ -51,8 +51,8 @@ class TrainingPanel:
         """
         if self._handle is None:
             self.display()
-        self._hint = " To stop it while this cell waits, interrupt the kernel (■)."
         try:
+            self._hint = " To stop it while this cell waits, interrupt the kernel (■)."
             while self._thread.is_alive():
                 self._thread.join(0.1)
         except KeyboardInterrupt:
