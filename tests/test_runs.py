@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from conftest import SMALL
+from safetensors.torch import load_file
 
 from workbook.__main__ import main
 from workbook.training import RunConfig, compare_runs, load_run, start_run, sweep
@@ -114,6 +116,24 @@ def test_stop_and_resume_in_real_processes(uninterrupted, tmp_path):
     assert main(["resume", str(run.folder)]) == 0
     assert run.status()["state"] == "finished"
     assert weights(run) == weights(uninterrupted)
+
+
+def test_four_bit_adapters_resume_bit_for_bit(tmp_path):
+    config = CONFIG | {"lora": 4, "quantization": "nf4", "trainer": CONFIG["trainer"] | {"max_steps": 12}}
+    runs = [create_run(config, tmp_path / name) for name in ("whole", "killed")]
+    run_process(runs[0].folder).join()
+    process = run_process(runs[1].folder)
+    while process.is_alive() and runs[1].status()["step"] < 6:
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    run_process(runs[1].folder).join()
+    adapters = [load_file(run.folder / "final" / "adapter_model.safetensors") for run in runs]
+    assert runs[1].status()["state"] == "finished"
+    assert all(tensor.dtype == torch.float32 and tensor.any() for tensor in adapters[0].values())
+    assert all(torch.equal(tensor, adapters[1][name]) for name, tensor in adapters[0].items())
+    loaded = runs[0].policy().model.state_dict()
+    assert all(torch.equal(loaded[f"{n[:-7]}.default.weight"], tensor) for n, tensor in adapters[0].items())
 
 
 def test_a_torn_checkpoint_is_skipped(uninterrupted, tmp_path):
