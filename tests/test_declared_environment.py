@@ -38,6 +38,7 @@ BROUGHT = {
     "traitlets": "ipywidgets",
     "huggingface_hub": "transformers",
     "filelock": "datasets",
+    "PIL": "reasoning-gym",
 }
 
 

@@ -91,6 +91,19 @@ def test_each_chart_draws_and_says_what_it_shows(make):
     json.dumps(data, allow_nan=False)
 
 
+def test_pictures_are_packed_without_loss():
+    import io
+
+    import vl_convert
+    from PIL import Image, ImageChops
+
+    spec = CHARTS["learning_curve"]().to_dict()
+    written = vl_convert.vegalite_to_png(spec, vl_version=vegalite_version(), scale=2)
+    assert len(png(spec)) < len(written) / 2
+    both = [Image.open(io.BytesIO(image)).convert("RGB") for image in (written, png(spec))]
+    assert ImageChops.difference(*both).getbbox() is None
+
+
 def test_axes_name_their_units():
     text = json.dumps([make().to_dict() for make in CHARTS.values()])
     for title in ("optimizer step", "mean reward (0 to 1)", "memory (MiB)", "push on the token's logit"):
