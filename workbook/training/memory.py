@@ -1,7 +1,9 @@
 """What a (Q)LoRA GRPO run will need in memory, part by part, before anything is loaded; and what it did need.
 
-The forecast counts parameters exactly, on the meta device, and estimates the rest from shapes. It leaves out the
-allocator's fragmentation and the libraries themselves; chapter 11 shows it beside a measured peak.
+The forecast counts parameters exactly, on the meta device, and the rest from shapes: what autograd keeps of a pre-norm,
+gated decoder (Llama, Qwen and their like), and what TRL's tiled output head and transformers' sampling hold meanwhile.
+It leaves out the libraries themselves, the allocator's waste and the loading of a checkpoint. Chapter 11 shows it
+beside a measured peak.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from torch import nn
 MIB = 2**20
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)  # 4 bits, an 8-bit scale per 64 weights, a 32-bit scale per 256 of those
 ADAM_BYTES = 8  # two float32 moments per trained weight
-HEAD_CHUNK = 256  # rows of logits that TRL's fused output head holds at a time
-# Values kept for backward per token and layer, in units of the width D and of the MLP width I: inputs of two norms, of
-# q/k/v, of the attention's output projection and its four inputs; gate, up, their product and the activation.
-KEPT_PER_WIDTH, KEPT_PER_MLP = 9, 4
+HEAD_ROWS, HEAD_COLUMNS = 4096, 32768  # the tile of logits that TRL's output head holds at a time: tokens, vocabulary
+# Tiles at once in that head's backward pass. With Triton's kernel, the logits alone. In plain torch also their float32
+# copy, the scaled copy, log p, p, the gradient, and in its formula a mask of a byte and two more temporaries.
+HEAD_TILES = {"cuda": 1, "cpu": 8.25}
+SAMPLING_COPIES = 4  # of the next token's logits: the model's, the float32 copy, the scaled, their softmax
 
 
 def memory_forecast(
@@ -33,6 +36,7 @@ def memory_forecast(
     completion_length: int,
     dtype: torch.dtype = torch.float32,
     gradient_checkpointing: bool = False,
+    device: str = "cpu",
 ) -> pd.DataFrame:
     """Memory a run needs, as a table of parts.
 
@@ -45,11 +49,14 @@ def memory_forecast(
         prompt_length, completion_length: tokens, the longest of a batch.
         dtype: of frozen weights and of what is kept for backward.
         gradient_checkpointing: keep one hidden state per layer and recompute the rest.
+        device: "cpu" or "cuda"; the output head works in larger pieces on a CPU.
 
     Returns:
         Columns part, mib, phase ("always", "generation" or "training"). The peak is "always" plus the larger of the
-        other two
-        phases' sums: `peak_mib(table)`.
+        other two phases' sums: `peak_mib(table)`.
+
+    Raises:
+        ValueError: for a size below 1 or an unknown quantization or device.
 
     >>> from transformers import LlamaConfig
     >>> tiny = LlamaConfig(hidden_size=64, num_hidden_layers=2, intermediate_size=128, vocab_size=100)
@@ -62,35 +69,73 @@ def memory_forecast(
             f"rollouts={rollouts}, microbatch={microbatch}, prompt_length={prompt_length} and completion_length="
             f"{completion_length} must each be at least 1."
         )
-    linear, other, adapters, largest = _parameters(config, lora)
+    if quantization not in (None, "nf4") or device not in HEAD_TILES:
+        raise ValueError(f'quantization={quantization!r} must be None or "nf4", and device={device!r} "cpu" or "cuda".')
+    linear, other, adapters, largest = parameter_counts(config, lora)
     size = dtype.itemsize
     text = config.get_text_config()
-    tokens = microbatch * (prompt_length + completion_length)
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    kv = 2 * text.num_hidden_layers * (text.num_key_value_heads or text.num_attention_heads) * head_dim * size
-    layer = KEPT_PER_WIDTH * text.hidden_size + KEPT_PER_MLP * text.intermediate_size
-    kept = (
-        text.hidden_size * text.num_hidden_layers + layer if gradient_checkpointing else layer * text.num_hidden_layers
-    )
+    length = prompt_length + completion_length
+    scored = microbatch * (completion_length if device == "cuda" else length)  # on a CPU the head takes prompts, too
+    tile = min(HEAD_ROWS, scored) * min(HEAD_COLUMNS, text.vocab_size) * size
+    kv = 2 * text.num_hidden_layers * _widths(text)[1] * size
+    # a layer's MLP over every prompt at once: gate, up and their product, with an adapter's output and its sum
+    prefill = (3 + (2 if lora else 0)) * text.intermediate_size + 3 * text.hidden_size
     trained = adapters if lora else linear + other
     parts = [
         ("weights", linear * (NF4_BITS / 8 if quantization else size) + other * size, "always"),
         ("adapters", adapters * 4, "always"),
         ("Adam's moments", trained * ADAM_BYTES, "always"),
-        ("gradients", trained * 4, "training"),
-        ("kept for backward", tokens * kept * size, "training"),
-        ("logits", 3 * min(HEAD_CHUNK, tokens) * text.vocab_size * 4, "training"),
+        ("gradients", trained * 4, "always"),
+        (
+            "kept for backward",
+            microbatch * length * kept_per_token(config, lora, dtype, gradient_checkpointing),
+            "training",
+        ),
+        ("logits", HEAD_TILES[device] * tile, "training"),
         ("dequantized layer", largest * size if quantization else 0, "training"),
-        ("key-value cache", rollouts * (prompt_length + completion_length) * kv, "generation"),
-        ("next-token logits", 3 * rollouts * text.vocab_size * 4, "generation"),
+        ("key-value cache", rollouts * length * kv, "generation"),
+        ("prompt's activations", rollouts * prompt_length * prefill * size, "generation"),
+        ("next-token logits", SAMPLING_COPIES * rollouts * text.vocab_size * 4, "generation"),
     ]
     return pd.DataFrame([(part, value / MIB, phase) for part, value, phase in parts], columns=["part", "mib", "phase"])
 
 
+def kept_per_token(config, lora: int | None, dtype: torch.dtype, gradient_checkpointing: bool = False) -> float:
+    """Bytes that autograd keeps for the backward pass, per token of a micro-batch, in all layers.
+
+    With D the model's width, A that of its attention heads together, I that of its MLP and r the adapters' rank, a
+    layer keeps
+
+        2 D        the residual stream before each norm, in float32
+        2 D        the normed stream, which the norm's own weight needs (only where that is trained)
+        2 D        what enters the attention's and the MLP's linear layers
+        4 A        queries, keys and values (repeated to all heads, as a padding mask makes them), attention's output
+        4 I        gate, activation, up, their product
+        7 r        what each adapter's first matrix gives (with adapters)
+
+    and the head the last of the stream three times. With gradient checkpointing each layer keeps its input and the one
+    that is recomputed all of this. tests/test_memory.py counts the tensors themselves.
+    """
+    text = config.get_text_config()
+    attention, _ = _widths(text)
+    width, size = text.hidden_size, dtype.itemsize
+    in_float32 = 2 * width * 4
+    rest = (2 if lora else 4) * width + 4 * attention + 4 * text.intermediate_size + 7 * (lora or 0)
+    layer, head = in_float32 + rest * size, width * (4 + (1 if lora else 2) * size)
+    if gradient_checkpointing:
+        return text.num_hidden_layers * width * size + layer + head
+    return text.num_hidden_layers * layer + head
+
+
 def peak_mib(forecast: pd.DataFrame) -> float:
     """Peak of a `memory_forecast` table in MiB: what is always there plus the hungrier phase."""
-    phases = forecast.groupby("phase")["mib"].sum()
-    return float(phases["always"] + max(phases["generation"], phases["training"]))
+    return float(at_peak(forecast)["mib"].sum())
+
+
+def at_peak(forecast: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a `memory_forecast` table that are in memory together at its peak."""
+    phases = forecast.groupby("phase")["mib"].sum().drop("always")
+    return forecast[forecast["phase"].isin(["always", phases.idxmax()])].reset_index(drop=True)
 
 
 def used_mib(device: str | torch.device) -> float:
@@ -112,7 +157,7 @@ def peak_used_mib(device: str | torch.device) -> float:
     return peak / MIB if sys.platform == "darwin" else peak / 1024
 
 
-def _parameters(config, lora: int | None) -> tuple[int, int, int, int]:
+def parameter_counts(config, lora: int | None = None) -> tuple[int, int, int, int]:
     """Weights in linear layers that 4-bit loading quantizes, all others, adapter weights, the largest linear layer."""
     from transformers import AutoModelForCausalLM
 
@@ -124,3 +169,9 @@ def _parameters(config, lora: int | None) -> tuple[int, int, int, int]:
     total = sum(p.numel() for p in model.parameters())  # a tied embedding is counted once
     adapters = sum((lora or 0) * (m.in_features + m.out_features) for m in layers)
     return linear, total - linear, adapters, max(m.weight.numel() for m in layers)
+
+
+def _widths(text) -> tuple[int, int]:
+    """Width of all attention heads together, and of all key-value heads."""
+    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return head * text.num_attention_heads, head * (text.num_key_value_heads or text.num_attention_heads)

@@ -1,0 +1,157 @@
+"""The memory forecast: parameters against models that are really loaded, what backward keeps against autograd's own."""
+
+import bitsandbytes
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+from trl.trainer.utils import add_fused_lm_head
+
+from workbook.policies import BUNDLED, load_policy
+from workbook.training.memory import MIB, at_peak, kept_per_token, memory_forecast, parameter_counts, peak_mib
+
+# SmolLM2-135M's widths with 3 of its 30 layers and a small vocabulary
+SMOLLM2 = {
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "num_hidden_layers": 3,
+    "vocab_size": 2048,
+}
+SIZES = {"rollouts": 8, "microbatch": 4, "prompt_length": 16, "completion_length": 16}
+
+
+def build(config, quantization=None, lora=None):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    if quantization:
+        for module in list(model.modules()):
+            for name, layer in list(module.named_children()):
+                if isinstance(layer, torch.nn.Linear) and layer is not model.get_output_embeddings():
+                    setattr(module, name, nf4(layer))
+    if lora:
+        model.requires_grad_(False)
+        model = get_peft_model(model, LoraConfig(r=lora, target_modules="all-linear", task_type="CAUSAL_LM"))
+    return model.train()
+
+
+def nf4(layer):
+    options = {"bias": layer.bias is not None, "quant_type": "nf4", "compute_dtype": torch.float32}
+    new = bitsandbytes.nn.Linear4bit(layer.in_features, layer.out_features, **options)
+    new.weight = bitsandbytes.nn.Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4")
+    new.support_avx512bf16_for_cpu = False
+    return new.to("cpu")
+
+
+def kept_for_backward(model, rows=4, length=32, checkpointing=False):
+    """Bytes of every distinct tensor that a forward pass through TRL's head saves for backward, weights not counted."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    add_fused_lm_head(base, temperature=1.0, outputs=("log_probs", "entropy"))
+    if checkpointing:
+        base.gradient_checkpointing_enable({"use_reentrant": False})
+        base.enable_input_require_grads()
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    saved = {}
+
+    def pack(tensor):
+        if tensor.untyped_storage().data_ptr() not in own:
+            saved[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address is given twice
+        return tensor
+
+    ids = torch.randint(1, 2048, (rows, length), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[0, :5] = 0  # a padded row, as nearly every batch of rollouts has
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(input_ids=ids, attention_mask=mask, labels=ids.clone(), fused_lm_head=True)
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+
+
+@pytest.mark.parametrize("config_class", [LlamaConfig, Qwen2Config])
+@pytest.mark.parametrize(("quantization", "lora"), [(None, None), (None, 8), (None, 64), ("nf4", 8)])
+def test_kept_for_backward_is_what_autograd_keeps(config_class, quantization, lora):
+    config = config_class(**SMOLLM2)
+    counted = kept_for_backward(build(config, quantization, lora))
+    assert 4 * 32 * kept_per_token(config, lora, torch.float32) == pytest.approx(counted, rel=0.05)
+
+
+def test_layers_widths_and_adapters_each_move_what_is_kept():
+    """The count follows each dimension by itself, so that no two errors hide one another."""
+    for change in ({"num_hidden_layers": 5}, {"intermediate_size": 512}, {"num_attention_heads": 18, "head_dim": 64}):
+        config = LlamaConfig(**SMOLLM2 | change)
+        counted = kept_for_backward(build(config, lora=8))
+        assert 4 * 32 * kept_per_token(config, 8, torch.float32) == pytest.approx(counted, rel=0.05), change
+
+
+def test_with_gradient_checkpointing_a_layers_input_is_kept():
+    config = LlamaConfig(**SMOLLM2 | {"num_hidden_layers": 6})
+    counted = kept_for_backward(build(config, lora=8), checkpointing=True)
+    plain, thin = (kept_per_token(config, 8, torch.float32, on) for on in (False, True))
+    recomputed = (plain - kept_per_token(LlamaConfig(**SMOLLM2 | {"num_hidden_layers": 5}), 8, torch.float32)) * 4 * 32
+    assert 4 * 32 * thin - recomputed == pytest.approx(counted, rel=0.3)
+    assert thin < plain / 2
+
+
+@pytest.mark.parametrize("lora", [None, 4])
+def test_parameters_are_counted_exactly(lora):
+    policy = load_policy("bundled", lora=lora)
+    linear, other, adapters, largest = parameter_counts(policy.model.config, lora)
+    named = dict(policy.model.named_parameters())
+    assert adapters == sum(p.numel() for name, p in named.items() if "lora_" in name)
+    assert linear + other == sum(p.numel() for name, p in named.items() if "lora_" not in name)
+    assert largest == max(p.numel() for name, p in named.items() if "_proj" in name and "lora_" not in name)
+
+
+def test_quantized_weights_are_forecast_to_the_byte():
+    """The 4-bit weights with their scales, as bitsandbytes stores them (double quantization: 8-bit scales)."""
+    config = LlamaConfig(**SMOLLM2)
+    model = build(config)
+    stored = 0
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear) and module is not model.get_output_embeddings():
+            packed, state = bitsandbytes.functional.quantize_4bit(
+                module.weight.data, quant_type="nf4", compress_statistics=True
+            )
+            stored += sum(t.numel() * t.element_size() for t in (packed, state.absmax, state.state2.absmax))
+    linear, other, *_ = parameter_counts(config)
+    table = memory_forecast(config, quantization="nf4", **SIZES).set_index("part").mib
+    assert table["weights"] * MIB - other * 4 == pytest.approx(stored, rel=1e-3)
+    assert linear == sum(
+        m.weight.numel()
+        for m in model.modules()
+        if isinstance(m, torch.nn.Linear) and m is not model.get_output_embeddings()
+    )
+
+
+def test_the_peak_is_what_stays_and_the_hungrier_phase():
+    config = LlamaConfig(**SMOLLM2)
+    for sizes in (SIZES, SIZES | {"rollouts": 4096, "microbatch": 1}):
+        table = memory_forecast(config, lora=8, **sizes)
+        sums = table.groupby("phase").mib.sum()
+        assert peak_mib(table) == pytest.approx(sums["always"] + max(sums["training"], sums["generation"]))
+        assert peak_mib(table) == pytest.approx(at_peak(table).mib.sum())
+        assert (table.mib >= 0).all()
+        hungrier = "training" if sizes is SIZES else "generation"
+        assert set(at_peak(table).phase) == {"always", hungrier}
+
+
+def test_training_less_of_a_model_or_on_a_gpu_needs_less():
+    config = LlamaConfig(**SMOLLM2)
+    full, lora, both = (
+        peak_mib(memory_forecast(config, **SIZES, **o)) for o in ({}, {"lora": 8}, {"lora": 8, "quantization": "nf4"})
+    )
+    assert both < lora < full
+    assert peak_mib(memory_forecast(config, **SIZES, device="cuda", dtype=torch.bfloat16)) < full
+
+
+@pytest.mark.parametrize("wrong", [{"rollouts": 0}, {"quantization": "int8"}, {"device": "tpu"}])
+def test_what_cannot_be_forecast_is_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        memory_forecast(LlamaConfig(**SMOLLM2), **SIZES | wrong)
+
+
+def test_the_bundled_policys_config_is_read_from_its_folder():
+    table = memory_forecast(load_policy("bundled").model.config, **SIZES)
+    assert table.set_index("part").mib["weights"] * MIB == sum(
+        p.numel() * 4 for p in AutoModelForCausalLM.from_pretrained(BUNDLED).parameters()
+    )
