@@ -12,13 +12,14 @@ def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
     """How far each class of token moved, one line per class: columns kind, mean, low, high (nats)."""
     require(summary, ("kind", "mean", "low", "high"), "movement_by_class")
     base = alt.Chart(summary).encode(y=alt.Y("kind:N", sort=None, title=None).axis(labelLimit=200))
-    moved = "mean change of log-probability (nats)"
+    title = "mean change of log-probability (nats)"
+    moved = alt.X("mean:Q", title=title).scale(padding=36)
     shown = ["kind:N", *[alt.Tooltip(f"{column}:Q", format="+.4f") for column in ("mean", "low", "high")]]
     chart = alt.layer(
         alt.Chart().mark_rule(color="black").encode(x=alt.datum(0)),
-        base.mark_rule(size=3, color=POSITIVE, opacity=0.5).encode(x=alt.X("low:Q", title=moved), x2="high:Q"),
-        base.mark_circle(size=90, opacity=1, color=POSITIVE).encode(x=alt.X("mean:Q", title=moved), tooltip=shown),
-        base.mark_text(dy=-12, fontWeight="bold").encode(x="mean:Q", text=alt.Text("mean:Q", format="+.3f")),
+        base.mark_rule(size=3, color=POSITIVE, opacity=0.5).encode(x=alt.X("low:Q", title=title), x2="high:Q"),
+        base.mark_circle(size=90, opacity=1, color=POSITIVE).encode(x=moved, tooltip=shown),
+        base.mark_text(dy=-12, fontWeight="bold").encode(x=moved, text=alt.Text("mean:Q", format="+.3f")),
     )
     return finish(
         chart,
@@ -44,7 +45,7 @@ def credit_against_movement(table: pd.DataFrame) -> alt.LayerChart:
     )
     moved = "mean change of log-probability (nats)"
     base = alt.Chart(points).encode(
-        x=alt.X("credit:Q", title="known credit (change of expected reward)"),
+        x=alt.X("credit:Q", title="known credit (change of expected reward)").axis(tickCount=10).scale(padding=16),
         color=alt.Color("category:N", title=None).scale(range=SERIES),
     )
     chart = alt.layer(
@@ -52,7 +53,7 @@ def credit_against_movement(table: pd.DataFrame) -> alt.LayerChart:
         alt.Chart().mark_rule(color=NEUTRAL).encode(x=alt.datum(0)),
         base.mark_rule(opacity=0.6).encode(y=alt.Y("low:Q", title=moved), y2="high:Q"),
         base.mark_circle(opacity=0.9, stroke="white").encode(
-            y=alt.Y("mean:Q", title=moved),
+            y=alt.Y("mean:Q", title=moved).scale(padding=16),
             size=alt.Size("tokens:Q", title="tokens").scale(type="log", range=[25, 500]),
             tooltip=["category:N", "credit:Q", alt.Tooltip("mean:Q", format="+.3f"), "tokens:Q"],
         ),
