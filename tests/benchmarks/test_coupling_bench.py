@@ -1,4 +1,7 @@
-"""Speed of token coupling at SmolLM2's shape: ratios of medians taken turn by turn in one run, so that load cancels."""
+"""Speed of token coupling at SmolLM2's shape: ratios of medians taken turn by turn in one run, so that load cancels.
+
+On one thread: threads that wait for each other on a busy machine measure the machine.
+"""
 
 import time
 from statistics import median
@@ -13,10 +16,13 @@ TOKENS, VOCABULARY, WIDTH = 512, 49_152, 576
 
 @pytest.fixture(scope="module")
 def layer():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(VOCABULARY, WIDTH, generator=generator) / WIDTH**0.5
     hidden = torch.randn(TOKENS, WIDTH, generator=generator)
-    return weight, hidden, hidden @ weight.T, torch.randint(VOCABULARY, (TOKENS,), generator=generator)
+    yield weight, hidden, hidden @ weight.T, torch.randint(VOCABULARY, (TOKENS,), generator=generator)
+    torch.set_num_threads(threads)
 
 
 def medians(rounds, *functions):

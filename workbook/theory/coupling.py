@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-BLOCK = 2**22  # elements of a block of residuals: 16 MiB in float32
+BLOCK = 2**21  # elements of a block of residuals: 8 MiB in float32
 STRIPS = 4  # the kernel is symmetric: it is made in strips from the diagonal on, 5/8 of the whole square
 ORDERS = ("first", "exact")
 
@@ -27,7 +27,7 @@ def coupling_kernel(
 
     Shapes: hidden (N, D) the output layer's inputs, logits (N, V) its outputs, tokens (N,) the sampled ids; result
     (N, N), symmetric, in the inputs' dtype (at least float32). Unit: log-probability per learning rate and weight, no
-    normalizer. Extra memory: two N x N and a few 16 MiB blocks. Raises ValueError for shapes that disagree and for ids
+    normalizer. Extra memory: two N x N and a few 8 MiB blocks. Raises ValueError for shapes that disagree and for ids
     outside the vocabulary.
 
     >>> hidden, logits = torch.eye(2), torch.zeros(2, 4)
