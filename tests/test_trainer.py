@@ -192,12 +192,10 @@ def reference_gradient(trainer, inputs, transform, level, loss_type):
 
 
 def off_policy_batch(trainer):
-    """A micro-batch after the policy has moved away from the one that sampled it."""
+    """A micro-batch whose old log-probabilities are off by noise: each rollout has ratios on both sides of 1."""
     inputs = next_batch(trainer)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in trainer.model.parameters():
-            parameter += 0.03 * parameter.std() * torch.randn(parameter.shape, generator=generator)
+    noise = torch.randn(inputs["old_per_token_logps"].shape, generator=torch.Generator().manual_seed(0))
+    inputs["old_per_token_logps"] = inputs["old_per_token_logps"] + 0.4 * noise * inputs["completion_mask"]
     advantages = torch.tensor([1.5, -0.5, -0.5, -0.5])  # whatever the sampled rewards were, both signs
     inputs["advantages"] = advantages.repeat(len(inputs["advantages"]) // 4)
     return inputs
@@ -213,10 +211,10 @@ def test_reweighted_gradient(make_trainer, loss_type, level, transform):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = make_trainer(CancellationTrainer, CancellationConfig, **QUERY | settings)
-    trainer.epsilon_low = trainer.epsilon_high = 0.3 if level == "token" else 0.005
+    trainer.epsilon_low = trainer.epsilon_high = 0.3 if level == "token" else 0.01
     inputs = off_policy_batch(trainer)
     expected = reference_gradient(trainer, inputs, transform, level, loss_type)
-    torch.testing.assert_close(gradient(trainer, inputs), expected, rtol=1e-4, atol=1e-7)
+    assert (gradient(trainer, inputs) - expected).norm() < 1e-5 * expected.norm()
     plain = make_trainer(
         GRPOTrainer, GRPOConfig, model=trainer.model, importance_sampling_level=level, loss_type=loss_type
     )
@@ -261,7 +259,7 @@ def test_trimming_changes_nothing_but_the_width(make_trainer, settings):
                 inputs[key] = torch.nn.functional.pad(value, columns, value=pad if key.endswith("_ids") else 0)
         trainer.model.register_forward_pre_hook(lambda m, a, k: widths.append(k["input_ids"].size(1)), with_kwargs=True)
         gradients.append(gradient(trainer, inputs))
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-7)
+    assert (gradients[0] - gradients[1]).norm() < 1e-5 * gradients[0].norm()
     assert widths[0] - widths[1] >= 16
 
 
