@@ -39,10 +39,10 @@ class Profile:
     chain_prompts: int = 32
     chain_seeds: int = 1
     eval_prompts: int = 128
-    llm_steps: int = 8
+    llm_steps: int = 12
     llm_prompts: int = 2
-    llm_group_size: int = 4
-    llm_max_new_tokens: int = 32
+    llm_group_size: int = 8
+    llm_max_new_tokens: int = 8
     llm_eval_prompts: int = 16
 
     @property
@@ -52,9 +52,7 @@ class Profile:
 
 
 PROFILES = {
-    "smoke": Profile(
-        "smoke", chain_steps=4, chain_prompts=8, eval_prompts=32, llm_steps=1, llm_max_new_tokens=12, llm_eval_prompts=4
-    ),
+    "smoke": Profile("smoke", chain_steps=4, chain_prompts=8, eval_prompts=32, llm_steps=1, llm_eval_prompts=4),
     "teach": Profile("teach"),
     "full": Profile(
         "full",
@@ -64,7 +62,6 @@ PROFILES = {
         llm_steps=300,
         llm_prompts=16,
         llm_group_size=8,
-        llm_max_new_tokens=64,
         llm_eval_prompts=256,
     ),
 }

@@ -69,3 +69,35 @@ def check_rloo(function) -> None:
                 return
         worst = int((got - expected).abs().argmax())
         print(f"Not quite: rollout {worst} should have {expected[worst]:.3f}, but yours has {got[worst]:.3f}.")
+
+
+def check_fits(settings: dict | None, limit_gib: float = 15.0) -> None:
+    """Chapter 11: settings with which a model of 7B parameters trains on a card of 15 GiB, in micro-batches of 8.
+
+    >>> check_fits({"quantization": "nf4", "lora": 16, "microbatch": 8})
+    Not quite: 24 GiB, most of it kept for backward; what else can be recomputed instead of kept?
+    """
+    from workbook.training.memory import at_peak, memory_forecast
+    from workbook.training.shapes import QWEN_7B, WORKLOAD
+
+    if settings is None:
+        print(UNANSWERED)
+        return
+    try:
+        table = at_peak(memory_forecast(QWEN_7B, **WORKLOAD | settings))
+    except (TypeError, ValueError) as error:
+        print(f"Not quite: {error}")
+        return
+    peak, most = table["mib"].sum() / 1024, table.loc[table["mib"].idxmax(), "part"]
+    hints = {
+        "weights": "the frozen weights need fewer bits.",
+        "Adam's moments": "they exist for trained weights only; train fewer.",
+        "gradients": "they exist for trained weights only; train fewer.",
+        "kept for backward": "what else can be recomputed instead of kept?",
+    }
+    if peak > limit_gib:
+        print(f"Not quite: {peak:.0f} GiB, most of it {most}; {hints.get(most, 'make that smaller.')}")
+    elif settings.get("microbatch", 1) < 8:
+        print(f"It fits with {peak:.1f} GiB, but in micro-batches of {settings.get('microbatch', 1)}; 8 is the aim.")
+    else:
+        print(f"Right: {peak:.1f} GiB of {limit_gib:g}, most of it {most}.")

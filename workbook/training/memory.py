@@ -100,6 +100,39 @@ def memory_forecast(
     return pd.DataFrame([(part, value / MIB, phase) for part, value, phase in parts], columns=["part", "mib", "phase"])
 
 
+def forecast_run(config) -> pd.DataFrame:
+    """A `RunConfig`'s `memory_forecast` on this machine, from the model's config and tokenizer, without its weights.
+
+    Prompts are measured on the run's own training set. Its evaluations and the prompts' scoring are not in the table.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    from workbook import policies
+    from workbook.sequences import tokenize_prompts
+    from workbook.tasks import get_task
+
+    folder, _ = policies._locate(config.policy)
+    device = policies._device(None, config.quantization)
+    dtype, _ = policies._dtype("auto", device, frozen=bool(config.quantization or config.lora))
+    prompts = get_task(config.task, **config.task_options).dataset(config.num_prompts, config.seed)["prompt"]
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    settings = config.trainer
+    microbatch = settings.get("per_device_train_batch_size", 8)
+    per_generation = settings.get("steps_per_generation") or settings.get("gradient_accumulation_steps", 1)
+    return memory_forecast(
+        AutoConfig.from_pretrained(folder, local_files_only=True),
+        quantization=config.quantization,
+        lora=config.lora,
+        rollouts=microbatch * per_generation,
+        microbatch=microbatch,
+        prompt_length=max(map(len, tokenize_prompts(tokenizer, list(prompts)))),
+        completion_length=settings.get("max_completion_length", 256),
+        dtype=dtype,
+        gradient_checkpointing=settings.get("gradient_checkpointing", False),
+        device="cuda" if device.type == "cuda" else "cpu",
+    )
+
+
 def kept_per_token(config, lora: int | None, dtype: torch.dtype, gradient_checkpointing: bool = False) -> float:
     """Bytes that autograd keeps for the backward pass, per token of a micro-batch, in all layers.
 
