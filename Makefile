@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Jupyter asks root to insist; in a container everybody is root.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: lab test book lint clean
 
 lab: $(READY)
-	$(BIN)/jupyter lab notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab $(AS_ROOT) notebooks/00_start_here.ipynb
 
 test: $(READY) lint
 	$(BIN)/python -m pytest
