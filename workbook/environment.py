@@ -52,7 +52,16 @@ class Profile:
 
 
 PROFILES = {
-    "smoke": Profile("smoke", chain_steps=4, chain_prompts=8, eval_prompts=32, llm_steps=1, llm_eval_prompts=4),
+    "smoke": Profile(
+        "smoke",
+        chain_steps=4,
+        chain_prompts=8,
+        eval_prompts=32,
+        llm_steps=1,
+        llm_group_size=4,
+        llm_max_new_tokens=2,
+        llm_eval_prompts=2,
+    ),
     "teach": Profile("teach"),
     "full": Profile(
         "full",

@@ -119,8 +119,10 @@ class Run:
             _launch(self)
         return self.wait() if wait else self
 
-    def policy(self):
+    def policy(self, base=None):
         """The trained policy, loaded from final/; a trained adapter on the base it was trained on.
+
+        base: that base, if it is loaded already (without adapters of its own); the adapter is put into it.
 
         Raises:
             ValueError: if the run has not finished.
@@ -136,7 +138,7 @@ class Run:
             return load_policy(str(final))
         from peft import PeftModel
 
-        base = load_policy(self.config.policy, quantization=self.config.quantization)
+        base = base or load_policy(self.config.policy, quantization=self.config.quantization)
         model = PeftModel.from_pretrained(base.model, str(final)).eval()
         return Policy(model, base.tokenizer, base.provenance | {"adapter": str(final)})
 

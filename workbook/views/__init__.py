@@ -1,23 +1,28 @@
 """Charts and widgets: pure charts f(DataFrame) -> alt.Chart, and thin shells that make them live. Nothing trains."""
 
-from workbook.views.charts import learning_curve, memory_forecast_chart, reward_before_after
-from workbook.views.gradients import compute_gradients_meet, explore_gradients_meet, gradients_meet_chart
-from workbook.views.live import LiveChart, refresh, show
-from workbook.views.panel import TrainingPanel
-from workbook.views.renderer import enable_charts
-from workbook.views.tokens import token_strip
+from __future__ import annotations
 
-__all__ = [
-    "LiveChart",
-    "TrainingPanel",
-    "compute_gradients_meet",
-    "enable_charts",
-    "explore_gradients_meet",
-    "gradients_meet_chart",
-    "learning_curve",
-    "memory_forecast_chart",
-    "refresh",
-    "reward_before_after",
-    "show",
-    "token_strip",
-]
+from importlib import import_module
+
+_HOMES = {
+    "LiveChart": "live",
+    "TrainingPanel": "panel",
+    "compute_gradients_meet": "gradients",
+    "enable_charts": "renderer",
+    "explore_gradients_meet": "gradients",
+    "gradients_meet_chart": "gradients",
+    "learning_curve": "charts",
+    "memory_forecast_chart": "charts",
+    "refresh": "live",
+    "reward_before_after": "charts",
+    "show": "live",
+    "token_strip": "tokens",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str):
+    """Import on first use: a chapter's first cell should not wait for its last chart."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
