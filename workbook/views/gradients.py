@@ -89,7 +89,13 @@ def explore_gradients_meet():
     from workbook.views.live import LiveChart, show
 
     slider = ipywidgets.FloatSlider(
-        value=-1, min=-1, max=1, step=0.05, description="advantage of B", style={"description_width": "initial"}
+        value=-1,
+        min=-1,
+        max=1,
+        step=0.05,
+        description="advantage of B",
+        style={"description_width": "initial"},
+        layout={"width": "560px"},
     )
     live = LiveChart(gradients_meet_chart(compute_gradients_meet()))
     slider.observe(

@@ -34,7 +34,7 @@ class TrainingPanel:
         controls = ipywidgets.HBox([self.button, self.progress])
         self.box = ipywidgets.VBox([controls, self.line, self.chart])
         self._handle, self._hint = None, ""
-        self._started = time.monotonic()
+        self._first = None  # time and step when it was first seen past its first step
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def display(self) -> None:
@@ -66,7 +66,9 @@ class TrainingPanel:
         return status
 
     def stop(self) -> None:
-        """Ask the run to stop after the step in hand."""
+        """Ask the run to stop after the step in hand; nothing once it has ended (a busy kernel delays clicks)."""
+        if self.run.status()["state"] in ENDED:
+            return
         self.button.disabled = True
         self.line.value = "Stopping after the step in hand ..."
         self.run.stop()
@@ -95,7 +97,10 @@ class TrainingPanel:
 
     def _sentence(self, status: dict) -> str:
         line = f"{status['state']}: step {status['step']} of {status['total']}"
-        elapsed = time.monotonic() - self._started
         if status["state"] == "running" and 0 < status["step"] < status["total"]:
-            line += f", about {elapsed / status['step'] * (status['total'] - status['step']):.0f} s left"
+            now, step = time.monotonic(), status["step"]
+            self._first = self._first or (now, step)
+            if step > self._first[1]:
+                pace = (now - self._first[0]) / (step - self._first[1])
+                line += f", about {pace * (status['total'] - step):.0f} s left"
         return f"{line}. {status['message']}{'' if status['state'] in ENDED else self._hint}"

@@ -1,0 +1,160 @@
+"""What chapters 00 and 04 lean on: checks that name the mistake, charts of credit, controls, kept results."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+from workbook import results
+from workbook.exercises import check_rloo, check_shared_push
+from workbook.theory.advantages import group_advantages
+from workbook.training.config import CancellationConfig
+from workbook.training.run_config import RunConfig
+from workbook.views.credit import credit_against_movement, movement_by_class
+from workbook.views.renderer import png
+from workbook.views.trainer_controls import BATCHINGS, ESTIMATORS, TrainerControls, as_code, settings
+
+BESIDE = pd.DataFrame({"step": [1, 2], "reward": [0.4, 0.5], "run": "base"})
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(None, "Not answered"), (0, "Right"), (0.5, "alone"), (1.0, "adds sizes"), (7, "advantage times")],
+)
+def test_shared_push_says_what_went_wrong(capsys, answer, said):
+    check_shared_push(answer)
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda r, g: None, "Not answered"),
+        (lambda r, g: group_advantages(r, g, "rloo"), "Right"),
+        (lambda r, g: group_advantages(r, g, "dr_grpo"), "leave it out"),
+        (lambda r, g: group_advantages(r, g, "grpo"), "standard deviation"),
+        (lambda r, g: r[:3], "shape (3,)"),
+        (lambda r, g: torch.zeros(12), "rollout 0 should have 1.000, but yours has 0.000"),
+        (lambda r, g: r / 0 + g.nothing, "AttributeError"),
+    ],
+)
+def test_rloo_says_what_went_wrong(capsys, function, said):
+    check_rloo(function)
+    assert said in capsys.readouterr().out
+
+
+def test_charts_of_credit_draw_and_average():
+    table = pd.DataFrame(
+        {"category": ["result"] * 3 + ["style"], "credit": [0.2, 0.2, -0.4, -0.0], "dlogp": [1.0, 3.0, -2.0, 0.5]}
+    )
+    spec = credit_against_movement(table).to_dict()
+    (rows,) = [rows for rows in spec["datasets"].values() if "mean" in rows[0]]
+    assert {(row["category"], row["credit"]): row["mean"] for row in rows} == {
+        ("result", -0.4): -2.0,
+        ("result", 0.2): 2.0,
+        ("style", 0.0): 0.5,
+    }
+    summary = pd.DataFrame([{"kind": "style", "mean": 0.5, "low": 0.4, "high": 0.6}])
+    for chart in (spec, movement_by_class(summary).to_dict()):
+        assert png(chart).startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="credit_against_movement needs the column"):
+        credit_against_movement(table.drop(columns="credit"))
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_settings_are_accepted_by_a_run(batching, estimator):
+    overrides = settings(mini_batches=4, batching=batching, advantage_estimator=estimator)
+    config = RunConfig.load("data/configs/chain.yaml").override(overrides)
+    CancellationConfig("unused", use_cpu=True, bf16=False, **config.trainer)
+    assert overrides["per_device_train_batch_size"] * overrides["steps_per_generation"] == 256
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [({"batching": "reward_balanced"}, "mini_batches of 2 or more"), ({"group_size": 7}, "groups of 7")],
+)
+def test_settings_without_an_effect_are_refused(choice, said):
+    with pytest.raises(ValueError, match=said):
+        settings(**choice)
+
+
+class Idle:
+    """A run that has not begun, until it is stopped."""
+
+    def __init__(self):
+        self.state = "starting"
+
+    @property
+    def running(self):
+        return self.state == "starting"
+
+    def status(self):
+        return {"state": self.state, "step": 0, "total": 60, "message": ""}
+
+    def metrics(self):
+        return pd.DataFrame({"step": pd.Series(dtype=int), "reward": pd.Series(dtype=float)})
+
+    def stop(self):
+        self.state = "stopped"
+
+
+def test_controls_show_the_code_and_start_what_they_show():
+    started = []
+
+    def start(**overrides):
+        started.append(overrides)
+        return Idle()
+
+    controls = TrainerControls(start, "chain.yaml", BESIDE, steps=10)
+    controls.fields["learning_rate"].value = 5e-4
+    controls.fields["loss_type"].value = "grpo"
+    assert "max_steps=10" in controls.code.value
+    controls.button.click()
+    assert started == [settings(learning_rate=5e-4, steps=10, loss_type="grpo")]
+    assert as_code("chain.yaml", started[0]).replace("'", "&#x27;") in controls.code.value
+    assert controls.place.children == (controls.panel.box,)
+    first = controls.panel
+    controls.button.click()
+    assert not first.run.running
+    controls.panel.stop()
+
+
+def test_controls_say_why_a_choice_is_impossible():
+    controls = TrainerControls(None, "chain.yaml", BESIDE)
+    controls.fields["batching"].value = "sign_partitioned"
+    assert controls.button.disabled
+    assert "mini_batches" in controls.code.value
+    controls.fields["mini_batches"].value = 4
+    assert not controls.button.disabled
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    run = tmp_path / "sweep" / "seed=3"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("name: x\n")
+    (run / "manifest.json").write_text(json.dumps({"seed": 3}))
+    (run / "log.txt").write_text("noise")
+    return run
+
+
+def test_results_keep_the_records_alone(sweep, tmp_path):
+    with pytest.raises(ValueError, match="has not finished"):
+        results.keep(sweep.parent, tmp_path / "kept")
+    pd.DataFrame({"step": [1], "reward": [0.5]}).to_parquet(sweep / "metrics.parquet")
+    (kept,) = results.keep(sweep.parent, tmp_path / "kept")
+    assert sorted(path.name for path in kept.iterdir()) == ["config.yaml", "manifest.json", "metrics.parquet"]
+    loaded = results.load_results(tmp_path / "kept")
+    assert loaded[["step", "reward", "run", "seed"]].to_numpy().tolist() == [[1, 0.5, "seed=3", 3]]
+    with pytest.raises(ValueError, match="holds no run folders"):
+        results.keep(tmp_path / "nothing", tmp_path / "kept")
+    with pytest.raises(ValueError, match="holds no results"):
+        results.load_results(tmp_path / "nothing")
+
+
+def test_seconds_to_is_nan_where_the_aim_is_never_reached():
+    metrics = pd.DataFrame({"time": [1.0, 2.0], "step_time": [1.0, 1.0], "reward": [0.1, 0.2]})
+    assert pd.isna(results.seconds_to(metrics, 0.9, window=1))
+    assert results.seconds_to(metrics, 0.2, window=1) == 2
