@@ -165,5 +165,6 @@ class TrainerControls:
             text, possible = as_code(self.config, self.overrides()), True
         except ValueError as error:
             text, possible = str(error), False
-        self.code.value = f"<pre style='white-space: pre-wrap; width: 700px'>{html.escape(text)}</pre>"
+        wrapped = "white-space: pre-wrap; word-break: normal; width: 700px"
+        self.code.value = f'<pre style="{wrapped}">{html.escape(text)}</pre>'
         self.button.disabled = not possible
