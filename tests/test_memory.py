@@ -8,7 +8,16 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 from trl.trainer.utils import add_fused_lm_head
 
 from workbook.policies import BUNDLED, load_policy
-from workbook.training.memory import MIB, at_peak, kept_per_token, memory_forecast, parameter_counts, peak_mib
+from workbook.training import RunConfig
+from workbook.training.memory import (
+    MIB,
+    at_peak,
+    forecast_run,
+    kept_per_token,
+    memory_forecast,
+    parameter_counts,
+    peak_mib,
+)
 
 # SmolLM2-135M's widths with 3 of its 30 layers and a small vocabulary
 SMOLLM2 = {
@@ -155,3 +164,12 @@ def test_the_bundled_policys_config_is_read_from_its_folder():
     assert table.set_index("part").mib["weights"] * MIB == sum(
         p.numel() * 4 for p in AutoModelForCausalLM.from_pretrained(BUNDLED).parameters()
     )
+
+
+def test_a_run_is_forecast_from_its_config_alone(monkeypatch):
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)  # no weights are read
+    config = RunConfig(trainer={"per_device_train_batch_size": 4, "steps_per_generation": 2}, num_prompts=16)
+    peaks = {lora: peak_mib(forecast_run(config.override({"lora": lora}))) for lora in (None, 4)}
+    assert peaks[4] < peaks[None]
+    longer = config.override({"task_options": {"operands": 9}, "max_completion_length": 512})
+    assert peak_mib(forecast_run(longer)) > 1.5 * peaks[None]

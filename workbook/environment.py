@@ -39,9 +39,9 @@ class Profile:
     chain_prompts: int = 32
     chain_seeds: int = 1
     eval_prompts: int = 128
-    llm_steps: int = 12
-    llm_prompts: int = 2
-    llm_group_size: int = 8
+    llm_steps: int = 10
+    llm_prompts: int = 4
+    llm_group_size: int = 4
     llm_max_new_tokens: int = 8
     llm_eval_prompts: int = 16
 
@@ -58,7 +58,7 @@ PROFILES = {
         chain_prompts=8,
         eval_prompts=32,
         llm_steps=1,
-        llm_group_size=4,
+        llm_prompts=2,
         llm_max_new_tokens=2,
         llm_eval_prompts=2,
     ),

@@ -8,7 +8,9 @@ beside a measured peak.
 
 from __future__ import annotations
 
+import json
 import sys
+from functools import cache
 
 import pandas as pd
 import psutil
@@ -105,17 +107,13 @@ def forecast_run(config) -> pd.DataFrame:
 
     Prompts are measured on the run's own training set. Its evaluations and the prompts' scoring are not in the table.
     """
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig
 
     from workbook import policies
-    from workbook.sequences import tokenize_prompts
-    from workbook.tasks import get_task
 
     folder, _ = policies._locate(config.policy)
     device = policies._device(None, config.quantization)
     dtype, _ = policies._dtype("auto", device, frozen=bool(config.quantization or config.lora))
-    prompts = get_task(config.task, **config.task_options).dataset(config.num_prompts, config.seed)["prompt"]
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     settings = config.trainer
     microbatch = settings.get("per_device_train_batch_size", 8)
     per_generation = settings.get("steps_per_generation") or settings.get("gradient_accumulation_steps", 1)
@@ -125,7 +123,9 @@ def forecast_run(config) -> pd.DataFrame:
         lora=config.lora,
         rollouts=microbatch * per_generation,
         microbatch=microbatch,
-        prompt_length=max(map(len, tokenize_prompts(tokenizer, list(prompts)))),
+        prompt_length=_longest_prompt(
+            folder, config.task, json.dumps(config.task_options), config.num_prompts, config.seed
+        ),
         completion_length=settings.get("max_completion_length", 256),
         dtype=dtype,
         gradient_checkpointing=settings.get("gradient_checkpointing", False),
@@ -202,6 +202,18 @@ def parameter_counts(config, lora: int | None = None) -> tuple[int, int, int, in
     total = sum(p.numel() for p in model.parameters())  # a tied embedding is counted once
     adapters = sum((lora or 0) * (m.in_features + m.out_features) for m in layers)
     return linear, total - linear, adapters, max(m.weight.numel() for m in layers)
+
+
+@cache
+def _longest_prompt(folder, task: str, options: str, n: int, seed: int) -> int:
+    """Tokens of the longest prompt of a training set; remembered, since forecasts are compared by the handful."""
+    from transformers import AutoTokenizer
+
+    from workbook.sequences import tokenize_prompts
+    from workbook.tasks import get_task
+
+    prompts = get_task(task, **json.loads(options)).dataset(n, seed)["prompt"]
+    return max(map(len, tokenize_prompts(AutoTokenizer.from_pretrained(folder, local_files_only=True), list(prompts))))
 
 
 def _widths(text) -> tuple[int, int]:
