@@ -94,7 +94,7 @@ def test_chapter_is_clean(path):
 
 
 def test_machine_paths_are_recognized():
-    for text in ("in /home/someone/x", '"/tmp/run', "File /work/main", "/root/.cache", "lib/site-packages/torch"):
+    for text in ("in /home/someone/x", '"/tmp/run', "File /opt/project", "/root/.cache", "lib/site-packages/torch"):
         assert MACHINE_PATHS.findall(text), text
     for text in ("rewards/mean", "https://example.org/home/page", "./notebooks/runs", "and/or"):
         assert not MACHINE_PATHS.findall(text), text
