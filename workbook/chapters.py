@@ -69,6 +69,7 @@ def execute(path: Path, profile: str):
         resources={"metadata": {"path": str(path.parent)}},
         store_widget_state=False,
         record_timing=False,
+        shutdown_kernel="immediate",  # a kernel that holds torch takes seconds to tidy up, and nothing of it is needed
         on_cell_start=lambda cell, cell_index: started.append(cell_index),
     )
     try:
