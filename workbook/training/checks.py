@@ -72,7 +72,7 @@ def _batching(args, world_size: int) -> Iterator[Problem]:
         yield Problem(
             "error",
             f"batching={args.batching!r} can't have an effect with steps_per_generation={spg} and gradient_accumulation_steps="
-            f"{accum}, since each generation batch is one optimizer step; set steps_per_generation to a multiple of {accum} above {accum}.",
+            f"{accum}, since each generation batch is one optimizer step; set steps_per_generation to {2 * accum} or a higher multiple of {accum}.",
         )
     elif spg % accum:
         yield Problem(
