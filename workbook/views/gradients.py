@@ -11,6 +11,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from workbook.views.explorer import Explorer, slider
 from workbook.views.style import diverging, finish
 
 SHARED, ONLY_A, ONLY_B = "“so”, in A and in B", "“7”, in A only", "“4”, in B only"
@@ -49,9 +50,9 @@ def compute_gradients_meet(advantage_a: float = 1.0, advantage_b: float = -1.0, 
     )
 
 
-def gradients_meet_chart(pushes: pd.DataFrame) -> alt.LayerChart:
+def gradients_meet_chart(table: pd.DataFrame) -> alt.LayerChart:
     """One bar per token and source: pushes that meet on the shared token, and those that do not."""
-    base = alt.Chart(pushes).encode(
+    base = alt.Chart(table).encode(
         y=alt.Y("token:N", sort=[SHARED, ONLY_A, ONLY_B], title=None).axis(labelFontSize=13, labelLimit=200),
         yOffset=alt.YOffset("source:N", sort=SOURCES),
     )
@@ -82,23 +83,18 @@ def gradients_meet_chart(pushes: pd.DataFrame) -> alt.LayerChart:
     )
 
 
-def explore_gradients_meet():
-    """Slide the advantage of rollout B: at −1 the shared token stands still and the answers part; displays itself."""
-    import ipywidgets
+def explore_gradients_meet() -> Explorer:
+    """Slide the advantage of rollout B: at −1 the shared token stands still and the answers part."""
+    controls = {
+        "advantage_a": slider(1.0, -1.0, 1.0, 0.05, "advantage of A"),
+        "advantage_b": slider(-1.0, -1.0, 1.0, 0.05, "advantage of B"),
+        "p_shared": slider(0.5, 0.05, 0.95, 0.05, "probability of “so”"),
+    }
+    return Explorer(compute_gradients_meet, gradients_meet_chart, controls, say_gradients_meet)
 
-    from workbook.views.live import LiveChart, show
 
-    slider = ipywidgets.FloatSlider(
-        value=-1,
-        min=-1,
-        max=1,
-        step=0.05,
-        description="advantage of B",
-        style={"description_width": "initial"},
-        layout={"width": "560px"},
-    )
-    live = LiveChart(gradients_meet_chart(compute_gradients_meet()))
-    slider.observe(
-        lambda change: live.update(gradients_meet_chart(compute_gradients_meet(advantage_b=change["new"]))), "value"
-    )
-    show(ipywidgets.VBox([slider, live]), live)
+def say_gradients_meet(table: pd.DataFrame) -> str:
+    """What is left on the shared token and on each rollout's own."""
+    net = table[table["source"] == "net"].set_index("token")["push"] + 0.0
+    still = "stands still" if abs(net[SHARED]) < 1e-9 else f"moves by {net[SHARED]:+.2f}"
+    return f"The shared token {still}; “7” moves by {net[ONLY_A]:+.2f}, “4” by {net[ONLY_B]:+.2f}."
