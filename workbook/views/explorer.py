@@ -59,7 +59,7 @@ class Explorer:
                 control.continuous_update = self.quick
             control.observe(self._moved, "value")
         grid = ipywidgets.Box([*controls.values(), self.reset_button], layout={"flex_flow": "row wrap"})
-        self.box = ipywidgets.VBox([grid, self.sentence, self.chart, self.snippet])
+        self.box = ipywidgets.VBox([grid, self.sentence, self.chart, self.snippet]).add_class("workbook-explorer")
         self._tell()
 
     @property

@@ -23,16 +23,18 @@ from workbook.views.renderer import picture, vegalite_version
 ESM = """
 async function render({ model, el }) {
   let view = null, finalize = null, queue = Promise.resolve();
-  const push = () => { if (!view) return;
+  const push = async () => { if (!view) return;
+    const version = model.get('version');
     for (const [name, rows] of Object.entries(model.get('data') || {})) view.data(name, structuredClone(rows));
-    view.runAsync(); };
+    await view.runAsync();
+    el.dataset.drawn = version; };
   const embed = async () => { if (finalize) finalize(); view = null;
     const spec = { autosize: { type: 'pad', resize: true }, ...model.get('spec'), datasets: model.get('data') };
     const result = await vegaEmbed(el, structuredClone(spec), { renderer: 'svg', actions: false });
-    view = result.view; finalize = result.finalize; push(); };
+    view = result.view; finalize = result.finalize; await push(); };
   const again = () => (queue = queue.then(embed));
-  model.on('change:spec', again); model.on('change:data', push); await again();
-  return () => { model.off('change:spec', again); model.off('change:data', push); if (finalize) finalize(); };
+  model.on('change:spec', again); model.on('change:version', push); await again();
+  return () => { model.off('change:spec', again); model.off('change:version', push); if (finalize) finalize(); };
 }
 export default { render };
 """
@@ -89,12 +91,14 @@ def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:
 class LiveChart(anywidget.AnyWidget):
     """A widget made from an Altair chart; `update(chart)` redraws it in place; a PNG where no kernel runs.
 
-    Safe to update from a thread, since only traits are set.
+    Safe to update from a thread, since only traits are set. The page's element says in `data-drawn` which version of
+    the data it shows.
     """
 
     _esm = vl_convert.javascript_bundle(ESM, vl_version=vegalite_version())
     spec = traitlets.Dict().tag(sync=True)
     data = traitlets.Dict().tag(sync=True)
+    version = traitlets.Int().tag(sync=True)
 
     def __init__(self, chart, **kwargs):
         spec, data = split(chart)
@@ -110,7 +114,7 @@ class LiveChart(anywidget.AnyWidget):
 
     def push(self, **tables: pd.DataFrame) -> None:
         """Show these tables instead, those not named staying as they are; of charts made with `over`."""
-        self.data = self.data | {name: rows(table) for name, table in tables.items()}
+        self._replace(self.data | {name: rows(table) for name, table in tables.items()})
 
     def update(self, chart) -> None:
         """Show `chart` instead: pushes its rows, and embeds anew only where more than the rows changed."""
@@ -118,7 +122,12 @@ class LiveChart(anywidget.AnyWidget):
         with self.hold_sync():
             if spec != self.spec:
                 self.spec = spec
+            self._replace(data)
+
+    def _replace(self, data: dict) -> None:
+        with self.hold_sync():  # one message
             self.data = data
+            self.version += 1
 
     def picture(self) -> tuple[dict, dict]:
         """The static half of this widget's mime bundle and its metadata, as it looks now."""

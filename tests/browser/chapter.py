@@ -1,0 +1,185 @@
+"""Chapter: a notebook open in JupyterLab, with hands (mouse, keyboard) and eyes (marks of a chart, screenshots)."""
+
+import ast
+import json
+import re
+from contextlib import contextmanager
+from pathlib import Path
+
+SETTINGS = {
+    "notebook-extension/tracker": {"windowingMode": "none"},  # every cell is in the page
+    "apputils-extension/notification": {"fetchNews": "false", "doNotDisturbMode": True},
+}
+# the idle marker alone races with the kernel's start: ask the application itself
+READY = """async () => { const w = window.jupyterapp?.shell?.currentWidget; if (!w?.context) return false;
+  await w.context.ready; await w.sessionContext.ready; const k = w.sessionContext.session?.kernel; if (!k) return false;
+  await k.info; return k.status === 'idle' }"""
+PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
+FAILED = ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']:has(.ansi-red-fg)"
+DONE = f"""() => {{ const prompts = [...document.querySelectorAll('{PANEL} .jp-CodeCell .jp-InputArea-prompt')];
+  if (document.querySelector("{PANEL} {FAILED}")) return true;
+  return prompts.length > 0 && prompts.every(e => /^\\[\\d+\\]:$/.test(e.innerText.trim())) }}"""
+ASK = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+  const future = kernel.requestExecute({code: '', silent: true, store_history: false, user_expressions: {value: code}});
+  return (await future.done).content.user_expressions.value }"""
+EXECUTE = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+  return (await kernel.requestExecute({code, silent: true, store_history: false}).done).content }"""
+WATCH_REMOVALS = """selector => { window.removedDrawings = 0; const seen = n => n.nodeType === 1 &&
+    (n.matches('svg, .vega-embed') || n.querySelector('svg.marks'));
+  window.removals?.disconnect();
+  window.removals = new MutationObserver(list => { for (const m of list) for (const n of m.removedNodes)
+    if (seen(n)) window.removedDrawings += 1; });
+  window.removals.observe(document.querySelector(selector), { childList: true, subtree: true }) }"""
+
+
+class Chapter:
+    """A chapter in a page; `errors` holds what the browser's console complained of."""
+
+    def __init__(self, page, address: str, name: str, screenshots: Path):
+        self.page, self.address, self.name, self.screenshots = page, address, name, screenshots
+        self.errors: list[str] = []
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.panel = page.locator(PANEL)
+
+    # --- the notebook
+
+    def open(self) -> None:
+        """Load the page and wait for its kernel."""
+        self.page.goto(f"{self.address}/lab/tree/notebooks/{self.name}?reset")
+        self.wait_ready()
+
+    def reload(self) -> None:
+        """What the browser's reload does; the kernel goes on."""
+        self.page.reload()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        self.page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
+        self.page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
+        self.page.wait_for_function(READY, timeout=60_000)
+
+    def run_all(self, seconds: float = 120) -> None:
+        """Run every cell and wait for the last; AssertionError with the text of a cell that failed."""
+        self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
+        self.page.wait_for_function(DONE, timeout=1000 * seconds)
+        errors = self.panel.locator(FAILED)
+        assert errors.count() == 0, errors.first.inner_text()
+
+    def save(self) -> None:
+        self.command("docmanager:save")
+
+    def command(self, name: str) -> None:
+        """A command of JupyterLab, awaited."""
+        self.page.evaluate("async name => { await window.jupyterapp.commands.execute(name) }", name)
+
+    def close(self) -> None:
+        """Shut the kernel down and close the page."""
+        self.page.evaluate("async () => { await window.jupyterapp.shell.currentWidget?.sessionContext?.shutdown() }")
+        self.page.close()
+
+    # --- its kernel
+
+    def python(self, expression: str):
+        """The value of an expression in the chapter's kernel, through JSON."""
+        answer = self.page.evaluate(ASK, f"__import__('json').dumps({expression})")
+        assert answer["status"] == "ok", f"{expression}: {answer.get('ename')}: {answer.get('evalue')}"
+        return json.loads(ast.literal_eval(answer["data"]["text/plain"]))
+
+    def execute(self, code: str) -> None:
+        """Run statements in the chapter's kernel."""
+        answer = self.page.evaluate(EXECUTE, code)
+        assert answer["status"] == "ok", f"{code}: {answer.get('ename')}: {answer.get('evalue')}"
+
+    # --- hands
+
+    def control(self, label: str, nth: int = 0):
+        """The widget with this description (the nth of them in the page)."""
+        named = self.page.locator(".widget-label", has_text=re.compile(rf"^\s*{re.escape(label)}\s*$"))
+        return self.panel.locator(".widget-inline-hbox", has=named).nth(nth)
+
+    def drag(self, label: str, fraction: float, nth: int = 0, steps: int = 20) -> None:
+        """Drag a slider's handle by mouse to a fraction of its track, 0 left, 1 right."""
+        control = self.control(label, nth)
+        control.scroll_into_view_if_needed()
+        handle, track = control.locator(".noUi-handle").bounding_box(), control.locator(".noUi-base").bounding_box()
+        y = handle["y"] + handle["height"] / 2
+        self.page.mouse.move(handle["x"] + handle["width"] / 2, y)
+        self.page.mouse.down()
+        self.page.mouse.move(track["x"] + fraction * track["width"], y, steps=steps)
+        self.page.mouse.up()
+        self.settle()
+
+    def press(self, label: str, key: str, times: int = 1, nth: int = 0) -> None:
+        """Focus a slider's handle and press a key some times."""
+        handle = self.control(label, nth).locator(".noUi-handle")
+        handle.focus()
+        for _ in range(times):
+            handle.press(key)
+        self.settle()
+
+    def choose(self, label: str, option: str, nth: int = 0) -> None:
+        """Choose from a menu."""
+        self.control(label, nth).locator("select").select_option(label=option)
+        self.settle()
+
+    def click(self, text: str, nth: int = 0) -> None:
+        """Click the nth button with this text."""
+        self.button(text, nth).click()
+        self.settle()
+
+    def button(self, text: str, nth: int = 0):
+        return self.panel.locator(f"button.jupyter-button:has-text('{text}')").nth(nth)
+
+    def settle(self) -> None:
+        """Wait until the kernel has answered everything and every live chart shows its newest version."""
+        self.python("0")  # messages are handled in order
+        self.page.wait_for_timeout(150)
+
+    # --- eyes
+
+    def charts(self):
+        """Every drawn chart, in the page's order: renderings of outputs and of widgets alike."""
+        return self.panel.locator("svg.marks")
+
+    def chart(self, title: str):
+        """The chart that has this text in it, its title say."""
+        return self.panel.locator("svg.marks", has=self.page.locator(f"text={title}")).first
+
+    def marks(self, chart, kind: str = "") -> list[dict]:
+        """What a chart's marks say of themselves: {axis or field title: text}; kind: bar, point, rect mark ..."""
+        labels = chart.locator("[role='graphics-symbol'][aria-label]").evaluate_all(
+            "nodes => nodes.map(n => [n.getAttribute('aria-roledescription') || '', n.getAttribute('aria-label')])"
+        )
+        return [
+            dict(part.rsplit(": ", 1) for part in text.split("; ") if ": " in part)
+            for role, text in labels
+            if kind in role
+        ]
+
+    @staticmethod
+    def number(text: str) -> float:
+        """A number as Vega writes it, with a minus sign of its own."""
+        return float(text.replace("−", "-").replace(",", ""))
+
+    @contextmanager
+    def no_flicker(self):
+        """Fail if a drawing is taken out of the page meanwhile."""
+        self.page.evaluate(WATCH_REMOVALS, PANEL)
+        yield
+        assert self.page.evaluate("window.removedDrawings") == 0, "a chart was removed and drawn anew"
+
+    def shot(self, name: str, element=None) -> Path:
+        """A screenshot of an element, or of the window, in build/screenshots/."""
+        self.screenshots.mkdir(parents=True, exist_ok=True)
+        path = self.screenshots / f"{name}.png"
+        (element or self.page).screenshot(path=path)
+        return path
+
+
+def write_settings(folder: Path) -> None:
+    """JupyterLab's settings for tests, below `folder`."""
+    for plugin, value in SETTINGS.items():
+        path = folder / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(value))

@@ -1,0 +1,137 @@
+"""A real JupyterLab in a real browser: `open_chapter("01")` opens a chapter, whose widgets a test drives by hand.
+
+Needs chromium (or Chrome). Where there is none these tests are skipped with a line that says how to get it; with
+WORKBOOK_BROWSER_TESTS=required, as CI sets, they fail instead. Screenshots lie in build/screenshots/.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from chapter import Chapter, write_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREENSHOTS = ROOT / "build" / "screenshots"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+MISSING = "no chromium or Chrome: `apt-get install chromium` (Debian), or set WORKBOOK_BROWSER to one"
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Remember a failure, for its screenshot."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+def pytest_collection_modifyitems(items):
+    """These tests come last: what they find is easier to mend when everything below them is sound."""
+    items.sort(key=lambda item: Path(__file__).parent in item.path.parents)
+
+
+@pytest.fixture(scope="package")
+def browser():
+    """Chromium, headless."""
+    where = os.environ.get("WORKBOOK_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+    if where is None:
+        if os.environ.get("WORKBOOK_BROWSER_TESTS") == "required":
+            pytest.fail(MISSING)
+        pytest.skip(MISSING)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=where, args=QUIET)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def lab(tmp_path_factory):
+    """The address of a JupyterLab over a copy of the chapters: settings of its own, offline, the smoke profile."""
+    home = tmp_path_factory.mktemp("lab")
+    root = home / "book"
+    shutil.copytree(ROOT / "notebooks", root / "notebooks", ignore=shutil.ignore_patterns("runs", ".*"))
+    (root / "data").symlink_to(ROOT / "data")
+    write_settings(home / "settings")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    places = {name: str(home / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
+    offline = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
+    here = {"IPYTHONDIR": str(home / "ipython"), "WORKBOOK_RUNS": str(home / "runs"), "WORKBOOK_PROFILE": "smoke"}
+    options = [
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        "--IdentityProvider.token=",
+        "--ServerApp.disable_check_xsrf=True",
+        f"--ServerApp.root_dir={root}",
+        "--LabApp.expose_app_in_browser=True",
+        f"--LabApp.workspaces_dir={home / 'workspaces'}",
+        f"--LabApp.user_settings_dir={home / 'settings'}",
+    ]
+    with open(home / "log.txt", "w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *options],
+            env=os.environ | places | offline | here,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(f"{address}/api", home / "log.txt")
+        yield address
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def wait_for(address: str, log: Path, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            urllib.request.urlopen(address, timeout=1)
+            return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"JupyterLab did not answer within {seconds:.0f} s:\n{log.read_text()[-2000:]}")
+
+
+@pytest.fixture
+def open_chapter(browser, lab, request):
+    """A function: the first digits of a chapter's name -> the chapter in a page of its own, not yet run."""
+    chapters = []
+
+    def open_(number: str, width: int = 1280, height: int = 1000) -> Chapter:
+        name = next(path.name for path in sorted((ROOT / "notebooks").glob(f"{number}*.ipynb")))
+        page = browser.new_page(viewport={"width": width, "height": height})
+        chapters.append(Chapter(page, lab, name, SCREENSHOTS))
+        chapters[-1].open()
+        return chapters[-1]
+
+    yield open_
+    for chapter in chapters:
+        if request.node.stash.get(FAILED, False):
+            chapter.shot(f"failed-{request.node.name}")
+        chapter.close()
