@@ -1,0 +1,109 @@
+"""Drift: how far an update that no reward asked for moves a softmax, the odds of equal solutions, or a metric's curve.
+
+All of it is measured between two policies, or along a curve; what causes it is the business of `weights`.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+ORDERS = ("exact", "quadratic")
+
+
+def kl_drift(
+    logits: Float[Tensor, "*batch V"], step: Float[Tensor, "*batch V"], order: str = "exact"
+) -> Float[Tensor, "*batch"]:
+    """KL divergence of the moved softmax from the old one, at each position.
+
+    With p = softmax(z), p' = softmax(z + s), the step s = lr g, and the Fisher matrix F = diag(p) - p p':
+
+    - order "exact": KL(p' || p) = sum_v p'_v (log p'_v - log p_v)
+    - order "quadratic": 1/2 s'F s = 1/2 Var_p(s), which the exact one equals up to O(|s|^3)
+
+    Shapes: logits (..., V) = z (log-probabilities will do), step (..., V), which may broadcast; result (...). Unit:
+    nats, in float32 good to about 1e-7. Between two known policies the step is the difference of their
+    log-probabilities. Both orders are >= 0, and 0 only where s is one constant wherever p > 0. Source: arXiv
+    2604.13088, proposition 3.1 (D4 in the claims).
+
+    Raises ValueError for an unknown order, and for steps of another V than the logits.
+
+    >>> kl_drift(torch.zeros(2), torch.tensor([1.0, -1.0]), "quadratic").item()
+    0.5
+    >>> round(kl_drift(torch.zeros(2), torch.tensor([0.1, -0.1])).item(), 5)
+    0.00498
+    """
+    if order not in ORDERS:
+        raise ValueError(f"order {order!r} is unknown; valid are {', '.join(ORDERS)}.")
+    if logits.ndim == 0 or step.shape[-1:] != logits.shape[-1:]:
+        raise ValueError(
+            f"step has shape {tuple(step.shape)}; its last axis must be that of logits, {tuple(logits.shape)}."
+        )
+    logits, step = logits.detach(), step.detach()
+    logp = torch.log_softmax(logits, -1)
+    possible = logp > -torch.inf
+    if order == "quadratic":
+        p = logp.exp()
+        step = torch.where(possible, step, 0.0)
+        return 0.5 * (p * (step - (p * step).sum(-1, keepdim=True)).square()).sum(-1)
+    moved = torch.log_softmax(logits + step, -1)
+    gain = torch.where(possible, moved - logp, 0.0)
+    return (moved.exp() * gain).sum(-1).clamp(min=0.0)  # rounding may leave -1e-9
+
+
+def log_odds_drift(before: Float[Tensor, "*batch K"], after: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch K K"]:
+    """Change of the log-odds of each pair of solutions: entry (a, b) is the change of log pi(y_a)/pi(y_b).
+
+    drift_ab = (log pi'(y_a) - log pi'(y_b)) - (log pi(y_a) - log pi(y_b)), antisymmetric, in nats.
+
+    Shapes: before and after (..., K), the log-probabilities of K whole solutions (the sum over a solution's tokens),
+    normalized or not: a constant common to all drops out. Result (..., K, K). Source: arXiv 2604.13088, corollary 3.2
+    (D5 in the claims), which says lr c(x) (kappa_a - kappa_b); that holds for some update operators only.
+
+    Raises ValueError for shapes that disagree, and for a solution that is impossible (-inf) before or after.
+
+    >>> log_odds_drift(torch.zeros(2), torch.tensor([0.5, 0.25])).tolist()
+    [[0.0, 0.25], [-0.25, 0.0]]
+    """
+    if before.shape != after.shape or before.ndim == 0:
+        raise ValueError(
+            f"before is {tuple(before.shape)} and after {tuple(after.shape)}; they must have the same shape (..., K)."
+        )
+    for name, logps in {"before": before, "after": after}.items():
+        if not logps.isfinite().all():
+            raise ValueError(f"{name} holds a log-probability that is not finite; every solution must be possible.")
+    moved = (after - before).detach()
+    return moved.unsqueeze(-1) - moved.unsqueeze(-2)
+
+
+def solution_entropy(logps: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
+    """Entropy over equivalent solutions, given that one of them is produced: of two, the binary entropy of D5.
+
+    H = -sum_k q_k log q_k with q = pi(y_k) / sum_j pi(y_j), in nats, between 0 and log K.
+
+    Shapes: logps (..., K) log-probabilities of the solutions, normalized or not; result (...). An impossible solution
+    (-inf) counts 0. Source: arXiv 2604.13088, corollary 3.2. Raises ValueError where there are no solutions.
+
+    >>> round(solution_entropy(torch.tensor([0.25, 0.25]).log()).item(), 4)
+    0.6931
+    """
+    if logps.ndim == 0 or logps.shape[-1] == 0:
+        raise ValueError(f"logps has shape {tuple(logps.shape)}; it must be (..., K) with at least one solution.")
+    logq = torch.log_softmax(logps.detach(), -1)
+    return -(logq.exp() * torch.where(logq > -torch.inf, logq, 0.0)).sum(-1)
+
+
+def jitter(curve: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
+    """Mean size of the second difference of a metric's curve: 0 for a straight line, large for a sawtooth.
+
+    jitter = mean over s of |m_{s+1} - 2 m_s + m_{s-1}|, in the metric's unit per squared logging interval, so that
+    only curves logged at the same interval compare. The absolute value is our reading; the paper speaks of the second
+    difference of the metric curve (arXiv 2604.13088, table 2; D8 in the claims).
+
+    Shapes: curve (..., S), evenly spaced, S >= 3; result (...). Raises ValueError for fewer points.
+
+    >>> jitter(torch.tensor([[0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 0.0, 1.0]])).tolist()
+    [0.0, 2.0]
+    """
+    if curve.ndim == 0 or curve.shape[-1] < 3:
+        raise ValueError(f"curve has shape {tuple(curve.shape)}; a second difference needs at least 3 points (..., S).")
+    return curve.detach().diff(n=2).abs().mean(-1)
