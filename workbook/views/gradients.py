@@ -8,26 +8,14 @@ times (e - p), e the one-hot vector of its token and p the probabilities, and th
 from __future__ import annotations
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
+from workbook.toys.groups import compute_push
 from workbook.views.explorer import Explorer, slider
 from workbook.views.style import diverging, finish
 
 SHARED, ONLY_A, ONLY_B = "“so”, in A and in B", "“7”, in A only", "“4”, in B only"
 SOURCES = ["from A", "from B", "net"]
-
-
-def compute_push(tokens, advantages, probabilities) -> np.ndarray:
-    """Push on each logit of one softmax, row i from rollout i: A_i (e_i - p), shape (G, V); the net push is its sum.
-
-    tokens: (G,) what each rollout drew there.  advantages: (G,).  probabilities: (V,).
-
-    >>> compute_push([0, 0], [1, -1], [0.5, 0.5]).sum(0).tolist()
-    [0.0, 0.0]
-    """
-    p = np.asarray(probabilities, dtype=float)
-    return np.asarray(advantages, dtype=float)[:, None] * (np.eye(len(p))[np.asarray(tokens)] - p)
 
 
 def compute_gradients_meet(advantage_a: float = 1.0, advantage_b: float = -1.0, p_shared: float = 0.5) -> pd.DataFrame:
