@@ -37,7 +37,7 @@ def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float =
     pair = make_pair(**settings)
     advantages = torch.tensor([advantage_a, advantage_b], dtype=torch.float64)
     moved = [_predict(pair, advantages, lr, order) for order in ("first", "exact")] + [real_step(pair, advantages, lr)]
-    said = [f"{context}: “{WORDS[token]}”" for context, token in zip(CONTEXTS, pair.tokens, strict=True)]
+    said = [f"{context} says “{WORDS[token]}”" for context, token in zip(CONTEXTS, pair.tokens, strict=True)]
     kernel = coupling_kernel(pair.hidden, pair.logits, pair.tokens).tolist()
     products = pair.residuals.prod(0)
     where = (f"“{WORDS[0]}”", f"“{WORDS[1]}”", "all other words")
@@ -46,16 +46,21 @@ def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float =
     return {
         "moves": pd.DataFrame(
             [
-                {"token": said[i], "source": source, "dlogp": float(delta[i]), "p": float(pair.probabilities[i])}
-                for source, delta in zip(SOURCES, moved, strict=True)
+                {
+                    "row": f"{CONTEXTS[i]}: {source}",
+                    "token": said[i],
+                    "source": source,
+                    "dlogp": float(delta[i]),
+                }
                 for i in (0, 1)
+                for source, delta in zip(SOURCES, moved, strict=True)
             ]
         ),
         "kernel": pd.DataFrame(
             [{"moved": CONTEXTS[i], "by": f"step on {CONTEXTS[j]}", "K": kernel[i][j]} for i in (0, 1) for j in (0, 1)]
         ),
         "vectors": pd.DataFrame(
-            [{"name": f"h_{name}", "x": x, "y": y} for name, (x, y) in zip(CONTEXTS, ends.tolist(), strict=True)]
+            [{"context": name, "x": x, "y": y} for name, (x, y) in zip(CONTEXTS, ends.tolist(), strict=True)]
         ),
         "coordinates": pd.DataFrame({"word": where, "product": [float(part) for part in parts]}),
     }
@@ -129,13 +134,13 @@ def compute_tied(
     return {
         "parts": pd.DataFrame(
             [
-                {"trained": trained, "part": part, "K": parts[part]}
+                {"trained": TRAINED[trained], "part": part, "K": parts[part]}
                 for count, trained in enumerate(TRAINED, 1)
                 for part in PARTS[:count]
             ]
         ),
         "real": pd.DataFrame(
-            [{"trained": name, "moved": float(real_step(pair, step, lr, name)[1]) / lr} for name in TRAINED]
+            [{"trained": TRAINED[name], "moved": float(real_step(pair, step, lr, name)[1]) / lr} for name in TRAINED]
         ),
     }
 
