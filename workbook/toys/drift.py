@@ -39,19 +39,20 @@ def push_on_shared(p_shared: float = 0.4, residual: float = 0.2) -> tuple[Float[
 def compute_kl_drift(
     p_shared: float = 0.4, residual: float = 0.2, lr: float = 0.3, same_sign: float = 1.0, seed: int = 0
 ) -> dict[str, pd.DataFrame]:
-    """KL drift of one step against the learning rate, exact and quadratic, and how it adds up over 40 steps.
+    """KL drift of one step against the learning rate, exact, quadratic, their difference; and its sum over 40 steps.
 
     residual: what is left of the shared token's push, as a share.  same_sign: probability that a step's residual has
     the usual sign; 1 always, 0.5 by coin toss (64 draws).
 
-    Returns rates: lr, order, kl (of one step);  chosen: the same at `lr`;  path: step, mean, low, high of the KL from
-    the first policy, and added, the sum of the steps' own KLs.
+    Returns rates: lr, order, kl (of one step);  chosen: the same at `lr`;  path: step, series, mean, low, high of
+    the KL from the first policy, and of the sum of the steps' own KLs.
     """
     if not 0.5 <= same_sign <= 1:
         raise ValueError(f"same_sign={same_sign} is out of range: it must lie between 0.5 and 1.")
     logits, push = push_on_shared(p_shared, residual)
     lrs = torch.tensor([*RATES, lr], dtype=torch.float64)
     columns = {order: kl_drift(logits, lrs[:, None] * push, order) for order in ("exact", "quadratic")}
+    columns["difference"] = (columns["exact"] - columns["quadratic"]).abs()
     rows = [
         {"lr": rate, "order": order, "kl": max(kl, 1e-16)}
         for order, values in columns.items()
@@ -73,7 +74,11 @@ def _kl_path(logits: Tensor, residual: float, lr: float, same_sign: float, seed:
         move = lr * residual * signs[step] * (shared - now.softmax(-1))
         added = added + kl_drift(now, move)
         now = now + move
-        rows.append({"step": step + 1, **interval(kl_drift(logits, now - logits)), "added": added.mean().item()})
+        for series, kl in {
+            "from the first policy": kl_drift(logits, now - logits),
+            "the steps' own, added": added,
+        }.items():
+            rows.append({"step": step + 1, "series": series, **interval(kl.clamp(min=1e-16))})
     return pd.DataFrame(rows)
 
 
@@ -162,7 +167,7 @@ def compute_solutions(
 
 
 def solution_measures(path: Float[Tensor, "steps1 seeds V"]) -> dict[str, Float[Tensor, "steps1 seeds"]]:
-    """Entropy over the right answers, change of the first two's log-odds from the start on, chance of a right answer."""
+    """Entropy over the right answers, how far the first two's log-odds moved, and the chance of a right answer."""
     right = path[..., :3]
     return {
         "entropy": solution_entropy(right),
