@@ -13,13 +13,18 @@ import time
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
 from chapter import Chapter, write_settings
+from nbformat.v4 import new_code_cell, new_notebook
+
+from workbook.chapters import find_chapters
 
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MISSING = "no chromium or Chrome: `apt-get install chromium` (Debian), or set WORKBOOK_BROWSER to one"
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 QUIET = [
     "--no-sandbox",
     "--disable-gpu",
@@ -66,7 +71,7 @@ def browser():
 
 @pytest.fixture(scope="package")
 def lab(tmp_path_factory):
-    """The address of a JupyterLab over a copy of the chapters: settings of its own, offline, the smoke profile."""
+    """A JupyterLab over a copy of the chapters, offline, in the smoke profile: its address and the chapters' folder."""
     home = tmp_path_factory.mktemp("lab")
     root = home / "book"
     shutil.copytree(ROOT / "notebooks", root / "notebooks", ignore=shutil.ignore_patterns("runs", ".*"))
@@ -101,7 +106,7 @@ def lab(tmp_path_factory):
     address = f"http://127.0.0.1:{port}"
     try:
         wait_for(f"{address}/api", home / "log.txt")
-        yield address
+        yield address, root / "notebooks"
     finally:
         server.terminate()
         server.wait(20)
@@ -119,14 +124,13 @@ def wait_for(address: str, log: Path, seconds: float = 60) -> None:
 
 
 @pytest.fixture
-def open_chapter(browser, lab, request):
-    """A function: the first digits of a chapter's name -> the chapter in a page of its own, not yet run."""
+def open_notebook(browser, lab, request):
+    """A function: a notebook's file name -> it in a page of its own, not yet run."""
     chapters = []
 
-    def open_(number: str, width: int = 1280, height: int = 1000) -> Chapter:
-        name = next(path.name for path in sorted((ROOT / "notebooks").glob(f"{number}*.ipynb")))
+    def open_(name: str, width: int = 1280, height: int = 1000) -> Chapter:
         page = browser.new_page(viewport={"width": width, "height": height})
-        chapters.append(Chapter(page, lab, name, SCREENSHOTS))
+        chapters.append(Chapter(page, lab[0], name, SCREENSHOTS))
         chapters[-1].open()
         return chapters[-1]
 
@@ -135,3 +139,23 @@ def open_chapter(browser, lab, request):
         if request.node.stash.get(FAILED, False):
             chapter.shot(f"failed-{request.node.name}")
         chapter.close()
+
+
+@pytest.fixture
+def open_chapter(open_notebook):
+    """A function: the first digits of a chapter's name -> the chapter in a page of its own, not yet run."""
+    return lambda number, **size: open_notebook(find_chapters([number])[0].name, **size)
+
+
+@pytest.fixture
+def run_cells(open_notebook, lab):
+    """A function: sources of cells -> a notebook of them, run in a page of its own."""
+
+    def run(*sources: str) -> Chapter:
+        notebook = new_notebook(cells=[new_code_cell(source) for source in sources], metadata={"kernelspec": KERNEL})
+        nbformat.write(notebook, lab[1] / "scratch.ipynb")
+        chapter = open_notebook("scratch.ipynb")
+        chapter.run_all()
+        return chapter
+
+    return run

@@ -53,6 +53,27 @@ def coupling_kernel(
 
 
 @torch.no_grad()
+def coupling_factors(
+    hidden: Float[Tensor, "N D"], logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"], index: int
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """The two factors of one row of the kernel: <h_i, h_j> and <e_i - p_i, e_j - p_j> for i = index and every j.
+
+    Their product is coupling_kernel(...)[index] (arXiv 2605.08666, figure 2; H2). Shapes, units and errors as there,
+    each result (N,); IndexError for an index outside the N tokens. Extra memory: blocks of rows.
+
+    >>> hidden, logits = torch.eye(2), torch.zeros(2, 4)
+    >>> [factor.tolist() for factor in coupling_factors(hidden, logits, torch.tensor([0, 0]), 0)]
+    [[1.0, 0.0], [0.75, 0.75]]
+    """
+    dtype = _checked(hidden, logits, tokens)
+    own = _residual(torch.log_softmax(logits[index][None].to(dtype), -1), tokens[index][None])[0]
+    residuals = torch.empty(len(tokens), dtype=dtype, device=logits.device)
+    for z, token, out in _row_blocks(logits, tokens, residuals):
+        out.copy_(_residual(torch.log_softmax(z.to(dtype), -1), token) @ own)
+    return hidden.to(dtype) @ hidden[index].to(dtype), residuals
+
+
+@torch.no_grad()
 def predicted_delta_logp(
     hidden: Float[Tensor, "N D"],
     logits: Float[Tensor, "N V"],

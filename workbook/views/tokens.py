@@ -12,20 +12,27 @@ CELL_HEIGHT, CHARACTER, PADDING = 30, 7.0, 12.0  # pixels
 
 
 def token_strip(
-    table: pd.DataFrame, column: str = "advantage", group: int | None = None, longest: int = 12
+    table: pd.DataFrame,
+    column: str = "advantage",
+    group: int | None = None,
+    longest: int = 12,
+    width: float | None = None,
 ) -> alt.LayerChart:
     """Rollouts of one group under one another, one cell a token with its text, coloured by `column`.
 
     table: a token table (columns group, rollout, position, token and `column`).  group: which one, else the first.
     A number is coloured around zero, saturating at the 98th percentile of |x|, with its sign in the cell's corner;
     text (a category) takes one colour each.  Cells are as wide as the longest token at their position, at most
-    `longest` characters.
+    `longest` characters.  width: leave out the positions beyond so many pixels, and say so.
     """
     require(table, ("group", "rollout", "position", "token", column), "token_strip")
     group = table["group"].iloc[0] if group is None else group
     if group not in set(table["group"]):
         raise ValueError(f"group={group!r} is not in the table: choose one of {sorted(set(table['group']))[:8]}.")
-    cells, width = _cells(table[table["group"] == group], column, longest)
+    cells, whole = _cells(table[table["group"] == group], column, longest)
+    if cut := width is not None and whole > width:
+        cells = cells[cells["right"] <= width]
+        whole = float(cells["right"].max())
     numeric = pd.api.types.is_numeric_dtype(table[column])
     if numeric:
         m = limit(table[column])
@@ -34,7 +41,7 @@ def token_strip(
     else:
         color = alt.Color("value:N", title=column).scale(range=SERIES)
         ink = alt.value("white")
-    x = alt.X("left:Q", axis=None).scale(domain=[0, width], nice=False)
+    x = alt.X("left:Q", axis=None).scale(domain=[0, whole], nice=False)
     y = alt.Y("row:N", sort=list(dict.fromkeys(cells["row"])), title="rollout").axis(ticks=False, domain=False)
     value = alt.Tooltip("value:Q", title=column, format="+.4g") if numeric else alt.Tooltip("value:N", title=column)
     base = alt.Chart(cells).encode(y=y, tooltip=["text:N", "position:Q", "rollout:N", value])
@@ -46,12 +53,14 @@ def token_strip(
         ),
     ]
     subtitle = "one cell a token; blue and +: above zero, orange and −: below" if numeric else "one cell a token"
+    if cut:
+        subtitle += f"; the first {int(cells['position'].max()) + 1} tokens of each"
     return finish(
         alt.layer(*layers).configure_axisY(labelFont="monospace", labelColor=NEUTRAL, titlePadding=12),
         f"Group {group}: {column} of each token, rollout by rollout",
         subtitle,
         f"{cells['row'].nunique()} rollouts with up to {int(cells['position'].max()) + 1} tokens.",
-        width=int(width),
+        width=int(whole),
         height=alt.Step(CELL_HEIGHT),
     )
 

@@ -1,0 +1,152 @@
+"""TokenHeatmap's Python half, and the states behind it: encodings, formulas that add up, refusals, fallbacks."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbook.policies import load_policy
+from workbook.rollouts import sample_rollouts
+from workbook.states import output_states
+from workbook.tasks import get_task
+from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
+from workbook.views import TokenHeatmap
+from workbook.views.heatmap import explain_pinned
+
+HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\"'&", "\u202eevil", "a\nb"]
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    policy = load_policy("bundled")
+    rollouts = sample_rollouts(policy, get_task("chain"), 3, 4, seed=0)
+    return policy, rollouts, rollouts.token_table(), output_states(policy, rollouts)
+
+
+def table(**columns):
+    rows = {"group": [0, 0, 0, 1], "rollout": [0, 0, 1, 2], "position": [0, 1, 0, 0], "token": ["so", " 7", "so", "x"]}
+    return pd.DataFrame(rows | {"advantage": [1.0, 1.0, -1.0, np.nan]} | columns)
+
+
+def places(heatmap):
+    return np.frombuffer(heatmap.places, "<i4").reshape(3, -1)
+
+
+def values(heatmap, name):
+    slot = next(column["slot"] for column in heatmap.columns if column["name"] == name)
+    return np.frombuffer(heatmap.values, "<f4").reshape(-1, heatmap.shape["tokens"])[slot]
+
+
+def test_states_are_the_output_layers_inputs_and_outputs(sampled):
+    policy, _, rows, states = sampled
+    assert len(states.tokens) == len(rows)
+    head = policy.model.get_output_embeddings()
+    torch.testing.assert_close(states.hidden @ head.weight.T, states.logits, atol=1e-5, rtol=1e-5)
+    logps = states.logits.log_softmax(-1).gather(1, states.tokens[:, None])[:, 0]
+    torch.testing.assert_close(logps, torch.tensor(rows["logp"].to_numpy(), dtype=torch.float32), atol=1e-4, rtol=0)
+
+
+def test_states_do_not_depend_on_the_batch_and_leave_no_hook(sampled):
+    policy, rollouts, _, states = sampled
+    again = output_states(policy, rollouts, batch_size=1)
+    torch.testing.assert_close(again.logits, states.logits, atol=1e-4, rtol=1e-4)
+    assert not policy.model.get_output_embeddings()._forward_hooks
+
+
+def test_a_model_that_changes_its_logits_is_refused(sampled, monkeypatch):
+    policy, rollouts, _, _ = sampled
+    forward = policy.model.forward
+
+    def capped(**inputs):
+        output = forward(**inputs)
+        output.logits = 30 * torch.tanh(output.logits / 30)
+        return output
+
+    monkeypatch.setattr(policy.model, "forward", capped)
+    with pytest.raises(ValueError, match="changes the logits after its output layer"):
+        output_states(policy, rollouts)
+
+
+@pytest.mark.parametrize("index", [0, 7, 30])
+def test_factors_and_contributions_add_up(sampled, index):
+    _, _, rows, states = sampled
+    few = [x[:60].double() if x.is_floating_point() else x[:60] for x in (states.hidden, states.logits, states.tokens)]
+    hidden, residual = coupling_factors(*few, index)
+    torch.testing.assert_close(hidden * residual, coupling_kernel(*few)[index], atol=1e-10, rtol=1e-8)
+    weights = torch.tensor(rows["advantage"].to_numpy())
+    coupled = states.coupled(index, weights, lr=0.3)
+    predicted = predicted_delta_logp(states.hidden, states.logits, states.tokens, weights, lr=0.3)[index]
+    assert coupled["contribution"].sum() == pytest.approx(predicted.item(), rel=1e-3, abs=1e-5)
+
+
+def test_what_is_told_of_a_pinned_token_adds_up(sampled):
+    _, _, rows, states = sampled
+    group = rows[rows["group"] == 0].reset_index(drop=True)
+    coupled = states.coupled(5, torch.tensor(rows["advantage"].to_numpy()), lr=0.1).iloc[: len(group)]
+    told = explain_pinned(group, coupled, 5, 0.1)
+    assert f"{coupled['contribution'].sum():+.4g} nats" in told["lines"][1]
+    sizes = [abs(one["numbers"][-1]) for one in told["coupled"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == pytest.approx(coupled["contribution"].abs().max())
+
+
+def test_tokens_are_encoded_in_the_order_of_the_table():
+    heatmap = TokenHeatmap(table(category=["a", "b", "a", None]))
+    assert heatmap.shape["texts"] == ["so", "·7"]
+    assert heatmap.shape["rows"] == ["0", "1"]
+    assert places(heatmap).tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 0]]
+    assert values(heatmap, "advantage").tolist() == [1, 1, -1]
+    assert values(heatmap, "category").tolist() == [0, 1, 0]
+    heatmap.group = 1
+    assert heatmap.shape["tokens"] == 1
+    assert np.isnan([*values(heatmap, "advantage"), *values(heatmap, "category")]).all()
+
+
+def test_pinning_tells_and_unpinning_clears(sampled):
+    _, _, rows, states = sampled
+    heatmap = TokenHeatmap(rows, group=1, states=states, lr=0.1)
+    first = heatmap.rows.iloc[0]
+    heatmap.pin(first["rollout"], 2)
+    assert heatmap.pinned == 2
+    assert len(np.frombuffer(heatmap.coupling, "<f4")) == len(heatmap.rows)
+    assert len(heatmap.details["coupled"]) == 10
+    heatmap.pinned = -1
+    assert heatmap.details == {}
+    assert heatmap.coupling == b""
+    heatmap.pinned = 10**6  # a page that lags behind a change of group
+    assert heatmap.details == {}
+    with pytest.raises(ValueError, match="position=999 is no token"):
+        heatmap.pin(first["rollout"], 999)
+
+
+def test_without_states_a_pinned_token_is_still_described():
+    heatmap = TokenHeatmap(table())
+    heatmap.pin(1, 0)
+    assert heatmap.details["lines"] == ["so at position 0 of rollout 1: advantage -1"]
+
+
+def test_untrusted_text_is_visible_in_the_widget_and_escaped_in_html():
+    heatmap = TokenHeatmap(table(token=[*HOSTILE[:3], "x"]))
+    assert "".join(heatmap.shape["texts"]).isprintable()
+    page = TokenHeatmap(table(token=[HOSTILE[0], HOSTILE[3], HOSTILE[4], "x"], **{"a<b": 1.0}), "a<b").to_html()
+    assert "<script" not in page
+    assert "&lt;script" in page
+    assert "\u202e" not in page
+    assert "a&lt;b +1" in page
+
+
+def test_bad_input_is_refused(sampled):
+    *_, states = sampled
+    with pytest.raises(ValueError, match=r"group=9 is not in the table: choose one of \[0, 1\]"):
+        TokenHeatmap(table(), group=9)
+    with pytest.raises(ValueError, match=r"needs the column.*value"):
+        TokenHeatmap(table(), "value")
+    with pytest.raises(ValueError, match=f"states has {len(states.tokens)} tokens and the table 4 rows"):
+        TokenHeatmap(table(), states=states)
+
+
+def test_the_picture_fits_a_page(sampled):
+    _, _, rows, _ = sampled
+    data, about = TokenHeatmap(rows).picture()
+    assert about["image/png"]["width"] < 1_000
+    assert "rollouts with up to" in data["text/plain"]
