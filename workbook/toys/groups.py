@@ -26,9 +26,9 @@ WORDS = {
     "template": ("is", "makes"),
     "result": ("7", "4", "1"),
 }
-CLASSES = tuple(WORDS)
-COMPARED = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only")
-SIGNS = ("by reward", "shuffled", "all positive")
+CLASSES = list(WORDS)
+COMPARED = ["grpo", "dr_grpo", "rloo", "reinforce", "positive_only"]
+SIGNS = ["by reward", "shuffled", "all positive"]
 SIDES = ["A > 0", "A < 0"]
 PROMPTS = 4  # levels of difficulty that the groups of a batch go through
 Z = 1.96  # half width of a 95 % normal interval, in standard errors

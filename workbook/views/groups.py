@@ -48,13 +48,14 @@ def growing_chart(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame
         color=alt.Color("sign:N", legend=None).scale(domain=["+", "−", "0"], range=[POSITIVE, NEGATIVE, NEUTRAL]),
         tooltip=["rollout:Q", "said:N", "reward:Q", _number("advantage")],
     )
+    legend = alt.Legend(title=None, orient="bottom", labelExpr=_followed_expression(), symbolStrokeWidth=2.5)
     right = alt.layer(
         alt.Chart().mark_rule(color="#bbbbbb").encode(y=alt.datum(0)),
         lines.mark_line(interpolate="step-after", strokeWidth=2.5).encode(
             x=x,
             y=y,
-            color=_classes("class:N", alt.Legend(title=None, orient="bottom", labelExpr=_followed_expression())),
-            strokeDash=alt.StrokeDash("class:N", legend=None).scale(domain=list(CLASSES), range=DASHES),
+            color=_classes("class:N", legend),
+            strokeDash=alt.StrokeDash("class:N", legend=legend, sort=CLASSES).scale(domain=CLASSES, range=DASHES),
             order="rollouts:Q",
         ),
         signs.mark_text(fontSize=15, fontWeight="bold"),
@@ -71,11 +72,11 @@ def estimators_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """What each estimator moves per class, and its share of the whole; a table of compute_estimators."""
 
     def panel(layers, width: int, header) -> alt.FacetChart:
-        row = alt.Row("estimator:N", sort=list(COMPARED), title=None, header=header)
+        row = alt.Row("estimator:N", sort=COMPARED, title=None, header=header)
         return alt.layer(*layers, data=table).properties(width=width, height=alt.Step(15)).facet(row=row, spacing=8)
 
-    base = alt.Chart().encode(y=alt.Y("class:N", sort=list(CLASSES), title=None), color=_classes("class:N", None))
-    bare = base.encode(y=alt.Y("class:N", sort=list(CLASSES), title=None, axis=None))
+    base = alt.Chart().encode(y=alt.Y("class:N", sort=CLASSES, title=None), color=_classes("class:N", None))
+    bare = base.encode(y=alt.Y("class:N", sort=CLASSES, title=None, axis=None))
     hint = ["estimator:N", "class:N", *map(_number, ("moved", "low", "high")), _number("share")]
     title = "moved per rollout (advantage × probability)"
     x = alt.X("moved:Q", title=title).scale(domain=[0, 0.6], clamp=True, nice=False).axis(tickCount=6)
@@ -122,7 +123,7 @@ def intervention_chart(rates: pd.DataFrame, net: pd.DataFrame, sizes: pd.DataFra
         alt.Chart().mark_rule(color="black").encode(x=alt.datum(0)),
     ).properties(width=230, height=height, title=_small("signed: left on average"))
     hint = ["class:N", _number("moved"), _number("before")]
-    kinds = alt.Chart(sizes).encode(y=alt.Y("class:N", sort=list(CLASSES), title=None))
+    kinds = alt.Chart(sizes).encode(y=alt.Y("class:N", sort=CLASSES, title=None))
     size = alt.X("moved:Q", title="moved per rollout").scale(domain=[0, 0.5], clamp=True, nice=False)
     right = alt.layer(
         kinds.mark_bar(opacity=0.75).encode(x=size, color=_classes("class:N", None), tooltip=hint),
@@ -143,14 +144,14 @@ def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
     table: columns estimator, class, difference, push (divided by the group's mass of positive advantages).
     """
     line = alt.Chart(pd.DataFrame({"difference": [-1, 1], "push": [-1, 1]})).mark_line(color="#999999")
-    dots = alt.Chart(table).mark_point(filled=True, size=35, opacity=0.6)
+    dots = alt.Chart(table).mark_point(filled=True, size=35, opacity=0.6, clip=True)
     at = {
         "x": alt.X("difference:Q", title="rate among A > 0 minus rate among A < 0").scale(domain=[-1, 1]),
         "y": alt.Y("push:Q", title="net push ÷ mass of A > 0").scale(domain=[-1.6, 1.6]),
     }
     look = {
-        "color": _classes("class:N", alt.Legend(title=None, orient="bottom")),
-        "shape": alt.Shape("class:N", sort=list(CLASSES), title=None),
+        "color": _classes("class:N", legend := alt.Legend(title=None, orient="bottom")),
+        "shape": alt.Shape("class:N", sort=CLASSES, legend=legend).scale(domain=CLASSES),
     }
     panels = []
     for name in table["estimator"].unique():
@@ -160,7 +161,7 @@ def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
     return _beside(
         panels,
         "What a group pushes, and how often each word occurs on either side",
-        "one mark a word and group; on the grey line the push is the difference in occurrence",
+        "one mark a word and group (a few lie outside); on the grey line the push is the difference in occurrence",
         "Marks: net push per mass of advantage against the difference of occurrence rates.",
     )
 
@@ -169,11 +170,13 @@ def group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Root mean square push against group size, both logarithmic; columns group_size, rms, low, high, series."""
     x = alt.X("group_size:Q", title="rollouts in a group, G").scale(type="log", base=2)
     y = alt.Y("rms:Q", title="root mean square push per rollout").scale(type="log", nice=False)
+    y = y.axis(values=[0.01, 0.02, 0.05, 0.1, 0.2])
     series = {"sort": None, "title": None}
     base = alt.Chart(table).encode(x=x, color=alt.Color("series:N", **series).scale(range=SERIES))
     chart = alt.layer(
         base.mark_rule(strokeWidth=3).encode(y="low:Q", y2="high:Q"),
-        base.mark_line(point=True).encode(y=y, strokeDash=alt.StrokeDash("series:N", **series)),
+        base.mark_line().encode(y=y),
+        base.mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=alt.Shape("series:N", **series)),
     )
     return finish(
         chart,
@@ -186,15 +189,17 @@ def group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """A panel a quantity, over steps; columns step, quantity, mean, low, high, estimator, sampler."""
-    color = alt.Color("estimator:N", title=None, sort=None, legend=alt.Legend(orient="bottom")).scale(range=SERIES)
-    dash = alt.StrokeDash("sampler:N", title=None, sort=None, legend=alt.Legend(orient="bottom"))
+    below = {"title": None, "sort": None, "legend": alt.Legend(orient="bottom", symbolOpacity=1)}
+    color = alt.Color("estimator:N", **below).scale(range=SERIES)
     panels = []
     for quantity in table["quantity"].unique():
         base = alt.Chart(table).transform_filter(alt.datum.quantity == quantity)
         base = base.encode(x=alt.X("step:Q"), color=color, detail="sampler:N")
         band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=None).scale(zero=False), y2="high:Q")
-        line = base.mark_line().encode(y=alt.Y("mean:Q", title=None).scale(zero=False), strokeDash=dash)
-        panels.append(alt.layer(band, line).properties(title=_small(quantity), width=210, height=200))
+        base = base.encode(y=alt.Y("mean:Q", title=None).scale(zero=False))
+        line = base.mark_line().encode(strokeDash=alt.StrokeDash("sampler:N", **below))
+        dots = base.mark_point(filled=True, size=40, opacity=1).encode(shape=alt.Shape("estimator:N", **below))
+        panels.append(alt.layer(band, line, dots).properties(title=_small(quantity), width=210, height=200))
     return _beside(
         panels,
         "Training with and without negative rollouts",
@@ -278,7 +283,7 @@ def _words(**kwargs) -> alt.Y:
 
 
 def _classes(field: str, legend) -> alt.Color:
-    return alt.Color(field, legend=legend, sort=list(CLASSES)).scale(domain=list(CLASSES), range=COLORS)
+    return alt.Color(field, legend=legend, sort=CLASSES).scale(domain=CLASSES, range=COLORS)
 
 
 def _number(column: str) -> alt.Tooltip:
