@@ -81,23 +81,21 @@ def test_settings_without_an_effect_are_refused(choice, said):
 
 
 class Idle:
-    """A run that has not begun, until it is stopped."""
+    """A run that loads its policy until it is stopped."""
 
-    def __init__(self):
-        self.state = "starting"
-
-    @property
-    def running(self):
-        return self.state == "starting"
+    stopping = False
 
     def status(self):
-        return {"state": self.state, "step": 0, "total": 60, "message": ""}
+        return {"state": "stopped" if self.stopping else "starting", "step": 0, "total": 0, "message": "Loading."}
 
     def metrics(self):
         return pd.DataFrame({"step": pd.Series(dtype=int), "reward": pd.Series(dtype=float)})
 
+    def samples(self):
+        return pd.DataFrame()
+
     def stop(self):
-        self.state = "stopped"
+        self.stopping = True
 
 
 def test_controls_show_the_code_and_start_what_they_show():
@@ -110,24 +108,31 @@ def test_controls_show_the_code_and_start_what_they_show():
     controls = TrainerControls(start, "chain.yaml", BESIDE, steps=10)
     controls.fields["learning_rate"].value = 5e-4
     controls.fields["loss_type"].value = "grpo"
-    assert "max_steps=10" in controls.code.value
-    controls.button.click()
+    controls.monitor.start_button.click()
     assert started == [settings(learning_rate=5e-4, steps=10, loss_type="grpo")]
-    assert as_code("chain.yaml", started[0]).replace("'", "&#x27;") in controls.code.value
-    assert controls.place.children == (controls.panel.box,)
-    first = controls.panel
-    controls.button.click()
-    assert not first.run.running
-    controls.panel.stop()
+    assert controls.snippet.text == as_code("chain.yaml", started[0])
+    controls.monitor.start_button.click()
+    assert len(started) == 1, "one run at a time"
+    controls.monitor.stop_button.click()
+    controls.monitor._thread.join()
+    controls.monitor.start_button.click()
+    assert len(started) == 2
+    controls.monitor.stop()
+    assert {row["run"] for row in controls.monitor.chart.data["rows"]} == set(BESIDE["run"])
 
 
 def test_controls_say_why_a_choice_is_impossible():
-    controls = TrainerControls(None, "chain.yaml", BESIDE)
+    started = []
+    controls = TrainerControls(lambda **_: started.append(1), "chain.yaml", BESIDE)
+    code = controls.snippet.text
     controls.fields["batching"].value = "sign_partitioned"
-    assert controls.button.disabled
-    assert "mini_batches" in controls.code.value
+    assert "mini_batches of 2 or more" in controls.problem.value
+    assert controls.snippet.text == code
+    controls.monitor.start_button.click()
+    assert not started
+    assert "mini_batches of 2 or more" in controls.monitor.line.value
     controls.fields["mini_batches"].value = 4
-    assert not controls.button.disabled
+    assert not controls.problem.value
 
 
 @pytest.fixture

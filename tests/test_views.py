@@ -1,9 +1,6 @@
 """Charts say the truth and show untrusted text as text; widgets push rows and leave a picture behind."""
 
-import _thread
 import json
-import threading
-import time
 
 import altair as alt
 import numpy as np
@@ -14,13 +11,11 @@ from IPython.utils.capture import capture_output
 
 from workbook.views import (
     LiveChart,
-    TrainingPanel,
     compute_gradients_meet,
     enable_charts,
     explore_gradients_meet,
     gradients_meet_chart,
     learning_curve,
-    memory_forecast_chart,
     reward_before_after,
     show,
     token_strip,
@@ -63,13 +58,11 @@ def table(tokens=("so", " 7", "so", " 4"), advantages=(1.0, 1.0, -1.0, -1.0)):
 
 
 SUMMARY = pd.DataFrame({"label": ["before", "after"], "mean": [0.4, 0.9], "low": [0.3, 0.8], "high": [0.5, 0.95]})
-FORECAST = pd.DataFrame({"part": ["weights", "activations"], "MiB": [110.0, 250.0]})
 CHARTS = {
     "learning_curve": lambda: learning_curve(curve(5), target=0.85, steps=10),
     "learning_curve of nothing yet": lambda: learning_curve(curve(0), target=0.85),
     "learning_curve of runs and seeds": lambda: learning_curve(curve(4, run=["a", "a", "b", "b"], seed=[0, 1, 0, 1])),
     "reward_before_after": lambda: reward_before_after(SUMMARY),
-    "memory_forecast_chart": lambda: memory_forecast_chart(FORECAST, measured=300),
     "gradients_meet_chart": lambda: gradients_meet_chart(compute_gradients_meet()),
     "token_strip": lambda: token_strip(table()),
     "token_strip of text": lambda: token_strip(table().assign(category=["style", "result"] * 2), "category"),
@@ -106,7 +99,7 @@ def test_pictures_are_packed_without_loss():
 
 def test_axes_name_their_units():
     text = json.dumps([make().to_dict() for make in CHARTS.values()])
-    for title in ("optimizer step", "mean reward (0 to 1)", "memory (MiB)", "push on the token's logit"):
+    for title in ("optimizer step", "mean reward (0 to 1)", "push on the token's logit"):
         assert title in text
 
 
@@ -189,9 +182,9 @@ def test_live_chart_pushes_rows_and_embeds_anew_only_for_a_new_spec():
     live, seen = LiveChart(learning_curve(curve(3), steps=9)), []
     live.observe(lambda change: seen.append(change["name"]))
     live.update(learning_curve(curve(4), steps=9))
-    assert seen == ["data"]
+    assert seen == ["data", "version"]
     live.update(learning_curve(curve(4), steps=20))
-    assert seen == ["data", "spec"]
+    assert seen == ["data", "version", "spec", "version"]
 
 
 def shown(call):
@@ -202,7 +195,7 @@ def shown(call):
 
 def test_widgets_leave_a_picture_behind():
     live = LiveChart(learning_curve(curve(3)))
-    for call in (lambda: show(live, live), live._ipython_display_, explore_gradients_meet):
+    for call in (lambda: show(live, live), live._ipython_display_, explore_gradients_meet().display):
         (data,) = shown(call)
         assert set(data) == {WIDGET, "image/png", "text/plain"}
 
@@ -220,80 +213,3 @@ def test_on_colab_the_live_entry_is_html(monkeypatch):
     monkeypatch.setitem(sys.modules, "google.colab", object())
     data, _ = bundle(learning_curve(curve(3)).to_dict())
     assert set(data) == {"image/png", "text/plain", "text/html"}
-
-
-class FakeRun:
-    """Ten steps, one per look, or until stopped."""
-
-    def __init__(self, ends="finished"):
-        self.looks, self.stopped, self.ends = 0, threading.Event(), ends
-
-    def metrics(self):
-        return curve(min(self.looks, 10))
-
-    def status(self):
-        self.looks += not self.stopped.is_set()
-        state = "stopped" if self.stopped.is_set() else self.ends if self.looks > 10 else "running"
-        return {"state": state, "step": min(self.looks, 10), "total": 10, "message": "<b>hello</b>"}
-
-    def stop(self):
-        self.stopped.set()
-
-
-def test_panel_follows_a_run_to_its_end():
-    panel = TrainingPanel(FakeRun(), target=0.8, interval=0.001)
-    outputs = shown(lambda: (panel.display(), panel.wait()))
-    assert [set(data) for data in outputs] == [{WIDGET, "image/png", "text/plain"}] * 2
-    assert outputs[0]["image/png"] != outputs[1]["image/png"]
-    assert len(panel.chart.data["table0"]) == panel.progress.value == 10
-    assert panel.button.disabled
-    assert "finished: step 10 of 10" in panel.line.value
-
-
-def endless_run():
-    run = FakeRun()
-    state = {"step": 3, "total": 10, "message": ""}
-    run.status = lambda: state | {"state": "stopped" if run.stopped.is_set() else "running"}
-    return run
-
-
-def test_panel_stops_a_run_at_a_click():
-    run = endless_run()
-    panel = TrainingPanel(run, interval=0.001)
-    with capture_output():
-        panel.display()
-        time.sleep(0.05)
-        assert panel._thread.is_alive()
-        panel.button.click()
-        assert panel.wait()["state"] == "stopped"
-    assert run.stopped.is_set()
-    assert panel.progress.bar_style == "warning"
-
-
-def test_interrupting_a_wait_stops_the_run():
-    run = endless_run()
-    panel, status, interrupted = TrainingPanel(run, interval=0.001), run.status, []
-
-    def interrupt_once():  # called by the watching thread while the main one waits
-        if panel._hint and not interrupted:
-            interrupted.append(_thread.interrupt_main())
-        return status()
-
-    run.status = interrupt_once
-    with capture_output():
-        assert panel.wait()["state"] == "stopped"
-    assert interrupted
-
-
-def test_panel_raises_what_ended_the_run():
-    with capture_output(), pytest.raises(RuntimeError, match="hello"):
-        TrainingPanel(FakeRun(ends="failed"), interval=0.001).wait()
-
-
-def test_panel_shows_a_run_that_can_not_be_read():
-    run = FakeRun()
-    panel = TrainingPanel(run, interval=0.001)
-    run.metrics = lambda: (_ for _ in ()).throw(OSError("gone"))
-    with capture_output(), pytest.raises(OSError, match="gone"):
-        panel.wait()
-    assert "gone" in panel.line.value

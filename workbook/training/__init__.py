@@ -11,6 +11,7 @@ _HOMES = {
     "Run": "runs",
     "start_run": "runs",
     "load_run": "runs",
+    "latest_run": "runs",
     "compare_runs": "compare",
     "sweep": "sweeps",
     "load_sweep": "sweeps",

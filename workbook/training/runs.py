@@ -6,6 +6,7 @@ A run folder holds
     status.json            state, process, message
     metrics.jsonl          a line per optimizer step while it trains; metrics.parquet once it ends
     checkpoint-N/          atomic, checked, safetensors and JSON only
+    samples.json           some of the newest generation batch's rollouts
     samples/               prompts, completions, rewards, advantages at each checkpoint, as Parquet
     evaluation-*.parquet   token tables of held-out rollouts before and after
     final/                 the trained model or adapter
@@ -30,6 +31,7 @@ from workbook.training.files import write_json, write_text
 from workbook.training.run_config import RunConfig
 
 FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
+SAMPLED = ["step", "prompt", "completion", "reward", "advantage"]
 
 
 class Run:
@@ -62,6 +64,11 @@ class Run:
             else pd.DataFrame({"step": pd.Series(dtype=int), "reward": pd.Series(dtype=float)})
         )
 
+    def samples(self) -> pd.DataFrame:
+        """A few of the newest generation batch's rollouts: columns step, prompt, completion, reward, advantage."""
+        path = self.folder / "samples.json"
+        return pd.DataFrame(json.loads(path.read_text(encoding="utf-8")) if path.exists() else [], columns=SAMPLED)
+
     def status(self) -> dict:
         """state (starting, running, stopped, finished, failed, interrupted), step, total, message, notes."""
         status = json.loads((self.folder / "status.json").read_text(encoding="utf-8"))
@@ -73,6 +80,11 @@ class Run:
                 "message": f"The process ended at step {status['step']}; resume() goes on from the last checkpoint.",
             }
         return status
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to stop since it last started."""
+        return (self.folder / "stop").exists()
 
     @property
     def running(self) -> bool:
@@ -147,7 +159,7 @@ def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None 
     """Make the folder of a run without starting it; see `start_run`."""
     config = RunConfig.load(config).override(overrides)
     if folder is None:
-        root = Path(os.environ.get("WORKBOOK_RUNS", "runs"))
+        root = _runs_folder()
         stem = f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         folder = next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
     run = Run(folder)
@@ -189,6 +201,25 @@ def load_run(folder: str | Path) -> Run:
     if not (Path(folder) / "config.yaml").exists():
         raise ValueError(f"{folder} holds no run: it has no config.yaml.")
     return Run(folder)
+
+
+def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
+    """The run made last, of those whose folder's name begins with `name`; whatever its state, and whoever started it.
+
+    folder: where runs lie, by default $WORKBOOK_RUNS or ./runs.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    folder = _runs_folder() if folder is None else Path(folder)
+    configs = [path for path in folder.glob("*/config.yaml") if path.parent.name.startswith(name)]
+    if not configs:
+        raise ValueError(f"{folder} holds no run{f' whose name begins with {name!r}' if name else ''}.")
+    return Run(max(configs, key=lambda path: path.stat().st_mtime_ns).parent)
+
+
+def _runs_folder() -> Path:
+    return Path(os.environ.get("WORKBOOK_RUNS", "runs"))
 
 
 def check_unedited(run: Run) -> None:

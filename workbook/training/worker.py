@@ -17,6 +17,7 @@ import time
 import warnings
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 
 import pandas as pd
@@ -36,9 +37,10 @@ from workbook.training.files import atomic_folder, remove_leftovers, write_json,
 from workbook.training.memory import peak_used_mib, used_mib
 from workbook.training.resumable import ResumableTrainer, newest_intact
 from workbook.training.run_config import RunConfig
-from workbook.training.runs import Run, check_unedited, read_json_lines, set_status
+from workbook.training.runs import SAMPLED, Run, check_unedited, read_json_lines, set_status
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "numpy")
+SHOWN, LONGEST = 8, 400  # rollouts, and characters of each text, in samples.json
 EVAL_SEED = 1_000_003  # added to the run's seed: held-out prompts are drawn from another stream than training prompts
 
 
@@ -55,7 +57,8 @@ def execute(folder: str | Path, progress: bool = False) -> Run:
     status = run.status()
     if status["state"] == "running" and status["pid"] != os.getpid():
         raise ValueError(f"{run.folder} is being trained by process {status['pid']}; stop it first.")
-    (run.folder / "stop").unlink(missing_ok=True)
+    if status["state"] != "starting":  # while it starts it may have been asked to stop already
+        (run.folder / "stop").unlink(missing_ok=True)
     remove_leftovers(run.folder)
     warnings.filterwarnings(
         "ignore", category=FutureWarning, module="transformers"
@@ -83,12 +86,17 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> Run:
     total = trainer.args.max_steps
     if not (run.folder / "manifest.json").exists():
         write_json(run.folder / "manifest.json", manifest(config, policy, trainer.train_dataset, baseline))
-    set_status(run, "running", f"Training {config.policy} on {config.task}.", total=total, notes=notes)
+    told = {"total": total, "notes": notes}
     start = int(checkpoint.name.removeprefix("checkpoint-")) if checkpoint else 0
     rows = [row for row in read_json_lines(run.folder / "metrics.jsonl") if row.get("step", 0) <= start]
     write_text(run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    if config.eval_prompts and not checkpoint:
+    if config.eval_prompts and not checkpoint and not run.stopping:
+        set_status(run, "running", "Sampling held-out prompts before it trains.", **told)
         _evaluate(run, config, policy, task, "before")
+    if run.stopping and start < total:
+        set_status(run, "stopped", f"Stopped at step {start} of {total}; resume goes on.", **told)
+        return run
+    set_status(run, "running", f"Training {config.policy} on {config.task}.", **told)
 
     bar = tqdm(total=total, initial=start, unit="step", desc=config.name) if progress else None
     recorder = Recorder(run, trainer, bar)
@@ -98,28 +106,27 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> Run:
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if recorder.stopped:
-        set_status(
-            run, "stopped", f"Stopped at step {trainer.state.global_step} of {total}; resume goes on.", total=total
-        )
+        set_status(run, "stopped", f"Stopped at step {trainer.state.global_step} of {total}; resume goes on.", **told)
         return run
-    return _finish(run, config, trainer, task, policy, total, notes)
+    return _finish(run, config, trainer, task, policy, told)
 
 
-def _finish(run: Run, config: RunConfig, trainer: ResumableTrainer, task, policy, total: int, notes: list) -> Run:
+def _finish(run: Run, config: RunConfig, trainer: ResumableTrainer, task, policy, told: dict) -> Run:
     with atomic_folder(run.folder / "final") as folder:
         trainer._save(str(folder))
     metrics = run.metrics()
     write_parquet(run.folder / "metrics.parquet", metrics)
     sampled = metrics["reward"].dropna()  # one value per generation batch
     ends = sampled.iloc[0], sampled.iloc[-WINDOW:].mean()
-    learned = f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first batch, last {WINDOW}) in {total} steps"
+    learned = f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first batch, last {WINDOW}) in {told['total']} steps"
     if config.eval_prompts:
+        set_status(run, "running", "Sampling held-out prompts, now that it has trained.", **told)
         _evaluate(run, config, policy, task, "after")
         before, after = (
             f"{r['mean']:.3f} [{r['low']:.3f}, {r['high']:.3f}]" for r in run.evaluation().to_dict("records")
         )
         learned = f"held-out reward {before} -> {after}; {learned}"
-    set_status(run, "finished", f"{config.name}: {learned}.", total=total, notes=notes)
+    set_status(run, "finished", f"{config.name}: {learned}.", **told)
     return run
 
 
@@ -183,6 +190,8 @@ class Recorder(TrainerCallback):
         )
         with open(self.run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+        if "reward" in row:  # this step sampled a generation batch
+            self._show_samples(state.global_step)
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)
             self.bar.set_postfix({k: f"{row[k]:.3f}" for k in ("reward",) if k in row})
@@ -190,7 +199,7 @@ class Recorder(TrainerCallback):
                 self.bar.close()
 
     def on_step_end(self, args, state, control, **kwargs):
-        if (self.run.folder / "stop").exists():
+        if self.run.stopping:
             window = args.steps_per_generation * args.num_iterations
             # Inside a generation batch a checkpoint would miss its rollouts; an earlier one replays the same steps.
             control.should_save = state.global_step * args.gradient_accumulation_steps % window == 0
@@ -198,13 +207,24 @@ class Recorder(TrainerCallback):
         return control
 
     def on_save(self, args, state, control, **kwargs):
-        logs = self.trainer._logs  # TRL's record of the latest generation batch
-        samples = pd.DataFrame(
-            {name: list(logs[name]) for name in ("prompt", "completion", "advantages")} | logs["rewards"]
-        )
+        write_parquet(self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet", self._samples())
+
+    def _samples(self, most: int | None = None) -> pd.DataFrame:
+        """The first rollouts of the latest generation batch, of which TRL keeps a record."""
+        logs = self.trainer._logs
+        columns = {name: logs[name] for name in ("prompt", "completion", "advantages")} | logs["rewards"]
+        samples = pd.DataFrame({name: list(islice(values, most)) for name, values in columns.items()})
         for column in ("prompt", "completion"):  # a conversation becomes its JSON
             samples[column] = [text if isinstance(text, str) else json.dumps(text) for text in samples[column]]
-        write_parquet(self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet", samples)
+        return samples
+
+    def _show_samples(self, step: int) -> None:
+        samples = self._samples(SHOWN)
+        reward = samples[list(self.trainer._logs["rewards"])].sum(axis=1)
+        samples = samples.assign(step=step, reward=reward, advantage=samples["advantages"])[SAMPLED]
+        for column in ("prompt", "completion"):
+            samples[column] = [text if len(text) <= LONGEST else text[:LONGEST] + " ..." for text in samples[column]]
+        write_json(self.run.folder / "samples.json", samples.to_dict("records"))
 
 
 def _evaluate(run: Run, config: RunConfig, policy, task, label: str) -> None:

@@ -24,9 +24,9 @@ _HOMES = {
     "explore_solutions": "drift",
     "explore_tied": "coupling",
     "explore_transforms": "exchange",
-    "frequency_chart": "groups",
+    "frequency_chart": "group_studies",
     "gradients_meet_chart": "gradients",
-    "group_size_chart": "groups",
+    "group_size_chart": "group_studies",
     "growing_chart": "groups",
     "intervention_chart": "groups",
     "learning_curve": "charts",
@@ -38,7 +38,7 @@ _HOMES = {
     "show": "live",
     "tied_chart": "coupling",
     "token_strip": "tokens",
-    "training_chart": "groups",
+    "training_chart": "group_studies",
 }
 __all__ = list(_HOMES)
 

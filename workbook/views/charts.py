@@ -1,4 +1,4 @@
-"""Pure charts, f(DataFrame) -> alt.Chart: what a run has learned, before and after, and where memory goes."""
+"""Pure charts, f(DataFrame) -> alt.Chart: what a run has learned, and the reward before and after."""
 
 from __future__ import annotations
 
@@ -72,30 +72,3 @@ def reward_before_after(summary: pd.DataFrame, interval: str = "95 % interval") 
         "; ".join(f"{row.label}: {row.mean:.3f} ({row.low:.3f} to {row.high:.3f})" for row in summary.itertuples()),
         height=alt.Step(52),
     )
-
-
-def memory_forecast_chart(forecast: pd.DataFrame, measured: float | None = None) -> alt.LayerChart:
-    """Where a run's peak memory is expected to go, stacked, beside what was measured: columns part, MiB.
-
-    measured: peak of the run in MiB, drawn as a line.
-    """
-    require(forecast, ("part", "MiB"), "memory_forecast_chart")
-    total = float(forecast["MiB"].sum())
-    order = list(forecast["part"])
-    rows = forecast[["part", "MiB"]].assign(rank=range(len(forecast)))
-    layers = [
-        alt.Chart(rows)
-        .mark_bar(stroke="white")
-        .encode(
-            x=alt.X("sum(MiB):Q", title="memory (MiB)"),
-            color=alt.Color("part:N", sort=order, title=None).scale(domain=order, range=SERIES),
-            order=alt.Order("rank:Q"),
-            tooltip=["part:N", alt.Tooltip("MiB:Q", format=",.0f")],
-        )
-    ]
-    subtitle = f"forecast {total:,.0f} MiB"
-    if measured is not None:
-        subtitle += f"; black line: measured peak {measured:,.0f} MiB"
-        layers.append(alt.Chart().mark_rule(size=3, color="black").encode(x=alt.datum(measured)))
-    parts = ", ".join(f"{row.part} {row.MiB:,.0f}" for row in forecast.itertuples())
-    return finish(alt.layer(*layers, data=rows), "Where the memory goes at its peak", subtitle, parts, height=60)

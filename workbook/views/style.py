@@ -37,13 +37,13 @@ def finish(chart, title: str, subtitle: str, description: str, width: int = WIDT
     return chart.properties(width=width, height=height, title=heading, description=f"{title}. {description}")
 
 
-def visible(token: str, longest: int = 12) -> str:
+def visible(token: str, longest: int = 12, space: str = "·") -> str:
     """A token's text with nothing hidden: spaces as a dot, newlines as an arrow, control and direction marks by number.
 
     >>> visible(" the"), visible("a\\n"), visible("\\u202eevil")
     ('·the', 'a⏎', '\\\\u202eevil')
     """
-    named = {" ": "·", "\n": "⏎", "\t": "⇥"}
+    named = {" ": space, "\n": "⏎", "\t": "⇥"}
     text = "".join(
         named.get(c) or (f"\\u{ord(c):04x}" if unicodedata.category(c)[0] in "CZ" else c) for c in str(token)
     )

@@ -1,4 +1,4 @@
-"""Controls for a run: sliders and menus that say what to train, a Start button, and the same as a line of code.
+"""Controls for a run: sliders and menus that say what to train, the same as a line of code, and a monitor's Start.
 
 `settings` and `as_code` are pure; the shell only calls the `start` it is given, which trains in a process of its own.
 """
@@ -11,9 +11,10 @@ from collections.abc import Callable
 import ipywidgets
 import pandas as pd
 
-from workbook.views.charts import learning_curve
-from workbook.views.live import LiveChart, show
-from workbook.views.panel import TrainingPanel
+from workbook.views.explorer import log_slider, menu, slider
+from workbook.views.live import show
+from workbook.views.monitor import RunMonitor
+from workbook.views.snippet import Snippet
 
 LOSSES = ("dr_grpo", "grpo", "dapo")
 ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only")
@@ -73,33 +74,11 @@ def as_code(config: str, overrides: dict) -> str:
     return f"start_run({', '.join([repr(config), *(f'{key}={value!r}' for key, value in overrides.items())])})"
 
 
-class BesidePanel(TrainingPanel):
-    """A TrainingPanel that draws its run beside the curves of others: `beside` has the columns step, reward, run."""
-
-    def __init__(self, run, beside: pd.DataFrame, label: str, **kwargs):
-        self.beside, self.label = beside, label
-        super().__init__(run, **kwargs)
-
-    def watch(self) -> ipywidgets.Widget:
-        """Start watching, for a panel that stands inside another widget; returns what to put there."""
-        self._thread.start()
-        return self.box
-
-    def curves(self) -> pd.DataFrame:
-        """The others' curves and this run's so far."""
-        mine = self.run.metrics().dropna(subset="reward")[["step", "reward"]].assign(run=self.label)
-        return pd.concat([self.beside, mine], ignore_index=True) if len(mine) else self.beside
-
-    def _curve(self, status):
-        curves = self.curves()
-        return learning_curve(curves, target=self.target, steps=max(status["total"], int(curves["step"].max())))
-
-
 class TrainerControls:
-    """Sliders and menus over `settings`, the equivalent code, and a Start whose run is drawn beside `beside`.
+    """Sliders and menus over `settings`, the same as code, and a `RunMonitor` whose Start trains what they say.
 
     start: a callable that takes the overrides and returns the run.  config: its first argument, to be shown.
-    beside: columns step, reward, run of the curves to compare with.  steps, rollouts: sizes to begin with.
+    beside: metrics of the runs to compare with, and a column run, their names.  steps, rollouts: sizes to begin with.
     """
 
     def __init__(
@@ -111,29 +90,21 @@ class TrainerControls:
         rollouts: int = 256,
         target: float | None = None,
     ):
-        self.start, self.config, self.beside = start, config, beside
-        self.rollouts, self.target, self.panel, self.started = rollouts, target, None, 0
-        wide = {"style": {"description_width": "150px"}, "layout": {"width": "430px"}}
+        self.config, self.rollouts = config, rollouts
         powers = [size for size in (2, 4, 8, 16) if rollouts % size == 0]
         self.fields = {
-            "learning_rate": ipywidgets.FloatLogSlider(
-                value=1e-3, base=10, min=-4, max=-2, step=0.1, readout_format=".1e", description="learning rate", **wide
-            ),
-            "group_size": ipywidgets.SelectionSlider(
-                options=powers, value=8 if 8 in powers else powers[-1], description="group size G", **wide
-            ),
-            "steps": ipywidgets.IntSlider(value=steps, min=2, max=4 * steps, description="optimizer steps", **wide),
-            "mini_batches": ipywidgets.Dropdown(options=(1, 2, 4), description="mini-batches a batch", **wide),
-            "loss_type": ipywidgets.Dropdown(options=LOSSES, description="loss type", **wide),
-            "advantage_estimator": ipywidgets.Dropdown(options=ESTIMATORS, description="advantage estimator", **wide),
-            "batching": ipywidgets.Dropdown(options=BATCHINGS, description="batching", **wide),
+            "learning_rate": log_slider(1e-3, -4, -2, "learning rate"),
+            "group_size": menu(8 if 8 in powers else powers[-1], powers, "group size G"),
+            "steps": slider(steps, 2, 4 * steps, 1, "optimizer steps"),
+            "mini_batches": menu(1, (1, 2, 4), "mini-batches a batch"),
+            "loss_type": menu(LOSSES[0], LOSSES, "loss type"),
+            "advantage_estimator": menu(ESTIMATORS[0], ESTIMATORS, "advantage estimator"),
+            "batching": menu(BATCHINGS[0], BATCHINGS, "batching"),
         }
-        self.button = ipywidgets.Button(description="Start", icon="play", button_style="primary")
-        self.code = ipywidgets.HTML()
-        self.chart = LiveChart(learning_curve(beside, target=target))
-        self.place = ipywidgets.VBox([self.chart])
-        self.box = ipywidgets.VBox([*self.fields.values(), self.code, self.button, self.place])
-        self.button.on_click(lambda _: self.begin())
+        self.monitor = RunMonitor(start=lambda: start(**self.overrides()), target=target, beside=beside)
+        self.problem, self.snippet = ipywidgets.HTML(), Snippet()
+        grid = ipywidgets.Box(list(self.fields.values()), layout={"flex_flow": "row wrap", "max_width": "900px"})
+        self.box = ipywidgets.VBox([grid, self.problem, self.snippet, self.monitor.box])
         for field in self.fields.values():
             field.observe(lambda _: self._say(), "value")
         self._say()
@@ -146,25 +117,14 @@ class TrainerControls:
 
     def display(self) -> None:
         """Put the controls on the page, with the curves to compare with as their picture."""
-        show(self.box, self.chart)
+        show(self.box, self.monitor.chart)
 
-    def begin(self) -> None:
-        """Start a run with what the controls say, in place of the picture; the run before becomes a curve beside it."""
-        overrides = self.overrides()
-        if self.panel is not None:
-            if self.panel.run.running:
-                self.panel.stop()
-            self.beside = self.panel.curves()
-        self.started += 1
-        run = self.start(**overrides)
-        self.panel = BesidePanel(run, self.beside, f"your run {self.started}", target=self.target)
-        self.place.children = (self.panel.watch(),)
+    def _ipython_display_(self, **_) -> None:
+        self.display()
 
     def _say(self) -> None:
+        """The code for what the controls say, or why it can't be done; Start would say the same."""
         try:
-            text, possible = as_code(self.config, self.overrides()), True
+            self.snippet.text, self.problem.value = as_code(self.config, self.overrides()), ""
         except ValueError as error:
-            text, possible = str(error), False
-        wrapped = "white-space: pre-wrap; word-break: normal; width: 700px"
-        self.code.value = f'<pre style="{wrapped}">{html.escape(text)}</pre>'
-        self.button.disabled = not possible
+            self.problem.value = f'<div role="status" style="color: #a94400">{html.escape(str(error))}</div>'

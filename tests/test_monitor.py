@@ -1,0 +1,381 @@
+"""The monitor draws what a run logged, follows it to its end without being drawn anew, stops and resumes it."""
+
+import _thread
+import asyncio
+import json
+import threading
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from IPython.utils.capture import capture_output
+
+from workbook.views.live import spec_over
+from workbook.views.monitor import RunMonitor, completions_html, seconds_left, sentence
+from workbook.views.monitor_chart import (
+    PANELS,
+    monitor_chart,
+    monitor_frame,
+    monitor_rows,
+    monitor_table,
+    tokens_per_second,
+)
+from workbook.views.renderer import png
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u202eevil\u2066", "a\nb\x00\x1b[31m", "\"'&"]
+
+
+@pytest.fixture(autouse=True)
+def shell():
+    """Displays go somewhere only inside IPython."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+def logged(n, **columns):
+    """What a run of n steps logs, four of them to a generation batch."""
+    step = np.arange(1, n + 1)
+    sampled = step % 4 == 1
+    return pd.DataFrame(
+        {
+            "step": step,
+            "reward": np.where(sampled, 0.4 + 0.5 * step / (n + 1), np.nan),
+            "grad_norm": 0.1,
+            "entropy": 0.3,
+            "cancellation/batch_residual": np.where(sampled, 0.2, np.nan),
+            "clip_ratio/region_mean": 0.05,
+            "num_tokens": np.where(sampled, 100.0 * (step + 3) // 4, np.nan),
+            "step_time": np.where(sampled, 2.0, 1.0),
+            "peak_memory_mib": 800.0,
+            **columns,
+        }
+    )
+
+
+# --- what is drawn
+
+
+def test_the_table_has_a_row_for_each_logged_value():
+    table = monitor_table(logged(8))
+    assert table["panel"].value_counts().to_dict() == {
+        "reward": 2,
+        "gradient norm": 8,
+        "entropy": 8,
+        "residual": 2,
+        "clipped": 8,
+        "speed": 2,
+        "memory": 8,
+    }
+    assert (table.query("panel == 'memory'")["value"] == 800).all()
+    assert table.query("panel == 'reward'")["step"].tolist() == [1, 5]
+    with pytest.raises(ValueError, match=r"needs the column.*reward"):
+        monitor_table(logged(3).drop(columns="reward"))
+
+
+def test_reweighted_runs_show_the_weights_residual_and_their_own_clipping():
+    both = {"cancellation/weight_residual": 0.7, "cancellation/clipped": 0.4}
+    values = monitor_table(logged(4, **both)).groupby("panel")["value"].last()
+    assert values["residual"] == 0.7
+    assert values["clipped"] == 0.4
+
+
+def test_tokens_per_second_counts_a_batch_over_its_steps():
+    speed = tokens_per_second(logged(6, num_tokens=[100.0, None, None, None, 240.0, None]))
+    assert speed.dropna().tolist() == [100 / 5, 140 / 3]
+    assert tokens_per_second(logged(3)[["step", "reward"]]).isna().all()
+
+
+def test_a_long_run_is_thinned_to_its_newest_step():
+    table = monitor_table(logged(5000), most=100)
+    counts = table["panel"].value_counts()
+    assert counts.max() <= 100
+    assert counts["memory"] > 50
+    assert table.query("panel == 'memory'")["step"].max() == 5000
+
+
+def test_the_frame_says_what_is_not_logged_and_how_far_the_axes_reach():
+    metrics = logged(3)[["step", "reward", "entropy"]]
+    frame = monitor_frame(monitor_table(metrics), total=60, target=0.85)
+    first = frame.drop_duplicates("panel").set_index("panel")
+    assert first["note"].to_dict() == {name: "" if name in ("reward", "entropy") else "not logged" for name in PANELS}
+    assert first.loc["entropy", "newest"] == "0.300"
+    assert frame.groupby("panel")["step"].max().eq(60).all()
+    assert frame.dropna(subset="target")[["panel", "target"]].values.tolist() == [["reward", 0.85]]
+    nothing = monitor_frame(monitor_table(metrics.head(0)))
+    assert (nothing["note"] == "").all(), "before the first step nobody knows"
+
+
+@pytest.mark.parametrize("n", [0, 1, 60])
+def test_the_spec_is_the_same_at_every_step(n):
+    def tables(metrics, total):
+        rows = monitor_rows(metrics, "this run", logged(9, run="another") if n else None)
+        return {"rows": rows, "frame": monitor_frame(monitor_table(metrics), total)}
+
+    spec = spec_over(monitor_chart, tables(logged(n), 60))
+    assert spec == spec_over(monitor_chart, tables(logged(7), 0))
+    text = json.dumps(spec)
+    for panel in PANELS.values():
+        assert panel.title in text
+    drawn = monitor_chart(**tables(logged(n), 60), legend=True).to_dict()
+    assert drawn["description"]
+    assert png(drawn, scale=1).startswith(b"\x89PNG")
+
+
+def test_completions_stay_text():
+    frame = pd.DataFrame({"step": 3, "prompt": "2 + 2 =", "completion": HOSTILE, "reward": 0.0, "advantage": -0.5})
+    table = completions_html(frame)
+    assert "&lt;script&gt;alert(1)" in table
+    assert "<script" not in table
+    assert "<img" not in table
+    assert "\\u202eevil\\u2066" in table
+    assert "a⏎b\\u0000\\u001b[31m" in table
+    assert table.isprintable()
+    assert "2 + 2 =" in table, "a space stays a space"
+    assert "sampled for step 3" in table
+    assert "No completions" in completions_html(frame.head(0))
+
+
+@pytest.mark.parametrize(
+    ("state", "step", "total", "said"),
+    [
+        ("starting", 0, 0, "starting: Loading ..."),
+        ("running", 5, 60, "running: step 5 of 60, about 77 s left. Loading."),
+        ("running", 5, 400, "running: step 5 of 400, about 9 min left. Loading."),
+        ("failed", 0, 0, "failed. Loading."),
+        ("finished", 60, 60, "finished: step 60 of 60. Loading."),
+    ],
+)
+def test_the_state_in_words(state, step, total, said):
+    status = {"state": state, "step": step, "total": total, "message": "Loading."}
+    assert sentence(status, logged(step)) == said
+    assert sentence(status, logged(step), stopping=True).startswith("stopping")
+
+
+def test_time_left_is_unknown_rather_than_wrong():
+    assert seconds_left(logged(0), 10) is None
+    assert seconds_left(logged(10), 10) is None
+    assert seconds_left(logged(4)[["step", "reward"]], 10) is None
+
+
+# --- the shell
+
+
+class FakeRun:
+    """Ten steps, one per look, or until stopped."""
+
+    def __init__(self, ends="finished", total=10):
+        self.looks, self.ends, self.total, self.resumed = 0, ends, total, 0
+        self._stop = threading.Event()
+
+    def metrics(self):
+        return logged(min(self.looks, self.total))
+
+    def samples(self):
+        return pd.DataFrame(
+            {"step": [self.looks], "prompt": ["p"], "completion": ["<b>c</b>"], "reward": [1.0], "advantage": [0.5]}
+        )
+
+    @property
+    def stopping(self):
+        return self._stop.is_set()
+
+    def status(self):
+        self.looks += not self.stopping
+        state = "stopped" if self.stopping else self.ends if self.looks > self.total else "running"
+        return {"state": state, "step": min(self.looks, self.total), "total": self.total, "message": "<b>hello</b>"}
+
+    def stop(self):
+        self._stop.set()
+
+    def resume(self):
+        self.resumed += 1
+        self._stop.clear()
+
+
+class Endless(FakeRun):
+    """At step 3 of 10 until stopped."""
+
+    def status(self):
+        state = "stopped" if self.stopping else "running"
+        return {"state": state, "step": 3, "total": 10, "message": ""}
+
+    def metrics(self):
+        return logged(3)
+
+
+def shown(call):
+    with capture_output() as captured:
+        call()
+    return [output.data for output in captured.outputs]
+
+
+def test_monitor_follows_a_run_to_its_end_without_being_drawn_anew():
+    monitor, changes = RunMonitor(FakeRun(), target=0.8, interval=0.001), []
+    monitor.chart.observe(lambda change: changes.append(change["name"]))
+    outputs = shown(lambda: (monitor.display(), monitor.wait()))
+    assert [set(data) for data in outputs] == [{WIDGET, "image/png", "text/plain"}] * 2
+    assert outputs[0]["image/png"] != outputs[1]["image/png"]
+    assert "spec" not in changes
+    assert changes.count("data") >= 9
+    drawn = pd.DataFrame(monitor.chart.data["rows"])
+    assert len(drawn.query("panel == 'memory'")) == monitor.progress.value == 10
+    assert monitor.stop_button.disabled
+    assert monitor.resume_button.disabled
+    assert "finished: step 10 of 10. &lt;b&gt;hello" in monitor.line.value
+    assert "&lt;b&gt;c&lt;/b&gt;" in monitor.completions.value
+    assert not monitor._watching
+
+
+def test_awaiting_a_run_lets_others_work_meanwhile():
+    monitor, ticks = RunMonitor(FakeRun(total=40), interval=0.01), []
+
+    async def tick():
+        while True:
+            ticks.append(await asyncio.sleep(0.01))
+
+    async def cell():
+        other = asyncio.create_task(tick())
+        reached = await monitor.until(step=20)
+        status = await monitor
+        other.cancel()
+        return reached, status
+
+    with capture_output():
+        reached, status = asyncio.run(cell())
+    assert reached["state"] == "running"
+    assert 20 <= reached["step"] < 40
+    assert status["state"] == "finished"
+    assert len(ticks) > 5
+
+
+def test_a_cancelled_wait_stops_the_run():
+    run = Endless()
+    monitor = RunMonitor(run, interval=0.001)
+
+    async def cell():
+        waiting = asyncio.ensure_future(monitor.until())
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        return await waiting
+
+    with capture_output():
+        assert asyncio.run(cell())["state"] == "stopped"
+    assert run.stopping
+
+
+def test_interrupting_a_blocking_wait_stops_the_run():
+    run = Endless()
+    monitor = RunMonitor(run, interval=0.001)
+
+    def interrupt():
+        while not monitor._watching:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt).start()
+    with capture_output():
+        assert monitor.wait()["state"] == "stopped"
+    assert run.stopping
+
+
+def test_stop_and_resume_at_a_click():
+    run = Endless()
+    monitor = RunMonitor(run, interval=0.001)
+    with capture_output():
+        monitor.display()
+        time.sleep(0.05)
+        assert monitor._watching
+        assert monitor.resume_button.disabled
+        monitor.stop_button.click()
+        assert monitor.stop_button.disabled
+        assert monitor.wait()["state"] == "stopped"
+        assert monitor.progress.bar_style == "warning"
+        monitor.resume_button.click()
+        assert run.resumed == 1
+        assert monitor._watching
+        monitor.stop()
+        assert monitor.wait()["state"] == "stopped"
+
+
+def test_two_monitors_on_one_run():
+    run = Endless()
+    one, two = RunMonitor(run, interval=0.001), RunMonitor(run, interval=0.001)
+    with capture_output():
+        one.display()
+        two.display()
+        one.stop()
+        assert two.wait() == one.wait()
+        one.resume()
+        two.resume()
+        assert run.resumed == 1, "what goes on already is only watched"
+        assert one._watching
+        assert two._watching
+        two.stop()
+        one.wait()
+
+
+def test_start_begins_a_run_and_keeps_the_last_one_beside_it():
+    runs = []
+    monitor = RunMonitor(start=lambda: runs.append(FakeRun()) or runs[-1], interval=0.001)
+    assert "not started" in monitor.line.value
+    assert monitor.stop_button.disabled
+    for _ in range(2):
+        monitor.start_button.click()
+        monitor._thread.join()
+    assert {row["run"] for row in monitor.chart.data["rows"]} == {"your run 1", "your run 2"}
+    assert [row["mine"] for row in monitor.chart.data["rows"] if row["run"] == "your run 1"].count(True) == 0
+    with pytest.raises(ValueError, match="needs run="):
+        RunMonitor()
+
+
+def test_what_a_button_can_not_do_is_said():
+    def start():
+        raise ValueError("no room <b>")
+
+    monitor = RunMonitor(start=start)
+    monitor.start_button.click()
+    assert "no room &lt;b&gt;" in monitor.line.value
+
+
+def test_wait_raises_what_ended_the_run():
+    with capture_output(), pytest.raises(RuntimeError, match="hello"):
+        RunMonitor(FakeRun(ends="failed"), interval=0.001).wait()
+    with capture_output(), pytest.raises(RuntimeError, match="hello"):
+        asyncio.run(RunMonitor(FakeRun(ends="failed"), interval=0.001).until())
+
+
+def test_a_run_that_can_not_be_read():
+    run = FakeRun()
+    monitor = RunMonitor(run, interval=0.001)
+    run.metrics = lambda: (_ for _ in ()).throw(OSError("gone"))
+    with capture_output(), pytest.raises(OSError, match="gone"):
+        monitor.wait()
+    assert "gone" in monitor.line.value
+
+
+def test_a_closed_monitor_stops_watching_and_leaves_the_run_alone():
+    run = Endless()
+    monitor = RunMonitor(run, interval=0.001)
+    with capture_output():
+        monitor.display()
+    monitor.box.close()
+    monitor._thread.join(5)
+    assert not monitor._watching
+    assert not run.stopping
+
+
+def test_a_run_that_starts_again_keeps_its_axis():
+    run = FakeRun()
+    monitor = RunMonitor(run, interval=0.001)
+    with capture_output():
+        monitor.wait()
+    run.status = lambda: {"state": "starting", "step": 10, "total": 0, "message": "Loading the policy."}
+    monitor._look()
+    assert max(row["step"] for row in monitor.chart.data["frame"]) == 10
+    assert monitor.progress.max == 10
+    assert "starting: Loading the policy ..." in monitor.line.value
