@@ -1,0 +1,156 @@
+"""Every explorer of the theory chapters: quick enough while a slider is dragged, unshaken by a storm of events."""
+
+import numpy as np
+import pytest
+
+from workbook.chapters import find_chapters
+
+THEORY = [path.name[:2] for path in find_chapters() if path.name[:2] in ("00", "01", "02", "03")]
+EVENTS, LIMIT = 100, 150  # of a drag; milliseconds
+STORM_EVENTS, STORM_SECONDS = 500, 10
+FIND = """
+import gc, logging, math, traitlets
+from workbook.views import Explorer
+explorers = {one.box.model_id: one for one in gc.get_objects() if isinstance(one, Explorer)}
+complaints = []
+class Complain(logging.Handler):
+    def emit(self, record):
+        complaints.append(record.getMessage() + str(record.exc_info))
+for logger in (logging.getLogger(), logging.getLogger("Comm"), traitlets.log.get_logger()):
+    logger.addHandler(Complain(logging.WARNING))
+get_ipython().showtraceback = lambda *_, **__: complaints.append(repr(__import__("sys").exc_info()))
+def track(explorer, name):
+    seen = []
+    scale = math.log10 if hasattr(explorer.controls[name], "base") else float
+    explorer.chart.observe(lambda change: seen.append((change["new"], scale(explorer.settings[name]))), "version")
+    return seen
+def finest(explorer):
+    sliders = {name: one for name, one in explorer.controls.items() if hasattr(one, "readout_format")}
+    return max(sliders, key=lambda name: (sliders[name].max - sliders[name].min) / sliders[name].step)
+def sound(explorer):
+    try:
+        expected = explorer.compute(**explorer.settings)
+    except ValueError as error:
+        import html
+        return html.escape(str(error)) in explorer.sentence.value
+    expected = expected if isinstance(expected, dict) else {"table": expected}
+    return all(expected[name].equals(explorer.tables[name]) for name in expected)
+"""
+SHOWN = """() => window.jupyterapp.shell.currentWidget.content.widgets
+  .flatMap(cell => cell.model.outputs?.toJSON() ?? [])
+  .map(output => output.data?.['application/vnd.jupyter.widget-view+json']?.model_id).filter(Boolean)"""
+WATCH = r"""([explorer, slider]) => { const box = document.querySelectorAll('.workbook-explorer')[explorer];
+  const target = box.querySelectorAll('.noUi-target')[slider], chart = box.querySelector('[data-drawn]');
+  let last = null;
+  window.moves = []; window.draws = [];
+  window.onpointermove = () => { const value = Number(target.noUiSlider.get(true));
+    if (value !== last) window.moves.push([performance.now(), last = value]); };
+  new MutationObserver(() => { window.draws.push([performance.now(), Number(chart.dataset.drawn)]) })
+    .observe(chart, { attributes: true, attributeFilter: ['data-drawn'] }); }
+"""
+STORM = """async ([events, milliseconds]) => {
+  const boxes = [...document.querySelectorAll('.workbook-explorer')];
+  const pick = list => list[Math.floor(Math.random() * list.length)], keys = ['ArrowLeft', 'ArrowRight', 'Home', 'End'];
+  const handles = boxes.flatMap(b => [...b.querySelectorAll('.noUi-handle, select, input[type=checkbox], button')])
+    .filter(node => !node.textContent.includes('Copy'));
+  const start = performance.now();
+  for (let k = 0; k < events; k++) {
+    const node = pick(handles);
+    const key = new KeyboardEvent('keydown', { key: pick(keys), bubbles: true });
+    if (node.matches('.noUi-handle')) node.dispatchEvent(key);
+    else if (node.matches('select')) { node.selectedIndex = Math.floor(Math.random() * node.options.length);
+      node.dispatchEvent(new Event('change', { bubbles: true })); }
+    else node.click();
+    const wait = start + (k + 1) * milliseconds / events - performance.now();
+    if (wait > 0) await new Promise(resolve => setTimeout(resolve, wait));
+  }
+  return performance.now() - start }"""
+
+
+@pytest.fixture(params=THEORY)
+def chapter(request, open_chapter):
+    chapter = open_chapter(request.param)
+    chapter.run_all()
+    chapter.execute(FIND)
+    known = chapter.python("list(explorers)")
+    chapter.explorers = [model for model in chapter.page.evaluate(SHOWN) if model in known]
+    assert chapter.explorers, "a theory chapter has something to drag"
+    return chapter
+
+
+def drag_latencies(chapter, nth: int, model: str) -> list[float]:
+    """Milliseconds from each change of a slider under the mouse to the chart that shows it, or a later one."""
+    name = chapter.python(f"finest(explorers[{model!r}])")
+    chapter.execute(f"seen = track(explorers[{model!r}], {name!r})")
+    sliders = chapter.python(f"[n for n, c in explorers[{model!r}].controls.items() if hasattr(c, 'readout_format')]")
+    box = chapter.panel.locator(".workbook-explorer").nth(nth)
+    box.scroll_into_view_if_needed()
+    chapter.page.evaluate(WATCH, [nth, sliders.index(name)])
+    track = box.locator(".noUi-base").nth(sliders.index(name)).bounding_box()
+    handle = box.locator(".noUi-handle").nth(sliders.index(name)).bounding_box()
+    y = track["y"] + track["height"] / 2
+    mouse = chapter.page.mouse
+    mouse.move(handle["x"] + handle["width"] / 2, y)
+    mouse.down()
+    mouse.move(track["x"], y)
+    chapter.settle()
+    chapter.page.evaluate("() => { window.moves.length = window.draws.length = 0 }")
+    chapter.execute("seen.clear()")
+    for k in range(1, EVENTS + 1):
+        mouse.move(track["x"] + track["width"] * k / EVENTS, y)
+        chapter.page.wait_for_timeout(10)
+    mouse.up()
+    chapter.settle()
+    moves, draws = chapter.page.evaluate("[window.moves, window.draws]")
+    seen = chapter.python("seen")
+    latencies = []
+    for at, value in moves:
+        version = next(version for version, setting in seen if setting >= value - 1e-9)
+        latencies.append(next(time for time, drawn in draws if drawn >= version) - at)
+    return latencies
+
+
+def test_explorers_follow_a_drag_and_survive_a_storm(chapter):
+    for nth, model in enumerate(chapter.explorers):
+        check_drag(chapter, nth, model)
+    check_storm(chapter)
+
+
+def check_drag(chapter, nth: int, model: str) -> None:
+    """A drag redraws within the limit and never takes a drawing out of the page."""
+    assert chapter.python(f"explorers[{model!r}].quick"), "computes too slowly to follow a slider"
+    with chapter.no_flicker():
+        latencies = drag_latencies(chapter, nth, model)
+    explorer = chapter.python(f"explorers[{model!r}].compute.__name__")
+    p50, p95 = np.percentile(latencies, [50, 95])
+    print(
+        f"\n{chapter.name} {explorer}, {len(latencies)} moves: slider to chart {p50:.0f} ms, 95 % within {p95:.0f} ms"
+    )
+    assert len(latencies) >= 10
+    assert p95 < LIMIT
+    chapter.shot(f"{chapter.name[:2]}-explorer-{nth}", chapter.panel.locator(".workbook-explorer").nth(nth))
+    assert chapter.errors == []
+
+
+def check_storm(chapter) -> None:
+    """Events over all controls leave what the last settings say, and no exception."""
+    with chapter.no_flicker():
+        took = chapter.page.evaluate(STORM, [STORM_EVENTS, 1000 * STORM_SECONDS])
+        chapter.settle()
+        chapter.page.wait_for_timeout(500)
+    assert took < 1.2 * 1000 * STORM_SECONDS
+    for nth, model in enumerate(chapter.explorers):
+        assert chapter.python(f"sound(explorers[{model!r}])"), "what is drawn is not what the controls say"
+        box = chapter.panel.locator(".workbook-explorer").nth(nth)
+        drawn = int(box.locator("[data-drawn]").first.get_attribute("data-drawn"))
+        assert drawn == chapter.python(f"explorers[{model!r}].chart.version")
+        shown = box.locator(".workbook-code pre").inner_text()
+        assert shown.split() == chapter.python(f"explorers[{model!r}].code").split()
+    assert chapter.python("complaints") == []
+    assert chapter.errors == []
+    # the trap is set right: an exception in a callback would have been seen
+    chapter.execute(f"explorers[{chapter.explorers[0]!r}].compute = lambda **_: 1 / 0")
+    chapter.panel.locator(".workbook-explorer .noUi-handle").first.press("ArrowRight")
+    chapter.panel.locator(".workbook-explorer .noUi-handle").first.press("ArrowLeft")
+    chapter.settle()
+    assert "ZeroDivisionError" in str(chapter.python("complaints"))

@@ -1,0 +1,101 @@
+"""Explorer: controls, settings, code, reset, refusals, and the contract between a chart and its tables."""
+
+import altair as alt
+import ipywidgets
+import pandas as pd
+import pytest
+
+from workbook.views import Explorer, LiveChart
+from workbook.views.explorer import log_slider, menu, slider, switch
+from workbook.views.live import rows, spec_over
+
+
+def compute_line(slope: float = 1.0, points: int = 3, shape: str = "line") -> pd.DataFrame:
+    if slope > 4:
+        raise ValueError(f"slope={slope:g} is too <steep>: take at most 4.")
+    return pd.DataFrame({"x": range(points), "y": [slope * x for x in range(points)], "shape": shape})
+
+
+def line_chart(table) -> alt.LayerChart:
+    base = alt.Chart(table).encode(x="x:Q", y="y:Q")
+    return base.mark_line() + base.transform_filter("datum.x > 0").mark_point()
+
+
+def explorer(**kwargs) -> Explorer:
+    controls = {"slope": slider(1.0, 0.0, 5.0, 0.1, "slope"), "points": slider(3, 1, 9, 1, "points")}
+    controls["shape"] = menu("line", ["line", "curve"], "shape")
+    return Explorer(compute_line, line_chart, controls, **kwargs)
+
+
+def test_moving_a_control_pushes_rows_and_leaves_the_spec():
+    one = explorer(say=lambda table: f"ends at {table['y'].iloc[-1]:g} <b>")
+    spec, version = one.chart.spec, one.chart.version
+    one.set(slope=2.0)
+    assert one.chart.data["table"] == rows(compute_line(2.0))
+    assert (one.chart.version, one.chart.spec) == (version + 1, spec)
+    assert "ends at 4 &lt;b&gt;" in one.sentence.value
+    assert one.settings == {"slope": 2.0, "points": 3, "shape": "line"}
+
+
+def test_the_code_computes_what_is_drawn():
+    one = explorer()
+    one.set(slope=0.1 + 0.2, points=5, shape="curve")
+    line, call = one.code.split("\n\n")
+    assert line == f"from {__name__} import compute_line"
+    assert call == "compute_line(slope=0.3, points=5, shape='curve')"
+    assert one.snippet.text == one.code
+    pd.testing.assert_frame_equal(compute_line(slope=0.3, points=5, shape="curve"), one.tables["table"])
+
+
+def test_reset_goes_back_to_the_start():
+    one = explorer()
+    one.set(slope=3.0, points=7, shape="curve")
+    one.reset_button.click()
+    assert one.settings == {"slope": 1.0, "points": 3, "shape": "line"}
+    assert one.chart.data["table"] == rows(compute_line())
+
+
+def test_settings_that_can_not_be_are_told_and_the_chart_stays():
+    one = explorer()
+    drawn = one.chart.data
+    one.set(slope=4.5)
+    assert "slope=4.5 is too &lt;steep&gt;: take at most 4." in one.sentence.value
+    assert one.chart.data == drawn
+    one.set(slope=4.0)
+    assert "steep" not in one.sentence.value
+
+
+def test_what_is_slow_is_computed_when_the_slider_is_let_go(monkeypatch):
+    assert explorer().controls["slope"].continuous_update
+    monkeypatch.setattr("workbook.views.explorer.QUICK", 0.0)
+    one = explorer()
+    assert not one.quick
+    assert not one.controls["slope"].continuous_update
+
+
+def test_a_chart_that_changes_its_table_is_refused():
+    with pytest.raises(ValueError, match="line_of_a_copy changes a table before it draws it; only the tables table"):
+        spec_over(line_of_a_copy, {"table": compute_line()})
+
+
+def line_of_a_copy(table):
+    return line_chart(table.assign(y=0))
+
+
+def test_a_chart_over_several_tables_takes_one_at_a_time():
+    def both(first, second):
+        return alt.Chart(first).mark_point().encode(x="x:Q") & alt.Chart(second).mark_bar().encode(x="x:Q")
+
+    live = LiveChart.over(both, first=compute_line(), second=compute_line())
+    live.push(second=compute_line(2.0))
+    assert live.data == {"first": rows(compute_line()), "second": rows(compute_line(2.0))}
+    data, _ = live.picture()
+    assert data["image/png"]
+
+
+def test_the_controls_say_what_they_are():
+    assert isinstance(slider(1, 0, 3, 1, "n"), ipywidgets.IntSlider)
+    assert isinstance(slider(1.0, 0, 3, 1, "x"), ipywidgets.FloatSlider)
+    assert log_slider(1e-3, -4, -1, "lr").value == pytest.approx(1e-3)
+    assert switch(True, "on").value is True
+    assert rows(pd.DataFrame({"x": [float("inf")]})) == [{"x": None}]
