@@ -16,13 +16,15 @@ from workbook.toys.groups import (
     compute_intervention,
 )
 from workbook.views.explorer import Explorer, menu, slider, switch
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, finish
+from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES
 
 COLORS = [SERIES[2], NEUTRAL, SERIES[3]]  # style, template, result
 DASHES = [[6, 3], [2, 2], [1, 0]]
 LABEL = "datum.word + ' · ' + datum.class"
 SORTED = [f"{word} · {name}" for name in CLASSES for word in WORDS[name]]
-BLUE_UP = alt.when(alt.datum.push > 0).then(alt.value(POSITIVE)).otherwise(alt.value(NEGATIVE))
+SIGN = "(datum.push || datum.advantage || 0)"
+BY_SIGN = alt.when(f"{SIGN} > 0").then(alt.value(POSITIVE)).when(f"{SIGN} < 0").then(alt.value(NEGATIVE))
+BY_SIGN = BY_SIGN.otherwise(alt.value(NEUTRAL))
 FOLLOWED = [WORDS[name][0] for name in CLASSES]  # so, is, 7
 
 
@@ -33,7 +35,7 @@ def growing_chart(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame
     base = alt.Chart(bars).transform_calculate(label=LABEL).encode(y=_words())
     push = alt.X("push:Q").scale(**scale).axis(**ticks)
     left = alt.layer(
-        base.mark_bar().encode(x=push, color=BLUE_UP, tooltip=["word:N", "class:N", _number("push")]),
+        base.mark_bar().encode(x=push, color=BY_SIGN, tooltip=["word:N", "class:N", _number("push")]),
         *_signed_text(base, push),
         alt.Chart().mark_rule(color="black").encode(x=alt.datum(0)),
     ).properties(width=280, height=230)
@@ -45,7 +47,7 @@ def growing_chart(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame
         y=alt.value(8),
         text="sign:N",
         opacity=alt.when("datum.seen").then(alt.value(1)).otherwise(alt.value(0)),
-        color=alt.Color("sign:N", legend=None).scale(domain=["+", "−", "0"], range=[POSITIVE, NEGATIVE, NEUTRAL]),
+        color=BY_SIGN,
         tooltip=["rollout:Q", "said:N", "reward:Q", _number("advantage")],
     )
     legend = alt.Legend(title=None, orient="bottom", labelExpr=_followed_expression(), symbolStrokeWidth=2.5)
@@ -54,13 +56,13 @@ def growing_chart(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame
         lines.mark_line(interpolate="step-after", strokeWidth=2.5).encode(
             x=x,
             y=y,
-            color=_classes("class:N", legend),
+            color=class_color("class:N", legend),
             strokeDash=alt.StrokeDash("class:N", legend=legend, sort=CLASSES).scale(domain=CLASSES, range=DASHES),
             order="rollouts:Q",
         ),
         signs.mark_text(fontSize=15, fontWeight="bold"),
-    ).resolve_scale(color="independent")
-    return _beside(
+    )
+    return beside(
         [left, right.properties(width=400, height=230)],
         "What is left on each word while rollouts are added",
         "left: every word, so far; right: the way there, with the sign of each rollout's advantage above",
@@ -75,7 +77,7 @@ def estimators_chart(table: pd.DataFrame) -> alt.HConcatChart:
         row = alt.Row("estimator:N", sort=COMPARED, title=None, header=header)
         return alt.layer(*layers, data=table).properties(width=width, height=alt.Step(15)).facet(row=row, spacing=8)
 
-    base = alt.Chart().encode(y=alt.Y("class:N", sort=CLASSES, title=None), color=_classes("class:N", None))
+    base = alt.Chart().encode(y=alt.Y("class:N", sort=CLASSES, title=None), color=class_color("class:N", None))
     bare = base.encode(y=alt.Y("class:N", sort=CLASSES, title=None, axis=None))
     hint = ["estimator:N", "class:N", *map(_number, ("moved", "low", "high")), _number("share")]
     title = "moved per rollout (advantage × probability)"
@@ -91,7 +93,7 @@ def estimators_chart(table: pd.DataFrame) -> alt.HConcatChart:
         bare.mark_text(align="left", dx=3).encode(x=share, text=shown, color=alt.value("black")),
     ]
     header = alt.Header(labelAngle=0, labelAlign="left", labelFontSize=12, labelFontWeight="bold")
-    return _beside(
+    return beside(
         [panel(sizes, 330, header), panel(shares, 200, alt.Header(labels=False))],
         "What each estimator moves, on the average over 256 groups",
         "left: size, with 95 % intervals over groups; right: the same as shares of each estimator's update",
@@ -113,99 +115,29 @@ def intervention_chart(rates: pd.DataFrame, net: pd.DataFrame, sizes: pd.DataFra
             shape=alt.Shape("side:N", **side).scale(domain=SIDES, range=["triangle-up", "triangle-down"]),
             tooltip=["word:N", "side:N", _number("rate")],
         ),
-    ).properties(width=190, height=height, title=_small("how often, on either side"))
+    ).properties(width=190, height=height, title=small("how often, on either side"))
     hint = ["word:N", *map(_number, ("push", "low", "high"))]
     words = alt.Chart(net).transform_calculate(label=LABEL).encode(y=_words(axis=None))
     push = alt.X("push:Q", title="mean net push ÷ G").scale(domain=[-0.42, 0.42], clamp=True, nice=False)
     middle = alt.layer(
-        words.mark_bar(opacity=0.8).encode(x=push, color=BLUE_UP, tooltip=hint),
+        words.mark_bar(opacity=0.8).encode(x=push, color=BY_SIGN, tooltip=hint),
         words.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q"),
         alt.Chart().mark_rule(color="black").encode(x=alt.datum(0)),
-    ).properties(width=230, height=height, title=_small("signed: left on average"))
+    ).properties(width=230, height=height, title=small("signed: left on average"))
     hint = ["class:N", _number("moved"), _number("before")]
     kinds = alt.Chart(sizes).encode(y=alt.Y("class:N", sort=CLASSES, title=None))
     size = alt.X("moved:Q", title="moved per rollout").scale(domain=[0, 0.5], clamp=True, nice=False)
     right = alt.layer(
-        kinds.mark_bar(opacity=0.75).encode(x=size, color=_classes("class:N", None), tooltip=hint),
+        kinds.mark_bar(opacity=0.75).encode(x=size, color=class_color("class:N", None), tooltip=hint),
         kinds.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q"),
         kinds.mark_tick(thickness=3, color="black", size=34).encode(x="before:Q"),
-    ).properties(width=180, height=height, title=_small("size in a group; thick: before"))
-    return _beside(
+    ).properties(width=180, height=height, title=small("size in a group; thick: before"))
+    return beside(
         [left, middle, right],
         "The same rollouts with other signs, or with frequencies matched",
         "means over 256 groups with 95 % intervals; estimator grpo",
         "Left: how often each word occurs on each side. Middle: net push on each word. Right: what is moved per class.",
     ).resolve_scale(color="independent", shape="independent")
-
-
-def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """Net push against the difference in occurrence, one mark a word and group; on the grey line they are equal.
-
-    table: columns estimator, class, difference, push (divided by the group's mass of positive advantages).
-    """
-    line = alt.Chart(pd.DataFrame({"difference": [-1, 1], "push": [-1, 1]})).mark_line(color="#999999")
-    dots = alt.Chart(table).mark_point(filled=True, size=35, opacity=0.6, clip=True)
-    at = {
-        "x": alt.X("difference:Q", title="rate among A > 0 minus rate among A < 0").scale(domain=[-1, 1]),
-        "y": alt.Y("push:Q", title="net push ÷ mass of A > 0").scale(domain=[-1.6, 1.6]),
-    }
-    look = {
-        "color": _classes("class:N", legend := alt.Legend(title=None, orient="bottom")),
-        "shape": alt.Shape("class:N", sort=CLASSES, legend=legend).scale(domain=CLASSES),
-    }
-    panels = []
-    for name in table["estimator"].unique():
-        marks = dots.encode(**at, **look).transform_filter(alt.datum.estimator == name)
-        both = alt.layer(line.encode(**at), marks)
-        panels.append(both.properties(title=_small(name), width=230, height=230))
-    return _beside(
-        panels,
-        "What a group pushes, and how often each word occurs on either side",
-        "one mark a word and group (a few lie outside); on the grey line the push is the difference in occurrence",
-        "Marks: net push per mass of advantage against the difference of occurrence rates.",
-    )
-
-
-def group_size_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """Root mean square push against group size, both logarithmic; columns group_size, rms, low, high, series."""
-    x = alt.X("group_size:Q", title="rollouts in a group, G").scale(type="log", base=2)
-    y = alt.Y("rms:Q", title="root mean square push per rollout").scale(type="log", nice=False)
-    y = y.axis(values=[0.01, 0.02, 0.05, 0.1, 0.2])
-    series = {"sort": None, "title": None}
-    base = alt.Chart(table).encode(x=x, color=alt.Color("series:N", **series).scale(range=SERIES))
-    chart = alt.layer(
-        base.mark_rule(strokeWidth=3).encode(y="low:Q", y2="high:Q"),
-        base.mark_line().encode(y=y),
-        base.mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=alt.Shape("series:N", **series)),
-    )
-    return finish(
-        chart,
-        "What stays on a word, against group size",
-        "means over seeds with 95 % bootstrap intervals; both axes logarithmic",
-        "Lines per estimator and word: root mean square net push per rollout against group size.",
-        height=260,
-    )
-
-
-def training_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """A panel a quantity, over steps; columns step, quantity, mean, low, high, estimator, sampler."""
-    below = {"title": None, "sort": None, "legend": alt.Legend(orient="bottom", symbolOpacity=1)}
-    color = alt.Color("estimator:N", **below).scale(range=SERIES)
-    panels = []
-    for quantity in table["quantity"].unique():
-        base = alt.Chart(table).transform_filter(alt.datum.quantity == quantity)
-        base = base.encode(x=alt.X("step:Q"), color=color, detail="sampler:N")
-        band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=None).scale(zero=False), y2="high:Q")
-        base = base.encode(y=alt.Y("mean:Q", title=None).scale(zero=False))
-        line = base.mark_line().encode(strokeDash=alt.StrokeDash("sampler:N", **below))
-        dots = base.mark_point(filled=True, size=40, opacity=1).encode(shape=alt.Shape("estimator:N", **below))
-        panels.append(alt.layer(band, line, dots).properties(title=_small(quantity), width=210, height=200))
-    return _beside(
-        panels,
-        "Training with and without negative rollouts",
-        "means over independent policies, with 95 % bootstrap intervals",
-        "Lines over steps: probability of the template word, entropy of the opening, probability of the right result.",
-    )
 
 
 def explore_growing() -> Explorer:
@@ -274,7 +206,8 @@ def say_intervention(rates: pd.DataFrame, net: pd.DataFrame, sizes: pd.DataFrame
     return "Moved per rollout: " + ", ".join(parts) + "."
 
 
-def _small(text: str) -> alt.TitleParams:
+def small(text: str) -> alt.TitleParams:
+    """The title of one panel of several."""
     return alt.TitleParams(text, anchor="start", fontSize=12)
 
 
@@ -282,7 +215,8 @@ def _words(**kwargs) -> alt.Y:
     return alt.Y("label:N", sort=SORTED, title=None, **kwargs)
 
 
-def _classes(field: str, legend) -> alt.Color:
+def class_color(field: str, legend) -> alt.Color:
+    """One colour for each class of word."""
     return alt.Color(field, legend=legend, sort=CLASSES).scale(domain=CLASSES, range=COLORS)
 
 
@@ -302,6 +236,7 @@ def _followed_expression() -> str:
     return "".join(f"datum.label == '{name}' ? '{WORDS[name][0]} ({name})' : " for name in CLASSES) + "datum.label"
 
 
-def _beside(panels: list, title: str, subtitle: str, description: str) -> alt.HConcatChart:
+def beside(panels: list, title: str, subtitle: str, description: str) -> alt.HConcatChart:
+    """Panels side by side under one title."""
     heading = alt.TitleParams(title, subtitle=subtitle, anchor="start", subtitleColor=NEUTRAL)
     return alt.hconcat(*panels, spacing=14).properties(title=heading, description=f"{title}. {description}")

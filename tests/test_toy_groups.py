@@ -1,0 +1,316 @@
+"""Toy groups: pushes are gradients, controls do what they say, charts and exercises of chapter 02 tell the truth."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbook.exercises.groups import OPENINGS, check_net_push, check_signs
+from workbook.toys.groups import (
+    CLASSES,
+    COMPARED,
+    SIGNS,
+    compute_estimators,
+    compute_growing,
+    compute_intervention,
+    compute_push,
+    deal_signs,
+    draw_groups,
+    make_policy,
+    moved,
+    train_policy,
+)
+from workbook.views import explore_estimators, explore_growing, explore_intervention
+from workbook.views.group_studies import frequency_chart, group_size_chart, training_chart
+from workbook.views.groups import estimators_chart, growing_chart, intervention_chart
+from workbook.views.live import spec_over
+from workbook.views.renderer import png
+
+ZERO_SUM = ["grpo", "dr_grpo", "rloo"]
+
+
+@pytest.fixture(scope="module")
+def groups():
+    return draw_groups(make_policy(64, spread=0.3), group_size=8, noise=0.1, seed=3)
+
+
+@pytest.mark.parametrize("estimator", [*COMPARED, "negative_only"])
+def test_net_push_equals_autograd(groups, estimator):
+    advantages = groups.advantages(estimator)
+    for name, push in groups.net_push(advantages).items():
+        logits = torch.tensor(groups.probabilities[name]).log().requires_grad_()
+        logps = logits.log_softmax(-1).gather(-1, torch.tensor(groups.tokens[name]))
+        (torch.tensor(advantages) * logps).sum().backward()
+        np.testing.assert_allclose(push, logits.grad.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("estimator", ZERO_SUM)
+def test_push_is_mass_times_difference_in_occurrence(groups, estimator):
+    advantages = groups.advantages(estimator)
+    mass = advantages.clip(min=0).sum(1, keepdims=True)
+    alive = mass[:, 0] > 0
+    assert 10 < alive.sum() <= 64
+    for name, push in groups.net_push(advantages).items():
+        plus, minus = groups.rates(advantages, name)
+        np.testing.assert_allclose(push[alive], (mass * (plus - minus))[alive], atol=1e-9)
+        assert np.abs(push[~alive]).max(initial=0) == 0
+        everybody = (groups.tokens[name] == 0).all(1)
+        assert np.abs(push[everybody]).max(initial=0) < 1e-9
+
+
+def test_without_zero_sum_a_word_of_everybody_is_pushed(groups):
+    everybody = (groups.tokens["template"] == 0).all(1)
+    for estimator in ("reinforce", "positive_only"):
+        assert np.abs(groups.net_push(groups.advantages(estimator))["template"][everybody]).max() > 0.01
+
+
+def test_moved_is_what_goes_up_and_what_goes_down(groups):
+    for push in groups.net_push(groups.advantages("positive_only")).values():
+        np.testing.assert_allclose(push.sum(-1), 0, atol=1e-12)
+        np.testing.assert_allclose(moved(push, 8), push.clip(min=0).sum(-1) / 8, atol=1e-12)
+
+
+def test_compute_push_takes_groups_of_groups():
+    tokens, advantages, p = np.array([[0, 1], [1, 1]]), np.array([[1.0, -1.0], [2.0, 0.5]]), np.array([[0.2, 0.8]] * 2)
+    both = compute_push(tokens, advantages, p)
+    for n in range(2):
+        np.testing.assert_array_equal(both[n], compute_push(tokens[n], advantages[n], p[n]))
+
+
+@pytest.mark.parametrize("estimator", ZERO_SUM)
+def test_matched_frequencies_are_equal_and_leave_nothing(groups, estimator):
+    advantages = groups.advantages(estimator)
+    weights = groups.match_frequencies(advantages)
+    pushes = groups.net_push(advantages, weights)
+    for name in CLASSES:
+        assert (weights[name] >= 0).all()
+        assert (weights[name] <= 1 + 1e-12).all()
+        assert weights[name].max() > 0.5
+        assert np.abs(pushes[name]).max() < 1e-9
+        drawn = np.eye(groups.probabilities[name].shape[-1])[groups.tokens[name]] * weights[name][..., None]
+        sides = [(drawn * (sign * advantages).clip(min=0)[..., None]).sum(1) for sign in (1, -1)]
+        np.testing.assert_allclose(*sides, atol=1e-9)
+
+
+def test_matching_does_not_take_out_what_an_off_center_baseline_adds(groups):
+    advantages = groups.advantages("reinforce")
+    left = groups.net_push(advantages, groups.match_frequencies(advantages))
+    assert max(np.abs(push).max() for push in left.values()) > 0.01
+
+
+def test_signs_are_dealt_anew_among_the_same_sizes(groups):
+    advantages = groups.advantages("grpo")
+    shuffled = deal_signs(advantages, "shuffled", seed=1)
+    assert (shuffled != advantages).any()
+    np.testing.assert_array_equal(np.sort(shuffled, 1), np.sort(advantages, 1))
+    np.testing.assert_array_equal(deal_signs(advantages, "all positive"), abs(advantages))
+    np.testing.assert_array_equal(deal_signs(advantages, "by reward"), advantages)
+
+
+@pytest.mark.parametrize(("temperature", "noise"), [(1.0, 0.0), (0.7, 0.2)])
+def test_draws_follow_the_sampler_and_the_verifier(temperature, noise):
+    policy = make_policy(4_000, p_right=0.4, styles=4)
+    drawn = draw_groups(policy, 8, temperature, noise, seed=0)
+    for name, p in policy.items():
+        q = p[0] ** (1 / temperature)
+        counts = np.bincount(drawn.tokens[name].ravel(), minlength=len(q)) / drawn.tokens[name].size
+        np.testing.assert_allclose(counts, q / q.sum(), atol=0.01)
+    assert ((drawn.tokens["result"] == 0) != drawn.rewards).mean() == pytest.approx(noise, abs=0.01)
+
+
+def test_the_root_mean_square_on_a_shared_word_has_a_closed_form():
+    for size in (2, 8, 32):
+        drawn = draw_groups(make_policy(8_000, p_right=0.5), size, seed=size)
+        push = drawn.net_push(drawn.advantages("dr_grpo"))["style"][:, 0] / size
+        p = drawn.probabilities["style"][0, 0]
+        closed_form = (size - 1) ** 0.5 / size * 0.5 * (p * (1 - p)) ** 0.5
+        assert np.sqrt((push**2).mean()) == pytest.approx(closed_form, rel=0.05)
+
+
+def test_on_policy_any_advantage_averages_to_zero_on_words_without_influence():
+    for temperature, drifts in ((1.0, False), (0.7, True)):
+        drawn = draw_groups(make_policy(8_000), 8, temperature, seed=0)
+        push = drawn.net_push(drawn.advantages("positive_only"))["style"][:, 0]
+        assert (push.mean() > 4 * push.std() / len(push) ** 0.5) == drifts
+
+
+def test_growing_ends_at_the_net_push_and_stops_at_the_group():
+    tables = compute_growing(so_far=32, group_size=8, estimator="rloo", draw=2)
+    bars, path, rollouts = tables["bars"], tables["path"], tables["rollouts"]
+    drawn = draw_groups(make_policy(8, 0.5), 8, seed=2)
+    for name, push in drawn.net_push(drawn.advantages("rloo")).items():
+        np.testing.assert_allclose(bars.loc[bars["class"] == name, "push"], push[0] / 8)
+    assert bars["rollouts"].eq(8).all()
+    assert (path.loc[path["rollouts"] == 0, "push"] == 0).all()
+    assert len(rollouts) == 8
+    assert rollouts["reward"].eq(rollouts["said"].str.endswith("7")).all()
+    assert compute_growing(so_far=3)["rollouts"]["seen"].sum() == 3
+    assert compute_growing(so_far=0)["bars"]["push"].eq(0).all()
+
+
+def test_estimators_share_out_the_same_whole():
+    table = compute_estimators().set_index(["estimator", "class"])
+    assert table["share"].groupby("estimator").sum().to_numpy() == pytest.approx(1)
+    assert (table["low"] <= table["moved"]).all()
+    np.testing.assert_allclose(table.loc["rloo", "share"], table.loc["dr_grpo", "share"], atol=1e-12)
+    np.testing.assert_allclose(table.loc["rloo", "moved"], table.loc["dr_grpo", "moved"] * 8 / 7)
+    assert table.loc[("positive_only", "template"), "share"] > table.loc[("grpo", "template"), "share"]
+
+
+def test_interventions_change_what_they_say_and_nothing_else():
+    plain = compute_intervention()
+    assert plain["sizes"]["moved"].to_numpy() == pytest.approx(plain["sizes"]["before"])
+    for settings in ({"matched": True}, {"signs": "shuffled"}, {"signs": "all positive"}):
+        tables = compute_intervention(**settings)
+        pd.testing.assert_series_equal(tables["sizes"]["before"], plain["sizes"]["before"])
+    matched, shuffled, positive = (
+        compute_intervention(**s) for s in ({"matched": True}, {"signs": "shuffled"}, {"signs": "all positive"})
+    )
+    assert matched["sizes"]["moved"].max() < 1e-9
+    sides = matched["rates"].pivot(index="word", columns="side", values="rate")
+    np.testing.assert_allclose(sides["A > 0"], sides["A < 0"])
+    sizes = shuffled["sizes"].set_index("class")["moved"]
+    assert 0.8 < sizes["result"] / sizes["style"] < 1.25
+    assert positive["rates"].query("side == 'A < 0'")["rate"].isna().all()
+
+
+def test_training_starts_at_the_policy_and_learns():
+    frame = train_policy("grpo", steps=20, copies=32)
+    start, end = (frame[frame["step"] == step].mean() for step in (0, 20))
+    assert start["template"] == pytest.approx(0.98)
+    assert start["result"] == pytest.approx(0.5)
+    assert end["result"] > 0.9
+    sharp = train_policy("positive_only", steps=20, copies=32, temperature=0.5)
+    assert sharp.query("step == 20")["style"].mean() < start["style"] - 0.05
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: make_policy(4, p_right=1.0), "p_right=1.0"),
+        (lambda: make_policy(4, p_template=0), "p_template=0"),
+        (lambda: make_policy(4, spread=0.6), "spread=0.6"),
+        (lambda: make_policy(4, styles=7), "styles=7"),
+        (lambda: draw_groups(make_policy(4), 0), "group_size=0"),
+        (lambda: draw_groups(make_policy(4), temperature=0), "temperature=0"),
+        (lambda: draw_groups(make_policy(4), noise=2), "noise=2"),
+        (lambda: deal_signs(np.ones((1, 2)), "random"), "signs='random'"),
+        (lambda: compute_intervention("all positive", matched=True), "all are positive"),
+        (lambda: compute_growing(estimator="ppo"), "ppo"),
+    ],
+)
+def test_bad_settings_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+POINTS = pd.DataFrame({"series": "a", "group_size": [2, 4], "rms": [0.2, 0.1], "low": [0.1, 0.05], "high": [0.3, 0.2]})
+MARKS = pd.DataFrame({"estimator": "grpo", "class": CLASSES, "difference": [0, 0.1, 1], "push": [0, 0.1, 1]})
+STEPS = pd.DataFrame({"step": [0, 1], "mean": [0.5, 0.6], "low": 0.4, "high": 0.7, "quantity": "x"})
+CHARTS = {
+    "growing": lambda: growing_chart(**compute_growing()),
+    "estimators": lambda: estimators_chart(compute_estimators()),
+    "intervention": lambda: intervention_chart(**compute_intervention()),
+    "frequency": lambda: frequency_chart(MARKS),
+    "group size": lambda: group_size_chart(POINTS),
+    "training": lambda: training_chart(STEPS.assign(estimator="grpo", sampler="model")),
+}
+
+
+@pytest.mark.parametrize("make", CHARTS.values(), ids=CHARTS)
+def test_charts_draw_and_describe_themselves(make):
+    spec = make().to_dict()
+    assert spec["description"].startswith(spec["title"]["text"])
+    assert png(spec, scale=1).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("chart", "compute", "other"),
+    [
+        (growing_chart, compute_growing, {"group_size": 32, "so_far": 30, "estimator": "reinforce"}),
+        (estimators_chart, lambda **s: {"table": compute_estimators(**s)}, {"group_size": 2, "styles": 6}),
+        (intervention_chart, compute_intervention, {"signs": "all positive", "temperature": 0.5}),
+    ],
+)
+def test_a_chart_differs_in_rows_alone(chart, compute, other):
+    assert spec_over(chart, compute()) == spec_over(chart, compute(**other))
+
+
+@pytest.mark.parametrize("explore", [explore_growing, explore_estimators, explore_intervention])
+def test_explorers_reach_every_end_of_their_controls(explore):
+    explorer = explore()
+    first = explorer.sentence.value
+    for name, control in explorer.controls.items():
+        ends = [control.min, control.max] if hasattr(control, "min") else getattr(control, "options", [True, False])
+        for end in ends:
+            explorer.set(**{name: end})
+            assert "color: inherit" in explorer.sentence.value, (name, end)
+            for table in explorer.tables.values():
+                numbers = table.drop(columns="rate", errors="ignore").select_dtypes("number")
+                assert np.isfinite(numbers.to_numpy()).all()
+        explorer.reset()
+    assert explorer.sentence.value == first
+
+
+def test_frequencies_can_not_be_matched_without_negative_rollouts():
+    explorer = explore_intervention()
+    explorer.set(matched=True)
+    drawn = explorer.tables
+    explorer.set(signs=SIGNS[-1])
+    assert "all are positive" in explorer.sentence.value
+    assert explorer.tables is drawn
+
+
+def by_hand(baseline, sign=1, mean=False):
+    def push(tokens, rewards, p):
+        advantages = sign * (rewards - baseline(rewards))
+        net = advantages @ (np.eye(len(p))[tokens] - p)
+        return net / len(tokens) if mean else net
+
+    return push
+
+
+def leave_one_out(rewards):
+    return (rewards.sum() - rewards) / (len(rewards) - 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reply"),
+    [
+        (lambda tokens, rewards, p: None, "Not answered yet"),
+        (by_hand(leave_one_out), "Right"),
+        (by_hand(leave_one_out, mean=True), "the net push is their sum"),
+        (by_hand(leave_one_out, sign=-1), "sign is turned round"),
+        (by_hand(np.mean), "mean of the whole group"),
+        (lambda t, r, p: by_hand(np.mean)(t, r, p) / (r.std(ddof=1) + 1e-4), "divides by the standard deviation"),
+        (by_hand(np.zeros_like), "no baseline"),
+        (lambda tokens, rewards, p: rewards, "returned the shape"),
+        (lambda tokens, rewards, p: p, "sum to 1 over the words"),
+        (lambda tokens, rewards, p: [0.5, -0.5, 0], "the first word should get"),
+        (lambda tokens, rewards, p: 1 / 0, "it raised ZeroDivisionError"),
+    ],
+)
+def test_the_push_exercise_names_the_mistake(answer, reply, capsys):
+    check_net_push(answer)
+    assert reply in capsys.readouterr().out
+
+
+BEST = [1, -1, 1, 1, -1, 1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("signs", "reply"),
+    [
+        (None, "Not answered yet"),
+        (BEST, "Right"),
+        ([-s for s in BEST], "`so` gets -3"),
+        ([1] * 8, "pushed up 8 times"),
+        ([1, -1, 1, 1, -1, 1, -1, 1], "sum to +2"),
+        ([1] * 7, "there are 7"),
+        ([2, -2] * 4, "must be +1 or -1"),
+    ],
+)
+def test_the_sign_exercise_names_the_mistake(signs, reply, capsys):
+    check_signs(signs)
+    assert reply in capsys.readouterr().out
+    assert len(OPENINGS) == 8
