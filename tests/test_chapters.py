@@ -178,12 +178,19 @@ def test_names_choose_and_unknown_ones_are_refused(shelf):
 
 def test_the_book_has_pictures_links_and_an_index(shelf, tmp_path):
     shelf("00_a", WIDGETS)
+    shelf("01_b", "1", header="# Next\n\n**Question:** why $x_1^2$?\n\n$$\\frac{a}{b}$$")
     chapters.run_chapters("smoke", book=tmp_path / "book")
-    page, index = ((tmp_path / "book" / name).read_text() for name in ("00_a.html", "index.html"))
+    page, last, index = ((tmp_path / "book" / name).read_text() for name in ("00_a.html", "01_b.html", "index.html"))
     assert page.count('src="data:image/png;base64') == page.count('alt="Reward of the sampled') == 2
     assert 'href="01_b.html"' in page
     assert "vnd.vegalite" not in page
     assert "require.min.js" not in page
+    assert not re.findall(r"""src=["'](?:https?:|["'])""", page), "scripts from elsewhere"
+    assert last.count('<a rel="prev" href="00_a.html">← A title &lt;b&gt;</a>') == 2
+    assert 'rel="next"' in page
+    assert 'rel="next"' not in last
+    assert "<mfrac>" in last
+    assert "<msubsup>" in last
     assert 'href="00_a.html">A title &lt;b&gt;</a>' in index
     assert "is this so?" in index
     assert re.search(r"<small>\d+ s</small>", index)

@@ -1,4 +1,4 @@
-"""Execute the chapters top to bottom, each in a cold kernel, and render them as a book of HTML pages.
+"""Execute the chapters top to bottom, each in a cold kernel; `workbook.book` renders what comes out as HTML pages.
 
 What is written back carries nothing of the machine it ran on: no paths, no timings, no widget models (a widget's
 picture stands in its place), so that committed notebooks change only when what they show changes.
@@ -6,7 +6,6 @@ picture stands in its place), so that committed notebooks change only when what 
 
 from __future__ import annotations
 
-import html
 import os
 import re
 import sys
@@ -41,6 +40,8 @@ def run_chapters(profile: str = "smoke", names=None, in_place: bool = False, boo
         if in_place:
             _write(done[path.stem], path)
     if book is not None:
+        from workbook.book import render_book
+
         render_book(done, seconds, profile, Path(book))
     return seconds
 
@@ -128,37 +129,6 @@ def _write(notebook, path: Path) -> None:
     new.replace(path)
 
 
-def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder: Path) -> None:
-    """One HTML page per executed notebook, pictures inside, and an index with title, question and seconds."""
-    from nbconvert import HTMLExporter
-
-    exporter = HTMLExporter(template_name="lab", require_js_url="", embed_images=True)
-    # pictures before what needs scripts from elsewhere
-    exporter.display_data_priority = ["image/png", "text/html", "text/markdown", "text/latex", "text/plain"]
-    folder.mkdir(parents=True, exist_ok=True)
-    entries = []
-    for name, notebook in notebooks.items():
-        title, question = describe(notebook, name)
-        page, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": title}})
-        page = _describe_pictures(page, notebook)
-        (folder / f"{name}.html").write_text(re.sub(r'(href="[\w./-]*)\.ipynb', r"\1.html", page), encoding="utf-8")
-        entries.append(
-            f'<li><a href="{name}.html">{html.escape(title)}</a> <small>{seconds[name]:.0f} s</small>'
-            f"<p>{html.escape(question)}</p></li>"
-        )
-    index = INDEX.format(entries="\n".join(entries), profile=html.escape(profile))
-    (folder / "index.html").write_text(index, encoding="utf-8")
-    print(f"The book lies in {folder / 'index.html'}")
-
-
-def _describe_pictures(page: str, notebook) -> str:
-    """The page with each output's picture given its description, which this template of nbconvert leaves out."""
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    pictures = [output.metadata.get("image/png", {}) for output in outputs if "image/png" in output.get("data", ())]
-    texts = (about.get("alt", "picture") for about in pictures)
-    return re.sub('alt="No description[^"]*"', lambda _: f'alt="{html.escape(next(texts, "picture"))}"', page)
-
-
 def describe(notebook, name: str) -> tuple[str, str]:
     """Title and question of a chapter from its first markdown cell: a `#` heading and a line on its question."""
     text = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
@@ -169,19 +139,3 @@ def describe(notebook, name: str) -> tuple[str, str]:
 
 def _indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
-
-
-INDEX = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Token-gradient cancellation: a workbook</title>
-<style>
-body {{ max-width: 46rem; margin: 3rem auto; padding: 0 1rem; font: 1.05rem/1.5 system-ui, sans-serif; color: #222 }}
-li {{ list-style: none; margin: 1.2rem 0 }} ul {{ padding: 0 }} a {{ font-weight: 600; color: #1f5f96 }}
-p {{ margin: .2rem 0 }} small {{ color: #595959 }}
-</style></head><body>
-<h1>Token-gradient cancellation: a workbook</h1>
-<p>Each page is a chapter as it ran, from top to bottom, in the {profile} profile, with the seconds it took.</p>
-<ul>
-{entries}
-</ul></body></html>
-"""
