@@ -99,21 +99,23 @@ def cells_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Mean |K| with its interval by kind of pair: columns kind, confidence, mean, low, high."""
     order = ["both unsure", "one unsure", "both sure"]
     y = alt.Y("confidence:N", sort=order, title=None)
-    x = alt.X("mean:Q", title="mean |K| of a pair (log-probability per learning rate)")
-    color = alt.Color("kind:N", title=None).scale(range=SERIES)
-    offset = alt.YOffset("kind:N")
-    base = alt.Chart(table).encode(y=y, yOffset=offset)
+    scale = alt.Scale(type="log")
+    x = alt.X("mean:Q", title="mean |K| of a pair (nats per unit of learning rate, log scale)", scale=scale)
+    base = alt.Chart(table).encode(y=y, yOffset=alt.YOffset("kind:N"))
     chart = alt.layer(
-        base.mark_bar().encode(
-            x=x, color=color, tooltip=["kind:N", "confidence:N", alt.Tooltip("mean:Q", format=".3g")]
+        base.mark_rule(color=NEUTRAL, strokeWidth=2).encode(x=alt.X("low:Q", scale=scale), x2="high:Q"),
+        base.mark_point(filled=True, size=90, opacity=1).encode(
+            x=x,
+            color=alt.Color("kind:N", title=None).scale(range=SERIES),
+            shape=alt.Shape("kind:N", title=None),
+            tooltip=["kind:N", "confidence:N", alt.Tooltip("mean:Q", format=".3g")],
         ),
-        base.mark_rule(color="black").encode(x="low:Q", x2="high:Q"),
     )
     return finish(
-        chart.configure_legend(orient="bottom", labelLimit=300),
+        chart.configure_legend(orient="bottom", labelLimit=300, columns=2),
         "Coupling of real token pairs, by confidence",
-        "black lines: 95% bootstrap intervals over prompts",
-        "Bars: mean size of the coupling for pairs of the same and of different tokens, in one or two contexts.",
+        "points: means; lines: 95% bootstrap intervals over prompts",
+        "Points: mean size of the coupling for pairs of the same and of different tokens, in one or two contexts.",
         height=220,
     )
 
