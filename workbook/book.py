@@ -54,7 +54,7 @@ def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder
     names = list(notebooks)
     for k, (name, notebook) in enumerate(notebooks.items()):
         page, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": told[name][0]}})
-        page = _describe_pictures(page.replace('<script src=""> </script>', ""), notebook)
+        page = _describe_pictures(re.sub(r'<script src="">\s*</script>', "", page), notebook)
         page = re.sub(r'(href="[\w./-]*)\.ipynb', r"\1.html", page)
         before = names[k - 1] if k else None
         links = _links(before, names[k + 1] if k + 1 < len(names) else None, told)

@@ -1,7 +1,5 @@
 """TokenHeatmap in the browser: what is pinned, lit and told; hostile text; a large group that scrolls."""
 
-import pytest
-
 HOSTILE = [
     "<script>window.owned=1</script>",
     "<img src=x onerror=window.owned=1>",
