@@ -7,7 +7,7 @@ import torch
 from workbook.exercises import UNANSWERED
 from workbook.theory import cancellation_residual, surrogate_weights
 from workbook.toys.drift import run_solutions, solution_measures
-from workbook.toys.exchange import GROUPS, TRANSFORMS, draw_groups, residuals, shared_weights, transformed
+from workbook.toys.shared import GROUPS, TRANSFORMS, draw_groups, residuals, shared_weights, transformed
 
 ADVANTAGES = (1.5, -0.5, -0.5, -0.5)
 

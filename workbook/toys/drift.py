@@ -15,7 +15,8 @@ from torch import Tensor
 
 from workbook.theory import advantage_orthogonal, group_advantages, kl_drift, min_replace, solution_entropy
 from workbook.theory.drift import log_odds_drift
-from workbook.toys.exchange import TRANSFORMS, interval
+from workbook.toys.shared import TRANSFORMS, interval
+from workbook.toys.threads import single_thread
 
 VOCABULARY = 8
 RATES = [10 ** (exponent / 4) for exponent in range(-12, 5)]  # 0.001 to 10
@@ -36,6 +37,7 @@ def push_on_shared(p_shared: float = 0.4, residual: float = 0.2) -> tuple[Float[
     return p.log(), residual * (torch.eye(VOCABULARY, dtype=torch.float64)[0] - p)
 
 
+@single_thread
 def compute_kl_drift(
     p_shared: float = 0.4, residual: float = 0.2, lr: float = 0.3, same_sign: float = 1.0, seed: int = 0
 ) -> dict[str, pd.DataFrame]:
@@ -50,17 +52,20 @@ def compute_kl_drift(
     if not 0.5 <= same_sign <= 1:
         raise ValueError(f"same_sign={same_sign} is out of range: it must lie between 0.5 and 1.")
     logits, push = push_on_shared(p_shared, residual)
-    lrs = torch.tensor([*RATES, lr], dtype=torch.float64)
-    columns = {order: kl_drift(logits, lrs[:, None] * push, order) for order in ("exact", "quadratic")}
+    rates, chosen = _one_step(logits, push, RATES), _one_step(logits, push, [lr])
+    return {"rates": rates, "chosen": chosen, "path": _kl_path(logits, residual, lr, same_sign, seed)}
+
+
+def _one_step(logits: Tensor, push: Tensor, rates: list[float]) -> pd.DataFrame:
+    """KL after one step at each learning rate: exact, quadratic, and how far the two differ; at least 1e-16."""
+    steps = torch.tensor(rates, dtype=torch.float64)[:, None] * push
+    columns = {order: kl_drift(logits, steps, order) for order in ("exact", "quadratic")}
     columns["difference"] = (columns["exact"] - columns["quadratic"]).abs()
-    rows = [
+    return pd.DataFrame(
         {"lr": rate, "order": order, "kl": max(kl, 1e-16)}
         for order, values in columns.items()
-        for rate, kl in zip(lrs.tolist(), values.tolist(), strict=True)
-    ]
-    table = pd.DataFrame(rows)
-    chosen = table["lr"].to_numpy() == lr
-    return {"rates": table[~chosen], "chosen": table[chosen], "path": _kl_path(logits, residual, lr, same_sign, seed)}
+        for rate, kl in zip(rates, values.tolist(), strict=True)
+    )
 
 
 def _kl_path(logits: Tensor, residual: float, lr: float, same_sign: float, seed: int) -> pd.DataFrame:
@@ -101,6 +106,7 @@ def solution_step(
 
 
 @lru_cache(maxsize=32)
+@single_thread
 def run_solutions(
     weights: str = "equal",
     transform: str = "none",
@@ -141,6 +147,7 @@ def run_solutions(
     return torch.stack(path)
 
 
+@single_thread
 def compute_solutions(
     weights: str = "equal",
     transform: str = "none",

@@ -6,17 +6,17 @@ import altair as alt
 import pandas as pd
 
 from workbook.toys.drift import OPERATORS, STEPS, WEIGHTS, compute_kl_drift, compute_solutions
-from workbook.toys.exchange import TRANSFORMS
+from workbook.toys.shared import TRANSFORMS
 from workbook.views.exchange import titled
 from workbook.views.explorer import Explorer, log_slider, menu, slider
-from workbook.views.style import SERIES
+from workbook.views.style import SERIES, require
 
 ORDERS = ["exact", "quadratic", "difference"]
 PATHS = ["from the first policy", "the steps' own, added"]
 RUNS = ["your settings", "equal weights"]
 MEASURES = {
     "entropy": ("entropy over the right answers (nats)", [0, 1.1]),
-    "log-odds": ("change of log-odds, first : second", [-1, 3]),
+    "log-odds": ("change of log-odds, first : second", [-1, 3.5]),
     "reward": ("probability of a right answer", [0.4, 1]),
 }
 
@@ -140,3 +140,36 @@ def explore_solutions() -> Explorer:
         "group_size": slider(8, 2, 32, 1, "group size"),
     }
     return Explorer(compute_solutions, solutions_chart, controls, say_solutions)
+
+
+def long_run_chart(table: pd.DataFrame) -> alt.HConcatChart:
+    """Entropy over equally right answers and their log-odds on a logarithmic step axis, one line a run.
+
+    Columns measure ("entropy" or "log-odds"), run, step, mean, low, high.
+    """
+    require(table, ("measure", "run", "step", "mean", "low", "high"), "long_run_chart")
+    runs = list(dict.fromkeys(table["run"]))
+    return titled(
+        alt.hconcat(*(_long(table, name, runs) for name in ("entropy", "log-odds")), spacing=30),
+        "The same over many more steps: what goes on, and what halts",
+        "means over seeds with 95 % intervals; the step axis is logarithmic",
+        "Two line charts on a logarithmic step axis: entropy over the right answers, and change of their log-odds.",
+    )
+
+
+def _long(table: pd.DataFrame, name: str, runs: list[str]) -> alt.LayerChart:
+    title, domain = MEASURES[name]
+    legend = alt.Legend(
+        title=None, orient="bottom", columns=2, symbolType="stroke", symbolStrokeWidth=2.5, labelLimit=260
+    )
+    color = alt.Color("run:N", legend=legend).scale(domain=runs, range=SERIES[: len(runs)])
+    dash = alt.StrokeDash("run:N", legend=legend).scale(domain=runs, range=[[1, 0], [6, 4], [2, 2], [8, 3, 2, 3]])
+    base = alt.Chart(table).transform_filter(alt.datum.measure == name)
+    base = base.encode(
+        x=alt.X("step:Q", title="step").scale(type="log", nice=False).axis(values=[1, 10, 100, 1000]),
+        y=alt.Y("mean:Q", title=title).scale(domain=domain),
+    )
+    return alt.layer(
+        base.mark_errorbar(clip=True).encode(y=alt.Y("low:Q", title=title), y2="high:Q", color=color),
+        base.mark_line(strokeWidth=2.5, clip=True).encode(color=color, strokeDash=dash),
+    ).properties(width=340, height=250)

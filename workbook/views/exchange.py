@@ -5,7 +5,8 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from workbook.toys.exchange import MECHANISMS, TOGETHER, TRANSFORMS, compute_exchange, compute_transforms
+from workbook.toys.exchange import MECHANISMS, TOGETHER, compute_exchange, compute_transforms
+from workbook.toys.shared import TRANSFORMS
 from workbook.views.explorer import Explorer, menu, slider, switch
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES
 
@@ -89,8 +90,8 @@ def explore_exchange() -> Explorer:
 
 def transforms_chart(table: pd.DataFrame) -> alt.VConcatChart:
     """Three transforms beside one another: what they do to the shared token, and to the tokens that should move."""
-    shares = _rows(table, SHARES, [0, 1], "share")
-    kept = _rows(table, KEPT, [0, 3], "multiple of the untransformed push")
+    shares = _rows(table, SHARES, [0, 1], "share", ".3f")
+    kept = _rows(table, KEPT, [0, 3], "multiple of the untransformed push", ".2f")
     return titled(
         alt.vconcat(shares, kept, spacing=12),
         "What a transform mends, and what it does to the tokens that should move",
@@ -99,7 +100,7 @@ def transforms_chart(table: pd.DataFrame) -> alt.VConcatChart:
     )
 
 
-def _rows(table: pd.DataFrame, measures: tuple, domain: list, title: str) -> alt.FacetChart:
+def _rows(table: pd.DataFrame, measures: tuple, domain: list, title: str, number: str) -> alt.FacetChart:
     chosen = alt.FieldOneOfPredicate("measure", list(measures))
     base = alt.Chart().encode(y=alt.Y("transform:N", sort=list(TRANSFORMS), title=None).axis(labelLimit=150))
     x = alt.X("mean:Q", title=title).scale(domain=domain, clamp=True, nice=False).axis(tickCount=6)
@@ -108,7 +109,7 @@ def _rows(table: pd.DataFrame, measures: tuple, domain: list, title: str) -> alt
         alt.layer(
             base.mark_bar().encode(x=x, color=color, tooltip=["measure", "transform", "mean:Q", "low:Q", "high:Q"]),
             base.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q"),
-            base.mark_text(align="left", dx=6).encode(x="high:Q", text=alt.Text("mean:Q", format=".2f")),
+            base.mark_text(align="left", dx=6).encode(x="high:Q", text=alt.Text("mean:Q", format=number)),
             data=table,
         )
         .properties(width=380, height=54)

@@ -1,0 +1,221 @@
+"""Drift functions against definitions, autograd's Fisher matrix, limits and bad input; and the toys of chapter 03."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from workbook.theory import jitter, kl_drift, log_odds_drift, solution_entropy
+from workbook.toys.drift import (
+    START,
+    STEPS,
+    compute_kl_drift,
+    compute_solutions,
+    push_on_shared,
+    run_solutions,
+    solution_measures,
+    solution_step,
+)
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# --- kl_drift ----------------------------------------------------------------------------------------------------
+
+
+def test_exact_kl_is_torchs_kl_of_new_from_old():
+    z, s = normal(5, 7), normal(5, 7, seed=1)
+    old, new = z.log_softmax(-1), (z + s).log_softmax(-1)
+    expected = torch.nn.functional.kl_div(old, new, log_target=True, reduction="none").sum(-1)
+    assert_close(kl_drift(z, s), expected)
+    assert_close(kl_drift(old, new - old), expected)  # log-probabilities do as well as logits
+    assert not torch.allclose(kl_drift(z, s), kl_drift(z + s, -s))  # KL is not symmetric: the direction matters
+
+
+def test_the_quadratic_form_is_half_the_hessian_that_autograd_finds():
+    z, s = normal(6), 0.01 * normal(6, seed=1)
+    old = z.log_softmax(0)
+
+    def kl(x):
+        new = (z + x).log_softmax(0)
+        return (new.exp() * (new - old)).sum()
+
+    hessian = torch.autograd.functional.hessian(kl, torch.zeros(6, dtype=torch.float64))
+    assert_close(kl_drift(z, s, "quadratic"), 0.5 * s @ hessian @ s)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_remainder_is_of_third_order_with_the_third_cumulant(seed):
+    z, s = normal(9, seed=seed), normal(9, seed=seed + 50)
+    p = z.softmax(0)
+    third = (p * (s - p @ s) ** 3).sum()
+    lr = torch.tensor([1e-2, 1e-3], dtype=torch.float64)[:, None]
+    rest = kl_drift(z, lr * s) - kl_drift(z, lr * s, "quadratic")
+    assert_close(rest, lr[:, 0] ** 3 * third / 3, rtol=0.2, atol=1e-16)
+
+
+def test_a_constant_step_moves_nothing_and_impossible_tokens_do_not_matter():
+    z = torch.tensor([0.0, 1.0, -torch.inf])
+    for order in ("exact", "quadratic"):
+        assert kl_drift(z, torch.full((3,), 5.0), order) == pytest.approx(0, abs=1e-12)
+        s = torch.tensor([0.3, -0.1, 7.0])
+        assert_close(kl_drift(z, s, order), kl_drift(z[:2], s[:2], order))
+
+
+def test_kl_is_never_negative_and_keeps_no_graph():
+    z = normal(200, 5).float().requires_grad_()
+    for scale in (1e-8, 1e-4, 50.0):
+        kl = kl_drift(z, scale * normal(200, 5, seed=1).float())
+        assert (kl >= 0).all()
+        assert kl.isfinite().all()
+        assert not kl.requires_grad
+
+
+@pytest.mark.parametrize(("z", "s", "order", "message"), [
+    (torch.zeros(3), torch.zeros(2), "exact", "step has shape"),
+    (torch.tensor(0.0), torch.tensor(0.0), "exact", "step has shape"),
+    (torch.zeros(3), torch.zeros(3), "cubic", "order 'cubic'"),
+])  # fmt: skip
+def test_kl_drift_names_what_is_wrong(z, s, order, message):
+    with pytest.raises(ValueError, match=message):
+        kl_drift(z, s, order)
+
+
+# --- log_odds_drift, solution_entropy, jitter --------------------------------------------------------------------
+
+
+def test_log_odds_drift_is_antisymmetric_and_blind_to_normalization():
+    before, after = normal(4, 3), normal(4, 3, seed=1)
+    drift = log_odds_drift(before, after)
+    assert_close(drift, -drift.transpose(-1, -2))
+    assert_close(log_odds_drift(before + 3, after - 8), drift)
+    odds = (after[0, 0] - after[0, 2]) - (before[0, 0] - before[0, 2])
+    assert_close(drift[0, 0, 2], odds)
+
+
+def test_entropy_of_equal_solutions_is_log_k_and_of_two_the_binary_entropy():
+    assert solution_entropy(torch.full((5,), -40.0)) == pytest.approx(math.log(5))
+    assert solution_entropy(torch.tensor([-3.0, -torch.inf])) == 0
+    assert solution_entropy(torch.tensor([-3.0])) == 0
+    q = 0.2
+    logps = torch.tensor([0.1 * q, 0.1 * (1 - q)]).log()
+    assert solution_entropy(logps).item() == pytest.approx(-q * math.log(q) - (1 - q) * math.log(1 - q))
+
+
+def test_jitter_is_blind_to_lines_and_scales_with_the_metric():
+    line = 3 - 0.5 * torch.arange(6.0)
+    assert jitter(line) == pytest.approx(0, abs=1e-6)
+    saw = torch.tensor([0.0, 1, 0, 1, 0])
+    assert jitter(saw + line[:5]) == pytest.approx(2)
+    assert jitter(10 * saw) == pytest.approx(20)
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: log_odds_drift(torch.zeros(2), torch.zeros(3)), "same shape"),
+    (lambda: log_odds_drift(torch.zeros(2), torch.tensor([0, -torch.inf])), "after holds"),
+    (lambda: log_odds_drift(torch.tensor([0, torch.nan]), torch.zeros(2)), "before holds"),
+    (lambda: solution_entropy(torch.zeros(2, 0)), "at least one solution"),
+    (lambda: jitter(torch.zeros(2)), "at least 3 points"),
+])  # fmt: skip
+def test_the_others_name_what_is_wrong(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# --- the toys ----------------------------------------------------------------------------------------------------
+
+
+def test_push_on_shared_is_autograds_gradient():
+    logits, push = push_on_shared(0.3, residual=0.5)
+    z = logits.clone().requires_grad_()
+    (0.5 * z.log_softmax(0)[0]).backward()
+    assert_close(push, z.grad)
+    assert logits.softmax(0)[0].item() == pytest.approx(0.3)
+    with pytest.raises(ValueError, match="p_shared=1"):
+        push_on_shared(1.0)
+
+
+def test_kl_path_starts_with_the_one_step_kl_and_a_persistent_sign_goes_further():
+    tables = compute_kl_drift(lr=0.1)
+    one = tables["chosen"].set_index("order")["kl"]
+    path = tables["path"].set_index(["series", "step"])["mean"]
+    assert path["from the first policy", 1] == pytest.approx(one["exact"])
+    assert path["the steps' own, added", 1] == pytest.approx(one["exact"])
+    toss = compute_kl_drift(lr=0.1, same_sign=0.5)["path"].set_index(["series", "step"])["mean"]
+    assert path["from the first policy", STEPS] > 5 * toss["from the first policy", STEPS]
+    with pytest.raises(ValueError, match="same_sign=0"):
+        compute_kl_drift(same_sign=0.2)
+
+
+def test_the_counterexample_moves_the_odds_by_minus_three_tenths_of_the_learning_rate():
+    p, k = torch.tensor([[0.6, 0.3, 0.1]], dtype=torch.float64), torch.tensor([[0.5, 0.5, 0]], dtype=torch.float64)
+    for lr in (0.01, 2.0):
+        after = solution_step(p.log(), k, lr, "softmax gradient")
+        assert log_odds_drift(p.log(), after)[0, 0, 1].item() == pytest.approx(-0.3 * lr)
+
+
+def test_the_softmax_step_is_autograds_and_the_natural_one_is_preconditioned_by_fisher():
+    z, k = normal(1, 4), normal(1, 4, seed=1)
+    leaf = z.clone().requires_grad_()
+    (k * leaf.log_softmax(-1)).sum().backward()
+    assert_close(solution_step(z, k, 0.3, "softmax gradient"), z + 0.3 * leaf.grad)
+    p = z.softmax(-1)[0]
+    natural = torch.linalg.pinv(p.diag() - p.outer(p)) @ leaf.grad[0]
+    moved = solution_step(z, k, 0.3, "natural gradient")[0] - z[0]
+    assert_close(moved - moved.mean(), 0.3 * (natural - natural.mean()))
+    with pytest.raises(ValueError, match="operator 'adam'"):
+        solution_step(z, k, 0.3, "adam")
+
+
+def test_no_drift_without_a_weight_difference_iff_the_group_cancels_or_the_odds_are_even():
+    p, k = normal(50, 4).softmax(-1), normal(50, 4, seed=1)
+    k[:, 1] = k[:, 0]
+
+    def drift(p, k):
+        return log_odds_drift(p.log(), solution_step(p.log(), k, 1.0, "softmax gradient"))[:, 0, 1]
+
+    assert (drift(p, k).abs() > 1e-6).all()
+    centred = k.clone()
+    centred[:, 3] -= k.sum(1)
+    assert drift(p, centred).abs().max() < 1e-12
+    even = p.clone()
+    even[:, 1] = even[:, 0]
+    assert drift(even / even.sum(1, keepdim=True), k).abs().max() < 1e-12
+
+
+def test_groups_drift_as_expected_in_one_step_under_either_operator():
+    for settings, expected in (
+        ({}, 0.1 * (START[0] - START[1]) * START[3] * 7 / 8),
+        ({"operator": "natural gradient"}, 0.0),
+        ({"operator": "natural gradient", "weights": "one favoured"}, 0.1 * 0.5 * START[3] * 7 / 8),
+    ):
+        moved = solution_measures(run_solutions(lr=0.1, seeds=4000, steps=1, **settings))["log-odds"][1]
+        error = (moved.std() / len(moved) ** 0.5).item()
+        assert moved.mean().item() == pytest.approx(expected, abs=4 * error)
+
+
+def test_min_replace_undoes_a_favourite_and_the_projection_does_not():
+    runs = {
+        (weights, transform): solution_measures(run_solutions(weights, transform, seeds=24))["log-odds"][-1].mean()
+        for weights in ("equal", "one favoured")
+        for transform in ("none", "min-replace", "advantage-orthogonal")
+    }
+    assert_close(runs["one favoured", "min-replace"], runs["equal", "none"])
+    assert_close(runs["equal", "advantage-orthogonal"], runs["equal", "none"])
+    assert runs["one favoured", "advantage-orthogonal"] > runs["equal", "none"] + 0.2
+
+
+def test_solutions_stay_finite_at_the_ends_of_the_sliders():
+    for settings in (
+        {"operator": "natural gradient", "lr": 1.0, "group_size": 2, "weights": "random", "strength": 2.0},
+        {"lr": 1.0, "group_size": 32, "weights": "one favoured", "strength": 2.0, "transform": "advantage-orthogonal"},
+    ):
+        table = compute_solutions(**settings)
+        assert table[["mean", "low", "high"]].notna().all().all()
+        entropy = table[table["measure"] == "entropy"]["mean"]
+        assert entropy.between(0, math.log(3) + 1e-9).all()
+    with pytest.raises(ValueError, match="weights 'bold'"):
+        compute_solutions(weights="bold")

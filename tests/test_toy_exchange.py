@@ -1,0 +1,332 @@
+"""The residual meter: each mechanism against what it must do, transforms, bad settings; charts, exercises."""
+
+import json
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from workbook.exercises import exchange as exercises
+from workbook.theory import cancellation_residual, surrogate_weights
+from workbook.toys.exchange import MECHANISMS, TOGETHER, compute_exchange, compute_transforms
+from workbook.toys.shared import (
+    GROUPS,
+    TRANSFORMS,
+    directions_at,
+    draw_groups,
+    norm_imbalance,
+    residuals,
+    shared_weights,
+    transformed,
+    vector_residual,
+)
+from workbook.views import drift, exchange
+from workbook.views.live import spec_over
+from workbook.views.renderer import png
+
+
+def left(draw=None, **switches):
+    return residuals(draw or draw_groups(), **switches)[0]
+
+
+# --- the groups --------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_mixed_centred_and_share_one_ratio():
+    draw = draw_groups(right=0.05)
+    advantages = draw.advantages.view(GROUPS, -1)
+    assert (advantages.max(1).values > 0).all()
+    assert advantages.sum(1).abs().max() < 1e-12
+    shared = draw.log_ratios[:, 0].view(GROUPS, -1)
+    assert (shared == shared[:, :1]).all()
+    assert draw.log_ratios[:, 1:].std().item() == pytest.approx(0.2, rel=0.05)
+    assert draw.mask.sum(1).min() >= 2
+
+
+def test_following_the_reward_makes_right_answers_drift_up_and_wrong_ones_long():
+    draw = draw_groups(follows_reward=1.0)
+    right = draw.advantages > 0
+    lengths = draw.mask.sum(1).double()
+    assert lengths[right].max() < lengths[~right].min()
+    means = (draw.log_ratios * draw.mask).sum(1) / lengths
+    assert means[right].mean() > 0.1 > -0.1 > means[~right].mean()
+    for name, value in {
+        "follows_reward": 1.1,
+        "drift": -0.1,
+        "group_size": 1,
+        "right": 2.0,
+        "length_spread": -1,
+    }.items():
+        with pytest.raises(ValueError, match=f"{name}="):
+            draw_groups(**{name: value})
+
+
+def test_moving_a_slider_does_not_roll_the_dice_anew():
+    one, two = draw_groups(drift=0.1), draw_groups(drift=0.4)
+    assert_close(4 * one.log_ratios, two.log_ratios)
+    assert not torch.equal(draw_groups(seed=1).log_ratios, one.log_ratios)
+
+
+# --- mechanisms --------------------------------------------------------------------------------------------------
+
+
+def test_the_packaged_weights_are_autograds_gradient():
+    draw = draw_groups(groups=4)
+    logps = (draw.log_ratios * draw.mask).requires_grad_()
+    sequence = (logps.sum(1) / draw.mask.sum(1)).exp()
+    (sequence * draw.advantages).mean().backward()
+    weights, _ = shared_weights(draw, level="sequence", per_length=True, columns=2)
+    assert_close(weights * draw.advantages[:, None], logps.grad[:, :2])
+
+
+def test_token_ratios_cancel_and_sequence_ratios_never_do():
+    assert left().max() < 1e-12
+    sequence = left(level="sequence")
+    assert sequence.min() > 1e-6
+    assert left(draw_groups(drift=0.0), level="sequence").max() < 1e-12
+    assert left(draw_groups(drift=0.8), level="sequence").mean() > 2 * sequence.mean()
+
+
+def test_clipping_on_a_shared_ratio_is_all_or_nothing_and_symmetric_clipping_is_silence():
+    draw = draw_groups()
+    ratio = draw.log_ratios[::8, 0].exp()
+    outside = (ratio < 0.8) | (ratio > 1.2)
+    assert_close(left(draw, clipping="asymmetric"), outside.double(), atol=1e-12, rtol=0)
+    residual, weights, _ = residuals(draw, clipping="symmetric")
+    assert residual.max() < 1e-12
+    assert torch.equal((weights.view(GROUPS, -1) == 0).all(1), outside)
+
+
+def test_length_normalization_counts_unequal_lengths_only():
+    assert left(draw_groups(length_spread=0.0), per_length=True).max() < 1e-12
+    assert left(per_length=True).mean() > 0.1
+
+
+def test_own_embeddings_leave_what_their_angle_says():
+    draw = draw_groups()
+    means = [left(draw, own_embeddings=True, angle=angle).mean() for angle in (0.0, 20.0, 60.0, 90.0)]
+    assert means[0] < 1e-12
+    assert means == sorted(means)
+    g = directions_at(draw, 60.0)
+    assert_close(g.norm(dim=1), torch.ones(len(g), dtype=g.dtype))
+    cosines = (g @ g.T)[~torch.eye(len(g), dtype=torch.bool)]
+    assert cosines.mean().item() == pytest.approx(0.5, abs=0.01)
+    with pytest.raises(ValueError, match="angle=120"):
+        directions_at(draw, 120.0)
+
+
+def test_the_vector_residual_is_the_packaged_one_where_all_directions_agree():
+    draw = draw_groups(follows_reward=0.5)
+    weights = shared_weights(draw, level="sequence", per_length=True)[0][:, 0]
+    packaged = cancellation_residual(weights, draw.advantages, draw.group_ids)
+    same = directions_at(draw, 0.0)
+    assert_close(vector_residual(weights, draw.advantages, same, draw.group_ids), packaged)
+    assert_close(norm_imbalance(weights, draw.advantages, same, draw.group_ids), packaged)
+    nothing = torch.zeros_like(weights)
+    assert vector_residual(nothing, draw.advantages, same, draw.group_ids).eq(0).all()
+    assert norm_imbalance(nothing, draw.advantages, same, draw.group_ids).eq(0).all()
+
+
+def test_masking_takes_the_shared_token_out_of_its_share_of_rollouts():
+    draw = draw_groups()
+    _, mask = shared_weights(draw, masking=True, masked_share=0.3)
+    assert 1 - mask.double().mean().item() == pytest.approx(0.3, abs=0.03)
+    assert left(draw, masking=True, masked_share=0.0).max() < 1e-12
+    assert left(draw, masking=True).mean() > 0.1
+    assert draw.mask[:, 0].all()  # the draw itself stays as it is
+
+
+def test_which_transform_mends_which_mechanism():
+    mends = {
+        transform: {name for name, switches in MECHANISMS.items() if left(transform=transform, **switches).max() < 1e-9}
+        for transform in TRANSFORMS
+    }
+    exact = {"token ratio", "symmetric clipping"}
+    weights = {"sequence ratio", "asymmetric clipping", "1/T per sequence"}
+    assert mends["none"] == exact
+    assert mends["min-replace"] == exact | weights
+    assert mends["advantage-orthogonal"] == exact | weights | {"position masking"}
+
+
+def test_the_projection_keeps_weight_differences_between_equal_advantages():
+    draw = draw_groups()
+    weights, mask = shared_weights(draw, level="sequence")
+    new = transformed("advantage-orthogonal", weights, mask, draw)
+    right = (draw.advantages > 0) & (draw.group_ids == 0)
+    change = (new - weights)[right, 0]
+    assert change.abs().max() > 1e-9
+    assert_close(change, change[:1].expand_as(change))
+    with pytest.raises(ValueError, match="transform 'median'"):
+        transformed("median", weights, mask, draw)
+
+
+# --- tables ------------------------------------------------------------------------------------------------------
+
+
+def test_the_meters_last_row_is_what_is_switched_on():
+    meter = compute_exchange(sequence=False, per_length=True)["meter"].set_index("mechanism")
+    assert meter.loc[TOGETHER, "mean"] == pytest.approx(meter.loc["1/T per sequence", "mean"])
+    assert meter.index[meter["on"]].tolist() == ["token ratio", "1/T per sequence", TOGETHER]
+    direct = left(per_length=True)
+    assert meter.loc[TOGETHER, "mean"] == pytest.approx(direct.mean().item())
+    assert meter.loc["symmetric clipping", "silent"] > 0.2
+
+
+@pytest.mark.parametrize("settings", [
+    {},
+    {"own_embeddings": True},
+    {"masking": True, "masked_share": 0.75},
+    {"sequence": False},
+    {"sequence": False, "clipping": "symmetric", "clip_range": 0.01, "transform": "min-replace"},
+])  # fmt: skip
+def test_the_pushes_of_one_group_add_up_to_its_residual(settings):
+    pushes = compute_exchange(**settings)["pushes"].set_index("rollout")["push"]
+    switches = {
+        k: v
+        for k, v in settings.items()
+        if k in ("own_embeddings", "masking", "masked_share", "transform", "clip_range")
+    }
+    level = "token" if settings.get("sequence") is False else "sequence"
+    expected = left(level=level, clipping=settings.get("clipping"), **switches)[0].item()
+    assert abs(pushes["net"]) == pytest.approx(expected, abs=1e-9)
+    assert pushes.drop("net").sum() == pytest.approx(pushes["net"], abs=1e-9)
+
+
+def test_costs_are_measured_against_the_untransformed_weights():
+    table = compute_transforms(clipping="asymmetric").set_index(["measure", "transform"])
+    for answer in ("right", "wrong"):
+        assert table.loc[(f"{answer} answers' own: push kept", "none"), "mean"] == pytest.approx(1)
+        assert table.loc[(f"{answer} answers' own: push kept", "min-replace"), "high"] < 1
+    assert table.loc[("groups silenced", "min-replace"), "low"] > 0.1
+    assert table.loc[("groups silenced", "advantage-orthogonal"), "mean"] == 0
+    assert table.loc[("own tokens pushed the wrong way", "min-replace"), "mean"] == 0
+    assert table.loc[("own tokens pushed the wrong way", "advantage-orthogonal"), "mean"] > 0
+
+
+def test_for_two_rollouts_both_transforms_give_equal_weights():
+    table = compute_transforms(group_size=2).set_index(["measure", "transform"])["mean"]
+    assert table["shared token: residual", "advantage-orthogonal"] < 1e-9
+    draw = draw_groups(group_size=2)
+    weights, mask = shared_weights(draw, level="sequence")
+    pairs = transformed("advantage-orthogonal", weights, mask, draw).view(GROUPS, 2)
+    assert_close(pairs[:, 0], pairs[:, 1])
+    assert_close(pairs[:, 0], weights.view(GROUPS, 2).mean(1))  # the mean instead of the minimum
+
+
+# --- views -------------------------------------------------------------------------------------------------------
+
+EXPLORERS = {
+    "exchange": exchange.explore_exchange,
+    "transforms": exchange.explore_transforms,
+    "kl": drift.explore_kl_drift,
+    "solutions": drift.explore_solutions,
+}
+
+
+@pytest.fixture(autouse=True)
+def shell():
+    """Displays go somewhere only inside IPython."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+@pytest.mark.parametrize("make", EXPLORERS.values(), ids=EXPLORERS)
+def test_explorers_follow_their_controls_to_the_ends(make):
+    explorer = make()
+    start, sentence = explorer.tables, explorer.sentence.value
+    for end in ("min", "max"):
+        explorer.set(**{n: getattr(c, end) for n, c in explorer.controls.items() if hasattr(c, "max")})
+        assert 'role="status"' in explorer.sentence.value
+        assert "nan" not in explorer.sentence.value
+        for rows in explorer.chart.data.values():
+            assert len(rows) < 2_000
+            assert all(row.get("mean", 0) is not None for row in rows)
+    assert explorer.sentence.value != sentence
+    explorer.reset()
+    for name, table in start.items():
+        assert explorer.tables[name].equals(table)
+    assert "from workbook.toys." in explorer.code
+    compile(explorer.code, "snippet", "exec")
+
+
+@pytest.mark.parametrize("make", EXPLORERS.values(), ids=EXPLORERS)
+def test_charts_draw_and_name_their_axes(make):
+    explorer = make()
+    spec = explorer.chart.spec
+    assert spec["title"]["subtitle"]
+    assert spec["description"].startswith(spec["title"]["text"])
+    assert png({**spec, "datasets": explorer.chart.data}, scale=1).startswith(b"\x89PNG")
+    assert any(word in json.dumps(spec) for word in ("residual (0 cancels", "share", "(nats)"))
+
+
+def test_long_run_chart_needs_its_columns():
+    import pandas as pd
+
+    rows = [
+        {"measure": m, "run": "a", "step": s, "mean": 0.5, "low": 0.4, "high": 0.6}
+        for m in ("entropy", "log-odds")
+        for s in (1, 10)
+    ]
+    table = pd.DataFrame(rows)
+    assert spec_over(drift.long_run_chart, {"table": table})["title"]["text"]
+    with pytest.raises(ValueError, match="run"):
+        drift.long_run_chart(table.drop(columns="run"))
+
+
+# --- exercises ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("answer", "says"), [
+    (None, "Not answered"),
+    ([1, 2, 0.5, 0.5], "Right"),
+    ([2, 2, 2, 2], "all equal"),
+    ([1, 2, 3], "shape is (3,)"),
+    ([1, 3, 0, 0], "drops a rollout"),
+    ([1, 2, 3, 4], "sum is -3"),
+    ("abc", "four numbers"),
+])  # fmt: skip
+def test_unequal_weights(answer, says, capsys):
+    exercises.check_unequal_weights(answer)
+    assert says in capsys.readouterr().out
+
+
+def solution(ratios, advantages, low, high):
+    return torch.where((ratios < low) | (ratios > high), 0.0, ratios)
+
+
+def ppo(ratios, advantages, low, high):
+    rows = (ratios.log()[:, None], torch.zeros(6, 1), torch.ones(6, 1), advantages)
+    return surrogate_weights(*rows, clip=(1 - low, high - 1))[:, 0]
+
+
+@pytest.mark.parametrize(("function", "says"), [
+    (solution, "Right"),
+    (ppo, "PPO's clipping"),
+    (lambda r, a, low, high: None, "Not answered"),
+    (lambda r, a, low, high: r.clamp(low, high), "clamp"),
+    (lambda r, a, low, high: solution(r, a, low, high) * a, "without the advantage"),
+    (lambda r, a, low, high: (solution(r, a, low, high) > 0).double(), "not 1"),
+    (lambda r, a, low, high: r, "should get the weight 0"),
+    (lambda r, a, low, high: r[:2], "shape (2,)"),
+    (lambda r, a, low, high: 1 / 0, "ZeroDivisionError"),
+])  # fmt: skip
+def test_symmetric_clip(function, says, capsys):
+    exercises.check_symmetric_clip(function)
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("answer", "says"), [
+    (None, "Not answered"),
+    ("min-replace", "Not answered"),
+    ({"masked": "median"}, "no transform"),
+    ({"clipped": "min-replace"}, "clipped: not quite"),
+    ({"favoured": "min-replace"}, "favoured: right"),
+    ({"favoured": "advantage-orthogonal"}, "favoured: not quite"),
+    ({"masked": "advantage-orthogonal"}, "masked: right"),
+    ({"clipped": "advantage-orthogonal"}, "clipped: right"),
+])  # fmt: skip
+def test_transforms(answer, says, capsys):
+    exercises.check_transforms(answer)
+    assert says in capsys.readouterr().out
