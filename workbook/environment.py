@@ -93,6 +93,7 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
 
     profile: "smoke", "teach" or "full"; left out, WORKBOOK_PROFILE decides, else the device. ValueError otherwise.
     """
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a bar per loaded model would stand in the chapter
     import torch
 
     from workbook.policies import choose_device, choose_dtype

@@ -46,11 +46,13 @@ def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str
         return "stopping after the step in hand ..."
     if state == "starting":
         return f"starting: {message.rstrip('.')} ..."
-    line = state + (f": step {status['step']} of {status['total']}" if status["total"] else "")
-    left = seconds_left(metrics, status["total"]) if state == "running" else None
-    if left is not None:
-        line += f", about {left:.0f} s left" if left < 100 else f", about {left / 60:.0f} min left"
-    return f"{line}. {message}"
+    if state != "running":
+        return f"{state}: {message}"
+    left = seconds_left(metrics, status["total"])
+    time_left = (
+        "" if left is None else f", about {left:.0f} s left" if left < 100 else f", about {left / 60:.0f} min left"
+    )
+    return f"running: step {status['step']} of {status['total']}{time_left}. {message}"
 
 
 def completions_html(samples: pd.DataFrame) -> str:

@@ -16,7 +16,7 @@ import pandas as pd
 from workbook.views.style import NEUTRAL, SERIES, require
 
 MOST = 300  # points of one curve
-SMALL, GAP, AXIS = 224, 24, 44  # widths: of a small panel, between two, and of an axis with its labels
+SMALL, GAP, AXIS = 204, 14, 44  # widths: of a small panel, between two, and of an axis with its labels
 
 
 class Panel(NamedTuple):
@@ -31,7 +31,7 @@ class Panel(NamedTuple):
 
 PANELS = {
     "reward": Panel("mean reward of the step's rollouts", ("reward",), ".3f", 1),
-    "gradient norm": Panel("gradient norm, before clipping", ("grad_norm",), ".3g", 0.01),
+    "gradient norm": Panel("gradient norm", ("grad_norm",), ".3g", 0.01),
     "entropy": Panel("entropy (nats)", ("entropy",), ".3f", 0.1),
     "residual": Panel(
         "cancellation residual (0 to 1)", ("cancellation/weight_residual", "cancellation/batch_residual"), ".2f", 1
@@ -124,7 +124,7 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
     step = alt.X("step:Q", title="optimizer step" if axis else None).scale(nice=False)
     step = step.axis(format="d", tickMinStep=1, grid=False)
     ticks = {",.0f": ",.0f", ".1%": "~%"}.get(form, "~g")
-    value = alt.Y("value:Q", title=None).axis(tickCount=3, format=ticks, minExtent=AXIS, maxExtent=AXIS)
+    value = alt.Y("value:Q", title=None).axis(tickCount=height / 30, format=ticks, minExtent=AXIS, maxExtent=AXIS)
     names = alt.Legend(title=None, orient="bottom", symbolOpacity=1) if legend else None
     color = alt.Color("run:N", legend=names).scale(range=SERIES)
     lines = alt.Chart(rows).transform_filter(here).encode(x=step, y=value, color=color)
@@ -141,15 +141,15 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
         around.mark_point(opacity=0, aria=False).encode(x=step, y=alt.Y("reach:Q"), color=color),
         lines.mark_line().encode(strokeWidth=thick, detail=alt.Detail("mine:N")),
         points.mark_circle(size=26, opacity=1).encode(tooltip=shown),
-        newest.encode(x=alt.XValue(width), y=alt.YValue(-13), text=alt.Text("newest:N")),
+        newest.encode(x=alt.XValue(width), y=alt.YValue(-15), text=alt.Text("newest:N")),
         note.encode(x=alt.XValue(width / 2), y=alt.YValue(height / 2), text=alt.Text("note:N")),
     ]
     if name == "reward":
         aim = around.transform_filter("isValid(datum.target)").transform_calculate(aim="'aim ' + datum.target")
-        named = aim.mark_text(align="left", dy=-7, color=NEUTRAL)
+        named = aim.mark_text(align="right", dy=9, color=NEUTRAL)
         layers += [
             aim.mark_rule(strokeDash=[4, 4], color=NEUTRAL).encode(y=alt.Y("target:Q")),
-            named.encode(x=alt.XValue(4), y=alt.Y("target:Q"), text=alt.Text("aim:N")),
+            named.encode(x=alt.XValue(width - 4), y=alt.Y("target:Q"), text=alt.Text("aim:N")),
         ]
     look = {"anchor": "start", "frame": "group", "fontSize": 12, "fontWeight": "normal", "offset": -9}
     title = alt.TitleParams(PANELS[name].title, **look)
