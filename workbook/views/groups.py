@@ -131,7 +131,7 @@ def intervention_chart(rates: pd.DataFrame, net: pd.DataFrame, sizes: pd.DataFra
         kinds.mark_bar(opacity=0.75).encode(x=size, color=class_color("class:N", None), tooltip=hint),
         kinds.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q"),
         kinds.mark_tick(thickness=3, color="black", size=34).encode(x="before:Q"),
-    ).properties(width=180, height=height, title=small("size in a group; thick: before"))
+    ).properties(width=180, height=height, title=small("size in a group (mark: before)"))
     return beside(
         [left, middle, right],
         "The same rollouts with other signs, or with frequencies matched",
