@@ -18,7 +18,7 @@ from conftest import SMALL
 from safetensors.torch import load_file
 
 from workbook.__main__ import main
-from workbook.training import RunConfig, compare_runs, load_run, start_run, sweep
+from workbook.training import RunConfig, compare_runs, latest_run, load_run, start_run, sweep
 from workbook.training.resumable import checkpoints
 from workbook.training.runs import create_run, read_json_lines
 
@@ -118,6 +118,20 @@ def test_stop_and_resume_in_real_processes(uninterrupted, tmp_path):
     assert weights(run) == weights(uninterrupted)
 
 
+def test_a_run_stopped_while_it_starts_trains_nothing_until_it_is_resumed(tmp_path):
+    config = CONFIG | {"eval_prompts": 4, "trainer": CONFIG["trainer"] | {"max_steps": 2}}
+    run = create_run(config, tmp_path / "early")
+    run.stop()
+    assert run.stopping
+    run_process(run.folder).join()
+    assert run.status()["state"] == "stopped"
+    assert run.status()["step"] == len(run.metrics()) == len(run.evaluation()) == len(run.samples()) == 0
+    run_process(run.folder).join()
+    assert run.status()["state"] == "finished", run.status()
+    assert not run.stopping
+    assert run.evaluation()["label"].tolist() == ["before", "after"]
+
+
 def test_four_bit_adapters_resume_bit_for_bit(tmp_path):
     config = CONFIG | {"lora": 4, "quantization": "nf4", "trainer": CONFIG["trainer"] | {"max_steps": 12}}
     runs = [create_run(config, tmp_path / name) for name in ("whole", "killed")]
@@ -189,10 +203,30 @@ def test_manifest_and_files(uninterrupted):
     samples = pd.read_parquet(uninterrupted.folder / "samples" / "step-000060.parquet")
     assert {"prompt", "completion", "advantages"} < set(samples.columns)
     assert len(samples) == 16
+    shown = uninterrupted.samples()
+    assert len(shown) == 8
+    assert (shown["step"] == parquet.dropna(subset="reward")["step"].max()).all()
+    assert shown[["prompt", "completion"]].equals(samples[["prompt", "completion"]].head(8))
+    assert shown["advantage"].tolist() == samples["advantages"].head(8).tolist()
+    assert shown["reward"].isin([0, 1]).all()
     pickles = [p for p in uninterrupted.folder.rglob("*") if p.suffix in (".pt", ".pth", ".bin", ".pkl")]
     assert pickles == []
     policy = uninterrupted.policy()
     assert (policy.provenance["sha256"] or "") != manifest["policy"]["sha256"]
+
+
+def test_the_latest_run_is_found_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
+    with pytest.raises(ValueError, match=r"runs holds no run\.$"):
+        latest_run()
+    for i, name in enumerate(("a-run", "other", "a-run")):
+        config = create_run(CONFIG | {"name": name}).folder / "config.yaml"
+        os.utime(config, (i, i))
+    assert latest_run().folder == latest_run("a-").folder == config.parent
+    assert latest_run("other").config.name == "other"
+    assert latest_run(folder=tmp_path / "runs").folder == config.parent
+    with pytest.raises(ValueError, match="whose name begins with 'b'"):
+        latest_run("b")
 
 
 def test_a_torn_line_is_skipped(tmp_path):
