@@ -24,7 +24,7 @@ from workbook.toys.pair import (
     real_step,
 )
 
-SOURCES = ("first order: lr Σ A K", "closed form, exact", "real SGD step")
+SOURCES = ("first order", "closed form", "real SGD step")
 GRID, UNSURE = 12, 0.5  # cells along a side of the map; a token is unsure below this probability
 
 
@@ -47,7 +47,7 @@ def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float =
         "moves": pd.DataFrame(
             [
                 {
-                    "row": f"{CONTEXTS[i]}: {source}",
+                    "row": f"{CONTEXTS[i]}, {source}",
                     "token": said[i],
                     "source": source,
                     "dlogp": float(delta[i]),

@@ -116,7 +116,7 @@ def make_pair(
     tokens, reads = torch.tensor([0, 0 if same else 1]), torch.tensor([2, READS[b_reads]])
     wanted = torch.zeros(2, width, dtype=torch.float64)
     wanted[0, 0] = 1.0
-    wanted[1, :2] = torch.tensor([math.cos(math.radians(angle)), math.sin(math.radians(angle))])
+    wanted[1, 0], wanted[1, 1] = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     maps = torch.stack([_reflection(embeddings[x], h) for x, h in zip(reads, wanted, strict=True)])
     lengths = torch.tensor([length_a, length_b], dtype=torch.float64)
     p = distributions(torch.tensor([p_a, p_b], dtype=torch.float64), tokens, vocabulary, rivalry)

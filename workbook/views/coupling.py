@@ -10,7 +10,7 @@ import pandas as pd
 
 from workbook.toys.coupling import SOURCES, UNSURE, compute_map, compute_pair, compute_tied, map_verdict
 from workbook.toys.pair import CONTEXTS, PARTS, READS, TRAINED
-from workbook.views.explorer import Explorer, log_slider, menu, slider
+from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.style import NEUTRAL, SERIES, diverging, finish
 
 SIGNS = [("+1, a better answer", 1.0), ("0, not updated", 0.0), ("−1, a worse answer", -1.0)]
@@ -46,21 +46,22 @@ def map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
 def tied_chart(parts: pd.DataFrame, real: pd.DataFrame) -> alt.LayerChart:
     """Parts of the coupling, stacked, for three choices of what is trained; diamonds: a real step."""
     y = alt.Y("trained:N", sort=list(TRAINED.values()), title=None).axis(labelLimit=240, labelFontSize=12)
+    moved = "dlogp of B per unit of learning rate (nats)"
     chart = alt.layer(
         alt.Chart(parts)
         .mark_bar(height=26)
         .encode(
-            x=_x("K:Q", "dlogp of B per unit of learning rate (nats)", 2),
+            x=_x("K:Q", moved, 2),
             y=y,
             color=alt.Color("part:N", sort=PARTS, title="part of the coupling").scale(domain=PARTS, range=SERIES[:3]),
             tooltip=["part:N", alt.Tooltip("K:Q", format="+.4f")],
         ),
         alt.Chart(real)
         .mark_point(shape="diamond", filled=True, size=90, color="black", stroke="white")
-        .encode(x=_x("moved:Q", "", 2), y=y, tooltip=[alt.Tooltip("moved:Q", format="+.4f")]),
+        .encode(x=_x("moved:Q", moved, 2), y=y, tooltip=[alt.Tooltip("moved:Q", format="+.4f")]),
         alt.Chart(real)
         .mark_text(align="left", dx=10, dy=-19, fontSize=11)
-        .encode(x=_x("moved:Q", "", 2), y=y, text=alt.Text("moved:Q", format="+.3f")),
+        .encode(x=_x("moved:Q", moved, 2), y=y, text=alt.Text("moved:Q", format="+.3f")),
         _zero(),
     )
     return finish(
@@ -132,7 +133,7 @@ def explore_pair() -> Explorer:
         "advantage_a": menu(1.0, SIGNS, "advantage of A"),
         "advantage_b": menu(0.0, SIGNS, "advantage of B"),
         "rivalry": slider(0.0, 0.0, 0.98, 0.02, "rivalry of both words"),
-        "lr": log_slider(0.5, -2, 1, "learning rate"),
+        "lr": slider(0.5, 0.1, 10.0, 0.1, "learning rate"),
     }
     return Explorer(compute_pair, pair_chart, controls, say_pair)
 
@@ -191,10 +192,10 @@ def say_tied(parts: pd.DataFrame, real: pd.DataFrame) -> str:
 
 
 def _moves(table: pd.DataFrame) -> alt.LayerChart:
-    rows = [f"{context}: {source}" for context in CONTEXTS for source in SOURCES]
+    rows = [f"{context}, {source}" for context in CONTEXTS for source in SOURCES]
     base = alt.Chart(table).encode(y=alt.Y("row:N", sort=rows, title=None).axis(labelFontSize=12, labelLimit=200))
     bars = base.mark_bar(stroke="black", height=20).encode(
-        x=_x("dlogp:Q", "dlogp (nats; bars end at ±2)", 2),
+        x=_x("dlogp:Q", "dlogp (nats, bars end at ±2)", 2),
         color=alt.Color("dlogp:Q", legend=None).scale(diverging(1)),
         strokeWidth=alt.when(alt.datum.source == SOURCES[2]).then(alt.value(1.5)).otherwise(alt.value(0)),
         tooltip=["token:N", "source:N", alt.Tooltip("dlogp:Q", format="+.4f")],

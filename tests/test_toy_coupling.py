@@ -1,0 +1,336 @@
+"""Two contexts in one softmax layer: closed forms against autograd and real steps, the map, and what is drawn of it."""
+
+import ast
+import json
+from importlib import import_module
+
+import altair as alt
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from workbook import views
+from workbook.exercises.coupling import check_coupling, check_half_angle, check_rivals
+from workbook.theory import coupling_kernel, predicted_delta_logp
+from workbook.toys.coupling import (
+    GRID,
+    SOURCES,
+    compute_cells,
+    compute_learning_rates,
+    compute_map,
+    compute_pair,
+    compute_tied,
+    map_verdict,
+)
+from workbook.toys.pair import PARTS, READS, TRAINED, coupling_parts, distributions, make_pair, real_step
+from workbook.views.renderer import png
+
+P = st.floats(0.01, 0.99)
+SETTINGS = st.fixed_dictionaries(
+    {
+        "p_a": P,
+        "p_b": P,
+        "angle": st.floats(0, 180),
+        "length_a": st.floats(0, 2),
+        "length_b": st.floats(0, 2),
+        "same": st.booleans(),
+        "vocabulary": st.integers(4, 60),
+        "rivalry": st.floats(0, 0.95),
+        "temperature": st.floats(0.5, 2),
+        "b_reads": st.sampled_from(list(READS)),
+        "width": st.integers(2, 8),
+        "seed": st.integers(0, 50),
+    }
+)
+ADVANTAGES = st.tuples(st.floats(-1, 1), st.floats(-1, 1)).map(lambda pair: torch.tensor(pair, dtype=torch.float64))
+quickly = settings(max_examples=40, deadline=None)
+
+
+def gradients(pair, trained):
+    """Rows: the gradient of each token's log-probability with respect to all that is trained."""
+    output = pair.embeddings.clone().requires_grad_()
+    embeddings = output if trained == "tied" else pair.embeddings.clone().requires_grad_()
+    leaves = [output, embeddings] if trained == "untied" else [output]
+    logps = pair.logps(output, embeddings).gather(1, pair.tokens[:, None]).squeeze(1)
+    rows = [torch.autograd.grad(logp, leaves, retain_graph=True) for logp in logps]
+    return torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
+
+
+@quickly
+@given(SETTINGS)
+def test_settings_are_what_the_pair_has(chosen):
+    pair = make_pair(**chosen | {"temperature": 1.0})
+    torch.testing.assert_close(pair.probabilities, torch.tensor([chosen["p_a"], chosen["p_b"]], dtype=torch.float64))
+    torch.testing.assert_close(pair.logits.exp().sum(1), torch.ones(2, dtype=torch.float64))
+    lengths = chosen["length_a"], chosen["length_b"]
+    torch.testing.assert_close(pair.hidden.norm(dim=1), torch.tensor(lengths, dtype=torch.float64))
+    inner = np.prod(lengths) * np.cos(np.radians(chosen["angle"]))
+    assert float(pair.hidden[0] @ pair.hidden[1]) == pytest.approx(inner, abs=1e-10)
+    hot = make_pair(**chosen)
+    torch.testing.assert_close(hot.hidden, pair.hidden / chosen["temperature"])
+    torch.testing.assert_close(hot.logits, (pair.logits / chosen["temperature"]).log_softmax(-1))
+
+
+@quickly
+@given(SETTINGS, ADVANTAGES, st.floats(0, 10))
+def test_closed_form_is_autograd_is_a_real_step(chosen, advantages, lr):
+    pair = make_pair(**chosen)
+    kernel = coupling_kernel(pair.hidden, pair.logits, pair.tokens)
+    rows = gradients(pair, "output")
+    torch.testing.assert_close(kernel, rows @ rows.T, rtol=1e-8, atol=1e-10)
+    args = pair.hidden, pair.logits, pair.tokens, advantages
+    exact = predicted_delta_logp(*args, lr, order="exact")
+    torch.testing.assert_close(exact, real_step(pair, advantages, lr), rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(real_step(pair, advantages, 1e-6) / 1e-6, kernel @ advantages, rtol=1e-3, atol=1e-3)
+
+
+@quickly
+@given(SETTINGS, ADVANTAGES, st.sampled_from(list(TRAINED)))
+def test_the_parts_of_the_coupling_sum_to_autograds(chosen, advantages, trained):
+    pair = make_pair(**chosen)
+    parts = coupling_parts(pair)
+    total = sum(parts[name] for name in PARTS[: list(TRAINED).index(trained) + 1])
+    rows = gradients(pair, trained)
+    torch.testing.assert_close(total, rows @ rows.T, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(
+        real_step(pair, advantages, 1e-6, trained) / 1e-6, total @ advantages, rtol=1e-3, atol=1e-3
+    )
+
+
+@quickly
+@given(SETTINGS, ADVANTAGES, st.floats(0, 5))
+def test_a_step_falls_short_of_its_forecast_by_the_kl(chosen, advantages, lr):
+    steps = compute_learning_rates([lr], advantages.tolist(), **chosen)
+    np.testing.assert_allclose(steps["exact"], steps["first"] - steps["kl"], atol=1e-9)
+    assert (steps["kl"] >= 0).all()
+
+
+@quickly
+@given(SETTINGS)
+def test_coupling_is_bounded_by_doubt_and_has_the_tokens_sign(chosen):
+    pair = make_pair(**chosen)
+    K, q = coupling_kernel(pair.hidden, pair.logits, pair.tokens)[0, 1], 1 - pair.probabilities
+    assert K.abs() <= 2 * q.prod() * pair.hidden.norm(dim=1).prod() + 1e-12
+    assume(abs(np.cos(np.radians(chosen["angle"]))) > 1e-3 and min(chosen["length_a"], chosen["length_b"]) > 1e-3)
+    along = float(K) * np.cos(np.radians(chosen["angle"]))
+    assert along > 0 if chosen["same"] else along < 0  # the toy's rival is never less likely than a third word
+
+
+def test_distributions_give_the_rival_its_share():
+    p, tokens = torch.tensor([0.3, 0.6]).double(), torch.tensor([0, 1])
+    rows = distributions(p, tokens, 10, 0.5)
+    torch.testing.assert_close(rows.sum(1), torch.ones(2).double())
+    torch.testing.assert_close(rows[[0, 1], tokens], p)
+    torch.testing.assert_close(rows[[0, 1], 1 - tokens], (1 - p) * (0.5 + 0.5 / 9))
+    assert (rows[:, 2:] == rows[:, 2:3]).all()
+
+
+@pytest.mark.parametrize("vocabulary", [4, 32, 1024])
+def test_with_an_even_rest_the_vocabulary_alone_parts_same_from_different(vocabulary):
+    same, other = (
+        compute_map(0.3, 0.1, same=same, vocabulary=vocabulary)["here"]["K"].iloc[0] for same in (True, False)
+    )
+    assert other / same == pytest.approx(-1 / (vocabulary - 1))
+    assert same == pytest.approx(0.7 * 0.9 * vocabulary / (vocabulary - 1))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("same", [True, False])
+def test_the_map_agrees_with_a_pair_put_at_its_cells(temperature, same):
+    chosen = {"rivalry": 0.4, "vocabulary": 12, "angle": 25.0}
+    grid = compute_map(**chosen, temperature=temperature)["map"]
+    assert len(grid) == 2 * GRID**2
+    cell = grid[(grid["token"] == ("same" if same else "different"))].iloc[2 * GRID + 7]
+
+    def at_temperature_1(p):  # the p that the temperature turns into the cell's
+        low, high = 1e-9, 1 - 1e-9
+        for _ in range(200):
+            middle = (low + high) / 2
+            reached = float(make_pair(middle, 0.5, temperature=temperature, **chosen).probabilities[0])
+            low, high = (middle, high) if reached < p else (low, middle)
+        return middle
+
+    p_a, p_b = at_temperature_1(cell["p_a"]), at_temperature_1(cell["p_b"])
+    here = compute_map(p_a, p_b, same=same, temperature=temperature, **chosen)["here"].iloc[0]
+    assert here["p_a"] == pytest.approx(cell["p_a"])
+    assert here["K"] == pytest.approx(cell["K"], rel=1e-6)
+
+
+def test_the_verdict_sees_rivals():
+    even, rivals = (map_verdict(compute_map(rivalry=rivalry)["map"]) for rivalry in (0.0, 0.9))
+    assert even["unsure"] == rivals["unsure"] == 1
+    assert even["other"] == pytest.approx(1 / 31)
+    assert rivals["other"] > 0.9
+    assert map_verdict(compute_map(angle=90)["map"].assign(K=0.0))["other"] == 0
+
+
+def test_the_tables_of_a_pair_agree_with_one_another():
+    tables = compute_pair(advantage_a=1.0, advantage_b=-1.0, lr=0.1, p_b=0.5, same=False, rivalry=0.3)
+    K = tables["kernel"]["K"].to_numpy().reshape(2, 2)
+    moves = tables["moves"].pivot(index="token", columns="source", values="dlogp")
+    np.testing.assert_allclose(moves[SOURCES[0]], 0.1 * K @ [1, -1])
+    np.testing.assert_allclose(moves[SOURCES[1]], moves[SOURCES[2]])
+    assert K[0, 1] == pytest.approx(np.cos(np.pi / 6) * tables["coordinates"]["product"].sum())
+    np.testing.assert_allclose(np.hypot(tables["vectors"]["x"], tables["vectors"]["y"]), 1)
+
+
+def test_the_tables_of_tied_embeddings_add_up_to_the_real_steps():
+    for reads in READS:
+        tables = compute_tied(b_reads=reads, angle=70, same=False)
+        sums = tables["parts"].groupby("trained")["K"].sum()
+        real = tables["real"].set_index("trained")["moved"]
+        np.testing.assert_allclose(sums[real.index], real, atol=1e-4)
+
+
+def test_cells_sort_every_pair_by_its_kind():
+    generator = torch.Generator().manual_seed(0)
+    K = torch.randn(9, 9, generator=generator, dtype=torch.float64)
+    K = K + K.T
+    tokens, contexts = torch.tensor([0, 0, 1, 1, 2, 2, 0, 1, 2]), torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2])
+    p = torch.tensor([0.1, 0.9, 0.2, 0.8, 0.3, 0.7, 0.5, 0.4, 0.6])
+    cells = compute_cells(K, tokens, p, contexts).set_index(["context", "token", "confidence"])
+    assert cells["pairs"].sum() == 36
+    names = ("both sure", "one unsure", "both unsure")
+    expected = {index: [] for index in cells.index}
+    for i in range(9):
+        for j in range(i):
+            kind = ["same" if x[i] == x[j] else "different" for x in (contexts, tokens)]
+            expected[(*kind, names[int(p[i] < 0.5) + int(p[j] < 0.5)])].append(float(K[i, j]))
+    for index, values in expected.items():
+        row = cells.loc[index]
+        assert row["pairs"] == len(values)
+        assert row["total"] == pytest.approx(np.abs(values).sum())
+        if values:
+            assert (row["mean"], row["signed"]) == pytest.approx((np.abs(values).mean(), np.mean(values)))
+        else:
+            assert np.isnan(row["mean"])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ({"p_a": 1.0}, r"p_a=1.0 is not the probability"),
+        ({"p_b": 0.0}, r"p_b=0.0"),
+        ({"vocabulary": 3}, "vocabulary=3 is too small"),
+        ({"rivalry": 1.0}, "rivalry=1.0 is out of range"),
+        ({"temperature": 0.0}, "temperature=0.0 is out of range"),
+        ({"length_a": -1.0}, "length_a=-1.0 is no length"),
+        ({"b_reads": "nothing"}, "b_reads='nothing' is unknown: choose one of another word"),
+    ],
+)
+def test_refusals_say_what_is_wrong(chosen, words):
+    with pytest.raises(ValueError, match=words):
+        make_pair(**chosen)
+    with pytest.raises(ValueError, match="trained='all' is unknown"):
+        real_step(make_pair(), torch.ones(2).double(), 0.1, "all")
+
+
+LOUD = {"p_a": 0.02, "p_b": 0.02, "angle": 0.0, "same": False, "rivalry": 0.98}
+CHARTS = {
+    "pair": lambda: views.pair_chart(**compute_pair()),
+    "pair, extreme": lambda: views.pair_chart(**compute_pair(**LOUD, lr=10.0, length_a=2.0, length_b=0.0)),
+    "map": lambda: views.map_chart(**compute_map()),
+    "map, extreme": lambda: views.map_chart(**compute_map(**LOUD, temperature=0.5, vocabulary=4096)),
+    "tied": lambda: views.tied_chart(**compute_tied()),
+    "learning rates": lambda: views.learning_rate_chart(compute_learning_rates([0.0, 1.0])),
+}
+
+
+@pytest.mark.parametrize("make", CHARTS.values(), ids=CHARTS)
+def test_charts_draw_and_say_what_they_show(make):
+    chart = make()
+    assert isinstance(chart, alt.TopLevelMixin)
+    spec = chart.to_dict()
+    json.dumps(spec, allow_nan=False)
+    assert png(spec, scale=1).startswith(b"\x89PNG")
+    assert spec["description"].startswith(spec["title"]["text"])
+
+
+@pytest.mark.parametrize("name", ["explore_pair", "explore_map", "explore_tied"])
+def test_explorers_follow_reset_and_give_their_state_as_code(name):
+    explorer = getattr(views, name)()
+    before = explorer.settings
+    sentence = explorer.sentence.value
+    explorer.set(p_a=0.62, same=False)
+    assert explorer.sentence.value != sentence
+    imports, call = ast.parse(explorer.code).body
+    function = getattr(import_module(imports.module), call.value.func.id)
+    again = function(**{keyword.arg: ast.literal_eval(keyword.value) for keyword in call.value.keywords})
+    for key, table in explorer.tables.items():
+        np.testing.assert_allclose(
+            again[key].select_dtypes("number"), table.select_dtypes("number"), rtol=1e-5, atol=1e-5
+        )
+    explorer.reset()
+    assert explorer.settings == before
+    assert explorer.sentence.value == sentence
+
+
+def answer(check, value, capsys):
+    check(value)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (60, "Right"),
+        (-60, "Right"),
+        (1.0472, "radians"),
+        (30, "sine"),
+        (120, "beyond 90"),
+        ("x", "no angle"),
+        (None, "yet"),
+    ],
+)
+def test_half_angle(value, words, capsys):
+    assert words in answer(check_half_angle, value, capsys)
+
+
+def kernel_with(residual, near):
+    return lambda hidden, logits, tokens: (
+        near(hidden) * (residual(logits.softmax(-1), torch.nn.functional.one_hot(tokens, logits.shape[1])))
+    )
+
+
+def square(x):
+    return x @ x.T
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda h, z, y: coupling_kernel(h, z, y), "Right"),
+        (kernel_with(lambda p, e: square(e - p), square), "Right"),
+        (kernel_with(lambda p, e: square(e - p), lambda h: 1.0), "residuals' inner product alone"),
+        (kernel_with(lambda p, e: square(p), square), "p alone"),
+        (kernel_with(lambda p, e: -square(e - p), square), "sign"),
+        (kernel_with(lambda p, e: square(e - p), lambda h: square(h / h.norm(dim=1, keepdim=True))), "cosine"),
+        (lambda h, z, y: coupling_kernel(h, z, y) * (y[:, None] == y), "different tokens K is not 0"),
+        (lambda h, z, y: 1.1 * coupling_kernel(h, z, y), "should be"),
+        (lambda h, z, y: h, "shape"),
+        (lambda h, z, y: h @ z, "raised"),
+        (lambda h, z, y: None, "yet"),
+    ],
+)
+def test_own_kernel(function, words, capsys):
+    assert words in answer(check_coupling, function, capsys)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"same": False, "angle": 0.0, "rivalry": 0.95}, "Right"),
+        ({"same": True}, "same token"),
+        ({"same": False}, "which setting"),
+        ({"same": False, "rivalry": 0.9, "angle": 60.0}, "hidden states share"),
+        ({"same": False, "rivalry": 0.9, "angle": 180.0}, "lifts B"),
+        ({"same": False, "rivalry": 0.9, "angle": 0.0, "length_b": 0.5}, "compare lengths"),
+        ({"same": False, "speed": 1}, "speed"),
+        ({"p_a": 2.0}, "p_a=2.0"),
+        (None, "yet"),
+    ],
+)
+def test_rivals(value, words, capsys):
+    assert words in answer(check_rivals, value, capsys)
