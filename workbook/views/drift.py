@@ -81,9 +81,13 @@ def _log_y(field: str, title: str | None = None) -> alt.Y:
 def say_kl_drift(rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame) -> str:
     """One step's drift in both forms, and what became of it."""
     kl = chosen.set_index("order")["kl"]
-    ratio = f"; the quadratic form says {kl['quadratic'] / kl['exact']:.3f} of that" if kl["exact"] > 1e-14 else ""
+    if kl["exact"] < 1e-14:
+        return "No more than rounding is left of the push: the policy stays where it is."
     end = path[path["series"] == PATHS[0]].iloc[-1]
-    return f"One step: {kl['exact']:.2e} nats{ratio}. After {STEPS} steps the policy is {end['mean']:.2e} nats away."
+    return (
+        f"One step: {kl['exact']:.2e} nats; the quadratic form says {kl['quadratic'] / kl['exact']:.3f} of that. "
+        f"After {STEPS} steps the policy is {end['mean']:.2e} nats away."
+    )
 
 
 def explore_kl_drift() -> Explorer:

@@ -63,10 +63,11 @@ def _pushes(pushes: pd.DataFrame) -> alt.LayerChart:
 def say_exchange(meter: pd.DataFrame, pushes: pd.DataFrame) -> str:
     """The residual of what is switched on."""
     last = meter.set_index("mechanism").loc[TOGETHER]
-    if last["silent"] > 0.995:
-        return "Nothing pushes the shared token any more, in any group: it cancels by silence."
-    left = f"Switched on together: {last['mean']:.3f} [{last['low']:.3f}, {last['high']:.3f}] of the update is left"
-    return left + (", the shared token cancels." if last["mean"] < 1e-9 else ".")
+    silent = f" In {last['silent']:.0%} of groups nothing pushes it at all." if last["silent"] > 0.005 else ""
+    if last["mean"] < 1e-9:
+        return f"Switched on together: the shared token cancels.{silent}"
+    interval = f"{last['mean']:.3f} [{last['low']:.3f}, {last['high']:.3f}]"
+    return f"Switched on together: {interval} of the update is left on the shared token.{silent}"
 
 
 def explore_exchange() -> Explorer:
