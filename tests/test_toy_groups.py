@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from workbook.exercises.groups import OPENINGS, check_net_push, check_signs
+from workbook.statistics import bootstrap_mean
 from workbook.toys.groups import (
     CLASSES,
     COMPARED,
@@ -118,6 +119,14 @@ def test_draws_follow_the_sampler_and_the_verifier(temperature, noise):
     assert ((drawn.tokens["result"] == 0) != drawn.rewards).mean() == pytest.approx(noise, abs=0.01)
 
 
+def test_difficulty_spreads_around_its_mean():
+    right = make_policy(8, p_right=0.4, spread=0.3)["result"][:, 0]
+    np.testing.assert_allclose(right, [0.1, 0.3, 0.5, 0.7] * 2)
+    assert make_policy(4, p_right=0.1, spread=0.5)["result"].min() > 0
+    for p in make_policy(4, styles=6).values():
+        np.testing.assert_allclose(p.sum(-1), 1)
+
+
 def test_the_root_mean_square_on_a_shared_word_has_a_closed_form():
     for size in (2, 8, 32):
         drawn = draw_groups(make_policy(8_000, p_right=0.5), size, seed=size)
@@ -144,14 +153,20 @@ def test_growing_ends_at_the_net_push_and_stops_at_the_group():
     assert (path.loc[path["rollouts"] == 0, "push"] == 0).all()
     assert len(rollouts) == 8
     assert rollouts["reward"].eq(rollouts["said"].str.endswith("7")).all()
-    assert compute_growing(so_far=3)["rollouts"]["seen"].sum() == 3
+    three = compute_growing(so_far=3)
+    assert three["rollouts"]["seen"].sum() == 3
+    assert three["path"].groupby("word")["seen"].sum().eq(4).all()  # the start and three rollouts
     assert compute_growing(so_far=0)["bars"]["push"].eq(0).all()
 
 
 def test_estimators_share_out_the_same_whole():
-    table = compute_estimators().set_index(["estimator", "class"])
+    table = compute_estimators(spread=0.0).set_index(["estimator", "class"])
+    drawn = draw_groups(make_policy(256), 8)
+    for name, push in drawn.net_push(drawn.advantages("grpo")).items():
+        real = bootstrap_mean(moved(push, 8), resamples=2_000)  # the chart's quick interval against the real one
+        assert table.loc[("grpo", name), ["moved", "low", "high"]].to_numpy() == pytest.approx(real, rel=0.05, abs=5e-3)
     assert table["share"].groupby("estimator").sum().to_numpy() == pytest.approx(1)
-    assert (table["low"] <= table["moved"]).all()
+    assert (table["low"] < table["moved"]).all()
     np.testing.assert_allclose(table.loc["rloo", "share"], table.loc["dr_grpo", "share"], atol=1e-12)
     np.testing.assert_allclose(table.loc["rloo", "moved"], table.loc["dr_grpo", "moved"] * 8 / 7)
     assert table.loc[("positive_only", "template"), "share"] > table.loc[("grpo", "template"), "share"]
