@@ -39,7 +39,7 @@ def push_on_shared(p_shared: float = 0.4, residual: float = 0.2) -> tuple[Float[
 
 @single_thread
 def compute_kl_drift(
-    p_shared: float = 0.4, residual: float = 0.2, lr: float = 0.3, same_sign: float = 1.0, seed: int = 0
+    p_shared: float = 0.4, residual: float = 0.2, lr: float = 0.1, same_sign: float = 1.0, seed: int = 0
 ) -> dict[str, pd.DataFrame]:
     """KL drift of one step against the learning rate, exact, quadratic, their difference; and its sum over 40 steps.
 

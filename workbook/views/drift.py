@@ -95,7 +95,7 @@ def explore_kl_drift() -> Explorer:
     controls = {
         "residual": slider(0.2, 0.0, 1.0, 0.02, "residual"),
         "p_shared": slider(0.4, 0.02, 0.98, 0.02, "probability of the token"),
-        "lr": log_slider(0.3, -3, 1, "learning rate"),
+        "lr": log_slider(0.1, -3, 1, "learning rate"),
         "same_sign": slider(1.0, 0.5, 1.0, 0.05, "same sign each step"),
     }
     return Explorer(compute_kl_drift, kl_drift_chart, controls, say_kl_drift)
