@@ -53,7 +53,7 @@ def check_the_map(chapter):
     sentence = explorer(chapter, 1).locator("[role=status]").first
     assert "different tokens reach 3% of" in sentence.inner_text()
     with chapter.no_flicker():
-        chapter.drag("rivalry of both words", 1.0)
+        chapter.drag("rivalry of both words", 1.0, nth=1)
     reached = chapter.python("map_verdict(compute_map(rivalry=0.98)['map'])")
     assert f"different tokens reach {reached['other']:.0%} of" in sentence.inner_text()
     chapter.click("Reset", 1)
