@@ -72,12 +72,9 @@ def _pushes(draw: Draw, weights: Tensor, directions: Tensor) -> pd.DataFrame:
     if net.norm() <= 1e-9 * total:  # cancelled: nothing to look along but the directions' common part
         net = torch.eye(len(net), dtype=net.dtype)[0]
     along = pushes @ (net / net.norm()) * (1 if net[0] >= 0 else -1) / torch.where(total > 0, total, 1.0)
-    right = draw.advantages[first] > 0
-    table = pd.DataFrame({"rollout": [f"{i + 1}" for i in range(len(along))], "push": along.numpy()})
-    table["reward"] = ["right" if r else "wrong" for r in right.tolist()]
-    return pd.concat(
-        [table, pd.DataFrame([{"rollout": "net", "push": along.sum().item(), "reward": "net"}])], ignore_index=True
-    )
+    names = [*(str(i + 1) for i in range(len(along))), "net"]
+    rewards = ["right" if advantage > 0 else "wrong" for advantage in draw.advantages[first].tolist()]
+    return pd.DataFrame({"rollout": names, "push": [*along.tolist(), along.sum().item()], "reward": [*rewards, "net"]})
 
 
 @single_thread
