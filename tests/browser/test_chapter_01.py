@@ -38,10 +38,10 @@ def check_the_pair(chapter):
     start = moves()
     assert start == pytest.approx(chapter.python(expected.format("")), abs=1e-6)
     with chapter.no_flicker():
-        chapter.drag("angle between hidden states", 1.0)
+        chapter.drag("angle (degrees)", 1.0)
     assert moves() == pytest.approx(chapter.python(expected.format("angle=180")), abs=1e-6)
     assert moves()["B, real SGD step"] < 0 < moves()["A, real SGD step"]
-    chapter.press("angle between hidden states", "ArrowLeft", 18)
+    chapter.press("angle (degrees)", "ArrowLeft", 18)
     assert moves()["B, real SGD step"] == pytest.approx(0, abs=1e-9)
     chapter.choose("advantage of A", "−1, a worse answer")
     assert moves() == pytest.approx(chapter.python(expected.format("angle=90, advantage_a=-1.0")), abs=1e-6)
@@ -51,6 +51,8 @@ def check_the_pair(chapter):
 
 def check_the_map(chapter):
     sentence = explorer(chapter, 1).locator("[role=status]").first
+    lines = explorer(chapter, 1).locator("svg.marks g.mark-rule.role-mark line")
+    assert lines.count() == 4  # p = 0.5, on both axes of both maps
     assert "different tokens reach 3% of" in sentence.inner_text()
     with chapter.no_flicker():
         chapter.drag("rivalry of both words", 1.0, nth=1)

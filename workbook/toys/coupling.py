@@ -37,7 +37,7 @@ def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float =
     pair = make_pair(**settings)
     advantages = torch.tensor([advantage_a, advantage_b], dtype=torch.float64)
     moved = [_predict(pair, advantages, lr, order) for order in ("first", "exact")] + [real_step(pair, advantages, lr)]
-    said = [f"{context} says “{WORDS[token]}”" for context, token in zip(CONTEXTS, pair.tokens, strict=True)]
+    said = [f"{context}'s “{WORDS[token]}”" for context, token in zip(CONTEXTS, pair.tokens, strict=True)]
     kernel = coupling_kernel(pair.hidden, pair.logits, pair.tokens).tolist()
     products = pair.residuals.prod(0)
     where = (f"“{WORDS[0]}”", f"“{WORDS[1]}”", "all other words")

@@ -23,7 +23,7 @@ from workbook.theory import coupling_kernel
 WORDS, CONTEXTS = ("so", "now"), ("A", "B")  # what A says, and what B says if not the same
 READS = {"another word": 3, "the word that A reads": 2, "the word that A says": 0}  # what B reads; A reads word 2
 TRAINED = {  # what an update may change, in words
-    "output": "output layer only (the proxy)",
+    "output": "output layer only, the proxy",
     "untied": "embeddings too, untied",
     "tied": "embeddings too, tied",
 }

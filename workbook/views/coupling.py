@@ -62,7 +62,7 @@ def tied_chart(parts: pd.DataFrame, real: pd.DataFrame) -> alt.LayerChart:
         alt.Chart(real)
         .mark_text(align="left", dx=10, dy=-19, fontSize=11)
         .encode(x=_x("moved:Q", moved, 2), y=y, text=alt.Text("moved:Q", format="+.3f")),
-        _zero(),
+        _zero(real),
     )
     return finish(
         chart.configure_legend(orient="bottom"),
@@ -126,7 +126,7 @@ def explore_pair() -> Explorer:
     controls = {
         "p_a": slider(0.2, 0.02, 0.98, 0.02, "probability of A's token"),
         "p_b": slider(0.2, 0.02, 0.98, 0.02, "probability of B's token"),
-        "angle": slider(30, 0, 180, 5, "angle between hidden states"),
+        "angle": slider(30, 0, 180, 5, "angle (degrees)"),
         "same": menu(True, KINDS, "B says"),
         "length_a": slider(1.0, 0.0, 2.0, 0.1, "length of A's hidden state"),
         "length_b": slider(1.0, 0.0, 2.0, 0.1, "length of B's hidden state"),
@@ -141,10 +141,10 @@ def explore_pair() -> Explorer:
 def explore_map() -> Explorer:
     """Where coupling is large: confidence, the same token or not, and what temperature and vocabulary change."""
     controls = {
-        "p_a": slider(0.2, 0.02, 0.98, 0.02, "p of A's token at temperature 1"),
-        "p_b": slider(0.2, 0.02, 0.98, 0.02, "p of B's token at temperature 1"),
+        "p_a": slider(0.2, 0.02, 0.98, 0.02, "A's p at temperature 1"),
+        "p_b": slider(0.2, 0.02, 0.98, 0.02, "B's p at temperature 1"),
         "same": menu(True, KINDS, "B says"),
-        "angle": slider(0, 0, 180, 5, "angle between hidden states"),
+        "angle": slider(0, 0, 180, 5, "angle (degrees)"),
         "temperature": slider(1.0, 0.5, 2.0, 0.1, "temperature"),
         "vocabulary": menu(32, [4, 8, 32, 128, 1024, 4096], "vocabulary (words)"),
         "rivalry": slider(0.0, 0.0, 0.98, 0.02, "rivalry of both words"),
@@ -157,7 +157,7 @@ def explore_tied() -> Explorer:
     controls = {
         "p_a": slider(0.2, 0.02, 0.98, 0.02, "probability of A's token"),
         "p_b": slider(0.2, 0.02, 0.98, 0.02, "probability of B's token"),
-        "angle": slider(90, 0, 180, 5, "angle between hidden states"),
+        "angle": slider(90, 0, 180, 5, "angle (degrees)"),
         "same": menu(True, KINDS, "B says"),
         "b_reads": menu("the word that A reads", list(READS), "B reads"),
         "seed": slider(0, 0, 19, 1, "draw of the embeddings"),
@@ -187,8 +187,8 @@ def say_map(map: pd.DataFrame, here: pd.DataFrame) -> str:
 def say_tied(parts: pd.DataFrame, real: pd.DataFrame) -> str:
     """What the proxy predicts, and what happens."""
     moved = real.set_index("trained")["moved"]
-    told = ", ".join(f"{moved[name]:+.3f} ({name})" for name in TRAINED.values())
-    return f"Per unit of learning rate, a step on A moves B's token by {told} nats."
+    told = "; ".join(f"{name}: {moved[name]:+.3f}" for name in TRAINED.values())
+    return f"What a step on A does to B's token, in nats per unit of learning rate, by what is trained. {told}."
 
 
 def _moves(table: pd.DataFrame) -> alt.LayerChart:
@@ -200,7 +200,7 @@ def _moves(table: pd.DataFrame) -> alt.LayerChart:
         strokeWidth=alt.when(alt.datum.source == SOURCES[2]).then(alt.value(1.5)).otherwise(alt.value(0)),
         tooltip=["token:N", "source:N", alt.Tooltip("dlogp:Q", format="+.4f")],
     )
-    return alt.layer(bars, _number(base, "dlogp:Q", 280), _zero()).properties(
+    return alt.layer(bars, _number(base, "dlogp:Q", 280), _zero(table)).properties(
         width=280, height=alt.Step(28), title="change of both tokens' log-probability"
     )
 
@@ -224,7 +224,7 @@ def _products(table: pd.DataFrame) -> alt.LayerChart:
         color=alt.Color("product:Q", legend=None).scale(diverging(1)),
         tooltip=["word:N", alt.Tooltip("product:Q", format="+.5f")],
     )
-    return alt.layer(bars, _number(base, "product:Q", 280), _zero()).properties(
+    return alt.layer(bars, _number(base, "product:Q", 280), _zero(table)).properties(
         width=280, height=alt.Step(40), title="product of the residuals, word by word"
     )
 
@@ -266,7 +266,7 @@ def _map_panel(map: pd.DataFrame, here: pd.DataFrame, kind: str) -> alt.LayerCha
         .encode(**where, color=ink, text=alt.when("datum.K > 0").then(alt.value("+")).otherwise(alt.value("−")))
     )
     dashes = [
-        alt.Chart().mark_rule(strokeDash=[4, 3], color=NEUTRAL).encode(**{axis: alt.datum(UNSURE)}) for axis in "xy"
+        alt.Chart(here).mark_rule(strokeDash=[4, 3], color=NEUTRAL).encode(**{axis: alt.datum(UNSURE)}) for axis in "xy"
     ]
     point = (
         alt.Chart(here)
@@ -288,8 +288,9 @@ def _number(base: alt.Chart, field: str, right: int) -> alt.Chart:
     )
 
 
-def _zero() -> alt.Chart:
-    return alt.Chart().mark_rule(color="black").encode(x=alt.datum(0))
+def _zero(table: pd.DataFrame) -> alt.Chart:
+    """A line at 0; a mark without a table of its own is not redrawn in the browser."""
+    return alt.Chart(table).mark_rule(color="black").encode(x=alt.datum(0))
 
 
 def _titled(chart, title: str, subtitle: str, description: str):
