@@ -1,5 +1,8 @@
 """The memory forecast: parameters against models that are really loaded, what backward keeps against autograd's own."""
 
+import subprocess
+import sys
+
 import bitsandbytes
 import pytest
 import torch
@@ -173,3 +176,10 @@ def test_a_run_is_forecast_from_its_config_alone(monkeypatch):
     assert peaks[4] < peaks[None]
     longer = config.override({"task_options": {"operands": 9}, "max_completion_length": 512})
     assert peak_mib(forecast_run(longer)) > 1.5 * peaks[None]
+
+
+def test_a_run_does_not_count_what_the_process_held_that_started_it():
+    code = "from workbook.training.memory import peak_used_mib, used_mib; print(peak_used_mib('cpu'), used_mib('cpu'))"
+    held = torch.ones(2**28)  # 1 GiB
+    peak, used = map(float, subprocess.check_output([sys.executable, "-c", code], text=True).split())
+    assert used <= peak + 1 < held.nbytes / 2**20

@@ -9,8 +9,10 @@ beside a measured peak.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from functools import cache
+from pathlib import Path
 
 import pandas as pd
 import psutil
@@ -182,6 +184,9 @@ def peak_used_mib(device: str | torch.device) -> float:
     """The most this process has held so far, in MiB; on a CPU without that record (Windows), what it holds now."""
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_allocated(device) / MIB
+    status = Path("/proc/self/status")  # Linux, where getrusage counts what the process held that started this one
+    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
+        return int(peak[1]) / 1024
     try:
         import resource
     except ImportError:
