@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 SLOW = 90_000  # ms: a new process loads its libraries, on a machine that others use, too
@@ -51,9 +52,9 @@ def test_a_run_by_hand(open_chapter):
         expect(line(monitor)).to_contain_text("left")
         chapter.page.wait_for_timeout(500)
         drawn = rewards(chapter, monitor, "your run 1")
-    logged = chapter.python("controls.monitor.run.metrics().set_index('step')['reward'].round(3).to_dict()")
+    logged = chapter.python("controls.monitor.run.metrics().set_index('step')['reward'].to_dict()")
     assert len(drawn) >= 3
-    assert drawn == {n: logged[str(n)] for n in drawn}
+    assert drawn == pytest.approx({n: logged[str(n)] for n in drawn}, abs=6e-4)
     assert chapter.python("controls.monitor.run.config.trainer['num_generations']") == 4
     chapter.shot("04-controls-running", monitor)
 
