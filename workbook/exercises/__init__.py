@@ -5,9 +5,27 @@ Nothing here raises on a wrong or missing answer, so that a chapter runs to its 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 UNANSWERED = "Not answered yet: put your answer in place of None and run the cell again."
+
+
+def answer_of(function: Callable, *arguments) -> torch.Tensor | None:
+    """What a reader's function returns, as a tensor; None, and a sentence, if it raises or answers nothing yet.
+
+    >>> answer_of(lambda x: 1 / x, 0)
+    Not quite: it raised ZeroDivisionError: division by zero
+    """
+    try:
+        got = function(*arguments)
+        if got is not None:
+            return torch.as_tensor(got).detach()
+        print(UNANSWERED)
+    except Exception as error:
+        print(f"Not quite: it raised {type(error).__name__}: {error}")
+    return None
 
 
 def check_shared_push(answer: float | None) -> None:
@@ -43,15 +61,10 @@ def check_rloo(function) -> None:
     rewards = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1])
     group_ids = torch.arange(12) // 4
     expected = group_advantages(rewards, group_ids, "rloo")
-    try:
-        got = function(rewards, group_ids)
-    except Exception as error:
-        print(f"Not quite: it raised {type(error).__name__}: {error}")
-        return
+    got = answer_of(function, rewards, group_ids)
     if got is None:
-        print(UNANSWERED)
         return
-    got = torch.as_tensor(got, dtype=torch.float32)
+    got = got.float()
     guesses = {
         "a baseline must come from a rollout's own group; yours seems to look at the whole batch.": "batch",
         "this is the group's mean, the rollout's own reward included; leave it out.": "dr_grpo",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from workbook.exercises import UNANSWERED
+from workbook.exercises import UNANSWERED, answer_of
 from workbook.theory import cancellation_residual, surrogate_weights
 from workbook.toys.drift import run_solutions, solution_measures
 from workbook.toys.shared import GROUPS, TRANSFORMS, draw_groups, residuals, shared_weights, transformed
@@ -58,15 +58,10 @@ def check_symmetric_clip(function) -> None:
         surrogate_weights(*columns, clip=(1 - low, high - 1), clipping=clipping)[:, 0]
         for clipping in ("symmetric", "asymmetric")
     )
-    try:
-        got = function(ratios.clone(), advantages.clone(), low, high)
-        if got is None:
-            print(UNANSWERED)
-            return
-        got = torch.as_tensor(got, dtype=torch.float64)
-    except Exception as error:
-        print(f"Not quite: it raised {type(error).__name__}: {error}")
+    got = answer_of(function, ratios.clone(), advantages.clone(), low, high)
+    if got is None:
         return
+    got = got.double()
     mistakes = {
         "you clamp the ratio, but a clamped surrogate has no gradient: the weight there is 0.": ratios.clamp(low, high),
         "this is PPO's clipping, which looks at the sign of the advantage; symmetric clipping does not.": ppo,
