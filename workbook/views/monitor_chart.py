@@ -122,7 +122,8 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
     here = alt.datum.panel == name
     form = PANELS[name].form
     step = alt.X("step:Q", title="optimizer step" if axis else None).scale(nice=False)
-    step = step.axis(labelExpr="datum.value % 1 ? '' : format(datum.value, ',d')", grid=False)  # no half steps
+    whole = "datum.value % 1 ? '' : format(datum.value, ',d')"  # there are no half steps
+    step = step.axis(labelExpr=whole, tickMinStep=1, grid=False)
     ticks = {",.0f": ",.0f", ".1%": "~%"}.get(form, "~g")
     value = alt.Y("value:Q", title=None).axis(tickCount=height / 30, format=ticks, minExtent=AXIS, maxExtent=AXIS)
     names = alt.Legend(title=None, orient="bottom", symbolOpacity=1) if legend else None
