@@ -142,7 +142,7 @@ def test_the_map_agrees_with_a_pair_put_at_its_cells(temperature, same):
     chosen = {"rivalry": 0.4, "vocabulary": 12, "angle": 25.0}
     grid = compute_map(**chosen, temperature=temperature)["map"]
     assert len(grid) == 2 * GRID**2
-    cell = grid[(grid["token"] == ("same" if same else "different"))].iloc[2 * GRID + 7]
+    cell = grid[(grid["token"] == ("same" if same else "different"))].iloc[2 * GRID + 6]
 
     def at_temperature_1(p):  # the p that the temperature turns into the cell's
         low, high = 1e-9, 1 - 1e-9

@@ -5,6 +5,7 @@ Pure functions: settings -> tables. The couplings come from `workbook.theory`, t
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
@@ -25,7 +26,7 @@ from workbook.toys.pair import (
 )
 
 SOURCES = ("first order", "closed form", "real SGD step")
-GRID, UNSURE = 12, 0.5  # cells along a side of the map; a token is unsure below this probability
+GRID, UNSURE = 10, 0.5  # cells along a side of the map; a token is unsure below this probability
 
 
 def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float = 0.5, **settings) -> dict:
@@ -94,8 +95,6 @@ def compute_map(
     a, b = (axis.flatten().tolist() for axis in torch.meshgrid(p, p.repeat(2), indexing="ij"))
     table = pd.DataFrame({"p_a": a, "p_b": b, "K": kernel.flatten().tolist()})
     table["token"] = (["same"] * GRID + ["different"] * GRID) * GRID
-    for side in ("p_a", "p_b"):
-        table[f"{side} from"], table[f"{side} to"] = table[side] - 0.5 / GRID, table[side] + 0.5 / GRID
     value = float(coupling_kernel(pair.hidden, pair.logits, pair.tokens)[0, 1])
     here = {"p_a": here_a, "p_b": here_b, "token": "same" if same else "different", "K": value, "rival": share}
     return {"map": table, "here": pd.DataFrame([here])}
@@ -107,12 +106,12 @@ def map_verdict(table: pd.DataFrame) -> dict[str, float]:
     unsure: of the cells with |K| above half the largest, the share in which both tokens are unsure (p < 0.5).
     other: the largest |K| of different tokens over the largest of the same token.
     """
-    size = table["K"].abs()
-    large = table[size > size.max() / 2]
-    peak = size.groupby(table["token"]).max()
+    size, same = np.abs(table["K"].to_numpy()), (table["token"] == "same").to_numpy()
+    unsure = np.maximum(table["p_a"].to_numpy(), table["p_b"].to_numpy()) < UNSURE
+    peak = size[same].max()
     return {
-        "unsure": float((large[["p_a", "p_b"]] < UNSURE).all(axis=1).mean()),
-        "other": float(peak["different"] / peak["same"]) if peak["same"] > 0 else 0.0,
+        "unsure": float(unsure[size > size.max() / 2].mean()) if size.max() > 0 else 0.0,
+        "other": float(size[~same].max() / peak) if peak > 0 else 0.0,
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from workbook.toys.coupling import SOURCES, UNSURE, compute_map, compute_pair, compute_tied, map_verdict
+from workbook.toys.coupling import GRID, SOURCES, UNSURE, compute_map, compute_pair, compute_tied, map_verdict
 from workbook.toys.pair import CONTEXTS, PARTS, READS, TRAINED
 from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.style import NEUTRAL, SERIES, diverging, finish
@@ -48,6 +48,7 @@ def tied_chart(parts: pd.DataFrame, real: pd.DataFrame) -> alt.LayerChart:
     y = alt.Y("trained:N", sort=list(TRAINED.values()), title=None).axis(labelLimit=240, labelFontSize=12)
     moved = "dlogp of B per unit of learning rate (nats)"
     chart = alt.layer(
+        _zero(real),
         alt.Chart(parts)
         .mark_bar(height=26)
         .encode(
@@ -62,7 +63,6 @@ def tied_chart(parts: pd.DataFrame, real: pd.DataFrame) -> alt.LayerChart:
         alt.Chart(real)
         .mark_text(align="left", dx=10, dy=-19, fontSize=11)
         .encode(x=_x("moved:Q", moved, 2), y=y, text=alt.Text("moved:Q", format="+.3f")),
-        _zero(real),
     )
     return finish(
         chart.configure_legend(orient="bottom"),
@@ -188,7 +188,7 @@ def say_tied(parts: pd.DataFrame, real: pd.DataFrame) -> str:
     """What the proxy predicts, and what happens."""
     moved = real.set_index("trained")["moved"]
     told = "; ".join(f"{name}: {moved[name]:+.3f}" for name in TRAINED.values())
-    return f"What a step on A does to B's token, in nats per unit of learning rate, by what is trained. {told}."
+    return f"What a step on A does to B's token, in nats per unit of learning rate, by what is trained: {told}."
 
 
 def _moves(table: pd.DataFrame) -> alt.LayerChart:
@@ -249,17 +249,17 @@ def _map_panel(map: pd.DataFrame, here: pd.DataFrame, kind: str) -> alt.LayerCha
     unit = alt.Scale(domain=[0, 1], nice=False)
     shown = alt.datum.token == kind
     cells = alt.Chart(map).transform_filter(shown)
-    square = cells.mark_rect().encode(
-        x=alt.X("p_a from:Q", title="p of A's token").scale(unit),
-        x2="p_a to:Q",
-        y=alt.Y("p_b from:Q", title="p of B's token").scale(unit),
-        y2="p_b to:Q",
+    where = {
+        "x": alt.X("p_a:Q", title="p of A's token").scale(unit),
+        "y": alt.Y("p_b:Q", title="p of B's token").scale(unit),
+    }
+    square = cells.mark_square(size=(300 / GRID) ** 2, opacity=1).encode(
+        **where,
         color=alt.Color("K:Q", title="K").scale(diverging(1)),
         tooltip=[alt.Tooltip(field, format=".2f") for field in ("p_a:Q", "p_b:Q")]
         + [alt.Tooltip("K:Q", format="+.4f")],
     )
     ink = alt.when("abs(datum.K) > 0.8").then(alt.value("white")).otherwise(alt.value("black"))
-    where = {"x": alt.X("p_a:Q").scale(unit), "y": alt.Y("p_b:Q").scale(unit)}
     sign = (
         cells.transform_filter("abs(datum.K) > 0.05")
         .mark_text(fontSize=11)
