@@ -140,7 +140,7 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
     note = around.mark_text(color=NEUTRAL, aria=False)
     layers = [
         around.mark_point(opacity=0, aria=False).encode(x=step, y=alt.Y("reach:Q"), color=color),
-        lines.mark_line().encode(strokeWidth=thick, detail=alt.Detail("mine:N")),
+        lines.mark_line(strokeJoin="round").encode(strokeWidth=thick, detail=alt.Detail("mine:N")),
         points.mark_circle(size=26, opacity=1).encode(tooltip=shown),
         newest.encode(x=alt.XValue(width), y=alt.YValue(-15), text=alt.Text("newest:N")),
         note.encode(x=alt.XValue(width / 2), y=alt.YValue(height / 2), text=alt.Text("note:N")),
