@@ -93,6 +93,18 @@ def test_a_chart_over_several_tables_takes_one_at_a_time():
     assert data["image/png"]
 
 
+def test_marks_without_a_table_keep_their_row():
+    def ruled(table):
+        return line_chart(table) + alt.Chart().mark_rule().encode(y=alt.datum(1))
+
+    live = LiveChart.over(ruled, table=compute_line())
+    assert "datasets" not in live.spec
+    (other,) = set(live.data) - {"table"}
+    assert live.data[other] == [{}]
+    live.push(table=compute_line(2.0))
+    assert live.data[other] == [{}]
+
+
 def test_the_controls_say_what_they_are():
     assert isinstance(slider(1, 0, 3, 1, "n"), ipywidgets.IntSlider)
     assert isinstance(slider(1.0, 0, 3, 1, "x"), ipywidgets.FloatSlider)

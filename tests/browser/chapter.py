@@ -24,6 +24,7 @@ ASK = """async code => { const kernel = window.jupyterapp.shell.currentWidget.se
   return (await future.done).content.user_expressions.value }"""
 EXECUTE = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   return (await kernel.requestExecute({code, silent: true, store_history: false}).done).content }"""
+DRAWN = "() => [...document.querySelectorAll('[data-drawn]')].map(e => e.dataset.drawn).join()"
 WATCH_REMOVALS = """selector => { window.removedDrawings = 0; const seen = n => n.nodeType === 1 &&
     (n.matches('svg, .vega-embed') || n.querySelector('svg.marks'));
   window.removals?.disconnect();
@@ -132,9 +133,17 @@ class Chapter:
         return self.panel.locator(f"button.jupyter-button:has-text('{text}')").nth(nth)
 
     def settle(self) -> None:
-        """Wait until the kernel has answered everything and every live chart shows its newest version."""
-        self.python("0")  # messages are handled in order
-        self.page.wait_for_timeout(150)
+        """Wait until nothing moves any more: the kernel has answered everything, every live chart has drawn it."""
+        self.page.wait_for_timeout(100)
+        before = None
+        for _ in range(100):
+            self.python("0")  # messages are handled in order
+            now = self.page.evaluate(DRAWN)
+            if now == before:
+                return
+            before = now
+            self.page.wait_for_timeout(100)
+        raise AssertionError("the page is still moving after 10 s")
 
     # --- eyes
 

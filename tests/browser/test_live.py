@@ -6,7 +6,8 @@ CHART = """
 import altair as alt, pandas as pd
 from workbook.views import LiveChart
 def bars(table):
-    return alt.Chart(table).mark_bar().encode(x=alt.X("x:Q", scale={"domain": [0, 1000]}), y="name:N")
+    drawn = alt.Chart(table).mark_bar().encode(x=alt.X("x:Q", scale={"domain": [0, 1000]}), y="name:N")
+    return drawn + alt.Chart().mark_rule().encode(x=alt.datum(500))
 def rows(k):
     return pd.DataFrame({"x": [k, 1000 - k], "name": ["up", "down"]})
 live = LiveChart.over(bars, table=rows(0))
@@ -38,6 +39,7 @@ def test_a_thousand_updates_neither_flicker_nor_leak(run_cells):
     print(f"\n900 updates: {before} -> {after}")
     bars = chapter.marks(chapter.charts().first, "bar")
     assert {bar["name"]: chapter.number(bar["x"]) for bar in bars} == pytest.approx({"up": 999, "down": 1})
+    assert chapter.charts().first.locator(".role-mark.mark-rule line").count() == 1
     assert chapter.charts().count() == 1
     assert after["JSEventListeners"] <= before["JSEventListeners"] + 5
     assert after["Nodes"] <= before["Nodes"] + 200

@@ -23,6 +23,7 @@ from workbook.views.renderer import picture, vegalite_version
 ESM = """
 async function render({ model, el }) {
   let view = null, finalize = null, queue = Promise.resolve();
+  el.classList.add('workbook-live');
   const push = async () => { if (!view) return;
     const version = model.get('version');
     for (const [name, rows] of Object.entries(model.get('data') || {})) view.data(name, structuredClone(rows));
@@ -38,6 +39,9 @@ async function render({ model, el }) {
 }
 export default { render };
 """
+
+# a redraw is laid out and painted within the chart, not over the whole notebook
+CSS = ".workbook-live { contain: content; will-change: transform; }"
 
 
 def split(chart) -> tuple[dict, dict[str, list]]:
@@ -96,6 +100,7 @@ class LiveChart(anywidget.AnyWidget):
     """
 
     _esm = vl_convert.javascript_bundle(ESM, vl_version=vegalite_version())
+    _css = CSS
     spec = traitlets.Dict().tag(sync=True)
     data = traitlets.Dict().tag(sync=True)
     version = traitlets.Int().tag(sync=True)
@@ -108,7 +113,10 @@ class LiveChart(anywidget.AnyWidget):
     def over(cls, chart: Callable, **tables: pd.DataFrame) -> LiveChart:
         """`chart(**tables)` as a widget that `push(**tables)` redraws without building it anew (see `spec_over`)."""
         live = cls.__new__(cls)
-        spec, data = spec_over(chart, tables), {name: rows(table) for name, table in tables.items()}
+        spec = spec_over(chart, tables)
+        data = spec.pop("datasets", {}) | {
+            name: rows(table) for name, table in tables.items()
+        }  # a rule at a datum has its own
         super(LiveChart, live).__init__(spec=spec, data=data)
         return live
 
