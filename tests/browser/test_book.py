@@ -33,6 +33,7 @@ def test_every_page_reads_offline_and_leads_on(browser, book):
             "all => all.every(i => i.naturalWidth > 0 && i.alt && !i.alt.startsWith('No desc'))"
         )
         assert page.locator("main math").count() > 0
+        assert "\\" not in "".join(page.locator("main math").all_text_contents()), "a formula that was not understood"
         assert "$" not in "".join(page.locator("main .jp-MarkdownOutput p").all_inner_texts())
         assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, "wider than the window"
         following = page.locator("nav.book a[rel=next]").first

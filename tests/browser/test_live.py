@@ -41,6 +41,6 @@ def test_a_thousand_updates_neither_flicker_nor_leak(run_cells):
     assert {bar["name"]: chapter.number(bar["x"]) for bar in bars} == pytest.approx({"up": 999, "down": 1})
     assert chapter.charts().first.locator(".role-mark.mark-rule line").count() == 1
     assert chapter.charts().count() == 1
-    assert after["JSEventListeners"] <= before["JSEventListeners"] + 5
-    assert after["Nodes"] <= before["Nodes"] + 200
+    for kind in before:  # JupyterLab itself comes and goes by some; a leak would be one or more an update
+        assert after[kind] - before[kind] < 300, kind
     assert chapter.errors == []

@@ -118,7 +118,8 @@ def _finish(run: Run, config: RunConfig, trainer: ResumableTrainer, task, policy
     write_parquet(run.folder / "metrics.parquet", metrics)
     sampled = metrics["reward"].dropna()  # one value per generation batch
     ends = sampled.iloc[0], sampled.iloc[-WINDOW:].mean()
-    learned = f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first batch, last {WINDOW}) in {told['total']} steps"
+    steps = "one step" if told["total"] == 1 else f"{told['total']} steps"
+    learned = f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first batch, last {WINDOW}) in {steps}"
     if config.eval_prompts:
         set_status(run, "running", "Sampling held-out prompts, now that it has trained.", **told)
         _evaluate(run, config, policy, task, "after")

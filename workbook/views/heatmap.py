@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 PLACES = ("group", "rollout", "position", "token", "token_id")  # where a token stands: not something to colour by
 LONGEST = 14  # characters of a token that a cell shows
 LISTED = 10  # coupled tokens listed below the cells
-PICTURE_WIDTH, PICTURE_ROLLOUTS = 680, 12  # of the fallback picture: pixels, rows
+PICTURE_WIDTH, PICTURE_ROLLOUTS = 760, 12  # of the fallback picture: pixels, rows
 
 
 class TokenHeatmap(anywidget.AnyWidget):
