@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import SMALL
 from safetensors.torch import load_file
+from small_run import SMALL
 
 from workbook.__main__ import main
 from workbook.training import RunConfig, compare_runs, latest_run, load_run, start_run, sweep

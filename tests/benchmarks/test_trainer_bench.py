@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from conftest import SMALL
+from small_run import SMALL
 from trl import GRPOConfig, GRPOTrainer
 
 from workbook.policies import load_policy

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from chapter import Chapter, write_settings
 from nbformat.v4 import new_code_cell, new_notebook
 
+from browser.chapter import Chapter, write_settings
 from workbook.chapters import find_chapters
 
 ROOT = Path(__file__).resolve().parents[2]

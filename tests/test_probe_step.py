@@ -1,0 +1,119 @@
+"""The update that probes take is the objective's own, and leaves nothing behind."""
+
+import pytest
+import torch
+
+from workbook.policies import load_policy
+from workbook.probes.step import OPTIMIZERS, logps, untouched, update
+from workbook.rollouts import sample_rollouts
+from workbook.sequences import sequence_logps
+from workbook.tasks import get_task
+
+FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    policy = load_policy("bundled")
+    return policy, sample_rollouts(policy, get_task("chain"), 6, 4, seed=0)
+
+
+def weights(policy):
+    return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
+
+
+def test_an_sgd_step_is_the_gradient_of_the_objective(sampled):
+    policy, rollouts = sampled
+    start, lr = weights(policy), 0.5
+    now, _ = sequence_logps(policy.model, *(getattr(rollouts, name) for name in FIELDS))
+    scale = rollouts.completion_mask.shape[0] * rollouts.completion_mask.shape[1]
+    objective = (rollouts.advantages[:, None] * now * rollouts.completion_mask).sum() / scale
+    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(objective, list(policy.model.parameters()))])
+    with untouched(policy):
+        (norm,) = update(policy, rollouts, "sgd", lr=lr)
+        torch.testing.assert_close(weights(policy), start + lr * gradient, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(norm, gradient.norm(), atol=1e-5, rtol=1e-4)
+    assert torch.equal(weights(policy), start)
+
+
+def test_nothing_is_left_even_after_an_error(sampled):
+    policy, rollouts = sampled
+    start, random, before = weights(policy), torch.get_rng_state(), logps(policy, rollouts)
+    policy.model.train()
+
+    def spoil():
+        with untouched(policy):
+            update(policy, rollouts, "adamw", lr=0.1)
+            assert (logps(policy, rollouts) - before).abs().max() > 0.1
+            return 1 / torch.rand(3).long().sum().item()
+
+    with pytest.raises(ZeroDivisionError):
+        spoil()
+    assert policy.model.training
+    policy.model.eval()
+    assert torch.equal(weights(policy), start)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(logps(policy, rollouts), before)
+    assert all(p.grad is None for p in policy.model.parameters())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_raises_the_objective(sampled, optimizer):
+    policy, rollouts = sampled
+    before = logps(policy, rollouts)
+    with untouched(policy):
+        update(policy, rollouts, optimizer, lr=0.05 if "sgd" in optimizer else 1e-4)
+        gain = (rollouts.advantages[:, None] * (logps(policy, rollouts) - before)).sum()
+    assert gain > 0
+
+
+def test_the_step_does_not_depend_on_the_batches_of_its_backward_pass(sampled):
+    policy, rollouts = sampled
+    after = []
+    for size in (5, 24):
+        with untouched(policy):
+            update(policy, rollouts, "sgd", lr=0.5, batch_size=size)
+            after.append(logps(policy, rollouts))
+    torch.testing.assert_close(*after, atol=1e-4, rtol=1e-4)
+
+
+def test_pushes_of_two_halves_add_up(sampled):
+    policy, rollouts = sampled
+    start, steps = weights(policy), []
+    half = torch.rand(rollouts.completion_mask.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+    for chosen in (half, ~half, None):
+        with untouched(policy):
+            update(policy, rollouts, "sgd", lr=1.0, chosen=chosen)
+            steps.append(weights(policy) - start)
+    torch.testing.assert_close(steps[0] + steps[1], steps[2], atol=1e-5, rtol=1e-3)
+
+
+def test_only_the_given_parameters_move(sampled):
+    policy, rollouts = sampled
+    head = policy.model.get_output_embeddings().weight
+    others = {name: p.detach().clone() for name, p in policy.model.named_parameters() if p is not head}
+    with untouched(policy):
+        update(policy, rollouts, "sgd", lr=0.5, parameters=[head])
+        now = dict(policy.model.named_parameters())
+        assert all(torch.equal(now[name], value) for name, value in others.items())
+
+
+def test_further_steps_are_clipped(sampled):
+    """Beyond the range nothing pushes further: the clipped objective leaves the weights nearer to the start."""
+    policy, rollouts = sampled
+    moved, start = {}, logps(policy, rollouts)
+    for clip in (None, (0.001, 0.001)):
+        with untouched(policy):
+            assert len(update(policy, rollouts, "sgd", lr=0.5, steps=6, clip=clip)) == 6
+            moved[clip] = (rollouts.advantages[:, None] * (logps(policy, rollouts) - start)).sum()
+    assert moved[0.001, 0.001] < 0.8 * moved[None]
+
+
+def test_what_can_not_push_is_refused(sampled):
+    policy, rollouts = sampled
+    with pytest.raises(ValueError, match="optimizer='lion' is unknown: choose one of sgd"):
+        update(policy, rollouts, "lion")
+    flat = rollouts.select(rollouts.advantages == 0)
+    if len(flat):
+        with pytest.raises(ValueError, match="all advantages are 0"):
+            update(policy, flat)

@@ -1,0 +1,120 @@
+"""One real update and nothing left of it: what every probe does to a policy, and how it is undone.
+
+    with untouched(policy):
+        update(policy, rollouts, optimizer="sgd", lr=0.1)
+        after = logps(policy, rollouts)
+    # here every weight, gradient, mode and random generator is as it was
+
+The update is the objective of `workbook.theory.weights`: J = sum_it w_it A_it log pi_it with w detached, so that one
+step on fresh rollouts is GRPO's, and further steps on the same rollouts are PPO's with its ratios and clipping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from workbook.rollouts import Rollouts
+from workbook.sequences import evaluating, sequence_logps
+from workbook.theory.weights import update_weights
+
+OPTIMIZERS: dict[str, Callable] = {
+    "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr),
+    "sgd_momentum": lambda parameters, lr: torch.optim.SGD(parameters, lr, momentum=0.9),
+    "adam": lambda parameters, lr: torch.optim.Adam(parameters, lr),
+    "adamw": lambda parameters, lr: torch.optim.AdamW(parameters, lr),
+    "adamw_no_momentum": lambda parameters, lr: torch.optim.AdamW(parameters, lr, betas=(0.0, 0.999)),
+}
+FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+
+
+@contextmanager
+def untouched(policy) -> Iterator[None]:
+    """Whatever is done to the policy inside, afterwards its weights, buffers, gradients and modes are as before.
+
+    torch's random generators are put back, too. Memory: one copy of what can change, that is of buffers and of
+    parameters that require gradients; frozen (quantized) weights are not copied.
+    """
+    model: nn.Module = policy.model
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    weights = {name: p.detach().clone() for name, p in parameters.items()}
+    gradients = {name: p.grad for name, p in parameters.items()}
+    buffers = {name: b.clone() for name, b in model.named_buffers()}
+    modes = {module: module.training for module in model.modules()}
+    for p in parameters.values():
+        p.grad = None
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        with torch.no_grad():
+            for name, p in parameters.items():
+                p.copy_(weights[name])
+                p.requires_grad_(True)
+                p.grad = gradients[name]
+            for name, b in model.named_buffers():
+                b.copy_(buffers[name])
+        for module, training in modes.items():
+            module.training = training
+
+
+def logps(policy, rollouts: Rollouts, batch_size: int | None = None) -> Float[Tensor, "B T"]:
+    """Log-probability of every completion token under the policy as it is now, in nats, zero outside the mask."""
+    rollouts = rollouts.to(policy.model.device)
+    with torch.no_grad(), evaluating(policy.model):
+        return sequence_logps(policy.model, *(getattr(rollouts, name) for name in FIELDS), batch_size=batch_size)[0]
+
+
+def update(
+    policy,
+    rollouts: Rollouts,
+    optimizer: str = "adamw",
+    lr: float = 1e-3,
+    steps: int = 1,
+    chosen: Bool[Tensor, "B T"] | None = None,
+    parameters: list[nn.Parameter] | None = None,
+    batch_size: int = 32,
+    aggregate: str = "dr_grpo",
+    clip: tuple[float, float] | None = (0.2, 0.2),
+) -> Float[Tensor, " steps"]:
+    """Take real optimizer steps on the rollouts, in place, in eval mode; returns the gradient's norm at each step.
+
+    chosen: (B, T), the tokens that push; None: all of them. The normalizer does not depend on it, so that a choice
+    takes pushes away and leaves the rest as they were.
+    parameters: what to train, by default all that require gradients.  batch_size: rollouts of one backward pass.
+    aggregate, clip: as in `update_weights`; ratios are to the log-probabilities at the first step.
+
+    Raises ValueError for an unknown optimizer and for rollouts whose advantages are all 0, which push nothing.
+    """
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"optimizer={optimizer!r} is unknown: choose one of {', '.join(OPTIMIZERS)}.")
+    if not rollouts.advantages.any():
+        raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
+    model = policy.model
+    rollouts = rollouts.to(model.device)
+    trained = parameters or [p for p in model.parameters() if p.requires_grad]
+    stepper = OPTIMIZERS[optimizer](trained, lr)
+    old = logps(policy, rollouts, batch_size)
+    alive = rollouts.completion_mask.bool()
+    pushing = alive if chosen is None else alive & chosen.to(alive.device)
+    norms = []
+    with evaluating(model):
+        for step in range(steps):
+            now = old if step == 0 else logps(policy, rollouts, batch_size)
+            weights = update_weights(now, old, alive, rollouts.advantages, clip=clip, aggregate=aggregate)
+            advantages = rollouts.advantages if rollouts.advantages.dim() == 2 else rollouts.advantages[:, None]
+            pushes = (weights * advantages).masked_fill(~pushing, 0.0)
+            stepper.zero_grad(set_to_none=True)
+            for rows in torch.arange(len(rollouts)).split(batch_size):
+                part = rollouts.select(rows)
+                part_logps, _ = sequence_logps(model, *(getattr(part, name) for name in FIELDS))
+                (-(pushes[rows] * part_logps).sum()).backward()
+            if all(p.grad is None for p in trained):
+                raise RuntimeError("No gradient reached a trained weight; is the policy's head or adapter cut off?")
+            norms.append(torch.stack([p.grad.norm() for p in trained if p.grad is not None]).norm())
+            stepper.step()
+    return torch.stack(norms)
