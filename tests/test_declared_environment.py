@@ -32,7 +32,8 @@ COLAB = {  # what Colab ships and a running kernel can't change
     "pyarrow": "18.1.0",
 }
 IMPORTS = {"yaml": "pyyaml", "vl_convert": "vl-convert-python", "reasoning_gym": "reasoning-gym"}
-LAB_ONLY = {"nbclient", "nbformat", "nbconvert"}  # chapters.py, from the extra of that name
+# chapters.py and book.py, from the extra of that name (jinja2 comes with nbconvert)
+LAB_ONLY = {"nbclient", "nbformat", "nbconvert", "latex2mathml", "jinja2"}
 BROUGHT = {
     "IPython": "ipywidgets",
     "traitlets": "ipywidgets",

@@ -95,7 +95,7 @@ def test_a_chart_over_several_tables_takes_one_at_a_time():
 
 def test_marks_without_a_table_keep_their_row():
     def ruled(table):
-        return line_chart(table) + alt.Chart().mark_rule().encode(y=alt.datum(1))
+        return alt.Chart(table).mark_line().encode(x="x:Q", y="y:Q") + alt.Chart().mark_rule().encode(y=alt.datum(1))
 
     live = LiveChart.over(ruled, table=compute_line())
     assert "datasets" not in live.spec

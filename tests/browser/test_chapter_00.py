@@ -22,4 +22,10 @@ def test_the_shared_token_follows_the_slider(open_chapter):
     assert net()["“so”, in A and in B"] == pytest.approx(0)
     chapter.press("advantage of B", "ArrowRight", 4)
     assert net()["“so”, in A and in B"] == pytest.approx(0.1)
+    chapter.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    chapter.click("Copy as code")
+    copied = chapter.page.evaluate("() => navigator.clipboard.readText()")
+    chapter.execute(copied.replace("\n\ncompute", "\n\ntaken = compute"))
+    taken = chapter.python("taken.set_index(['token', 'source'])['push'].unstack()['net'].to_dict()")
+    assert taken == pytest.approx(net())
     assert chapter.errors == []
