@@ -101,7 +101,7 @@ def test_hovering_and_filtering(run_cells):
     assert cell(chapter, 0).inner_text() == chapter.python("heatmap.shape['texts'][0]")
 
 
-def test_a_large_group_of_hostile_text_scrolls_and_stays_text(run_cells):
+def test_a_large_group_of_hostile_text_scrolls_and_stays_text(run_cells, capsys):
     chapter = run_cells(LARGE)
     shown = [cell(chapter, k).inner_text() for k in range(len(HOSTILE))]
     assert shown == chapter.python("[heatmap.shape['texts'][k] for k in range(6)]")
@@ -111,7 +111,8 @@ def test_a_large_group_of_hostile_text_scrolls_and_stays_text(run_cells):
     assert chapter.page.evaluate("window.owned") is None
     assert chapter.panel.locator(".token-heatmap img, .token-heatmap script").count() == 0
     times = sorted(chapter.page.evaluate(SCROLL))
-    print(f"\n32,768 tokens, 120 jumps: median {times[60]:.0f} ms, 95th percentile {times[114]:.0f} ms a jump")
+    with capsys.disabled():
+        print(f"\n32,768 tokens, 120 jumps: median {times[60]:.0f} ms, 95th percentile {times[114]:.0f} ms a jump")
     assert times[114] < 150
     assert chapter.panel.locator(".th-cell").count() < 2_000
     chapter.shot("heatmap-large", chapter.panel.locator(".token-heatmap"))

@@ -29,14 +29,15 @@ def push(chapter, start: int, end: int) -> None:
     chapter.page.wait_for_selector(f"[data-drawn='{end}']", timeout=60_000)
 
 
-def test_a_thousand_updates_neither_flicker_nor_leak(run_cells):
+def test_a_thousand_updates_neither_flicker_nor_leak(run_cells, capsys):
     chapter = run_cells(CHART)
     push(chapter, 0, 100)  # what is made once is there now
     before = held(chapter.page)
     with chapter.no_flicker():
         push(chapter, 100, 1_000)
     after = held(chapter.page)
-    print(f"\n900 updates: {before} -> {after}")
+    with capsys.disabled():
+        print(f"\n900 updates of a live chart: {before} -> {after}")
     bars = chapter.marks(chapter.charts().first, "bar")
     assert {bar["name"]: chapter.number(bar["x"]) for bar in bars} == pytest.approx({"up": 999, "down": 1})
     assert chapter.charts().first.locator(".role-mark.mark-rule line").count() == 1

@@ -2,3 +2,32 @@
 
 Each takes a policy and `Rollouts`, and leaves the policy exactly as it was.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+
+_HOMES = {
+    "cancellation_index": "cancellation",
+    "choose_tokens": "masked",
+    "eps_curve": "flips",
+    "flip_distance": "flips",
+    "flip_shares": "flips",
+    "frequency_matched": "flips",
+    "masked_update": "masked",
+    "output_layer_step": "masked",
+    "predicts": "cancellation",
+    "proxy_agreement": "masked",
+    "token_flips": "flips",
+    "untouched": "step",
+    "update": "step",
+    "update_share_by_category": "shares",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str):
+    """Import on first use, as in `workbook.views`."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

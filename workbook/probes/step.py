@@ -69,10 +69,17 @@ def logps(policy, rollouts: Rollouts, batch_size: int | None = None) -> Float[Te
         return sequence_logps(policy.model, *(getattr(rollouts, name) for name in FIELDS), batch_size=batch_size)[0]
 
 
+def optimizer_of(policy, name: str, lr: float, parameters: list[nn.Parameter] | None = None) -> torch.optim.Optimizer:
+    """An optimizer of OPTIMIZERS over the parameters, by default all that require gradients; ValueError if unknown."""
+    if name not in OPTIMIZERS:
+        raise ValueError(f"optimizer={name!r} is unknown: choose one of {', '.join(OPTIMIZERS)}.")
+    return OPTIMIZERS[name](parameters or [p for p in policy.model.parameters() if p.requires_grad], lr)
+
+
 def update(
     policy,
     rollouts: Rollouts,
-    optimizer: str = "adamw",
+    optimizer: str | torch.optim.Optimizer = "adamw",
     lr: float = 1e-3,
     steps: int = 1,
     chosen: Bool[Tensor, "B T"] | None = None,
@@ -83,6 +90,7 @@ def update(
 ) -> Float[Tensor, " steps"]:
     """Take real optimizer steps on the rollouts, in place, in eval mode; returns the gradient's norm at each step.
 
+    optimizer: one of OPTIMIZERS, or one that goes on from earlier steps (lr and parameters are then its own).
     chosen: (B, T), the tokens that push; None: all of them. The normalizer does not depend on it, so that a choice
     takes pushes away and leaves the rest as they were.
     parameters: what to train, by default all that require gradients.  batch_size: rollouts of one backward pass.
@@ -90,14 +98,12 @@ def update(
 
     Raises ValueError for an unknown optimizer and for rollouts whose advantages are all 0, which push nothing.
     """
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer={optimizer!r} is unknown: choose one of {', '.join(OPTIMIZERS)}.")
+    stepper = optimizer_of(policy, optimizer, lr, parameters) if isinstance(optimizer, str) else optimizer
     if not rollouts.advantages.any():
         raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
     model = policy.model
     rollouts = rollouts.to(model.device)
-    trained = parameters or [p for p in model.parameters() if p.requires_grad]
-    stepper = OPTIMIZERS[optimizer](trained, lr)
+    trained = [p for group in stepper.param_groups for p in group["params"]]
     old = logps(policy, rollouts, batch_size)
     alive = rollouts.completion_mask.bool()
     pushing = alive if chosen is None else alive & chosen.to(alive.device)

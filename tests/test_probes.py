@@ -1,0 +1,219 @@
+"""Probes on the bundled policy: what they measure is what a real step does, and the policy is left as it was."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbook.policies import load_policy
+from workbook.probes import (
+    cancellation_index,
+    choose_tokens,
+    eps_curve,
+    flip_distance,
+    flip_shares,
+    frequency_matched,
+    masked_update,
+    output_layer_step,
+    predicts,
+    proxy_agreement,
+    token_flips,
+    untouched,
+    update,
+    update_share_by_category,
+)
+from workbook.probes.flips import CHANGES
+from workbook.probes.shares import MEASURES
+from workbook.probes.step import logps
+from workbook.rollouts import sample_rollouts
+from workbook.tasks import get_task
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    policy = load_policy("bundled")
+    return policy, sample_rollouts(policy, get_task("chain"), 8, 8, seed=0)
+
+
+@pytest.fixture(autouse=True)
+def unchanged(sampled):
+    """Every probe leaves every weight as it was."""
+    policy, _ = sampled
+    before = {name: p.detach().clone() for name, p in policy.model.state_dict().items()}
+    yield
+    for name, p in policy.model.state_dict().items():
+        assert torch.equal(p, before[name]), name
+
+
+def flips(rows):
+    """A table of (group, advantage, dlogp, token_id)."""
+    return pd.DataFrame(rows, columns=["group", "advantage", "dlogp", "token_id"])
+
+
+# --- flips
+
+
+def test_dlogp_is_what_the_step_did(sampled):
+    policy, rollouts = sampled
+    table = token_flips(policy, rollouts, "sgd", lr=0.5)
+    with untouched(policy):
+        update(policy, rollouts, "sgd", lr=0.5)
+        after = logps(policy, rollouts)
+    alive = rollouts.completion_mask.bool()
+    np.testing.assert_allclose(table["dlogp"], (after - logps(policy, rollouts))[alive], atol=1e-6)
+    assert table["dlogp"].abs().max() > 0.01
+
+
+def test_mini_batches_share_one_optimizer_and_are_measured_as_asked(sampled):
+    policy, rollouts = sampled
+    whole = token_flips(policy, rollouts, "adamw", lr=1e-3, mini_batches=4)
+    first = token_flips(policy, rollouts, "adamw", lr=1e-3, mini_batches=4, after="mini_batch")
+    assert len(whole) == int(rollouts.completion_mask.sum())
+    assert first["rollout"].nunique() == len(rollouts) // 4
+    with pytest.raises(ValueError, match="after='epoch' is unknown"):
+        token_flips(policy, rollouts, after="epoch")
+
+
+def test_shares_are_counted_prompt_by_prompt():
+    table = flips([(0, 1, 0.5, 1), (0, 1, -0.5, 2), (0, -1, 0.5, 1), (1, 1, 0.0, 1), (1, -1, -0.5, 2), (2, 1, 9, 1)])
+    shares = flip_shares(table, eps=0.1).set_index(["change", "quantity"])["mean"]
+    assert shares["boosted", "positive"] == pytest.approx(0.25)  # prompt 2 has no negative rollout
+    assert shares["stable", "positive"] == pytest.approx(0.5)
+    assert shares["suppressed", "negative"] == pytest.approx(0.5)
+    assert shares["boosted", "difference"] == pytest.approx(0.25 - 0.5)
+    with pytest.raises(ValueError, match="no prompt with positive and negative"):
+        flip_shares(table[table["group"] == 2])
+
+
+def test_distance_tells_followers_from_the_indifferent():
+    rng = np.random.default_rng(0)
+    groups, signs = np.repeat(np.arange(40), 50), np.tile([1, -1], 1000)
+    follow = pd.DataFrame({"group": groups, "advantage": signs, "dlogp": 0.5 * signs, "token_id": 0})
+    assert flip_distance(follow).mean == 1
+    alike = follow.assign(dlogp=rng.normal(size=len(groups)))
+    assert flip_distance(alike).low < 0.05
+    curve = eps_curve(alike, [1e-3, 1.0, 10.0]).query("quantity == 'stable, positive'")["mean"].tolist()
+    assert curve == sorted(curve)
+    assert curve[-1] == 1
+
+
+def test_matched_tokens_occur_equally_often_on_both_sides(sampled):
+    policy, rollouts = sampled
+    table = token_flips(policy, rollouts, "sgd", lr=0.1)
+    matched = frequency_matched(table)
+    counts = matched.groupby(["group", "token_id"])["advantage"].agg([lambda a: (a > 0).sum(), lambda a: (a < 0).sum()])
+    assert (counts.iloc[:, 0] == counts.iloc[:, 1]).all()
+    both = table[table["advantage"] != 0].groupby(["group", "token_id"])["advantage"]
+    most = 2 * np.minimum((both.agg(lambda a: (a > 0).sum())), both.agg(lambda a: (a < 0).sum())).sum()
+    assert len(matched) == most
+    assert list(matched.columns) == list(table.columns)
+
+
+# --- masked updates
+
+
+def test_an_unchosen_token_pushes_nothing(sampled):
+    policy, rollouts = sampled
+    results = choose_tokens(rollouts, category="result")
+    table = masked_update(policy, rollouts, results, lr=0.5)
+    assert set(table.loc[table["chosen"], "category"]) == {"result"}
+    with untouched(policy):
+        advantages = torch.where(results, rollouts.advantages[:, None], 0.0)
+        update(policy, replace(rollouts, advantages=advantages), "sgd", lr=0.5)
+        after = logps(policy, rollouts)
+    change = (after - logps(policy, rollouts))[rollouts.completion_mask.bool()]
+    np.testing.assert_allclose(table["dlogp"], change, atol=1e-5)
+
+
+def test_the_predicted_step_is_a_real_step_of_the_output_layer(sampled):
+    policy, rollouts = sampled
+    head = policy.model.get_output_embeddings().weight
+    assert head is not policy.model.get_input_embeddings().weight
+    predicted = output_layer_step(policy, rollouts, lr=2.0)
+    with untouched(policy):
+        update(policy, rollouts, "sgd", lr=2.0, parameters=[head])
+        after = logps(policy, rollouts)
+    change = (after - logps(policy, rollouts))[rollouts.completion_mask.bool()]
+    torch.testing.assert_close(predicted.cpu(), change, atol=2e-4, rtol=1e-3)
+    assert change.abs().max() > 0.05
+
+
+def test_the_proxy_agrees_with_itself_and_mostly_with_the_whole(sampled):
+    policy, rollouts = sampled
+    head = policy.model.get_output_embeddings().weight
+    table, alone = proxy_agreement(policy, rollouts, lr=0.1, least=1e-4, parameters=[head])
+    assert alone.mean > 0.99
+    assert set(table["agree"].dropna()) <= {True, False}
+    _, whole = proxy_agreement(policy, rollouts, lr=0.1, least=1e-4)
+    assert whole.low > 0.5
+    with pytest.raises(ValueError, match="No token moved by more than least=1000"):
+        proxy_agreement(policy, rollouts, least=1000)
+
+
+def test_tokens_are_chosen_by_every_condition(sampled):
+    _, rollouts = sampled
+    token = int(rollouts.completion_ids[0, 0])
+    chosen = choose_tokens(rollouts, token_id=token, confidence=(0.0, 0.5), sign=1)
+    assert (rollouts.completion_ids[chosen] == token).all()
+    assert (rollouts.old_logps[chosen].exp() <= 0.5).all()
+    assert (rollouts.advantages[chosen.any(1)] > 0).all()
+    with pytest.raises(ValueError, match=r"No token fits category='nonsense', sign=1\."):
+        choose_tokens(rollouts, category="nonsense", sign=1)
+
+
+# --- shares and the index
+
+
+def test_shares_add_up_and_positive_only_differs(sampled):
+    policy, rollouts = sampled
+    shares = pd.concat(update_share_by_category(policy, rollouts, name) for name in ("grpo", "positive_only"))
+    total = shares.groupby(["estimator", "measure"])["mean"].sum()
+    assert set(shares["measure"]) == set(MEASURES)
+    np.testing.assert_allclose(total, 1, atol=1e-6)
+    each = shares.set_index(["estimator", "measure", "category"])["mean"]
+    assert each["grpo", "movement", "result"] != pytest.approx(each["positive_only", "movement", "result"], abs=1e-3)
+    with pytest.raises(ValueError, match="no categories"):
+        update_share_by_category(policy, replace(rollouts, categories=None))
+
+
+def test_the_index_is_net_over_absolute_signal(sampled):
+    policy, rollouts = sampled
+    table = cancellation_index(policy, rollouts)
+    group = table[table["group"] == 1]
+    token = group["token_id"].iloc[0]
+    own = group.loc[group["token_id"] == token, "advantage"]
+    expected = own.sum() / own.abs().sum() if own.abs().sum() else 0.0
+    assert group["type_index"].iloc[0] == pytest.approx(expected, abs=1e-9)
+    assert table[["type_index", "coupled_index"]].abs().max().max() <= 1 + 1e-9
+    assert (
+        table.groupby("group")
+        .apply(lambda g: (g["frequency"] / g.groupby("token_id")["frequency"].transform("size")).sum())
+        .round(9)
+        .eq(1)
+        .all()
+    )
+    neutral = table.groupby("group")["advantage"].transform(lambda a: a.abs().max()) == 0
+    assert (table.loc[neutral, "coupled_index"] == 0).all()
+
+
+def test_the_coupled_push_foretells_a_step_better_than_the_own_advantage(sampled):
+    policy, rollouts = sampled
+    table = cancellation_index(policy, rollouts)
+    table["dlogp"] = token_flips(policy, rollouts, "sgd", lr=0.1)["dlogp"]
+    told = predicts(table, ["coupled_push", "advantage", "group"]).set_index(["predictor", "measure"])["mean"]
+    assert "group" not in told.index.get_level_values(0)  # it varies in no prompt
+    assert told["coupled_push", "rank correlation"] > told["advantage", "rank correlation"]
+    assert told["coupled_push", "AUROC"] > 0.6
+
+
+def test_predictors_that_know_and_that_do_not():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"group": np.repeat(np.arange(30), 40), "dlogp": rng.normal(size=1200)})
+    table["right"], table["noise"] = table["dlogp"] ** 3, rng.normal(size=1200)
+    told = predicts(table, ["right", "noise"]).set_index(["predictor", "measure"])
+    assert told.loc[("right", "rank correlation"), "mean"] == pytest.approx(1)
+    assert told.loc[("right", "AUROC"), "mean"] == pytest.approx(1)
+    assert told.loc[("noise", "AUROC"), "low"] < 0.5 < told.loc[("noise", "AUROC"), "high"]
+    assert set(CHANGES) == {"boosted", "suppressed", "stable"}

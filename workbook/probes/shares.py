@@ -1,0 +1,70 @@
+"""Where an update goes (H6): the share of each category of token in what a step moves, measured three ways.
+
+Claim (arXiv 2605.08666, figure 4): against training on positive rollouts only, critic-free RL moves the update's mass
+from template and formatting tokens to reasoning tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from workbook.probes.flips import token_flips
+from workbook.probes.masked import choose_tokens
+from workbook.probes.step import untouched, update
+from workbook.rollouts import Rollouts
+from workbook.statistics import bootstrap_mean
+from workbook.theory.advantages import group_advantages
+
+MEASURES = ("movement", "net movement", "gradient norm")
+
+
+def update_share_by_category(
+    policy,
+    rollouts: Rollouts,
+    estimator: str = "grpo",
+    optimizer: str = "sgd",
+    lr: float = 0.1,
+    **settings,
+) -> pd.DataFrame:
+    """Shares of each category in one real update, under an advantage estimator: columns category, measure, mean, ...
+
+    - movement: sum of |dlogp| over the category's tokens, as a share of all tokens' (per prompt; low, high: an interval
+      over prompts)
+    - net movement: |sum of dlogp|, likewise, as a share of the categories' sum
+    - gradient norm: of a step in which the category alone pushes, as a share of the sum over categories (one number)
+
+    Raises ValueError if the rollouts' categories are unknown.
+    """
+    if rollouts.categories is None:
+        raise ValueError("The rollouts have no categories; sample them from a task that annotates its tokens.")
+    advantages = group_advantages(rollouts.rewards, rollouts.group_ids, estimator)
+    rollouts = replace(rollouts, advantages=advantages)
+    table = token_flips(policy, rollouts, optimizer, lr, **settings)
+    table["size"] = table["dlogp"].abs()
+    kinds = ["group", "category"]
+    sums = {
+        "movement": table.groupby(kinds)["size"].sum().unstack(fill_value=0.0),
+        "net movement": table.groupby(kinds)["dlogp"].sum().abs().unstack(fill_value=0.0),
+    }
+    rows = []
+    for measure, each in sums.items():
+        shares = each.div(each.sum(axis=1), axis=0).dropna()
+        rows += [
+            {"category": category, "measure": measure, **bootstrap_mean(shares[category])._asdict()}
+            for category in shares
+        ]
+    norms = {category: _norm(policy, rollouts, category, settings) for category in sorted(table["category"].unique())}
+    total = sum(norms.values())
+    rows += [{"category": name, "measure": "gradient norm", "mean": norm / total} for name, norm in norms.items()]
+    return pd.DataFrame(rows).assign(estimator=estimator)
+
+
+def _norm(policy, rollouts: Rollouts, category: str, settings: dict) -> float:
+    """Norm of the gradient to which the category's tokens alone contribute."""
+    chosen = choose_tokens(rollouts, category=category)
+    if not (chosen & (rollouts.advantages != 0)[:, None]).any():
+        return 0.0
+    with untouched(policy):
+        return float(update(policy, rollouts, "sgd", lr=0.0, chosen=chosen, **settings)[0])
