@@ -183,7 +183,7 @@ def test_the_index_is_net_over_absolute_signal(sampled):
     table = cancellation_index(policy, rollouts)
     group = table[table["group"] == 1]
     token = group["token_id"].iloc[0]
-    own = group.loc[group["token_id"] == token, "advantage"]
+    own = group.loc[group["token_id"] == token, "advantage"].astype(float)
     expected = own.sum() / own.abs().sum() if own.abs().sum() else 0.0
     assert group["type_index"].iloc[0] == pytest.approx(expected, abs=1e-9)
     assert table[["type_index", "coupled_index"]].abs().max().max() <= 1 + 1e-9
