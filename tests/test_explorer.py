@@ -61,7 +61,10 @@ def test_settings_that_can_not_be_are_told_and_the_chart_stays():
     one.set(slope=4.5)
     assert "slope=4.5 is too &lt;steep&gt;: take at most 4." in one.sentence.value
     assert one.chart.data == drawn
+    assert one.snippet.text == one.code
+    assert "slope=1.0" in one.code
     one.set(slope=4.0)
+    assert "slope=4.0" in one.code
     assert "steep" not in one.sentence.value
 
 

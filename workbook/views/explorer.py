@@ -29,7 +29,8 @@ class Explorer:
 
     compute, chart, say: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
 
-    Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it.
+    Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it. They part
+    only where the controls ask for what can't be: then the sentence says so, and the rest stays as it was.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Explorer:
     @property
     def code(self) -> str:
         """An import and a call that compute what is drawn."""
-        values = ", ".join(f"{name}={_tidy(value)!r}" for name, value in self.settings.items())
+        values = ", ".join(f"{name}={_tidy(value)!r}" for name, value in self._drawn.items())
         name = self.compute.__name__
         return f"from {self.compute.__module__} import {name}\n\n{name}({values})"
 
@@ -91,7 +92,9 @@ class Explorer:
         self.display()
 
     def _computed(self) -> dict[str, pd.DataFrame]:
-        result = self.compute(**self.settings)
+        settings = self.settings
+        result = self.compute(**settings)
+        self._drawn = settings
         return result if isinstance(result, dict) else {"table": result}
 
     def _moved(self, _) -> None:
