@@ -2,6 +2,8 @@
 
 import pytest
 
+from browser.explorers import try_explorers
+
 
 @pytest.fixture
 def chapter(open_chapter):
@@ -20,7 +22,7 @@ def numbers(chapter, nth, kind, key, value):
     return {mark[key]: chapter.number(mark[value]) for mark in marks if {key, value} <= set(mark)}
 
 
-def test_the_explorers_show_what_the_kernel_computes(chapter):
+def test_the_explorers_show_what_the_kernel_computes(chapter, capsys):
     check_the_pair(chapter)
     check_the_map(chapter)
     check_the_tied(chapter)
@@ -74,3 +76,4 @@ def check_the_tied(chapter):
     assert real() == pytest.approx(chapter.python(expected.format("seed=19")), abs=1e-6)
     chapter.choose("B reads", "another word")
     assert real() == pytest.approx(chapter.python(expected.format("seed=19, b_reads='another word'")), abs=1e-6)
+    try_explorers(chapter, capsys)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from browser.explorers import try_explorers
 from workbook.toys.groups import compute_estimators, compute_growing, compute_intervention
 
 
@@ -13,7 +14,7 @@ def chapter(open_chapter):
     assert chapter.errors == []
 
 
-def test_the_explorers_show_what_python_computes(chapter):
+def test_the_explorers_show_what_python_computes(chapter, capsys):
     explorers = chapter.panel.locator(".workbook-explorer")
     assert explorers.count() == 3
 
@@ -71,3 +72,4 @@ def test_the_explorers_show_what_python_computes(chapter):
         chapter.shot("02-intervention", explorers.nth(2))
         chapter.click("Reset", 2)
         intervention()
+    try_explorers(chapter, capsys)

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from browser.explorers import try_explorers
+
 
 def values(marks, name, number):
     """{what a mark is: the number it stands for}, from marks' own labels."""
@@ -20,7 +22,7 @@ def means(chapter, call, table, index):
     return chapter.python(f"{code}.set_index({index!r})['mean'].to_dict()")
 
 
-def test_chapter_03(open_chapter):
+def test_chapter_03(open_chapter, capsys):
     chapter = open_chapter("03")
     chapter.run_all(60)
     explorers = chapter.panel.locator(".workbook-explorer")
@@ -72,3 +74,4 @@ def test_chapter_03(open_chapter):
     assert before != after
     chapter.shot("03-odds", odds)
     assert chapter.errors == []
+    try_explorers(chapter, capsys)
