@@ -1,4 +1,4 @@
-"""The command line: train, resume and sweep runs, run the chapters.
+"""The command line: train, resume and sweep runs, measure studies, run the chapters.
 
 python -m workbook train data/configs/chain.yaml --set learning_rate=5e-4 --set batching=query_preserved
 """
@@ -63,6 +63,14 @@ def _sweep(args) -> int:
     return 1 if failed else 0
 
 
+def _measure(args) -> int:
+    from workbook.studies import measure
+
+    for folder in measure(args.study, args.scale, args.seeds, args.folder):
+        print(folder)
+    return 0
+
+
 def _chapters(args) -> int:
     from workbook.chapters import run_chapters
 
@@ -105,6 +113,13 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--set", action="append", default=[], metavar="KEY=VALUE", help="override a field; may be repeated"
         )
+
+    measure = commands.add_parser("measure", help="make the tables of a study, seed by seed; those made are kept")
+    measure.add_argument("study", help="e.g. flips")
+    measure.add_argument("--scale", default="bundled", help="bundled (default), smollm2, or tiny to try it")
+    measure.add_argument("--seeds", type=int, nargs="+", help="default: all of the scale's")
+    measure.add_argument("--folder", help="where to keep the tables (default: data/results)")
+    measure.set_defaults(command=_measure)
 
     chapters = commands.add_parser("chapters", help="execute the chapters top to bottom")
     chapters.add_argument("names", nargs="*", help="e.g. 04; all by default")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy.stats import bootstrap
 
 
@@ -69,3 +70,52 @@ def paired_difference(after, before, **kwargs) -> Interval:
     if after.shape != before.shape:
         raise ValueError(f"after and before must be paired; got {after.size} and {before.size} values.")
     return bootstrap_mean(after - before, **kwargs)
+
+
+def nested_mean(
+    table: pd.DataFrame,
+    column: str,
+    outer: str = "seed",
+    inner: str = "group",
+    level: float = 0.95,
+    resamples: int = 9_999,
+) -> Interval:
+    """Mean of a column with a bootstrap interval over two levels: seeds are resampled, then prompts within each.
+
+    Prompts of one seed share an update, so they are not independent of one another; seeds are. Rows of one prompt are
+    averaged first, then prompts of a seed, then seeds, all with equal weights; rows with NaN are left out.
+
+    Raises ValueError if no row has a number.
+
+    >>> table = pd.DataFrame({"seed": [0, 0, 1, 1], "group": [0, 1, 0, 1], "gap": [1.0, 1.0, 3.0, 3.0]})
+    >>> nested_mean(table, "gap")
+    Interval(mean=2.0, low=1.0, high=3.0)
+    """
+    prompts = table.dropna(subset=[column]).groupby([outer, inner])[column].mean()
+    if prompts.empty:
+        raise ValueError(f"{column} has no number in the {len(table)} rows given.")
+    rng = np.random.default_rng(0)
+    seeds = [rows.to_numpy(dtype=float) for _, rows in prompts.groupby(level=0)]
+    drawn = rng.integers(len(seeds), size=(resamples, len(seeds)))
+    means = np.empty(drawn.shape)
+    for k, values in enumerate(seeds):
+        at = drawn == k
+        means[at] = values[rng.integers(len(values), size=(at.sum(), len(values)))].mean(1)
+    low, high = np.quantile(means.mean(1), [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(np.mean([values.mean() for values in seeds])), float(low), float(high))
+
+
+def verdict(interval: Interval, above: float | None = None, below: float | None = None) -> str:
+    """ "replicates" if the whole interval lies above (below) the threshold, "does not replicate" if none of it, else
+    "inconclusive". ValueError unless exactly one threshold is given.
+
+    >>> verdict(Interval(0.3, 0.2, 0.4), above=0), verdict(Interval(0.3, 0.2, 0.4), below=0.3)
+    ('replicates', 'inconclusive')
+    """
+    if (above is None) == (below is None):
+        raise ValueError(f"above={above!r} and below={below!r}: give exactly one of them.")
+    if below is None:
+        holds, fails = interval.low > above, interval.high <= above
+    else:
+        holds, fails = interval.high < below, interval.low >= below
+    return "replicates" if holds else "does not replicate" if fails else "inconclusive"

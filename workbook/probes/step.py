@@ -11,14 +11,15 @@ step on fresh rollouts is GRPO's, and further steps on the same rollouts are PPO
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
-from workbook.rollouts import Rollouts
+from workbook.rollouts import Rollouts, sample_rollouts
 from workbook.sequences import evaluating, sequence_logps
 from workbook.theory.weights import update_weights
 
@@ -29,6 +30,7 @@ OPTIMIZERS: dict[str, Callable] = {
     "adamw": lambda parameters, lr: torch.optim.AdamW(parameters, lr),
     "adamw_no_momentum": lambda parameters, lr: torch.optim.AdamW(parameters, lr, betas=(0.0, 0.999)),
 }
+SHOWN_AFTER = 2.0  # seconds of work until a bar shows it
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
@@ -60,6 +62,11 @@ def untouched(policy) -> Iterator[None]:
                 b.copy_(buffers[name])
         for module, training in modes.items():
             module.training = training
+
+
+def progress(items: Iterable, what: str, total: int | None = None) -> Iterable:
+    """The items, with a bar that shows how far the work is once it has taken two seconds, and is gone at the end."""
+    return tqdm(items, desc=what, total=total, delay=SHOWN_AFTER, leave=False)
 
 
 def logps(policy, rollouts: Rollouts, batch_size: int | None = None) -> Float[Tensor, "B T"]:
@@ -104,7 +111,8 @@ def update(
     model = policy.model
     rollouts = rollouts.to(model.device)
     trained = [p for group in stepper.param_groups for p in group["params"]]
-    old = logps(policy, rollouts, batch_size)
+    old = logps(policy, rollouts, batch_size) if steps > 1 else torch.zeros_like(rollouts.old_logps)
+    # at the first step all ratios are 1, whatever the old log-probabilities are
     alive = rollouts.completion_mask.bool()
     pushing = alive if chosen is None else alive & chosen.to(alive.device)
     norms = []
@@ -115,7 +123,7 @@ def update(
             advantages = rollouts.advantages if rollouts.advantages.dim() == 2 else rollouts.advantages[:, None]
             pushes = (weights * advantages).masked_fill(~pushing, 0.0)
             stepper.zero_grad(set_to_none=True)
-            for rows in torch.arange(len(rollouts)).split(batch_size):
+            for rows in progress(torch.arange(len(rollouts)).split(batch_size), f"update, step {step + 1} of {steps}"):
                 part = rollouts.select(rows)
                 part_logps, _ = sequence_logps(model, *(getattr(part, name) for name in FIELDS))
                 (-(pushes[rows] * part_logps).sum()).backward()
@@ -124,3 +132,72 @@ def update(
             norms.append(torch.stack([p.grad.norm() for p in trained if p.grad is not None]).norm())
             stepper.step()
     return torch.stack(norms)
+
+
+def matched_lr(
+    policy,
+    rollouts: Rollouts,
+    optimizer: str,
+    target: float = 0.1,
+    start: float = 1e-3,
+    tolerance: float = 0.05,
+    **settings,
+) -> float:
+    """The learning rate at which one step on the rollouts moves their tokens by `target` nats (root mean square).
+
+    Optimizers differ in size before they differ in kind; at equal movement only the kind is left. One step is
+    taken at `start`; its change of the weights is then scaled until movement is within `tolerance` (relative), since
+    a first step of every optimizer here is proportional to lr.  settings: more of `update`.
+
+    Raises ValueError for a target that is not above 0, or that no scale within 12 tries reaches.
+    """
+    if not target > 0:
+        raise ValueError(f"target={target!r} must be above 0 nats.")
+    trained = settings.get("parameters") or [p for p in policy.model.parameters() if p.requires_grad]
+    alive = rollouts.completion_mask.bool()
+    with untouched(policy), torch.no_grad():
+        before, weights = logps(policy, rollouts), [p.clone() for p in trained]
+        with torch.enable_grad():
+            update(policy, rollouts, optimizer, start, **settings)
+        change = [p - w for p, w in zip(trained, weights, strict=True)]
+        scale = 1.0
+        for _ in range(12):
+            for p, w, c in zip(trained, weights, change, strict=True):
+                p.copy_(w + scale * c)
+            moved = (logps(policy, rollouts) - before)[alive.to(before.device)]
+            size = float(moved.pow(2).mean().sqrt())
+            if abs(size / target - 1) < tolerance:
+                return start * scale
+            scale *= min(max(target / size, 1e-2), 1e2) if size > 0 else 1e2
+    raise ValueError(f"No learning rate of {optimizer} moves these tokens by target={target} nats; try a smaller one.")
+
+
+def along_training(
+    policy,
+    task,
+    steps: int,
+    prompts: int,
+    group_size: int,
+    lr: float,
+    optimizer: str = "adamw",
+    every: int = 1,
+    seed: int = 0,
+    max_new_tokens: int = 64,
+    **settings,
+) -> Iterator[tuple[int, Rollouts]]:
+    """Train the policy on-policy; hand over (step, fresh rollouts) before step 0, every, 2 every, ... and at the end.
+
+    Whatever is measured on the policy in between belongs to that moment of training. Each step samples new rollouts,
+    takes one optimizer step on them and forgets them; when the iteration ends, the policy is as it was.
+    settings: more of `update`.
+    """
+    rows = task.dataset(prompts * (steps + 1), seed)
+    with untouched(policy):
+        stepper = optimizer_of(policy, optimizer, lr, settings.get("parameters"))
+        for step in progress(range(steps + 1), "training"):
+            batch = rows.select(range(step * prompts, (step + 1) * prompts))
+            rollouts = sample_rollouts(policy, task, batch, group_size, seed + step, max_new_tokens)
+            if step % every == 0 or step == steps:
+                yield step, rollouts
+            if step < steps and rollouts.advantages.any():
+                update(policy, rollouts, stepper, **settings)

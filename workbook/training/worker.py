@@ -10,13 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
-import subprocess
 import sys
 import time
 import warnings
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 
@@ -35,11 +32,11 @@ from workbook.training.compare import WINDOW
 from workbook.training.config import CancellationConfig
 from workbook.training.files import atomic_folder, remove_leftovers, write_json, write_parquet, write_text
 from workbook.training.memory import peak_used_mib, used_mib
+from workbook.training.provenance import made_with
 from workbook.training.resumable import ResumableTrainer, newest_intact
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import SAMPLED, Run, check_unedited, read_json_lines, set_status
 
-PACKAGES = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "numpy")
 SHOWN, LONGEST = 8, 400  # rollouts, and characters of each text, in samples.json
 EVAL_SEED = 1_000_003  # added to the run's seed: held-out prompts are drawn from another stream than training prompts
 
@@ -253,45 +250,13 @@ def manifest(config: RunConfig, policy, dataset, baseline_mib: float) -> dict:
     rows = hashlib.sha256()
     for row in dataset:
         rows.update(json.dumps(row, sort_keys=True, default=str).encode())
-    device = policy.provenance["device"]
     return {
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
-        "platform": f"{platform.system()} {platform.machine()}",
-        "device": torch.cuda.get_device_name(device)
-        if device.startswith("cuda")
-        else f"{device}, {torch.get_num_threads()} threads",
+        **made_with(policy),
         "memory_before_policy_mib": round(baseline_mib, 1),
         "seed": config.seed,
-        "git": git_state(),
         "data_sha256": rows.hexdigest(),
-        "policy": policy.provenance,
         "config": asdict(config),
     }
-
-
-def git_state() -> dict | None:
-    """Commit and whether tracked files differ from it; None outside a repository."""
-
-    def git(*args):
-        return subprocess.run(
-            ["git", *args], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    try:
-        return {
-            "commit": git("rev-parse", "HEAD"),
-            "modified": bool(git("status", "--porcelain", "--untracked-files=no")),
-        }
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def main(folder: str) -> int:

@@ -1,0 +1,75 @@
+"""The bench that studies work at: a policy, its task, rollouts of training prompts and of prompts nobody trains on.
+
+The same seed at the same scale gives the same rollouts to every study, so what one study measures of a token can be
+laid beside what another does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from workbook.policies import load_policy
+from workbook.rollouts import Rollouts, sample_rollouts
+from workbook.tasks import get_task
+
+HELD_OUT = 4  # added to a seed for its held-out prompts; seeds that differ modulo 8 share no prompt of the chain task
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a study is: which policy and task, how many prompts, rollouts per prompt, new tokens and seeds."""
+
+    name: str
+    policy: str
+    task: str
+    prompts: int
+    held_out: int
+    group_size: int
+    max_new_tokens: int
+    seeds: int
+    task_options: dict = field(default_factory=dict)
+
+
+ONE_DIGIT_SUMS = {"chat": True, "max_terms": 2, "max_digits": 1}
+SCALES = {
+    "tiny": Scale("tiny", "bundled", "chain", 6, 4, 8, 48, 1),
+    "bundled": Scale("bundled", "bundled", "chain", 64, 64, 8, 48, 5),
+    "smollm2": Scale("smollm2", "smollm2-135m", "gym:chain_sum", 8, 4, 8, 20, 3, ONE_DIGIT_SUMS),
+}
+
+
+class Bench:
+    """One seed of one scale; policy and rollouts are made when first asked for.
+
+    Raises ValueError for a scale that is not in SCALES.
+    """
+
+    def __init__(self, scale: str, seed: int = 0):
+        if scale not in SCALES:
+            raise ValueError(f"scale={scale!r} is unknown: choose one of {', '.join(SCALES)}.")
+        self.scale, self.seed = SCALES[scale], seed
+
+    @cached_property
+    def policy(self):
+        """The policy at the start, every weight trainable."""
+        return load_policy(self.scale.policy)
+
+    @cached_property
+    def task(self):
+        return get_task(self.scale.task, **self.scale.task_options)
+
+    @cached_property
+    def rollouts(self) -> Rollouts:
+        """Rollouts of the training prompts."""
+        return self.sample(self.scale.prompts, self.seed)
+
+    @cached_property
+    def held_out(self) -> Rollouts:
+        """Rollouts of other prompts, for no step to be taken on."""
+        return self.sample(self.scale.held_out, self.seed + HELD_OUT)
+
+    def sample(self, prompts: int, seed: int) -> Rollouts:
+        """Fresh rollouts of the policy as it is now, in this scale's group size and length."""
+        scale = self.scale
+        return sample_rollouts(self.policy, self.task, prompts, scale.group_size, seed, scale.max_new_tokens)

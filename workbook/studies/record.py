@@ -1,0 +1,80 @@
+"""Make a study's tables once and keep them.
+
+data/results/<study>/<scale>/seed=<k>/    Parquet files, manifest.json, checksums.json
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+
+import pandas as pd
+
+from workbook.studies.bench import SCALES, Bench
+from workbook.training.files import atomic_folder, write_json, write_parquet
+from workbook.training.provenance import made_with
+
+RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
+STUDIES = {  # study: the function Bench -> {table's name: table} in the module of the study's name
+    "flips": "flips_study",
+}
+
+
+def measure(
+    study: str, scale: str = "bundled", seeds: Sequence[int] | None = None, folder: str | Path | None = None
+) -> list[Path]:
+    """Make the study's tables for every seed that has none yet; returns the folders of all of them.
+
+    A seed's folder appears whole or not at all, so a study that was broken off goes on where it was.
+    seeds: by default all of the scale's.  folder: instead of data/results.
+
+    Raises ValueError for an unknown study or scale.
+    """
+    run = _study(study)
+    seeds = range(Bench(scale).scale.seeds) if seeds is None else seeds
+    folders = [_folder(study, scale, folder) / f"seed={seed}" for seed in seeds]
+    for seed, place in zip(seeds, folders, strict=True):
+        if place.exists():
+            continue
+        bench, began = Bench(scale, seed), time.perf_counter()
+        tables = run(bench)
+        command = f"python -m workbook measure {shlex.quote(study)} --scale {scale} --seeds {seed}"
+        with atomic_folder(place) as new:
+            for name, table in tables.items():
+                write_parquet(new / f"{name}.parquet", table)
+            facts = {"command": command, "seed": seed, "seconds": round(time.perf_counter() - began, 1)}
+            write_json(new / "manifest.json", {**facts, "scale": asdict(bench.scale), **made_with(bench.policy)})
+    return folders
+
+
+def load_measured(study: str, scale: str, table: str, folder: str | Path | None = None) -> pd.DataFrame:
+    """One table of a study at a scale, all seeds under one another, with the column seed.
+
+    Raises ValueError, naming the command that makes it, if it was not measured.
+    """
+    _study(study)
+    found = sorted(_folder(study, scale, folder).glob(f"seed=*/{table}.parquet"))
+    if not found:
+        raise ValueError(
+            f"{study} holds no table {table!r} at scale {scale!r}; "
+            f"python -m workbook measure {study} --scale {scale} makes its tables."
+        )
+    seeds = [json.loads((path.parent / "manifest.json").read_text(encoding="utf-8"))["seed"] for path in found]
+    return pd.concat([pd.read_parquet(path).assign(seed=seed) for path, seed in zip(found, seeds, strict=True)])
+
+
+def _study(name: str):
+    if name not in STUDIES:
+        raise ValueError(f"study={name!r} is unknown: choose one of {', '.join(STUDIES)}.")
+    return getattr(import_module(f"workbook.studies.{name}"), STUDIES[name])
+
+
+def _folder(study: str, scale: str, folder: str | Path | None) -> Path:
+    if scale not in SCALES:
+        raise ValueError(f"scale={scale!r} is unknown: choose one of {', '.join(SCALES)}.")
+    return Path(folder or RESULTS) / study / scale
