@@ -9,6 +9,7 @@ from importlib import import_module
 
 _HOMES = {
     "cancellation_index": "cancellation",
+    "categorized": "categories",
     "choose_tokens": "masked",
     "eps_curve": "flips",
     "flip_distance": "flips",
@@ -18,6 +19,7 @@ _HOMES = {
     "output_layer_step": "masked",
     "predicts": "cancellation",
     "proxy_agreement": "masked",
+    "tagger_name": "categories",
     "token_flips": "flips",
     "untouched": "step",
     "update": "step",

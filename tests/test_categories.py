@@ -1,0 +1,160 @@
+"""Categories of real tokens: whole words decide, whatever the vocabulary cuts them into; text is only compared."""
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from workbook.policies import load_policy
+from workbook.probes.categories import CLASSES, categorized, tagger_name, token_classes
+from workbook.rollouts import Rollouts, sample_rollouts
+from workbook.tasks import get_task
+
+SENTENCE = "Therefore the answer to \\frac{3}{4} + x is not $12.5$, since two apples cost **more**.\n- done 🎉"
+EXPECTED = {
+    "Therefore": "Reasoning",
+    "the": "Template",
+    "answer": "Reasoning",
+    "\\frac": "Math",
+    "3": "Math",
+    "+": "Math",
+    "x": "Math",
+    "not": "Template",
+    "$": "Math",
+    "12.5": "Math",
+    "since": "Reasoning",
+    "two": "Math",
+    "apples": "Reasoning",
+    "**": "Template",
+    "-": "Template",
+    "🎉": "other",
+}
+
+
+def table_tagger(words):
+    """Penn tags as NLTK's tagger gives them, for the words of SENTENCE."""
+    tags = {"the": "DT", "to": "TO", "answer": "NN", "apples": "NNS", "cost": "VBD", "more": "JJR", "not": "RB"}
+    return [(word, tags.get(word, "IN" if word.isalpha() else ".")) for word in words]
+
+
+def rollouts_of(tokens, texts):
+    width = max(map(len, tokens))
+    mask = torch.tensor([[k < len(row) for k in range(width)] for row in tokens]).long()
+    batch = {
+        "prompt_ids": mask[:, :1],
+        "prompt_mask": torch.ones(len(tokens), 1, dtype=torch.long),
+        "completion_ids": torch.zeros_like(mask),
+        "completion_mask": mask,
+        "advantages": torch.ones(len(tokens)),
+        "group_ids": torch.zeros(len(tokens), dtype=torch.long),
+    }
+    return replace(Rollouts.from_batch(batch), tokens=tokens, completions=texts)
+
+
+@pytest.mark.parametrize("word", EXPECTED)
+def test_words_and_signs_by_the_rules(word):
+    text = SENTENCE
+    start = text.index(word)
+    tokens = (text[:start], word, text[start + len(word) :])
+    assert token_classes(tokens, text)[1] == EXPECTED[word]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 5])
+def test_all_pieces_of_a_word_have_its_class(cut):
+    words = [(" " if k else "") + word for k, word in enumerate(SENTENCE.split(" "))]
+    whole = dict(zip(words, token_classes(tuple(words), SENTENCE), strict=True))
+    parts = [(word, word[k : k + cut]) for word in words for k in range(0, len(word), cut)]
+    classes = token_classes(tuple(part for _, part in parts), SENTENCE)
+    checked = 0
+    for (word, part), kind in zip(parts, classes, strict=True):
+        if word.strip().isalpha() and part.strip():  # no punctuation hangs on the word
+            assert kind == whole[word], (word, part)
+            checked += 1
+    assert checked > 8
+
+
+def test_vocabularies_that_lose_the_space_before_a_word_are_aligned_all_the_same():
+    text = "So the answer is 12"
+    spaced = token_classes(("So", " the", " answ", "er", " is", " 1", "2"), text)
+    assert token_classes(("So", "the", "answ", "er", "is", "1", "2"), text) == spaced
+    assert spaced == ("Reasoning", "Template", "Reasoning", "Reasoning", "Template", "Math", "Math")
+
+
+def test_special_tokens_fragments_and_space_stand_outside_the_text():
+    tokens = ("<|im_start|>", "\n\n", "4", " �", "�", " is", "</s>", "[PAD]", "")
+    expected = ("Template", "Template", "Math", "other", "other", "Template", "Template", "Template", "Template")
+    assert token_classes(tokens, "\n\n4 é is") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("5 - 3", "Math"), ("well-known", "Reasoning"), ("* item", "Template"), ("2*3", "Math"), ("a < b", "Math")],
+)
+def test_ambiguous_signs_follow_their_neighbours(text, kind):
+    sign = next(c for c in text if c in "-*<")
+    before, after = text.split(sign)
+    tokens = tuple(token for token in (before, sign, after) if token)
+    assert token_classes(tokens, text)[tokens.index(sign)] == kind
+
+
+def test_a_tagger_decides_on_words_where_there_is_one():
+    def classes(tags):
+        return dict(zip(SENTENCE.split(), token_classes(tuple(SENTENCE.split()), SENTENCE, tags), strict=True))
+
+    rules, tagged = classes(None), classes(table_tagger)
+    assert rules["**more**."] == "Template"
+    assert tagged["not"] == "Reasoning"  # an adverb by its tag
+    assert rules["not"] == "Template"
+    for same in ("Therefore", "the", "is", "two", "+", "apples"):  # by both, or by our lists in either case
+        assert rules[same] == tagged[same], same
+
+
+def test_which_tagger_it_was_is_said(monkeypatch):
+    assert tagger_name("rules") == "rules of the workbook"
+    monkeypatch.setitem(__import__("sys").modules, "nltk", None)  # a machine without it
+    assert tagger_name() == "rules of the workbook"
+    with pytest.raises(ValueError, match="needs the package nltk and its data"):
+        tagger_name("nltk")
+    with pytest.raises(ValueError, match="tagger='spacy' is unknown: choose one of auto, nltk, rules"):
+        tagger_name("spacy")
+
+
+def test_true_classes_stay_unless_asked():
+    policy = load_policy("bundled")
+    rollouts = sample_rollouts(policy, get_task("chain"), 2, 4, seed=0)
+    assert categorized(rollouts) is rollouts
+    ours = categorized(rollouts, overwrite=True)
+    assert set(ours.token_table()["category"]) <= set(CLASSES)
+    numbers = ours.token_table().query("token.str.fullmatch('[0-9]')")
+    assert (numbers["category"] == "Math").all()
+    with pytest.raises(ValueError, match="no token strings"):
+        categorized(replace(rollouts, tokens=None), overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('true')",
+        "<script>alert(1)</script> {{7*7}} ${x} %s %n",
+        "(" * 50_000,
+        "a'" * 50_000,
+        "1," * 50_000,
+        "<" * 50_000,
+        "\\" * 50_000,
+        "\u202e\x00\ud800 ٣ 你好",
+    ],
+    ids=range(8),
+)
+def test_hostile_text_is_only_compared_and_quickly(text):
+    tokens = tuple(text[k : k + 3] for k in range(0, len(text), 3))
+    start = time.process_time()
+    categories = categorized(rollouts_of((tokens,), (text,)), tagger="rules").categories
+    assert time.process_time() - start < 2
+    assert len(categories[0]) == len(tokens)
+    assert set(categories[0]) <= set(CLASSES)
+
+
+def test_letters_that_are_not_latin_and_tokens_that_lie_are_other():
+    assert token_classes(("你好", "ñandú"), "你好 ñandú") == ("other", "Reasoning")
+    assert token_classes(("nowhere", "to", "be", "found"), "") == ("other",) * 4
