@@ -19,8 +19,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from workbook.packed import rollout_logps
 from workbook.rollouts import Rollouts, sample_rollouts
-from workbook.sequences import evaluating, sequence_logps
+from workbook.sequences import evaluating
 from workbook.theory.weights import update_weights
 
 OPTIMIZERS: dict[str, Callable] = {
@@ -30,6 +31,7 @@ OPTIMIZERS: dict[str, Callable] = {
     "adamw": lambda parameters, lr: torch.optim.AdamW(parameters, lr),
     "adamw_no_momentum": lambda parameters, lr: torch.optim.AdamW(parameters, lr, betas=(0.0, 0.999)),
 }
+SCORED_AT_ONCE = 64  # rollouts
 SHOWN_AFTER = 2.0  # seconds of work until a bar shows it
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
@@ -73,7 +75,12 @@ def logps(policy, rollouts: Rollouts, batch_size: int | None = None) -> Float[Te
     """Log-probability of every completion token under the policy as it is now, in nats, zero outside the mask."""
     rollouts = rollouts.to(policy.model.device)
     with torch.no_grad(), evaluating(policy.model):
-        return sequence_logps(policy.model, *(getattr(rollouts, name) for name in FIELDS), batch_size=batch_size)[0]
+        parts = torch.arange(len(rollouts)).split(batch_size or SCORED_AT_ONCE)
+        return torch.cat([_logps(policy.model, rollouts.select(rows)) for rows in progress(parts, "scoring")])
+
+
+def _logps(model: nn.Module, part: Rollouts) -> Float[Tensor, "b T"]:
+    return rollout_logps(model, *(getattr(part, name) for name in FIELDS))
 
 
 def optimizer_of(policy, name: str, lr: float, parameters: list[nn.Parameter] | None = None) -> torch.optim.Optimizer:
@@ -125,8 +132,7 @@ def update(
             stepper.zero_grad(set_to_none=True)
             for rows in progress(torch.arange(len(rollouts)).split(batch_size), f"update, step {step + 1} of {steps}"):
                 part = rollouts.select(rows)
-                part_logps, _ = sequence_logps(model, *(getattr(part, name) for name in FIELDS))
-                (-(pushes[rows] * part_logps).sum()).backward()
+                (-(pushes[rows] * _logps(model, part)).sum()).backward()
             if all(p.grad is None for p in trained):
                 raise RuntimeError("No gradient reached a trained weight; is the policy's head or adapter cut off?")
             norms.append(torch.stack([p.grad.norm() for p in trained if p.grad is not None]).norm())
