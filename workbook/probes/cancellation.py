@@ -19,7 +19,6 @@ from scipy.stats import rankdata
 from workbook.rollouts import Rollouts
 from workbook.states import OutputStates, output_states
 from workbook.statistics import bootstrap_mean
-from workbook.theory.coupling import coupling_kernel
 
 
 def cancellation_index(policy, rollouts: Rollouts) -> pd.DataFrame:
@@ -43,7 +42,7 @@ def cancellation_index(policy, rollouts: Rollouts) -> pd.DataFrame:
 
 def _coupled(states: OutputStates, rows: pd.DataFrame) -> pd.DataFrame:
     here = torch.tensor(rows.index.to_numpy(), device=states.tokens.device)
-    kernel = coupling_kernel(states.hidden[here], states.logits[here], states.tokens[here]).double()
+    kernel = states.select(here).kernel().double()
     pushes = kernel * torch.tensor(rows["advantage"].to_numpy(), dtype=torch.float64, device=kernel.device)
     net, size = pushes.sum(1), pushes.abs().sum(1)
     index = torch.where(size > 0, net / size.clamp(min=torch.finfo(size.dtype).tiny), 0.0)

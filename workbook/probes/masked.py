@@ -17,7 +17,6 @@ from workbook.probes.step import logps, untouched, update
 from workbook.rollouts import Rollouts
 from workbook.states import output_states
 from workbook.statistics import Interval, bootstrap_mean
-from workbook.theory.coupling import predicted_delta_logp
 from workbook.theory.weights import update_weights
 
 
@@ -90,7 +89,7 @@ def output_layer_step(
         pushes = pushes.masked_fill(~chosen.to(pushes.device), 0.0)
     states = output_states(policy, rollouts)
     pushes = pushes[alive].to(states.hidden.device)
-    return predicted_delta_logp(states.hidden, states.logits, states.tokens, pushes, lr, order="exact")
+    return states.predicted(pushes, lr)
 
 
 def proxy_agreement(

@@ -4,6 +4,9 @@ The logits of token i are W h_i. A step on log pi(token j) moves W along (e_j - 
 of the token and p_j the softmax at its position, and so moves log pi(token i) in proportion to K_ij (arXiv 2605.08666,
 figure 2; H2 in the claims). Vocabulary-sized rows are made a block at a time: no second N x V tensor, and nothing of
 size N x N unless it is the answer.
+
+cap: some models bend the logits after the layer, z = cap tanh(W h / cap) (soft-capping, Gemma 2). By the chain rule
+each entry of e - p is then multiplied by 1 - (z / cap)^2; `logits` are always those that the softmax gets.
 """
 
 from collections.abc import Iterator
@@ -19,7 +22,7 @@ ORDERS = ("first", "exact")
 
 @torch.no_grad()
 def coupling_kernel(
-    hidden: Float[Tensor, "N D"], logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"]
+    hidden: Float[Tensor, "N D"], logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"], cap: float | None = None
 ) -> Float[Tensor, "N N"]:
     """How far a unit step on token j's log-probability moves token i's, through the output layer alone.
 
@@ -42,8 +45,8 @@ def coupling_kernel(
     kernel = torch.zeros(size, size, dtype=dtype, device=logits.device)
     strips = [slice(start, start - (-size // STRIPS)) for start in range(0, size, -(-size // STRIPS) or 1)]
     for start in range(0, vocabulary, _block(size)):
-        logp = logits[:, start : start + _block(size)] - total
-        residual = _residual(logp, tokens - start)
+        block = logits[:, start : start + _block(size)]
+        residual = _bent(_residual(block - total, tokens - start), block, cap)
         for strip in strips:
             kernel[strip, strip.start :].addmm_(residual[strip], residual[strip.start :].T)
     for strip in strips:
@@ -54,7 +57,11 @@ def coupling_kernel(
 
 @torch.no_grad()
 def coupling_factors(
-    hidden: Float[Tensor, "N D"], logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"], index: int
+    hidden: Float[Tensor, "N D"],
+    logits: Float[Tensor, "N V"],
+    tokens: Int[Tensor, " N"],
+    index: int,
+    cap: float | None = None,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """The two factors of one row of the kernel: <h_i, h_j> and <e_i - p_i, e_j - p_j> for i = index and every j.
 
@@ -67,9 +74,10 @@ def coupling_factors(
     """
     dtype = _checked(hidden, logits, tokens)
     own = _residual(torch.log_softmax(logits[index][None].to(dtype), -1), tokens[index][None])[0]
+    own = _bent(own, logits[index], cap)
     residuals = torch.empty(len(tokens), dtype=dtype, device=logits.device)
     for z, token, out in _row_blocks(logits, tokens, residuals):
-        out.copy_(_residual(torch.log_softmax(z.to(dtype), -1), token) @ own)
+        out.copy_(_bent(_residual(torch.log_softmax(z.to(dtype), -1), token), z, cap) @ own)
     return hidden.to(dtype) @ hidden[index].to(dtype), residuals
 
 
@@ -81,6 +89,7 @@ def predicted_delta_logp(
     weights: Float[Tensor, " N"],
     lr: float,
     order: str = "first",
+    cap: float | None = None,
 ) -> Float[Tensor, " N"]:
     """Change of every token's log-probability when one SGD step is taken on the output layer (no bias, rest frozen).
 
@@ -105,11 +114,11 @@ def predicted_delta_logp(
     step = torch.zeros(logits.shape[1], hidden.shape[1], dtype=dtype, device=logits.device)  # lr G
 
     for z, h, token, weight in _row_blocks(logits, hidden, tokens, lr * weights.to(dtype)):
-        residual = _residual(torch.log_softmax(z.to(dtype), -1), token)
+        residual = _bent(_residual(torch.log_softmax(z.to(dtype), -1), token), z, cap)
         step.addmm_(residual.T, h.to(dtype) * weight[:, None])
     delta = torch.empty(len(tokens), dtype=dtype, device=logits.device)
     for z, h, token, out in _row_blocks(logits, hidden, tokens, delta):
-        shift = h.to(dtype) @ step.T
+        shift = _after_cap(h.to(dtype) @ step.T, z, cap, order)
         logp = torch.log_softmax(z.to(dtype), -1)
         own = shift.gather(1, token[:, None]).squeeze(1)
         if order == "first":
@@ -125,6 +134,19 @@ def _residual(logp: Tensor, tokens: Tensor) -> Tensor:
     rows = ((tokens >= 0) & (tokens < logp.shape[1])).nonzero().squeeze(1)
     residual[rows, tokens[rows]] += 1
     return residual
+
+
+def _bent(residual: Tensor, logits: Tensor, cap: float | None) -> Tensor:
+    """The residual seen from before the soft-cap: each entry times the cap's slope, in place."""
+    return residual if cap is None else residual.mul_(1 - (logits / cap) ** 2)
+
+
+def _after_cap(shift: Tensor, logits: Tensor, cap: float | None, order: str) -> Tensor:
+    """What a shift of W h becomes in the logits; exact: tanh(a + b) = (tanh a + tanh b) / (1 + tanh a tanh b)."""
+    if cap is None or order == "first":
+        return _bent(shift, logits, cap)
+    pushed = (shift / cap).tanh_()
+    return _bent(cap * pushed / (1 + logits / cap * pushed), logits, cap)
 
 
 def _block(width: int) -> int:
