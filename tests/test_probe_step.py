@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from workbook.policies import load_policy
-from workbook.probes.step import OPTIMIZERS, logps, untouched, update
+from workbook.probes.step import OPTIMIZERS, along_training, logps, matched_lr, untouched, update
 from workbook.rollouts import sample_rollouts
 from workbook.sequences import sequence_logps
 from workbook.tasks import get_task
@@ -117,3 +117,46 @@ def test_what_can_not_push_is_refused(sampled):
     if len(flat):
         with pytest.raises(ValueError, match="all advantages are 0"):
             update(policy, flat)
+
+
+def test_only_rollouts_that_push_are_computed_and_none_is_fine(sampled):
+    policy, rollouts = sampled
+    seen = []
+    handle = policy.model.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    with untouched(policy):
+        update(policy, rollouts, "sgd", 0.1)
+        nothing = update(policy, rollouts, "sgd", 0.1, chosen=torch.zeros_like(rollouts.completion_mask).bool())
+    handle.remove()
+    assert sum(seen) == int((rollouts.advantages != 0).sum()) + 1
+    assert nothing.item() == 0
+
+
+def test_matched_learning_rates_move_tokens_equally_far(sampled):
+    policy, rollouts = sampled
+    alive = rollouts.completion_mask.bool()
+    before = logps(policy, rollouts)
+    for optimizer in ("sgd", "adamw"):
+        lr = matched_lr(policy, rollouts, optimizer, target=0.05)
+        torch.testing.assert_close(logps(policy, rollouts), before, atol=0, rtol=0)
+        with untouched(policy):
+            update(policy, rollouts, optimizer, lr)
+            moved = (logps(policy, rollouts) - before)[alive]
+        assert moved.pow(2).mean().sqrt().item() == pytest.approx(0.05, rel=0.051)
+    with pytest.raises(ValueError, match="target=0 must be above 0"):
+        matched_lr(policy, rollouts, "sgd", target=0)
+
+
+def test_along_training_measures_a_moving_policy_and_puts_it_back(sampled):
+    policy, _ = sampled
+    start, seen, steps = weights(policy), [], []
+    for step, rollouts in along_training(policy, get_task("chain"), 3, prompts=4, group_size=4, lr=1e-3, every=2):
+        steps.append(step)
+        seen.append(weights(policy))
+        torch.testing.assert_close(logps(policy, rollouts), rollouts.old_logps, atol=1e-4, rtol=1e-4)
+    assert steps == [0, 2, 3]
+    assert torch.equal(seen[0], start)
+    assert not torch.equal(seen[1], seen[0])
+    assert not torch.equal(seen[2], seen[1])
+    assert torch.equal(weights(policy), start)

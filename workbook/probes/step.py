@@ -118,8 +118,7 @@ def update(
     model = policy.model
     rollouts = rollouts.to(model.device)
     trained = [p for group in stepper.param_groups for p in group["params"]]
-    old = logps(policy, rollouts, batch_size) if steps > 1 else torch.zeros_like(rollouts.old_logps)
-    # at the first step all ratios are 1, whatever the old log-probabilities are
+    old = logps(policy, rollouts, batch_size) if steps > 1 else torch.zeros_like(rollouts.old_logps)  # of ratios 1
     alive = rollouts.completion_mask.bool()
     pushing = alive if chosen is None else alive & chosen.to(alive.device)
     norms = []
@@ -130,7 +129,10 @@ def update(
             advantages = rollouts.advantages if rollouts.advantages.dim() == 2 else rollouts.advantages[:, None]
             pushes = (weights * advantages).masked_fill(~pushing, 0.0)
             stepper.zero_grad(set_to_none=True)
-            for rows in progress(torch.arange(len(rollouts)).split(batch_size), f"update, step {step + 1} of {steps}"):
+            pushed = pushes.any(1)  # the other rollouts would add zeros
+            pushed[0] |= not pushed.any()
+            parts = pushed.nonzero().squeeze(1).split(batch_size)
+            for rows in progress(parts, f"update, step {step + 1} of {steps}"):
                 part = rollouts.select(rows)
                 (-(pushes[rows] * _logps(model, part)).sum()).backward()
             if all(p.grad is None for p in trained):
