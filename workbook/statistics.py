@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -72,18 +73,12 @@ def paired_difference(after, before, **kwargs) -> Interval:
     return bootstrap_mean(after - before, **kwargs)
 
 
-def nested_mean(
-    table: pd.DataFrame,
-    column: str,
-    outer: str = "seed",
-    inner: str = "group",
-    level: float = 0.95,
-    resamples: int = 9_999,
-) -> Interval:
+def nested_mean(table: pd.DataFrame, column: str, **kwargs) -> Interval:
     """Mean of a column with a bootstrap interval over two levels: seeds are resampled, then prompts within each.
 
     Prompts of one seed share an update, so they are not independent of one another; seeds are. Rows of one prompt are
     averaged first, then prompts of a seed, then seeds, all with equal weights; rows with NaN are left out.
+    Arguments as in `nested_statistic`.
 
     Raises ValueError if no row has a number.
 
@@ -91,18 +86,37 @@ def nested_mean(
     >>> nested_mean(table, "gap")
     Interval(mean=2.0, low=1.0, high=3.0)
     """
-    prompts = table.dropna(subset=[column]).groupby([outer, inner])[column].mean()
+    return nested_statistic(table, [column], lambda means: means[..., 0], **kwargs)
+
+
+def nested_statistic(
+    table: pd.DataFrame,
+    columns: list[str],
+    statistic: Callable[[np.ndarray], np.ndarray],
+    outer: str = "seed",
+    inner: str = "group",
+    level: float = 0.95,
+    resamples: int = 4_999,
+) -> Interval:
+    """A statistic of several columns' means, e.g. their ratio, with the interval of `nested_mean`.
+
+    statistic: (..., columns) means -> (...) numbers; it is taken of each resample's means.  Prompts that lack one of
+    the columns are left out.  Raises ValueError if none has all of them.
+    """
+    prompts = table.groupby([outer, inner])[columns].mean().dropna()
     if prompts.empty:
-        raise ValueError(f"{column} has no number in the {len(table)} rows given.")
+        raise ValueError(f"{', '.join(columns)}: none of the {len(table)} rows given has numbers for all.")
     rng = np.random.default_rng(0)
     seeds = [rows.to_numpy(dtype=float) for _, rows in prompts.groupby(level=0)]
     drawn = rng.integers(len(seeds), size=(resamples, len(seeds)))
-    means = np.empty(drawn.shape)
+    means = np.empty((*drawn.shape, len(columns)))
     for k, values in enumerate(seeds):
         at = drawn == k
-        means[at] = values[rng.integers(len(values), size=(at.sum(), len(values)))].mean(1)
-    low, high = np.quantile(means.mean(1), [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(np.mean([values.mean() for values in seeds])), float(low), float(high))
+        weights = rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=int(at.sum()))
+        means[at] = weights @ values / len(values)
+    low, high = np.quantile(statistic(means.mean(1)), [(1 - level) / 2, (1 + level) / 2])
+    whole = np.mean([values.mean(0) for values in seeds], axis=0)
+    return Interval(float(statistic(whole)), float(low), float(high))
 
 
 def verdict(interval: Interval, above: float | None = None, below: float | None = None) -> str:

@@ -49,29 +49,34 @@ def _coupled(states: OutputStates, rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"coupled_push": net.cpu(), "coupled_index": index.cpu()}, index=rows.index)
 
 
-def predicts(table: pd.DataFrame, predictors: Sequence[str], target: str = "dlogp") -> pd.DataFrame:
-    """How well each predictor ranks the target within prompts: columns predictor, measure, mean, low, high, prompts.
+def predictions(table: pd.DataFrame, predictors: Sequence[str], target: str = "dlogp") -> pd.DataFrame:
+    """How well each predictor ranks the target within each prompt: columns group, predictor, measure, value.
 
     measure "rank correlation": Spearman's rho; "AUROC": the chance that a token whose target is above 0 has the larger
-    predictor than one below 0 (1/2: no better than chance). Both prompt by prompt, over the prompts in which predictor
-    and target vary, with an interval over prompts; a predictor that varies in no prompt is left out.
+    predictor than one below 0 (1/2: no better than chance). Prompts in which predictor or target does not vary are
+    left out.
     """
     rows = []
     for predictor in predictors:
-        found = {"rank correlation": [], "AUROC": []}
-        for _, group in table.groupby("group"):
+        for name, group in table.groupby("group"):
             x, y = group[predictor].to_numpy(dtype=float), group[target].to_numpy(dtype=float)
             if np.ptp(x) > 0 and np.ptp(y) > 0:
-                ranks = rankdata(x)
-                found["rank correlation"].append(np.corrcoef(ranks, rankdata(y))[0, 1])
+                rho = np.corrcoef(rankdata(x), rankdata(y))[0, 1]
+                rows.append((name, predictor, "rank correlation", rho))
                 if (y > 0).any() and (y < 0).any():
-                    found["AUROC"].append(_auroc(x[y > 0], x[y < 0]))
-        rows += [
-            {"predictor": predictor, "measure": measure, **bootstrap_mean(values)._asdict(), "prompts": len(values)}
-            for measure, values in found.items()
-            if values
-        ]
-    return pd.DataFrame(rows)
+                    rows.append((name, predictor, "AUROC", _auroc(x[y > 0], x[y < 0])))
+    return pd.DataFrame(rows, columns=["group", "predictor", "measure", "value"])
+
+
+def predicts(table: pd.DataFrame, predictors: Sequence[str], target: str = "dlogp") -> pd.DataFrame:
+    """`predictions`, summarized: columns predictor, measure, mean, low, high (an interval over prompts), prompts."""
+    rows = [
+        {"predictor": predictor, "measure": measure, **bootstrap_mean(found["value"])._asdict(), "prompts": len(found)}
+        for (predictor, measure), found in predictions(table, predictors, target).groupby(
+            ["predictor", "measure"], sort=False
+        )
+    ]
+    return pd.DataFrame(rows, columns=["predictor", "measure", "mean", "low", "high", "prompts"])
 
 
 def _auroc(above: np.ndarray, below: np.ndarray) -> float:

@@ -135,6 +135,13 @@ def frequency_matched(table: pd.DataFrame, seed: int = 0, by: str = "token_id") 
     return shuffled[place.to_numpy() < quota.to_numpy()].sort_index()
 
 
+def shares_by_prompt(table: pd.DataFrame, eps: float = EPS) -> pd.DataFrame:
+    """Each prompt's shares of CHANGES, for prompts that have both signs: columns group, change, positive, negative."""
+    shares = _shares_by_prompt(table, eps)
+    sides = {name: rows.stack().rename(name) for name, rows in shares.items()}
+    return pd.concat(sides.values(), axis=1).rename_axis(["group", "change"]).reset_index()
+
+
 def _shares_by_prompt(table: pd.DataFrame, eps: float) -> dict[str, pd.DataFrame]:
     """{positive, negative: shares of CHANGES (columns), a row for each prompt that has both signs}."""
     change = np.select([table["dlogp"] > eps, table["dlogp"] < -eps], CHANGES[:2], CHANGES[2])
