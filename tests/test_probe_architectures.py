@@ -1,0 +1,210 @@
+"""Every probe on small random models of many architectures: tied, untied, biased, capped, scaled, LoRA, NF4.
+
+What must hold whatever the architecture: the policy comes back bit for bit, numbers are finite, a small step does what
+the derivative says, and the closed form of the output layer is what training that layer alone does.
+"""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from workbook.policies import Policy, load_policy
+from workbook.probes import (
+    cancellation_index,
+    masked_update,
+    output_layer_step,
+    proxy_agreement,
+    token_flips,
+    update,
+    update_share_by_category,
+)
+from workbook.probes.categories import categorized
+from workbook.probes.step import FIELDS, logps
+from workbook.rollouts import sample_rollouts
+from workbook.sequences import sequence_logps
+from workbook.tasks import get_task
+from workbook.theory.advantages import group_advantages
+from workbook.theory.weights import update_weights
+
+SMALL = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,  # so that logits, and with them probabilities, differ
+    "attention_dropout": 0.0,
+}
+ARCHITECTURES = {
+    "llama": {"model_type": "llama", "tie_word_embeddings": False},
+    "llama, tied": {"model_type": "llama", "tie_word_embeddings": True},
+    "gpt2": {"model_type": "gpt2", "n_positions": 64, "attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1},
+    "gpt_neox": {"model_type": "gpt_neox", "tie_word_embeddings": False},
+    "phi": {"model_type": "phi", "tie_word_embeddings": False},  # its head has a bias
+    "gemma2": {"model_type": "gemma2", "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 16},
+    "cohere": {"model_type": "cohere", "logit_scale": 0.5},
+    "granite": {"model_type": "granite", "logits_scaling": 4.0},
+    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
+    "qwen3": {"model_type": "qwen3", "tie_word_embeddings": False},
+}
+ADAPTED = ("lora", "nf4 and lora")
+
+
+def tiny(name: str, dtype=torch.float64) -> Policy:
+    """A small random model of the architecture, with the bundled policy's tokenizer."""
+    tokenizer = load_policy("bundled").tokenizer
+    settings = SMALL | ARCHITECTURES[name]
+    ends = {f"{end}_token_id": getattr(tokenizer, f"{end}_token_id") for end in ("bos", "eos")}
+    ends["pad_token_id"] = None  # else a padding token that was sampled gets no gradient where it is read
+    config = AutoConfig.for_model(**settings, vocab_size=len(tokenizer), **ends)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype)
+    head = model.get_output_embeddings()
+    if head.bias is not None:
+        torch.nn.init.normal_(head.bias)
+    return Policy(model.eval(), tokenizer, {"name": name})
+
+
+def adapted(folder, quantization) -> Policy:
+    """The tiny Llama, saved and loaded again with adapters whose B is not 0."""
+    start = tiny("llama", torch.float32)
+    start.model.save_pretrained(folder)
+    start.tokenizer.save_pretrained(folder)
+    policy = load_policy(folder, quantization=quantization, lora=4)
+    for name, p in policy.model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(p, std=0.1)
+    return policy
+
+
+def drawn(policy: Policy):
+    """Three prompts with four rollouts each, with rewards of our own, since a random model earns none."""
+    rollouts = sample_rollouts(policy, get_task("chain"), 3, 4, seed=1, max_new_tokens=10)
+    rewards = torch.tensor([1.0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 0, 0], dtype=rollouts.rewards.dtype)
+    advantages = group_advantages(rewards, rollouts.group_ids, "grpo")
+    return categorized(replace(rollouts, rewards=rewards, advantages=advantages), overwrite=True)
+
+
+@pytest.fixture(scope="module", params=[*ARCHITECTURES, *ADAPTED])
+def case(request, tmp_path_factory):
+    if request.param in ARCHITECTURES:
+        policy = tiny(request.param)
+    else:
+        policy = adapted(tmp_path_factory.mktemp("tiny"), "nf4" if "nf4" in request.param else None)
+    return request.param, policy, drawn(policy)
+
+
+def everything(policy) -> list[torch.Tensor]:
+    return [value.clone() for value in policy.model.state_dict().values()]
+
+
+def identical(policy, before) -> bool:
+    after = everything(policy)
+    no_gradients = all(p.grad is None for p in policy.model.parameters())
+    return no_gradients and all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
+
+def gradient_of_the_objective(policy, rollouts):
+    """By autograd, from the definition: sum over tokens of w A log pi."""
+    alive = rollouts.completion_mask.bool()
+    weights = update_weights(rollouts.old_logps, rollouts.old_logps, alive, rollouts.advantages, aggregate="dr_grpo")
+    now, _ = sequence_logps(policy.model, *(getattr(rollouts, name) for name in FIELDS))
+    trained = [p for p in policy.model.parameters() if p.requires_grad]
+    objective = (weights * rollouts.advantages[:, None] * now * alive).sum()
+    return now, trained, torch.autograd.grad(objective, trained, retain_graph=True)
+
+
+def test_a_small_step_moves_each_token_as_the_derivative_says(case):
+    """Half the difference of a step and of its opposite, in which the second order cancels, against autograd."""
+    _, policy, rollouts = case
+    before, lr = everything(policy), 3e-4
+    opposite = replace(rollouts, advantages=-rollouts.advantages)
+    forth, back = (token_flips(policy, one, "sgd", lr=lr)["dlogp"].to_numpy() for one in (rollouts, opposite))
+    now, trained, step = gradient_of_the_objective(policy, rollouts)
+    picked = torch.randperm(len(forth), generator=torch.Generator().manual_seed(0))[:8]
+    slopes = []
+    for logp in now[rollouts.completion_mask.bool()][picked]:
+        own = torch.autograd.grad(logp, trained, retain_graph=True, allow_unused=True)
+        slopes.append(sum((a * b).sum() for a, b in zip(own, step, strict=True) if a is not None).item())
+    largest = np.abs(slopes).max()
+    np.testing.assert_allclose((forth - back)[picked] / (2 * lr), slopes, rtol=0, atol=0.01 * largest)
+    assert largest > 0.1
+    assert identical(policy, before)
+
+
+def test_probes_are_finite_and_leave_nothing(case):
+    _, policy, rollouts = case
+    before, state = everything(policy), torch.get_rng_state()
+    tables = [
+        token_flips(policy, rollouts, "adamw", lr=1e-3, mini_batches=2),
+        update_share_by_category(policy, rollouts, lr=0.01).query("measure != 'gradient norm'"),
+    ]
+    tables += [
+        cancellation_index(policy, rollouts),
+        proxy_agreement(policy, rollouts, lr=0.01)[0].drop(columns="agree"),
+    ]
+    for table in tables:
+        numbers = table.select_dtypes("number").drop(columns=["credit"], errors="ignore")
+        assert np.isfinite(numbers.to_numpy(dtype=float)).all()
+    assert identical(policy, before)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert tables[0]["dlogp"].abs().max() > 1e-3
+
+
+def test_an_output_layer_trained_alone_does_what_the_closed_form_says(case):
+    """For a tied model this takes a copy that is not: the formula is about a head that moves by itself."""
+    _, policy, rollouts = case
+    lr, alive = 0.5, rollouts.completion_mask.bool()
+    chosen = alive & (torch.arange(alive.shape[1]) % 2 == 0)
+    table = masked_update(policy, rollouts, chosen, "sgd", lr)
+    assert set(table["position"][table["chosen"]] % 2) == {0}
+    alone = copy.deepcopy(policy)
+    head = alone.model.get_output_embeddings()
+    head.weight = torch.nn.Parameter(head.weight.detach().clone())
+    start = logps(alone, rollouts)
+    update(alone, rollouts, "sgd", lr, chosen=chosen, parameters=list(head.parameters()))
+    change = (logps(alone, rollouts) - start)[alive].numpy()
+    np.testing.assert_allclose(table["predicted"], change, rtol=0, atol=1e-4 * np.abs(change).max())
+    assert np.abs(change).max() > 0.01
+    np.testing.assert_allclose(output_layer_step(policy, rollouts, lr, chosen), table["predicted"])
+
+
+def test_the_index_adds_up_a_step_of_the_output_layer(case):
+    """coupled_push: what the kernel says of one group is the slope of the closed form when that group alone pushes."""
+    _, policy, rollouts = case
+    table = cancellation_index(policy, rollouts)
+    first = rollouts.select(rollouts.group_ids == rollouts.group_ids[0])
+    scale, lr = first.completion_mask.numel(), 1e-4  # dr_grpo divides by rollouts and by length
+    forth, back = (
+        output_layer_step(policy, replace(first, advantages=sign * first.advantages), lr) for sign in (1, -1)
+    )
+    slopes = ((forth - back) / (2 * lr) * scale).numpy()
+    own = table.loc[table["group"] == int(rollouts.group_ids[0]), "coupled_push"].to_numpy()
+    np.testing.assert_allclose(own, slopes, rtol=0, atol=5e-3 * np.abs(slopes).max())
+
+
+@pytest.mark.parametrize("kind", ["no head", "bent logits"])
+def test_what_a_model_cannot_support_is_refused_in_a_sentence(kind):
+    policy = tiny("llama")
+    rollouts = drawn(policy)
+    if kind == "no head":
+        policy.model.get_output_embeddings = lambda: None
+        expected = "names no output layer"
+    else:  # logits that are changed after the head in a way that no config names
+        plain = policy.model.forward
+        policy.model.forward = lambda **kwargs: _bent(plain(**kwargs))
+        expected = "changes the logits after its output layer by more than a factor"
+    for probe in (cancellation_index, proxy_agreement):
+        with pytest.raises(ValueError, match=expected):
+            probe(policy, rollouts)
+
+
+def _bent(output):
+    output.logits = output.logits + output.logits.abs().sqrt()
+    return output
