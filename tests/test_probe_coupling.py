@@ -1,0 +1,213 @@
+"""Coupling of real tokens against explicit gradients, token by token, for all weights and for adapters."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from workbook.policies import load_policy
+from workbook.probes import coupling_by_confidence, gradient_products, product_agreement
+from workbook.probes.coupling import CELL, SIGNS
+from workbook.probes.directions import Along
+from workbook.rollouts import Rollouts, sample_rollouts
+from workbook.sequences import sequence_logps
+from workbook.tasks import get_task
+
+CUTS = (0.05, 0.1)
+
+
+def make_policy(lora=None, **options):
+    """A tiny Llama in double precision, its weights large enough to have opinions."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "pad_token_id": 0}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads, **options)).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(8 if p.dim() == 2 else 1)
+    if lora is not None:
+        from peft import LoraConfig, get_peft_model
+
+        config = LoraConfig(r=lora, target_modules="all-linear", task_type="CAUSAL_LM")
+        model = get_peft_model(model.requires_grad_(False), config).double()
+        with torch.no_grad():
+            for name, p in model.named_parameters():
+                if "lora_B" in name:  # 0 at the start, where half of the gradients vanish
+                    p.normal_(std=0.3)
+    return SimpleNamespace(model=model.eval())
+
+
+def make_rollouts():
+    generator = torch.Generator().manual_seed(3)
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0]])
+    ids = torch.randint(1, 4, (4, 4), generator=generator) * mask
+    ids[1, 0] = ids[0, 0]
+    prompts = torch.tensor([[1, 2], [1, 2], [0, 3], [0, 3]])
+    return Rollouts(
+        prompt_ids=prompts,
+        prompt_mask=(prompts > 0).long(),
+        completion_ids=ids,
+        completion_mask=mask,
+        group_ids=torch.tensor([0, 0, 1, 1]),
+        rewards=torch.zeros(4),
+        advantages=torch.tensor([1.0, -1.0, 0.0, 1.0]),
+        old_logps=torch.zeros(4, 4),
+        entropies=torch.zeros(4, 4),
+    )
+
+
+def gradients(policy, rollouts, parameters):
+    """The gradient of every completion token's log-probability, one after the other."""
+    fields = (rollouts.prompt_ids, rollouts.prompt_mask, rollouts.completion_ids, rollouts.completion_mask)
+    logps = sequence_logps(policy.model, *fields)[0][rollouts.completion_mask.bool()]
+    rows = []
+    for logp in logps:
+        found = torch.autograd.grad(logp, parameters, retain_graph=True, allow_unused=True)
+        pairs = zip(found, parameters, strict=True)
+        rows.append(torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs]))
+    return torch.stack(rows), logps.exp().detach()
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    policy = load_policy("bundled")
+    return policy, sample_rollouts(policy, get_task("chain"), 4, 8, seed=0)
+
+
+@pytest.mark.parametrize("kind", ["untied", "tied", "lora"])
+@pytest.mark.parametrize("method", ["jvp", "difference"])
+def test_products_are_those_of_explicit_gradients(kind, method):
+    policy = make_policy(**({"lora": 2} if kind == "lora" else {"tie_word_embeddings": kind == "tied"}))
+    rollouts = make_rollouts()
+    before = {name: p.clone() for name, p in policy.model.state_dict().items()}
+    pairs = gradient_products(policy, rollouts, anchors=6, cuts=CUTS, method=method)
+    trained = [p for p in policy.model.parameters() if p.requires_grad]
+    rows, p = gradients(policy, rollouts, trained)
+    expected = (rows @ rows.T).numpy()[pairs["anchor"], pairs["other"]]
+    near = 1e-5 if method == "jvp" else 5e-3  # Llama's norms are float32 at any dtype; a difference has curvature
+    np.testing.assert_allclose(pairs["product"], expected, rtol=0, atol=near * np.abs(expected).max())
+    assert set(pairs["method"]) == {method}
+    np.testing.assert_allclose(pairs["p_other"], p.numpy()[pairs["other"]], rtol=1e-6)
+    itself = pairs[pairs["where"] == "itself"]
+    assert (itself["anchor"] == itself["other"]).all()
+    assert len(itself) == pairs["anchor"].nunique() == 6 + 6
+    for name, q in policy.model.state_dict().items():
+        assert torch.equal(q, before[name])
+    assert all(q.grad is None for q in policy.model.parameters())
+
+
+def test_the_kernel_is_the_output_layers_part():
+    policy, rollouts = make_policy(), make_rollouts()
+    pairs = gradient_products(policy, rollouts, anchors=5, parameters=[policy.model.lm_head.weight])
+    np.testing.assert_allclose(pairs["kernel"], pairs["product"], rtol=1e-8, atol=1e-9)
+
+
+def test_kinds_of_pairs_are_counted_as_a_loop_counts_them():
+    policy, rollouts = make_policy(), make_rollouts()
+    rows, p = gradients(policy, rollouts, [policy.model.lm_head.weight])
+    table, kernel = rollouts.token_table(), (rows @ rows.T).numpy()
+    found, prefix = {}, []
+    for _, row in table.iterrows():
+        prefix.append((row["group"], *rollouts.completion_ids[row["rollout"], : row["position"]].tolist()))
+    for i in range(len(table)):
+        for j in range(i):
+            a, b = table.loc[i], table.loc[j]
+            if a["group"] != b["group"]:
+                continue
+            where = "within a rollout" if a["rollout"] == b["rollout"] else "across rollouts"
+            where = "same context" if prefix[i] == prefix[j] else where
+            sign = a["advantage"] * b["advantage"]
+            signs = "same" if sign > 0 else "opposite" if sign < 0 else "none"
+            bins = sorted(int(sum(x >= cut for cut in CUTS)) for x in (p[i], p[j]))
+            found.setdefault((a["group"], a["token_id"] == b["token_id"], where, signs, *bins), []).append(kernel[i, j])
+    cells = coupling_by_confidence(policy, rollouts, CUTS).set_index(CELL)
+    assert set(cells.index) == set(found)
+    assert len(cells["pairs"]) > 12
+    for kind, values in found.items():
+        assert cells.loc[kind, "pairs"] == len(values)
+        np.testing.assert_allclose(
+            cells.loc[kind, ["mean", "size"]], [np.mean(values), np.abs(values).mean()], rtol=1e-5
+        )
+
+
+def test_same_token_lifts_and_both_must_be_unsure(sampled):
+    policy, rollouts = sampled
+    cells = coupling_by_confidence(policy, rollouts)
+    assert (cells.query("same")["mean"] > 0).all(), "the same token's K is never negative"
+    unsure = cells["more_sure"] == 0
+    assert cells[cells["same"] & unsure]["size"].mean() > 10 * cells[cells["same"] & ~unsure]["size"].mean()
+    assert set(cells["signs"]) <= set(SIGNS)
+    n = rollouts.token_table().groupby("group").size()
+    np.testing.assert_array_equal(cells.groupby("group")["pairs"].sum(), n * (n - 1) // 2)
+
+
+def test_anchors_come_from_every_bin_and_follow_the_seed(sampled):
+    policy, rollouts = sampled
+    few = rollouts.select(rollouts.group_ids < 2)
+    pairs = gradient_products(policy, few, anchors=2)
+    chosen = pairs.drop_duplicates("anchor")
+    assert (chosen["p_anchor"] < 0.5).groupby(chosen["group"]).sum().tolist() == [1, 1]
+    pd.testing.assert_frame_equal(pairs, gradient_products(policy, few, anchors=2))
+    assert set(gradient_products(policy, few, anchors=2, seed=1)["anchor"]) != set(chosen["anchor"])
+
+
+def test_agreement_is_prompt_by_prompt_without_the_token_itself():
+    rows = {"where": ["itself"] + ["across rollouts"] * 4, "kernel": [9.0, 1, 2, 3, -1], "product": [99.0, 2, 4, 6, 1]}
+    found = product_agreement(pd.DataFrame(rows | {"group": 5}))
+    assert found["group"].tolist() == [5]
+    assert found["sign_agreement"].item() == 0.75
+    assert found["rank_correlation"].item() == pytest.approx(1.0)
+    assert found["pairs"].item() == 4
+
+
+def test_auto_takes_forward_mode_and_falls_back(monkeypatch):
+    policy, rollouts = make_policy(), make_rollouts()
+    along = Along(policy)
+    direction = along.gradient(rollouts, (0, 1))
+    exact = along.change(rollouts, direction)
+    assert along.method == "jvp"
+
+    def refuse(*_):
+        raise NotImplementedError("no forward mode")
+
+    monkeypatch.setattr(Along, "_jvp", refuse)
+    along = Along(policy)
+    torch.testing.assert_close(
+        along.change(rollouts, direction), exact, rtol=1e-3, atol=1e-3 * float(exact.abs().max())
+    )
+    assert along.method == "difference"
+
+
+def test_quantized_weights_take_differences():
+    pytest.importorskip("bitsandbytes")
+    policy = load_policy("bundled", quantization="nf4", lora=2)
+    rollouts = sample_rollouts(policy, get_task("chain"), 1, 4, seed=0)
+    pairs = gradient_products(policy, rollouts, anchors=2, parameters="lora")
+    assert set(pairs["method"]) == {"difference"}
+    itself = pairs[pairs["where"] == "itself"].set_index("anchor")["product"]
+    along = Along(policy, "lora")
+    places = rollouts.completion_mask.bool().nonzero()
+    for anchor, product in itself.items():
+        direction = along.gradient(rollouts, tuple(places[anchor].tolist()))
+        square = sum(float(g.pow(2).sum()) for g in direction.values())
+        assert product == pytest.approx(square, rel=0.02, abs=1e-3 * itself.max())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"anchors": 0}, "anchors=0 must be a whole number of 1 or more"),
+        ({"method": "magic"}, "method='magic' is unknown: choose one of auto, jvp, difference"),
+        ({"parameters": "lora"}, "this policy has no LoRA adapter"),
+        ({"parameters": "head"}, "parameters='head' is unknown"),
+        ({"parameters": [torch.nn.Parameter(torch.ones(1))]}, "parameters lists 1 weights; 0 of them"),
+        ({"cuts": (0.5, 0.2)}, r"cuts=\[0.5, 0.2\] must be probabilities between 0 and 1"),
+        ({"cuts": ()}, "must be probabilities between 0 and 1"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(settings, message):
+    with pytest.raises(ValueError, match=message):
+        gradient_products(make_policy(), make_rollouts(), **settings)

@@ -1,0 +1,130 @@
+"""How log-probabilities change when the weights move along a direction: exactly, or by a small step there and back.
+
+    change_j = d/ds log pi(j; theta + s g)  at s = 0  =  <grad log pi(j), g>
+
+One forward-mode pass carries this derivative for all tokens at once; a loop over tokens would need a backward pass for
+each. Quantized layers have no forward mode: for them (log pi(theta + s g) - log pi(theta - s g)) / 2s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from workbook.packed import rollout_logps
+from workbook.probes.step import FIELDS, untouched
+from workbook.rollouts import Rollouts
+from workbook.sequences import evaluating
+
+METHODS = ("auto", "jvp", "difference")
+STEP = 1e-2  # nats: how far a finite difference moves the log-probability that moves farthest
+SETTLED = 3.0  # ... give or take this factor
+
+Direction = dict[str, Tensor]
+
+
+class Along:
+    """Gradients of a policy's log-probabilities, and their changes along a direction. The policy is left as it was.
+
+    parameters: None all that require gradients, "lora" the adapters among them, or a list.  method: of METHODS; once
+    `change` has run, "auto" has become the one that it took.  Raises ValueError for other methods, and for parameters
+    of which the policy has none.
+    """
+
+    def __init__(self, policy, parameters: str | Sequence[nn.Parameter] | None = None, method: str = "auto"):
+        if method not in METHODS:
+            raise ValueError(f"method={method!r} is unknown: choose one of {', '.join(METHODS)}.")
+        self.policy, self.parameters = policy, _trained(policy.model, parameters)
+        quantized = any(not p.is_floating_point() for p in policy.model.parameters())
+        self.method = "difference" if method == "auto" and quantized else method
+
+    def gradient(self, rollouts: Rollouts, place: tuple[int, int]) -> Direction:
+        """Gradient of the log-probability of the token at place (rollout, position), by one backward pass."""
+        with torch.enable_grad(), evaluating(self.policy.model):
+            logp = _scores(self.policy.model, rollouts)[place]
+            found = torch.autograd.grad(logp, list(self.parameters.values()), allow_unused=True)
+        named = zip(self.parameters.items(), found, strict=True)
+        return {name: torch.zeros_like(p) if g is None else g for (name, p), g in named}
+
+    def change(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
+        """Derivative of every completion token's log-probability along the direction, zero outside the mask."""
+        if self.method == "auto":
+            try:
+                change, self.method = self._jvp(rollouts, direction), "jvp"
+            except NotImplementedError:  # an operation of this model has no forward mode
+                change, self.method = self._difference(rollouts, direction), "difference"
+            return change
+        return (self._jvp if self.method == "jvp" else self._difference)(rollouts, direction)
+
+    @torch.no_grad()
+    def _jvp(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
+        scorer = _Scorer(self.policy.model, rollouts)
+        with evaluating(self.policy.model), sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
+            duals = {
+                f"model.{name}": forward_ad.make_dual(p.detach(), direction[name].to(p.dtype))
+                for name, p in self.parameters.items()
+            }
+            tangent = forward_ad.unpack_dual(functional_call(scorer, duals, ())).tangent
+            return torch.zeros_like(rollouts.old_logps) if tangent is None else tangent.clone()
+
+    @torch.no_grad()
+    def _difference(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
+        square = sum(float(g.double().pow(2).sum()) for g in direction.values())
+        if square == 0:
+            return torch.zeros_like(rollouts.old_logps)
+        step = STEP / square  # the anchor's own change is step x square; others may move farther
+        with untouched(self.policy), evaluating(self.policy.model):
+            start = {name: p.clone() for name, p in self.parameters.items()}
+
+            def moved(step: float) -> Tensor:
+                for name, p in self.parameters.items():
+                    p.copy_(start[name] + step * direction[name])
+                return _scores(self.policy.model, rollouts)
+
+            for _ in range(3):
+                change = moved(step) - moved(-step)
+                farthest = float(change.abs().max()) / 2
+                if STEP / SETTLED < farthest < STEP * SETTLED or farthest == 0:
+                    break
+                step *= STEP / farthest
+        return change / (2 * step)
+
+
+class _Scorer(nn.Module):
+    """A model together with what it shall score, so that `functional_call` can put other weights in."""
+
+    def __init__(self, model: nn.Module, rollouts: Rollouts):
+        super().__init__()
+        self.model, self.rollouts = model, rollouts
+        self.train(model.training)
+
+    def forward(self) -> Float[Tensor, "B T"]:
+        return _scores(self.model, self.rollouts)
+
+
+def _scores(model: nn.Module, rollouts: Rollouts) -> Float[Tensor, "B T"]:
+    return rollout_logps(model, *(getattr(rollouts, name) for name in FIELDS))
+
+
+def _trained(model: nn.Module, parameters) -> dict[str, nn.Parameter]:
+    """The parameters by name; ValueError where there are none of the kind asked for."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if parameters is None or isinstance(parameters, str):
+        if parameters not in (None, "lora"):
+            raise ValueError(f'parameters={parameters!r} is unknown: use None, "lora" or a list of parameters.')
+        chosen = {name: p for name, p in trained.items() if parameters is None or "lora_" in name}
+        if not chosen:
+            kind = "LoRA adapter" if parameters else "weight that requires gradients"
+            raise ValueError(f"parameters={parameters!r}: this policy has no {kind}; load one with lora=8, say.")
+        return chosen
+    wanted = {id(p) for p in parameters}
+    chosen = {name: p for name, p in trained.items() if id(p) in wanted}
+    if len(chosen) != len(wanted) or not wanted:
+        raise ValueError(f"parameters lists {len(wanted)} weights; {len(chosen)} of them are trained by this policy.")
+    return chosen
