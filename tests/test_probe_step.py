@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from small_run import SMALL
 
 from workbook.policies import load_policy
 from workbook.probes.step import OPTIMIZERS, along_training, logps, matched_lr, untouched, update
-from workbook.rollouts import sample_rollouts
+from workbook.rollouts import Rollouts, sample_rollouts
 from workbook.sequences import sequence_logps
 from workbook.tasks import get_task
 
@@ -160,3 +161,50 @@ def test_along_training_measures_a_moving_policy_and_puts_it_back(sampled):
     assert not torch.equal(seen[1], seen[0])
     assert not torch.equal(seen[2], seen[1])
     assert torch.equal(weights(policy), start)
+
+
+# --- against TRL
+
+
+def flat(model) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def one_step_of(make_trainer, optim, **settings):
+    """TRL's own trainer takes one optimizer step; the batch it took it on, and its weights before and after."""
+    from trl import GRPOConfig, GRPOTrainer
+
+    class Recording(GRPOTrainer):
+        def _prepare_inputs(self, generation_batch):
+            self.seen = super()._prepare_inputs(generation_batch)
+            return self.seen
+
+    whole = {"per_device_train_batch_size": 32, "steps_per_generation": 1, "max_steps": 1, "optim": optim}
+    trainer = make_trainer(Recording, GRPOConfig, **whole | settings)
+    before = flat(trainer.model)
+    trainer.train()
+    return trainer.seen, before, flat(trainer.model)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "optim", "lr", "tolerance"), [("sgd", "sgd", 0.5, 1e-4), ("adam", "adamw_torch", 1e-3, 1e-2)]
+)
+@pytest.mark.parametrize("aggregate", ["dr_grpo", "grpo"])
+def test_the_step_is_that_of_trls_trainer(make_trainer, name, optim, lr, tolerance, aggregate):
+    """TRL's dr_grpo divides by the longest completion allowed, ours by the longest there is: a factor on SGD's rate.
+
+    Its AdamW has no weight decay by default, which makes it Adam.
+    """
+    batch, before, after = one_step_of(make_trainer, optim, learning_rate=lr, loss_type=aggregate)
+    theirs = after - before
+    labels = torch.arange(len(batch["advantages"]))  # of no account: the advantages are given
+    rollouts = Rollouts.from_batch(batch, group_ids=labels)
+    if aggregate == "dr_grpo" and name == "sgd":
+        lr *= rollouts.completion_mask.shape[1] / SMALL["max_completion_length"]
+    policy = load_policy("bundled")
+    assert torch.equal(flat(policy.model), before)
+    update(policy, rollouts, name, lr, aggregate=aggregate)
+    ours = flat(policy.model) - before
+    assert theirs.norm() > 1e-2
+    assert (ours - theirs).norm() < tolerance * theirs.norm()
