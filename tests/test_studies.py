@@ -1,0 +1,102 @@
+"""Studies are made seed by seed, kept whole, and read back; intervals over seeds and prompts are honest."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbook import __main__
+from workbook.statistics import Interval, nested_mean, nested_statistic, verdict
+from workbook.studies import SCALES, Bench, Scale, load_measured, measure
+from workbook.studies.flips import distance
+from workbook.training.files import damage
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The study of token flips at the size of a few rollouts, measured once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SCALES, "tiny", Scale("tiny", "bundled", "chain", 4, 2, 4, 48, 2))
+        folder = tmp_path_factory.mktemp("results")
+        yield folder, measure("flips", "tiny", seeds=[0], folder=folder)[0]
+
+
+def test_a_study_leaves_tables_and_the_command_that_made_them(small):
+    folder, place = small
+    assert damage(place) is None
+    manifest = json.loads((place / "manifest.json").read_text())
+    assert manifest["command"] == "python -m workbook measure flips --scale tiny --seeds 0"
+    assert manifest["policy"]["name"] == "bundled"
+    assert manifest["scale"]["group_size"] == 4
+    shares = load_measured("flips", "tiny", "shares", folder)
+    assert set(shares["seed"]) == {0}
+    sums = shares.groupby(["group", "eps", "tokens", "optimizer", "after"])["positive"].sum()
+    assert (sums > 0).all()
+    one = shares[shares["after"] != "one step, signs dealt anew"]
+    np.testing.assert_allclose(
+        one.groupby(["group", "eps", "tokens", "optimizer", "after"])[["positive", "negative"]].sum(), 1.0
+    )
+    interval = distance(one.query("optimizer == 'sgd' and after == 'generation' and tokens == 'all' and eps == 0.01"))
+    assert 0 <= interval.mean <= 1
+
+
+def test_what_was_made_is_kept_and_the_command_line_goes_on(small, capsys):
+    folder, place = small
+    before = (place / "manifest.json").stat().st_mtime_ns
+    assert __main__.main(["measure", "flips", "--scale", "tiny", "--seeds", "0", "--folder", str(folder)]) == 0
+    assert str(place) in capsys.readouterr().out
+    assert (place / "manifest.json").stat().st_mtime_ns == before
+
+
+def test_a_broken_off_seed_leaves_nothing(small, monkeypatch, tmp_path):
+    monkeypatch.setattr(Bench, "rollouts", property(lambda _: 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        measure("flips", "tiny", seeds=[1], folder=tmp_path)
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert not list(tmp_path.rglob("seed=*"))
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="study='nothing' is unknown: choose one of"):
+        measure("nothing", "tiny")
+    with pytest.raises(ValueError, match="scale='huge' is unknown: choose one of tiny"):
+        measure("flips", "huge")
+    with pytest.raises(ValueError, match="python -m workbook measure flips --scale tiny makes its tables"):
+        load_measured("flips", "tiny", "shares", tmp_path)
+
+
+def test_seeds_count_as_the_independent_things():
+    rng = np.random.default_rng(0)
+    rows = [(seed, group, shift + 0.01 * rng.normal()) for seed, shift in enumerate((0, 1, 2)) for group in range(50)]
+    table = pd.DataFrame(rows, columns=["seed", "group", "value"])
+    assert nested_mean(table, "value").mean == pytest.approx(1, abs=0.01)
+    assert nested_mean(table, "value").low < 0.5, "with three seeds that differ by 1 the mean is not known to 0.01"
+    alone = nested_mean(table.assign(seed=0, group=range(len(table))), "value")
+    assert alone.high - alone.low < 0.3
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say():
+    rng, inside = np.random.default_rng(1), 0
+    for _ in range(200):
+        seeds = rng.normal(size=8).repeat(10)
+        table = pd.DataFrame({"seed": np.arange(8).repeat(10), "group": np.tile(np.arange(10), 8)})
+        interval = nested_mean(table.assign(value=seeds + rng.normal(size=80)), "value", resamples=400)
+        inside += interval.low < 0 < interval.high
+    assert 0.85 <= inside / 200 <= 0.99
+
+
+def test_a_statistic_of_means_is_taken_of_each_resample():
+    table = pd.DataFrame({"seed": [0, 0, 1, 1], "group": [0, 1] * 2, "a": [1.0, 3, 1, 3], "b": [2.0, 2, 2, 2]})
+    ratio = nested_statistic(table, ["a", "b"], lambda means: means[..., 0] / means[..., 1])
+    assert ratio.mean == 1
+    assert ratio.low == 0.5
+    assert ratio.high == 1.5
+
+
+def test_verdicts_need_the_whole_interval():
+    assert verdict(Interval(1, 0.5, 2), above=0.4) == "replicates"
+    assert verdict(Interval(1, 0.5, 2), above=2.1) == "does not replicate"
+    assert verdict(Interval(1, 0.5, 2), below=0.7) == "inconclusive"
+    with pytest.raises(ValueError, match="give exactly one"):
+        verdict(Interval(1, 0.5, 2))
