@@ -1,0 +1,45 @@
+"""Measured quantities with their intervals under one another, beside the threshold that was stated for them."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, finish, require
+
+
+def intervals_chart(
+    table: pd.DataFrame, title: str, subtitle: str, unit: str, threshold: float | None = None, zero: bool = True
+) -> alt.LayerChart:
+    """A line per row: dot, interval and number; columns label, mean, low, high, and scale (colour, shape) if there.
+
+    threshold: what was stated beforehand, as a dashed line.  zero: whether the axis must reach 0.
+    """
+    require(table, ("label", "mean", "low", "high"), "intervals_chart")
+    y = alt.Y("label:N", sort=None, title=None).axis(labelLimit=340)
+    x = alt.X("mean:Q", title=unit).scale(zero=zero, padding=30)
+    shown = ["label:N", *[alt.Tooltip(f"{name}:Q", format=".4g") for name in ("mean", "low", "high")]]
+    base = alt.Chart(table).encode(y=y, tooltip=shown)
+    height = 26
+    if "scale" in table:
+        names = list(dict.fromkeys(table["scale"]))
+        look = alt.Scale(domain=names, range=[POSITIVE, NEGATIVE][: len(names)])
+        legend = alt.Legend(title=None, orient="top-right")
+        base = base.encode(
+            color=alt.Color("scale:N", legend=legend, scale=look),
+            shape=alt.Shape("scale:N", legend=legend, scale=alt.Scale(domain=names)),
+            yOffset=alt.YOffset("scale:N", sort=names),
+        )
+        height = 20 * len(names)
+    else:
+        base = base.encode(color=alt.value(POSITIVE))
+    layers = [
+        base.mark_rule(size=3, opacity=0.5).encode(x=alt.X("low:Q", title=unit), x2="high:Q"),
+        base.mark_point(filled=True, size=70, opacity=1).encode(x=x),
+        base.mark_text(dy=-9, fontSize=10).encode(x=x, text=alt.Text("mean:Q", format=".3g")),
+    ]
+    if threshold is not None:
+        line = alt.Chart(pd.DataFrame({"threshold": [threshold]})).mark_rule(strokeDash=[5, 4], color=NEUTRAL, size=1.5)
+        layers.insert(0, line.encode(x="threshold:Q"))
+    told = "; ".join(f"{row.label}: {row.mean:.3g} ({row.low:.3g} to {row.high:.3g})" for row in table.itertuples())
+    return finish(alt.layer(*layers), title, subtitle, told, height=alt.Step(height))
