@@ -15,18 +15,23 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from workbook.policies import Policy, load_policy
 from workbook.probes import (
     cancellation_index,
+    coupling_by_confidence,
+    gradient_products,
     masked_update,
     output_layer_step,
     proxy_agreement,
     token_flips,
+    token_values,
     update,
     update_share_by_category,
 )
 from workbook.probes.categories import categorized
 from workbook.probes.step import FIELDS, logps
-from workbook.rollouts import sample_rollouts
+from workbook.rollouts import end_tokens, sample_rollouts
 from workbook.sequences import sequence_logps
+from workbook.states import output_states
 from workbook.tasks import get_task
+from workbook.tasks.task import Task
 from workbook.theory.advantages import group_advantages
 from workbook.theory.weights import update_weights
 
@@ -187,6 +192,78 @@ def test_the_index_adds_up_a_step_of_the_output_layer(case):
     slopes = ((forth - back) / (2 * lr) * scale).numpy()
     own = table.loc[table["group"] == int(rollouts.group_ids[0]), "coupled_push"].to_numpy()
     np.testing.assert_allclose(own, slopes, rtol=0, atol=5e-3 * np.abs(slopes).max())
+
+
+def test_couplings_are_inner_products_of_gradients(case):
+    """kernel: of the output layer's weights, product: of all trained ones, both against autograd token by token."""
+    _, policy, rollouts = case
+    before, first = everything(policy), rollouts.select(slice(0, 4))
+    pairs = gradient_products(policy, first, anchors=2, seed=1)
+    apart = copy.deepcopy(policy)
+    head = apart.model.get_output_embeddings()
+    head.weight = torch.nn.Parameter(head.weight.detach().clone())
+    for part in head.parameters():
+        part.requires_grad_(True)
+    picked = [pairs["anchor"].iloc[0], *pairs["other"].iloc[1:20:5]]
+    for column, one, weights in (
+        ("kernel", apart, list(head.parameters())),
+        ("product", policy, [p for p in policy.model.parameters() if p.requires_grad]),
+    ):
+        now = sequence_logps(one.model, *(getattr(first, name) for name in FIELDS))[0][first.completion_mask.bool()]
+        gradients = [torch.autograd.grad(now[i], weights, retain_graph=True, allow_unused=True) for i in picked]
+        flat = [torch.cat([g.flatten().double() for g in found if g is not None]) for found in gradients]
+        found = pairs[pairs["anchor"] == picked[0]].set_index("other")[column][picked]
+        expected = np.array([float(flat[0] @ other) for other in flat])
+        loose = 0.02 if pairs["method"].iloc[0] == "difference" and column == "product" else 1e-3
+        np.testing.assert_allclose(found, expected, rtol=0, atol=loose * np.abs(expected).max())
+    assert identical(policy, before)
+
+
+def test_pairs_by_confidence_add_up_to_the_kernel(case):
+    _, policy, rollouts = case
+    table = coupling_by_confidence(policy, rollouts)
+    states = output_states(policy, rollouts)
+    labels = rollouts.group_ids[:, None].expand_as(rollouts.completion_mask)[rollouts.completion_mask.bool()]
+    for group, rows in table.groupby("group"):
+        kernel = states.select((labels == group).nonzero()[:, 0]).kernel().double()
+        assert (rows["pairs"] * rows["mean"]).sum() == pytest.approx(float(kernel.triu(1).sum()), rel=1e-6)
+        assert rows["pairs"].sum() == len(kernel) * (len(kernel) - 1) // 2
+
+
+class Lengths(Task):
+    """A reward that any text has: how long it is, modulo 7."""
+
+    name = "lengths"
+
+    def dataset(self, n, seed=0):
+        return get_task("chain").dataset(n, seed)
+
+    def score(self, completion, answer, **row):
+        return len(completion) % 7 / 6
+
+
+def test_values_are_those_of_continuing_without_a_cache(case):
+    """Next to no temperature: there is one continuation, found here one whole forward pass at a time."""
+    _, policy, rollouts = case
+    few, limit = rollouts.select([0, 5, 10]), rollouts.completion_ids.shape[1]
+    before = everything(policy)
+    table = token_values(policy, Lengths(), few, 2, tokens=3, max_new_tokens=limit, temperature=1e-4, credit=False)
+    ends, tokenizer, continued = end_tokens(policy), policy.tokenizer, 0
+    for row in table.itertuples():
+        said = few.completion_ids[row.rollout, : row.position + 1].tolist()
+        prompt = few.prompt_ids[row.rollout][few.prompt_mask[row.rollout].bool()].tolist()
+        if said[-1] in ends or len(said) == limit:
+            assert row.value == float(few.rewards[row.rollout])
+            continue
+        while len(said) < limit and said[-1] not in ends:
+            with torch.no_grad():
+                said.append(int(policy.model(torch.tensor([prompt + said])).logits[0, -1].argmax()))
+        text = tokenizer.decode(said, skip_special_tokens=True)
+        assert row.value == pytest.approx(len(text) % 7 / 6), text
+        assert row.value_se == 0
+        continued += 1
+    assert continued > 1
+    assert identical(policy, before)
 
 
 @pytest.mark.parametrize("kind", ["no head", "bent logits"])
