@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from workbook.policies import load_policy
+from workbook.probes.categories import categorized
 from workbook.rollouts import Rollouts, sample_rollouts
 from workbook.tasks import get_task
 
@@ -70,6 +71,7 @@ class Bench:
         return self.sample(self.scale.held_out, self.seed + HELD_OUT)
 
     def sample(self, prompts: int, seed: int) -> Rollouts:
-        """Fresh rollouts of the policy as it is now, in this scale's group size and length."""
+        """Fresh rollouts of the policy as it is now, in this scale's group size and length, with each token's class."""
         scale = self.scale
-        return sample_rollouts(self.policy, self.task, prompts, scale.group_size, seed, scale.max_new_tokens)
+        rollouts = sample_rollouts(self.policy, self.task, prompts, scale.group_size, seed, scale.max_new_tokens)
+        return categorized(rollouts, tagger="rules")  # the same classes on every machine

@@ -13,6 +13,9 @@ Stated before anything was measured:
   dlogp, and of the known credit, above that of the rollout's own advantage.
 - R3 replicates if advantages dealt to the same token in other rollouts move a token at all in their direction:
   `others` above 0, with token frequencies fixed.
+
+Added after a first look at four bundled seeds, thresholds as they were: net movement, bands of confidence and classes
+in the table `shared`, and changes relative to the token's own mean in `doses`.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from workbook.studies.record import load_measured
 ALIKE, HALF = 0.1, 0.5
 MOVED = 0.1  # nats, root mean square
 MINI_BATCHES = 4
+BANDS = (0.0, 0.3, 0.6, UNSURE)  # of confidence, the token's probability
 EPSILONS = (1e-3, 3e-3, EPS, 3e-2, 1e-1, 3e-1)
 FAMILY = {"sgd": "sgd", "sgd_momentum": "sgd", "adam": "adamw", "adamw": "adamw", "adamw_no_momentum": "adamw"}
 OPTIMIZERS = {"smollm2": ("sgd", "adamw", "adamw_no_momentum")}  # of the generation batch; elsewhere all
@@ -84,26 +88,33 @@ def _predictions(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _shared(table: pd.DataFrame, optimizer: str) -> pd.DataFrame:
-    """Mean |dlogp| of unsure tokens in positive rollouts, by whether negative rollouts of the prompt hold them, too."""
+    """Movement of unsure tokens in positive rollouts, by whether negative rollouts of the prompt hold them, too.
+
+    Columns group, kind (shared, specific), band of confidence, category, tokens, size = mean |dlogp|, dlogp = mean.
+    """
     signs = table["advantage"].groupby([table["group"], table["token_id"]])
     kind = np.where(signs.transform("min") < 0, "shared", "specific")
-    chosen = table.assign(kind=kind, size=table["dlogp"].abs())
+    chosen = table.assign(kind=kind, size=table["dlogp"].abs(), band=pd.cut(np.exp(table["logp"]), BANDS, labels=False))
     chosen = chosen[(chosen["advantage"] > 0) & (chosen["logp"] < np.log(UNSURE))]
-    sizes = chosen.groupby(["group", "kind"])[["size", "dlogp"]].mean().unstack("kind")
-    columns = {
-        f"{kind}_{what}": sizes.get((what, kind)) for kind in ("shared", "specific") for what in ("size", "dlogp")
-    }
-    return pd.DataFrame(columns, index=sizes.index).reset_index().assign(optimizer=optimizer)
+    keys = ["group", "kind", "band", "category"]
+    means = chosen.groupby(keys).agg(tokens=("size", "size"), size=("size", "mean"), dlogp=("dlogp", "mean"))
+    return means.reset_index().assign(optimizer=optimizer)
 
 
 def _doses(dealt: pd.DataFrame) -> pd.DataFrame:
-    """Mean dlogp and |dlogp| of unsure tokens by the balance of signs over their occurrences, in bins of 0.25."""
-    unsure = dealt[(dealt["logp"] < np.log(UNSURE)) & dealt.groupby(["deal", "group"])["advantage"].transform("any")]
-    keys = ["group", unsure["category"].fillna("all"), (unsure["balance"] * 4).round().div(4).rename("balance")]
+    """Changes of unsure tokens by the balance of signs over their occurrences, in bins of 0.25.
+
+    dlogp and size (of |dlogp|) are means over tokens; own_dlogp and own_size are relative to the same token's mean over
+    the deals, so that bins do not differ in which tokens they hold.
+    """
+    pushed = dealt.groupby(["deal", "group"])["advantage"].transform("any")
+    unsure = dealt[(dealt["logp"] < np.log(UNSURE)) & pushed].assign(size=lambda rows: rows["dlogp"].abs())
+    own = unsure[["dlogp", "size"]] - unsure.groupby(["rollout", "position"])[["dlogp", "size"]].transform("mean")
+    bins = (unsure["balance"] * 4).round().div(4)
     return (
-        unsure.assign(size=unsure["dlogp"].abs())
-        .groupby(keys)
-        .agg(dlogp=("dlogp", "mean"), size=("size", "mean"), tokens=("dlogp", "size"))
+        unsure.assign(own_dlogp=own["dlogp"], own_size=own["size"], balance=bins, tokens=1)
+        .groupby(["group", "category", "balance"])
+        .agg({"dlogp": "mean", "size": "mean", "own_dlogp": "mean", "own_size": "mean", "tokens": "sum"})
         .reset_index()
     )
 
@@ -132,10 +143,19 @@ def distance(shares: pd.DataFrame) -> Interval:
     return nested_statistic(wide, ["boosted", "suppressed", "stable"], lambda means: np.abs(means).sum(-1) / 2)
 
 
-def shared_ratio(scale: str, optimizer: str = "sgd") -> Interval:
-    """Movement of tokens that both signs share, relative to tokens that positive rollouts alone hold: H5."""
+def shared_ratio(scale: str, optimizer: str = "sgd", what: str = "size", band: int | None = None) -> Interval:
+    """Movement of tokens that both signs share, relative to tokens that positive rollouts alone hold: H5.
+
+    what: "size" (mean |dlogp|, as stated) or "dlogp" (net).  band: of confidence (see BANDS), all by default.
+    """
     table = load_measured("flips", scale, "shared").query("optimizer == @optimizer")
-    return nested_statistic(table, ["shared_size", "specific_size"], lambda means: means[..., 0] / means[..., 1])
+    if band is not None:
+        table = table[table["band"] == band]
+    sums = (
+        table.assign(total=table[what] * table["tokens"]).groupby(["seed", "group", "kind"])[["total", "tokens"]].sum()
+    )
+    means = (sums["total"] / sums["tokens"]).unstack("kind").reset_index()
+    return nested_statistic(means, ["shared", "specific"], lambda pair: pair[..., 0] / pair[..., 1])
 
 
 def index_advantage(scale: str, target: str = "dlogp", measure: str = "AUROC") -> Interval:
