@@ -205,12 +205,12 @@ def _groups(policy, rollouts: Rollouts, cuts: Sequence[float]) -> Iterator[Group
             p=p,
             bins=torch.bucketize(p, cuts.to(p.device), right=True),
             rollout=torch.tensor(rows["rollout"].to_numpy(), device=p.device),
-            context=torch.tensor(_contexts(part), device=p.device),
+            context=torch.tensor(contexts(part), device=p.device),
             sign=sign,
         )
 
 
-def _contexts(part: Rollouts) -> list[int]:
+def contexts(part: Rollouts) -> list[int]:
     """A number for what stands before each token, within one prompt: equal numbers, equal hidden states."""
     known: dict[tuple, int] = {}
     lengths = part.completion_mask.sum(1).tolist()

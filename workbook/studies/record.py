@@ -21,6 +21,7 @@ from workbook.training.provenance import made_with
 
 RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
 STUDIES = {  # study: the function Bench -> {table's name: table} in the module of the study's name
+    "coupling": "coupling_study",
     "flip_settings": "flip_settings_study",
     "flips": "flips_study",
 }
