@@ -27,14 +27,16 @@ from workbook.probes.followers import UNSURE, followers, shared_token
 from workbook.probes.masked import choose_tokens, masked_update
 from workbook.probes.step import along_training, matched_lr, progress
 from workbook.rollouts import Rollouts
+from workbook.statistics import Interval, nested_mean, verdict
 from workbook.studies.bench import Bench
+from workbook.studies.record import load_measured
 
 TIMES, AGREE = 3.0, 0.6
 MOVED, MOVED_ALL = 0.03, 0.1  # nats, root mean square: of the group by a masked step, of a batch by a full one
 PAPER_LR = 0.1
 FINE = tuple(np.arange(1, 12) / 12)  # cuts of the map: twelve bins, to be merged into 6, 4, 3 or 2
 LORA = 8
-LRS = tuple(float(f"{10.0**k:.4g}") for k in np.arange(-2, 1.5, 0.5))  # SGD's; AdamW's are a hundredth of these
+LRS = tuple(float(f"{10.0**k:.4g}") for k in np.arange(-2, 1.25, 0.25))  # SGD's; AdamW's are a hundredth of these
 ADAM_SCALE = 0.01
 SGD_ALONE = ("smollm2",)  # where the output layer is compared with SGD's full step, and not with AdamW's as well
 SIZES = {  # anchors: per prompt.  lora, masked, curves: prompts.  training: steps, every, prompts and rate
@@ -165,3 +167,85 @@ def _agreement(bench: Bench, steps: int, every: int, prompts: int, lr: float) ->
             per_prompt = columns.astype(float).groupby("group").agg(means).reset_index()
             rows.append(per_prompt.assign(step=step, optimizer=optimizer, reward=reward))
     return pd.concat(rows, ignore_index=True)
+
+
+# --- what the claims are judged by
+
+TOP = "same token, both unsure"
+
+
+def coupling_times(scale: str) -> pd.DataFrame:
+    """How many times smaller K is for each other kind of pair: H2, by the proxy. See `times_smaller`."""
+    return times_smaller(_apart(load_measured("coupling", scale, "cells")), "size")
+
+
+def product_times(scale: str, opposite: bool = False, weights: str = "all") -> pd.DataFrame:
+    """The same by full gradients: H2; with opposite, across rollouts of opposite signs alone: R2."""
+    table = _apart(load_measured("coupling", scale, "products"))
+    table = table[table["weights"] == weights]
+    if opposite:
+        table = table[(table["where"] == "across rollouts") & (table["signs"] == "opposite")]
+    return times_smaller(table, "product_size")
+
+
+def _apart(table: pd.DataFrame) -> pd.DataFrame:
+    """Pairs that do not stand in one and the same context, with the name of their kind."""
+    token = np.where(table["same"], "same token", "different tokens")
+    confidence = np.select(
+        [table["more_sure"] == 0, table["less_sure"] == 0], ["both unsure", "one unsure"], "both sure"
+    )
+    kind = pd.Series(token, table.index) + ", " + confidence
+    return table.assign(kind=kind)[table["where"] != "same context"]
+
+
+def times_smaller(table: pd.DataFrame, size: str, top: str = TOP, count: str = "pairs") -> pd.DataFrame:
+    """How many times as large `size` is for the kind `top` as for each other: columns kind, mean, low, high, prompts.
+
+    Sizes are averaged over the tokens or pairs of a prompt; then the logarithm of the ratio is averaged over prompts
+    and seeds (a geometric mean) and resampled. Prompts that lack a kind, or in which it does not move at all, are out.
+    """
+    totals = table.assign(total=table[size] * table[count]).groupby(["seed", "group", "kind"])[["total", count]].sum()
+    sizes = (totals["total"] / totals[count]).unstack("kind")
+    rows = []
+    for kind in sizes.columns.drop(top):
+        with np.errstate(divide="ignore"):
+            ratio = np.log(sizes[top] / sizes[kind]).replace([np.inf, -np.inf], np.nan).rename("ratio").reset_index()
+        interval = Interval(*np.exp(nested_mean(ratio, "ratio")))
+        rows.append({"kind": kind, **interval._asdict(), "prompts": int(ratio["ratio"].notna().sum())})
+    return pd.DataFrame(rows)
+
+
+def follow_times(scale: str, optimizer: str = "sgd", rate: str = "matched") -> tuple[Interval, pd.DataFrame]:
+    """H3: mean dlogp (nats) of the same token, unsure, in other rollouts, and how many times less other kinds move."""
+    table = _pushed(scale, optimizer, rate)
+    table = table[~table["kind"].isin(["pushing", "same context"])]
+    follower = nested_mean(table[table["kind"] == "same token, unsure"], "dlogp")
+    return follower, times_smaller(table, "size", "same token, unsure", "tokens")
+
+
+def hidden_by_adam(scale: str) -> Interval:
+    """H10: how many times more SGD's movement falls than AdamW's when a sure token pushes in place of an unsure one."""
+    table = load_measured("coupling", scale, "masked").query("rate == 'matched' and kind != 'pushing'")
+    totals = table.assign(total=table["size"] * table["tokens"])
+    totals = totals.groupby(["seed", "group", "optimizer", "pushing"])[["total", "tokens"]].sum()
+    logs = np.log(totals["total"] / totals["tokens"]).unstack(["optimizer", "pushing"])
+    fall = {optimizer: logs[optimizer, "unsure"] - logs[optimizer, "sure"] for optimizer in ("sgd", "adamw")}
+    gap = (fall["sgd"] - fall["adamw"]).replace([np.inf, -np.inf], np.nan).rename("gap").reset_index()
+    return Interval(*np.exp(nested_mean(gap, "gap")))
+
+
+def agreement_along(scale: str, optimizer: str = "sgd", column: str = "agree") -> pd.DataFrame:
+    """H4: share of tokens that agree in sign at each moment of training: columns step, mean, low, high."""
+    table = load_measured("coupling", scale, "agreement").query("optimizer == @optimizer")
+    return pd.DataFrame([{"step": step, **nested_mean(rows, column)._asdict()} for step, rows in table.groupby("step")])
+
+
+def judged(rows: pd.DataFrame, above: float) -> str:
+    """One verdict on several intervals, all of which must lie above: the worst of theirs."""
+    each = {verdict(Interval(row.mean, row.low, row.high), above=above) for row in rows.itertuples()}
+    return next(word for word in ("does not replicate", "inconclusive", "replicates") if word in each)
+
+
+def _pushed(scale: str, optimizer: str, rate: str) -> pd.DataFrame:
+    table = load_measured("coupling", scale, "masked")
+    return table[(table["pushing"] == "unsure") & (table["optimizer"] == optimizer) & (table["rate"] == rate)]
