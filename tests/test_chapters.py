@@ -1,5 +1,6 @@
 """Every chapter runs offline in the smoke profile, quickly, and is fit to be read as it is committed.
 
+Where a browser is at hand its tests run the chapters, whole and in that profile; here run those that it does not.
 The machinery that runs them is tested on small notebooks made here.
 """
 
@@ -8,15 +9,18 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import nbformat
 import pytest
+from browser.conftest import find_browser
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook import chapters, weights_cache
 from workbook.colab import SETUP_CELL
 
 CHAPTERS = chapters.find_chapters()
+BROWSER_TESTS = Path(__file__).parent / "browser"
 LIMITS = {"seconds": 40, "cells": 40, "lines": 40, "words": 3_000, "bytes": 1_500_000}
 MACHINE_PATHS = re.compile(r"(?<![\w.:/])/(?:home|root|work|tmp|Users|private|var|opt)/[\w.]|site-packages|[A-Z]:\\\\")
 each_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
@@ -40,7 +44,12 @@ def fetched():
         weights_cache.smollm2_folder()
 
 
-@each_chapter
+def left_to_us(path) -> bool:
+    """Whether no browser test runs this chapter on this machine."""
+    return find_browser() is None or not (BROWSER_TESTS / f"test_chapter_{path.name[:2]}.py").exists()
+
+
+@pytest.mark.parametrize("path", list(filter(left_to_us, CHAPTERS)), ids=lambda path: path.stem)
 def test_chapter_runs_in_the_smoke_profile(path, fetched, offline):
     before, seconds = path.read_bytes(), []
     while not seconds or (min(seconds) >= LIMITS["seconds"] and len(seconds) < 3):  # others may have had the cores

@@ -60,8 +60,11 @@ class Chapter:
         self.page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
         self.page.wait_for_function(READY, timeout=60_000)
 
-    def run_all(self, seconds: float = 120) -> None:
-        """Run every cell and wait for the last; AssertionError with the text of a cell that failed."""
+    def run_all(self, seconds: float = 60) -> None:
+        """Run every cell and wait for the last; AssertionError with the text of a cell that failed.
+
+        seconds: the limit, by default that of a chapter in the smoke profile.
+        """
         self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
         self.page.wait_for_function(DONE, timeout=1000 * seconds)
         errors = self.panel.locator(FAILED)

@@ -54,10 +54,15 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: Path(__file__).parent in item.path.parents)
 
 
+def find_browser() -> str | None:
+    """Where chromium or Chrome lies, None where there is none."""
+    return os.environ.get("WORKBOOK_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
 @pytest.fixture(scope="package")
 def browser():
     """Chromium, headless."""
-    where = os.environ.get("WORKBOOK_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
+    where = find_browser()
     if where is None:
         if os.environ.get("WORKBOOK_BROWSER_TESTS") == "required":
             pytest.fail(MISSING)

@@ -24,7 +24,7 @@ def means(chapter, call, table, index):
 
 def test_chapter_03(open_chapter, capsys):
     chapter = open_chapter("03")
-    chapter.run_all(60)
+    chapter.run_all()
     explorers = chapter.panel.locator(".workbook-explorer")
     assert explorers.count() == 4
     meter, costs, kl, odds = (explorers.nth(i) for i in range(4))

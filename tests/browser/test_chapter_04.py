@@ -32,7 +32,7 @@ def wait_for_step(monitor, least: int) -> None:
 
 def test_a_run_by_hand(open_chapter):
     chapter = open_chapter("04")
-    chapter.run_all(seconds=240)
+    chapter.run_all(seconds=90)
     done = chapter.panel.locator(".workbook-monitor").nth(1)
     expect(line(done)).to_contain_text("finished: chain: held-out reward")
     assert len(rewards(chapter, done, "this run")) == 4
