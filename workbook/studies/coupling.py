@@ -11,7 +11,7 @@ Stated before anything was measured; a token is unsure at p < 0.5, and pairs in 
   far as every other kind of token outside the pushing contexts.  SGD, at the rate that moves the group's tokens by
   `MOVED` nats (root mean square); the paper's rate of 0.1 beside it.
 - H4 replicates if the sign of dlogp after a full step and after one of the output layer alone agree on at least `AGREE`
-  of the tokens, at every moment of training that is looked at.  SGD, at the rate of `MOVED_ALL` nats.
+  of the tokens, at every moment of training that is looked at.  SGD, at the rate of `MOVED` nats, too.
 - H10: a sure token pushes instead of an unsure one, at the same rate. It replicates if SGD's movement of the other
   tokens falls at least `TIMES` as far as AdamW's.
 """
@@ -32,7 +32,7 @@ from workbook.studies.bench import Bench
 from workbook.studies.record import load_measured
 
 TIMES, AGREE = 3.0, 0.6
-MOVED, MOVED_ALL = 0.03, 0.1  # nats, root mean square: of the group by a masked step, of a batch by a full one
+MOVED = 0.03  # nats, root mean square: of the group's tokens by a masked step, of a batch's by a full one
 PAPER_LR = 0.1
 FINE = tuple(np.arange(1, 12) / 12)  # cuts of the map: twelve bins, to be merged into 6, 4, 3 or 2
 LORA = 8
@@ -149,10 +149,10 @@ def _agreement(bench: Bench, steps: int, every: int, prompts: int, lr: float) ->
         if not rollouts.advantages.any():
             continue
         everything = rollouts.completion_mask.bool()
-        sgd = masked_update(policy, rollouts, everything, "sgd", matched_lr(policy, rollouts, "sgd", MOVED_ALL))
+        sgd = masked_update(policy, rollouts, everything, "sgd", matched_lr(policy, rollouts, "sgd", MOVED))
         taken = {"sgd": sgd}
         if scale.name not in SGD_ALONE:
-            adam_lr = matched_lr(policy, rollouts, "adamw", MOVED_ALL, start=1e-4)
+            adam_lr = matched_lr(policy, rollouts, "adamw", MOVED, start=1e-4)
             taken["adamw"] = masked_update(policy, rollouts, everything, "adamw", adam_lr)
         for optimizer, table in taken.items():
             agree = np.sign(table["dlogp"]) == np.sign(sgd["predicted"])
