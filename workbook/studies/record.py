@@ -23,7 +23,9 @@ RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
 STUDIES = {  # study: the function Bench -> {table's name: table} in the module of the study's name
     "coupling": "coupling_study",
     "flip_settings": "flip_settings_study",
+    "credit": "credit_study",
     "flips": "flips_study",
+    "sharing": "sharing_study",
 }
 
 
