@@ -42,6 +42,7 @@ class Rollouts:
     prompts: tuple | None = None  # as in the data set: strings, or lists of chat messages
     completions: tuple[str, ...] | None = None
     answers: tuple | None = None
+    extras: tuple[dict, ...] | None = None  # the data set's further columns, which a verifier may need
     tokens: tuple[tuple[str, ...], ...] | None = None
     categories: tuple[tuple[str | None, ...], ...] | None = None
     credits: tuple[tuple[float, ...], ...] | None = None
@@ -154,7 +155,7 @@ def sample_rollouts(
         completion_ids, mask = pad_rows(completion_rows, tokenizer.pad_token_id, side="right", device=model.device)
         logps, entropies = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, mask, temperature)
     completions = tuple(tokenizer.batch_decode(completion_rows, skip_special_tokens=True))
-    rewards = torch.tensor(_rewards(task, rows, completions, completion_rows), device=model.device)
+    rewards = torch.tensor(task_rewards(task, rows, completions, completion_rows), device=model.device)
     group_ids = torch.arange(len(rows), device=model.device) // group_size
     tokens = token_strings(tokenizer, completion_rows)
     categories, credits = _annotations(task, rows, tokens)
@@ -171,6 +172,7 @@ def sample_rollouts(
         prompts=tuple(row["prompt"] for row in rows),
         completions=completions,
         answers=tuple(row.get("answer") for row in rows),
+        extras=tuple({name: row[name] for name in row if name not in ("prompt", "answer")} for row in rows),
         tokens=tokens,
         categories=categories,
         credits=credits,
@@ -235,7 +237,7 @@ def _repeated_rows(task, prompts, group_size: int, seed: int) -> list[dict]:
     return [row for row in rows for _ in range(group_size)]
 
 
-def _rewards(task, rows, completions, completion_rows) -> list[float]:
+def task_rewards(task, rows, completions, completion_rows) -> list[float]:
     """The task's rewards, asked for as TRL asks: every other column of the data set goes along, chats get messages."""
     prompts = [row["prompt"] for row in rows]
     is_chat = not isinstance(prompts[0], str)

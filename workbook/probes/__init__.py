@@ -10,6 +10,7 @@ from importlib import import_module
 _HOMES = {
     "cancellation_index": "cancellation",
     "categorized": "categories",
+    "category_shares": "shares",
     "choose_tokens": "masked",
     "composition_effects": "composition",
     "coupling_by_confidence": "coupling",
@@ -26,15 +27,19 @@ _HOMES = {
     "predicts": "cancellation",
     "product_agreement": "coupling",
     "proxy_agreement": "masked",
+    "repeated_updates": "gaps",
+    "sampling_budget": "gaps",
     "shared_token": "followers",
     "shares_by_prompt": "flips",
     "sign_composition": "composition",
+    "slope_by_prompt": "gaps",
     "tagger_name": "categories",
     "token_flips": "flips",
     "token_values": "values",
     "untouched": "step",
     "update": "step",
     "update_share_by_category": "shares",
+    "value_gap": "gaps",
 }
 __all__ = list(_HOMES)
 

@@ -6,6 +6,7 @@ from template and formatting tokens to reasoning tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -37,8 +38,31 @@ def update_share_by_category(
 
     Raises ValueError if the rollouts' categories are unknown.
     """
+    each = category_shares(policy, rollouts, estimator, optimizer, lr, **settings)
+    rows = []
+    for (measure, category), shares in each.groupby(["measure", "category"], sort=False)["share"]:
+        whole = {"mean": shares.mean()} if measure == "gradient norm" else bootstrap_mean(shares)._asdict()
+        rows.append({"category": category, "measure": measure, **whole})
+    return pd.DataFrame(rows).assign(estimator=estimator)
+
+
+def category_shares(
+    policy,
+    rollouts: Rollouts,
+    estimator: str = "grpo",
+    optimizer: str = "sgd",
+    lr: float = 0.1,
+    measures: Sequence[str] = MEASURES,
+    **settings,
+) -> pd.DataFrame:
+    """The same prompt by prompt: columns group, category, measure, share; the gradient's norm has the group -1.
+
+    Raises ValueError if the rollouts' categories are unknown, and for an unknown measure.
+    """
     if rollouts.categories is None:
         raise ValueError("The rollouts have no categories; sample them from a task that annotates its tokens.")
+    if unknown := set(measures) - set(MEASURES):
+        raise ValueError(f"measures holds {sorted(unknown)}; valid are {', '.join(MEASURES)}.")
     advantages = group_advantages(rollouts.rewards, rollouts.group_ids, estimator)
     rollouts = replace(rollouts, advantages=advantages)
     table = token_flips(policy, rollouts, optimizer, lr, **settings)
@@ -49,16 +73,15 @@ def update_share_by_category(
         "net movement": table.groupby(kinds)["dlogp"].sum().abs().unstack(fill_value=0.0),
     }
     rows = []
-    for measure, each in sums.items():
-        shares = each.div(each.sum(axis=1), axis=0).dropna()
-        rows += [
-            {"category": category, "measure": measure, **bootstrap_mean(shares[category])._asdict()}
-            for category in shares
-        ]
-    norms = {category: _norm(policy, rollouts, category, settings) for category in sorted(table["category"].unique())}
-    total = sum(norms.values())
-    rows += [{"category": name, "measure": "gradient norm", "mean": norm / total} for name, norm in norms.items()]
-    return pd.DataFrame(rows).assign(estimator=estimator)
+    for measure in (name for name in measures if name in sums):
+        shares = sums[measure].div(sums[measure].sum(axis=1), axis=0).dropna()
+        rows.append(shares.stack().rename("share").reset_index().assign(measure=measure))
+    if "gradient norm" in measures:
+        names = sorted(table["category"].unique())
+        norms = pd.Series([_norm(policy, rollouts, name, settings) for name in names])
+        columns = {"group": -1, "category": names, "share": norms / norms.sum(), "measure": "gradient norm"}
+        rows.append(pd.DataFrame(columns))
+    return pd.concat(rows, ignore_index=True)[["group", "category", "measure", "share"]]
 
 
 def _norm(policy, rollouts: Rollouts, category: str, settings: dict) -> float:

@@ -1,0 +1,203 @@
+"""Token values: a brute force over every continuation, Monte Carlo against exact values, and what a cache can't do."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from workbook.policies import Policy, load_policy
+from workbook.probes import exact_values, token_values
+from workbook.probes.prefixes import prefill
+from workbook.rollouts import sample_rollouts
+from workbook.sequences import sequence_logps
+from workbook.tasks import Task, get_task
+
+WORDS = ["<pad>", "<eos>", "a", "b", "c"]
+LIMIT = 4
+
+
+class Counting(Task):
+    """Pays a third for every `a`, but nothing where `b` stands at the end; the answer is a factor."""
+
+    name = "counting"
+
+    def dataset(self, n, seed=0):
+        rows = [{"prompt": "a b c"[: 1 + 2 * (i % 3)], "answer": str(1 + i % 2), "bonus": i % 2} for i in range(n)]
+        return rows
+
+    def score(self, completion, answer, bonus=0, **row):
+        words = completion.split()
+        return 0.0 if words[-1:] == ["b"] else words.count("a") / (2 + int(answer)) / (1 + bonus)
+
+
+def tiny(model_class=LlamaForCausalLM, config_class=LlamaConfig):
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", padding_side="left"
+    )
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "vocab_size": len(WORDS), "initializer_range": 0.5}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 16}
+    heads = {} if config_class is MambaConfig else heads
+    config = config_class(**sizes, **heads, eos_token_id=1, pad_token_id=0)
+    return Policy(model_class(config).double().eval(), tokenizer, {})
+
+
+def brute_force(policy, task, rollouts, rollout, length):
+    """The value of a prefix by scoring every completion that begins with it."""
+    said = rollouts.completion_ids[rollout, :length].tolist()
+    wholes = []
+    for more in range(LIMIT - length + 1):
+        for new in itertools.product(range(len(WORDS)), repeat=more):
+            whole = said + list(new)
+            if 1 not in whole[:-1] and (whole[-1] == 1 or len(whole) == LIMIT):
+                wholes.append(whole)
+    expected = total = 0.0
+    prompt, mask = (getattr(rollouts, name)[rollout : rollout + 1] for name in ("prompt_ids", "prompt_mask"))
+    for whole in wholes:
+        ids = torch.tensor([whole])
+        with torch.no_grad():
+            logps, _ = sequence_logps(policy.model, prompt, mask, ids, torch.ones_like(ids))
+        p = float(logps[0, length:].sum().exp())
+        text = policy.tokenizer.decode(whole, skip_special_tokens=True)
+        reward = task.score(text, rollouts.answers[rollout], **rollouts.extras[rollout])
+        expected, total = expected + p * reward, total + p
+    assert total == pytest.approx(1)
+    return expected
+
+
+@pytest.fixture(scope="module")
+def small():
+    policy, task = tiny(), Counting()
+    return policy, task, sample_rollouts(policy, task, task.dataset(6), 3, seed=1, max_new_tokens=LIMIT)
+
+
+@pytest.fixture(scope="module")
+def chain():
+    policy, task = load_policy("bundled"), get_task("chain")
+    return policy, task, sample_rollouts(policy, task, 16, 8, seed=0, max_new_tokens=48)
+
+
+def test_exact_values_are_those_of_every_completion_added_up(small):
+    policy, task, rollouts = small
+    table = exact_values(policy, task, rollouts, rollouts.token_table().index, least=0.0, max_new_tokens=LIMIT)
+    assert table["unexplored"].max() == 0
+    for row in table.itertuples():
+        whole = brute_force(policy, task, rollouts, row.rollout, row.position + 1)
+        assert row.value == pytest.approx(whole, abs=1e-9)
+    assert table["value"].nunique() > 10
+
+
+def test_a_pruned_tree_bounds_the_value(small):
+    policy, task, rollouts = small
+    rows = rollouts.token_table().index
+    whole = exact_values(policy, task, rollouts, rows, least=0.0, max_new_tokens=LIMIT)
+    part = exact_values(policy, task, rollouts, rows, least=0.05, max_new_tokens=LIMIT, batch_size=2)
+    assert part["unexplored"].max() > 0.05
+    assert (part["value"] <= whole["value"] + 1e-9).all()
+    assert (whole["value"] <= part["value"] + part["unexplored"] + 1e-9).all()
+
+
+@pytest.mark.parametrize("batch_size", [None, 600])
+def test_sampled_values_agree_with_a_brute_force(small, batch_size):
+    policy, task, rollouts = small
+    table = token_values(policy, task, rollouts, 200, tokens=None, seed=3, max_new_tokens=LIMIT, batch_size=batch_size)
+    exact = exact_values(policy, task, rollouts, table.index, least=0.0, max_new_tokens=LIMIT)["value"]
+    sampled = table["value_se"] > 0
+    z = ((table["value"] - exact) / table["value_se"])[sampled]
+    assert z.abs().max() < 4.5
+    assert abs(z.mean()) < 3 / len(z) ** 0.5 * 2  # prefixes of one prompt share continuations
+    np.testing.assert_allclose(table["value"][~sampled], exact[~sampled], atol=0.02)
+    whole = table.groupby("rollout").agg({"credit_mc": "sum", "value_before": "first", "reward": "first"})
+    np.testing.assert_allclose(whole["value_before"] + whole["credit_mc"], whole["reward"], atol=1e-6)
+
+
+def test_monte_carlo_agrees_with_exact_values_on_the_chain(chain):
+    policy, task, rollouts = chain
+    table = rollouts.token_table()
+    late = table[table["position"].between(29, 36)].groupby("rollout").sample(2, random_state=0).index
+    exact = exact_values(policy, task, rollouts, late, least=1e-4, max_new_tokens=48)
+    assert exact["unexplored"].max() < 0.02
+    continuations = 64
+    sampled = token_values(policy, task, rollouts, continuations, late, seed=5, max_new_tokens=48, credit=False)
+    middle = exact["value"] + exact["unexplored"] / 2
+    uncertain = middle.between(0.02, 0.98)
+    se = (middle * (1 - middle) / continuations) ** 0.5
+    z = ((sampled["value"] - middle) / se)[uncertain]
+    assert len(z) > 50
+    assert abs(z.mean()) < 3 / len(z) ** 0.5
+    assert 0.8 < z.std() < 1.2
+    certain = (sampled["value"] - middle)[~uncertain]
+    assert certain.abs().max() < 0.1
+
+
+def test_what_has_ended_is_worth_its_reward_and_nothing_is_left_behind(chain):
+    policy, task, rollouts = chain
+    before = [p.clone() for p in policy.model.parameters()]
+    state = torch.get_rng_state()
+    table = rollouts.token_table()
+    last = table.groupby("rollout").tail(1).index
+    values = token_values(policy, task, rollouts, tokens=last, max_new_tokens=48, credit=False)
+    assert (values["value"] == values["reward"]).all()
+    assert (values["value_se"] == 0).all()
+    again = [
+        token_values(policy, task, rollouts.select(slice(0, 4)), tokens=2, seed=seed, max_new_tokens=48)
+        for seed in (0, 0, 1)
+    ]
+    assert again[0].equals(again[1])
+    assert not again[0].equals(again[2])
+    assert again[0].groupby("rollout").size().eq(2).all()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(p, q) for p, q in zip(policy.model.parameters(), before, strict=True))
+
+
+def test_prefixes_cut_from_a_cache_say_what_a_whole_pass_says():
+    policy = tiny(Qwen2ForCausalLM, Qwen2Config)
+    task = Counting()
+    rollouts = sample_rollouts(policy, task, task.dataset(3), 2, seed=0, max_new_tokens=LIMIT)
+    with torch.no_grad():
+        held = prefill(policy.model, rollouts)
+        lengths = rollouts.completion_mask.sum(1) - 1
+        branches, last = held.cut(torch.arange(len(rollouts)), lengths, room=2)
+        twice = branches.copy(torch.arange(len(rollouts)).flip(0))
+        logps = branches.advance(last).log_softmax(-1)
+        flipped = twice.advance(last.flip(0)).log_softmax(-1)
+    ends = rollouts.completion_ids.gather(1, lengths[:, None])
+    expected = rollouts.old_logps.gather(1, lengths[:, None])
+    torch.testing.assert_close(logps.gather(1, ends), expected, atol=1e-8, rtol=0)
+    torch.testing.assert_close(flipped.flip(0), logps)
+
+
+def test_credit_finds_the_known_credit(chain):
+    """Sampled credit against the credit that the task's idealized policy model assigns: alike, token by token."""
+    policy, task, rollouts = chain
+    table = rollouts.token_table()
+    results = table[table["category"] == "result"].groupby("rollout").sample(1, random_state=0).index
+    values = token_values(policy, task, rollouts, 24, results, max_new_tokens=48)
+    assert values["credit_mc"].corr(values["credit"].astype(float)) > 0.6
+
+
+def test_what_can_not_be_valued_is_refused(small):
+    policy, task, rollouts = small
+    with pytest.raises(ValueError, match="continuations=1 must be 2 or more"):
+        token_values(policy, task, rollouts, 1)
+    with pytest.raises(ValueError, match="max_new_tokens=1 must be at least the longest rollout's length, 4"):
+        token_values(policy, task, rollouts, max_new_tokens=1)
+    with pytest.raises(ValueError, match="row 999, which is no completion token"):
+        exact_values(policy, task, rollouts, [999])
+    with pytest.raises(ValueError, match=r"least=1.0 must be a probability"):
+        exact_values(policy, task, rollouts, [0], least=1.0)
+    with pytest.raises(ValueError, match="MambaForCausalLM does not keep plain keys and values"):
+        token_values(tiny(MambaForCausalLM, MambaConfig), task, rollouts)
