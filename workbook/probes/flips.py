@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from workbook.probes.step import logps, optimizer_of, untouched, update
+from workbook.probes.step import logp_change, logps, optimizer_of, untouched, update
 from workbook.rollouts import Rollouts
 from workbook.statistics import Interval, bootstrap_mean, paired_difference
 from workbook.theory.batching import minibatch_order
@@ -51,10 +51,13 @@ def token_flips(
         parts = [rollouts.select(rows.sort().values) for rows in order.cpu().chunk(mini_batches)]
     measured = parts[0] if after == "mini_batch" else rollouts
     with untouched(policy):
-        before = logps(policy, measured)
-        _steps(policy, parts[:1] if after == "mini_batch" else parts, optimizer, lr, **settings)
-        change = logps(policy, measured) - before
-    dlogp = change[measured.completion_mask.bool().to(change.device)]
+        if measured.advantages.any() and (len(parts) == 1 or after == "mini_batch"):
+            moved = logp_change(policy, measured, optimizer, lr, **settings)
+        else:
+            before = logps(policy, measured)
+            _steps(policy, parts, optimizer, lr, **settings)
+            moved = logps(policy, measured) - before
+    dlogp = moved[measured.completion_mask.bool().to(moved.device)]
     return measured.token_table().assign(dlogp=dlogp.double().cpu().numpy())
 
 

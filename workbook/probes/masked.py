@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbook.probes.step import logps, untouched, update
+from workbook.probes.step import logp_change, untouched
 from workbook.rollouts import Rollouts
 from workbook.states import output_states
 from workbook.statistics import Interval, bootstrap_mean
@@ -65,12 +65,10 @@ def masked_update(
     form, exact.  settings: more of `update`.  The policy is left as it was.
     """
     with untouched(policy):
-        before = logps(policy, rollouts)
-        update(policy, rollouts, optimizer, lr, chosen=chosen, **settings)
-        change = logps(policy, rollouts) - before
+        moved = logp_change(policy, rollouts, optimizer, lr, chosen=chosen, **settings)
     alive = rollouts.completion_mask.bool()
     predicted = output_layer_step(policy, rollouts, lr, chosen, settings.get("aggregate", "dr_grpo"))
-    columns = {"chosen": chosen[alive], "dlogp": change.cpu()[alive.cpu()], "predicted": predicted}
+    columns = {"chosen": chosen[alive], "dlogp": moved.cpu()[alive.cpu()], "predicted": predicted}
     return rollouts.token_table().assign(**{name: values.cpu().numpy() for name, values in columns.items()})
 
 

@@ -101,6 +101,7 @@ def update(
     batch_size: int = 32,
     aggregate: str = "dr_grpo",
     clip: tuple[float, float] | None = (0.2, 0.2),
+    seen: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Float[Tensor, " steps"]:
     """Take real optimizer steps on the rollouts, in place, in eval mode; returns the gradient's norm at each step.
 
@@ -109,6 +110,7 @@ def update(
     takes pushes away and leaves the rest as they were.
     parameters: what to train, by default all that require gradients.  batch_size: rollouts of one backward pass.
     aggregate, clip: as in `update_weights`; ratios are to the log-probabilities at the first step.
+    seen: called with (rows, their log-probabilities) at the first step, for the rollouts that push.
 
     Raises ValueError for an unknown optimizer and for rollouts whose advantages are all 0, which push nothing.
     """
@@ -133,13 +135,44 @@ def update(
             pushed[0] |= not pushed.any()
             parts = pushed.nonzero().squeeze(1).split(batch_size)
             for rows in progress(parts, f"update, step {step + 1} of {steps}"):
-                part = rollouts.select(rows)
-                (-(pushes[rows] * _logps(model, part)).sum()).backward()
+                scored = _logps(model, rollouts.select(rows))
+                (-(pushes[rows] * scored).sum()).backward()
+                if seen is not None and step == 0:
+                    seen(rows, scored.detach())
             if all(p.grad is None for p in trained):
                 raise RuntimeError("No gradient reached a trained weight; is the policy's head or adapter cut off?")
             norms.append(torch.stack([p.grad.norm() for p in trained if p.grad is not None]).norm())
             stepper.step()
     return torch.stack(norms)
+
+
+def logp_change(
+    policy,
+    rollouts: Rollouts,
+    optimizer: str | torch.optim.Optimizer = "adamw",
+    lr: float = 1e-3,
+    chosen: Bool[Tensor, "B T"] | None = None,
+    batch_size: int = 32,
+    **settings,
+) -> Float[Tensor, "B T"]:
+    """Take `update`'s steps, in place; returns the change of every completion token's log-probability, in nats.
+
+    Rollouts that push need no scoring before: the first step's own pass has their log-probabilities. Afterwards the
+    same rows are scored together, so that what did not move has changed by exactly 0.
+    """
+    rollouts = rollouts.to(policy.model.device)
+    pushing = rollouts.completion_mask.bool() if chosen is None else chosen.to(rollouts.completion_mask.device)
+    idle = ~(pushing & (rollouts.advantages != 0).view(len(rollouts), -1)).any(1)
+    scored = []
+    for rows in idle.nonzero().squeeze(1).split(batch_size):
+        if len(rows):
+            scored.append((rows, logps(policy, rollouts.select(rows))))
+    taken = {"chosen": chosen, "batch_size": batch_size, **settings}
+    update(policy, rollouts, optimizer, lr, seen=lambda *part: scored.append(part), **taken)
+    moved = scored[-1][1].new_zeros(rollouts.completion_ids.shape)
+    for rows, before in progress(scored, "scoring"):
+        moved[rows] = logps(policy, rollouts.select(rows)) - before
+    return moved
 
 
 def matched_lr(
@@ -157,7 +190,7 @@ def matched_lr(
     taken at `start`; its change of the weights is then scaled until movement is within `tolerance` (relative), since
     a first step of every optimizer here is proportional to lr.  settings: more of `update`.
 
-    Raises ValueError for a target that is not above 0, or that no scale within 12 tries reaches.
+    Raises ValueError for a target that is not above 0, or that no scale within 20 tries reaches.
     """
     if not target > 0:
         raise ValueError(f"target={target!r} must be above 0 nats.")
@@ -168,15 +201,18 @@ def matched_lr(
         with torch.enable_grad():
             update(policy, rollouts, optimizer, start, **settings)
         change = [p - w for p, w in zip(trained, weights, strict=True)]
-        scale = 1.0
-        for _ in range(12):
+        scale, low, high = 1.0, 0.0, float("inf")  # too small, too large: movement need not grow as lr does
+        for _ in range(20):
             for p, w, c in zip(trained, weights, change, strict=True):
                 p.copy_(w + scale * c)
             moved = (logps(policy, rollouts) - before)[alive.to(before.device)]
             size = float(moved.pow(2).mean().sqrt())
             if abs(size / target - 1) < tolerance:
                 return start * scale
+            low, high = (scale, high) if size < target else (low, scale)
             scale *= min(max(target / size, 1e-2), 1e2) if size > 0 else 1e2
+            if not low < scale < high:
+                scale = (low * high) ** 0.5 if low else high / 10
     raise ValueError(f"No learning rate of {optimizer} moves these tokens by target={target} nats; try a smaller one.")
 
 

@@ -23,7 +23,7 @@ import pandas as pd
 
 from workbook.policies import load_policy
 from workbook.probes.coupling import coupling_by_confidence, gradient_products, product_agreement
-from workbook.probes.followers import UNSURE, followers, shared_token
+from workbook.probes.following import UNSURE, followers, shared_token
 from workbook.probes.masked import choose_tokens, masked_update
 from workbook.probes.step import along_training, matched_lr, progress
 from workbook.rollouts import Rollouts
