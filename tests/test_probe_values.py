@@ -127,7 +127,7 @@ def test_sampled_values_agree_with_a_brute_force(small, batch_size):
 def test_monte_carlo_agrees_with_exact_values_on_the_chain(chain):
     policy, task, rollouts = chain
     table = rollouts.token_table()
-    late = table[table["position"].between(29, 36)].groupby("rollout").sample(2, random_state=0).index
+    late = table[table["position"].between(27, 32)].groupby("rollout").sample(1, random_state=0).index
     exact = exact_values(policy, task, rollouts, late, least=1e-4, max_new_tokens=48)
     assert exact["unexplored"].max() < 0.02
     continuations = 64

@@ -201,15 +201,21 @@ def _h8(budget, scale):
         batches = rows[(rows["group_size"] == FIXED_GROUP[scale]) & (rows["estimator"] == "grpo")]
         groups = rows[(rows["batch_size"] == FIXED_BATCH[scale]) & (rows["estimator"] == "reinforce")]
         for what, part, along in (("batch", batches, "batch_size"), ("rollouts per prompt", groups, "group_size")):
-            slope = nested_mean(slope_by_prompt(part, along, log2=True), "slope")
-            yield "H8", f"per doubling of the {what}, {pool} prompts", slope, verdict(slope, above=0)
+            yield "H8", f"per doubling of the {what}, {pool} prompts", *_slope(part, along, log2=True)
 
 
 def _h9(repeated):
     chosen = repeated[(repeated["of"] == "value") & (repeated["band"] == "all")]
     for (pool, sign), rows in chosen.groupby(["pool", "sign"], sort=False):
-        slope = nested_mean(slope_by_prompt(rows, "step"), "slope")
-        yield "H9", f"per step, {sign} rollouts, {pool} prompts", slope, verdict(slope, above=0)
+        yield "H9", f"per step, {sign} rollouts, {pool} prompts", *_slope(rows, "step")
+
+
+def _slope(rows: pd.DataFrame, along: str, log2: bool = False) -> tuple[Interval, str]:
+    try:
+        slope = nested_mean(slope_by_prompt(rows, along, log2=log2), "slope")
+    except ValueError:  # too few prompts had tokens on both sides
+        return Interval(*[float("nan")] * 3), "not measured"
+    return slope, verdict(slope, above=0)
 
 
 def _small(table: pd.DataFrame) -> pd.DataFrame:
