@@ -5,7 +5,7 @@ import torch
 from small_run import SMALL
 
 from workbook.policies import load_policy
-from workbook.probes.step import OPTIMIZERS, along_training, logps, matched_lr, untouched, update
+from workbook.probes.step import OPTIMIZERS, along_training, logp_change, logps, matched_lr, untouched, update
 from workbook.rollouts import Rollouts, sample_rollouts
 from workbook.sequences import sequence_logps
 from workbook.tasks import get_task
@@ -208,3 +208,17 @@ def test_the_step_is_that_of_trls_trainer(make_trainer, name, optim, lr, toleran
     ours = flat(policy.model) - before
     assert theirs.norm() > 1e-2
     assert (ours - theirs).norm() < tolerance * theirs.norm()
+
+
+def test_what_does_not_move_has_changed_by_exactly_nothing(sampled):
+    policy, rollouts = sampled
+    some = torch.zeros_like(rollouts.completion_mask, dtype=torch.bool)
+    some[rollouts.advantages.abs().argmax()] = True  # the others are scored apart, as they push nothing
+    for chosen in (None, some):
+        with untouched(policy):
+            assert not logp_change(policy, rollouts, "sgd", lr=0.0, chosen=chosen, batch_size=5).any()
+        before = logps(policy, rollouts)
+        with untouched(policy):
+            moved = logp_change(policy, rollouts, "sgd", lr=0.5, chosen=chosen, batch_size=5)
+            torch.testing.assert_close(moved, logps(policy, rollouts) - before, atol=1e-5, rtol=1e-4)
+        assert (moved[rollouts.completion_mask.bool()] != 0).float().mean() > 0.9
