@@ -221,4 +221,4 @@ def test_what_does_not_move_has_changed_by_exactly_nothing(sampled):
         with untouched(policy):
             moved = logp_change(policy, rollouts, "sgd", lr=0.5, chosen=chosen, batch_size=5)
             torch.testing.assert_close(moved, logps(policy, rollouts) - before, atol=1e-5, rtol=1e-4)
-        assert (moved[rollouts.completion_mask.bool()] != 0).float().mean() > 0.9
+        assert (moved[rollouts.completion_mask.bool()] != 0).float().mean() > 0.5  # the rest are all but certain
