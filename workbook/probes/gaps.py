@@ -52,7 +52,7 @@ def value_gap(
     Columns: group, sign, band, boosted, suppressed (means of `column`), n_boosted, n_suppressed, gap (reward's unit).
     Raises ValueError for a table that lacks a column, and for a share outside (0, 1].
     """
-    needed = ["group", "advantage", "dlogp", column, band_by]
+    needed = list(dict.fromkeys(["group", "advantage", "dlogp", column, band_by]))
     if missing := [name for name in needed if name not in table]:
         raise ValueError(f"The table lacks the columns {missing}: token_values adds values, token_flips adds dlogp.")
     if share is not None:
@@ -60,40 +60,33 @@ def value_gap(
             raise ValueError(f"share={share!r} must be above 0 and at most 1: it is a share of the tokens.")
         eps = float(np.quantile(table["dlogp"].abs(), 1 - share))
     cuts = np.quantile(table[band_by], [1 / 3, 2 / 3])
+    table = frequency_matched(table[[*needed, "token_id"]], seed) if matched else table[needed]
     moved = table[table["dlogp"].abs() > eps]
-    if matched:
-        moved = frequency_matched(table, seed).loc[lambda rows: rows["dlogp"].abs() > eps]
-    band = np.array(BANDS)[np.searchsorted(cuts, moved[band_by], side="left")]
-    rows = pd.DataFrame(
-        {
-            "group": moved["group"].to_numpy(),
-            "side": np.where(moved["dlogp"] > 0, "boosted", "suppressed"),
-            "own": np.sign(moved["advantage"].to_numpy(dtype=float)),
-            "band": band,
-            "of": moved[column].to_numpy(dtype=float),
-        }
-    )
-    signs = {"all": rows, "positive": rows[rows["own"] > 0], "negative": rows[rows["own"] < 0]}
-    parts = [_gaps(part, sign, banded) for sign, part in signs.items() for banded in (False, True)]
-    return pd.concat(parts, ignore_index=True)
-
-
-def _gaps(rows: pd.DataFrame, sign: str, banded: bool) -> pd.DataFrame:
-    """The gaps of each group, and of each of its bands if banded."""
-    keys = ["group", "band"] if banded else ["group"]
-    sides = rows.groupby([*keys, "side"])["of"].agg(["mean", "size"]).unstack()
-    wanted = pd.MultiIndex.from_product([["mean", "size"], ["boosted", "suppressed"]])
-    found = sides.reindex(columns=wanted).dropna().reset_index()
-    columns = {
-        "group": found["group"],
-        "sign": sign,
-        "band": found["band"] if banded else "all",
-        "boosted": found["mean", "boosted"].astype(float),
-        "suppressed": found["mean", "suppressed"].astype(float),
-        "n_boosted": found["size", "boosted"].astype(int),
-        "n_suppressed": found["size", "suppressed"].astype(int),
-    }
-    return pd.DataFrame(columns).assign(gap=lambda rows: rows["boosted"] - rows["suppressed"])
+    groups, index = np.unique(moved["group"], return_inverse=True)
+    values, own = moved[column].to_numpy(dtype=float), moved["advantage"].to_numpy(dtype=float)
+    key = 2 * index + (moved["dlogp"] > 0).to_numpy()  # group and side
+    band = np.searchsorted(cuts, moved[band_by], side="left")
+    parts = []
+    for sign, of_sign in zip(SIGNS, (np.isfinite(own), own > 0, own < 0), strict=True):
+        for name, number in (("all", None), *((name, number) for number, name in enumerate(BANDS))):
+            rows = of_sign if number is None else of_sign & (band == number)
+            counts = np.bincount(key[rows], minlength=2 * len(groups)).reshape(-1, 2)
+            sums = np.bincount(key[rows], values[rows], minlength=2 * len(groups)).reshape(-1, 2)
+            both = counts.all(axis=1)
+            means = sums[both] / counts[both]
+            parts.append(
+                (
+                    np.full(both.sum(), sign, object),
+                    np.full(both.sum(), name, object),
+                    groups[both],
+                    means,
+                    counts[both],
+                )
+            )
+    sign, band, group, means, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
+    columns = {"group": group, "sign": sign, "band": band, "boosted": means[:, 1], "suppressed": means[:, 0]}
+    columns |= {"n_boosted": counts[:, 1], "n_suppressed": counts[:, 0], "gap": means[:, 1] - means[:, 0]}
+    return pd.DataFrame(columns)
 
 
 def pool_change(policy, pool: Pool, before: torch.Tensor) -> pd.DataFrame:
