@@ -9,9 +9,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbook.policies import load_policy
-from workbook.probes import coupling_by_confidence, gradient_products, product_agreement
+from workbook.probes import choose_tokens, coupling_by_confidence, gradient_products, product_agreement, shared_token
 from workbook.probes.coupling import CELL, SIGNS
 from workbook.probes.directions import Along
+from workbook.probes.following import KINDS, followers
 from workbook.rollouts import Rollouts, sample_rollouts
 from workbook.sequences import sequence_logps
 from workbook.tasks import get_task
@@ -211,3 +212,70 @@ def test_quantized_weights_take_differences():
 def test_what_cannot_be_is_refused_in_a_sentence(settings, message):
     with pytest.raises(ValueError, match=message):
         gradient_products(make_policy(), make_rollouts(), **settings)
+
+
+# --- who follows a push
+
+
+def few_rollouts(table):
+    """Rollouts of one prompt from rows (advantage, [(token, probability), ...])."""
+    length = max(len(said) for _, said in table)
+    ids, logps, mask = (torch.zeros(len(table), length) for _ in range(3))
+    for row, (_, said) in enumerate(table):
+        for t, (token, p) in enumerate(said):
+            ids[row, t], logps[row, t], mask[row, t] = token, np.log(p), 1
+    one = torch.ones(len(table), 1, dtype=torch.long)
+    return Rollouts(
+        prompt_ids=one,
+        prompt_mask=one,
+        completion_ids=ids.long(),
+        completion_mask=mask.long(),
+        group_ids=torch.zeros(len(table), dtype=torch.long),
+        rewards=torch.zeros(len(table)),
+        advantages=torch.tensor([advantage for advantage, _ in table]),
+        old_logps=logps,
+        entropies=torch.zeros_like(logps),
+    )
+
+
+SAID = [
+    (1.0, [(5, 0.2), (6, 0.9), (5, 0.3)]),
+    (-1.0, [(7, 0.4), (5, 0.2), (6, 0.9)]),
+    (-1.0, [(5, 0.2), (8, 0.3), (5, 0.8)]),
+    (0.0, [(8, 0.1), (8, 0.1), (8, 0.1)]),
+]
+
+
+def test_the_shared_token_is_on_both_sides_within_its_bounds():
+    rollouts = few_rollouts(SAID)
+    assert shared_token(rollouts, (0.0, 0.5)) == 5
+    assert shared_token(rollouts, (0.85, 1.0)) == 6
+    assert shared_token(rollouts, (0.0, 0.15)) is None  # 8 stands in a rollout that pushes nothing
+    assert shared_token(rollouts.select([1, 2]), (0.0, 0.5)) is None
+
+
+def test_followers_are_sorted_by_what_they_share_with_the_pushing_token():
+    rollouts = few_rollouts(SAID)
+    chosen = choose_tokens(rollouts, token_id=5, confidence=(0.0, 0.5), sign=1)
+    moved = rollouts.token_table().assign(chosen=chosen[rollouts.completion_mask.bool()].numpy())
+    moved["dlogp"] = np.arange(12.0) - 6
+    moved["predicted"] = -moved["dlogp"]
+    found = followers(rollouts, moved).set_index("kind")
+    at_start = [3, 6, 9]  # of the other three rollouts, where the pushing token stood, too
+    expected = {
+        "pushing": [0, 2],
+        "same context": at_start,
+        "same token, unsure": [4],
+        "same token, sure": [8],
+        "different, unsure": [7, 10, 11],
+        "different, sure": [1, 5],
+    }
+    assert set(found.index) == set(expected) == set(KINDS)
+    for kind, rows in expected.items():
+        values = moved["dlogp"].iloc[rows]
+        assert found.loc[kind, "tokens"] == len(rows)
+        np.testing.assert_allclose(found.loc[kind, ["dlogp", "size"]], [values.mean(), values.abs().mean()])
+        assert found.loc[kind, "predicted"] == -found.loc[kind, "dlogp"]
+    moved["chosen"] = True
+    with pytest.raises(ValueError, match="followers needs one prompt and one pushing token; 4 tokens push here"):
+        followers(rollouts, moved)

@@ -210,6 +210,8 @@ def times_smaller(table: pd.DataFrame, size: str, top: str = TOP, count: str = "
     for kind in sizes.columns.drop(top):
         with np.errstate(divide="ignore"):
             ratio = np.log(sizes[top] / sizes[kind]).replace([np.inf, -np.inf], np.nan).rename("ratio").reset_index()
+        if ratio["ratio"].isna().all():
+            continue
         interval = Interval(*np.exp(nested_mean(ratio, "ratio")))
         rows.append({"kind": kind, **interval._asdict(), "prompts": int(ratio["ratio"].notna().sum())})
     return pd.DataFrame(rows)

@@ -1,0 +1,99 @@
+"""The study of token coupling: what its tables hold, what is judged by them, and the charts and explorers over them."""
+
+import pandas as pd
+import pytest
+
+from workbook.studies import coupling as study
+from workbook.studies import record
+from workbook.views import (
+    agreement_chart,
+    explore_confidence,
+    explore_push,
+    followers_chart,
+    products_chart,
+    times_chart,
+)
+from workbook.views.coupling_probes import compute_confidence
+
+# --- what the study makes of it
+
+
+def test_times_smaller_is_a_geometric_mean_over_prompts():
+    rows = [
+        {"seed": 0, "group": g, "kind": kind, "size": size, "pairs": pairs}
+        for g, rest in enumerate((1.0, 4.0))
+        for kind, size, pairs in ((study.TOP, 8.0, 1), (study.TOP, 2.0, 2), ("other", rest, 5), ("still", 0.0, 1))
+    ]
+    found = study.times_smaller(pd.DataFrame(rows).query("kind != 'still' or group == 0"), "size").set_index("kind")
+    assert found.loc["other", "mean"] == pytest.approx((4.0 / 1.0 * 4.0 / 4.0) ** 0.5)  # (8 + 2 * 2) / 3 = 4 on top
+    assert found.loc["other", "prompts"] == 2
+    assert "still" not in found.index, "what never moves has no ratio"
+
+
+def test_verdicts_are_as_bad_as_their_worst():
+    def rows(*intervals):
+        return pd.DataFrame(intervals, columns=["mean", "low", "high"])
+
+    good, unclear, bad = (5.0, 4.0, 6.0), (4.0, 2.0, 6.0), (2.0, 1.0, 2.5)
+    assert study.judged(rows(good, good), above=3) == "replicates"
+    assert study.judged(rows(good, unclear), above=3) == "inconclusive"
+    assert study.judged(rows(unclear, bad, good), above=3) == "does not replicate"
+
+
+def test_a_study_measures_every_claim(tmp_path, monkeypatch):
+    sizes = {"anchors": 2, "lora": 1, "masked": 2, "curves": 1, "training": (1, 1, 3, 1e-3)}
+    monkeypatch.setitem(study.SIZES, "tiny", sizes)
+    monkeypatch.setattr(study, "LRS", (0.1,))
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    record.measure("coupling", "tiny", seeds=[0])
+    assert (study.coupling_times("tiny")["mean"] > 1).all()
+    for opposite in (False, True):
+        assert len(study.product_times("tiny", opposite)) >= 3
+    follower, times = study.follow_times("tiny")
+    assert follower.mean > 0
+    assert (times["mean"] > 0).all()
+    assert study.hidden_by_adam("tiny").mean > study.TIMES
+    along = study.agreement_along("tiny")
+    assert along["step"].tolist() == [0, 1]
+    assert along["mean"].between(0, 1).all()
+
+
+# --- charts and explorers of what was measured
+
+
+@pytest.mark.parametrize("bins", [2, 5, 12])
+def test_the_map_merges_bins_without_losing_a_pair(bins):
+    cells = compute_confidence(bins=bins)
+    known = record.load_measured("coupling", "bundled", "map").query("where != 'same context'")
+    upper = cells[cells["low_i"] <= cells["low_j"]]
+    assert upper["pairs"].sum() == known["pairs"].sum()
+    assert (upper["pairs"] * upper["size"]).sum() == pytest.approx(known["total_size"].sum())
+    one = cells.set_index(["token", "low_i", "low_j"])["size"]
+    assert one.loc[("same token", 0.0, 0.0)] > one.loc[("different tokens", 0.0, 0.0)]
+
+
+def test_explorers_say_what_they_draw():
+    explorer = explore_confidence()
+    explorer.set(bins=3, place="the same context")
+    assert f"{explorer.tables['table']['size'].max():.3g}" in explorer.sentence.value
+    push = explore_push()
+    push.set(optimizer="adamw", lr=1.0)
+    assert push.tables["bars"]["lr"].unique().tolist() == [pytest.approx(0.01)]
+    assert explorer.quick
+    assert push.quick
+
+
+def test_charts_are_of_their_tables():
+    pairs = pd.DataFrame({"kernel": [1.0, -2.0], "product": [2.0, -1.0], "kind": ["a", "b"]})
+    intervals = pd.DataFrame({"mean": [4.0], "low": [2.0], "high": [5.0], "kind": ["a"], "series": ["s"]})
+    along = intervals.assign(step=0, tokens="all tokens")
+    for chart, table, arguments in (
+        (products_chart, pairs, ()),
+        (times_chart, intervals, (3,)),
+        (followers_chart, intervals.assign(quantity="measured"), ()),
+        (agreement_chart, along, (0.6,)),
+    ):
+        spec = chart(table, *arguments).to_dict()
+        assert spec["description"].startswith(spec["title"]["text"])
+        with pytest.raises(ValueError, match=f"{chart.__name__} needs the column"):
+            chart(table.drop(columns=table.columns[0]), *arguments)
