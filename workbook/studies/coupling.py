@@ -42,7 +42,7 @@ SGD_ALONE = ("smollm2",)  # where the output layer is compared with SGD's full s
 SIZES = {  # anchors: per prompt.  lora, masked, curves: prompts.  training: steps, every, prompts and rate
     "tiny": {"anchors": 4, "lora": 2, "masked": 6, "curves": 2, "training": (4, 2, 4, 1e-3)},
     "bundled": {"anchors": 6, "lora": 16, "masked": 64, "curves": 8, "training": (60, 10, 32, 1e-3)},
-    "smollm2": {"anchors": 3, "lora": 2, "masked": 4, "curves": 0, "training": (4, 2, 4, 1e-5)},
+    "smollm2": {"anchors": 3, "lora": 2, "masked": 3, "curves": 0, "training": (2, 1, 4, 1e-5)},
 }
 
 
