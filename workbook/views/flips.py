@@ -45,7 +45,7 @@ def flips_chart(shares: pd.DataFrame, curve: pd.DataFrame) -> alt.HConcatChart:
     right = alt.Chart(curve).encode(
         x=alt.X("eps:Q", title="eps (nats)").scale(type="log", domain=[EPSILONS[0], EPSILONS[-1]], nice=False)
     )
-    y = alt.Y("mean:Q", title="distance").scale(domain=[0, 0.6], clamp=True)
+    y = alt.Y("mean:Q", title="distance").scale(domain=[0, 0.3], clamp=True)
     chosen = right.transform_filter("datum.chosen")
     panel = alt.layer(
         right.mark_area(opacity=0.2, color=POSITIVE).encode(y=alt.Y("low:Q", title="distance"), y2="high:Q"),
@@ -92,7 +92,9 @@ def doses_chart(table: pd.DataFrame) -> alt.HConcatChart:
                 alt.Chart().mark_rule(color="#999999").encode(y=alt.datum(0)),
                 base.mark_rule(size=2, opacity=0.6).encode(y=alt.Y("low:Q", title="nats"), y2="high:Q"),
                 base.mark_line(strokeWidth=1.5).encode(y=y),
-                base.mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=alt.Shape("scale:N", title=None)),
+                base.mark_point(filled=True, size=60, opacity=1).encode(
+                    y=y, shape=alt.Shape("scale:N", legend=None).scale(domain=names)
+                ),
             ).properties(width=300, height=220, title=small(quantity))
         )
     return beside(
@@ -114,7 +116,7 @@ def predictors_chart(table: pd.DataFrame) -> alt.LayerChart:
             domain=names, range=SERIES
         ),
     )
-    x = alt.X("mean:Q", title="AUROC, within prompts").scale(domain=[0.2, 1])
+    x = alt.X("mean:Q", title="AUROC, within prompts").scale(domain=[0.3, 1], clamp=True)
     chart = alt.layer(
         alt.Chart(pd.DataFrame({"coin": [0.5]})).mark_rule(strokeDash=[5, 4], color=NEUTRAL).encode(x="coin:Q"),
         base.mark_rule(size=3, opacity=0.5).encode(x=alt.X("low:Q", title="AUROC, within prompts"), x2="high:Q"),
@@ -129,5 +131,5 @@ def predictors_chart(table: pd.DataFrame) -> alt.LayerChart:
         "What foretells a token's change, and its credit",
         "chance that a token that goes up (whose credit is above 0) has the larger predictor; dashed: a coin",
         told,
-        height=alt.Step(16 * len(names)),
+        height=alt.Step(13),
     )

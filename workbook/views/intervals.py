@@ -24,19 +24,19 @@ def intervals_chart(
     if "scale" in table:
         names = list(dict.fromkeys(table["scale"]))
         look = alt.Scale(domain=names, range=[POSITIVE, NEGATIVE][: len(names)])
-        legend = alt.Legend(title=None, orient="top-right")
+        legend = alt.Legend(title=None, orient="bottom")
         base = base.encode(
             color=alt.Color("scale:N", legend=legend, scale=look),
-            shape=alt.Shape("scale:N", legend=legend, scale=alt.Scale(domain=names)),
             yOffset=alt.YOffset("scale:N", sort=names),
         )
-        height = 20 * len(names)
+        height = 18
     else:
         base = base.encode(color=alt.value(POSITIVE))
+    dot = base if "scale" not in table else base.encode(shape=alt.Shape("scale:N", legend=None))
     layers = [
         base.mark_rule(size=3, opacity=0.5).encode(x=alt.X("low:Q", title=unit), x2="high:Q"),
-        base.mark_point(filled=True, size=70, opacity=1).encode(x=x),
-        base.mark_text(dy=-9, fontSize=10).encode(x=x, text=alt.Text("mean:Q", format=".3g")),
+        dot.mark_point(filled=True, size=70, opacity=1).encode(x=x),
+        base.mark_text(dy=-9, fontSize=10).encode(x=x, text=alt.Text("mean:Q", format=".3~g")),
     ]
     if threshold is not None:
         line = alt.Chart(pd.DataFrame({"threshold": [threshold]})).mark_rule(strokeDash=[5, 4], color=NEUTRAL, size=1.5)

@@ -1,0 +1,48 @@
+"""Chapter 05 in the browser: tokens in place after a real step, and the settings under the shares."""
+
+import pytest
+
+from browser.explorers import try_explorers
+from workbook.studies.flip_settings import compute_flips
+
+
+@pytest.fixture
+def chapter(open_chapter):
+    chapter = open_chapter("05")
+    chapter.run_all()
+    yield chapter
+    assert chapter.errors == []
+
+
+def test_tokens_in_place_and_shares_under_settings(chapter, capsys):
+    heatmap = chapter.panel.locator(".token-heatmap").first
+    heatmap.scroll_into_view_if_needed()
+    cell = heatmap.locator(".th-cell").first
+    cell.click()
+    chapter.settle()
+    chapter.shot("05-heatmap", heatmap)
+    assert "nats at lr = 0.1" in heatmap.inner_text()
+
+    explorer = chapter.panel.locator(".workbook-explorer")
+    assert explorer.count() == 1
+
+    def bars(**settings):
+        marks = chapter.marks(explorer.locator("svg.marks").first, "bar")
+        drawn = {(mark["change"], mark["sign"]): chapter.number(mark["mean"]) for mark in marks if "mean" in mark}
+        table = compute_flips(**settings)["shares"]
+        keys = table[["change", "sign"]].itertuples(index=False, name=None)
+        assert drawn == pytest.approx(dict(zip(keys, table["mean"], strict=True)), abs=1e-5)
+
+    bars()
+    with chapter.no_flicker():
+        chapter.drag("eps (nats)", 1.0)
+        bars(eps=1.0)
+        chapter.choose("optimizer", "sgd")
+        chapter.choose("rollouts per prompt, G", "2")
+        chapter.choose("prompts in the batch", "4")
+        bars(eps=1.0, optimizer="sgd", group_size=2, prompts=4)
+        chapter.choose("learning rate", "3 × matched")
+        bars(eps=1.0, optimizer="sgd", group_size=2, prompts=4, factor=3.0)
+        chapter.click("Reset")
+        bars()
+    try_explorers(chapter, capsys)
