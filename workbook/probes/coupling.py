@@ -124,7 +124,8 @@ def gradient_products(
     anchors: tokens per group, drawn in turn from the bins of confidence that the group has, so that rare kinds are
     seen.  parameters: None all that require gradients, "lora" the adapters, or a list.
     method: "jvp" by forward-mode differentiation (exact), "difference" by a central finite difference along g_i, sized
-    so that no log-probability moves by much more than 1e-2 (for quantized layers and others without a forward mode);
+    so that no log-probability moves by much more than 1e-2 (for quantized layers and others without a forward mode;
+    curvature then costs up to a few percent of the largest product);
     "auto" takes the first that works, and the column says which.  Cost per anchor: a backward pass of its rollout, and
     one forward-mode (or two to six plain) passes of its group.
 
