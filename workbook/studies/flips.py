@@ -70,15 +70,13 @@ def flips_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 
 def _shares(table: pd.DataFrame, controls: bool = True, **condition) -> pd.DataFrame:
-    """shares_by_prompt at every eps, of all tokens and of frequency-matched ones."""
+    """shares_by_prompt at every eps, of all tokens and of frequency-matched ones; none where no prompt has both signs."""
     tables = {"all": table} | ({"matched": frequency_matched(table)} if controls else {})
-    return pd.concat(
-        [
-            shares_by_prompt(rows, eps).assign(eps=eps, tokens=name, **condition)
-            for name, rows in tables.items()
-            for eps in EPSILONS
-        ]
-    )
+    found = [pd.DataFrame()]
+    for name, rows in tables.items():
+        if rows.groupby("group")["advantage"].agg(lambda each: each.min() < 0 < each.max()).any():
+            found += [shares_by_prompt(rows, eps).assign(eps=eps, tokens=name, **condition) for eps in EPSILONS]
+    return pd.concat(found)
 
 
 def _predictions(table: pd.DataFrame) -> pd.DataFrame:
