@@ -70,7 +70,7 @@ def flips_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 
 def _shares(table: pd.DataFrame, controls: bool = True, **condition) -> pd.DataFrame:
-    """shares_by_prompt at every eps, of all tokens and of frequency-matched ones; none where no prompt has both signs."""
+    """shares_by_prompt at every eps, of all tokens and of matched ones; none where no prompt has both signs."""
     tables = {"all": table} | ({"matched": frequency_matched(table)} if controls else {})
     found = [pd.DataFrame()]
     for name, rows in tables.items():
