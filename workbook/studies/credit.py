@@ -12,6 +12,9 @@ then prompts. boosted and suppressed: beyond `EPS` nats. Steps are SGD's at the 
 - H8 replicates if the gap grows per doubling of the batch (`FIXED_GROUP` rollouts per prompt, GRPO), and per doubling
   of the rollouts per prompt (batch of `FIXED_BATCH`, baseline of the batch): slope above 0, both.
 - H9 replicates if the gap grows per step on one fixed batch: slope above 0.
+
+Added when the first seed of SmolLM2 showed gaps that a single prompt had: fewer than `LEAST` prompts leave H7, H8 and
+H9 inconclusive, since a bootstrap of so few is too narrow.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ FIXED_GROUP, FIXED_BATCH = {"tiny": 4, "bundled": 8, "smollm2": 4}, {"tiny": 16,
 REASONING = {"bundled": ("result",), "tiny": ("result",), "smollm2": ("Reasoning", "Math")}
 FORMATTING = {"bundled": ("template", "style"), "tiny": ("template", "style"), "smollm2": ("Template",)}
 OPTIMIZERS = ("sgd", "adamw")
+LEAST = 10  # prompts, over all seeds
 SIZES = {  # valued: rollouts per prompt.  tuned: rollouts at which learning rates are found.  fixed: the batch of H9
     "tiny": {"valued": 4, "tokens": 6, "continuations": 4, "tuned": 48, "fixed": 48, "steps": 3, "repeats": 1},
     "bundled": {"valued": 4, "tokens": 14, "continuations": 8, "tuned": 512, "fixed": 512, "steps": 16, "repeats": 2},
@@ -192,8 +196,7 @@ def _h7(gaps):
     for (optimizer, pool, matched, sign), rows in chosen.groupby(["optimizer", "pool", "matched", "sign"], sort=False):
         claim = "R1" if matched else "H7" if pool == "training" else "R4"
         where = f"{sign} rollouts, {pool} prompts, {optimizer}" + (", frequencies matched" if matched else "")
-        gap = nested_mean(rows, "gap")
-        yield claim, where, gap, verdict(gap, above=0)
+        yield claim, where, *_above_zero(rows, "gap")
 
 
 def _h8(budget, scale):
@@ -212,10 +215,16 @@ def _h9(repeated):
 
 def _slope(rows: pd.DataFrame, along: str, log2: bool = False) -> tuple[Interval, str]:
     try:
-        slope = nested_mean(slope_by_prompt(rows, along, log2=log2), "slope")
-    except ValueError:  # too few prompts had tokens on both sides
+        slopes = slope_by_prompt(rows, along, log2=log2)
+    except ValueError:  # no prompt had tokens on both sides
         return Interval(*[float("nan")] * 3), "not measured"
-    return slope, verdict(slope, above=0)
+    return _above_zero(slopes, "slope")
+
+
+def _above_zero(rows: pd.DataFrame, column: str) -> tuple[Interval, str]:
+    found = nested_mean(rows, column)
+    enough = len(rows[["seed", "group"]].drop_duplicates()) >= LEAST
+    return found, verdict(found, above=0) if enough else "inconclusive"
 
 
 def _small(table: pd.DataFrame) -> pd.DataFrame:

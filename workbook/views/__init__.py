@@ -17,10 +17,13 @@ _HOMES = {
     "doses_chart": "flips",
     "enable_charts": "renderer",
     "estimators_chart": "groups",
+    "explore_budget": "values",
     "explore_confidence": "coupling_probes",
     "explore_estimators": "groups",
     "explore_exchange": "exchange",
     "explore_flips": "flips",
+    "explore_flips_of": "llm",
+    "explore_gap": "values",
     "explore_gradients_meet": "gradients",
     "explore_growing": "groups",
     "explore_intervention": "groups",
@@ -42,6 +45,7 @@ _HOMES = {
     "learning_curve": "charts",
     "learning_rate_chart": "coupling",
     "map_chart": "coupling",
+    "movement_chart": "llm",
     "pair_chart": "coupling",
     "predictors_chart": "flips",
     "products_chart": "coupling_probes",
@@ -52,6 +56,7 @@ _HOMES = {
     "times_chart": "coupling_probes",
     "token_strip": "tokens",
     "training_chart": "group_studies",
+    "verdict_grid": "llm",
 }
 __all__ = list(_HOMES)
 

@@ -12,7 +12,7 @@ from workbook.views.groups import beside, small
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, finish, require, visible
 
 BAND_COLORS = [NEUTRAL, "#9ecae1", "#4f97c9", "#174a7e"]  # all, then from low to high values
-ZERO = alt.Chart(pd.DataFrame({"zero": [0.0]})).mark_rule(color="#999999")
+ZERO = alt.Chart().mark_rule(color="#999999").encode(y=alt.datum(0))
 
 
 def explore_gap() -> Explorer:
@@ -58,7 +58,7 @@ def gap_chart(table: pd.DataFrame) -> alt.LayerChart:
     chart = alt.layer(
         base.mark_bar().encode(y=y, color=color, tooltip=shown),
         base.mark_rule(size=2).encode(y=alt.Y("low:Q", title="boosted − suppressed (reward)"), y2="high:Q"),
-        ZERO.encode(y="zero:Q"),
+        ZERO,
     )
     return finish(
         chart,
@@ -105,34 +105,33 @@ def budget_chart(lines: pd.DataFrame, bands: pd.DataFrame) -> alt.HConcatChart:
         .axis(values=list(BATCHES))
     )
     y = alt.Y("mean:Q", title="gap (reward)")
-    color = alt.Color("group_size:N", title="per prompt", legend=alt.Legend(orient="bottom")).scale(range=SERIES)
+    legend = alt.Legend(title="rollouts per prompt", orient="bottom")
+    groups = sorted(lines["group_size"].unique().tolist())
+    color = alt.Color("group_size:N", legend=legend).scale(domain=groups, range=SERIES[: len(groups)])
+    shape = alt.Shape("group_size:N", legend=legend).scale(domain=groups)
     chosen = base.transform_filter("datum.chosen")
     left = alt.layer(
-        ZERO.encode(y="zero:Q"),
+        ZERO,
         base.mark_line(strokeWidth=2).encode(y=y, color=color),
-        base.mark_point(filled=True, size=45, opacity=1).encode(
-            y=y, color=color, shape=alt.Shape("group_size:N", title="per prompt", legend=alt.Legend(orient="bottom"))
-        ),
+        base.mark_point(filled=True, size=45, opacity=1).encode(y=y, color=color, shape=shape),
         chosen.mark_rule(size=2).encode(y=alt.Y("low:Q", title="gap (reward)"), y2="high:Q"),
         chosen.mark_point(size=170, color="black", strokeWidth=2).encode(y=y),
     ).properties(width=330, height=220, title=small("gap against batch size"))
     order = ["all", *BANDS]
     bars = alt.Chart(bands).encode(x=alt.X("band:N", sort=order, title="band of value").axis(labelAngle=0))
     right = alt.layer(
-        bars.mark_bar().encode(
-            y=y,
-            color=alt.Color("band:N", legend=None).scale(domain=order, range=BAND_COLORS),
-            tooltip=["band:N", alt.Tooltip("mean:Q", format="+.4f")],
+        bars.mark_bar(color=POSITIVE, opacity=0.8).encode(
+            y=y, tooltip=["band:N", alt.Tooltip("mean:Q", format="+.4f")]
         ),
         bars.mark_rule(size=2).encode(y=alt.Y("low:Q", title="gap (reward)"), y2="high:Q"),
-        ZERO.encode(y="zero:Q"),
+        ZERO,
     ).properties(width=190, height=220, title=small("the chosen cell, by value"))
     return beside(
         [left, right],
         "What a larger sample buys",
         "gap in value after one step; lines at the chosen cell span the seeds",
         "Lines: gap against batch size for each number of rollouts per prompt. Bars: the chosen cell by band of value.",
-    ).resolve_scale(color="independent")
+    )
 
 
 def steps_chart(table: pd.DataFrame) -> alt.LayerChart:
@@ -140,10 +139,12 @@ def steps_chart(table: pd.DataFrame) -> alt.LayerChart:
     require(table, ("step", "series", "mean", "low", "high"), "steps_chart")
     names = list(dict.fromkeys(table["series"]))
     color = alt.Color("series:N", title=None, sort=names).scale(domain=names, range=SERIES[: len(names)])
-    base = alt.Chart(table).encode(x=alt.X("step:Q", title="steps on the same batch").axis(tickMinStep=1), color=color)
+    base = alt.Chart(table).encode(
+        x=alt.X("step:Q", title="steps on the same batch").scale(zero=False).axis(tickMinStep=1), color=color
+    )
     y = alt.Y("mean:Q", title="gap (reward)")
     chart = alt.layer(
-        ZERO.encode(y="zero:Q"),
+        ZERO,
         base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="gap (reward)"), y2="high:Q"),
         base.mark_line(strokeWidth=2).encode(y=y),
         base.mark_point(filled=True, size=40, opacity=1).encode(

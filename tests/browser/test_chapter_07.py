@@ -1,0 +1,55 @@
+"""Chapter 07 in the browser: gaps by sign and band, and what a larger sample buys, as Python computes them."""
+
+import pytest
+
+from browser.explorers import try_explorers
+from workbook.studies.credit_settings import compute_budget, compute_gap
+
+
+@pytest.fixture
+def chapter(open_chapter):
+    chapter = open_chapter("07")
+    chapter.run_all()
+    yield chapter
+    assert chapter.errors == []
+
+
+def test_the_explorers_show_what_python_computes(chapter, capsys):
+    explorers = chapter.panel.locator(".workbook-explorer")
+    assert explorers.count() == 2
+
+    def bars(nth, keys, value):
+        """{the bar's texts for `keys`: its number for `value`}, of the bars that have one."""
+        marks = chapter.marks(explorers.nth(nth).locator("svg.marks").first, "bar")
+        named = {tuple(mark[key] for key in keys): mark for mark in marks if value in mark}
+        return {key: chapter.number(mark[value]) for key, mark in named.items()}
+
+    def same(table, keys):
+        rows = table[keys].itertuples(index=False, name=None)
+        return pytest.approx(dict(zip(rows, table["mean"], strict=True)), abs=1e-5)
+
+    def gap(**settings):
+        shown = bars(0, ["sign of the rollout's advantage", "band"], "boosted − suppressed (reward)")
+        assert shown == same(compute_gap(**settings), ["sign", "band"])
+
+    def budget(**settings):
+        shown = bars(1, ["band of value"], "gap (reward)")
+        assert shown == same(compute_budget(**settings)["bands"], ["band"])
+
+    gap()
+    budget()
+    with chapter.no_flicker():
+        chapter.choose("gap in", "credit, known")
+        gap(column="credit")
+        chapter.choose("optimizer", "adamw", 0)
+        gap(column="credit", optimizer="adamw")
+        chapter.shot("07-gap", explorers.nth(0))
+        chapter.choose("rollouts in the batch", "16")
+        budget(batch_size=16)
+        chapter.press("rollouts per prompt, 2^", "ArrowLeft", 2)
+        budget(batch_size=16, doublings=1)
+        chapter.shot("07-budget", explorers.nth(1))
+        chapter.click("Reset", 1)
+        budget()
+    assert chapter.panel.locator(".th-cell").count() > 0
+    try_explorers(chapter, capsys)
