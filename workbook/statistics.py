@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -106,17 +107,24 @@ def nested_statistic(
     prompts = table.groupby([outer, inner])[columns].mean().dropna()
     if prompts.empty:
         raise ValueError(f"{', '.join(columns)}: none of the {len(table)} rows given has numbers for all.")
-    rng = np.random.default_rng(0)
     seeds = [rows.to_numpy(dtype=float) for _, rows in prompts.groupby(level=0)]
-    drawn = rng.integers(len(seeds), size=(resamples, len(seeds)))
-    means = np.empty((*drawn.shape, len(columns)))
-    for k, values in enumerate(seeds):
-        at = drawn == k
-        weights = rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=int(at.sum()))
+    means = np.empty((resamples, len(seeds), len(columns)))
+    for values, (at, weights) in zip(seeds, _draws(tuple(map(len, seeds)), resamples), strict=True):
         means[at] = weights @ values / len(values)
     low, high = np.quantile(statistic(means.mean(1)), [(1 - level) / 2, (1 + level) / 2])
     whole = np.mean([values.mean(0) for values in seeds], axis=0)
     return Interval(float(statistic(whole)), float(low), float(high))
+
+
+@lru_cache(maxsize=4)
+def _draws(sizes: tuple[int, ...], resamples: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each seed, where it was drawn (resamples, seeds), and how often each of its prompts then: always the same."""
+    rng, draws = np.random.default_rng(0), []
+    drawn = rng.integers(len(sizes), size=(resamples, len(sizes)))
+    for k, size in enumerate(sizes):
+        at = drawn == k
+        draws.append((at, rng.multinomial(size, np.full(size, 1 / size), size=int(at.sum())).astype(np.float32)))
+    return draws
 
 
 def verdict(interval: Interval, above: float | None = None, below: float | None = None) -> str:
