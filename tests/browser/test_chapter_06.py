@@ -1,0 +1,54 @@
+"""Chapter 06 in the browser: the map of real couplings, a push at any rate, and couplings pinned in their place."""
+
+import pytest
+
+from browser.explorers import try_explorers
+from workbook.views.coupling_probes import compute_confidence, compute_push
+
+
+@pytest.fixture
+def chapter(open_chapter):
+    chapter = open_chapter("06")
+    chapter.run_all(120)
+    yield chapter
+    assert chapter.errors == []
+
+
+def test_the_explorers_show_what_was_measured(chapter, capsys):
+    explorers = chapter.panel.locator(".workbook-explorer")
+    assert explorers.count() == 2
+
+    def confidence(**settings):
+        marks = chapter.marks(explorers.nth(0).locator("svg.marks").first)
+        drawn = sorted((m["token"], chapter.number(m["mean |K|"])) for m in marks if {"token", "mean |K|"} <= set(m))
+        table = compute_confidence(**settings)
+        expected = sorted(zip(table["token"], table["size"], strict=True))
+        assert [token for token, _ in drawn] == [token for token, _ in expected]
+        assert [size for _, size in drawn] == pytest.approx([size for _, size in expected], rel=1e-3)
+
+    def push(**settings):
+        marks = chapter.marks(explorers.nth(1).locator("svg.marks").first, "bar")
+        value = "mean dlogp at the dashed rate (nats)"
+        drawn = {mark["kind"]: chapter.number(mark[value]) for mark in marks if value in mark}
+        assert drawn == pytest.approx(compute_push(**settings)["bars"].set_index("kind")["dlogp"].to_dict(), abs=1e-5)
+
+    confidence()
+    push()
+    with chapter.no_flicker():
+        chapter.drag("bins of confidence", 1.0)
+        confidence(bins=12)
+        chapter.press("bins of confidence", "ArrowLeft", 10)
+        chapter.choose("pairs in", "the same context")
+        confidence(bins=2, place="the same context")
+        chapter.choose("model", "SmolLM2-135M")
+        confidence(bins=2, place="the same context", scale="smollm2")
+        chapter.click("Reset", 0)
+        confidence()
+        chapter.choose("optimizer", "AdamW (a hundredth of the rate)")
+        push(optimizer="adamw")
+        chapter.choose("what pushes", "a sure token")
+        chapter.drag("learning rate", 1.0)
+        push(optimizer="adamw", pushing="sure", lr=10.0)
+        chapter.click("Reset", 1)
+        push()
+    try_explorers(chapter, capsys)
