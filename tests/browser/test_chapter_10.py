@@ -54,5 +54,5 @@ def test_flips_of_a_real_update_follow_the_controls(chapter, capsys):
     pinned = chapter.python("heatmap.pinned")
     assert pinned == chapter.python("int(pinned)")
     assert chapter.python("heatmap.details")["lines"]
-    chapter.shot("10-heatmap", chapter.panel.locator(".workbook-heatmap").last)
+    chapter.shot("10-heatmap", chapter.panel.locator(".token-heatmap").last)
     try_explorers(chapter, capsys)
