@@ -38,6 +38,8 @@ def test_verdicts_are_as_bad_as_their_worst():
     assert study.judged(rows(good, good), above=3) == "replicates"
     assert study.judged(rows(good, unclear), above=3) == "inconclusive"
     assert study.judged(rows(unclear, bad, good), above=3) == "does not replicate"
+    assert study.judged(rows(good).assign(prompts=study.LEAST), above=3) == "replicates"
+    assert study.judged(rows(good).assign(prompts=study.LEAST - 1), above=3) == "inconclusive", "too few prompts"
 
 
 def test_a_study_measures_every_claim(tmp_path, monkeypatch):

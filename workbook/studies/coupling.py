@@ -32,6 +32,7 @@ from workbook.studies.bench import Bench
 from workbook.studies.record import load_measured
 
 TIMES, AGREE = 3.0, 0.6
+LEAST = 5  # prompts below which no interval is trusted; set after SmolLM2 had been measured, to judge more strictly
 MOVED = 0.03  # nats, root mean square: of the group's tokens by a masked step, of a batch's by a full one
 PAPER_LR = 0.1
 FINE = tuple(np.arange(1, 12) / 12)  # cuts of the map: twelve bins, to be merged into 6, 4, 3 or 2
@@ -243,7 +244,12 @@ def agreement_along(scale: str, optimizer: str = "sgd", column: str = "agree") -
 
 
 def judged(rows: pd.DataFrame, above: float) -> str:
-    """One verdict on several intervals, all of which must lie above: the worst of theirs."""
+    """One verdict on several intervals, all of which must lie above: the worst of theirs.
+
+    Where an interval rests on fewer than `LEAST` prompts, nothing can be told: inconclusive.
+    """
+    if "prompts" in rows and rows["prompts"].min() < LEAST:
+        return "inconclusive"
     each = {verdict(Interval(row.mean, row.low, row.high), above=above) for row in rows.itertuples()}
     return next(word for word in ("does not replicate", "inconclusive", "replicates") if word in each)
 
