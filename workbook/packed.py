@@ -44,7 +44,8 @@ def rollout_logps(
 def _packable(model: nn.Module) -> bool:
     config = model.config.get_text_config()
     layers = getattr(config, "layer_types", None) or ["full_attention"]
-    return config.model_type in PACKABLE and set(layers) == {"full_attention"}
+    masked = config._attn_implementation in ("sdpa", "eager")  # those that take a mask of numbers
+    return masked and config.model_type in PACKABLE and set(layers) == {"full_attention"}
 
 
 def _places(prompt_ids: Tensor, prompt_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
