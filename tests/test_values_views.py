@@ -6,7 +6,7 @@ import pytest
 
 from workbook.exercises.credit import check_continuations, check_gap
 from workbook.studies.credit import LEAST, _above_zero, category_shift, credit_verdicts
-from workbook.studies.credit_settings import compute_budget, compute_gap
+from workbook.studies.credit_settings import COLUMNS, POOLS, compute_budget, compute_gap
 from workbook.views import explore_budget, explore_gap
 from workbook.views.values import shares_chart, steps_chart, value_path
 
@@ -114,3 +114,13 @@ def test_gaps_are_checked(capsys):
     for said, function in answers.items():
         check_gap(function)
         assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("pool", POOLS)
+def test_every_end_of_the_eps_slider_can_be_computed(optimizer, pool):
+    slider = explore_gap().controls["eps"]
+    for exponent in (slider.min, slider.max):
+        for column in COLUMNS:
+            table = compute_gap(slider.base**exponent, optimizer, pool, column)
+            assert {"all", "positive", "negative"} <= set(table.query("band == 'all'")["sign"])
