@@ -20,9 +20,11 @@ def track(explorer, name):
     scale = math.log10 if hasattr(explorer.controls[name], "base") else float
     explorer.chart.observe(lambda change: seen.append((change["new"], scale(explorer.settings[name]))), "version")
     return seen
-def finest(explorer):
+def stops(explorer):
     sliders = {name: one for name, one in explorer.controls.items() if hasattr(one, "readout_format")}
-    return max(sliders, key=lambda name: (sliders[name].max - sliders[name].min) / sliders[name].step)
+    return {name: round((one.max - one.min) / one.step) for name, one in sliders.items()}
+def finest(explorer):
+    return max(stops(explorer), key=stops(explorer).get)
 def sound(explorer):
     try:
         expected = explorer.compute(**explorer.settings)
@@ -115,12 +117,13 @@ def check_drag(chapter, nth: int, model: str) -> str:
     """A drag redraws within the limit and never takes a drawing out of the page; says how long it took."""
     assert chapter.python(f"explorers[{model!r}].quick"), "computes too slowly to follow a slider"
     explorer, drags = chapter.python(f"explorers[{model!r}].compute.__name__"), []
+    stops = chapter.python(f"max(stops(explorers[{model!r}]).values())")
     while not drags or (min(drags) >= LIMIT and len(drags) < 3):  # others may have had the cores
         with chapter.no_flicker():
             latencies = drag_latencies(chapter, nth, model)
         p50, p95 = np.percentile(latencies, [50, 95])
         told = f"{chapter.name} {explorer}: {len(latencies)} moves to chart in {p50:.0f} ms, 95 % within {p95:.0f} ms"
-        assert len(latencies) >= 10
+        assert len(latencies) >= min(10, stops - 1)
         assert min(latencies) > 0
         drags.append(p95)
     assert min(drags) < LIMIT

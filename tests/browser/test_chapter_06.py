@@ -9,7 +9,7 @@ from workbook.views.coupling_probes import compute_confidence, compute_push
 @pytest.fixture
 def chapter(open_chapter):
     chapter = open_chapter("06")
-    chapter.run_all(120)
+    chapter.run_all()
     yield chapter
     assert chapter.errors == []
 

@@ -9,7 +9,7 @@ from workbook.studies.credit_settings import compute_budget, compute_gap
 @pytest.fixture
 def chapter(open_chapter):
     chapter = open_chapter("07")
-    chapter.run_all(seconds=150)
+    chapter.run_all()
     yield chapter
     assert chapter.errors == []
 

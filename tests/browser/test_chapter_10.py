@@ -18,7 +18,7 @@ def fetched():
 @pytest.fixture
 def chapter(fetched, open_chapter):
     chapter = open_chapter("10")
-    chapter.run_all(seconds=120)
+    chapter.run_all()
     yield chapter
     assert chapter.errors == []
 

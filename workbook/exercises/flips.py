@@ -61,4 +61,6 @@ def check_balance(function) -> None:
 
 
 def _shares(dlogp: torch.Tensor, eps: float) -> torch.Tensor:
-    return torch.stack([(dlogp > eps).float().mean(), (dlogp < -eps).float().mean(), (dlogp.abs() <= eps).float().mean()])
+    return torch.stack(
+        [(dlogp > eps).float().mean(), (dlogp < -eps).float().mean(), (dlogp.abs() <= eps).float().mean()]
+    )

@@ -69,7 +69,7 @@ def shares_panel(shares: pd.DataFrame, width: int, title: str = "share of tokens
     color = alt.Color("sign:N", scale=BY_SIGN, legend=alt.Legend(title="advantage", orient="top-left"))
     return alt.layer(
         base.mark_bar().encode(
-            y=share, color=color, tooltip=["change:N", "sign:N", alt.Tooltip("mean:Q", format=".3f")]
+            y=share, color=color, tooltip=["change:N", "sign:N", alt.Tooltip("mean:Q", format=".5f")]
         ),
         base.mark_rule(size=2).encode(y=alt.Y("low:Q", title="share of tokens"), y2="high:Q"),
         base.mark_text(dy=-10, fontSize=10).encode(y="high:Q", text=alt.Text("mean:Q", format=".2f")),
