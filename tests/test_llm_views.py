@@ -86,6 +86,14 @@ def test_verdicts_are_those_of_the_studies(bundled):
         assert row.verdict == verdict(Interval(row.mean, row.low, row.high), **limits), row
 
 
+@pytest.mark.parametrize("scale", ["bundled", "smollm2"])
+def test_couplings_are_judged_as_in_their_own_chapter(scale):
+    rows = verdicts(scale)
+    for claim, opposite in (("H2", False), ("R2", True)):
+        found = rows[(rows["claim"] == claim) & ~rows["measured"].str.contains("output layer")]["verdict"].item()
+        assert found == coupling.judged(coupling.product_times(scale, opposite), coupling.TIMES)
+
+
 def test_a_claim_is_as_good_as_its_worst(bundled):
     table = pd.DataFrame({"claim": ["H5", "H5", "H1"], "verdict": ["replicates", "inconclusive", "replicates"]})
     assert by_claim(table).to_dict() == {"H1": "replicates", "H5": "inconclusive"}
