@@ -128,8 +128,8 @@ def _draws(sizes: tuple[int, ...], resamples: int) -> list[tuple[np.ndarray, np.
 
 
 def verdict(interval: Interval, above: float | None = None, below: float | None = None) -> str:
-    """What an interval says of a claim: "replicates" if all of it lies above (below) the threshold, "does not replicate"
-    if none of it does, else "inconclusive". Raises ValueError unless exactly one threshold is given.
+    """What an interval says of a claim: "replicates" if all of it lies above (below) the threshold, "does not
+    replicate" if none of it does, else "inconclusive". Raises ValueError unless exactly one threshold is given.
 
     >>> verdict(Interval(0.3, 0.2, 0.4), above=0), verdict(Interval(0.3, 0.2, 0.4), below=0.3)
     ('replicates', 'inconclusive')
