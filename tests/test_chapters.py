@@ -16,7 +16,7 @@ import pytest
 from browser.conftest import find_browser
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from workbook import book, chapters, weights_cache
+from workbook import chapters, weights_cache
 from workbook.colab import SETUP_CELL
 
 CHAPTERS = chapters.find_chapters()
@@ -87,7 +87,7 @@ def test_chapter_is_short(path):
 @each_chapter
 def test_chapter_begins_with_its_header_and_the_common_setup_cell(path):
     notebook = nbformat.read(path, as_version=4)
-    title, question = book.describe(notebook, "")
+    title, question = chapters.describe(notebook, "")
     assert title
     assert question, "the first cell says **Question:** ..."
     assert cells(path, "code")[0].source == SETUP_CELL

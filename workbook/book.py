@@ -15,6 +15,8 @@ from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from traitlets import default
 
+from workbook.chapters import describe
+
 TITLE = "Token-gradient cancellation: a workbook"
 PREFERRED = ["image/png", "text/html", "text/markdown", "text/latex", "text/plain"]  # before what needs scripts
 
@@ -78,14 +80,6 @@ def _links(before: str | None, after: str | None, told: dict) -> str:
     left = link(before, f"← {html.escape(told[before][0])}" if before else "", "prev")
     right = link(after, f"{html.escape(told[after][0])} →" if after else "", "next")
     return f'<nav class="book" aria-label="Chapters">{left}<a href="index.html">All chapters</a>{right}</nav>'
-
-
-def describe(notebook, name: str) -> tuple[str, str]:
-    """Title and question of a chapter from its first markdown cell: a `#` heading and a line on its question."""
-    text = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
-    title = re.search(r"^#\s+(.+)$", text, re.MULTILINE)
-    question = re.search(r"question\W+\s*(.+)", text, re.IGNORECASE)
-    return (title[1].strip() if title else name), (re.sub(r"[*_`]", "", question[1]).strip() if question else "")
 
 
 def _describe_pictures(page: str, notebook) -> str:

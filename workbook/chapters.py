@@ -129,5 +129,13 @@ def _write(notebook, path: Path) -> None:
     new.replace(path)
 
 
+def describe(notebook, name: str) -> tuple[str, str]:
+    """Title and question of a chapter from its first markdown cell: a `#` heading and a line on its question."""
+    text = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
+    title = re.search(r"^#\s+(.+)$", text, re.MULTILINE)
+    question = re.search(r"question\W+\s*(.+)", text, re.IGNORECASE)
+    return (title[1].strip() if title else name), (re.sub(r"[*_`]", "", question[1]).strip() if question else "")
+
+
 def _indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
