@@ -21,7 +21,7 @@ def explore_gap() -> Explorer:
         compute_gap,
         gap_chart,
         {
-            "eps": log_slider(0.01, -4, -1, "eps (nats)"),
+            "eps": log_slider(0.01, -4, -1.3, "eps (nats)"),
             "optimizer": menu("sgd", ["sgd", "adamw"], "optimizer"),
             "pool": menu("training", list(POOLS), "prompts"),
             "column": menu(
