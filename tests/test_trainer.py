@@ -7,10 +7,12 @@ import pytest
 import torch
 from trl import GRPOConfig, GRPOTrainer
 
+from workbook.theory.advantages import counterfactual_advantages
 from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
 
 QUERY = {"batching": "query_preserved", "steps_per_generation": 4}
+METERED = ("cancellation/in_step", "cancellation/sign_cosine", "cancellation/across_steps")
 
 
 @pytest.fixture(autouse=True)
@@ -268,3 +270,63 @@ def test_refuses_to_build_with_a_broken_setting(make_trainer):
         make_trainer(CancellationTrainer, CancellationConfig, batching="query_preserved", gradient_accumulation_steps=4)
     with pytest.warns(UserWarning, match="max_grad_norm=1.0"):
         make_trainer(CancellationTrainer, CancellationConfig, **QUERY, max_grad_norm=1.0)
+
+
+# -- the meter --------------------------------------------------------------------------------------
+
+
+def test_the_meter_splits_the_gradient_by_sign(make_trainer):
+    trainer = make_trainer(CancellationTrainer, CancellationConfig, measure_cancellation=1, max_steps=4)
+    inputs = next_batch(trainer)
+    trainer._meter.measure_step(trainer.model, inputs)
+    found, trainer._meter = dict(trainer._meter.gradients), None
+    torch.testing.assert_close(sum(found.values()), gradient(trainer, inputs), rtol=1e-4, atol=1e-7)
+    assert set(found) == {1, -1}
+    for sign, kept in found.items():
+        one = inputs | {"advantages": inputs["advantages"] * (sign * inputs["advantages"] > 0)}
+        torch.testing.assert_close(kept, gradient(trainer, one), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"batching": "query_preserved", "group_transform": "advantage_orthogonal", "epsilon": 1e9}]
+)
+def test_measuring_changes_nothing(make_trainer, settings):
+    plain = make_trainer(CancellationTrainer, CancellationConfig, **settings)
+    plain.train()
+    measured = make_trainer(CancellationTrainer, CancellationConfig, measure_cancellation=2, **settings)
+    measured.train()
+    for name, value in weights_of(plain).items():
+        assert torch.equal(value, measured.model.state_dict()[name]), name
+    rows = measured.state.log_history[:-1]
+    kept = [{k: v for k, v in row.items() if k not in METERED and "time" not in k} for row in rows]
+    assert kept == [{k: v for k, v in row.items() if "time" not in k} for row in plain.state.log_history[:-1]]
+    pushed = [row["step"] for row in rows if row["grad_norm"] > 0 and (row["step"] - 1) // 4 % 2 == 0]
+    assert [row["step"] for row in rows if "cancellation/in_step" in row] == pushed
+    assert [row["step"] for row in rows if "cancellation/across_steps" in row] == [4, 12]
+    assert all(0 <= row["cancellation/in_step"] <= 1 for row in rows if "cancellation/in_step" in row)
+
+
+def test_one_sign_leaves_nothing_to_cancel_in_a_step(make_trainer):
+    shares = {}
+    for batching in ("query_preserved", "sign_partitioned"):
+        trainer = make_trainer(
+            CancellationTrainer, CancellationConfig, batching=batching, measure_cancellation=1, max_steps=8
+        )
+        trainer.train()
+        shares[batching] = [row["cancellation/in_step"] for row in trainer.state.log_history if METERED[0] in row]
+    assert sum(share == 0 for share in shares["sign_partitioned"]) >= 6  # at most one mixed part per generation batch
+    assert all(share > 0 for share in shares["query_preserved"])
+
+
+def test_counterfactual_advantages_reach_the_loss(make_trainer):
+    trainer = make_trainer(CancellationTrainer, CancellationConfig, advantage_estimator="counterfactual", **QUERY)
+    next_batch(trainer)
+    for part in trainer._buffered_inputs:
+        expected = counterfactual_advantages(
+            part["rewards"], part["completion_ids"], part["completion_mask"], part["group_id"]
+        )
+        torch.testing.assert_close(part["advantages"], expected)
+        assert expected.shape == part["completion_ids"].shape
+    assert any(part["advantages"].any() for part in trainer._buffered_inputs)
+    trainer.train()
+    assert trainer.state.global_step == 12

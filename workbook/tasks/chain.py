@@ -57,7 +57,10 @@ class Slot(NamedTuple):
 class Chain(Task):
     """Chains of `operands` numbers on a clock of `modulus` hours; `error_rate` per step is planted into demonstrations.
 
-    Raises ValueError naming the field unless 2 <= operands <= 12, 2 <= modulus <= 100 and 0 <= error_rate < 1.
+    false_negative_rate: share of right completions that the verifier rejects. Which ones is decided by a hash of the
+    completion, so the same text is always judged the same, and nothing in it tells a policy how.
+
+    Raises ValueError naming the field unless 2 <= operands <= 12, 2 <= modulus <= 100, and both rates are in [0, 1).
 
     >>> task = Chain(operands=3)
     >>> task.render("5 - 6 + 3 =", style=("start", "then", "now", "so"))
@@ -69,13 +72,15 @@ class Chain(Task):
     operands: int = 5
     error_rate: float = 0.2
     modulus: int = 10
+    false_negative_rate: float = 0.0
     name: str = "chain"
 
     def __post_init__(self) -> None:
         positive_int("operands", self.operands, 2, 12)
         positive_int("modulus", self.modulus, 2, 100)
-        if not (isinstance(self.error_rate, int | float) and 0 <= self.error_rate < 1):
-            raise ValueError(f"error_rate is {self.error_rate!r}, but must be a number in [0, 1).")
+        for field in ("error_rate", "false_negative_rate"):
+            if not (isinstance(rate := getattr(self, field), int | float) and 0 <= rate < 1):
+                raise ValueError(f"{field} is {rate!r}, but must be a number in [0, 1).")
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -102,7 +107,14 @@ class Chain(Task):
 
     def score(self, completion: str, answer: str, **row: object) -> float:
         """Return 1 if the number after the last `answer is` equals the answer, else 0; style and steps do not count."""
-        return float(clock_answer(completion) == int(answer))
+        return float(clock_answer(completion) == int(answer) and not self._rejected(completion))
+
+    def _rejected(self, completion: str) -> bool:
+        """Whether a right completion is a false negative of the verifier."""
+        if not self.false_negative_rate:
+            return False
+        digest = hashlib.blake2b(" ".join(completion.split()).encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "big") < self.false_negative_rate * 2**32
 
     # -- completions ------------------------------------------------------------------------------------------------
 
@@ -160,9 +172,13 @@ class Chain(Task):
     # -- credit -----------------------------------------------------------------------------------------------------
 
     def value(self, on_track: bool, steps_left: int) -> float:
-        """Return V(on_track, steps_left), the expected reward under the policy model of the module docstring."""
+        """Return V(on_track, steps_left), the expected reward under the policy model of the module docstring.
+
+        The verifier's false negatives scale it: to the policy they are chance.
+        """
         decay = 1 - self.error_rate * self.modulus / (self.modulus - 1)
-        return 1 / self.modulus + (on_track - 1 / self.modulus) * decay**steps_left
+        right = 1 / self.modulus + (on_track - 1 / self.modulus) * decay**steps_left
+        return (1 - self.false_negative_rate) * right
 
     def annotate(self, prompt: str, answer: str, tokens: list[str]) -> Annotation:
         """Return (category, true credit) per completion token; credits up to a token sum to V(after it) - V(prompt).

@@ -48,13 +48,23 @@ def problems(args, *, world_size: int = 1, lora_dropout: float = 0.0, quantized:
 def _unknown_values(args) -> Iterator[Problem]:
     for name, valid in {
         "batching": STRATEGIES,
-        "advantage_estimator": ESTIMATORS,
+        "advantage_estimator": (*ESTIMATORS, "counterfactual"),
         "group_transform": (None, *TRANSFORMS),
         "clipping": CLIPPINGS,
     }.items():
         value = getattr(args, name)
         if value not in valid:
             yield Problem("error", f"{name}={value!r} is unknown; valid values are {', '.join(map(str, valid))}.")
+    if not isinstance(args.measure_cancellation, int) or args.measure_cancellation < 0:
+        yield Problem(
+            "error",
+            f"measure_cancellation={args.measure_cancellation!r} must be a number of generation batches, or 0 for never.",
+        )
+    elif args.measure_cancellation and args.beta:
+        yield Problem(
+            "error",
+            f"measure_cancellation={args.measure_cancellation} would count the pull of beta={args.beta} as a push of either sign; set one of them to 0.",
+        )
 
 
 def _batching(args, world_size: int) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from trl import GRPOConfig
 
 @dataclass
 class CancellationConfig(GRPOConfig):
-    """Settings of a [`CancellationTrainer`]: all of TRL's `GRPOConfig`, and the six below.
+    """Settings of a [`CancellationTrainer`]: all of TRL's `GRPOConfig`, and those below.
 
     Which combinations make sense is checked when the trainer is built (see `workbook.training.checks`), since that
     needs
@@ -29,7 +29,10 @@ class CancellationConfig(GRPOConfig):
     )
     advantage_estimator: str = field(
         default="grpo",
-        metadata={"help": "grpo (TRL's own), dr_grpo, rloo, reinforce, positive_only or negative_only."},
+        metadata={
+            "help": "grpo (TRL's own), dr_grpo, rloo, reinforce, positive_only, negative_only, or counterfactual, "
+            "which has one per token."
+        },
     )
     group_transform: str | None = field(
         default=None,
@@ -39,6 +42,13 @@ class CancellationConfig(GRPOConfig):
         default="asymmetric",
         metadata={
             "help": "asymmetric (PPO's min, TRL's) or symmetric (no gradient outside the range, whatever the sign)."
+        },
+    )
+    measure_cancellation: int = field(
+        default=0,
+        metadata={
+            "help": "Measure what cancels inside and across optimizer steps, every so many generation batches; "
+            "0 = never."
         },
     )
     trim_padding: bool = field(

@@ -21,13 +21,16 @@ from workbook.training.compare import compare_runs
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run, create_run, load_run
 
+Grid = dict[str, list] | list[dict[str, list]]
 
-def sweep(config, grid: dict[str, list], folder: str | Path, n_jobs: int = 2, quiet: bool = False) -> pd.DataFrame:
+
+def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool = False) -> pd.DataFrame:
     """Train every combination of the values in `grid`; each combination is a run folder below `folder`.
 
     Args:
         config: what the combinations share: a YAML file's path, a dict or a `RunConfig`.
-        grid: values to try for each field, e.g. `{"batching": ["shuffled", "query_preserved"], "seed": [0, 1, 2]}`.
+        grid: values to try for each field, e.g. `{"batching": ["shuffled", "query_preserved"], "seed": [0, 1]}`; or a
+            list of such grids, one after the other, e.g. one for each optimizer with its own learning rates.
         folder: of the sweep; called again on the same folder, it does only what is missing.
         n_jobs: runs at a time; the cores are shared among them.
         quiet: no progress bar.
@@ -52,8 +55,8 @@ def sweep(config, grid: dict[str, list], folder: str | Path, n_jobs: int = 2, qu
     return compare_runs(runs)
 
 
-def load_sweep(path: str | Path) -> tuple[RunConfig, dict[str, list[Any]]]:
-    """A sweep's YAML file: a run's fields, and `grid`, a mapping of fields to lists of values.
+def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
+    """A sweep's YAML file: a run's fields, and `grid`, a mapping of fields to lists of values or a list of such.
 
     Raises:
         ValueError: if there is no grid, or a field is unknown.
@@ -63,18 +66,23 @@ def load_sweep(path: str | Path) -> tuple[RunConfig, dict[str, list[Any]]]:
     except (OSError, yaml.YAMLError) as error:
         raise ValueError(f"The sweep {path} can't be read as YAML: {' '.join(str(error).split())}.") from None
     grid = values.pop("grid", None) if isinstance(values, dict) else None
-    if not isinstance(grid, dict) or not all(isinstance(v, list) and v for v in grid.values()):
+    if not _is_grid(grid) and not (isinstance(grid, list) and grid and all(map(_is_grid, grid))):
         raise ValueError(
             f"The sweep {path} needs a grid: a mapping of fields to lists of values, e.g. seed: [0, 1, 2]."
         )
     return RunConfig.load(values), grid
 
 
-def combinations(config, grid: dict[str, list]) -> Iterator[tuple[str, RunConfig, dict]]:
+def _is_grid(grid: Any) -> bool:
+    return isinstance(grid, dict) and all(isinstance(values, list) and values for values in grid.values())
+
+
+def combinations(config, grid: Grid) -> Iterator[tuple[str, RunConfig, dict]]:
     """Folder name, shared config and settings of every combination in `grid`."""
     config = RunConfig.load(config)
-    for values in itertools.product(*grid.values()):
-        settings = dict(zip(grid, values, strict=True))
+    grids = grid if isinstance(grid, list) else [grid]
+    for keys, values in ((each, values) for each in grids for values in itertools.product(*each.values())):
+        settings = dict(zip(keys, values, strict=True))
         name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()) or config.name
         yield name.replace("/", "-"), config, settings
 

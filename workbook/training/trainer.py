@@ -5,16 +5,16 @@ its field:
 
 1. `batching`: `_prepare_inputs` replaces TRL's shuffle of the generation batch by `theory.batching.minibatch_order`. On
    several processes the order is global: rollouts are exchanged, so that each optimizer mini-batch keeps the promise.
-2. `advantage_estimator`: advantages are computed from the rewards by `theory.advantages`.
+2. `advantage_estimator`: advantages are computed from the rewards by `theory.advantages`; (B, T) for counterfactual.
 3. `group_transform` and `clipping="symmetric"`: the loss becomes `-(w A).detach() * log pi`, with `w` from
    `theory.weights`. No copy of TRL's loss: TRL reads the advantages after the log-probabilities, so
    `_get_per_token_logps_and_entropies` writes `w A` in the advantages' place and drops the old log-probabilities, which
    makes TRL's own ratio 1 with gradient grad log pi.
 4. `trim_padding`: that same method cuts columns that are padding in the whole micro-batch and pads the result back.
 5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32.
-6. Extra metrics under `cancellation/`, and extra columns `group_id` and `rewards` in each batch. Settings that would
-make
-   an intervention a silent no-op are refused (`training.checks`).
+6. Extra metrics under `cancellation/`, and extra columns `group_id` and `rewards` in each batch; with
+   `measure_cancellation`, how much cancels inside and across optimizer steps (`training.meter`). Settings that would
+   make an intervention a silent no-op are refused (`training.checks`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from trl import GRPOTrainer
 from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
 
 from workbook.policies import recast_adapters
-from workbook.theory.advantages import group_advantages
+from workbook.theory.advantages import counterfactual_advantages, group_advantages
 from workbook.theory.batching import minibatch_order
 from workbook.theory.weights import advantage_orthogonal, cancellation_residual, min_replace, surrogate_weights
 from workbook.training.checks import problems
 from workbook.training.config import CancellationConfig
+from workbook.training.meter import CancellationMeter
 
 # Batch columns that are padded on the left, and what pads the others; needed only to exchange rollouts between
 # processes.
@@ -70,6 +71,9 @@ class CancellationTrainer(GRPOTrainer):
         self._loss_inputs = (
             None  # the batch whose loss is being computed, while its advantages are still to be reweighted
         )
+        self._meter = CancellationMeter(self) if args.measure_cancellation else None
+        if self._meter:
+            self.add_callback(self._meter)
 
     # -- rollouts: group labels and advantages ----------------------------------------------------------------
 
@@ -85,7 +89,12 @@ class CancellationTrainer(GRPOTrainer):
         local = len(output["advantages"])
         mine = slice(self.accelerator.process_index * local, (self.accelerator.process_index + 1) * local)
         output["group_id"], output["rewards"] = group_ids[mine], rewards[mine]
-        if advantages is not None:
+        if self.args.advantage_estimator == "counterfactual":
+            mask = output["completion_mask"]
+            output["advantages"] = counterfactual_advantages(
+                output["rewards"].nan_to_num(), output["completion_ids"], mask, output["group_id"]
+            ).to(output["advantages"].dtype)
+        elif advantages is not None:
             output["advantages"] = advantages[mine].to(output["advantages"].dtype)
             for _ in range(len(advantages)):
                 self._logs["advantages"].pop()
@@ -97,7 +106,7 @@ class CancellationTrainer(GRPOTrainer):
         weights = self.reward_weights.to(self._rewards_per_func.device)
         rewards = (self._rewards_per_func * weights).nansum(dim=1)
         group_ids = torch.arange(len(rewards), device=rewards.device) // self.num_generations
-        if self.args.advantage_estimator == "grpo":
+        if self.args.advantage_estimator in ("grpo", "counterfactual"):
             return rewards, group_ids, None
         scored = ~self._rewards_per_func.isnan().all(dim=1)  # a rollout no reward function could score moves nothing
         advantages = torch.zeros_like(rewards)
@@ -132,7 +141,7 @@ class CancellationTrainer(GRPOTrainer):
         order = minibatch_order(
             self.args.batching,
             batch["group_id"].cpu(),
-            batch["advantages"].cpu(),
+            _of_rollouts(batch).cpu(),
             self.args.steps_per_generation // self.args.gradient_accumulation_steps,
             generator,
         )
@@ -166,7 +175,7 @@ class CancellationTrainer(GRPOTrainer):
         accum, residuals = self.args.gradient_accumulation_steps, []
         for start in range(0, len(self._buffered_inputs), accum):
             window = self._buffered_inputs[start : start + accum]
-            advantages = self.accelerator.gather(torch.cat([part["advantages"] for part in window]))
+            advantages = self.accelerator.gather(torch.cat([_of_rollouts(part) for part in window]))
             group_ids = self.accelerator.gather(torch.cat([part["group_id"] for part in window]))
             if (signed := advantages != 0).any():
                 advantages, group_ids = advantages[signed], group_ids[signed]
@@ -174,14 +183,21 @@ class CancellationTrainer(GRPOTrainer):
         if residuals:
             self._log_cancellation("batch_residual", torch.stack(residuals).mean())
 
-    # -- loss: the surrogate's weights ------------------------------------------------------------------------
+    # -- loss: its measurement, and the surrogate's weights ------------------------------------------------
 
     @property
     def _reweights(self) -> bool:
         return self.args.group_transform is not None or self.args.clipping == "symmetric"
 
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if self._meter and self.model.training:
+            self._meter.measure_step(model, inputs)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
     def _compute_loss(self, model, inputs):
         if not (self._reweights and self.model.training):
+            if "pushing" in inputs:
+                inputs["advantages"] = inputs["advantages"] * inputs["pushing"]
             return super()._compute_loss(model, inputs)
         self._loss_inputs = dict(inputs)
         try:
@@ -248,6 +264,9 @@ class CancellationTrainer(GRPOTrainer):
                 weights = self._transform(ratios, advantages, group_ids, active)
         self._log_cancellation("weight_residual", _token_residual(weights, advantages, group_ids, active))
         inputs["advantages"] = weights * (advantages if advantages.dim() == 2 else advantages[:, None])
+        if "pushing" in inputs:  # the meter's: rollouts of one sign
+            pushing = inputs["pushing"]
+            inputs["advantages"] *= pushing if pushing.dim() == 2 else pushing[:, None]
 
     def _transform(self, ratios, advantages, group_ids, mask):
         if self.args.group_transform == "min_replace":
@@ -273,6 +292,13 @@ def _take(value, index: torch.Tensor):
     if value is None:
         return None
     return value[index.to(value.device)] if isinstance(value, torch.Tensor) else [value[i] for i in index.tolist()]
+
+
+def _of_rollouts(batch: dict) -> torch.Tensor:
+    """One advantage per rollout (B,): what mini-batches are arranged by, also where each token has its own."""
+    if batch["advantages"].dim() == 1:
+        return batch["advantages"]
+    return group_advantages(batch["rewards"].nan_to_num(), batch["group_id"], "dr_grpo")
 
 
 def _token_residual(weights, advantages, group_ids, active) -> torch.Tensor:
