@@ -152,6 +152,30 @@ def sample_rollouts(
     prompt_ids, prompt_mask = pad_rows(prompt_rows, tokenizer.pad_token_id, side="left", device=model.device)
     with evaluating(model), torch.no_grad():
         completion_rows = _generate(policy, prompt_ids, prompt_mask, seed, max_new_tokens, temperature, batch_size)
+    return _scored(policy, task, rows, completion_rows, group_size, temperature, estimator)
+
+
+def written_rollouts(policy, task, prompts, completions: list[list[str]]) -> Rollouts:
+    """Rollouts of given completions, as if the policy had sampled them.
+
+    prompts: rows with a column prompt.  completions: for each, equally many texts; an end token is added to each.
+    Raises ValueError if the numbers do not fit.
+    """
+    sizes = {len(texts) for texts in completions}
+    if len(completions) != len(prompts) or len(sizes) != 1:
+        raise ValueError(f"completions must be {len(prompts)} lists of equally many texts, one list for each prompt.")
+    tokenizer, group_size = policy.tokenizer, sizes.pop()
+    rows = _repeated_rows(task, prompts, group_size, 0)
+    ids = tokenizer([text for texts in completions for text in texts], add_special_tokens=False)["input_ids"]
+    return _scored(policy, task, rows, [[*row, tokenizer.eos_token_id] for row in ids], group_size)
+
+
+def _scored(policy, task, rows, completion_rows, group_size: int, temperature: float = 1.0, estimator: str = "grpo"):
+    """Rewards, log-probabilities, texts and annotations of completions, group_size to a prompt."""
+    model, tokenizer = policy.model, policy.tokenizer
+    prompt_rows = tokenize_prompts(tokenizer, [row["prompt"] for row in rows])
+    prompt_ids, prompt_mask = pad_rows(prompt_rows, tokenizer.pad_token_id, side="left", device=model.device)
+    with evaluating(model), torch.no_grad():
         completion_ids, mask = pad_rows(completion_rows, tokenizer.pad_token_id, side="right", device=model.device)
         logps, entropies = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, mask, temperature)
     completions = tuple(tokenizer.batch_decode(completion_rows, skip_special_tokens=True))

@@ -1,0 +1,88 @@
+"""What training did to what no reward asked for: style words, and the odds among equally right solutions.
+
+Both policies score the same texts: the right chains of some prompts, each in several styles. So every difference is the
+policy's own, not that of other samples.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pandas as pd
+import torch
+
+from workbook.rollouts import Rollouts, written_rollouts
+from workbook.states import output_states
+from workbook.theory.drift import kl_drift, log_odds_drift, solution_entropy
+
+_MEASURED = ("logp_before", "logp_after", "kl", "entropy_before", "entropy_after")
+
+
+def drift_report(
+    before, after, task, prompts: list[dict] | int = 16, solutions: int = 8, seed: int = 0
+) -> pd.DataFrame:
+    """Movement of every token of right solutions between two policies: a row per (group, solution, position).
+
+    before, after: policies with the same tokenizer.  task: one that knows its equivalent solutions, such as chain.
+    prompts: rows with prompt and answer, or how many to draw with `seed`.  solutions: styles per prompt, drawn at
+    random with `seed`, the same for both policies.
+
+    Columns: group, solution, position, token, category; logp_before and logp_after in nats; kl, the divergence
+    KL(after || before) of the next-token distribution at that position in nats (D4); entropy_before and entropy_after
+    of that distribution in nats.  Summaries: `learning_tax`, `odds_drift`.
+
+    Raises ValueError for a task without equivalent solutions, and for fewer than two of them.
+
+    Source: arXiv 2604.13088, proposition 3.1 and corollary 3.2 (D4, D5 in the claims).
+    """
+    if not hasattr(task, "equivalent_solutions"):
+        raise ValueError(f"task {task.name!r} does not know its equivalent solutions; chain does.")
+    if solutions < 2:
+        raise ValueError(f"solutions={solutions} must be at least 2, to have odds between them.")
+    rows = list(task.dataset(prompts, seed)) if isinstance(prompts, int) else list(prompts)
+    rollouts = right_solutions(before, task, rows, solutions, seed)
+    table = rollouts.token_table()
+    token, seen = torch.from_numpy(table["token_id"].to_numpy())[:, None], {}
+    for name, policy in {"before": before, "after": after}.items():
+        seen[name] = output_states(policy, rollouts).logits.cpu().float().log_softmax(-1)  # (N, V)
+        table[f"logp_{name}"] = seen[name].gather(-1, token).squeeze(-1).double().numpy()
+        table[f"entropy_{name}"] = -(seen[name].exp() * seen[name]).sum(-1).double().numpy()
+    table["kl"] = kl_drift(seen["before"], seen["after"] - seen["before"]).double().numpy()
+    table["solution"] = table["rollout"] % solutions
+    return table[["group", "solution", "position", "token", "category", *_MEASURED]]
+
+
+def learning_tax(report: pd.DataFrame) -> pd.DataFrame:
+    """How far style words moved, by prompt: columns group, tax (mean KL per style word, nats), style_entropy (mean, nats).
+
+    Style has credit 0, so all of its movement is the tax. style_entropy times the style words per solution is the
+    entropy over the equivalent solutions, by the chain rule.
+    """
+    style = report[report["category"] == "style"]
+    return style.groupby("group").agg(tax=("kl", "mean"), style_entropy=("entropy_after", "mean")).reset_index()
+
+
+def odds_drift(report: pd.DataFrame) -> pd.DataFrame:
+    """How the odds among equivalent solutions moved, by prompt: columns group, odds (nats), entropy, entropy_before.
+
+    odds: mean over pairs of |change of log pi(y_a)/pi(y_b)|.  entropy: over the solutions in the report, given that one
+    of them is produced, between 0 and the log of their number.
+    """
+    found = []
+    whole = report.groupby(["group", "solution"])[["logp_before", "logp_after"]].sum()
+    for group, logp in whole.groupby(level=0):
+        before, after = (torch.from_numpy(logp[name].to_numpy().copy()) for name in logp)
+        pairs = torch.triu_indices(len(before), len(before), 1)
+        drift = log_odds_drift(before, after)[pairs[0], pairs[1]].abs().mean()
+        found.append((group, float(drift), float(solution_entropy(after)), float(solution_entropy(before))))
+    return pd.DataFrame(found, columns=["group", "odds", "entropy", "entropy_before"])
+
+
+def right_solutions(policy, task, prompts: list[dict], solutions: int, seed: int = 0) -> Rollouts:
+    """The right completions of some prompts, each in so many random styles, as if they had been sampled."""
+    rng = random.Random(seed)
+    texts = [
+        [task.render(row["prompt"], style) for style in rng.sample(list(task.styles(row["prompt"])), solutions)]
+        for row in prompts
+    ]
+    return written_rollouts(policy, task, prompts, texts)
