@@ -12,7 +12,7 @@ from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
 
 QUERY = {"batching": "query_preserved", "steps_per_generation": 4}
-METERED = ("cancellation/in_step", "cancellation/sign_cosine", "cancellation/across_steps")
+METERED = [f"cancellation/{name}" for name in ("in_step", "sign_cosine", "across_steps", "weight_residual")]
 
 
 @pytest.fixture(autouse=True)
@@ -278,11 +278,12 @@ def test_refuses_to_build_with_a_broken_setting(make_trainer):
 def test_the_meter_splits_the_gradient_by_sign(make_trainer):
     trainer = make_trainer(CancellationTrainer, CancellationConfig, measure_cancellation=1, max_steps=4)
     inputs = next_batch(trainer)
+    trainer._meter.on_step_begin(trainer.args, trainer.state, trainer.control, model=trainer.model)
     trainer._meter.measure_step(trainer.model, inputs)
-    found, trainer._meter = dict(trainer._meter.gradients), None
-    torch.testing.assert_close(sum(found.values()), gradient(trainer, inputs), rtol=1e-4, atol=1e-7)
-    assert set(found) == {1, -1}
-    for sign, kept in found.items():
+    pushes, trainer._meter = trainer._meter.pushes, None
+    torch.testing.assert_close(pushes.sum(0), gradient(trainer, inputs), rtol=1e-4, atol=1e-7)
+    for sign, kept in zip((1, -1), pushes, strict=True):
+        assert kept.any()
         one = inputs | {"advantages": inputs["advantages"] * (sign * inputs["advantages"] > 0)}
         torch.testing.assert_close(kept, gradient(trainer, one), rtol=1e-4, atol=1e-7)
 
@@ -298,8 +299,11 @@ def test_measuring_changes_nothing(make_trainer, settings):
     for name, value in weights_of(plain).items():
         assert torch.equal(value, measured.model.state_dict()[name]), name
     rows = measured.state.log_history[:-1]
-    kept = [{k: v for k, v in row.items() if k not in METERED and "time" not in k} for row in rows]
-    assert kept == [{k: v for k, v in row.items() if "time" not in k} for row in plain.state.log_history[:-1]]
+    for row, other in zip(rows, plain.state.log_history[:-1], strict=True):
+        assert {k: v for k, v in row.items() if k not in METERED and "time" not in k} == {
+            k: v for k, v in other.items() if k not in METERED and "time" not in k
+        }
+        assert METERED[-1] in row
     pushed = [row["step"] for row in rows if row["grad_norm"] > 0 and (row["step"] - 1) // 4 % 2 == 0]
     assert [row["step"] for row in rows if "cancellation/in_step" in row] == pushed
     assert [row["step"] for row in rows if "cancellation/across_steps" in row] == [4, 12]

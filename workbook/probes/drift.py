@@ -53,7 +53,7 @@ def drift_report(
 
 
 def learning_tax(report: pd.DataFrame) -> pd.DataFrame:
-    """How far style words moved, by prompt: columns group, tax (mean KL per style word, nats), style_entropy (mean, nats).
+    """How far style words moved, by prompt: columns group, tax (mean KL per word, nats), style_entropy (mean, nats).
 
     Style has credit 0, so all of its movement is the tax. style_entropy times the style words per solution is the
     entropy over the equivalent solutions, by the chain rule.

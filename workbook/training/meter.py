@@ -23,12 +23,11 @@ class CancellationMeter(TrainerCallback):
     across_steps: 1 - |sum of the steps' displacements| / sum of |displacement|, over a generation batch's optimizer
         steps, weights as one vector.
 
-    It costs two more passes per measured step and a copy of the trainable weights.  Each process measures its own
-    rollouts; what is logged is the mean over processes.
+    It costs two more passes per measured step and a copy of the trainable weights; gradients are summed over processes.
     """
 
     def __init__(self, trainer):
-        self.trainer, self.gradients, self.path = trainer, {}, None
+        self.trainer, self.pushes, self.path = trainer, None, None
         args = trainer.args
         self.window = max(
             1, args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
@@ -42,28 +41,30 @@ class CancellationMeter(TrainerCallback):
         model = trainer.accelerator.unwrap_model(model)
         weights = [p for p in model.parameters() if p.requires_grad]
         logged = {name: list(values) for name, values in trainer._metrics["train"].items()}
-        for sign in (1, -1):
-            if not (pushing := sign * inputs["advantages"] > 0).any():
-                continue
-            loss = trainer._compute_loss(model, dict(inputs) | {"pushing": pushing})
-            found = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
-            gradient = torch.cat([g.flatten().float() for g in found])
-            self.gradients[sign] = self.gradients.get(sign, 0) + gradient
+        for row, sign in enumerate((1, -1)):
+            pushing = sign * inputs["advantages"] > 0
+            if pushing.any():
+                loss = trainer._compute_loss(model, dict(inputs) | {"pushing": pushing})
+                found = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+                self.pushes[row] += torch.cat([g.flatten().float() for g in found])
         trainer._metrics["train"].clear()
         trainer._metrics["train"].update(logged)
 
     def on_step_begin(self, args, state, control, model=None, **kwargs):
-        self.gradients = {}
+        due = self._due()
+        here = _position(model) if due else None
+        self.pushes = here.new_zeros(2, len(here)) if due else None
         if state.global_step % self.window == 0:
-            self.path = [_position(model)] if self._due() else None
+            self.path = [here] if due else None
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
-        if self.gradients:
-            pushes = torch.stack(list(self.gradients.values()))
-            self.trainer._log_cancellation("in_step", cancelled_share(pushes))
-            if len(pushes) == 2:
+        if self.pushes is not None:
+            pushes = self.trainer.accelerator.reduce(self.pushes, "sum")
+            if pushes.any():
+                self.trainer._log_cancellation("in_step", cancelled_share(pushes))
+            if pushes.any(dim=1).all():
                 self.trainer._log_cancellation("sign_cosine", torch.cosine_similarity(*pushes, dim=0))
-            self.gradients = {}
+            self.pushes = None
         if self.path is not None:
             self.path.append(_position(model))
             if len(self.path) > self.window:

@@ -195,10 +195,10 @@ class CancellationTrainer(GRPOTrainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def _compute_loss(self, model, inputs):
-        if not (self._reweights and self.model.training):
-            if "pushing" in inputs:
-                inputs["advantages"] = inputs["advantages"] * inputs["pushing"]
+        if not self.model.training:
             return super()._compute_loss(model, inputs)
+        if not self._reweights and "pushing" in inputs:
+            inputs["advantages"] = inputs["advantages"] * inputs["pushing"]
         self._loss_inputs = dict(inputs)
         try:
             return super()._compute_loss(model, self._loss_inputs)
@@ -214,7 +214,10 @@ class CancellationTrainer(GRPOTrainer):
         score = super()._get_per_token_logps_and_entropies if plain else self._trimmed
         outputs = score(model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **kwargs)
         if self._loss_inputs is not None:
-            self._reweight(outputs[0].detach(), self._loss_inputs)
+            if self._reweights:
+                self._reweight(outputs[0].detach(), self._loss_inputs)
+            elif self._meter:
+                self._log_residual(outputs[0].detach(), self._loss_inputs)
         return outputs
 
     def _trimmed(self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **kwargs):
@@ -267,6 +270,16 @@ class CancellationTrainer(GRPOTrainer):
         if "pushing" in inputs:  # the meter's: rollouts of one sign
             pushing = inputs["pushing"]
             inputs["advantages"] *= pushing if pushing.dim() == 2 else pushing[:, None]
+
+    @torch.no_grad()
+    def _log_residual(self, logps: torch.Tensor, inputs: dict) -> None:
+        """What TRL's own weights leave on a token that a group shares; with ratios of 1 they leave nothing."""
+        mask, old = inputs["completion_mask"], inputs.get("old_per_token_logps")
+        scored = (logps, logps if old is None else old, mask, inputs["advantages"], self.importance_sampling_level)
+        weights = surrogate_weights(*scored, clip=(self.epsilon_low, self.epsilon_high))
+        self._log_cancellation(
+            "weight_residual", _token_residual(weights, inputs["advantages"], inputs["group_id"], mask.bool())
+        )
 
     def _transform(self, ratios, advantages, group_ids, mask):
         if self.args.group_transform == "min_replace":
