@@ -12,7 +12,9 @@ from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
 
 QUERY = {"batching": "query_preserved", "steps_per_generation": 4}
-METERED = [f"cancellation/{name}" for name in ("in_step", "sign_cosine", "across_steps", "weight_residual")]
+METERED = [
+    f"cancellation/{name}" for name in ("in_step", "sign_cosine", "across_steps", "weight_residual", "shared_residual")
+]
 
 
 @pytest.fixture(autouse=True)
@@ -308,6 +310,29 @@ def test_measuring_changes_nothing(make_trainer, settings):
     assert [row["step"] for row in rows if "cancellation/in_step" in row] == pushed
     assert [row["step"] for row in rows if "cancellation/across_steps" in row] == [4, 12]
     assert all(0 <= row["cancellation/in_step"] <= 1 for row in rows if "cancellation/in_step" in row)
+
+
+@pytest.mark.parametrize(
+    ("settings", "cancels"),
+    [
+        ({"importance_sampling_level": "token"}, None),  # ratios near 1 on shared, confident tokens
+        ({"importance_sampling_level": "sequence"}, False),
+        ({"importance_sampling_level": "sequence", "group_transform": "min_replace"}, True),
+        ({"importance_sampling_level": "sequence", "group_transform": "advantage_orthogonal"}, True),
+    ],
+)
+def test_what_a_shared_token_keeps(make_trainer, settings, cancels):
+    settings = {"num_iterations": 2, "epsilon": 1e9, **QUERY, **settings}
+    trainer = make_trainer(CancellationTrainer, CancellationConfig, measure_cancellation=1, **settings)
+    trainer.train()
+    left = [row["cancellation/shared_residual"] for row in trainer.state.log_history if "loss" in row]
+    assert len(left) == 12
+    if cancels is None:
+        assert max(left) < 1e-2
+    elif cancels:
+        assert max(left) < 1e-5
+    else:
+        assert max(left) > 1e-3
 
 
 def test_one_sign_leaves_nothing_to_cancel_in_a_step(make_trainer):

@@ -63,6 +63,13 @@ def _sweep(args) -> int:
     return 1 if failed else 0
 
 
+def _keep(args) -> int:
+    from workbook.studies.sweeps import keep_sweep
+
+    print(keep_sweep(args.sweep, args.scale, args.folder))
+    return 0
+
+
 def _measure(args) -> int:
     from workbook.studies import measure
 
@@ -113,6 +120,12 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--set", action="append", default=[], metavar="KEY=VALUE", help="override a field; may be repeated"
         )
+
+    keep = commands.add_parser("keep", help="write what a sweep's runs came to, small enough to commit")
+    keep.add_argument("sweep", help="the sweep's folder, e.g. runs/batching")
+    keep.add_argument("--scale", help="default: that of the runs' policy")
+    keep.add_argument("--folder", help="where to write (default: data/results)")
+    keep.set_defaults(command=_keep)
 
     measure = commands.add_parser("measure", help="make the tables of a study, seed by seed; those made are kept")
     measure.add_argument("study", help="e.g. flips")

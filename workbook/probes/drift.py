@@ -42,7 +42,7 @@ def drift_report(
     rows = list(task.dataset(prompts, seed)) if isinstance(prompts, int) else list(prompts)
     rollouts = right_solutions(before, task, rows, solutions, seed)
     table = rollouts.token_table()
-    token, seen = torch.from_numpy(table["token_id"].to_numpy())[:, None], {}
+    token, seen = torch.tensor(table["token_id"].to_numpy())[:, None], {}
     for name, policy in {"before": before, "after": after}.items():
         seen[name] = output_states(policy, rollouts).logits.cpu().float().log_softmax(-1)  # (N, V)
         table[f"logp_{name}"] = seen[name].gather(-1, token).squeeze(-1).double().numpy()

@@ -54,3 +54,18 @@ def active(mask: Shaped[Tensor, "*shape"] | None, like: Shaped[Tensor, "*shape"]
     if mask.shape != like.shape:
         raise ValueError(f"mask has shape {tuple(mask.shape)}; it must have the shape of {name}, {tuple(like.shape)}.")
     return mask.bool()
+
+
+def shared_places(
+    completion_ids: Int[Tensor, "B T"], mask: Shaped[Tensor, "B T"], group_ids: Shaped[Tensor, " B"]
+) -> Bool[Tensor, "B T"]:
+    """Where every rollout of a group has the same token at the same position: the tokens that the group shares.
+
+    >>> ids = torch.tensor([[5, 1, 2], [5, 7, 2]])
+    >>> shared_places(ids, torch.tensor([[1, 1, 1], [1, 1, 0]]), torch.zeros(2)).tolist()
+    [[True, False, False], [True, False, False]]
+    """
+    index, groups = group_index(group_ids, len(completion_ids))
+    low, high = (group_extreme(completion_ids, index, groups, kind) for kind in ("amin", "amax"))
+    everybody = group_extreme(mask.to(completion_ids.dtype), index, groups, "amin") > 0
+    return ((low == high) & everybody)[index]

@@ -29,6 +29,7 @@ from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, uns
 from workbook.policies import recast_adapters
 from workbook.theory.advantages import counterfactual_advantages, group_advantages
 from workbook.theory.batching import minibatch_order
+from workbook.theory.groups import shared_places
 from workbook.theory.weights import advantage_orthogonal, cancellation_residual, min_replace, surrogate_weights
 from workbook.training.checks import problems
 from workbook.training.config import CancellationConfig
@@ -265,7 +266,7 @@ class CancellationTrainer(GRPOTrainer):
                 weights = self._transform(ratios.amax(dim=1), advantages, group_ids, active.any(dim=1))[:, None] * mask
             else:
                 weights = self._transform(ratios, advantages, group_ids, active)
-        self._log_cancellation("weight_residual", _token_residual(weights, advantages, group_ids, active))
+        self._log_residuals(weights, inputs, active)
         inputs["advantages"] = weights * (advantages if advantages.dim() == 2 else advantages[:, None])
         if "pushing" in inputs:  # the meter's: rollouts of one sign
             pushing = inputs["pushing"]
@@ -277,9 +278,14 @@ class CancellationTrainer(GRPOTrainer):
         mask, old = inputs["completion_mask"], inputs.get("old_per_token_logps")
         scored = (logps, logps if old is None else old, mask, inputs["advantages"], self.importance_sampling_level)
         weights = surrogate_weights(*scored, clip=(self.epsilon_low, self.epsilon_high))
-        self._log_cancellation(
-            "weight_residual", _token_residual(weights, inputs["advantages"], inputs["group_id"], mask.bool())
-        )
+        self._log_residuals(weights, inputs, mask.bool())
+
+    def _log_residuals(self, weights: torch.Tensor, inputs: dict, active: torch.Tensor) -> None:
+        """The residual of these weights: over all places, and over those at which the whole group has one token."""
+        scored = (inputs["advantages"], inputs["group_id"])
+        self._log_cancellation("weight_residual", _token_residual(weights, *scored, active))
+        shared = shared_places(inputs["completion_ids"], active, inputs["group_id"])
+        self._log_cancellation("shared_residual", _token_residual(weights, *scored, shared))
 
     def _transform(self, ratios, advantages, group_ids, mask):
         if self.args.group_transform == "min_replace":
