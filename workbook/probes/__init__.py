@@ -9,6 +9,7 @@ from importlib import import_module
 
 _HOMES = {
     "cancellation_index": "cancellation",
+    "cancelled_in_steps": "minibatches",
     "categorized": "categories",
     "category_shares": "shares",
     "choose_tokens": "masked",
@@ -21,6 +22,7 @@ _HOMES = {
     "flip_shares": "flips",
     "followers": "following",
     "frequency_matched": "flips",
+    "gradient_gram": "minibatches",
     "gradient_products": "coupling",
     "learning_tax": "drift",
     "masked_update": "masked",

@@ -21,10 +21,12 @@ from workbook.training.provenance import made_with
 
 RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
 STUDIES = {  # study: the function Bench -> {table's name: table} in the module of the study's name
+    "counterfactual": "counterfactual_study",
     "coupling": "coupling_study",
     "flip_settings": "flip_settings_study",
     "credit": "credit_study",
     "flips": "flips_study",
+    "minibatches": "minibatches_study",
     "sharing": "sharing_study",
 }
 
