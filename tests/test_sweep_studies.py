@@ -1,0 +1,130 @@
+"""Studies that are sweeps: their rates follow from the pilot, and what runs came to is kept whole."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from workbook.studies.pilot import rates
+from workbook.studies.record import RESULTS
+from workbook.studies.sweeps import OUTCOMES, keep_sweep, load_runs
+from workbook.training import sweep
+from workbook.training.sweeps import combinations, load_sweep
+
+CONFIGS = RESULTS.parent / "configs" / "studies"
+SMALL = {
+    "policy": "bundled",
+    "task": "chain",
+    "num_prompts": 16,
+    "eval_prompts": 4,
+    "threads": 1,
+    "trainer": {
+        "max_steps": 8,
+        "learning_rate": 1e-3,
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "steps_per_generation": 2,
+        "gradient_accumulation_steps": 1,
+        "max_completion_length": 48,
+        "loss_type": "dr_grpo",
+        "max_grad_norm": 0.0,
+        "measure_cancellation": 2,
+        "save_strategy": "no",
+    },
+}
+
+
+def test_the_batching_studys_rates_follow_from_its_pilot():
+    _, grids = load_sweep(CONFIGS / "batching.yaml")
+    used = {(g["optim"][0], g.get("adam_beta1", [None])[0]): tuple(g["learning_rate"]) for g in grids}
+    found = rates()
+    assert len(found) == len(used) == 3
+    for row in found.itertuples():
+        beta1 = None if np.isnan(row.adam_beta1) else row.adam_beta1
+        assert used[row.optim, beta1] == pytest.approx((row.calm, row.near))
+
+
+def test_a_rate_above_a_collapse_is_not_taken():
+    pilot = pd.DataFrame(
+        {"optim": "sgd", "adam_beta1": np.nan, "learning_rate": [1, 2, 4, 8], "collapsed": [0.0, 0.0, 1.0, 0.0]}
+    )
+    assert rates(pilot)["near"].tolist() == [2]
+    with pytest.raises(ValueError, match="learning_rate=4 collapsed"):
+        rates(pilot[2:])
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_declared_studies_are_sound(path):
+    """Every run of every grid has a name of its own, and a config and trainer settings that are accepted."""
+    from workbook.training.checks import problems
+    from workbook.training.config import CancellationConfig
+
+    config, grid = load_sweep(path)
+    runs = list(combinations(config, grid))
+    assert len({name for name, *_ in runs}) == len(runs)
+    assert path.stem in path.read_text().split("keep runs/")[-1] or path.stem == "batching_pilot"
+    for settings in {json.dumps(s | {"seed": 0}): s for _, _, s in runs}.values():
+        trainer = config.override(settings).trainer
+        args = CancellationConfig(output_dir="unused", use_cpu=True, bf16=False, **trainer)
+        assert [p.sentence for p in problems(args) if p.severity == "error"] == []
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    home = tmp_path_factory.mktemp("study")
+    sweep(SMALL, {"seed": [0, 1], "batching": ["shuffled", "query_preserved"]}, home / "small", n_jobs=2, quiet=True)
+    return home, keep_sweep(home / "small", results=home / "results")
+
+
+def test_keep_writes_every_outcome(kept):
+    home, place = kept
+    assert place == home / "results" / "small" / "bundled"
+    runs = load_runs("small", folder=home / "results")
+    assert set(OUTCOMES) <= set(runs.columns)
+    assert runs[["seed", "batching"]].drop_duplicates().shape[0] == len(runs) == 4
+    assert runs["area"].between(0, 1).all()
+    assert (runs["tax"] > 0).all()
+    assert runs["in_step"].between(0, 1).all()
+    curves = load_runs("small", table="curves", folder=home / "results")
+    area = curves.groupby("run")["reward"].mean()
+    assert runs.set_index("run")["area"].to_dict() == pytest.approx(area.to_dict(), abs=1e-6)
+    manifest = json.loads((place / "manifest.json").read_text())
+    assert manifest["runs"] == 4
+    assert manifest["failed"] == 0
+    assert "keep runs/small" in manifest["command"]
+
+
+def test_keep_refuses_what_has_not_ended(kept, tmp_path):
+    home, _ = kept
+    with pytest.raises(ValueError, match="holds no run"):
+        keep_sweep(tmp_path)
+    run = tmp_path / "small" / "seed=0"
+    run.mkdir(parents=True)
+    source = home / "small" / "seed=0,batching=shuffled"
+    for name in ("config.yaml", "metrics.jsonl"):
+        (run / name).write_text((source / name).read_text())
+    status = json.loads((source / "status.json").read_text()) | {"state": "stopped"}
+    (run / "status.json").write_text(json.dumps(status))
+    with pytest.raises(ValueError, match=r"1 of 1 runs in .* have not ended, the first is seed=0"):
+        keep_sweep(tmp_path / "small")
+
+
+def test_what_was_not_measured_names_its_commands():
+    with pytest.raises(ValueError, match="sweep data/configs/studies/batching"):
+        load_runs("batching", scale="larger")
+
+
+def test_the_list_of_grids_is_checked(tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(yaml.safe_dump(SMALL | {"grid": [{"seed": [0, 1]}, {"seed": 3}]}))
+    with pytest.raises(ValueError, match="needs a grid"):
+        load_sweep(path)
+    path.write_text(yaml.safe_dump(SMALL | {"grid": [{"seed": [0, 1]}, {"seed": [3], "optim": ["sgd"]}]}))
+    config, grid = load_sweep(path)
+    assert [settings for _, _, settings in combinations(config, grid)] == [
+        {"seed": 0},
+        {"seed": 1},
+        {"seed": 3, "optim": "sgd"},
+    ]
