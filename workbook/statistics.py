@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,6 +22,26 @@ class Interval(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+_SIZES: ContextVar[list[tuple[int, int]] | None] = ContextVar("sizes", default=None)
+
+
+@contextmanager
+def sample_sizes() -> Iterator[list[tuple[int, int]]]:
+    """What each `nested_statistic` made inside rests on: (seeds, prompts), in the order in which they were made.
+
+    >>> table = pd.DataFrame({"seed": [0, 0, 1], "group": [0, 1, 0], "gap": [1.0, 1.0, 1.0]})
+    >>> with sample_sizes() as sizes:
+    ...     _ = nested_mean(table, "gap")
+    >>> sizes
+    [(2, 3)]
+    """
+    token = _SIZES.set(sizes := [])
+    try:
+        yield sizes
+    finally:
+        _SIZES.reset(token)
 
 
 def bootstrap_mean(values, clusters=None, *, level: float = 0.95, resamples: int = 9_999, seed: int = 0) -> Interval:
@@ -108,6 +130,8 @@ def nested_statistic(
     if prompts.empty:
         raise ValueError(f"{', '.join(columns)}: none of the {len(table)} rows given has numbers for all.")
     seeds = [rows.to_numpy(dtype=float) for _, rows in prompts.groupby(level=0)]
+    if (sizes := _SIZES.get()) is not None:
+        sizes.append((len(seeds), len(prompts)))
     means = np.empty((resamples, len(seeds), len(columns)))
     for values, (at, weights) in zip(seeds, _draws(tuple(map(len, seeds)), resamples), strict=True):
         means[at] = weights @ values / len(values)

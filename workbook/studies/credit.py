@@ -19,6 +19,9 @@ H9 inconclusive, since a bootstrap of so few is too narrow.
 
 from __future__ import annotations
 
+from itertools import chain
+
+import numpy as np
 import pandas as pd
 import torch
 
@@ -29,7 +32,7 @@ from workbook.probes.shares import category_shares
 from workbook.probes.step import logps, matched_lr, untouched, update
 from workbook.probes.values import token_values
 from workbook.rollouts import Rollouts
-from workbook.statistics import Interval, nested_mean, verdict
+from workbook.statistics import Interval, nested_mean, sample_sizes, verdict
 from workbook.studies.bench import Bench
 from workbook.studies.record import load_measured
 
@@ -166,15 +169,18 @@ def _repeated(bench: Bench, pools: dict[str, Pool], lr: float, sizes: dict) -> p
 
 
 def credit_verdicts(scale: str, folder=None) -> pd.DataFrame:
-    """Every measurement stated above with its interval and verdict: columns claim, where, mean, low, high, verdict.
+    """Every measurement stated above: columns claim, where, mean, low, high, verdict, seeds, prompts (NaN if none).
 
     Raises ValueError, naming the command, if the study was not made at this scale.
     """
     tables = {name: load_measured("credit", scale, name, folder) for name in ("shares", "gaps", "budget", "repeated")}
-    rows = [*_h6(tables["shares"], scale), *_h7(tables["gaps"]), *_h8(tables["budget"], scale)]
-    rows += _h9(tables["repeated"])
-    columns = ["claim", "where", *Interval._fields, "verdict"]
-    return pd.DataFrame([(claim, where, *found, outcome) for claim, where, found, outcome in rows], columns=columns)
+    stated = (_h6(tables["shares"], scale), _h7(tables["gaps"]), _h8(tables["budget"], scale), _h9(tables["repeated"]))
+    rows = []
+    with sample_sizes() as sizes:
+        for claim, where, found, outcome in chain.from_iterable(stated):
+            rests_on = sizes[-1] if pd.notna(found.mean) else (np.nan, np.nan)
+            rows.append((claim, where, *found, outcome, *rests_on))
+    return pd.DataFrame(rows, columns=["claim", "where", *Interval._fields, "verdict", "seeds", "prompts"])
 
 
 def category_shift(shares: pd.DataFrame, categories: tuple[str, ...], measure: str = "movement") -> pd.DataFrame:

@@ -65,16 +65,33 @@ def effects(runs: pd.DataFrame, outcome: str, chosen: dict, baseline: dict, by: 
     return pd.DataFrame(rows, columns=[*by, *Interval._fields, "seeds"])
 
 
-def slope(runs: pd.DataFrame, outcome: str, setting: str, chosen: dict, baseline: dict) -> Interval:
+def slope(runs: pd.DataFrame, outcome: str, setting: str, chosen: dict, baseline: dict | None = None) -> Interval:
     """How the difference grows with the binary logarithm of a setting: least-squares slope per seed, over seeds.
 
-    Unit: the outcome's per doubling.
+    baseline: None for the outcome itself under `chosen`.  Unit: the outcome's per doubling.  Seeds with fewer than two
+    values of the setting have no slope and are left out; raises ValueError if no seed has two.
     """
-    table = differences(runs, outcome, chosen, baseline, [setting])
+    if baseline is None:
+        rows = runs[_where(runs, chosen)]
+        table = rows.groupby([setting, "seed"])[outcome].mean().dropna().rename("difference").reset_index()
+    else:
+        table = differences(runs, outcome, chosen, baseline, [setting])
     slopes = [
-        np.polyfit(np.log2(part[setting].astype(float)), part["difference"], 1)[0] for _, part in table.groupby("seed")
+        np.polyfit(np.log2(part[setting].astype(float)), part["difference"], 1)[0]
+        for _, part in table.groupby("seed")
+        if part[setting].nunique() > 1
     ]
+    if not slopes:
+        raise ValueError(f"{setting}: no seed has the outcome {outcome} at two of its values under {chosen}.")
     return bootstrap_mean(slopes)
+
+
+def level(runs: pd.DataFrame, outcome: str, chosen: dict) -> Interval:
+    """Mean of the outcome itself under `chosen`, each seed's runs averaged first, with its interval over seeds."""
+    values = runs[_where(runs, chosen)].groupby("seed")[outcome].mean().dropna()
+    if values.empty:
+        raise ValueError(f"no run with the settings {chosen} has the outcome {outcome}.")
+    return bootstrap_mean(values)
 
 
 def attribution(runs: pd.DataFrame, outcome: str, factors: dict[str, Sequence]) -> pd.DataFrame:

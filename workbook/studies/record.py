@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +31,35 @@ STUDIES = {  # study: the function Bench -> {table's name: table} in the module 
     "minibatches": "minibatches_study",
     "sharing": "sharing_study",
 }
+_READ_FROM: ContextVar[Path | None] = ContextVar("read_from", default=None)
+_LEFT_OUT: ContextVar[int | None] = ContextVar("left_out", default=None)
+
+
+@contextmanager
+def reading(folder: str | Path | None = None, without: int | None = None) -> Iterator[None]:
+    """Inside, studies' tables are read from another folder than data/results, or as if a seed had not been measured.
+
+    without: the seed left out of every table that has it; a table that has no other is then not measured.
+    """
+    tokens = _READ_FROM.set(Path(folder) if folder else None), _LEFT_OUT.set(without)
+    try:
+        yield
+    finally:
+        _READ_FROM.reset(tokens[0])
+        _LEFT_OUT.reset(tokens[1])
+
+
+def results_folder(folder: str | Path | None = None) -> Path:
+    """Where tables are read from: the folder given, else that of `reading`, else data/results."""
+    return Path(folder or _READ_FROM.get() or RESULTS)
+
+
+def kept_seeds(table: pd.DataFrame, study: str) -> pd.DataFrame:
+    """The table without the seed that `reading` leaves out; raises ValueError if it has no other."""
+    kept = table[table["seed"] != _LEFT_OUT.get()]
+    if kept.empty and len(table):
+        raise ValueError(f"{study} holds no seed but {_LEFT_OUT.get()}, which is left out.")
+    return kept
 
 
 def measure(
@@ -64,14 +95,15 @@ def load_measured(study: str, scale: str, table: str, folder: str | Path | None 
     Raises ValueError, naming the command that makes it, if it was not measured.
     """
     _study(study)
-    found = sorted(_folder(study, scale, folder).glob(f"seed=*/{table}.parquet"))
+    found = sorted(_folder(study, scale, results_folder(folder)).glob(f"seed=*/{table}.parquet"))
     if not found:
         raise ValueError(
             f"{study} holds no table {table!r} at scale {scale!r}; "
             f"python -m workbook measure {study} --scale {scale} makes its tables."
         )
     seeds = [json.loads((path.parent / "manifest.json").read_text(encoding="utf-8"))["seed"] for path in found]
-    return pd.concat([pd.read_parquet(path).assign(seed=seed) for path, seed in zip(found, seeds, strict=True)])
+    tables = [pd.read_parquet(path).assign(seed=seed) for path, seed in zip(found, seeds, strict=True)]
+    return kept_seeds(pd.concat(tables), study)
 
 
 def _study(name: str):

@@ -19,7 +19,7 @@ import torch
 import yaml
 
 from workbook.studies.bench import SCALES
-from workbook.studies.record import RESULTS
+from workbook.studies.record import RESULTS, kept_seeds, results_folder
 from workbook.theory.drift import jitter
 from workbook.training.compare import compare_runs
 from workbook.training.files import atomic_folder, write_json, write_parquet
@@ -98,13 +98,14 @@ def load_runs(
 
     Raises ValueError, naming the commands that make it, if it was not measured.
     """
-    path = Path(folder or RESULTS) / study / scale / f"{table}.parquet"
+    path = results_folder(folder) / study / scale / f"{table}.parquet"
     if not path.exists():
         raise ValueError(
             f"{study} holds no table {table!r} at scale {scale!r}; python -m workbook sweep "
             f"data/configs/studies/{study}.yaml, then python -m workbook keep runs/{study}, make it."
         )
-    return pd.read_parquet(path)
+    rows = pd.read_parquet(path)
+    return kept_seeds(rows, study) if "seed" in rows else rows
 
 
 def _outcomes(folder: str) -> tuple[dict, pd.DataFrame]:

@@ -7,15 +7,19 @@ of several measurements replicates if all of them do: `by_claim` takes the worst
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
-from workbook.statistics import Interval, verdict
+from workbook.statistics import Interval, sample_sizes, verdict
 from workbook.studies import coupling, credit, flips
 from workbook.studies.bench import SCALES
 
 NOT_MEASURED = "not measured"
+LARGER = "larger"  # than what a CPU can be asked to measure; no study has it yet
+NO_GAP = "no prompt has both boosted and suppressed tokens of this kind"
+COLUMNS = ("claim", "study", "measured", "stated", *Interval._fields, "verdict", "seeds", "n", "reason")
 WORST_FIRST = ("does not replicate", "inconclusive", NOT_MEASURED, "replicates")
 CLAIMS = {
     "H1": "shares of boosted, suppressed and stable tokens are alike in positive and negative rollouts",
@@ -37,17 +41,22 @@ CLAIMS = {
 
 
 def verdicts(scale: str) -> pd.DataFrame:
-    """Every measurement of `CLAIMS` at a scale: columns claim, measured, stated, mean, low, high, verdict.
+    """Every measurement of `CLAIMS` at a scale, with `COLUMNS`.
 
-    stated: the threshold, as it was written down before the measurement.  A measurement of which the study holds no
-    table, or too few rows, is "not measured".  Raises ValueError for a scale that is not known.
+    stated: the threshold, as it was written down before the measurement.  seeds, n: what the interval rests on, n
+    counting the prompts of all seeds.  reason: why it is "not measured", or worse than its interval; a measurement of
+    which the study holds no table, or too few rows, is "not measured".  Raises ValueError for an unknown scale.
     """
-    if scale not in SCALES:
-        raise ValueError(f"scale={scale!r} is unknown: choose one of {', '.join(SCALES)}.")
+    known_scale(scale)
     rows = [*_flips(scale), *_coupling(scale), *_credit(scale)]
-    columns = ["claim", "measured", "stated", *Interval._fields, "verdict"]
     order = {claim: place for place, claim in enumerate(CLAIMS)}
-    return pd.DataFrame(rows, columns=columns).sort_values("claim", key=lambda c: c.map(order), kind="stable")
+    return pd.DataFrame(rows, columns=COLUMNS).sort_values("claim", key=lambda c: c.map(order), kind="stable")
+
+
+def known_scale(scale: str) -> None:
+    """Raise a ValueError unless something could be measured at this scale."""
+    if scale not in (*SCALES, LARGER):
+        raise ValueError(f"scale={scale!r} is unknown: choose one of {', '.join((*SCALES, LARGER))}.")
 
 
 def by_claim(table: pd.DataFrame) -> pd.Series:
@@ -65,16 +74,17 @@ def _flips(scale: str) -> Iterator[tuple]:
     }
     for claim, settings in conditions.items():
         told = "distance of the two signs' shares, " + ", ".join(settings.values())
-        yield _row(claim, told, lambda settings=settings: flips.flip_distance_of(scale, **settings), below=alike)
+        distance = partial(flips.flip_distance_of, scale, **settings)
+        yield judged_row(claim, "flips", told, distance, below=alike)
     told = "movement of shared tokens / of those in positive rollouts alone"
-    yield _row("H5", told, lambda: flips.shared_ratio(scale), below=half)
+    yield judged_row("H5", "flips", told, lambda: flips.shared_ratio(scale), below=half)
     told = "AUROC for dlogp: coupled index less own advantage"
-    yield _row("H5", told, lambda: flips.index_advantage(scale), above=0)
-    if scale != "smollm2":  # true credit is known of the chain task alone
+    yield judged_row("H5", "flips", told, lambda: flips.index_advantage(scale), above=0)
+    if scale not in ("smollm2", LARGER):  # true credit is known of the chain task alone
         told = "AUROC for true credit: coupled index less own advantage"
-        yield _row("H5", told, lambda: flips.index_advantage(scale, "credit"), above=0)
+        yield judged_row("H5", "flips", told, lambda: flips.index_advantage(scale, "credit"), above=0)
     told = "nats per unit of advantage dealt to the token elsewhere"
-    yield _row("R3", told, lambda: flips.composition_effect(scale), above=0)
+    yield judged_row("R3", "flips", told, lambda: flips.composition_effect(scale), above=0)
 
 
 def _coupling(scale: str) -> Iterator[tuple]:
@@ -93,44 +103,73 @@ def _coupling(scale: str) -> Iterator[tuple]:
     )
     for claim, told, measure, above in tables:
         yield _worst_row(claim, told, measure, above)
-    yield _row("H3", "nats by which the same token elsewhere follows", lambda: coupling.follow_times(scale)[0], above=0)
+    told = "nats by which the same token elsewhere follows"
+    yield judged_row("H3", "coupling", told, lambda: coupling.follow_times(scale)[0], above=0)
     told = "times as far as AdamW's movement does SGD's fall"
-    yield _row("H10", told, lambda: coupling.hidden_by_adam(scale), above=times)
+    yield judged_row("H10", "coupling", told, lambda: coupling.hidden_by_adam(scale), above=times)
 
 
 def _credit(scale: str) -> Iterator[tuple]:
     try:
         found = credit.credit_verdicts(scale)
-    except ValueError:
+    except ValueError as missing:
         for claim in ("H6", "H7", "H8", "H9", "R1", "R4"):
-            yield (claim, CLAIMS[claim], "", np.nan, np.nan, np.nan, NOT_MEASURED)
+            yield unmeasured(claim, "credit", CLAIMS[claim], "", missing)
         return
-    for row in found[~found["where"].str.contains("adamw")].itertuples():
-        stated = "< 0" if row.claim == "H6" and row.where.startswith("formatting") else "> 0"
-        yield (row.claim, row.where, stated, row.mean, row.low, row.high, row.verdict)
+    found = found[~found["where"].str.contains("adamw")]
+    for claim, where in _gaps_asked():
+        if not ((found["claim"] == claim) & (found["where"] == where)).any():
+            yield unmeasured(claim, "credit", where, "> 0", NO_GAP)
+    for row in found.itertuples():
+        below = row.claim == "H6" and row.where.startswith("formatting")
+        interval = Interval(row.mean, row.low, row.high)
+        stated, threshold = ("< 0", {"below": 0}) if below else ("> 0", {"above": 0})
+        reason = "" if np.isfinite(row.mean) else NO_GAP
+        if reason == "" and row.verdict != verdict(interval, **threshold):
+            reason = f"fewer than {credit.LEAST} prompts"
+        numbers = (*interval, row.verdict, row.seeds, row.prompts, reason)
+        yield (row.claim, "credit", row.where, stated, *numbers)
 
 
-def _row(claim: str, measured: str, measure: Callable[[], Interval], **threshold: float) -> tuple:
+def _gaps_asked() -> Iterator[tuple[str, str]]:
+    """Claim and measurement of every gap in value that is asked for, whether some prompt has it or not."""
+    for pool, claim in {"training": "H7", "held-out": "R4"}.items():
+        for sign in ("positive", "negative"):
+            where = f"{sign} rollouts, {pool} prompts, sgd"
+            yield claim, where
+            yield "R1", f"{where}, frequencies matched"
+        for sign in ("all", "positive", "negative"):
+            yield "H9", f"per step, {sign} rollouts, {pool} prompts"
+
+
+def judged_row(
+    claim: str, study: str, measured: str, measure: Callable[[], Interval], judge: Callable = verdict, **threshold
+) -> tuple:
+    """A row of `COLUMNS`: what `measure` gives, and what `judge` says of it beside one threshold, above or below."""
     stated = " ".join(f"{'>' if name == 'above' else '<'} {value:g}" for name, value in threshold.items())
     try:
-        found = measure()
-    except ValueError:  # the study holds no such table, or no prompt in which the kinds occur
-        return (claim, measured, stated, np.nan, np.nan, np.nan, NOT_MEASURED)
-    return (claim, measured, stated, *found, verdict(found, **threshold))
+        with sample_sizes() as sizes:
+            found = measure()
+    except ValueError as missing:  # the study holds no such table, or no prompt in which the kinds occur
+        return unmeasured(claim, study, measured, stated, missing)
+    return (claim, study, measured, stated, *found, judge(found, **threshold), *sizes[0], "")
+
+
+def unmeasured(claim: str, study: str, measured: str, stated: str, reason) -> tuple:
+    """A row of `COLUMNS` without numbers."""
+    return (claim, study, measured, stated, *[np.nan] * 3, NOT_MEASURED, np.nan, np.nan, str(reason))
 
 
 def _worst_row(claim: str, measured: str, measure: Callable[[], pd.DataFrame], above: float) -> tuple:
     """A claim about several kinds at once, judged as chapter 06 does; the numbers are those of its weakest kind."""
     try:
-        rows = measure()
-        return (claim, measured, f"> {above:g}", *_least(rows), coupling.judged(rows, above))
-    except ValueError:
-        return (claim, measured, f"> {above:g}", np.nan, np.nan, np.nan, NOT_MEASURED)
-
-
-def _least(rows: pd.DataFrame) -> Interval:
-    """The row that a claim about all of them fails by first: the one whose interval reaches lowest."""
-    if rows.empty:
-        raise ValueError("rows is empty: no other kind was measured.")
-    worst = rows.loc[rows["low"].idxmin()]
-    return Interval(worst["mean"], worst["low"], worst["high"])
+        with sample_sizes() as sizes:
+            rows = measure()
+        if rows.empty:
+            raise ValueError("no prompt has pairs of both kinds.")
+    except ValueError as missing:
+        return unmeasured(claim, "coupling", measured, f"> {above:g}", missing)
+    place = rows["low"].to_numpy().argmin()  # the kind that a claim about all of them fails by first
+    worst, said = Interval(*rows.iloc[place][list(Interval._fields)]), coupling.judged(rows, above)
+    reason = "" if said == verdict(worst, above=above) else f"a kind with fewer than {coupling.LEAST} prompts"
+    return (claim, "coupling", measured, f"> {above:g}", *worst, said, *sizes[-len(rows) :][place], reason)
