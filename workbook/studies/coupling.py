@@ -204,9 +204,13 @@ def times_smaller(table: pd.DataFrame, size: str, top: str = TOP, count: str = "
 
     Sizes are averaged over the tokens or pairs of a prompt; then the logarithm of the ratio is averaged over prompts
     and seeds (a geometric mean) and resampled. Prompts that lack a kind, or in which it does not move at all, are out.
+
+    Raises ValueError if no prompt has the kind `top`.
     """
     totals = table.assign(total=table[size] * table[count]).groupby(["seed", "group", "kind"])[["total", count]].sum()
     sizes = (totals["total"] / totals[count]).unstack("kind")
+    if top not in sizes:
+        raise ValueError(f"no prompt has any of: {top}.")
     rows = []
     for kind in sizes.columns.drop(top):
         with np.errstate(divide="ignore"):

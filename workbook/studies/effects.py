@@ -26,7 +26,7 @@ def differences(runs: pd.DataFrame, outcome: str, chosen: dict, baseline: dict, 
     keys = [*by, "seed"]
     found = {}
     for name, settings in {"chosen": chosen, "baseline": baseline}.items():
-        rows = runs[_where(runs, settings)]
+        rows = runs[having(runs, settings)]
         if rows.empty:
             raise ValueError(f"no run has the settings {settings}.")
         found[name] = rows.groupby(keys, dropna=False)[outcome].mean()
@@ -72,7 +72,7 @@ def slope(runs: pd.DataFrame, outcome: str, setting: str, chosen: dict, baseline
     values of the setting have no slope and are left out; raises ValueError if no seed has two.
     """
     if baseline is None:
-        rows = runs[_where(runs, chosen)]
+        rows = runs[having(runs, chosen)]
         table = rows.groupby([setting, "seed"])[outcome].mean().dropna().rename("difference").reset_index()
     else:
         table = differences(runs, outcome, chosen, baseline, [setting])
@@ -88,7 +88,7 @@ def slope(runs: pd.DataFrame, outcome: str, setting: str, chosen: dict, baseline
 
 def level(runs: pd.DataFrame, outcome: str, chosen: dict) -> Interval:
     """Mean of the outcome itself under `chosen`, each seed's runs averaged first, with its interval over seeds."""
-    values = runs[_where(runs, chosen)].groupby("seed")[outcome].mean().dropna()
+    values = runs[having(runs, chosen)].groupby("seed")[outcome].mean().dropna()
     if values.empty:
         raise ValueError(f"no run with the settings {chosen} has the outcome {outcome}.")
     return bootstrap_mean(values)
@@ -150,8 +150,11 @@ def _share(terms: dict[str, np.ndarray], values: np.ndarray, name: str) -> float
     return float((residual(kept) - residual(terms.values())) / total) if total > 0 else 0.0
 
 
-def _where(runs: pd.DataFrame, settings: dict) -> np.ndarray:
-    """Which runs have these settings."""
+def having(runs: pd.DataFrame, settings: dict) -> np.ndarray:
+    """Which runs have these settings, (runs,) of booleans; None is a setting left at nothing.
+
+    Raises ValueError for a setting that is no column.
+    """
     if unknown := [name for name in settings if name not in runs]:
         raise ValueError(f"{', '.join(unknown)}: no such setting among the columns {', '.join(runs.columns)}.")
     chosen = np.ones(len(runs), dtype=bool)

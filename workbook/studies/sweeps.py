@@ -135,8 +135,13 @@ def _from_curve(curve: pd.DataFrame, config) -> dict:
         "collapsed": float(smooth.iloc[-1] < HALF * smooth.max()),
         "jitter": float(jitter(torch.tensor(rewards.to_numpy()))),
         "batches_to_score": batches,
-        "compute_to_score": batches * (1 + 3 * config.trainer.get("num_iterations", 1)),
+        "compute_to_score": batches * passes(config.trainer.get("num_iterations", 1)),
     }
+
+
+def passes(num_iterations):
+    """Compute of a generation batch in passes per rollout: 1 to sample, 3 for each time an optimizer step uses it."""
+    return 1 + 3 * num_iterations
 
 
 def _drift(run: Run) -> dict:

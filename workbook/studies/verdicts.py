@@ -19,8 +19,9 @@ from workbook.studies.bench import SCALES
 NOT_MEASURED = "not measured"
 LARGER = "larger"  # than what a CPU can be asked to measure; no study has it yet
 NO_GAP = "no prompt has both boosted and suppressed tokens of this kind"
+SHARED = "movement of shared tokens / of those in positive rollouts alone"
 COLUMNS = ("claim", "study", "measured", "stated", *Interval._fields, "verdict", "seeds", "n", "reason")
-WORST_FIRST = ("does not replicate", "inconclusive", NOT_MEASURED, "replicates")
+WORST_FIRST = ("does not replicate", "met", "inconclusive", NOT_MEASURED, "not met", "replicates")  # met: a falsifier
 CLAIMS = {
     "H1": "shares of boosted, suppressed and stable tokens are alike in positive and negative rollouts",
     "H2": "only the same token, unsure both times, couples strongly",
@@ -76,8 +77,7 @@ def _flips(scale: str) -> Iterator[tuple]:
         told = "distance of the two signs' shares, " + ", ".join(settings.values())
         distance = partial(flips.flip_distance_of, scale, **settings)
         yield judged_row(claim, "flips", told, distance, below=alike)
-    told = "movement of shared tokens / of those in positive rollouts alone"
-    yield judged_row("H5", "flips", told, lambda: flips.shared_ratio(scale), below=half)
+    yield judged_row("H5", "flips", SHARED, lambda: flips.shared_ratio(scale), below=half)
     told = "AUROC for dlogp: coupled index less own advantage"
     yield judged_row("H5", "flips", told, lambda: flips.index_advantage(scale), above=0)
     if scale not in ("smollm2", LARGER):  # true credit is known of the chain task alone
