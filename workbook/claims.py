@@ -12,6 +12,7 @@ fragile if leaving out some single seed would change it.
 from __future__ import annotations
 
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import joblib
 import numpy as np
 import pandas as pd
 
+from workbook.statistics import resamples_at_most
 from workbook.studies import run_verdicts as of_runs
 from workbook.studies import verdicts as of_probes
 from workbook.studies.coupling import AGREE, TIMES
@@ -28,6 +30,7 @@ from workbook.studies.sweeps import load_runs
 from workbook.studies.verdicts import LARGER, NOT_MEASURED, WORST_FIRST
 
 SCALES = ("bundled", "smollm2", LARGER)
+ROUGH = 1_999  # bootstrap resamples of a verdict without a seed
 AGAIN = "build/results"  # where the printed commands write, so that what is committed stays as it is
 NEEDS_GPU = "this scale needs a GPU, and none was at hand"
 BEFORE = {  # what a study's runs start from, if it must be made first
@@ -143,7 +146,8 @@ def command(study: str, claim: str, scale: str) -> str:
 
 def _rows(scale: str, folder, without: int | None = None, probes: pd.DataFrame | None = None) -> pd.DataFrame:
     """All rows at a scale, maybe without a seed; probes: their rows, if that seed is in none of them."""
-    with reading(folder, without):
+    rough = nullcontext() if without is None else resamples_at_most(ROUGH)
+    with reading(folder, without), rough:
         probes = of_probes.verdicts(scale) if probes is None else probes
         return pd.concat([probes, of_runs.run_verdicts(scale, probes, described=without is None)], ignore_index=True)
 

@@ -25,6 +25,17 @@ class Interval(NamedTuple):
 
 
 _SIZES: ContextVar[list[tuple[int, int]] | None] = ContextVar("sizes", default=None)
+_AT_MOST: ContextVar[int | None] = ContextVar("at_most", default=None)
+
+
+@contextmanager
+def resamples_at_most(count: int) -> Iterator[None]:
+    """Inside, no interval takes more bootstrap resamples than this, whatever was asked for: quicker, and rougher."""
+    token = _AT_MOST.set(count)
+    try:
+        yield
+    finally:
+        _AT_MOST.reset(token)
 
 
 @contextmanager
@@ -77,7 +88,7 @@ def bootstrap_mean(values, clusters=None, *, level: float = 0.95, resamples: int
         (values,),
         np.mean,
         confidence_level=level,
-        n_resamples=resamples,
+        n_resamples=_limited(resamples),
         method="percentile",
         rng=np.random.default_rng(seed),
     ).confidence_interval
@@ -129,7 +140,7 @@ def nested_statistic(
     prompts = table.groupby([outer, inner])[columns].mean().dropna()
     if prompts.empty:
         raise ValueError(f"{', '.join(columns)}: none of the {len(table)} rows given has numbers for all.")
-    seeds = [rows.to_numpy(dtype=float) for _, rows in prompts.groupby(level=0)]
+    seeds, resamples = [rows.to_numpy(dtype=float) for _, rows in prompts.groupby(level=0)], _limited(resamples)
     if (sizes := _SIZES.get()) is not None:
         sizes.append((len(seeds), len(prompts)))
     means = np.empty((resamples, len(seeds), len(columns)))
@@ -138,6 +149,10 @@ def nested_statistic(
     low, high = np.quantile(statistic(means.mean(1)), [(1 - level) / 2, (1 + level) / 2])
     whole = np.mean([values.mean(0) for values in seeds], axis=0)
     return Interval(float(statistic(whole)), float(low), float(high))
+
+
+def _limited(resamples: int) -> int:
+    return min(resamples, _AT_MOST.get() or resamples)
 
 
 @lru_cache(maxsize=4)
