@@ -44,6 +44,7 @@ _HOMES = {
     "intervention_chart": "groups",
     "learning_curve": "charts",
     "learning_rate_chart": "coupling",
+    "ledger_chart": "ledger",
     "map_chart": "coupling",
     "movement_chart": "llm",
     "pair_chart": "coupling",
