@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbook.theory import advantage_orthogonal, group_advantages, kl_drift, min_replace, solution_entropy
+from workbook.theory import advantage_orthogonal, kl_drift, min_replace, solution_entropy
 from workbook.theory.drift import log_odds_drift
 from workbook.toys.shared import TRANSFORMS, interval
 from workbook.toys.threads import single_thread
@@ -130,21 +131,24 @@ def run_solutions(
     generator = torch.Generator().manual_seed(seed)
     logits = torch.tensor(START, dtype=torch.float64).log().repeat(seeds, 1)
     group_ids, outputs = torch.arange(seeds).repeat_interleave(group_size), torch.eye(len(START), dtype=torch.float64)
-    path = [logits.log_softmax(-1)]
+    path = [logits]
     for _ in range(steps):
         drawn = torch.multinomial(logits.softmax(-1), group_size, replacement=True, generator=generator).flatten()
         noise = torch.randn(len(drawn), generator=generator, dtype=torch.float64)
-        advantages = group_advantages((drawn < 3).double(), group_ids, "dr_grpo")
-        w = {"equal": torch.ones_like(noise), "one favoured": 1 + strength * (drawn == 0).double()}.get(weights)
-        w = (strength * noise).exp() if w is None else w
+        rewards = (drawn < 3).double().view(seeds, group_size)
+        advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()  # group_advantages' "dr_grpo", on a grid
+        if weights == "random":
+            w = (strength * noise).exp()
+        else:
+            w = 1 + (strength if weights == "one favoured" else 0.0) * (drawn == 0).double()
         if transform == "min-replace":
             w = min_replace(w, group_ids)
         elif transform == "advantage-orthogonal":
             w = advantage_orthogonal(w, advantages, group_ids)
         pushes = (w * advantages)[:, None] * outputs[drawn] / group_size
         logits = solution_step(logits, pushes.view(seeds, group_size, -1).sum(1), lr, operator)
-        path.append(logits.log_softmax(-1))
-    return torch.stack(path)
+        path.append(logits)
+    return torch.stack(path).log_softmax(-1)
 
 
 @single_thread
@@ -161,16 +165,20 @@ def compute_solutions(
     Arguments as in `run_solutions`. Columns measure, run ("your settings", or "equal weights": the same with nothing
     unequal), step, mean, low, high (95 % interval over seeds).
     """
-    rows = []
     runs = {"your settings": (weights, transform), "equal weights": ("equal", "none")}
+    names, values = [], []
     for run, (kind, change) in runs.items():
         path = run_solutions(kind, change, operator, strength if kind != "equal" else 0.0, lr, group_size)
-        for measure, values in solution_measures(path).items():
-            mean, reach = values.mean(1), 1.96 * values.std(1) / math.sqrt(values.shape[1])
-            columns = {"mean": mean, "low": mean - reach, "high": mean + reach}
-            table = pd.DataFrame({name: column.numpy() for name, column in columns.items()})
-            rows.append(table.assign(measure=measure, run=run, step=range(len(table))))
-    return pd.concat(rows, ignore_index=True)
+        measured = solution_measures(path)
+        names += [(measure, run) for measure in measured]
+        values += measured.values()
+    values = torch.stack(values)
+    mean, reach = values.mean(2), 1.96 * values.std(2) / math.sqrt(values.shape[2])
+    columns = {"mean": mean, "low": mean - reach, "high": mean + reach}
+    steps = values.shape[1]
+    texts = {name: np.repeat(of, steps) for name, of in zip(("measure", "run"), zip(*names, strict=True), strict=True)}
+    texts["step"] = np.tile(np.arange(steps), len(values))
+    return pd.DataFrame(texts | {name: column.flatten().numpy() for name, column in columns.items()})
 
 
 def solution_measures(path: Float[Tensor, "steps1 seeds V"]) -> dict[str, Float[Tensor, "steps1 seeds"]]:

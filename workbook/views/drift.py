@@ -125,8 +125,9 @@ def _measure(table: pd.DataFrame, name: str) -> alt.LayerChart:
 
 def say_solutions(table: pd.DataFrame) -> str:
     """Where the entropy and the odds ended, against equal weights."""
-    end = table[table["step"] == STEPS].set_index(["measure", "run"])["mean"]
-    mine, equal = ({m: end[m, run] for m in MEASURES} for run in RUNS)
+    end = table[table["step"] == STEPS]
+    end = dict(zip(zip(end["measure"], end["run"], strict=True), end["mean"], strict=True))
+    mine, equal = ({measure: end[measure, run] for measure in MEASURES} for run in RUNS)
     return (
         f"After {STEPS} steps: entropy {mine['entropy']:.2f} (equal weights {equal['entropy']:.2f}), log-odds moved by "
         f"{mine['log-odds']:+.2f} ({equal['log-odds']:+.2f}), reward {mine['reward']:.2f} ({equal['reward']:.2f})."
