@@ -1,4 +1,4 @@
-"""The command line: train, resume and sweep runs, measure studies, run the chapters.
+"""The command line: train, resume and sweep runs, measure studies, tell the claims, run the chapters.
 
 python -m workbook train data/configs/chain.yaml --set learning_rate=5e-4 --set batching=query_preserved
 """
@@ -78,10 +78,30 @@ def _measure(args) -> int:
     return 0
 
 
+def _claims(args) -> int:
+    from workbook.claims import CLAIMS, ledger, tell
+
+    if args.claim is not None and args.claim not in CLAIMS:
+        raise ValueError(f"--claim {args.claim} is unknown: choose one of {', '.join(CLAIMS)}.")
+    table = ledger(args.scale, folder=args.folder)
+    if args.claim is not None:
+        table = table[table["claim"] == args.claim]
+    print(tell(table, commands=args.claim is not None))
+    if args.html is not None:
+        from workbook.ledger_page import ledger_page
+
+        Path(args.html).write_text(ledger_page(table), encoding="utf-8")
+        print(f"The ledger as a page lies in {args.html}")
+    return 0
+
+
 def _chapters(args) -> int:
     from workbook.chapters import run_chapters
 
-    run_chapters(args.profile, names=args.names or None, in_place=args.in_place, book=args.book)
+    from workbook.claims import ledger
+
+    told = ledger() if args.book else None
+    run_chapters(args.profile, names=args.names or None, in_place=args.in_place, book=args.book, ledger=told)
     return 0
 
 
@@ -133,6 +153,13 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--seeds", type=int, nargs="+", help="default: all of the scale's")
     measure.add_argument("--folder", help="where to keep the tables (default: data/results)")
     measure.set_defaults(command=_measure)
+
+    claims = commands.add_parser("claims", help="what was measured of each claim, and the verdicts")
+    claims.add_argument("--scale", help="bundled, smollm2 or larger (default: all of them)")
+    claims.add_argument("--claim", help="one of them, with the commands that recompute it, e.g. H11")
+    claims.add_argument("--html", metavar="FILE", help="also write it as a page")
+    claims.add_argument("--folder", help="of the studies' tables (default: data/results)")
+    claims.set_defaults(command=_claims)
 
     chapters = commands.add_parser("chapters", help="execute the chapters top to bottom")
     chapters.add_argument("names", nargs="*", help="e.g. 04; all by default")
