@@ -98,9 +98,11 @@ def _claims(args) -> int:
 def _chapters(args) -> int:
     from workbook.chapters import run_chapters
 
-    from workbook.claims import ledger
+    told = None
+    if args.book:
+        from workbook.claims import ledger
 
-    told = ledger() if args.book else None
+        told = ledger()
     run_chapters(args.profile, names=args.names or None, in_place=args.in_place, book=args.book, ledger=told)
     return 0
 
