@@ -16,6 +16,9 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from traitlets import default
 
 from workbook.chapters import describe
+from workbook.ledger_page import QUESTION as ASKED
+from workbook.ledger_page import TITLE as LEDGER
+from workbook.ledger_page import ledger_page
 
 TITLE = "Token-gradient cancellation: a workbook"
 PREFERRED = ["image/png", "text/html", "text/markdown", "text/latex", "text/plain"]  # before what needs scripts
@@ -44,8 +47,11 @@ class BookExporter(HTMLExporter):
         return MarkdownWithMath(renderer=MathMLRenderer(escape=False)).render(source)
 
 
-def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder: Path) -> None:
-    """One HTML page per executed notebook, by name, and an index with title, question and seconds."""
+def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder: Path, ledger=None) -> None:
+    """One HTML page per executed notebook, by name, and an index with title, question and seconds.
+
+    ledger: of `workbook.claims.ledger`, for a page of its own after the chapters.
+    """
     exporter = BookExporter(
         template_name="lab", require_js_url="", mathjax_url="", mermaid_js_url="", embed_images=True
     )
@@ -66,6 +72,9 @@ def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder
         f"<p>{html.escape(question)}</p></li>"
         for name, (title, question) in told.items()
     )
+    if ledger is not None:
+        (folder / "ledger.html").write_text(ledger_page(ledger, _links(names[-1], None, told)), encoding="utf-8")
+        entries += f'\n<li><a href="ledger.html">{html.escape(LEDGER)}</a><p>{html.escape(ASKED)}</p></li>'
     index = INDEX.format(title=TITLE, entries=entries, profile=html.escape(profile))
     (folder / "index.html").write_text(index, encoding="utf-8")
     print(f"The book lies in {folder / 'index.html'}")

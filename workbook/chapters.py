@@ -23,11 +23,14 @@ class ChapterFailed(RuntimeError):
     """A chapter that stopped with an error; the message names the chapter, the cell and the error."""
 
 
-def run_chapters(profile: str = "smoke", names=None, in_place: bool = False, book=None) -> dict[str, float]:
+def run_chapters(
+    profile: str = "smoke", names=None, in_place: bool = False, book=None, ledger=None
+) -> dict[str, float]:
     """Run chapters in a profile and return the seconds that each took, printing them as it goes.
 
     names: as in "04" or "04_policy"; all by default.  in_place: write the outputs into notebooks/, which are otherwise
-    left as they are.  book: a folder for HTML pages and their index.
+    left as they are.  book: a folder for HTML pages and their index.  ledger: of `workbook.claims.ledger`, for a page
+    of the book.
 
     Raises ValueError for a name that no chapter has, ChapterFailed at the first chapter that fails.
     """
@@ -42,7 +45,7 @@ def run_chapters(profile: str = "smoke", names=None, in_place: bool = False, boo
     if book is not None:
         from workbook.book import render_book
 
-        render_book(done, seconds, profile, Path(book))
+        render_book(done, seconds, profile, Path(book), ledger)
     return seconds
 
 

@@ -130,6 +130,41 @@ def worst(said) -> str:
     return min(said, key=WORST_FIRST.index)
 
 
+def tell(table: pd.DataFrame, commands: bool = False) -> str:
+    """A `ledger` as text, claim by claim and scale by scale; commands: with those that recompute each measurement."""
+    claims = summary(table).set_index(["claim", "scale"])
+    lines = []
+    for claim, part in table.groupby("claim", sort=False):
+        row = part.iloc[0]
+        lines += ["", f"{claim}  {row['statement']}", f"    refuted if {row['falsifier']}"]
+        for scale, rows in part.groupby("scale", sort=False):
+            lines.append(f"    {scale:<10}{_marked(*claims.loc[(claim, scale), ['verdict', 'fragile']])}")
+            measured = rows[rows["mean"].notna()]
+            lines += [line for row in measured.itertuples() for line in _lines(row)]
+            missing = rows[rows["mean"].isna()]
+            lines += [
+                f"        {reason} ({count} of {len(rows)})"
+                for reason, count in missing["reason"].value_counts().items()
+            ]
+            if commands:
+                lines += [f"        $ {each}" for each in dict.fromkeys(rows["command"])]
+    return "\n".join(lines[1:])
+
+
+def _lines(row) -> list[str]:
+    """A measurement on two lines: what, and how it came out."""
+    effect = f"{row.mean:.3g} [{row.low:.3g}, {row.high:.3g}]"
+    reason = f" ({row.reason})" if row.reason else ""
+    said = (
+        f"{row.stated or 'no threshold'}; {row.seeds:.0f} seeds, n = {row.n:.0f}: {_marked(row.verdict, row.fragile)}"
+    )
+    return [f"        {row.measured}", f"            {effect}; {said}{reason}"]
+
+
+def _marked(said: str, fragile: bool) -> str:
+    return f"{said}, fragile" if fragile else said
+
+
 def command(study: str, claim: str, scale: str) -> str:
     """The commands that make a study's tables anew, in `AGAIN`, and then the claim's rows from them."""
     if study in STUDIES:

@@ -18,22 +18,8 @@ LOOKS = {  # verdict: colour, shape; a falsifier that is met speaks against the 
 }
 TICKS = [-100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100]
 SCALES = {"bundled": "bundled policy", "smollm2": "SmolLM2-135M", "larger": "larger models"}
-NEEDED = (
-    "fragile",
-    "seeds",
-    "n",
-    "without",
-    "claim",
-    "scale",
-    "measured",
-    "stated",
-    "mean",
-    "low",
-    "high",
-    "threshold",
-    "toward",
-    "verdict",
-)
+DRAWN = ("claim", "scale", "measured", "stated", "seeds", "n", "verdict", "fragile", "z", "z_low", "z_high")
+NEEDED = (*DRAWN[:8], "mean", "low", "high", "threshold", "toward")
 TITLE = "How far each measurement lies from its threshold: right, towards the paper's claim; left, away from it"
 
 
@@ -76,7 +62,8 @@ def ledger_chart(table: pd.DataFrame) -> alt.HConcatChart:
     if rows.empty:
         raise ValueError("ledger_chart needs a measured row; nothing in this table was measured.")
     labels = rows["claim"] + "   " + rows["measured"]
-    rows = rows.assign(label=labels, effect=[_told(row) for row in rows.itertuples()]).drop(columns="without")
+    rows = rows.assign(label=labels, effect=[_told(row) for row in rows.itertuples()])
+    rows = rows[[*DRAWN, "label", "effect"]]
     every, labels = list(dict.fromkeys(table["scale"])), list(dict.fromkeys(rows["label"]))
     scales = [scale for scale in every if scale in set(rows["scale"])]
     panels = [_panel(rows[rows["scale"] == scale], labels, scale, first=scale == scales[0]) for scale in scales]
