@@ -3,16 +3,19 @@
 from typing import Any
 
 from workbook.tasks.chain import Chain
+from workbook.tasks.own import own_task
 from workbook.tasks.task import Task
 
-__all__ = ["Chain", "Task", "get_task"]
+__all__ = ["Chain", "Task", "get_task", "own_task"]
 
 
 def get_task(name: str, **options: Any) -> Task:
-    """Return the task of a name: "chain", "gym:<dataset>" of reasoning-gym, "hub:<dataset>" by hub id or local folder.
+    """Return the task of a name: "chain", "gym:<dataset>" of reasoning-gym, "hub:<dataset>" by hub id or local folder,
+    "own:<data file>" by the path of a CSV or JSON-lines file.
 
     options: for chain operands, error_rate, modulus; for gym the fields of that data set's config and chat; for hub
-    prompt_column, answer_column, split, subset and chat. Raises ValueError in one sentence on any other name or option.
+    prompt_column, answer_column, split, subset and chat; for own reward, chat and seconds. Raises ValueError in one
+    sentence on any other name or option.
 
     >>> get_task("chain", operands=3).dataset(1, seed=0).column_names
     ['prompt', 'answer']
@@ -28,9 +31,12 @@ def get_task(name: str, **options: Any) -> Task:
         from workbook.tasks.hub import Hub as makers
 
         args = (rest,)
+    elif family == "own" and rest:
+        makers, args = own_task, (rest,)
     else:
         raise ValueError(
-            f"task is {name!r}, but must be 'chain', 'gym:<dataset>' or 'hub:<dataset id or local folder>'."
+            f"task is {name!r}, but must be 'chain', 'gym:<dataset>', 'hub:<dataset id or local folder>' or "
+            "'own:<data file>'."
         )
     try:
         return makers(*args, **options)

@@ -1,0 +1,269 @@
+"""A reader's own prompts and reward: bad rows are named by line, a failing function by what it did and where."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from workbook.tasks import get_task, own_task
+from workbook.tasks.own import MOST_ROWS, BadRows, read_rows
+from workbook.tasks.own_reward import InProcess
+
+FUNCTIONS = """
+import math, os, re, time
+import beside
+
+def score(completion, answer, topic=None):
+    print("what a function prints must not reach the protocol")
+    return float(answer in completion) + beside.BONUS
+def everything(completion, answer, **row): return len(row) + 100 * row["line"] + 10_000 * len(row["prompt"])
+def raises(completion, answer): return 1 / (len(answer) - 1)
+def nan(completion, answer): return math.nan
+def several(completion, answer): return [1.0, 0.0]
+def nothing(completion, answer): pass
+def text(completion, answer): return "1.0"
+def leaves(completion, answer): raise SystemExit(2)
+def dies(completion, answer): os._exit(3)
+def sleeps(completion, answer): time.sleep(60)
+def backtracks(completion, answer): return bool(re.match(r"(a+)+$", "a" * 40 + "b"))
+def sometimes(completion, answer): time.sleep(60 if completion == "hang" else 0); return 1
+async def later(completion, answer): return 1
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A function: a data file's name and text -> its path; the reward functions lie beside it."""
+    (tmp_path / "reward.py").write_text(FUNCTIONS)
+    (tmp_path / "beside.py").write_text("BONUS = 0.5")
+
+    def write(text="prompt,answer,topic\n2 + 3 =,5,sums\n2 + 2 =,4,sums\n", name="rows.csv"):
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        return tmp_path / name
+
+    return write
+
+
+def task(path, function, **options):
+    return get_task(f"own:{path}", reward=f"{path.parent / 'reward.py'}:{function}", **options)
+
+
+# --- rows
+
+
+def test_rows_of_a_csv_and_of_json_lines_are_the_same(file):
+    lines = [
+        '{"prompt": "2 + 3 =", "answer": 5, "topic": "sums"}',
+        "",
+        '{"prompt": "a, b", "answer": 4.0, "topic": null}',
+    ]
+    rows = read_rows(file("\r\n".join(lines), "rows.jsonl"))
+    assert rows == [
+        {"prompt": "2 + 3 =", "answer": "5", "topic": "sums", "line": 1},
+        {"prompt": "a, b", "answer": "4", "topic": None, "line": 3},
+    ]
+    csv = read_rows(file('\ufeffprompt, answer,topic\n2 + 3 =,5,sums\n\n"a, b\nc",4,x\nlast,1,y\n'))
+    assert [(row["prompt"], row["line"]) for row in csv] == [("2 + 3 =", 2), ("a, b\nc", 4), ("last", 6)]
+
+
+GOOD = '{"prompt": "a", "answer": 1}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "bad"),
+    [
+        ("r.csv", "prompt,answer\na,1\nb\nc,3,4\n", [(3, "has 1 fields, but"), (4, "has 3 fields, .* quote texts")]),
+        ("r.csv", "prompt,answer\n,1\nb,  \n", [(2, "prompt is empty"), (3, "answer is empty")]),
+        ("r.csv", 'prompt,answer\na,1\n"b,2\nc,3\n', [(3, "is not valid CSV")]),
+        ("r.csv", b"prompt,answer\na,1\n\xff,2\n", [(3, "is not UTF-8")]),
+        ("r.csv", "prompt,answer\n" + "a" * 30_000 + ",1\n", [(2, "prompt has 30,000 characters")]),
+        ("r.jsonl", GOOD + '{"prompt": "b"\n[]\n', [(2, "is not valid JSON"), (3, "is a list")]),
+        ("r.jsonl", GOOD + '{"prompt": 5, "answer": null}\n', [(2, "prompt is 5, but must be text")]),
+        ("r.jsonl", GOOD + '{"prompt": "b", "answer": true}\n', [(2, "answer is True")]),
+        ("r.jsonl", '{"prompt": "a", "answer": NaN}\n', [(1, "answer is nan")]),
+        ("r.jsonl", GOOD + '{"prompt": "b", "anwser": 2}\n', [(2, "lacks answer and has anwser")]),
+        (
+            "r.jsonl",
+            GOOD.replace("}", ', "k": 1}') + GOOD.replace("}", ', "k": "x"}'),
+            [(2, "k is text, but a number")],
+        ),
+        ("r.jsonl", '{"prompt": "a", "answer": 1, "k": [1]}\n', [(1, r"k is \[1\], but must be text")]),
+        ("r.jsonl", '{"prompt": "a\\ud800", "answer": 1}\n', [(1, "prompt holds characters that are no text")]),
+    ],
+)
+def test_bad_rows_are_named_by_line_and_nothing_is_loaded(file, name, text, bad):
+    with pytest.raises(BadRows) as error:
+        task(file(text, name), "score")
+    assert [line for line, _ in error.value.rows] == [line for line, _ in bad]
+    for line, words in bad:
+        error.match(rf"line {line}: {words}")
+    error.match(rf"{name} was not loaded: {len(bad)} row")
+
+
+def test_of_many_bad_rows_ten_are_named(file):
+    with pytest.raises(BadRows) as error:
+        read_rows(file("prompt,answer\n" + "a\n" * 200))
+    assert str(error.value).count("line ") == 10 + 10  # each says "the first line", too
+    error.match("And 190 more")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("r.csv", "question,answer\na,1\n", "no column prompt; its columns are answer, question"),
+        ("r.csv", "prompt,answer,line\na,1,2\n", "column line, a name that is taken"),
+        ("r.csv", "prompt,answer,answer\na,1,2\n", "must name each column once"),
+        ("r.csv", "", "r.csv has no rows"),
+        ("r.json", '[{"prompt": "a", "answer": 1}]', "is one JSON list; write one object per line"),
+        ("r.txt", "a", "must end in .csv or .jsonl"),
+    ],
+)
+def test_files_that_cannot_be_read_at_all(file, name, text, says):
+    with pytest.raises(ValueError, match=says):
+        read_rows(file(text, name))
+
+
+def test_sizes_are_bounded(file, monkeypatch):
+    monkeypatch.setattr("workbook.tasks.own.MOST_BYTES", 30)
+    with pytest.raises(ValueError, match="the most that is taken"):
+        read_rows(file())
+    with pytest.raises(ValueError, match=f"most that is taken is {MOST_ROWS:,}"):
+        read_rows([{"prompt": "a", "answer": "b"}] * (MOST_ROWS + 1))
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="3 prompts are asked for, but rows"):
+        task(file(), "score").dataset(3)
+
+
+def test_the_data_set_has_all_columns_and_chat_if_asked(file):
+    plain, chat = task(file(), "score"), task(file(), "score", chat=True)
+    assert sorted(plain.dataset(2)["prompt"]) == ["2 + 2 =", "2 + 3 ="]
+    assert set(plain.dataset(1).column_names) == {"prompt", "answer", "topic", "line"}
+    assert plain.dataset(2, seed=3).to_list() == plain.dataset(2, seed=3).to_list()
+    assert chat.dataset(1)["prompt"][0][0]["role"] == "user"
+
+
+# --- rewards
+
+
+def rewards(one, completions, **columns):
+    n = len(completions)
+    return one.reward(["2 + 3 ="] * n, completions, ["5"] * n, topic=["sums"] * n, line=[2] * n, **columns)
+
+
+def test_a_function_gets_the_columns_it_takes_and_helpers_beside_it(file):
+    assert rewards(task(file(), "score"), ["5", "4"]) == [1.5, 0.5]
+    assert rewards(task(file(), "everything"), ["x"], trainer_state=object(), completion_ids=[[1]]) == [70_203.0]
+    as_chat = [[{"role": "assistant", "content": "it is 5"}]]
+    assert rewards(task(file(), "score"), as_chat) == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("raises", r"raised ZeroDivisionError: division by zero \(line 9 of reward.py\), at line 2 of rows.csv"),
+        ("nan", "returned nan, not a finite number, at line 2 of rows.csv"),
+        ("several", "returned a list of length 2, not one number, at line 2"),
+        ("nothing", "returned None, not one number; does it lack a return"),
+        ("text", "returned a str, not one number"),
+        ("later", "returned a coroutine, not one number"),
+        ("leaves", "raised SystemExit: 2"),
+        ("dies", r"ended its process \(exit status 3\), at line 2"),
+        ("sleeps", r"took longer than 0.4 s, at line 2"),
+        ("backtracks", r"took longer than 0.4 s, at line 2"),
+    ],
+)
+def test_what_a_function_does_wrong_is_said_with_its_row(file, function, says):
+    one, began = task(file(), function, seconds=0.4), time.monotonic()
+    with pytest.raises(ValueError, match=f"^The reward function {function} {says}"):
+        rewards(one, ["x"])
+    assert time.monotonic() - began < 20
+
+
+def test_after_a_call_that_hung_the_next_one_is_answered(file):
+    one = task(file(), "sometimes", seconds=0.4)
+    with pytest.raises(ValueError, match="took longer"):
+        rewards(one, ["fine", "hang"])
+    assert rewards(one, ["fine"]) == [1.0]
+    process = one._call.process
+    del one
+    assert process.poll() is not None, "its process does not outlive it"
+
+
+def test_a_function_at_hand_is_given_up_when_it_hangs():
+    def score(completion, answer):
+        return 1 / 0 if completion == "raise" else time.sleep(5) if completion == "hang" else completion == answer
+
+    one = own_task([{"prompt": "a", "answer": "b"}], score, seconds=0.2)
+    assert one.reward(["a"], ["b"], ["b"]) == [1.0]
+    for completion, says in {"raise": "ZeroDivisionError", "hang": "took longer than 0.2 s", "": ""}.items():
+        if says:
+            with pytest.raises(ValueError, match=says):
+                one.reward(["a"], [completion], ["b"])
+
+
+@pytest.mark.parametrize(
+    ("reward", "says"),
+    [
+        ("reward.py:missing", "reward.py has no function 'missing'; it has score"),
+        ("absent.py:score", "is no Python file"),
+        ("reward.py", r"must be '<file>.py:<function>'"),
+        ("broken.py:score", r"broken.py can't be imported: SyntaxError"),
+        ("needy.py:score", r"needy.py can't be imported: ModuleNotFoundError: .*\(line 1 of needy.py\)"),
+        (None, r"must be '<file>.py:<function>'"),
+    ],
+)
+def test_a_reward_that_cannot_be_used_is_refused_at_once(file, monkeypatch, reward, says):
+    folder = file().parent
+    (folder / "broken.py").write_text("def score(:")
+    (folder / "needy.py").write_text("import a_module_that_nobody_has")
+    monkeypatch.chdir(folder)
+    with pytest.raises(ValueError, match=says):
+        get_task("own:rows.csv", reward=reward)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, True, "2", 10_000])
+def test_the_time_of_a_call_is_bounded(file, seconds):
+    with pytest.raises(ValueError, match="seconds is"):
+        task(file(), "score", seconds=seconds)
+
+
+def test_hostile_completions_reach_the_function_as_text(file):
+    texts = ["\ud800", "\x00", "\n\r\u2028", "x" * 10**6, '"}\n{"reward": 9}']
+    assert rewards(task(file(), "score"), texts) == [0.5] * 5
+
+
+def test_the_process_ends_with_the_one_that_began_it(file, tmp_path):
+    """Even where the function hangs when its user is gone."""
+    path = file()
+    code = (
+        "import sys, os\nfrom workbook.tasks.own_reward import InProcess\n"
+        f"call = InProcess({str(path.parent / 'reward.py')!r}, 'backtracks', 1.0)\n"
+        "print(call.process.pid, flush=True)\n"
+        "import json\ncall.process.stdin.write(json.dumps({'completion': '', 'answer': '', 'row': {}}) + chr(10))\n"
+        "call.process.stdin.flush()\nos._exit(0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    import psutil
+
+    end = time.monotonic() + 30
+    while psutil.pid_exists(int(done.stdout)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not psutil.pid_exists(int(done.stdout)) or psutil.Process(int(done.stdout)).status() == "zombie"
+
+
+def test_the_protocol_is_json_lines_and_a_process_is_reused(file):
+    call = InProcess(file().parent / "reward.py", "score", 5.0)
+    first = call.process.pid
+    for _ in range(3):
+        assert call("5", "5", {"topic": "x", "unknown": 1}) == {"reward": 1.5}
+    assert call.process.pid == first
+    assert json.dumps(call("", "5", {})) == '{"reward": 0.5}'
+
+
+def test_the_command_line_of_the_process_needs_nothing_but_python():
+    source = (Path(sys.modules["workbook.tasks.own_reward"].__file__)).read_text()
+    imports = {line.split()[1].split(".")[0] for line in source.splitlines() if line.startswith(("import ", "from "))}
+    assert imports <= sys.stdlib_module_names
