@@ -12,7 +12,7 @@ lab: $(READY)
 	$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 test: $(READY) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 2 --no-loadscope-reorder
 
 book: $(READY)
 	$(BIN)/python -m workbook chapters --profile teach --in-place --book build/book

@@ -49,11 +49,6 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
-def pytest_collection_modifyitems(items):
-    """These tests come last: what they find is easier to mend when everything below them is sound."""
-    items.sort(key=lambda item: Path(__file__).parent in item.path.parents)
-
-
 def find_browser() -> str | None:
     """Where chromium or Chrome lies, None where there is none."""
     return os.environ.get("WORKBOOK_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)

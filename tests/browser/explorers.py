@@ -1,9 +1,10 @@
 """Every explorer of the theory chapters: quick enough while a slider is dragged, unshaken by a storm of events."""
 
 import numpy as np
+from quiet import MACHINE, quiet
 
 EVENTS, LIMIT = 100, 150  # of a drag; milliseconds
-STORM_EVENTS, STORM_SECONDS = 500, 10
+STORM_EVENTS, STORM_SECONDS, STORM_LIMIT = 500, 10, 12
 FIND = """
 import gc, logging, math, traitlets
 from workbook.views import Explorer
@@ -74,10 +75,10 @@ def try_explorers(chapter, capsys) -> None:
     known = chapter.python("list(explorers)")
     chapter.explorers = [model for model in chapter.page.evaluate(SHOWN) if model in known]
     assert chapter.explorers, "a theory chapter has something to drag"
-    for nth, model in enumerate(chapter.explorers):
-        told = check_drag(chapter, nth, model)
-        with capsys.disabled():
-            print(f"\n{told}")
+    with quiet():
+        told = [check_drag(chapter, nth, model) for nth, model in enumerate(chapter.explorers)]
+    with capsys.disabled():
+        print("", *told, sep="\n")
     check_storm(chapter)
 
 
@@ -132,12 +133,21 @@ def check_drag(chapter, nth: int, model: str) -> str:
     return told
 
 
+def storm(chapter) -> float:
+    """Seconds that random events over all controls take."""
+    took = chapter.page.evaluate(STORM, [STORM_EVENTS, 1000 * STORM_SECONDS])
+    chapter.settle()
+    return took / 1000
+
+
 def check_storm(chapter) -> None:
     """Events over all controls leave what the last settings say, and no exception."""
     with chapter.no_flicker():
-        took = chapter.page.evaluate(STORM, [STORM_EVENTS, 1000 * STORM_SECONDS])
-        chapter.settle()
-    assert took < 1.2 * 1000 * STORM_SECONDS
+        took = storm(chapter)
+        if took >= STORM_LIMIT and not MACHINE.alone:
+            with quiet():
+                took = storm(chapter)
+    assert took < STORM_LIMIT
     for nth, model in enumerate(chapter.explorers):
         assert chapter.python(f"sound(explorers[{model!r}])"), "what is drawn is not what the controls say"
         box = chapter.panel.locator(".workbook-explorer").nth(nth)
