@@ -1,0 +1,78 @@
+"""What README, CONTRIBUTING and the page on machines name is there: files, tests, imports, commands."""
+
+import ast
+import importlib
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from workbook.__main__ import _parser
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/book/scale.md"]
+TOP = "workbook|notebooks|data|tests|environment.yml|pyproject.toml|constraints.txt|README.md|CONTRIBUTING.md|LICENSE"
+text = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
+
+
+def blocks(name: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text[name], re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_file_that_is_named_exists(name):
+    named = re.findall(rf"[`(](?:\./)?((?:{TOP})(?:/[\w./-]*)?)[`)]", text[name])
+    named = [path for path in named if "NAME" not in path and "NN" not in path and "..." not in path]
+    assert named
+    missing = [path for path in named if not (ROOT / path.rstrip("/")).exists() and "data/book" not in path]
+    assert missing == []
+
+
+def test_every_test_that_contributing_names_exists():
+    found = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    pairs = re.findall(r"(tests/\w+\.py)::(test_\w+)", text["CONTRIBUTING.md"])
+    assert len(pairs) >= 4
+    for path, test in pairs:
+        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), (path, test)
+    alone = re.findall(r"`(test_\w+)`", text["CONTRIBUTING.md"])
+    assert len(alone) >= 5
+    assert [test for test in alone if f"def {test}(" not in found] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "data/book/scale.md"])
+def test_python_blocks_compile_and_import_what_is_there(name):
+    assert blocks(name, "python")
+    for block in blocks(name, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom):
+                module = importlib.import_module(node.module)
+                assert [a.name for a in node.names if not hasattr(module, a.name)] == [], node.module
+
+
+@pytest.mark.parametrize("name", ["README.md", "data/book/scale.md"])
+def test_commands_are_understood(name):
+    commands = re.findall(r"^.*-m workbook ([^#\n]*)", "\n".join(blocks(name, "")), re.MULTILINE)
+    assert commands
+    for command in commands:
+        args = _parser().parse_args(shlex.split(command))
+        config = getattr(args, "config", "CONFIG")
+        assert config == "CONFIG" or (ROOT / config).exists(), config
+
+
+def test_licence_and_citation_agree_with_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["license"] == project["license"] == "Apache-2.0"
+    assert citation["version"] == project["version"]
+    assert f"## {project['version']}" in text["CHANGELOG.md"]
+    licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in licence
+    assert "END OF TERMS AND CONDITIONS" in licence
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert all(reference["authors"] for reference in citation["references"])
+    for paper in ("2605.08666", "2604.13088"):
+        assert paper in str(citation["references"])
+        assert paper in text["README.md"]
