@@ -15,8 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from accelerate import DistributedType
 
 from workbook.training.files import atomic_folder, damage, load_state, save_state
+from workbook.training.processes import from_all, is_main, process_index
 from workbook.training.trainer import CancellationTrainer
 
 STATE = "training_state"  # stem of the state files in a checkpoint
@@ -28,12 +30,22 @@ class ResumableTrainer(CancellationTrainer):
 
     _sampler_epochs = 0  # prompt orders that a resumed run's earlier epochs have used up
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        kind = self.accelerator.distributed_type
+        if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+            raise ValueError(
+                f"A run's checkpoints hold whole weights, which {kind.value} shards; launch it with "
+                "data/configs/accelerate/multi_gpu.yaml, or use CancellationTrainer in a script of your own."
+            )
+
     def _save_checkpoint(self, model, trial):
-        if not self.args.should_save:
+        others = from_all(random_state())[1:]
+        if not is_main():
             return
         with atomic_folder(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}") as folder:
             self._save(str(folder))
-            save_state(folder, STATE, self._training_state())
+            save_state(folder, STATE, self._training_state() | {"random_of_others": others})
             self.state.save_to_json(str(folder / "trainer_state.json"))
         for old in checkpoints(Path(self.args.output_dir))[KEEP:]:
             shutil.rmtree(old, ignore_errors=True)
@@ -79,7 +91,9 @@ class ResumableTrainer(CancellationTrainer):
 
     def _load_rng_state(self, checkpoint):
         if checkpoint is not None:
-            set_random_state(load_state(Path(checkpoint), STATE)["random"])
+            state = load_state(Path(checkpoint), STATE)
+            others = state.get("random_of_others", [])  # absent in checkpoints of version 0.1.0
+            set_random_state([state["random"], *others][process_index()])
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 A run folder holds
     config.yaml            what was asked for; a resume refuses to go on if it was edited
     manifest.json          versions, device, seed, git state, data and policy checksums, and the config again
-    status.json            state, process, message
+    status.json            state, process, message; training.lock is locked by that process
     metrics.jsonl          a line per optimizer step while it trains; metrics.parquet once it ends
     checkpoint-N/          atomic, checked, safetensors and JSON only
     samples.json           some of the newest generation batch's rollouts
@@ -26,8 +26,10 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import yaml
+from filelock import FileLock
 
 from workbook.training.files import write_json, write_text
+from workbook.training.processes import is_main, process_count
 from workbook.training.run_config import RunConfig
 
 FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
@@ -223,10 +225,16 @@ def _runs_folder() -> Path:
 
 
 def check_unedited(run: Run) -> None:
-    """Raise a ValueError that names the fields in which config.yaml differs from what the run started with."""
+    """Raise a ValueError that names what differs from what the run started with: config.yaml, number of processes."""
     if not (run.folder / "manifest.json").exists():
         return
-    started, now = run.manifest()["config"], json.loads(json.dumps(asdict(run.config)))
+    manifest = run.manifest()
+    if (processes := manifest.get("processes", 1)) != process_count():  # a batch is the sum of theirs
+        raise ValueError(
+            f"{run.folder} was started by {processes} processes and this launch has {process_count()}; go on with "
+            f"accelerate launch --num_processes {processes} -m workbook resume {run.folder}"
+        )
+    started, now = manifest["config"], json.loads(json.dumps(asdict(run.config)))
     changed = [f"{key} ({started.get(key)!r} -> {now[key]!r})" for key in now if now[key] != started.get(key)]
     if changed:
         raise ValueError(
@@ -235,8 +243,16 @@ def check_unedited(run: Run) -> None:
         )
 
 
+def training_lock(run: Run) -> FileLock:
+    """Held by the process that trains the run, which may be on another machine that shares the folder; the system
+    releases it when that process ends, however it ends."""
+    return FileLock(run.folder / "training.lock")
+
+
 def set_status(run: Run, state: str, message: str, **more) -> None:
-    """Write status.json; the process is this one unless `more` names it."""
+    """Write status.json, on the main process of a launch; the process is this one unless `more` names it."""
+    if not is_main():
+        return
     me = psutil.Process()
     write_json(
         run.folder / "status.json",

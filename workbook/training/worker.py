@@ -2,7 +2,8 @@
 
     python -m workbook.training.worker FOLDER
 
-The same `execute` serves the command line (with a progress bar) and sweeps (in joblib's workers).
+The same `execute` serves the command line (with a progress bar) and sweeps (in joblib's workers). Under
+`accelerate launch` it runs in several processes, of which the main one writes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import sys
 import time
 import warnings
 from dataclasses import asdict
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
 import pandas as pd
 import torch
+from filelock import Timeout
 from tqdm import tqdm
 from transformers import TrainerCallback, set_seed
 from transformers.trainer_callback import PrinterCallback
@@ -32,31 +35,52 @@ from workbook.training.compare import WINDOW
 from workbook.training.config import CancellationConfig
 from workbook.training.files import atomic_folder, remove_leftovers, write_json, write_parquet, write_text
 from workbook.training.memory import peak_used_mib, used_mib
+from workbook.training.processes import agree, is_main, process_count
 from workbook.training.provenance import made_with
 from workbook.training.resumable import ResumableTrainer, newest_intact
 from workbook.training.run_config import RunConfig
-from workbook.training.runs import SAMPLED, Run, check_unedited, read_json_lines, set_status
+from workbook.training.runs import SAMPLED, Run, check_unedited, read_json_lines, set_status, training_lock
 
 SHOWN, LONGEST = 8, 400  # rollouts, and characters of each text, in samples.json
 EVAL_SEED = 1_000_003  # added to the run's seed: held-out prompts are drawn from another stream than training prompts
 
 
-def execute(folder: str | Path, progress: bool = False) -> Run:
+def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> Run:
     """Train the run in `folder` from its newest intact checkpoint, or the start, and say how it ended in status.json.
+
+    A finished run is left as it is. One process at a time trains a run: of a second one, `wait` decides whether it is
+    refused, or waits until the first has ended and does what that left undone.
 
     Raises:
         ValueError: if its config was edited since it started, or another process is training it.
         Exception: whatever ended training; status.json then says failed, and why.
     """
     run = Run(folder)
+    lock = training_lock(run)
+    if is_main():
+        try:
+            lock.acquire(timeout=-1 if wait else 0)
+        except Timeout:
+            raise ValueError(
+                f"{run.folder} is being trained by process {run.status()['pid']}; stop it first."
+            ) from None
+    try:
+        if agree(run.status())["state"] != "finished":
+            _guarded(run, progress)
+        agree("written")  # the others wait for the main process's last words
+        return run
+    finally:
+        lock.release()
+
+
+def _guarded(run: Run, progress: bool) -> None:
+    """`_execute`, with what ended it in status.json."""
     config = run.config
     check_unedited(run)
-    status = run.status()
-    if status["state"] == "running" and status["pid"] != os.getpid():
-        raise ValueError(f"{run.folder} is being trained by process {status['pid']}; stop it first.")
-    if status["state"] != "starting":  # while it starts it may have been asked to stop already
-        (run.folder / "stop").unlink(missing_ok=True)
-    remove_leftovers(run.folder)
+    if is_main():
+        if run.status()["state"] != "starting":  # while it starts it may have been asked to stop already
+            (run.folder / "stop").unlink(missing_ok=True)
+        remove_leftovers(run.folder)
     warnings.filterwarnings(
         "ignore", category=FutureWarning, module="transformers"
     )  # renamed fields that TRL still sets
@@ -64,35 +88,35 @@ def execute(folder: str | Path, progress: bool = False) -> Run:
     if config.threads:
         torch.set_num_threads(config.threads)
     try:
-        return _execute(run, config, progress)
+        _execute(run, config, progress and is_main())
     except KeyboardInterrupt:
         set_status(run, "stopped", "Interrupted from the keyboard; resume goes on from the last checkpoint.")
-        return run
     except Exception as error:
         set_status(run, "failed", f"{type(error).__name__}: {error}")
         raise
 
 
-def _execute(run: Run, config: RunConfig, progress: bool) -> Run:
-    checkpoint, complaints = newest_intact(run.folder)
+def _execute(run: Run, config: RunConfig, progress: bool) -> None:
+    checkpoint, complaints = agree(newest_intact(run.folder) if is_main() else None)
     notes = [f"Skipped a damaged checkpoint: {complaint}." for complaint in complaints]
-    for note in notes:
+    for note in notes if is_main() else ():
         print(note, file=sys.stderr)
     baseline = used_mib("cpu")  # the libraries alone
     trainer, task, policy = build_trainer(config, run.folder)
     total = trainer.args.max_steps
-    if not (run.folder / "manifest.json").exists():
-        write_json(run.folder / "manifest.json", manifest(config, policy, trainer.train_dataset, baseline))
     told = {"total": total, "notes": notes}
     start = int(checkpoint.name.removeprefix("checkpoint-")) if checkpoint else 0
-    rows = [row for row in read_json_lines(run.folder / "metrics.jsonl") if row.get("step", 0) <= start]
-    write_text(run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    if config.eval_prompts and not checkpoint and not run.stopping:
-        set_status(run, "running", "Sampling held-out prompts before it trains.", **told)
-        _evaluate(run, config, policy, task, "before")
-    if run.stopping and start < total:
+    if is_main():
+        if not (run.folder / "manifest.json").exists():
+            write_json(run.folder / "manifest.json", manifest(config, policy, trainer.train_dataset, baseline))
+        rows = [row for row in read_json_lines(run.folder / "metrics.jsonl") if row.get("step", 0) <= start]
+        write_text(run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        if config.eval_prompts and not checkpoint and not run.stopping:
+            set_status(run, "running", "Sampling held-out prompts before it trains.", **told)
+            _evaluate(run, config, policy, task, "before")
+    if agree(run.stopping) and start < total:
         set_status(run, "stopped", f"Stopped at step {start} of {total}; resume goes on.", **told)
-        return run
+        return
     set_status(run, "running", f"Training {config.policy} on {config.task}.", **told)
 
     bar = tqdm(total=total, initial=start, unit="step", desc=config.name) if progress else None
@@ -104,11 +128,11 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> Run:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if recorder.stopped:
         set_status(run, "stopped", f"Stopped at step {trainer.state.global_step} of {total}; resume goes on.", **told)
-        return run
-    return _finish(run, config, trainer, task, policy, told)
+    elif is_main():
+        _finish(run, config, trainer, task, policy, told)
 
 
-def _finish(run: Run, config: RunConfig, trainer: ResumableTrainer, task, policy, told: dict) -> Run:
+def _finish(run: Run, config: RunConfig, trainer: ResumableTrainer, task, policy, told: dict) -> None:
     with atomic_folder(run.folder / "final") as folder:
         trainer._save(str(folder))
     metrics = run.metrics()
@@ -125,7 +149,6 @@ def _finish(run: Run, config: RunConfig, trainer: ResumableTrainer, task, policy
         )
         learned = f"held-out reward {before} -> {after}; {learned}"
     set_status(run, "finished", f"{config.name}: {learned}.", **told)
-    return run
 
 
 def build_trainer(config: RunConfig, output_dir: str | Path):
@@ -134,6 +157,7 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
     Raises:
         ValueError: from `load_policy`, `get_task` or the trainer's checks, one sentence each.
     """
+    _check_tracking(config.trainer.get("report_to") or "none")
     policy = load_policy(config.policy, quantization=config.quantization, lora=config.lora, seed=config.seed)
     task = get_task(config.task, **config.task_options)
     device = torch.device(policy.provenance["device"])
@@ -171,6 +195,12 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
     return trainer, task, policy
 
 
+def _check_tracking(report_to: str | list[str]) -> None:
+    for name in [report_to] if isinstance(report_to, str) else report_to:
+        if name in ("tensorboard", "trackio") and find_spec(name) is None:
+            raise ValueError(f"report_to={name!r} needs the package {name}, which is not installed: pip install {name}")
+
+
 class Recorder(TrainerCallback):
     """Appends a JSON line per step, saves samples at checkpoints, and stops the trainer when asked to."""
 
@@ -178,7 +208,7 @@ class Recorder(TrainerCallback):
         self.run, self.trainer, self.bar, self.stopped = run, trainer, bar, False
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if not logs or "train_runtime" in logs:  # the closing summary
+        if not is_main() or not logs or "train_runtime" in logs:  # the closing summary
             return
         memory = {"peak_memory_mib": peak_used_mib(self.trainer.accelerator.device)}
         row = (
@@ -197,7 +227,7 @@ class Recorder(TrainerCallback):
                 self.bar.close()
 
     def on_step_end(self, args, state, control, **kwargs):
-        if self.run.stopping:
+        if agree(self.run.stopping):
             window = args.steps_per_generation * args.num_iterations
             # Inside a generation batch a checkpoint would miss its rollouts; an earlier one replays the same steps.
             control.should_save = state.global_step * args.gradient_accumulation_steps % window == 0
@@ -205,7 +235,8 @@ class Recorder(TrainerCallback):
         return control
 
     def on_save(self, args, state, control, **kwargs):
-        write_parquet(self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet", self._samples())
+        if is_main():
+            write_parquet(self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet", self._samples())
 
     def _samples(self, most: int | None = None) -> pd.DataFrame:
         """The first rollouts of the latest generation batch, of which TRL keeps a record."""
@@ -254,6 +285,7 @@ def manifest(config: RunConfig, policy, dataset, baseline_mib: float) -> dict:
         **made_with(policy),
         "memory_before_policy_mib": round(baseline_mib, 1),
         "seed": config.seed,
+        "processes": process_count(),
         "data_sha256": rows.hexdigest(),
         "config": asdict(config),
     }

@@ -1,0 +1,29 @@
+"""Train a run through the command line in several processes; train it again, stop it on the way, and go on with it.
+
+accelerate launch --cpu --num_processes 2 tests/distributed_runs.py CONFIG WHOLE STOPPED
+"""
+
+import sys
+import threading
+import time
+
+from workbook.__main__ import MAIN, main
+from workbook.training.processes import agree
+from workbook.training.runs import Run
+
+
+def stop_at(run: Run, step: int) -> None:
+    while not (run.folder / "metrics.jsonl").exists() or run.status()["step"] < step:
+        time.sleep(0.01)
+    run.stop()
+
+
+if __name__ == "__main__":
+    config, whole, stopped = sys.argv[1:]
+    assert main(["train", config, "--folder", whole]) == 0
+    if MAIN:
+        threading.Thread(target=stop_at, args=(Run(stopped), 2), daemon=True).start()
+    ended = main(["train", config, "--folder", stopped])
+    state = agree(Run(stopped).status()["state"])
+    assert (ended, state) == (0, "stopped"), (ended, state)
+    sys.exit(main(["resume", stopped]))
