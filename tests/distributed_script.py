@@ -1,6 +1,7 @@
-"""Every optimizer step's gradient on fixed rollouts, for several settings; launched with one process, and with two.
+"""Every optimizer step's gradient on fixed rollouts, and whose rollouts those were; launched with 1, 2 and 4 processes.
 
 accelerate launch --cpu --num_processes 2 tests/distributed_script.py OUT.safetensors '{"name": {"max_steps": 2}}'
+A case's `microbatch` is that of all processes together.
 """
 
 import json
@@ -39,19 +40,24 @@ def reward(completions, **_):
 
 
 class Recorder(CancellationTrainer):
-    """Keeps the gradient of every optimizer step, averaged over processes."""
+    """Keeps every optimizer step's gradient, averaged over processes, and its rollouts' groups, of all processes."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.gradients = []
+        self.gradients, self.groups = [], []
+
+    def _prepare_inputs(self, generation_batch):
+        inputs = super()._prepare_inputs(generation_batch)
+        self.groups.append(self.accelerator.gather(inputs["group_id"].contiguous()))
+        return inputs
 
     def _clip_grad_norm(self, model):
         self.gradients.append(torch.cat([p.grad.flatten() for p in self.model.parameters()]).clone())
         return super()._clip_grad_norm(model)
 
 
-def gradients(out: str, settings: dict) -> list[torch.Tensor]:
-    """Train on half the micro-batch with two processes, so that both launches see the same mini-batches."""
+def record(out: str, microbatch: int, settings: dict) -> dict[str, torch.Tensor]:
+    """Train on this process's share of the micro-batch, so that every launch sees the same mini-batches."""
     policy = load_policy("bundled")
     args = CancellationConfig(
         output_dir=f"{out}.trainer",
@@ -61,8 +67,9 @@ def gradients(out: str, settings: dict) -> list[torch.Tensor]:
         disable_tqdm=True,
         gradient_checkpointing=False,
         save_strategy="no",
+        gradient_accumulation_steps=1,
         num_generations=4,
-        per_device_train_batch_size=8 // int(os.environ.get("WORLD_SIZE", "1")),
+        per_device_train_batch_size=microbatch // int(os.environ.get("WORLD_SIZE", "1")),
         max_completion_length=48,
         learning_rate=1e-2,
         lr_scheduler_type="constant",
@@ -79,12 +86,13 @@ def gradients(out: str, settings: dict) -> list[torch.Tensor]:
         rollout_func=fixed_rollouts,
     )
     trainer.train()
-    return trainer.gradients
+    steps = {f"gradient/{i}": gradient for i, gradient in enumerate(trainer.gradients)}
+    return steps | {f"groups/{i}": groups for i, groups in enumerate(trainer.groups)}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     out, cases = sys.argv[1], json.loads(sys.argv[2])
-    recorded = {name: gradients(out, settings) for name, settings in cases.items()}
+    recorded = {f"{name}/{key}": tensor for name, case in cases.items() for key, tensor in record(out, **case).items()}
     if int(os.environ.get("RANK", "0")) == 0:
-        save_file({f"{name}/{i}": g for name, steps in recorded.items() for i, g in enumerate(steps)}, out)
+        save_file(recorded, out)

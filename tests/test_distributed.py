@@ -1,4 +1,4 @@
-"""Under `accelerate launch` two CPU processes take the one-process run's optimizer steps."""
+"""Under `accelerate launch` two and four CPU processes take one process's optimizer steps, and one writes the run."""
 
 import json
 import os
@@ -8,50 +8,143 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from accelerate import Accelerator, DistributedType
 from safetensors.torch import load_file
+from test_runs import CONFIG, weights
 
-SCRIPT = Path(__file__).with_name("distributed_script.py")
+from workbook.training import CancellationConfig, load_run
+from workbook.training.checks import problems
+from workbook.training.resumable import ResumableTrainer
+from workbook.training.runs import FINAL_STATES
+
+TESTS = Path(__file__).parent
+GROUP = 4
 SEVERAL = {"steps_per_generation": 4, "max_steps": 4}  # optimizer steps per generation batch
-CASES = {
-    "on-policy": {"steps_per_generation": 1, "max_steps": 2, "loss_type": "dr_grpo"},
-    "sign-partitioned": SEVERAL | {"batching": "sign_partitioned", "loss_type": "dr_grpo"},
-    "drift fix": SEVERAL
-    | {
-        "batching": "query_preserved",
-        "group_transform": "min_replace",
-        "importance_sampling_level": "sequence",
-        "loss_type": "grpo",
-        "trim_padding": True,
+CASES = {  # microbatch: rollouts of one forward and backward pass, of all processes together
+    "on-policy": {
+        "microbatch": 16,
+        "settings": {"steps_per_generation": 1, "max_steps": 2, "loss_type": "dr_grpo"},
+    },
+    "sign-partitioned": {
+        "microbatch": 8,
+        "settings": SEVERAL | {"batching": "sign_partitioned", "loss_type": "dr_grpo"},
+    },
+    "groups span processes": {  # of four: each has two rollouts of a group of four in a micro-batch
+        "microbatch": 8,
+        "settings": SEVERAL | {"batching": "query_preserved", "loss_type": "dr_grpo"},
+    },
+    "drift fix": {  # needs a group whole in one process
+        "microbatch": 16,
+        "settings": SEVERAL
+        | {
+            "batching": "query_preserved",
+            "group_transform": "min_replace",
+            "importance_sampling_level": "sequence",
+            "loss_type": "grpo",
+            "trim_padding": True,
+        },
     },
 }
 
 
-def launch(processes: int, out: Path) -> dict[str, torch.Tensor]:
+def launch(processes: int, *command: str) -> str:
     options = {"num_processes": processes, "num_machines": 1, "mixed_precision": "no", "dynamo_backend": "no"}
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--main_process_port", "0"]
-    command += [f"--{name}={value}" for name, value in options.items()]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    done = subprocess.run(
-        [*command, str(SCRIPT), str(out), json.dumps(CASES)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--main_process_port", "0"]
+    launcher += [f"--{name}={value}" for name, value in options.items()]
+    # Processes that spin while they wait for one another would slow one another on few cores.
+    quiet = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    done = subprocess.run([*launcher, *command], env=os.environ | quiet, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    return load_file(out)
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory):
     folder = tmp_path_factory.mktemp("distributed")
-    return [launch(processes, folder / f"{processes}.safetensors") for processes in (1, 2)]
+    recorded = {}
+    for processes in (1, 2, 4):
+        out = str(folder / f"{processes}.safetensors")
+        launch(processes, str(TESTS / "distributed_script.py"), out, json.dumps(CASES))
+        recorded[processes] = load_file(out)
+    return recorded
 
 
+@pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_take_the_steps_of_one(launches, case):
-    one, two = ({k: v for k, v in launched.items() if k.startswith(f"{case}/")} for launched in launches)
-    assert len(one) == len(two) == CASES[case]["max_steps"]
-    for step, gradient in one.items():
+def test_several_processes_take_the_steps_of_one(launches, case, processes):
+    steps = range(CASES[case]["settings"]["max_steps"])
+    one, several = ([launches[n][f"{case}/gradient/{i}"] for i in steps] for n in (1, processes))
+    for gradient, theirs in zip(one, several, strict=True):
         assert gradient.norm() > 1e-4
-        torch.testing.assert_close(two[step], gradient, rtol=0, atol=1e-6)
+        torch.testing.assert_close(theirs, gradient, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_query_preservation_holds_whole_groups_over_all_processes(launches, processes):
+    for case, whole in [("groups span processes", True), ("drift fix", True), ("sign-partitioned", False)]:
+        minibatches = [launches[processes][f"{case}/groups/{i}"] for i in range(SEVERAL["max_steps"])]
+        counts = [groups.unique(return_counts=True)[1].tolist() for groups in minibatches]
+        assert all(set(count) == {GROUP} for count in counts) == whole, (case, counts)
+        assert sorted(torch.cat(minibatches).bincount().tolist()) == [GROUP] * (
+            CASES[case]["microbatch"] * SEVERAL["steps_per_generation"] // GROUP
+        )
+    share = launches[processes]["groups span processes/groups/0"].view(processes, -1)
+    spans = {(group, rank) for rank, groups in enumerate(share.tolist()) for group in groups}
+    assert len(spans) == (4 if processes == 4 else 2), "the groups of a micro-batch, by the processes that have some"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"per_device_train_batch_size": 2, "steps_per_generation": 1}, "straddle two of the 4 processes"),
+        (
+            {"per_device_train_batch_size": 3, "steps_per_generation": 4, "batching": "query_preserved"},
+            None,  # 12 rollouts in an optimizer step: three groups
+        ),
+        (
+            {"per_device_train_batch_size": 2, "group_transform": "min_replace", **SEVERAL},
+            "per_device_train_batch_size=2",
+        ),
+    ],
+)
+def test_a_group_that_would_straddle_processes_is_refused_or_handled(tmp_path, settings, words):
+    args = CancellationConfig(
+        str(tmp_path),
+        use_cpu=True,
+        bf16=False,
+        num_generations=GROUP,
+        gradient_accumulation_steps=1,
+        loss_type="dr_grpo",
+        max_grad_norm=0.0,
+        **settings,
+    )
+    errors = [p.sentence for p in problems(args, world_size=4) if p.severity == "error"]
+    assert (len(errors) > 0) == (words is not None), errors
+    assert words is None or any(words in error for error in errors), errors
+
+
+def test_the_command_line_trains_one_run_in_two_processes_and_resumes_it_bit_for_bit(tmp_path):
+    trainer = CONFIG["trainer"] | {"per_device_train_batch_size": 2, "max_steps": 12, "batching": "query_preserved"}
+    config, *folders = (tmp_path / name for name in ("config.yaml", "whole", "stopped"))
+    config.write_text(yaml.safe_dump(CONFIG | {"eval_prompts": 2, "trainer": trainer}))
+    told = launch(2, str(TESTS / "distributed_runs.py"), str(config), *map(str, folders))
+    assert told.count("It lies in") == 3, told
+    whole, stopped = map(load_run, folders)
+    for run in (whole, stopped):
+        assert run.status()["state"] == "finished"
+        assert run.manifest()["processes"] == 2
+        assert run.metrics()["step"].tolist() == list(range(1, 13))
+        assert run.evaluation()["label"].tolist() == ["before", "after"]
+        assert not list(run.folder.rglob("*.tmp"))
+    assert weights(whole) == weights(stopped)
+    assert whole.metrics()["reward"].equals(stopped.metrics()["reward"])
+    with pytest.raises(ValueError, match="started by 2 processes and this launch has 1; go on with accelerate launch"):
+        stopped.resume()
+    assert stopped.status()["state"] in FINAL_STATES
+
+
+def test_sharded_weights_are_refused_in_a_sentence(make_trainer, monkeypatch):
+    monkeypatch.setattr(Accelerator, "distributed_type", DistributedType.FSDP)
+    with pytest.raises(ValueError, match="which FSDP shards; launch it with"):
+        make_trainer(ResumableTrainer, CancellationConfig)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from pathlib import Path
 
 import yaml
+
+MAIN = os.environ.get("RANK", "0") == "0"  # under `accelerate launch` one process speaks for all
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,34 +22,38 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return args.command(args)
     except (ValueError, OSError, RuntimeError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        if MAIN:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
 
 
 def _train(args) -> int:
+    from workbook.training.processes import agree
     from workbook.training.runs import create_run
     from workbook.training.worker import execute
 
-    run = create_run(args.config, args.folder, **dict(map(_setting, args.set)))
+    run = agree(MAIN and create_run(args.config, args.folder, **dict(map(_setting, args.set))))
     return _report(execute(run.folder, progress=True))
 
 
 def _resume(args) -> int:
-    from workbook.training.runs import load_run
+    from workbook.training.processes import agree
+    from workbook.training.runs import FINAL_STATES, load_run
     from workbook.training.worker import execute
 
     run = load_run(args.run)
-    state = run.status()["state"]
+    state = agree(run.status()["state"])
     if state == "finished":
         return _report(run)
-    if run.running:
+    if state not in FINAL_STATES:
         raise ValueError(f"{run.folder} is {state} in process {run.status()['pid']}; stop it first.")
     return _report(execute(run.folder, progress=True))
 
 
 def _report(run) -> int:
     status = run.status()
-    print(f"{status['message']} It lies in {run.folder}")
+    if MAIN:
+        print(f"{status['message']} It lies in {run.folder}")
     return 0 if status["state"] in ("finished", "stopped") else 1
 
 
@@ -92,6 +99,15 @@ def _claims(args) -> int:
 
         Path(args.html).write_text(ledger_page(table), encoding="utf-8")
         print(f"The ledger as a page lies in {args.html}")
+    return 0
+
+
+def _machines(args) -> int:
+    from workbook.training.machines import SHARED, machine_table
+
+    print(machine_table().set_index("machine").T.to_string())
+    print("Each with " + ", ".join(f"{key}: {value}" for key, value in SHARED.items()))
+    print("Memory is computed for one card, not measured; what the libraries hold is not in it.")
     return 0
 
 
@@ -162,6 +178,9 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--html", metavar="FILE", help="also write it as a page")
     claims.add_argument("--folder", help="of the studies' tables (default: data/results)")
     claims.set_defaults(command=_claims)
+
+    machines = commands.add_parser("machines", help="what to change for a machine, and the memory that it will need")
+    machines.set_defaults(command=_machines)
 
     chapters = commands.add_parser("chapters", help="execute the chapters top to bottom")
     chapters.add_argument("names", nargs="*", help="e.g. 04; all by default")

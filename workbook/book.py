@@ -19,6 +19,9 @@ from workbook.chapters import describe
 from workbook.ledger_page import QUESTION as ASKED
 from workbook.ledger_page import TITLE as LEDGER
 from workbook.ledger_page import ledger_page
+from workbook.scale_page import QUESTION as MACHINES_ASKED
+from workbook.scale_page import TITLE as MACHINES
+from workbook.scale_page import scale_page
 
 TITLE = "Token-gradient cancellation: a workbook"
 PREFERRED = ["image/png", "text/html", "text/markdown", "text/latex", "text/plain"]  # before what needs scripts
@@ -75,6 +78,8 @@ def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder
     if ledger is not None:
         (folder / "ledger.html").write_text(ledger_page(ledger, _links(names[-1], None, told)), encoding="utf-8")
         entries += f'\n<li><a href="ledger.html">{html.escape(LEDGER)}</a><p>{html.escape(ASKED)}</p></li>'
+    (folder / "scale.html").write_text(scale_page(_links(None, None, told)), encoding="utf-8")
+    entries += f'\n<li><a href="scale.html">{MACHINES}</a><p>{MACHINES_ASKED}</p></li>'
     index = INDEX.format(title=TITLE, entries=entries, profile=html.escape(profile))
     (folder / "index.html").write_text(index, encoding="utf-8")
     print(f"The book lies in {folder / 'index.html'}")

@@ -1,14 +1,22 @@
 """Sweeps: every combination of some settings, a run folder each, side by side through joblib.
 
-joblib's own backend switch (`with joblib.parallel_config("dask")`, "ray", ...) hands the same sweep to a cluster. A
-sweep that
-died is simply called again: finished runs are kept, interrupted ones resume.
+A sweep that died is simply called again: finished runs are kept, interrupted ones resume. joblib's own backend switch
+hands the same sweep to a cluster, here a Dask cluster (`pip install distributed`):
+
+    client = Client("scheduler-address:8786")  # dask.distributed's; or Client(LocalCluster(2, threads_per_worker=1))
+    with joblib.parallel_config("dask"):
+        sweep(config, grid, folder)
+
+`folder` must lie where every worker sees it, and a worker trains one run at a time, with the config's `threads`. A
+cluster promises each task at least once: when a worker dies, another trains its run on from the last checkpoint, and
+while a worker that was only thought dead still trains, the other waits for it (see `runs.training_lock`).
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +29,8 @@ from workbook.training.compare import compare_runs
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run, create_run, load_run
 
+_ONE_RUN = threading.Lock()  # random states and torch's threads are a process's: it trains one run at a time
+
 Grid = dict[str, list] | list[dict[str, list]]
 
 
@@ -32,7 +42,7 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
         grid: values to try for each field, e.g. `{"batching": ["shuffled", "query_preserved"], "seed": [0, 1]}`; or a
             list of such grids, one after the other, e.g. one for each optimizer with its own learning rates.
         folder: of the sweep; called again on the same folder, it does only what is missing.
-        n_jobs: runs at a time; the cores are shared among them.
+        n_jobs: runs at a time; the cores are shared among them. A cluster runs as many as it has workers.
         quiet: no progress bar.
 
     Returns:
@@ -47,7 +57,7 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
     ]
     todo = [run.folder for run in runs if run.status()["state"] != "finished"]
     threads = max(1, (os.cpu_count() or 1) // max(1, n_jobs))
-    jobs = (joblib.delayed(_train)(str(path), threads) for path in todo)
+    jobs = (joblib.delayed(_train)(str(path.resolve()), threads) for path in todo)
     done = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(jobs)
     for message in done if quiet else _progress(done, len(todo)):
         if not quiet:
@@ -97,16 +107,17 @@ def _prepare(folder: Path, config: RunConfig) -> Run:
 
 
 def _train(folder: str, threads: int) -> str:
-    """In a worker process: one run, whose failure is its own; returns its closing message."""
+    """In a worker process: one run, whose failure is its own; returns its closing message. Safe to call twice."""
     import torch
 
     from workbook.training.worker import execute
 
-    torch.set_num_threads(threads)
-    try:
-        return execute(folder).status()["message"]
-    except Exception as error:  # execute has written it to status.json; the other runs go on
-        return f"{Path(folder).name} failed: {error}"
+    with _ONE_RUN:
+        torch.set_num_threads(threads)
+        try:
+            return execute(folder, wait=True).status()["message"]
+        except Exception as error:  # execute has written it to status.json; the other runs go on
+            return f"{Path(folder).name} failed: {error}"
 
 
 def _progress(done, total: int):
