@@ -1,0 +1,184 @@
+"""SweepRun: a sweep in a process of its own, watched, stopped and resumed like a single run.
+
+    sweep = start_sweep(config, {"batching": ["shuffled", "query_preserved"], "seed": [0, 1]})
+
+Its folder holds sweep.yaml, which `python -m workbook sweep` takes as well, and a run folder per combination. The
+process is that very command. Stopping ends every run after the step in hand; resuming does what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from workbook.training.compare import compare_runs
+from workbook.training.files import write_json, write_text
+from workbook.training.run_config import RunConfig
+from workbook.training.runs import Run, create_run, is_alive, launch
+from workbook.training.sweeps import Grid, combinations, load_sweep
+
+
+class SweepRun:
+    """The sweep that lies in `folder`; has the methods of a `Run`, over all of its runs.
+
+    Attributes:
+        folder: where it lies.
+        runs: {name: Run}, a run for each combination, in the grid's order.
+        settings: {name: what distinguishes it but for the seed}, e.g. "batching=shuffled".
+    """
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        self.config, self.grid = load_sweep(self.folder / "sweep.yaml")
+        self.runs, self.settings, self._total = {}, {}, 0
+        for name, config, settings in combinations(self.config, self.grid):
+            self._total += config.override(settings).trainer["max_steps"]
+            self.runs[name] = Run(self.folder / name)
+            varied = {key.rpartition(".")[2]: value for key, value in settings.items() if key != "seed"}
+            self.settings[name] = ", ".join(f"{key}={value}" for key, value in varied.items())
+
+    def __repr__(self) -> str:
+        return f"SweepRun({str(self.folder)!r}, {self.status()['message']!r})"
+
+    def status(self) -> dict:
+        """As `Run.status`; step and total count the optimizer steps of all runs."""
+        process = json.loads((self.folder / "process.json").read_text(encoding="utf-8"))
+        each = {name: run.status() for name, run in self.runs.items()}
+        count = {state: sum(s["state"] == state for s in each.values()) for state in ("finished", "failed", "running")}
+        done = f"{count['finished']} of {len(each)} runs finished"
+        if is_alive(process):
+            now = [name for name, s in each.items() if s["state"] == "running"]
+            state = "running" if now or count["finished"] or count["failed"] else "starting"
+            message = (
+                f"{done}{'; now ' if now else ''}{' and '.join(now)}." if state == "running" else "Loading the policy."
+            )
+        elif count["finished"] == len(each):
+            state, message = "finished", f"{self.config.name}: all {len(each)} runs finished."
+        elif count["failed"]:
+            name = next(name for name, s in each.items() if s["state"] == "failed")
+            state, message = "failed", f"{done}, {count['failed']} failed; {name}: {each[name]['message']}"
+        elif self.stopping:
+            state, message = "stopped", f"Stopped: {done}; resume goes on."
+        else:
+            state, message = "interrupted", f"The process ended: {done}; resume() goes on."
+        return process | {
+            "state": state,
+            "message": message,
+            "step": sum(s["step"] for s in each.values()),
+            "total": self._total,
+        }
+
+    def curves(self) -> pd.DataFrame:
+        """`Run.metrics` of every run that has some, with the columns run, setting and seed."""
+        tables = [
+            run.metrics().assign(run=name, setting=self.settings[name], seed=run.config.seed)
+            for name, run in self.runs.items()
+        ]
+        return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
+
+    def metrics(self) -> pd.DataFrame:
+        """Steps of all runs in the order in which they were made: step (over all), reward, step_time (of all jobs)."""
+        curves = self.curves()
+        if "time" not in curves:
+            return curves[["step", "reward"]]
+        jobs = json.loads((self.folder / "process.json").read_text(encoding="utf-8"))["jobs"]
+        made = curves.sort_values("time")[["step", "reward", "step_time"]].reset_index(drop=True)
+        return made.assign(step=made.index + 1, step_time=made["step_time"] / jobs)
+
+    def samples(self) -> pd.DataFrame:
+        """`Run.samples` of the run that wrote some last."""
+        written = {name: run.folder / "samples.json" for name, run in self.runs.items()}
+        newest = max(self.runs, key=lambda name: written[name].stat().st_mtime if written[name].exists() else 0)
+        return self.runs[newest].samples()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to stop since it last started."""
+        return (self.folder / "stop").exists()
+
+    @property
+    def running(self) -> bool:
+        return self.status()["state"] in ("starting", "running")
+
+    def stop(self) -> None:
+        """Ask every run to stop after the step in hand; what was trained stays resumable."""
+        write_text(self.folder / "stop", "stop\n")
+        for run in self.runs.values():
+            if run.status()["state"] != "finished":
+                run.stop()
+
+    def resume(self) -> SweepRun:
+        """Do what is missing: finished runs are kept, others go on from their newest checkpoint.
+
+        Raises ValueError if it is running.
+        """
+        if self.running:
+            raise ValueError(f"{self.folder} is running; stop() it first.")
+        jobs = json.loads((self.folder / "process.json").read_text(encoding="utf-8"))["jobs"]
+        self._launch(jobs)
+        return self
+
+    def wait(self, timeout: float | None = None) -> SweepRun:
+        """Block until it ends; TimeoutError after `timeout` seconds, RuntimeError if a run failed."""
+        began = time.monotonic()
+        while self.running:
+            if timeout is not None and time.monotonic() - began > timeout:
+                raise TimeoutError(f"{self.folder} is still running: {self.status()['message']}")
+            time.sleep(0.1)
+        if self.status()["state"] == "failed":
+            raise RuntimeError(self.status()["message"])
+        return self
+
+    def table(self) -> pd.DataFrame:
+        """`compare_runs` of all runs."""
+        return compare_runs(self.runs.values())
+
+    def _launch(self, jobs: int) -> None:
+        for path in (self.folder, *(run.folder for run in self.runs.values())):
+            (path / "stop").unlink(missing_ok=True)
+        command = ["sweep", str(self.folder / "sweep.yaml"), "--folder", str(self.folder), "--jobs", str(jobs)]
+        write_json(self.folder / "process.json", launch(self.folder, "workbook", *command) | {"jobs": jobs})
+
+
+def start_sweep(config, grid: Grid, folder: str | Path | None = None, n_jobs: int = 1) -> SweepRun:
+    """Start training every combination of a grid in a process of its own, which goes on if this one ends.
+
+    Args:
+        config: what the combinations share: a YAML file's path, a dict or a `RunConfig`.
+        grid: as in `sweep`.
+        folder: where to keep it; by default a new folder in $WORKBOOK_RUNS or ./runs.
+        n_jobs: runs at a time.
+
+    Raises:
+        ValueError: if a field is unknown or a value invalid, two combinations are the same, or the folder is in use.
+    """
+    config = RunConfig.load(config)
+    named = [(name, config.override(settings)) for name, config, settings in combinations(config, grid)]
+    if len({name for name, _ in named}) < len(named):
+        raise ValueError("the grid has the same combination twice; name each once.")
+    if folder is None:
+        root, stem = (
+            Path(os.environ.get("WORKBOOK_RUNS", "runs")),
+            f"{config.name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}",
+        )
+        folder = next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
+    folder = Path(folder)
+    if (folder / "sweep.yaml").exists():
+        raise ValueError(f"{folder} already holds a sweep; SweepRun({str(folder)!r}).resume() goes on with it.")
+    for name, each in named:
+        create_run(each, folder / name)
+    write_text(folder / "sweep.yaml", as_yaml(config, grid))
+    sweep = SweepRun(folder)
+    sweep._launch(n_jobs)
+    return sweep
+
+
+def as_yaml(config: RunConfig, grid: Grid | None = None) -> str:
+    """The YAML that `python -m workbook train` takes, or, with a grid, `python -m workbook sweep`."""
+    return yaml.safe_dump(asdict(config) | ({"grid": grid} if grid else {}), sort_keys=False)
