@@ -76,7 +76,7 @@ class Run:
         status = json.loads((self.folder / "status.json").read_text(encoding="utf-8"))
         rows = read_json_lines(self.folder / "metrics.jsonl", last_only=True)
         status["step"] = rows[-1]["step"] if rows else 0
-        if status["state"] in ("starting", "running") and not _alive(status):
+        if status["state"] in ("starting", "running") and not is_alive(status):
             status |= {
                 "state": "interrupted",
                 "message": f"The process ended at step {status['step']}; resume() goes on from the last checkpoint.",
@@ -279,27 +279,33 @@ def read_json_lines(path: Path, last_only: bool = False) -> list[dict]:
 
 def _launch(run: Run) -> None:
     (run.folder / "stop").unlink(missing_ok=True)
-    with open(run.folder / "log.txt", "ab") as log:
+    process = launch(run.folder, "workbook.training.worker", str(run.folder))
+    set_status(run, "starting", "Loading the policy.", **process)
+
+
+def launch(folder: Path, module: str, *arguments: str) -> dict:
+    """Start `python -m module arguments` with folder/log.txt for its output; returns its pid, and when it was born."""
+    with open(folder / "log.txt", "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "workbook.training.worker", str(run.folder)],
+            [sys.executable, "-m", module, *arguments],
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-    born = psutil.Process(process.pid).create_time()
-    set_status(run, "starting", "Loading the policy.", pid=process.pid, born=born)
     _children[process.pid] = process  # kept, so that poll() can reap it
+    return {"pid": process.pid, "born": psutil.Process(process.pid).create_time()}
 
 
 _children: dict[int, subprocess.Popen] = {}
 
 
-def _alive(status: dict) -> bool:
-    if (child := _children.get(status["pid"])) is not None and child.poll() is not None:
+def is_alive(process: dict) -> bool:
+    """Whether a process that `launch` started is still at work; process: its pid and born."""
+    if (child := _children.get(process["pid"])) is not None and child.poll() is not None:
         return False
     try:
-        process = psutil.Process(status["pid"])
-        return process.status() != psutil.STATUS_ZOMBIE and abs(process.create_time() - status["born"]) < 1
+        found = psutil.Process(process["pid"])
+        return found.status() != psutil.STATUS_ZOMBIE and abs(found.create_time() - process["born"]) < 1
     except psutil.Error:
         return False

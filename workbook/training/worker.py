@@ -160,7 +160,25 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
     _check_tracking(config.trainer.get("report_to") or "none")
     policy = load_policy(config.policy, quantization=config.quantization, lora=config.lora, seed=config.seed)
     task = get_task(config.task, **config.task_options)
-    device = torch.device(policy.provenance["device"])
+    args = trainer_args(config, torch.device(policy.provenance["device"]), output_dir)
+    set_seed(config.seed)
+    trainer = ResumableTrainer(
+        policy.model,
+        task.reward,
+        args=args,
+        train_dataset=task.dataset(config.num_prompts, config.seed),
+        processing_class=policy.tokenizer,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer, task, policy
+
+
+def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path) -> CancellationConfig:
+    """The trainer's settings of a run on a device, with the defaults that runs have.
+
+    Raises:
+        ValueError: TRL's, for sizes that do not divide, or ours for max_steps.
+    """
     capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     settings = {
         "report_to": "none",
@@ -183,16 +201,7 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
     if "save_steps" not in settings:
         boundary = max(1, args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps)
         args.save_steps = boundary * max(1, round(args.max_steps / 5 / boundary))
-    set_seed(config.seed)
-    trainer = ResumableTrainer(
-        policy.model,
-        task.reward,
-        args=args,
-        train_dataset=task.dataset(config.num_prompts, config.seed),
-        processing_class=policy.tokenizer,
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer, task, policy
+    return args
 
 
 def _check_tracking(report_to: str | list[str]) -> None:
