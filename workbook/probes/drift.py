@@ -18,6 +18,38 @@ from workbook.theory.drift import kl_drift, log_odds_drift, solution_entropy
 _MEASURED = ("logp_before", "logp_after", "kl", "entropy_before", "entropy_after")
 
 
+class DriftFrom:
+    """Drift from one policy: its right solutions are scored once, then laid beside any number of later policies.
+
+    Arguments and errors as in `drift_report`.
+    """
+
+    def __init__(self, before, task, prompts: list[dict] | int = 16, solutions: int = 8, seed: int = 0):
+        if not hasattr(task, "equivalent_solutions"):
+            raise ValueError(f"task {task.name!r} does not know its equivalent solutions; chain does.")
+        if solutions < 2:
+            raise ValueError(f"solutions={solutions} must be at least 2, to have odds between them.")
+        rows = list(task.dataset(prompts, seed)) if isinstance(prompts, int) else list(prompts)
+        self.rollouts = right_solutions(before, task, rows, solutions, seed)
+        table = self.rollouts.token_table()
+        table["solution"] = table["rollout"] % solutions
+        self.token = torch.tensor(table["token_id"].to_numpy())[:, None]
+        self.logits, measured = self._scored(before, "before")
+        self.table = table[["group", "solution", "position", "token", "category"]].assign(**measured)
+
+    def report(self, after) -> pd.DataFrame:
+        """The table of `drift_report`."""
+        logits, measured = self._scored(after, "after")
+        kl = kl_drift(self.logits, logits - self.logits).double().numpy()
+        return self.table.assign(**measured, kl=kl)[[*self.table.columns[:5], *_MEASURED]]
+
+    def _scored(self, policy, name: str):
+        """Log-probabilities (N, V) of a policy, and the columns that follow from them."""
+        every = output_states(policy, self.rollouts).logits.cpu().float().log_softmax(-1)
+        logp, entropy = every.gather(-1, self.token).squeeze(-1), -(every.exp() * every).sum(-1)
+        return every, {f"logp_{name}": logp.double().numpy(), f"entropy_{name}": entropy.double().numpy()}
+
+
 def drift_report(
     before, after, task, prompts: list[dict] | int = 16, solutions: int = 8, seed: int = 0
 ) -> pd.DataFrame:
@@ -35,21 +67,7 @@ def drift_report(
 
     Source: arXiv 2604.13088, proposition 3.1 and corollary 3.2 (D4, D5 in the claims).
     """
-    if not hasattr(task, "equivalent_solutions"):
-        raise ValueError(f"task {task.name!r} does not know its equivalent solutions; chain does.")
-    if solutions < 2:
-        raise ValueError(f"solutions={solutions} must be at least 2, to have odds between them.")
-    rows = list(task.dataset(prompts, seed)) if isinstance(prompts, int) else list(prompts)
-    rollouts = right_solutions(before, task, rows, solutions, seed)
-    table = rollouts.token_table()
-    token, seen = torch.tensor(table["token_id"].to_numpy())[:, None], {}
-    for name, policy in {"before": before, "after": after}.items():
-        seen[name] = output_states(policy, rollouts).logits.cpu().float().log_softmax(-1)  # (N, V)
-        table[f"logp_{name}"] = seen[name].gather(-1, token).squeeze(-1).double().numpy()
-        table[f"entropy_{name}"] = -(seen[name].exp() * seen[name]).sum(-1).double().numpy()
-    table["kl"] = kl_drift(seen["before"], seen["after"] - seen["before"]).double().numpy()
-    table["solution"] = table["rollout"] % solutions
-    return table[["group", "solution", "position", "token", "category", *_MEASURED]]
+    return DriftFrom(before, task, prompts, solutions, seed).report(after)
 
 
 def learning_tax(report: pd.DataFrame) -> pd.DataFrame:

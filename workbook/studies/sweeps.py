@@ -146,24 +146,26 @@ def passes(num_iterations):
 
 def _drift(run: Run) -> dict:
     """What became of style words and of the odds among right solutions, where the task knows them."""
-    from workbook.probes import drift_report, learning_tax, odds_drift
-    from workbook.tasks import get_task
+    from workbook.probes.drift import learning_tax, odds_drift
 
     config = run.config
     if config.task != "chain":
         return {}
-    report = drift_report(_start(config.policy), run.policy(), get_task(config.task, **config.task_options))
+    report = _start(config.policy, tuple(sorted(config.task_options.items()))).report(run.policy())
     style, odds = learning_tax(report).mean(), odds_drift(report).mean()
     lost = odds["entropy_before"] - odds["entropy"]
     found = {"tax": style["tax"], "style_entropy": style["style_entropy"], "odds": odds["odds"]}
     return found | {"solution_entropy": odds["entropy"], "solution_entropy_lost": lost}
 
 
-@lru_cache(maxsize=2)
-def _start(policy: str):
+@lru_cache(maxsize=4)
+def _start(policy: str, task_options: tuple):
+    """What runs of this policy and task drift from; scored once for all of them."""
     from workbook.policies import load_policy
+    from workbook.probes.drift import DriftFrom
+    from workbook.tasks import get_task
 
-    return load_policy(policy)
+    return DriftFrom(load_policy(policy), get_task("chain", **dict(task_options)))
 
 
 def _manifest(runs: list[Run], study: str) -> dict:
