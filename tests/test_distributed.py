@@ -125,7 +125,7 @@ def test_a_group_that_would_straddle_processes_is_refused_or_handled(tmp_path, s
 
 
 def test_the_command_line_trains_one_run_in_two_processes_and_resumes_it_bit_for_bit(tmp_path):
-    trainer = CONFIG["trainer"] | {"per_device_train_batch_size": 2, "max_steps": 12, "batching": "query_preserved"}
+    trainer = CONFIG["trainer"] | {"per_device_train_batch_size": 2, "max_steps": 16, "batching": "query_preserved"}
     config, *folders = (tmp_path / name for name in ("config.yaml", "whole", "stopped"))
     config.write_text(yaml.safe_dump(CONFIG | {"eval_prompts": 2, "trainer": trainer}))
     told = launch(2, str(TESTS / "distributed_runs.py"), str(config), *map(str, folders))
@@ -134,7 +134,7 @@ def test_the_command_line_trains_one_run_in_two_processes_and_resumes_it_bit_for
     for run in (whole, stopped):
         assert run.status()["state"] == "finished"
         assert run.manifest()["processes"] == 2
-        assert run.metrics()["step"].tolist() == list(range(1, 13))
+        assert run.metrics()["step"].tolist() == list(range(1, 17))
         assert run.evaluation()["label"].tolist() == ["before", "after"]
         assert not list(run.folder.rglob("*.tmp"))
     assert weights(whole) == weights(stopped)
