@@ -26,7 +26,7 @@ import pandas as pd
 from workbook.statistics import Interval, verdict
 from workbook.studies import counterfactual, minibatches
 from workbook.studies.effects import attribution, effect, having, level, ratio, slope
-from workbook.studies.sweeps import load_runs
+from workbook.studies.sweeps import load_runs, passes
 from workbook.studies.verdicts import COLUMNS, SHARED, judged_row, known_scale, unmeasured
 
 DESCRIBED = "described"
