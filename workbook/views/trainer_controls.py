@@ -36,8 +36,11 @@ def settings(
     advantage_estimator: str = "grpo",
     batching: str = "shuffled",
     rollouts: int = 256,
+    optim: str | None = None,
 ) -> dict:
     """Overrides for `start_run`: `rollouts` per generation batch in groups, cut into optimizer mini-batches.
+
+    optim: None leaves the optimizer to the config.
 
     Raises ValueError where the choice can't have the effect it names, or doesn't divide.
 
@@ -62,7 +65,7 @@ def settings(
         "batching": batching,
         "per_device_train_batch_size": rollouts // mini_batches,
         "steps_per_generation": mini_batches,
-    }
+    } | ({"optim": optim} if optim else {})
 
 
 def as_code(config: str, overrides: dict) -> str:
@@ -79,6 +82,7 @@ class TrainerControls:
 
     start: a callable that takes the overrides and returns the run.  config: its first argument, to be shown.
     beside: metrics of the runs to compare with, and a column run, their names.  steps, rollouts: sizes to begin with.
+    optimizers: a menu of these, the first one chosen; none leaves the optimizer to the config.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class TrainerControls:
         steps: int = 60,
         rollouts: int = 256,
         target: float | None = None,
+        optimizers: tuple[str, ...] = (),
     ):
         self.config, self.rollouts = config, rollouts
         powers = [size for size in (2, 4, 8, 16) if rollouts % size == 0]
@@ -101,6 +106,8 @@ class TrainerControls:
             "advantage_estimator": menu(ESTIMATORS[0], ESTIMATORS, "advantage estimator"),
             "batching": menu(BATCHINGS[0], BATCHINGS, "batching"),
         }
+        if optimizers:
+            self.fields["optim"] = menu(optimizers[0], optimizers, "optimizer")
         self.monitor = RunMonitor(start=lambda: start(**self.overrides()), target=target, beside=beside)
         self.problem, self.snippet = ipywidgets.HTML(), Snippet()
         grid = ipywidgets.Box(list(self.fields.values()), layout={"flex_flow": "row wrap", "max_width": "900px"})
