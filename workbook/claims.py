@@ -226,7 +226,7 @@ def _told(rows: pd.DataFrame, scale: str, left_out: dict[int, pd.DataFrame]) -> 
     table["command"] = [command(row.study, row.claim, scale) for row in table.itertuples()]
     aims = [_aim(stated) for stated in table["stated"]]
     table["threshold"], table["toward"] = [list(each) for each in zip(*aims, strict=True)]
-    without = {seed: found.set_index(KEY)["verdict"] for seed, found in left_out.items()}
+    without = {seed: found.set_index(KEY)["verdict"].to_dict() for seed, found in left_out.items()}
     table["without"] = [
         {seed: said.get(key, NOT_MEASURED) for seed, said in without.items()} if decides else {}
         for key, decides in zip(
