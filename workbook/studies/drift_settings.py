@@ -1,0 +1,192 @@
+"""The studies of drift fixing under other settings, from their tables: what chapter 09's charts and sliders compute."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+
+from workbook.statistics import Interval
+from workbook.studies.effects import attribution, effect
+from workbook.studies.record import results_folder
+from workbook.studies.run_verdicts import FACTORS
+from workbook.studies.sweeps import WINDOW, load_runs
+
+TRANSFORMS = {"none": None, "min-replace": "min_replace", "advantage-orthogonal": "advantage_orthogonal"}
+LEVELS = ("token", "sequence")
+CLIPPINGS = ("none", "asymmetric", "symmetric")
+RANGES = {"token": 0.2, "sequence": 0.03}  # the study's clip ranges
+FREE = 1e9  # its epsilon that clips nothing
+DRAWN = {
+    "tax": "tax: movement of style words (nats)",
+    "odds": "change of log-odds of equal solutions (nats)",
+    "solution_entropy_lost": "entropy lost over equal solutions (nats)",
+    "shared_residual": "residual on shared tokens (0 cancels, 1 adds up)",
+    "final": "held-out reward after training",
+    "area": "mean sampled reward over the run",
+    "jitter": "jitter of the reward (mean second difference)",
+    "compute": "compute to a score (passes per rollout)",
+}
+MINIBATCHES, RESAMPLES = 2, 999
+
+
+def objectives() -> pd.DataFrame:
+    """The runs of drift_fixing, settings in words: columns level, clipping, transform, reuse, seed, collapsed, DRAWN.
+
+    A transform sees ratios held inside the clip range by either clipping, so its runs stand under both.  compute:
+    `compute_to_score`, or that of the whole run where the score was never reached.
+    """
+    return _objectives(str(results_folder()))
+
+
+@lru_cache(maxsize=2)
+def _objectives(folder: str) -> pd.DataFrame:
+    runs = load_runs("drift_fixing", folder=folder)
+    whole = runs["steps"] / (MINIBATCHES * runs["num_iterations"]) * (1 + 3 * runs["num_iterations"])
+    symmetric = runs["clipping"].eq("symmetric") if "clipping" in runs else np.zeros(len(runs), bool)
+    named = runs.assign(
+        level=runs["importance_sampling_level"],
+        reuse=runs["num_iterations"].astype(int),
+        transform=_named(runs["group_transform"]),
+        clipping=np.select([runs["epsilon"] >= FREE, symmetric], ["none", "symmetric"], "asymmetric"),
+        compute=runs["compute_to_score"].fillna(whole),
+    )
+    both = named[(named["clipping"] == "asymmetric") & (named["transform"] != "none")].assign(clipping="symmetric")
+    return pd.concat([named, both], ignore_index=True)[
+        ["level", "clipping", "transform", "reuse", "seed", "collapsed", *DRAWN]
+    ]
+
+
+def compute_objectives(
+    outcome: str = "tax", level: str = "sequence", clipping: str = "none", doublings: int = 1
+) -> dict[str, pd.DataFrame]:
+    """An outcome against reuse, a line per transform; and what each transform changes at 2**doublings times.
+
+    outcome: one of DRAWN.  Returns lines: transform, reuse, mean, low, high, chosen, outcome;  changes: transform,
+    mean, low, high of the difference to no transform, paired by seed.  95 % bootstrap intervals over seeds.
+
+    Raises ValueError for what was not measured.
+    """
+    if outcome not in DRAWN:
+        raise ValueError(f"outcome={outcome!r} is unknown; valid are {', '.join(DRAWN)}.")
+    runs = objectives()
+    runs = runs[(runs["level"] == level) & (runs["clipping"] == clipping)].dropna(subset=outcome)
+    if not (runs["reuse"] == 2**doublings).any():
+        raise ValueError(f"level={level!r}, clipping={clipping!r}, reuse {2**doublings}: no run was made with these.")
+    lines = _rows(runs, outcome, ["transform", "reuse"])
+    lines = lines.assign(chosen=lines["reuse"] == 2**doublings, outcome=DRAWN[outcome])
+    here = runs[runs["reuse"] == 2**doublings].pivot(index="seed", columns="transform", values=outcome)
+    changes = intervals(here.drop(columns="none").sub(here["none"], axis=0)[list(TRANSFORMS)[1:]])
+    return {"lines": lines, "changes": changes}
+
+
+def tax_against_learning() -> pd.DataFrame:
+    """Where each objective ends: mean over seeds of reward gained and tax paid, a row per objective and reuse.
+
+    Columns level, clipping, transform, reuse, area (mean sampled reward), tax (nats).
+    """
+    runs = objectives()
+    runs = runs[(runs["clipping"] != "symmetric") | (runs["transform"] == "none")]  # else the same runs twice
+    return runs.groupby(["level", "clipping", "transform", "reuse"])[["area", "tax"]].mean().reset_index()
+
+
+def compute_causes(outcomes: tuple[str, ...] = ("tax", "odds", "solution_entropy_lost", "area")) -> pd.DataFrame:
+    """What each factor of the study what_causes_what adds to each outcome, in words.
+
+    Columns cause, outcome, mean, low, high, share (of the outcome's variance that the factor accounts for): rows of
+    `effects.attribution`, main effects only.
+    """
+    runs = load_runs("what_causes_what")
+    told = [runs["false_negative_rate"] > 0, runs["policy"] != "bundled"]
+    sparsity = np.select(told, ["false negatives", "less able policy"], "none")
+    runs = runs.assign(sparsity=sparsity, group_transform=runs["group_transform"].fillna("none"))
+    words = {"group_transform": "exchangeable", "optim": "optimizer", "sparsity": "sparse reward"}
+    rows = []
+    for outcome in outcomes:
+        for row in attribution(runs, outcome, FACTORS).query("not term.str.contains(' x ')").itertuples():
+            factor, _, level = row.term.partition("=")
+            cause = f"{words[factor]}: {level.replace('_', '-')} against {FACTORS[factor][0].replace('_torch', '')}"
+            rows.append((cause, outcome, row.mean, row.low, row.high, row.share))
+    return pd.DataFrame(rows, columns=["cause", "outcome", *Interval._fields, "share"])
+
+
+def estimator_curves() -> pd.DataFrame:
+    """Sampled reward along the runs of the study advantages, averaged over 3 batches: columns step, reward, run, seed.
+
+    run: the estimator.
+    """
+    runs, curves = load_runs("advantages"), load_runs("advantages", table="curves")
+    named = curves.merge(runs[["run", "seed", "advantage_estimator"]], on="run").sort_values(["run", "step"])
+    smooth = named.groupby("run")["reward"].transform(lambda rewards: rewards.rolling(WINDOW).mean())
+    table = named.assign(reward=smooth, run=named["advantage_estimator"]).dropna(subset="reward")
+    return table[["step", "reward", "run", "seed"]].reset_index(drop=True)
+
+
+def compute_group_size(outcome: str = "final") -> pd.DataFrame:
+    """What min-replace changes against rollouts per prompt G, at 64 rollouts a batch.
+
+    Columns level, group_size, mean, low, high: the difference to no transform, paired by seed, 95 % over seeds.
+    """
+    runs = load_runs("group_size")
+    rows = []
+    for level in LEVELS:
+        for size in sorted(runs["num_generations"].unique()):
+            here = {"importance_sampling_level": level, "num_generations": size, "per_device_train_batch_size": 32}
+            found = effect(runs, outcome, here | {"group_transform": "min_replace"}, here | {"group_transform": None})
+            rows.append((level, int(size), *found))
+    return pd.DataFrame(rows, columns=["level", "group_size", *Interval._fields])
+
+
+def compute_sampling_budget(outcome: str = "final") -> pd.DataFrame:
+    """An outcome against rollouts per prompt, at equally many rollouts and at equally many prompts, token ratios.
+
+    Columns series, group_size, rollouts (of a generation batch), mean, low, high.
+    """
+    runs = load_runs("group_size")
+    runs = runs[runs["group_transform"].isna() & (runs["importance_sampling_level"] == "token")]
+    runs = runs.assign(
+        group_size=runs["num_generations"].astype(int),
+        rollouts=(runs["per_device_train_batch_size"] * MINIBATCHES).astype(int),
+    )
+    kinds = {
+        "64 rollouts, fewer prompts": runs[runs["rollouts"] == 64],
+        "8 prompts, more rollouts": runs[runs["rollouts"] == 8 * runs["group_size"]],
+    }
+    return pd.concat(
+        [_rows(part, outcome, ["group_size", "rollouts"]).assign(series=name) for name, part in kinds.items()],
+        ignore_index=True,
+    )
+
+
+def compute_remedies(outcomes: tuple[str, ...] = ("area", "final", "tax", "jitter")) -> pd.DataFrame:
+    """Every remedy of the study combined, less TRL's shuffle without a transform: columns remedy, outcome, mean, ..."""
+    runs, rows = load_runs("combined"), []
+    baseline = {"batching": "shuffled", "group_transform": None}
+    for batching, transform in runs[["batching", "group_transform"]].drop_duplicates().itertuples(index=False):
+        chosen = {"batching": batching, "group_transform": None if pd.isna(transform) else transform}
+        if chosen != baseline:
+            label = batching.replace("_", " ") + ("" if pd.isna(transform) else f" + {transform.replace('_', '-')}")
+            rows += [(label, outcome, *effect(runs, outcome, chosen, baseline)) for outcome in outcomes]
+    return pd.DataFrame(rows, columns=["remedy", "outcome", *Interval._fields])
+
+
+def _named(column: pd.Series) -> pd.Series:
+    return column.map({value: name for name, value in TRANSFORMS.items() if value}).fillna("none")
+
+
+def _rows(runs: pd.DataFrame, outcome: str, by: list[str]) -> pd.DataFrame:
+    """Mean of an outcome in each combination of `by`, with its interval over seeds."""
+    return intervals(runs.groupby(["seed", *by])[outcome].mean().unstack(by))
+
+
+def intervals(wide: pd.DataFrame) -> pd.DataFrame:
+    """Mean and 95 % bootstrap interval of every column at once: rows, those without a gap, are resampled together.
+
+    Returns the names of the columns' levels as columns, and mean, low, high.
+    """
+    values = wide.dropna().to_numpy(float)
+    drawn = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
+    low, high = np.quantile(values[drawn].mean(1), [0.025, 0.975], axis=0)
+    found = pd.DataFrame(dict(zip(Interval._fields, (values.mean(0), low, high), strict=True)))
+    return pd.concat([wide.columns.to_frame(index=False), found], axis=1)
