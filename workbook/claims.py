@@ -38,8 +38,8 @@ BEFORE = {  # what a study's runs start from, if it must be made first
 }
 FALSIFIERS = {
     "H1": f"the shares of the two signs lie {ALIKE:g} or more apart (total variation)",
-    "H2": f"some other kind of pair couples at least a {TIMES:g}th as strongly",
-    "H3": f"the same token elsewhere does not follow, or another kind moves at least a {TIMES:g}th as far",
+    "H2": f"some other kind of pair couples at least 1/{TIMES:g} as strongly",
+    "H3": f"the same token elsewhere does not follow, or another kind moves at least 1/{TIMES:g} as far",
     "H4": f"at some moment of training at most {AGREE:g} of the tokens agree in sign",
     "H5": f"shared tokens move at least {HALF:g} times as far as specific ones, or the index foretells no better",
     "H6": "reasoning tokens gain no share of the movement, or formatting tokens lose none",
@@ -51,7 +51,7 @@ FALSIFIERS = {
     "H12": "it learns no more than shuffled mini-batches, or with no less jitter, or collapses no less often",
     "H13": "it learns no more than shuffled mini-batches, or with no less jitter, or collapses no less often",
     "R1": "with frequencies matched the shares lie apart, or the gap in value is gone",
-    "R2": f"some other kind of pair has products at least a {TIMES:g}th as large",
+    "R2": f"some other kind of pair has products at least 1/{TIMES:g} as large",
     "R3": "the token does not move towards signs dealt to its other occurrences",
     "R4": "on held-out prompts boosted tokens are worth no more than suppressed ones",
     "R5": f"under SGD the shares of the two signs lie {ALIKE:g} or more apart",
@@ -78,9 +78,10 @@ class Claim(NamedTuple):
     falsifier: str
 
 
+STATEMENTS = of_probes.CLAIMS | of_runs.CLAIMS
 CLAIMS = {
-    name: Claim("D" if name == "IBPO" else name[0], statement, FALSIFIERS[name])
-    for name, statement in (of_probes.CLAIMS | of_runs.CLAIMS).items()
+    name: Claim("D" if name == "IBPO" else name[0], STATEMENTS[name], falsifier)
+    for name, falsifier in FALSIFIERS.items()
 }
 KEY = ["claim", "study", "measured"]
 

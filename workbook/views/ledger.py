@@ -71,8 +71,8 @@ def ledger_chart(table: pd.DataFrame) -> alt.HConcatChart:
     unmeasured = [claim for claim in dict.fromkeys(table["claim"]) if claim not in set(rows["claim"])]
     gaps = "; not measured: " + ", ".join([*unmeasured, *none]) if unmeasured or none else ""
     subtitle = [
-        "1 is half the width of the 95 % interval: beyond it the whole interval lies on one side of what was stated"
-        " (symmetric logarithm).",
+        "Dashed: the threshold. Unit: half of the 95 % interval. A bar that is clear of the threshold has its mark in"
+        " the shaded part. Symmetric logarithm.",
         f"Hollow: fragile, the verdict changes if one seed is left out{gaps}.",
     ]
     title = alt.TitleParams(TITLE, subtitle=subtitle, anchor="start", subtitleColor=NEUTRAL)
