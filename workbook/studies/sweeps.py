@@ -63,7 +63,7 @@ OUTCOMES = {
 def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path | None = None) -> Path:
     """Write what the runs of a sweep's folder came to; returns where.
 
-    scale: of SCALES; by default that of the runs' policy.  results: instead of data/results.
+    scale: of SCALES; by default that of a policy of the runs.  results: instead of data/results.
 
     Raises ValueError if there are no runs, or one has neither finished nor failed: the sweep goes on if called again.
     """
@@ -75,8 +75,8 @@ def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path
         raise ValueError(
             f"{len(unfinished)} of {len(runs)} runs in {folder} have not ended, the first is {unfinished[0]}."
         )
-    policy = runs[0].config.policy
-    scale = scale or next((s.name for s in SCALES.values() if s.policy == policy and s.name != "tiny"), "larger")
+    policies = {run.config.policy for run in runs}
+    scale = scale or next((s.name for s in SCALES.values() if s.policy in policies and s.name != "tiny"), "larger")
     found = joblib.Parallel(n_jobs=2)(joblib.delayed(_outcomes)(str(path)) for path in paths)
     table = compare_runs(runs).drop(columns=["message", "reward", "grad_norm", "seconds"])
     table = table.rename(columns=lambda name: name.rpartition(".")[2])
