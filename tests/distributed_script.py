@@ -26,7 +26,7 @@ def fixed_rollouts(prompts, trainer):
     ]
     completion_ids = []
     for i, prompt in enumerate(prompts):
-        text = answers[(len(prompt) + i) % 3] if i % 4 else answers[0]
+        text = answers[(len(prompt) + i % 4) % 3] if i % 4 else answers[0]
         completion_ids.append([*tokenizer(text, add_special_tokens=False).input_ids, tokenizer.eos_token_id])
     return {
         "prompt_ids": [tokenizer(p, add_special_tokens=False).input_ids for p in prompts],
@@ -71,7 +71,8 @@ def record(out: str, microbatch: int, settings: dict) -> dict[str, torch.Tensor]
         num_generations=4,
         per_device_train_batch_size=microbatch // int(os.environ.get("WORLD_SIZE", "1")),
         max_completion_length=48,
-        learning_rate=1e-2,
+        optim="sgd",  # Adam would blow up the rounding of gradients near 0
+        learning_rate=1e-1,
         lr_scheduler_type="constant",
         max_grad_norm=1.0,
         seed=3,

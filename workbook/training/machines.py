@@ -59,7 +59,6 @@ class Machine:
 _LARGE = {"policy": "Qwen/Qwen2.5-7B-Instruct", "lora": 16}
 _WHOLE = {"policy": "Qwen/Qwen2.5-1.5B-Instruct", "per_device_train_batch_size": 32}
 _VLLM = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
-_NODE = "accelerate launch --config_file data/configs/accelerate/multi_gpu.yaml"
 MACHINES = (
     Machine(
         "one T4",
@@ -70,7 +69,7 @@ MACHINES = (
     Machine("one 24 GB card", 24, _LARGE | {"quantization": "nf4", "per_device_train_batch_size": 16}),
     Machine("one 80 GB card, adapters", 80, _LARGE | _VLLM | {"per_device_train_batch_size": 32}),
     Machine("one 80 GB card, all weights", 80, _WHOLE | _VLLM),
-    Machine("a node of eight", 80, _LARGE | _VLLM | {"per_device_train_batch_size": 32}, 8, _NODE),
+    Machine("a node of eight", 80, _LARGE | _VLLM | {"per_device_train_batch_size": 32}, 8, "accelerate launch"),
     Machine("a cluster, one run a card", 80, _WHOLE | _VLLM, launch="a sweep on Dask"),
 )
 
