@@ -126,11 +126,11 @@ def estimator_curves() -> pd.DataFrame:
 def compute_group_size(outcome: str = "final") -> pd.DataFrame:
     """What min-replace changes against rollouts per prompt G, at 64 rollouts a batch.
 
-    Columns level, group_size, mean, low, high: the difference to no transform, paired by seed, 95 % over seeds.
+    Columns level (those that were run with it), group_size, mean, low, high: the difference to no transform, paired by
+    seed, 95 % over seeds.
     """
-    runs = load_runs("group_size")
-    rows = []
-    for level in LEVELS:
+    runs, rows = load_runs("group_size"), []
+    for level in runs.loc[runs["group_transform"].notna(), "importance_sampling_level"].unique():
         for size in sorted(runs["num_generations"].unique()):
             here = {"importance_sampling_level": level, "num_generations": size, "per_device_train_batch_size": 32}
             found = effect(runs, outcome, here | {"group_transform": "min_replace"}, here | {"group_transform": None})
@@ -181,12 +181,16 @@ def _rows(runs: pd.DataFrame, outcome: str, by: list[str]) -> pd.DataFrame:
 
 
 def intervals(wide: pd.DataFrame) -> pd.DataFrame:
-    """Mean and 95 % bootstrap interval of every column at once: rows, those without a gap, are resampled together.
+    """Mean and 95 % bootstrap interval of every column over its rows without a gap; columns alike are drawn together.
 
     Returns the names of the columns' levels as columns, and mean, low, high.
     """
-    values = wide.dropna().to_numpy(float)
-    drawn = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(values[drawn].mean(1), [0.025, 0.975], axis=0)
-    found = pd.DataFrame(dict(zip(Interval._fields, (values.mean(0), low, high), strict=True)))
-    return pd.concat([wide.columns.to_frame(index=False), found], axis=1)
+    values, found = wide.to_numpy(float), np.empty((3, wide.shape[1]))
+    patterns, kind = np.unique(np.isfinite(values), axis=1, return_inverse=True)
+    for k, there in enumerate(patterns.T):
+        columns = kind.ravel() == k
+        kept = values[there][:, columns]
+        drawn = np.random.default_rng(0).integers(len(kept), size=(RESAMPLES, len(kept)))
+        found[:, columns] = kept.mean(0), *np.quantile(kept[drawn].mean(1), [0.025, 0.975], axis=0)
+    told = pd.DataFrame(dict(zip(Interval._fields, found, strict=True)))
+    return pd.concat([wide.columns.to_frame(index=False), told], axis=1)
