@@ -161,7 +161,7 @@ def mechanism_chart(table: pd.DataFrame, subtitle: str) -> alt.HConcatChart:
             axis = None if panels else alt.Axis(labelLimit=200)
             y = alt.Y("name:N", sort=list(NAMES.values()), title=None).axis(axis)
             base = alt.Chart(here).encode(y=y, yOffset=alt.YOffset("tokens:N", sort=names), color=color)
-            x = alt.X("mean:Q", title=measure)
+            x = alt.X("mean:Q", title=measure).scale(padding=24)
             panels.append(
                 alt.layer(
                     alt.Chart().mark_rule(color="#999999").encode(x=alt.datum(0)),
@@ -197,7 +197,8 @@ def endpoints_chart(table: pd.DataFrame) -> alt.HConcatChart:
             .axis(values=factors, labelExpr="datum.value < 1 ? '1/' + format(1 / datum.value, '.0f') : '1'"),
             color=color,
         )
-        y = alt.Y("distance:Q", title="distance of end points (weights)").scale(type="log").axis(format=".0e")
+        y = alt.Y("distance:Q", title="distance of end points (weights)").scale(type="log")
+        y = y.axis(format=".0e", values=[10.0**k for k in range(-8, 2)])
         last = base.transform_filter(alt.datum.factor == factors[-1])
         panels.append(
             alt.layer(

@@ -1,0 +1,64 @@
+"""Chapter 08 in the browser: a batch cut by hand, and the cells of the batching study, as Python computes them."""
+
+import pytest
+from playwright.sync_api import expect
+
+from browser.explorers import try_explorers
+from workbook.views.batching import compute_cut
+from workbook.views.batching_study import compute_batching
+
+
+@pytest.fixture
+def chapter(open_chapter):
+    chapter = open_chapter("08")
+    chapter.run_all()
+    yield chapter
+    assert chapter.errors == []
+
+
+def test_the_explorers_show_what_python_computes(chapter, capsys):
+    explorers = chapter.panel.locator(".workbook-explorer")
+    assert explorers.count() == 2
+
+    def cut(**settings):
+        drawing, tables = explorers.nth(0).locator("svg.marks").first, compute_cut(**settings)
+        bars, name = chapter.marks(drawing, "bar"), "residual (0 cancels, 1 one sign)"
+        drawn = [chapter.number(mark[name]) for mark in bars if name in mark]
+        assert drawn == pytest.approx(tables["batches"]["residual"].tolist(), abs=1e-5)
+        signs = [mark["advantage"] for mark in chapter.marks(drawing, "rect") if "advantage" in mark]
+        assert sorted(signs) == sorted(tables["cells"]["sign"])
+
+    def study(**settings):
+        drawing = explorers.nth(1).locator("svg.marks").first
+        marks, name = chapter.marks(drawing, "point"), "difference from shuffled"
+        drawn = {mark["strategy"]: chapter.number(mark[name]) for mark in marks if name in mark}
+        effects = compute_batching(**settings)["effects"]
+        assert drawn == pytest.approx(dict(zip(effects["strategy"], effects["mean"], strict=True)), abs=1e-5)
+
+    cut()
+    study()
+    with chapter.no_flicker():
+        chapter.choose("strategy", "sign-partitioned")
+        cut(strategy="sign_partitioned")
+        chapter.drag("prompts", 1.0)
+        cut(strategy="sign_partitioned", prompts=12)
+        chapter.shot("08-cut", explorers.nth(0))
+        chapter.choose("mini-batches", "8")
+        chapter.choose("strategy", "query-preserved")
+        expect(explorers.nth(0)).to_contain_text("multiple of the group size")
+        chapter.click("Reset", 0)
+        cut()
+        chapter.choose("outcome", "cancelled inside a step")
+        chapter.choose("optimizer", "SGD")
+        study(outcome="in_step", optimizer="SGD")
+        chapter.choose("learning rate", "near instability")
+        chapter.press("seeds", "ArrowLeft", 6)
+        study(outcome="in_step", optimizer="SGD", rate="near instability", seeds=4)
+        chapter.shot("08-study", explorers.nth(1))
+        chapter.click("Reset", 1)
+        study()
+    monitor = chapter.panel.locator(".workbook-monitor").last
+    expect(monitor).to_contain_text("not started")
+    assert chapter.python("controls.overrides()['batching']") == "sign_partitioned"
+    chapter.shot("08-controls", monitor)
+    try_explorers(chapter, capsys)
