@@ -72,7 +72,7 @@ def record(out: str, microbatch: int, settings: dict) -> dict[str, torch.Tensor]
         per_device_train_batch_size=microbatch // int(os.environ.get("WORLD_SIZE", "1")),
         max_completion_length=48,
         optim="sgd",  # Adam would blow up the rounding of gradients near 0
-        learning_rate=1e-1,
+        learning_rate=1e-2,
         lr_scheduler_type="constant",
         max_grad_norm=1.0,
         seed=3,
