@@ -21,6 +21,7 @@ from workbook.__main__ import main
 from workbook.training import RunConfig, compare_runs, latest_run, load_run, start_run, sweep
 from workbook.training.resumable import checkpoints
 from workbook.training.runs import create_run, read_json_lines
+from workbook.training.sweeps import combinations, load_sweep
 
 CHAIN = Path(__file__).parents[1] / "data" / "configs" / "chain.yaml"
 RUN_SETS = {
@@ -263,6 +264,25 @@ def test_command_line_refuses_in_a_sentence(tmp_path, capsys):
     assert "mapping" in errors[1]
     assert "key=value" in errors[2]
     assert "holds no run" in errors[3]
+
+
+def test_grids_given_as_a_list_follow_one_another(tmp_path):
+    grid = [{"seed": [0, 1], "learning_rate": [0.002]}, {"seed": [0], "policy": ["build/policies/hard"]}]
+    (tmp_path / "sweep.yaml").write_text(json.dumps(CONFIG | {"grid": grid}))
+    config, read = load_sweep(tmp_path / "sweep.yaml")
+    assert read == grid
+    runs = {name: shared.override(settings) for name, shared, settings in combinations(config, read)}
+    assert list(runs) == [
+        "seed=0,learning_rate=0.002",
+        "seed=1,learning_rate=0.002",
+        "seed=0,policy=build-policies-hard",
+    ]
+    assert [each.trainer["learning_rate"] for each in runs.values()] == [0.002, 0.002, SMALL["learning_rate"]]
+    assert [(each.seed, each.policy) for each in runs.values()][2] == (0, "build/policies/hard")
+    for wrong in ([], [{"seed": []}], [{"seed": 0}], [["seed"]], "seed"):
+        (tmp_path / "sweep.yaml").write_text(json.dumps(CONFIG | {"grid": wrong}))
+        with pytest.raises(ValueError, match=r"sweep\.yaml needs a grid"):
+            load_sweep(tmp_path / "sweep.yaml")
 
 
 def test_sweep_survives_a_crash_and_a_failing_run(tmp_path):
