@@ -1,0 +1,428 @@
+"""An experiment is refused in the trainer's own words, forecast by a trial, swept, compared in pairs and taken away."""
+
+import html
+import json
+import re
+import time
+import zipfile
+
+import ipywidgets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from workbook.policies import load_policy
+from workbook.training import RunConfig
+from workbook.training.checks import problems
+from workbook.training.export import export_config, export_run
+from workbook.training.memory import at_peak, forecast_run
+from workbook.training.plan import Pace, batches, complaints, forecast_seconds, pace, start_trial, steps_per_batch
+from workbook.training.sweep_run import SweepRun, as_yaml, start_sweep
+from workbook.training.worker import trainer_args
+from workbook.views.comparison import OUTCOMES, compare_settings, comparison_chart, run_tables
+from workbook.views.experiment import MENUS, MOST_RUNS, experiment, forecast_chart, parse_options, parse_values, plan
+from workbook.views.laboratory import ExperimentMonitor, Laboratory, forecast_sentence
+from workbook.views.renderer import png
+
+TINY = {"prompts": 2, "group_size": 4, "steps": 2, "num_prompts": 32, "max_tokens": 24}
+ROWS = "prompt,answer\n" + "".join(f"{a} + {b} =,{(a + b) % 10}\n" for a in range(6) for b in range(6))
+REWARD = "def score(completion, answer):\n    return float(completion.split()[-1:] == [answer])\n"
+
+
+@pytest.fixture(autouse=True)
+def shell():
+    """Displays go somewhere only inside IPython."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Choices of a task of one's own."""
+    (tmp_path / "rows.csv").write_text(ROWS)
+    (tmp_path / "reward.py").write_text(REWARD)
+    return {"task": f"own:{tmp_path / 'rows.csv'}", "task_options": {"reward": f"{tmp_path / 'reward.py'}:score"}}
+
+
+# --- choices and plans
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"batching": "sign_partitioned"},
+        {"group_transform": "min_replace"},
+        {"group_transform": "min_replace", "mini_batches": 2},
+        {"clipping": "symmetric"},
+        {"batching": "query_preserved", "mini_batches": 2, "prompts": 2, "group_size": 16, "accumulation": 4},
+        {"advantage_estimator": "positive_only", "batching": "sign_partitioned", "mini_batches": 2},
+    ],
+)
+def test_a_plan_says_what_the_trainer_would_say(choices):
+    said = [problem.sentence for problem in plan(**choices).problems]
+    config = experiment(**choices)
+    assert said == [problem.sentence for problem in problems(trainer_args(config, torch.device("cpu"), "unused"))]
+    assert (plan(**choices).config is None) == any(p.severity == "error" for p in plan(**choices).problems)
+
+
+def test_what_is_refused_before_the_trainer_is_asked():
+    says = {
+        "in 3 equal parts|into 3 equal parts": {"mini_batches": 3},
+        "at least 2 generations": {"group_size": 1},
+        "leaves nothing to train; set lora": {"quantization": "nf4"},
+        "needs two or more different values": {"vary": "batching", "values": ["shuffled"]},
+        f"more than {MOST_RUNS} runs": {"seeds": range(MOST_RUNS + 1)},
+        "must be a positive number of optimizer steps": {"steps": 0},
+    }
+    for sentence, choices in says.items():
+        found = plan(**choices)
+        assert found.config is None
+        assert re.search(sentence, found.problems[0].sentence), found.problems
+
+
+def test_every_option_of_every_menu_is_a_run_that_the_trainer_understands():
+    for key, (_, options) in MENUS.items():
+        for value in options.values():
+            choices = {key: value} | ({"lora": 8} if key == "quantization" and value else {})
+            sentences = " ".join(problem.sentence for problem in plan(**choices).problems)
+            assert "unknown" not in sentences, sentences
+    assert experiment(optimizer="AdamW, beta1 = 0").trainer["adam_beta1"] == 0
+    assert experiment(clipping="none", ratio="sequence").trainer["epsilon"] > 1e6
+    assert trainer_args(experiment(clipping="none"), torch.device("cpu"), "x").epsilon > 1e6
+    assert plan(vary="optimizer", values=["AdamW", "SGD"]).grid == [
+        {"seed": [0], "optim": ["adamw_torch"], "adam_beta1": [0.9]},
+        {"seed": [0], "optim": ["sgd"]},
+    ]
+
+
+def test_a_refused_value_of_a_sweep_is_named():
+    found = plan(vary="group_transform", values=[None, "min_replace"], seeds=[0, 1])
+    assert found.config is None
+    assert found.problems[0].sentence.startswith(
+        "group transform min_replace: group_transform='min_replace' can't have"
+    )
+
+
+def test_plans_become_yaml_that_the_command_line_takes(tmp_path):
+    planned = plan(vary="learning_rate", values=[1e-3, 5e-4], seeds=[0, 1], **TINY)
+    assert planned.runs == 4
+    path = export_config(planned.config, tmp_path / "out", planned.grid)
+    from workbook.training import load_sweep
+
+    config, grid = load_sweep(path)
+    assert config == planned.config
+    assert grid == planned.grid
+    single = plan(**TINY)
+    assert RunConfig.load(export_config(single.config, tmp_path / "one")) == single.config
+    assert yaml.safe_load(as_yaml(single.config))["trainer"]["max_steps"] == 2
+
+
+@pytest.mark.parametrize("text", ["operands", "a: 1: 2", "[", "operands:"])
+def test_options_that_cannot_be_read(text):
+    with pytest.raises(ValueError, match="must be name: value pairs"):
+        parse_options(text)
+
+
+@pytest.mark.parametrize(("vary", "text"), [("batching", "shuffled; sorted"), ("learning_rate", "1e-3; fast")])
+def test_values_that_cannot_be_read(vary, text):
+    with pytest.raises(ValueError, match=r"has no value 'sorted'|must be numbers"):
+        parse_values(vary, text)
+
+
+# --- forecasts
+
+
+def test_time_is_forecast_from_whole_batches():
+    class Trial:
+        config = experiment(mini_batches=2, reuse=2, steps=100)
+
+        def __init__(self, n):
+            self.n = n
+
+        def metrics(self):
+            seconds = np.tile([2.0, 1.0, 1.0, 1.0], 3)[: self.n] + np.repeat([10, 0, 0], 4)[: self.n]
+            return pd.DataFrame({"step_time": seconds, "time": 112.0 + np.cumsum(seconds) - seconds[:1].sum()})
+
+        def status(self):
+            return {"born": 93.0, "message": "failed: no such task."}
+
+    assert steps_per_batch(Trial.config) == 4
+    assert batches(Trial.config) == 25
+    measured = pace(Trial(12))
+    assert measured == Pace(start=7.0, per_batch=5.0, batches=2)
+    assert pace(Trial(7)) == Pace(7.0, 45.0, 1), "a first batch alone has to do; half of the second does not count"
+    assert forecast_seconds(Trial.config, measured, runs=3) == 3 * (7 + 25 * 5)
+    with pytest.raises(ValueError, match="finished no generation batch: failed: no such task"):
+        pace(Trial(3))
+    said = forecast_sentence(plan(mini_batches=2, reuse=2, steps=100), measured)
+    assert "about 2 min for one run: 7.0 s to start, then 25 generation batches of 5 s each" in said
+    assert "Measured on 2 of this very setting's batches" in said
+
+
+def test_memory_is_drawn():
+    memory = at_peak(forecast_run(experiment(**TINY)))
+    chart = forecast_chart(memory)
+    assert png(chart.to_dict()).startswith(b"\x89PNG")
+    assert "this setting:" in chart.to_dict()["description"]
+
+
+# --- comparisons
+
+
+def outcomes(n=8, gap=0.1, settings=("a", "b"), noise=0.01):
+    rng = np.random.default_rng(0)
+    level = rng.uniform(0.3, 0.7, n)  # what a seed has in common dwarfs the gap
+    rows = [
+        {
+            "setting": setting,
+            "seed": seed,
+            "run": f"{setting}{seed}",
+            "area": level[seed] + gap * k + noise * k * (-1) ** seed,
+        }
+        for k, setting in enumerate(settings)
+        for seed in range(n)
+    ]
+    return pd.DataFrame(rows).assign(end=lambda table: table["area"] + 0.1, heldout=float("nan"))
+
+
+def test_differences_are_paired_by_seed():
+    found = compare_settings(outcomes())
+    row = found["effects"].iloc[0]
+    assert row["setting"] == "b"
+    assert row["mean"] == pytest.approx(0.1, abs=0.02)
+    assert 0.07 < row["low"] < row["high"] < 0.13, "what seeds have in common drops out"
+    assert (row["seeds"], row["verdict"]) == (8, "higher")
+    assert compare_settings(outcomes(), baseline="b")["effects"]["verdict"].tolist() == ["lower"]
+    assert compare_settings(outcomes(gap=0.0))["effects"]["verdict"].tolist() == ["can't be told"]
+    assert found["pairs"]["difference"].mean() == pytest.approx(row["mean"])
+
+
+def test_few_seeds_tell_nothing_whatever_their_interval():
+    three = compare_settings(outcomes(3))["effects"].iloc[0]
+    assert three["low"] > 0
+    assert three["verdict"] == "can't be told"
+    one = compare_settings(outcomes(1))["effects"].iloc[0]
+    assert np.isnan(one["low"])
+    assert one["verdict"] == "can't be told"
+
+
+def test_seeds_that_only_one_setting_has_are_left_out():
+    table = outcomes(8).query("not (setting == 'b' and seed < 2)")
+    assert compare_settings(table)["effects"]["seeds"].tolist() == [6]
+    disjoint = table.query("(setting == 'a') == (seed < 2)")
+    with pytest.raises(ValueError, match="no seed in common"):
+        compare_settings(disjoint)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"outcome": "best"}, "outcome='best' must be one of area, end, heldout"),
+        ({"baseline": "c"}, "baseline='c' one of a; b"),
+        ({"outcome": "heldout"}, "was not measured in every run; set eval_prompts"),
+    ],
+)
+def test_comparisons_that_cannot_be(change, says):
+    with pytest.raises(ValueError, match=says):
+        compare_settings(outcomes(), **change)
+    with pytest.raises(ValueError, match="a comparison needs two"):
+        compare_settings(outcomes(settings=("a",)))
+
+
+@pytest.mark.parametrize("n", [1, 8])
+def test_the_comparison_is_drawn_with_its_numbers(n):
+    table = outcomes(n, settings=("a", "b", "c"))
+    curves = pd.DataFrame([{**row, "step": step, "reward": 0.3 + 0.1 * step} for row in table[["setting", "seed", "run"]].to_dict("records") for step in (1, 2)])  # fmt: skip  # noqa: E501
+    found = compare_settings(table, "end")
+    chart = comparison_chart(curves, **found, outcome="end")
+    text = json.dumps(chart.to_dict())
+    assert png(chart.to_dict()).startswith(b"\x89PNG")
+    assert "Difference from a, paired by seed" in text
+    assert OUTCOMES["end"] in text
+    assert f"over {n} seeds" in chart.to_dict()["description"]
+
+
+# --- the real thing: a small sweep on one's own task, stopped, resumed, compared, taken away
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("swept")
+    (folder / "rows.csv").write_text(ROWS)
+    (folder / "reward.py").write_text(REWARD)
+    task = {"task": f"own:{folder / 'rows.csv'}", "task_options": {"reward": f"{folder / 'reward.py'}:score"}}
+    planned = plan(vary="optimizer", values=["AdamW", "SGD"], seeds=[0, 1], **TINY | {"steps": 3}, **task)
+    sweep = start_sweep(planned.config, planned.grid, folder / "sweep")
+    with pytest.raises(ValueError, match="is running"):
+        sweep.resume()
+    end = time.monotonic() + 300
+    while sweep.status()["step"] < 4 and time.monotonic() < end:
+        time.sleep(0.05)
+    sweep.stop()
+    while sweep.running and time.monotonic() < end:
+        time.sleep(0.1)
+    stopped = sweep.status()
+    return sweep.resume().wait(300), stopped
+
+
+def test_a_sweep_stops_and_goes_on(swept):
+    sweep, stopped = swept
+    assert stopped["state"] == "stopped"
+    assert 4 <= stopped["step"] < stopped["total"] == 12
+    assert sweep.status()["state"] == "finished"
+    assert sweep.status()["step"] == 12
+    for run in sweep.runs.values():
+        assert run.metrics()["step"].tolist() == [1, 2, 3], "each step once"
+    assert sweep.metrics()["step"].tolist() == list(range(1, 13))
+    assert set(sweep.settings.values()) == {"optim=adamw_torch, adam_beta1=0.9", "optim=sgd"}
+    assert len(sweep.samples())
+    with pytest.raises(ValueError, match="already holds a sweep"):
+        start_sweep(sweep.config, sweep.grid, sweep.folder)
+    assert SweepRun(sweep.folder).status()["state"] == "finished", "found again by its folder"
+
+
+def test_a_sweep_is_watched_and_compared(swept):
+    sweep, _ = swept
+    monitor = ExperimentMonitor(sweep)
+    assert "finished: mine: all 4 runs finished." in html.unescape(monitor.line.value)
+    drawn = {row["run"] for row in monitor.chart.data["rows"]}
+    assert len(drawn) == 4
+    assert "this run: optim=sgd, seed 1" in drawn
+    assert max(row["step"] for row in monitor.chart.data["frame"]) == 3, "a run's steps, not the sweep's"
+    tables = run_tables([sweep])
+    assert len(tables["outcomes"]) == 4
+    assert compare_settings(tables["outcomes"])["effects"]["seeds"].tolist() == [2]
+    with pytest.raises(ValueError, match=r"two runs have .*seed 0"):
+        run_tables([sweep, sweep])
+
+
+def test_a_run_is_taken_away_whole(swept, tmp_path, monkeypatch):
+    sweep, _ = swept
+    run = next(iter(sweep.runs.values()))
+    zipped = export_run(run, tmp_path / "taken")
+    names = set(zipfile.ZipFile(zipped).namelist())
+    assert {
+        f"taken/{n}" for n in ("config.yaml", "rows.csv", "reward.py", "manifest.json", "model/model.safetensors")
+    } <= names
+    assert not [name for name in names if name.endswith((".bin", ".pkl", ".pt"))]
+    config = RunConfig.load(tmp_path / "taken" / "config.yaml")
+    assert (config.task, config.task_options) == ("own:rows.csv", {"reward": "reward.py:score"})
+    monkeypatch.chdir(tmp_path / "taken")
+    from workbook.tasks import get_task
+
+    assert get_task(config.task, **config.task_options).dataset(4)["prompt"]
+    taken, trained = load_policy(tmp_path / "taken" / "model").model, run.policy().model
+    assert all(torch.equal(a, b) for a, b in zip(taken.parameters(), trained.parameters(), strict=True))
+    with pytest.raises(ValueError, match="is not empty"):
+        export_run(run, tmp_path / "taken")
+    assert complaints(experiment(model=str(tmp_path / "taken" / "model"))) == []
+
+
+def test_what_has_no_model_or_a_damaged_one_is_not_exported(swept, tmp_path):
+    import shutil
+
+    sweep, _ = swept
+    run = list(sweep.runs.values())[1]
+    shutil.copytree(run.folder, tmp_path / "copy")
+    from workbook.training import load_run
+
+    copy = load_run(tmp_path / "copy")
+    with open(copy.folder / "final" / "model.safetensors", "r+b") as file:
+        file.seek(200)
+        file.write(b"\x01\x02\x03")
+    with pytest.raises(ValueError, match=r"is damaged: final/model.safetensors"):
+        export_run(copy, tmp_path / "a")
+    shutil.rmtree(copy.folder / "final")
+    with pytest.raises(ValueError, match="has no model yet: it is finished"):
+        export_run(copy, tmp_path / "b")
+
+
+def test_a_trial_of_an_own_model_and_an_own_task(own, tmp_path):
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from workbook.policies import BUNDLED
+
+    tokenizer = AutoTokenizer.from_pretrained(BUNDLED)
+    shape = LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=len(tokenizer)
+    )
+    LlamaForCausalLM(shape).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    config = plan(model=str(tmp_path / "model"), **TINY, **own).config
+    trial = start_trial(config, tmp_path / "trial").wait(300)
+    assert trial.status()["state"] == "finished"
+    assert pace(trial).batches == 1
+    assert not list(trial.folder.glob("checkpoint-*"))
+
+
+def test_a_reward_that_fails_ends_the_run_in_its_sentence(own, tmp_path):
+    (tmp_path / "reward.py").write_text("def score(completion, answer):\n    return {}[answer]\n")
+    trial = start_trial(plan(**TINY, **own).config, tmp_path / "trial")
+    with pytest.raises(
+        RuntimeError, match=r"reward function score raised KeyError: '\d' \(line 2 of reward.py\), at line"
+    ):
+        trial.wait(300)
+
+
+# --- the widget
+
+
+def settle(laboratory, done):
+    end = time.monotonic() + 300
+    while not done(laboratory) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert done(laboratory)
+
+
+def test_the_widget_says_at_once_what_cannot_work(own, tmp_path):
+    laboratory = Laboratory(**TINY, **own)
+    assert laboratory.problem.value == laboratory.problem.value.replace("can't", "")
+    laboratory.choices.menus["batching"].value = "sign_partitioned"
+    sentence = plan(batching="sign_partitioned", **TINY).problems[0].sentence
+    assert sentence in html.unescape(laboratory.problem.value)
+    for act in (laboratory.start, laboratory.monitor.start):
+        with pytest.raises(ValueError, match="can't have an effect"):
+            act()
+    laboratory.forecast()
+    assert sentence in html.unescape(laboratory.forecast_line.value)
+    laboratory.choices.menus["mini_batches"].value = 2
+    assert laboratory.plan().config is not None
+    assert yaml.safe_load(laboratory.snippet.text)["trainer"]["batching"] == "sign_partitioned"
+    laboratory.choices.vary.value = "ratio"
+    assert laboratory.choices.swept.value == "token; sequence"
+    assert yaml.safe_load(laboratory.snippet.text)["grid"][1]["importance_sampling_level"] == ["sequence"]
+    laboratory.choices.swept.value = "token; word"
+    assert "has no value 'word'" in html.unescape(laboratory.problem.value)
+
+
+def test_the_widget_names_the_bad_rows_of_a_file(own, tmp_path):
+    laboratory = Laboratory(**TINY, **own)
+    settle(laboratory, lambda it: "32 prompts" in it.task_line.value)
+    (tmp_path / "bad.csv").write_text("prompt,answer\n1 + 1 =,2\n<b>,\n")
+    laboratory.choices.task.value = f"own:{tmp_path / 'bad.csv'}"
+    settle(laboratory, lambda it: "line 3: answer is empty" in it.task_line.value)
+    laboratory.choices.task.value = "own:<script>"
+    settle(laboratory, lambda it: "script" in it.task_line.value)
+    assert "<script>" not in laboratory.task_line.value
+    laboratory.choices.task.value = "chains"
+    settle(laboratory, lambda it: "but must be" in it.task_line.value)
+
+
+def test_the_widget_forecasts_and_starts(own, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
+    laboratory = Laboratory(**TINY, **own)
+    laboratory.forecast()
+    assert laboratory.forecast_button.description == "Stop"
+    laboratory.monitor.start()
+    assert laboratory.started[0].config == laboratory.plan().config
+    settle(laboratory, lambda it: it.forecast_button.description == "Forecast")
+    assert "Peak memory about" in laboratory.forecast_line.value
+    assert "of this very setting" in html.unescape(laboratory.forecast_line.value)
+    assert laboratory.memory_box.layout.display == ""
+    laboratory.started[0].wait(300)
+    settle(laboratory, lambda it: "finished: mine" in it.monitor.line.value)
+    assert isinstance(laboratory.box, ipywidgets.VBox)
