@@ -179,7 +179,7 @@ def _end(process: subprocess.Popen) -> None:
 def serve(file: str, name: str, seconds: float) -> None:
     """Answer requests on stdin until it ends; a call that takes too long ends this process, wherever it hangs."""
     requests, answers = (os.fdopen(os.dup(fd), mode, encoding="utf-8") for fd, mode in ((0, "r"), (1, "w")))
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)  # the function can't read requests ...
     os.dup2(2, 1)  # ... and what it prints goes to the log
 
@@ -187,7 +187,7 @@ def serve(file: str, name: str, seconds: float) -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
-    faulthandler.dump_traceback_later(IMPORT_SECONDS, exit=True)
+    faulthandler.dump_traceback_later(IMPORT_SECONDS, exit=True, file=nothing)
     try:
         function = load_function(file, name)
     except ValueError as error:
@@ -197,7 +197,7 @@ def serve(file: str, name: str, seconds: float) -> None:
     faulthandler.cancel_dump_traceback_later()
     for line in requests:
         request = json.loads(line)
-        faulthandler.dump_traceback_later(seconds, exit=True)
+        faulthandler.dump_traceback_later(seconds, exit=True, file=nothing)
         found = outcome(function, request["completion"], request["answer"], request["row"])
         faulthandler.cancel_dump_traceback_later()
         reply(found)

@@ -6,6 +6,7 @@ own, and `pace` reads from it what a batch and the start take.
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ def complaints(config: RunConfig) -> list[Problem]:
             f"quantization={config.quantization!r} freezes all weights, so lora={config.lora} leaves nothing to train"
         )
         return [Problem("error", f"{sentence}; set lora to a rank, e.g. 8.")]
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # of a field that runs always set
     try:
         args = trainer_args(config, torch.device("cpu"), "unused")
     except ValueError as error:
