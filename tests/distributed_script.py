@@ -1,6 +1,6 @@
 """Every optimizer step's gradient on fixed rollouts, and whose rollouts those were; launched with 1, 2 and 4 processes.
 
-accelerate launch --cpu --num_processes 2 tests/distributed_script.py OUT.safetensors '{"name": {"max_steps": 2}}'
+ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 tests/distributed_script.py OUT.safetensors '{"name": {"max_steps": 2}}'
 A case's `microbatch` is that of all processes together.
 """
 
@@ -96,4 +96,5 @@ if __name__ == "__main__":
     out, cases = sys.argv[1], json.loads(sys.argv[2])
     recorded = {f"{name}/{key}": tensor for name, case in cases.items() for key, tensor in record(out, **case).items()}
     if int(os.environ.get("RANK", "0")) == 0:
-        save_file(recorded, out)
+        ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+        save_file(recorded | {"processes": torch.tensor(ranks)}, out)

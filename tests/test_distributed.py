@@ -50,11 +50,14 @@ CASES = {  # microbatch: rollouts of one forward and backward pass, of all proce
 
 def launch(processes: int, *command: str) -> str:
     options = {"num_processes": processes, "num_machines": 1, "mixed_precision": "no", "dynamo_backend": "no"}
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--main_process_port", "0"]
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
+    # With --cpu accelerate starts a single process, whatever num_processes says; so ranks are asked for as on GPUs.
+    launcher += ["--multi_gpu"] if processes > 1 else []
     launcher += [f"--{name}={value}" for name, value in options.items()]
     # Processes that spin while they wait for one another would slow one another on few cores.
     quiet = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    done = subprocess.run([*launcher, *command], env=os.environ | quiet, capture_output=True, text=True, timeout=600)
+    here = os.environ | quiet | {"ACCELERATE_USE_CPU": "true"}
+    done = subprocess.run([*launcher, *command], env=here, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -67,6 +70,7 @@ def launches(tmp_path_factory):
         out = str(folder / f"{processes}.safetensors")
         launch(processes, str(TESTS / "distributed_script.py"), out, json.dumps(CASES))
         recorded[processes] = load_file(out)
+        assert recorded[processes]["processes"] == processes
     return recorded
 
 
@@ -114,11 +118,14 @@ def test_a_group_that_would_straddle_processes_is_refused_or_handled(tmp_path, s
         use_cpu=True,
         bf16=False,
         num_generations=GROUP,
+        per_device_train_batch_size=GROUP,
+        steps_per_generation=1,
         gradient_accumulation_steps=1,
         loss_type="dr_grpo",
         max_grad_norm=0.0,
-        **settings,
     )
+    for name, value in settings.items():  # as on four processes: here TRL would refuse a batch of less than a group
+        setattr(args, name, value)
     errors = [p.sentence for p in problems(args, world_size=4) if p.severity == "error"]
     assert (len(errors) > 0) == (words is not None), errors
     assert words is None or any(words in error for error in errors), errors
