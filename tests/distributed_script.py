@@ -1,6 +1,6 @@
 """Every optimizer step's gradient on fixed rollouts, and whose rollouts those were; launched with 1, 2 and 4 processes.
 
-ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 tests/distributed_script.py OUT.safetensors '{"name": {"max_steps": 2}}'
+ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 tests/distributed_script.py OUT CASES
 A case's `microbatch` is that of all processes together.
 """
 
