@@ -32,7 +32,9 @@ class Choices:
         )
         options = ", ".join(f"{key}: {value}" for key, value in began["task_options"].items())
         self.options = ipywidgets.Text(value=options, description="task options", **text)
-        self.menus = {key: menu(began[key], list(shown.items()), label) for key, (label, shown) in MENUS.items()}
+        # by what is shown, since a menu whose value is None shows nothing
+        shown = {key: next(name for name, value in MENUS[key][1].items() if value == began[key]) for key in MENUS}
+        self.menus = {key: menu(shown[key], list(options), label) for key, (label, options) in MENUS.items()}
         self.sliders = {
             "learning_rate": log_slider(began["learning_rate"], -6, 0, "learning rate"),
             "steps": slider(began["steps"], 1, max(200, began["steps"]), 1, "optimizer steps"),
@@ -41,8 +43,8 @@ class Choices:
             "eval_prompts": slider(began["eval_prompts"], 0, max(128, began["eval_prompts"]), 1, "held-out prompts"),
         }
         self.seeds = slider(1, 1, 6, 1, "seeds")
-        shown = [("nothing but seeds", None)] + [(MENUS[k][0] if k in MENUS else "learning rate", k) for k in VARIABLE]
-        self.vary = menu(None, shown, "vary")
+        varied = [("nothing but seeds", "")] + [(MENUS[k][0] if k in MENUS else "learning rate", k) for k in VARIABLE]
+        self.vary = menu("", varied, "vary")
         self.swept = ipywidgets.Text(value="", description="its values", **text)
         self.vary.observe(lambda _: self._propose(), "value")
         for one in (*self.sliders.values(), self.seeds):
@@ -71,7 +73,8 @@ class Choices:
 
     def values(self) -> dict:
         """Keywords for `plan`; ValueError, in one sentence, where a text can't be read."""
-        said = {key: one.value for key, one in (self.menus | self.sliders).items()}
+        said = {key: MENUS[key][1][one.value] for key, one in self.menus.items()}
+        said |= {key: one.value for key, one in self.sliders.items()}
         said["learning_rate"] = float(f"{said['learning_rate']:.2g}")
         first = self.fixed["seed"]
         swept = parse_values(self.vary.value, self.swept.value) if self.vary.value else []
@@ -81,7 +84,7 @@ class Choices:
             "task_options": parse_options(self.options.value),
             "name": self.fixed["name"],
             "seeds": list(range(first, first + self.seeds.value)),
-            "vary": self.vary.value,
+            "vary": self.vary.value or None,
             "values": swept,
         }
 
@@ -89,7 +92,7 @@ class Choices:
         """Two values to begin with: what is chosen now, and the next option."""
         key = self.vary.value
         if key in MENUS:
-            shown, now = list(MENUS[key][1]), self.menus[key].label
+            shown, now = list(MENUS[key][1]), self.menus[key].value
             self.swept.value = f"{now}; {next(name for name in shown if name != now)}"
         else:
             now = self.sliders["learning_rate"].value
