@@ -240,7 +240,7 @@ def test_without_a_hub_one_sentence_comes_soon(monkeypatch):
 
 @pytest.mark.parametrize("name", ["", "chains", "gym:", "hub:", "chain:5", None, 3, "gym"])
 def test_unknown_names_list_the_valid_ones(name):
-    with pytest.raises(ValueError, match="'chain', 'gym:<dataset>' or 'hub:<dataset"):
+    with pytest.raises(ValueError, match="'chain', 'gym:<dataset>', 'hub:<dataset"):
         get_task(name)
 
 

@@ -120,6 +120,7 @@ def check_drag(chapter, nth: int, model: str) -> str:
     explorer, drags = chapter.python(f"explorers[{model!r}].compute.__name__"), []
     stops = chapter.python(f"max(stops(explorers[{model!r}]).values())")
     while not drags or (min(drags) >= LIMIT and len(drags) < 3):  # others may have had the cores
+        chapter.settle()  # a redraw that is still on its way would be taken for an answer to the first move
         with chapter.no_flicker():
             latencies = drag_latencies(chapter, nth, model)
         p50, p95 = np.percentile(latencies, [50, 95])

@@ -26,7 +26,9 @@ def test_the_monitor_of_a_four_bit_run_and_of_ones_own(fetched, open_chapter):
         expect(monitor).to_contain_text("finished: smollm2")
         (point,) = chapter.marks(monitor.locator("svg.marks"), "circle")[:1]
         assert chapter.number(point["reward"]) == pytest.approx(chapter.python("run.metrics()['reward'][0]"), abs=6e-4)
-    assert monitors.nth(1).locator("tbody tr").count() == chapter.python("len(run.samples())") > 0
+    shown = chapter.python("len(run.samples())")
+    assert shown > 0
+    expect(monitors.nth(1).locator("tbody tr")).to_have_count(shown)
     chapter.shot("11-monitor", monitors.nth(1))
 
     own = monitors.nth(2)

@@ -147,7 +147,7 @@ def plan(vary: str | None = None, values: Sequence = (), seeds: Sequence[int] = 
 
     >>> plan(vary="optimizer", values=["AdamW", "SGD"], seeds=[0, 1]).grid[1]
     {'seed': [0, 1], 'optim': ['sgd']}
-    >>> plan(batching="sign_partitioned").problems[0].sentence[:58]
+    >>> plan(batching="sign_partitioned").problems[0].sentence[:59]
     "batching='sign_partitioned' can't have an effect with steps"
     """
     try:
