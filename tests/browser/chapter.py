@@ -30,6 +30,10 @@ RESTART = """async () => { const app = window.jupyterapp;
   await app.commands.execute('notebook:clear-all-cell-outputs') }"""
 EXECUTE = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   return (await kernel.requestExecute({code, silent: true, store_history: false}).done).content }"""
+# widgets' messages have a thread of their own in the kernel: what is sent to any widget is answered after all before it
+WIDGETS = """async () => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+  const comm = [...kernel._comms.values()].find(one => one.targetName === 'jupyter.widget');
+  if (comm) await comm.send({method: 'custom', content: {}}).done }"""
 DRAWN = "() => [...document.querySelectorAll('[data-drawn]')].map(e => e.dataset.drawn).join()"
 WATCH_REMOVALS = """selector => { window.removedDrawings = 0; const seen = n => n.nodeType === 1 &&
     (n.matches('svg, .vega-embed') || n.querySelector('svg.marks'));
@@ -159,7 +163,8 @@ class Chapter:
         self.page.wait_for_timeout(100)
         before = None
         for _ in range(100):
-            self.python("0")  # messages are handled in order
+            self.python("0")  # messages of one kind are handled in order
+            self.page.evaluate(WIDGETS)
             now = self.page.evaluate(DRAWN)
             if now == before:
                 return

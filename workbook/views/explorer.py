@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import html
 import time
+from collections import deque
 from collections.abc import Callable
 
 import ipywidgets
@@ -21,6 +22,7 @@ from workbook.views.live import LiveChart, show
 from workbook.views.snippet import Snippet
 
 QUICK = 0.050  # seconds: what takes longer is computed when a slider is let go, not on the way
+TIMED = 3  # so many of the last calls tell: what the first had to load is not what a drag costs
 WIDTH = {"description_width": "170px"}
 
 
@@ -42,23 +44,17 @@ class Explorer:
     ):
         self.compute, self.controls, self._say = compute, controls, say
         self._start = self.settings
-        began = time.perf_counter()
-        self.tables = self._computed()
-        seconds = time.perf_counter() - began
-        for _ in range(2):  # what the first call had to load is not what a drag costs
-            began = time.perf_counter()
-            self._computed()
-            seconds = min(seconds, time.perf_counter() - began)
-        self.quick = seconds < QUICK
+        self._seconds: deque[float] = deque(maxlen=TIMED)
+        for _ in range(TIMED):
+            self.tables = self._computed()
         self.chart = LiveChart.over(chart, **self.tables)
         self.sentence = ipywidgets.HTML(layout={"max_width": "860px"})
         self.snippet = Snippet()
         self.reset_button = ipywidgets.Button(description="Reset", icon="undo", tooltip="Back to the first settings")
         self.reset_button.on_click(lambda _: self.reset())
         for control in controls.values():
-            if control.has_trait("continuous_update"):
-                control.continuous_update = self.quick
             control.observe(self._moved, "value")
+        self._keep_pace()
         grid = ipywidgets.Box([*controls.values(), self.reset_button], layout={"flex_flow": "row wrap"})
         self.box = ipywidgets.VBox([grid, self.sentence, self.chart, self.snippet]).add_class("workbook-explorer")
         self._tell()
@@ -91,9 +87,20 @@ class Explorer:
     def _ipython_display_(self, **_) -> None:
         self.display()
 
+    @property
+    def quick(self) -> bool:
+        """Whether the chart follows a slider while it is dragged: so if one of the last calls of compute was fast."""
+        return min(self._seconds) < QUICK
+
+    def _keep_pace(self) -> None:
+        for control in self.controls.values():
+            if control.has_trait("continuous_update"):
+                control.continuous_update = self.quick
+
     def _computed(self) -> dict[str, pd.DataFrame]:
-        settings = self.settings
+        settings, began = self.settings, time.perf_counter()
         result = self.compute(**settings)
+        self._seconds.append(time.perf_counter() - began)
         self._drawn = settings
         return result if isinstance(result, dict) else {"table": result}
 
@@ -105,6 +112,7 @@ class Explorer:
             return
         self.chart.push(**self.tables)
         self._tell()
+        self._keep_pace()
 
     def _tell(self) -> None:
         self.snippet.text = self.code
