@@ -7,6 +7,7 @@ from functools import cache
 import altair as alt
 import pandas as pd
 
+from workbook.statistics import bootstrap_mean
 from workbook.studies.effects import effect
 from workbook.studies.sweeps import OUTCOMES, load_runs
 from workbook.views.batching import NAMES
@@ -62,15 +63,14 @@ def compute_batching(
         raise ValueError(f"outcome={outcome!r} is unknown: choose one of {', '.join(OUTCOMES)}.")
     runs, curves = _study()
     chosen = (runs["optimizer"] == optimizer) & (runs["clipping"] == clipping) & (runs["rate"] == rate)
-    runs = runs[chosen & (runs["seed"] < seeds)]
-    shuffled = {"batching": "shuffled"}
+    runs = runs.loc[chosen & (runs["seed"] < seeds), ["run", "batching", "seed", outcome]]
+    by_seed = runs.groupby(["seed", "batching"])[outcome].mean().unstack()
     rows = []
     for strategy in OTHERS:
-        try:
-            found = effect(runs, outcome, {"batching": strategy}, shuffled)
-        except ValueError:  # an outcome that this strategy does not have: nothing to compare
-            continue
-        rows.append((strategy, *found, found.low <= 0 <= found.high))
+        pairs = (by_seed[strategy] - by_seed["shuffled"]).dropna()
+        if len(pairs):  # else an outcome that this strategy does not have: nothing to compare
+            found = bootstrap_mean(pairs)
+            rows.append((strategy, *found, found.low <= 0 <= found.high))
     if not rows:
         raise ValueError(f"{outcome} was not measured for {optimizer}, clipping {clipping}, {rate}.")
     effects = pd.DataFrame(rows, columns=["strategy", "mean", "low", "high", "zero"])
