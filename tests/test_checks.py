@@ -21,6 +21,7 @@ SOUND = {
 }
 QUERY = {"batching": "query_preserved"}
 MIN = QUERY | {"group_transform": "min_replace"}
+ON_WEIGHTS = {"transform_on": "clipped_weights", "importance_sampling_level": "sequence"}
 
 CASES = [
     # settings, launch, severity, words the sentence must hold: the field, its value, what is valid
@@ -28,6 +29,9 @@ CASES = [
     ({"advantage_estimator": "gae"}, {}, "error", ["advantage_estimator='gae'", "rloo"]),
     ({"group_transform": "mean"}, {}, "error", ["group_transform='mean'", "min_replace", "advantage_orthogonal"]),
     ({"clipping": "none"}, {}, "error", ["clipping='none'", "symmetric"]),
+    (MIN | {"transform_on": "ratios"}, {}, "error", ["transform_on='ratios'", "clamped_ratios", "clipped_weights"]),
+    ({"transform_on": "clipped_weights"}, {}, "warning", ["transform_on='clipped_weights'", "min_replace"]),
+    (MIN | ON_WEIGHTS | {"advantage_estimator": "counterfactual"}, {}, "error", ["counterfactual", "'clamped_ratios'"]),
     ({"batching": "reward_balanced", "steps_per_generation": 1}, {}, "error", ["one optimizer step", "steps_per_generation=1"]),
     (QUERY | {"gradient_accumulation_steps": 4}, {}, "error", ["one optimizer step", "gradient_accumulation_steps=4"]),
     (QUERY | {"gradient_accumulation_steps": 3}, {}, "error", ["steps_per_generation=4", "multiple of 3"]),

@@ -60,6 +60,11 @@ def _drift(importance_sampling_level, epsilon, clipping, group_transform, num_it
     }
 
 
+def _clipped(group_transform, num_iterations):
+    fixed = group_transform is not None
+    return {"final": 0.8 + 0.1 * fixed, "jitter": 0.1, "tax": 0.05 - 0.02 * fixed, "collapsed": 0.0}
+
+
 def _sizes(num_generations, group_transform, importance_sampling_level, per_device_train_batch_size):
     return {"final": 0.7 + 0.02 * np.log2(num_generations) * (group_transform is not None)}
 
@@ -85,6 +90,7 @@ SWEEPS = {
         group_transform=TRANSFORMS,
         num_iterations=[1, 2, 4],
     ),
+    "drift_fixing_clipped": lambda: _runs(_clipped, group_transform=TRANSFORMS, num_iterations=[2, 4]),
     "group_size": lambda: _runs(
         _sizes,
         num_generations=[2, 4, 8],
@@ -185,6 +191,9 @@ def test_in_a_world_where_the_papers_are_right_every_sweep_says_so(told):
     assert spent["mean"] == pytest.approx(5 / np.mean([3 * 7, 3 * 13]), rel=0.01), "never: the compute of three batches"
     grown = rows.loc[("D4", "no fix: tax, nats per doubling of reuse")]
     assert grown["mean"] == pytest.approx(0.05, rel=0.05)
+    other = rows.loc[("D8", "advantage_orthogonal on clipped weights - no fix: held-out reward at the end")]
+    assert other["mean"] == pytest.approx(0.1, rel=0.05)
+    assert other["verdict"] == "described"
     by_factor = told[told["measured"].str.startswith("tax by group_transform")]
     assert by_factor["mean"].item() == pytest.approx(0.004 - 0.05, rel=0.05)
 

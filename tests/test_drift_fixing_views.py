@@ -16,6 +16,7 @@ from workbook.studies.drift_settings import (
     compute_causes,
     compute_group_size,
     compute_objectives,
+    compute_readings,
     compute_remedies,
     compute_sampling_budget,
     estimator_curves,
@@ -39,7 +40,7 @@ from workbook.views.drift_fixing import (
 )
 
 TRANSFORM = {None: 0.0, "min_replace": -0.3, "advantage_orthogonal": -0.1}
-STUDIES = ("drift_fixing", "group_size", "what_causes_what", "combined", "advantages")
+STUDIES = ("drift_fixing", "group_size", "what_causes_what", "combined", "advantages", "drift_fixing_clipped")
 
 
 # --- one batch
@@ -236,6 +237,14 @@ def test_causes_are_told_apart(made):
     assert sparse["mean"].abs().max() < 1e-9
     assert sparse["share"].max() < 1e-9
     assert tax["share"].idxmax() == "optimizer: sgd against adamw"
+
+
+def test_both_readings_of_a_transform_are_compared_with_none(made):
+    readings = compute_readings(("tax", "jitter")).set_index(["transform", "outcome"])["mean"]
+    assert len(readings) == 2 * 4
+    for kind in ("clamped ratios", "clipped weights"):
+        assert readings[f"min-replace, {kind}", "tax"] == pytest.approx(-0.3)
+        assert readings[f"advantage-orthogonal, {kind}", "jitter"] == pytest.approx(-0.1)
 
 
 def test_remedies_are_compared_with_the_shuffle(made):

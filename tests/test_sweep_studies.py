@@ -9,7 +9,7 @@ import yaml
 
 from workbook.studies.pilot import rates
 from workbook.studies.record import RESULTS
-from workbook.studies.sweeps import OUTCOMES, keep_sweep, load_runs
+from workbook.studies.sweeps import OUTCOMES, keep_sweep, load_runs, study_commands, study_config
 from workbook.training import sweep
 from workbook.training.sweeps import combinations, load_sweep
 
@@ -55,7 +55,7 @@ def test_a_rate_above_a_collapse_is_not_taken():
         rates(pilot[2:])
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_declared_studies_are_sound(path):
     """Every run of every grid has a name of its own, and a config and trainer settings that are accepted."""
     from workbook.training.checks import problems
@@ -64,7 +64,10 @@ def test_declared_studies_are_sound(path):
     config, grid = load_sweep(path)
     runs = list(combinations(config, grid))
     assert len({name for name, *_ in runs}) == len(runs)
-    assert path.stem in path.read_text().split("keep runs/")[-1] or path.stem == "batching_pilot"
+    scale = "bundled" if path.parent == CONFIGS else path.parent.name
+    assert path == RESULTS.parents[1] / study_config(path.stem, scale)
+    make, keep = study_commands(path.stem, scale)
+    assert f"#     {make}\n#     {keep}\n" in path.read_text()
     for settings in {json.dumps(s | {"seed": 0}): s for _, _, s in runs}.values():
         trainer = config.override(settings).trainer
         args = CancellationConfig(output_dir="unused", use_cpu=True, bf16=False, **trainer)

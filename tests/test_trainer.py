@@ -169,7 +169,7 @@ def test_estimators_reach_the_loss(make_trainer, estimator):
 # -- the surrogate's weights ------------------------------------------------------------------------
 
 
-def reference_gradient(trainer, inputs, transform, level, loss_type):
+def reference_gradient(trainer, inputs, transform, level, loss_type, on):
     """The gradient of -sum w A logp with w written out from theory, by an ordinary forward pass."""
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
     attention = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
@@ -182,10 +182,12 @@ def reference_gradient(trainer, inputs, transform, level, loss_type):
     low, high = 1 - trainer.epsilon_low, 1 + trainer.epsilon_high
     assert (ratio < low).any() or (ratio > high).any()
     chosen = mask if level == "token" else mask.any(1)
+    up = (advantages > 0).view(-1, *[1] * (ratio.ndim - 1))
+    held = ratio.clamp(low, high) if on == "clamped_ratios" else ratio * torch.where(up, ratio <= high, ratio >= low)
     if transform == "min_replace":
-        ratio = min_replace(ratio.clamp(low, high), groups, chosen)
+        ratio = min_replace(held, groups, chosen)
     elif transform == "advantage_orthogonal":
-        ratio = advantage_orthogonal(ratio.clamp(low, high), advantages, groups, chosen)
+        ratio = advantage_orthogonal(held, advantages, groups, chosen)
     else:
         ratio = torch.where((ratio < low) | (ratio > high), 0.0, ratio)
     tokens = mask.sum(1, keepdim=True) if loss_type == "grpo" else trainer.max_completion_length
@@ -207,18 +209,24 @@ def off_policy_batch(trainer):
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
-@pytest.mark.parametrize("transform", ["min_replace", "advantage_orthogonal", None])
-def test_reweighted_gradient(make_trainer, loss_type, level, transform):
+@pytest.mark.parametrize(
+    ("transform", "on"),
+    [(name, on) for name in ("min_replace", "advantage_orthogonal") for on in ("clamped_ratios", "clipped_weights")]
+    + [(None, "clamped_ratios")],
+)
+def test_reweighted_gradient(make_trainer, loss_type, level, transform, on):
     """With a transform, or symmetric clipping where there is none."""
-    settings = {"importance_sampling_level": level, "loss_type": loss_type}
+    settings = {"importance_sampling_level": level, "loss_type": loss_type, "transform_on": on}
     settings |= {"group_transform": transform} if transform else {"clipping": "symmetric"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = make_trainer(CancellationTrainer, CancellationConfig, **QUERY | settings)
     trainer.epsilon_low = trainer.epsilon_high = 0.3 if level == "token" else 0.01
     inputs = off_policy_batch(trainer)
-    expected = reference_gradient(trainer, inputs, transform, level, loss_type)
-    assert (gradient(trainer, inputs) - expected).norm() < 1e-5 * expected.norm()
+    expected = reference_gradient(trainer, inputs, transform, level, loss_type, on)
+    assert (gradient(trainer, inputs) - expected).norm() <= 1e-5 * expected.norm()
+    stopped = (transform, on, level) == ("min_replace", "clipped_weights", "sequence")
+    assert (expected.norm() == 0) == stopped, "a clipped rollout stops its group"
     plain = make_trainer(
         GRPOTrainer, GRPOConfig, model=trainer.model, importance_sampling_level=level, loss_type=loss_type
     )

@@ -26,7 +26,7 @@ from workbook.studies import verdicts as of_probes
 from workbook.studies.coupling import AGREE, TIMES
 from workbook.studies.flips import ALIKE, HALF
 from workbook.studies.record import STUDIES, load_measured, reading
-from workbook.studies.sweeps import load_runs
+from workbook.studies.sweeps import load_runs, study_commands
 from workbook.studies.verdicts import LARGER, NOT_MEASURED, WORST_FIRST
 
 SCALES = ("bundled", "smollm2", LARGER)
@@ -172,10 +172,8 @@ def command(study: str, claim: str, scale: str) -> str:
         steps = [f"python -m workbook measure {study} --scale {scale} --folder {AGAIN}"]
     else:
         steps = [BEFORE[study]] if study in BEFORE else []
-        steps += [
-            f"python -m workbook sweep data/configs/studies/{study}.yaml",
-            f"python -m workbook keep runs/{study} --scale {scale} --folder {AGAIN}",
-        ]
+        make, keep = study_commands(study, scale)
+        steps += [make, f"{keep} --scale {scale} --folder {AGAIN}"]
     last = f"python -m workbook claims --scale {scale} --claim {shlex.quote(claim)} --folder {AGAIN}"
     return " && ".join([*steps, last])
 

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import Interval
-from workbook.studies.effects import attribution, effect
+from workbook.studies.effects import attribution, effect, having
 from workbook.studies.record import results_folder
-from workbook.studies.run_verdicts import FACTORS
+from workbook.studies.run_verdicts import FACTORS, labelled_runs
 from workbook.studies.sweeps import WINDOW, load_runs
 
 TRANSFORMS = {"none": None, "min-replace": "min_replace", "advantage-orthogonal": "advantage_orthogonal"}
@@ -91,16 +91,30 @@ def tax_against_learning() -> pd.DataFrame:
     return runs.groupby(["level", "clipping", "transform", "reuse"])[["area", "tax"]].mean().reset_index()
 
 
+def compute_readings(outcomes: tuple[str, ...] = ("final", "tax", "jitter", "collapsed")) -> pd.DataFrame:
+    """What a transform changes in GSPO by what it works on: columns transform, outcome, mean, low, high.
+
+    transform: its name and "clamped ratios" (study drift_fixing) or "clipped weights" (drift_fixing_clipped). Rollouts
+    are used at least twice; differences to no transform are paired by seed and reuse, 95 % over seeds.
+    """
+    clamped, rows = load_runs("drift_fixing"), []
+    gspo = {"importance_sampling_level": "sequence", "epsilon": RANGES["sequence"], "clipping": None}
+    clamped = clamped[having(clamped, gspo) & (clamped["num_iterations"] > 1)]
+    readings = {"clamped ratios": clamped, "clipped weights": load_runs("drift_fixing_clipped")}
+    for name, transform in list(TRANSFORMS.items())[1:]:
+        for reading, runs in readings.items():
+            kinds = ({"group_transform": transform}, {"group_transform": None})
+            rows += [(f"{name}, {reading}", each, *effect(runs, each, *kinds, ["num_iterations"])) for each in outcomes]
+    return pd.DataFrame(rows, columns=["transform", "outcome", *Interval._fields])
+
+
 def compute_causes(outcomes: tuple[str, ...] = ("tax", "odds", "solution_entropy_lost", "area")) -> pd.DataFrame:
     """What each factor of the study what_causes_what adds to each outcome, in words.
 
     Columns cause, outcome, mean, low, high, share (of the outcome's variance that the factor accounts for): rows of
     `effects.attribution`, main effects only.
     """
-    runs = load_runs("what_causes_what")
-    told = [runs["false_negative_rate"] > 0, runs["policy"] != "bundled"]
-    sparsity = np.select(told, ["false negatives", "less able policy"], "none")
-    runs = runs.assign(sparsity=sparsity, group_transform=runs["group_transform"].fillna("none"))
+    runs = labelled_runs("what_causes_what", "bundled")
     words = {"group_transform": "exchangeable", "optim": "optimizer", "sparsity": "sparse reward"}
     rows = []
     for outcome in outcomes:

@@ -73,7 +73,7 @@ def run_verdicts(scale: str, probes: pd.DataFrame, described: bool = True) -> pd
     known_scale(scale)
     rows = [*_batching(scale), *_exchange(scale), *_gain(scale), *_ibpo(scale)]
     rows += [*_falsifier_h(probes), *_falsifier_d(scale)]
-    rows += [*_other_failures(scale), *_attributed(scale)] if described else []
+    rows += [*_other_reading(scale), *_other_failures(scale), *_attributed(scale)] if described else []
     order = {claim: place for place, claim in enumerate(CLAIMS)}
     return pd.DataFrame(rows, columns=COLUMNS).sort_values("claim", key=lambda c: c.map(order), kind="stable")
 
@@ -136,6 +136,21 @@ def _gain(scale: str) -> Iterator[tuple]:
     yield _row("D9", "group_size", scale, told, among, grows, above=0)
 
 
+def _other_reading(scale: str) -> Iterator[tuple]:
+    """The fixes on the weights of the clipped surrogate; thought of after the rest, so it decides nothing."""
+    among = {"by": ["num_iterations"], "judge": _described}
+    for fix in (FIX, ORTHOGONAL):
+        told = f"{fix['group_transform']} on clipped weights - no fix"
+        for outcome, name in {
+            "final": "held-out reward at the end",
+            "jitter": "jitter",
+            "tax": "tax, nats",
+            "collapsed": "share of runs that collapse",
+        }.items():
+            compared = (f"{told}: {name}", outcome, fix, NO_FIX)
+            yield _compared("D8", "drift_fixing_clipped", scale, *compared, **among)
+
+
 def _ibpo(scale: str) -> Iterator[tuple]:
     told = "counterfactual - grpo: correlation with true credit, within a prompt"
     if scale == "smollm2":
@@ -188,7 +203,7 @@ def _attributed(scale: str) -> Iterator[tuple]:
     """What each factor adds to each failure, beside the others."""
     for outcome in ("tax", "odds", "collapsed"):
         try:
-            runs = _loaded("what_causes_what", scale).dropna(subset=outcome)
+            runs = labelled_runs("what_causes_what", scale).dropna(subset=outcome)
             table = attribution(runs, outcome, FACTORS)
         except ValueError as missing:
             yield unmeasured("D-falsifier", "what_causes_what", f"{outcome} by factor", "", missing)
@@ -256,7 +271,7 @@ def _row(
     stated = " ".join(f"{'>' if name == 'above' else '<'} {value:g}" for name, value in threshold.items())
     stated = _stated_falsified(threshold) if judge is _falsified else stated
     try:
-        runs = _loaded(study, scale)
+        runs = labelled_runs(study, scale)
         runs = runs[having(runs, among)]
         found, used = measure(runs), runs[kinds(runs)] if kinds else runs
         said = judge(found, **threshold)
@@ -267,8 +282,8 @@ def _row(
     return (claim, study, told, stated, *found, said, used["seed"].nunique(), len(used), "")
 
 
-def _loaded(study: str, scale: str) -> pd.DataFrame:
-    """A sweep's runs, what they left at its default filled in, with the columns that some rows select or compare by.
+def labelled_runs(study: str, scale: str) -> pd.DataFrame:
+    """A sweep's runs, what they left at its default filled in, with the columns that claims select or compare by.
 
     reused: whether rollouts are gone over at least twice.  spent: compute to a score, or of the whole run if it never
     got there.  sparsity: of FACTORS.

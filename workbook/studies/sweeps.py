@@ -25,6 +25,7 @@ from workbook.training.compare import compare_runs
 from workbook.training.files import atomic_folder, write_json, write_parquet
 from workbook.training.runs import Run, load_run
 
+CONFIGS = Path("data/configs/studies")  # from the repository's root
 WINDOW = 3  # generation batches that a curve's end, and a collapse, are judged by
 HALF = 0.5  # collapsed: the last WINDOW sampled rewards average below this share of the run's own best WINDOW
 SCORE = 0.6  # sampled reward, averaged over WINDOW batches, that "to a score" means; the policy starts near 0.39
@@ -87,7 +88,7 @@ def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path
     with atomic_folder(place) as new:
         write_parquet(new / "runs.parquet", table)
         write_parquet(new / "curves.parquet", curves)
-        write_json(new / "manifest.json", _manifest(runs, Path(folder).name))
+        write_json(new / "manifest.json", _manifest(runs, Path(folder).name, scale))
     return place
 
 
@@ -100,12 +101,24 @@ def load_runs(
     """
     path = results_folder(folder) / study / scale / f"{table}.parquet"
     if not path.exists():
-        raise ValueError(
-            f"{study} holds no table {table!r} at scale {scale!r}; python -m workbook sweep "
-            f"data/configs/studies/{study}.yaml, then python -m workbook keep runs/{study}, make it."
-        )
+        make, keep = study_commands(study, scale)
+        raise ValueError(f"{study} holds no table {table!r} at scale {scale!r}; {make}, then {keep}, make it.")
     rows = pd.read_parquet(path)
     return kept_seeds(rows, study) if "seed" in rows else rows
+
+
+def study_config(study: str, scale: str) -> Path:
+    """Where a study's grid is declared, from the repository's root: a scale may have its own, below its name."""
+    own = CONFIGS / scale / f"{study}.yaml"
+    return own if (RESULTS.parents[1] / own).exists() else CONFIGS / f"{study}.yaml"
+
+
+def study_commands(study: str, scale: str) -> tuple[str, str]:
+    """The commands that train a study's runs and keep what they came to."""
+    config = study_config(study, scale)
+    runs = Path("runs") / config.relative_to(CONFIGS).with_suffix("")
+    folder = f" --folder {runs}" if runs.parent.name == scale else ""
+    return f"python -m workbook sweep {config}{folder}", f"python -m workbook keep {runs}"
 
 
 def _outcomes(folder: str) -> tuple[dict, pd.DataFrame]:
@@ -168,16 +181,14 @@ def _start(policy: str, task_options: tuple):
     return DriftFrom(load_policy(policy), get_task("chain", **dict(task_options)))
 
 
-def _manifest(runs: list[Run], study: str) -> dict:
+def _manifest(runs: list[Run], study: str, scale: str) -> dict:
     """One manifest for all runs: the first one's, and how often runs differed from it in version or commit."""
     each = [run.manifest() for run in runs if (run.folder / "manifest.json").exists()]
     commits = sorted({manifest["git"]["commit"] for manifest in each if manifest["git"]})
     shared = {name: each[0][name] for name in ("created", "versions", "platform", "device", "policy")}
-    config = Path("data/configs/studies") / f"{study}.yaml"
-    commands = [f"python -m workbook sweep {config}", f"python -m workbook keep runs/{study}"]
-    source = RESULTS.parents[1] / config
+    source = RESULTS.parents[1] / study_config(study, scale)
     return {
-        "command": " && ".join(commands),
+        "command": " && ".join(study_commands(study, scale)),
         "runs": len(runs),
         "failed": sum(run.status()["state"] == "failed" for run in runs),
         **shared,

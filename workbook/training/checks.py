@@ -13,6 +13,7 @@ from workbook.theory.advantages import ESTIMATORS
 from workbook.theory.batching import STRATEGIES
 
 TRANSFORMS = ("min_replace", "advantage_orthogonal")
+TRANSFORMED = ("clamped_ratios", "clipped_weights")
 CLIPPINGS = ("asymmetric", "symmetric")
 # Loss types whose surrogate is min(r A, clip(r) A): the ones a reweighted surrogate can stand in for.
 CLIPPED_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
@@ -50,6 +51,7 @@ def _unknown_values(args) -> Iterator[Problem]:
         "batching": STRATEGIES,
         "advantage_estimator": (*ESTIMATORS, "counterfactual"),
         "group_transform": (None, *TRANSFORMS),
+        "transform_on": TRANSFORMED,
         "clipping": CLIPPINGS,
     }.items():
         value = getattr(args, name)
@@ -114,6 +116,11 @@ def _batching(args, world_size: int) -> Iterator[Problem]:
 def _reweighting(args) -> Iterator[Problem]:
     """Rules for what replaces the surrogate's weights: a group transform or symmetric clipping."""
     setting = f"group_transform={args.group_transform!r}" if args.group_transform else f"clipping={args.clipping!r}"
+    if args.group_transform is None and args.transform_on != TRANSFORMED[0]:
+        yield Problem(
+            "warning",
+            f"transform_on={args.transform_on!r} is ignored without a group_transform; set one of {', '.join(TRANSFORMS)}.",
+        )
     if args.group_transform is None and args.clipping == "asymmetric":
         return
     groups, spg, accum = args.num_generations, args.steps_per_generation, args.gradient_accumulation_steps
@@ -145,10 +152,18 @@ def _reweighting(args) -> Iterator[Problem]:
         )
     if args.group_transform is None:
         return
-    if args.clipping != "asymmetric":
+    clipped = args.transform_on == "clipped_weights"
+    if args.clipping != "asymmetric" and not clipped:
         yield Problem(
             "error",
-            f"{setting} bounds every ratio of a group by the clip range already, so clipping={args.clipping!r} would be ignored; leave it at 'asymmetric'.",
+            f"{setting} bounds every ratio of a group by the clip range already, so clipping={args.clipping!r} would be ignored; leave it at "
+            "'asymmetric', or set transform_on='clipped_weights'.",
+        )
+    if clipped and args.importance_sampling_level == "sequence" and args.advantage_estimator == "counterfactual":
+        yield Problem(
+            "error",
+            f"{setting} on clipped_weights of importance_sampling_level='sequence' needs one weight per rollout, but "
+            "advantage_estimator='counterfactual' clips token by token; use transform_on='clamped_ratios'.",
         )
     if args.per_device_train_batch_size % groups:
         yield Problem(

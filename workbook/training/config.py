@@ -16,8 +16,7 @@ class CancellationConfig(GRPOConfig):
     """Settings of a [`CancellationTrainer`]: all of TRL's `GRPOConfig`, and those below.
 
     Which combinations make sense is checked when the trainer is built (see `workbook.training.checks`), since that
-    needs
-    the model and the number of processes.
+    needs the model and the number of processes.
     """
 
     batching: str = field(
@@ -37,6 +36,13 @@ class CancellationConfig(GRPOConfig):
     group_transform: str | None = field(
         default=None,
         metadata={"help": "Drift fix on the ratio weights of each group: None, min_replace or advantage_orthogonal."},
+    )
+    transform_on: str = field(
+        default="clamped_ratios",
+        metadata={
+            "help": "What group_transform works on: clamped_ratios, held inside the clip range, or clipped_weights, "
+            "the surrogate's own, 0 where it is clipped, so that min_replace stops a group with its first rollout."
+        },
     )
     clipping: str = field(
         default="asymmetric",

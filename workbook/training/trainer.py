@@ -244,12 +244,9 @@ class CancellationTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def _reweight(self, logps: torch.Tensor, inputs: dict) -> None:
-        """Put `w * A` in the advantages' place, w from the ratios by symmetric clipping (D3) or a group transform
-        (D6, D7).
+        """Put `w * A` in the advantages' place, w by symmetric clipping (D3) or a group transform (D6, D7).
 
-        A transform sees the ratios clamped to the clip range: zeroing the gradient of single rollouts, as the clipped
-        surrogate
-        does, would take them out of their group's cancellation again.
+        What a transform sees is `transform_on`: ratios clamped to the clip range, or the clipped surrogate's weights.
         """
         mask = inputs["completion_mask"]
         if "tool_mask" in inputs:
@@ -260,12 +257,15 @@ class CancellationTrainer(GRPOTrainer):
         weights = surrogate_weights(*scored, clip=clip, clipping="symmetric")  # (B, T)
         self._log_cancellation("clipped", (weights[active] == 0).float().mean())
         if self.args.group_transform:
-            ratios = surrogate_weights(*scored).clamp(1 - clip[0], 1 + clip[1])
-            self._log_cancellation("weight_residual_before", _token_residual(ratios, advantages, group_ids, active))
-            if self.importance_sampling_level == "sequence":  # one weight per rollout, the same at each of its tokens
-                weights = self._transform(ratios.amax(dim=1), advantages, group_ids, active.any(dim=1))[:, None] * mask
+            if self.args.transform_on == "clipped_weights":
+                weights = surrogate_weights(*scored, clip=clip, clipping=self.args.clipping)
             else:
-                weights = self._transform(ratios, advantages, group_ids, active)
+                weights = surrogate_weights(*scored).clamp(1 - clip[0], 1 + clip[1])
+            self._log_cancellation("weight_residual_before", _token_residual(weights, advantages, group_ids, active))
+            if self.importance_sampling_level == "sequence":  # one weight per rollout, the same at each of its tokens
+                weights = self._transform(weights.amax(dim=1), advantages, group_ids, active.any(dim=1))[:, None] * mask
+            else:
+                weights = self._transform(weights, advantages, group_ids, active)
         self._log_residuals(weights, inputs, active)
         inputs["advantages"] = weights * (advantages if advantages.dim() == 2 else advantages[:, None])
         if "pushing" in inputs:  # the meter's: rollouts of one sign
@@ -287,10 +287,10 @@ class CancellationTrainer(GRPOTrainer):
         shared = shared_places(inputs["completion_ids"], active, inputs["group_id"])
         self._log_cancellation("shared_residual", _token_residual(weights, *scored, shared))
 
-    def _transform(self, ratios, advantages, group_ids, mask):
+    def _transform(self, weights, advantages, group_ids, mask):
         if self.args.group_transform == "min_replace":
-            return min_replace(ratios, group_ids, mask)
-        return advantage_orthogonal(ratios, advantages, group_ids, mask)
+            return min_replace(weights, group_ids, mask)
+        return advantage_orthogonal(weights, advantages, group_ids, mask)
 
     def _log_cancellation(self, name: str, value: torch.Tensor | float) -> None:
         value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device)

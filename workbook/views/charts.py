@@ -37,18 +37,19 @@ def learning_curve(metrics: pd.DataFrame, target: float | None = None, steps: in
         base.mark_circle(size=22, opacity=1, clip=True).encode(
             y=mean, tooltip=["run:N", "step:Q", alt.Tooltip("mean(reward):Q", format=".3f", title="mean reward")]
         ),
-        base.transform_joinaggregate(last="max(step)", groupby=["run"])
-        .transform_filter("datum.step == datum.last")
+        base.transform_joinaggregate(last="max(step)", runs="distinct(run)")
+        .transform_filter("datum.step == datum.last && datum.runs == 1")  # of several they would hide one another
         .mark_text(align="left", dx=7, fontSize=12, fontWeight="bold")
         .encode(y=mean, text=alt.Text("mean(reward):Q", format=".2f")),
     ]
     if target is not None:
         layers.append(alt.Chart().mark_rule(strokeDash=[4, 4], color=NEUTRAL).encode(y=alt.datum(target)))
+    told = "thick: mean over seeds" if "seed" in metrics else "the number is the newest step's"
     aim = f"; dashed: the aim of {target:g}" if target is not None else ""
     return finish(
         alt.layer(*layers, data=rows),
         "Reward of the sampled rollouts while the policy trains",
-        f"mean of each step's rollouts; the number is the newest step's{aim}",
+        f"mean of each step's rollouts; {told}{aim}",
         "A line of mean reward from 0 to 1 against optimizer steps, one colour per run.",
     )
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import html
 import time
-from collections import deque
 from collections.abc import Callable
 
 import ipywidgets
@@ -22,7 +21,6 @@ from workbook.views.live import LiveChart, show
 from workbook.views.snippet import Snippet
 
 QUICK = 0.050  # seconds: what takes longer is computed when a slider is let go, not on the way
-TIMED = 3  # so many of the last calls tell: what the first had to load is not what a drag costs
 WIDTH = {"description_width": "170px"}
 
 
@@ -32,7 +30,8 @@ class Explorer:
     compute, chart, say: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
 
     Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it. They part
-    only where the controls ask for what can't be: then the sentence says so, and the rest stays as it was.
+    only where the controls ask for what can't be: then the sentence says so, and the rest stays as it was. `quick`:
+    whether the chart follows a slider under the hand, so since compute was first seen to be fast enough.
     """
 
     def __init__(
@@ -44,8 +43,11 @@ class Explorer:
     ):
         self.compute, self.controls, self._say = compute, controls, say
         self._start = self.settings
-        self._seconds: deque[float] = deque(maxlen=TIMED)
-        for _ in range(TIMED):
+        self.quick = False
+        for control in controls.values():
+            if control.has_trait("continuous_update"):
+                control.continuous_update = False
+        for _ in range(3):  # what the first call had to load is not what a drag costs
             self.tables = self._computed()
         self.chart = LiveChart.over(chart, **self.tables)
         self.sentence = ipywidgets.HTML(layout={"max_width": "860px"})
@@ -54,7 +56,6 @@ class Explorer:
         self.reset_button.on_click(lambda _: self.reset())
         for control in controls.values():
             control.observe(self._moved, "value")
-        self._keep_pace()
         grid = ipywidgets.Box([*controls.values(), self.reset_button], layout={"flex_flow": "row wrap"})
         self.box = ipywidgets.VBox([grid, self.sentence, self.chart, self.snippet]).add_class("workbook-explorer")
         self._tell()
@@ -87,20 +88,11 @@ class Explorer:
     def _ipython_display_(self, **_) -> None:
         self.display()
 
-    @property
-    def quick(self) -> bool:
-        """Whether the chart follows a slider while it is dragged: so if one of the last calls of compute was fast."""
-        return min(self._seconds) < QUICK
-
-    def _keep_pace(self) -> None:
-        for control in self.controls.values():
-            if control.has_trait("continuous_update"):
-                control.continuous_update = self.quick
-
     def _computed(self) -> dict[str, pd.DataFrame]:
         settings, began = self.settings, time.perf_counter()
         result = self.compute(**settings)
-        self._seconds.append(time.perf_counter() - began)
+        if time.perf_counter() - began < QUICK and not self.quick:
+            self._follow()
         self._drawn = settings
         return result if isinstance(result, dict) else {"table": result}
 
@@ -112,7 +104,13 @@ class Explorer:
             return
         self.chart.push(**self.tables)
         self._tell()
-        self._keep_pace()
+
+    def _follow(self) -> None:
+        """From now on redraw while a slider is dragged; for good, as a change of mind would pull it from the hand."""
+        self.quick = True
+        for control in self.controls.values():
+            if control.has_trait("continuous_update"):
+                control.continuous_update = True
 
     def _tell(self) -> None:
         self.snippet.text = self.code
