@@ -62,7 +62,7 @@ def _drift(importance_sampling_level, epsilon, clipping, group_transform, num_it
 
 def _clipped(group_transform, num_iterations):
     fixed = group_transform is not None
-    return {"final": 0.8 + 0.1 * fixed, "jitter": 0.1, "tax": 0.05 - 0.02 * fixed, "collapsed": 0.0}
+    return {"final": 0.8 + 0.1 * fixed, "jitter": 0.1, "tax": 0.05, "collapsed": 0.0, "compute_to_score": 5.0}
 
 
 def _sizes(num_generations, group_transform, importance_sampling_level, per_device_train_batch_size):
