@@ -378,6 +378,14 @@ def settle(laboratory, done):
     assert done(laboratory)
 
 
+def test_the_widget_begins_with_what_no_menu_has(own):
+    laboratory = Laboratory(**TINY | own | {"group_size": 3})
+    assert laboratory.choices.menus["group_size"].value == "3"
+    assert laboratory.choices.values()["group_size"] == 3
+    laboratory.choices.vary.value = "group_size"
+    assert "3" not in laboratory.choices.swept.value.split("; "), "a sweep varies what the menu has"
+
+
 def test_the_widget_says_at_once_what_cannot_work(own, tmp_path):
     laboratory = Laboratory(**TINY, **own)
     assert laboratory.problem.value == ""

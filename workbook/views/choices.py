@@ -32,9 +32,17 @@ class Choices:
         )
         options = ", ".join(f"{key}: {value}" for key, value in began["task_options"].items())
         self.options = ipywidgets.Text(value=options, description="task options", **text)
-        # by what is shown, since a menu whose value is None shows nothing
-        shown = {key: next(name for name, value in MENUS[key][1].items() if value == began[key]) for key in MENUS}
-        self.menus = {key: menu(shown[key], list(options), label) for key, (label, options) in MENUS.items()}
+        # by what is shown, since a menu whose value is None shows nothing; what one begins with may be no menu's option
+        self.options_of = {
+            key: options if began[key] in options.values() else options | {str(began[key]): began[key]}
+            for key, (_, options) in MENUS.items()
+        }
+        self.menus = {
+            key: menu(
+                next(name for name, value in options.items() if value == began[key]), list(options), MENUS[key][0]
+            )
+            for key, options in self.options_of.items()
+        }
         self.sliders = {
             "learning_rate": log_slider(began["learning_rate"], -6, 0, "learning rate"),
             "steps": slider(began["steps"], 1, max(200, began["steps"]), 1, "optimizer steps"),
@@ -73,7 +81,7 @@ class Choices:
 
     def values(self) -> dict:
         """Keywords for `plan`; ValueError, in one sentence, where a text can't be read."""
-        said = {key: MENUS[key][1][one.value] for key, one in self.menus.items()}
+        said = {key: self.options_of[key][one.value] for key, one in self.menus.items()}
         said |= {key: one.value for key, one in self.sliders.items()}
         said["learning_rate"] = float(f"{said['learning_rate']:.2g}")
         first = self.fixed["seed"]
@@ -92,7 +100,8 @@ class Choices:
         """Two values to begin with: what is chosen now, and the next option."""
         key = self.vary.value
         if key in MENUS:
-            shown, now = list(MENUS[key][1]), self.menus[key].value
+            shown = list(MENUS[key][1])
+            now = self.menus[key].value if self.menus[key].value in shown else shown[0]
             self.swept.value = f"{now}; {next(name for name in shown if name != now)}"
         else:
             now = self.sliders["learning_rate"].value
