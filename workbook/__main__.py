@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     resume.set_defaults(command=_resume)
 
     sweep = commands.add_parser("sweep", help="train every combination of a grid of settings")
-    sweep.add_argument("config", help="a run's YAML with a grid, e.g. data/configs/sweep.yaml")
+    sweep.add_argument("config", help="a run's YAML with a grid, e.g. data/configs/chain_seeds.yaml")
     sweep.add_argument("--folder", help="where to keep its runs (default: runs/ and the config's name)")
     sweep.add_argument("--jobs", type=int, default=2, help="runs at a time (default: 2)")
     sweep.set_defaults(command=_sweep)

@@ -110,7 +110,8 @@ nav.book { display: flex; justify-content: space-between; gap: 1rem; max-width: 
 nav.book a { color: #1f5f96 } nav.book a:focus-visible { outline: 2px solid #1f5f96; outline-offset: 2px }
 .jp-InputPrompt, .jp-OutputPrompt { color: #595959; opacity: 1 }
 main { max-width: 62rem; margin: 0 auto } .jp-OutputArea-output img { max-width: 100%; height: auto }
-math { font-size: 1.08em } math[display="block"] { margin: 0.8em 0; overflow-x: auto }
+math { font-size: 1.08em }
+math[display="block"] { margin: 0.8em 0; overflow-x: auto; overflow-y: hidden; padding: 0.25em 0 }
 </style>"""
 INDEX = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

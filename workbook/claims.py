@@ -26,7 +26,7 @@ from workbook.studies import verdicts as of_probes
 from workbook.studies.coupling import AGREE, TIMES
 from workbook.studies.flips import ALIKE, HALF
 from workbook.studies.record import STUDIES, load_measured, reading
-from workbook.studies.sweeps import load_runs, study_commands
+from workbook.studies.sweeps import declared, load_runs, study_commands
 from workbook.studies.verdicts import LARGER, NOT_MEASURED, WORST_FIRST
 
 SCALES = ("bundled", "smollm2", LARGER)
@@ -65,8 +65,8 @@ FALSIFIERS = {
     "D8": "the held-out reward is not higher, or jitter or compute to a score not lower",
     "D9": "the gain in held-out reward does not grow with the group",
     "IBPO": "its advantages come no nearer to true credit, or no more is learned",
-    "H-falsifier": "itself; not met if shared tokens move less than specific ones, and boosted ones are worth more",
-    "D-falsifier": "itself; not met if runs with exchangeable weights pay no tax, and runs without them do",
+    "H-falsifier": "shared tokens move at least as far as specific ones, or boosted ones are worth no more than others",
+    "D-falsifier": "runs with exchangeable weights pay a tax, or runs without them pay none",
 }
 
 
@@ -137,7 +137,11 @@ def tell(table: pd.DataFrame, commands: bool = False) -> str:
     lines = []
     for claim, part in table.groupby("claim", sort=False):
         row = part.iloc[0]
-        lines += ["", f"{claim}  {row['statement']}", f"    refuted if {row['falsifier']}"]
+        lines += [
+            "",
+            f"{claim}  {row['statement']}",
+            f"    {'met' if claim.endswith('falsifier') else 'refuted'} if {row['falsifier']}",
+        ]
         for scale, rows in part.groupby("scale", sort=False):
             lines.append(f"    {scale:<10}{_marked(*claims.loc[(claim, scale), ['verdict', 'fragile']])}")
             measured = rows[rows["mean"].notna()]
@@ -148,7 +152,7 @@ def tell(table: pd.DataFrame, commands: bool = False) -> str:
                 for reason, count in missing["reason"].value_counts().items()
             ]
             if commands:
-                lines += [f"        $ {each}" for each in dict.fromkeys(rows["command"])]
+                lines += [f"        $ {each}" for each in dict.fromkeys(rows["command"]) if each]
     return "\n".join(lines[1:])
 
 
@@ -167,7 +171,12 @@ def _marked(said: str, fragile: bool) -> str:
 
 
 def command(study: str, claim: str, scale: str) -> str:
-    """The commands that make a study's tables anew, in `AGAIN`, and then the claim's rows from them."""
+    """The commands that make a study's tables anew, in `AGAIN`, and then the claim's rows from them.
+
+    Empty where nothing is declared that would measure it at this scale.
+    """
+    if scale == LARGER or (study not in STUDIES and not declared(study, scale)):
+        return ""
     if study in STUDIES:
         steps = [f"python -m workbook measure {study} --scale {scale} --folder {AGAIN}"]
     else:

@@ -28,7 +28,8 @@ PAIRED = r"\bar{d} = \frac{1}{S} \sum_{s=1}^{S} \left( y_s^{\text{chosen}} - y_s
 DISTANCE = r"z = \pm \frac{\text{estimate} - \text{threshold}}{\text{half of the interval}}"
 PAPERS = {
     "H": "The Cancellation Hypothesis in Critic-Free RL (arXiv 2605.08666)",
-    "D": "Design Conditions for Intra-Group Learning of Sequence-Level Rewards (arXiv 2604.13088)",
+    "D": "Design Conditions for Intra-Group Learning of Sequence-Level Rewards: Token Gradient Cancellation "
+    "(arXiv 2604.13088)",
     "R": "What a referee of the first paper found missing",
 }
 
@@ -39,7 +40,8 @@ def ledger_page(table: pd.DataFrame, links: str = "") -> str:
     claims = []
     for name, part in table.groupby("claim", sort=False):
         scales = [_scale(scale, rows) for scale, rows in part.groupby("scale", sort=False)]
-        claims.append({"name": name, **CLAIMS[name]._asdict(), "scales": scales})
+        fails = "Met" if name.endswith("falsifier") else "Refuted"
+        claims.append({"name": name, **CLAIMS[name]._asdict(), "fails": fails, "scales": scales})
     grid = verdicts.set_index(["claim", "scale"])
     scales = [scale for scale in SCALES if scale in set(table["scale"])]
     cells = {
@@ -81,7 +83,7 @@ def _scale(scale: str, rows: pd.DataFrame) -> dict:
         "name": NAMES[scale],
         "rows": measured,
         "missing": missing,
-        "commands": list(dict.fromkeys(rows["command"])),
+        "commands": [each for each in dict.fromkeys(rows["command"]) if each],
     }
 
 
@@ -149,7 +151,7 @@ of that half of its interval which points to the threshold:</p>
 <p>{% for key, told in papers.items() %}{{ key }}: {{ told }}. {% endfor %}</p>
 {% for claim in claims %}
 <section id="{{ claim.name }}"><h2>{{ claim.name }}: {{ claim.statement }}</h2>
-<p>Refuted if {{ claim.falsifier }}.</p>
+<p>{{ claim.fails }} if {{ claim.falsifier }}.</p>
 {% for scale in claim.scales %}<h3>{{ scale.name }}</h3>
 {% if scale.rows %}<div class="wide"><table>
 <tr><th>measured</th><th>effect, 95 % interval</th><th>stated</th><th>seeds</th><th>n</th><th>verdict</th></tr>

@@ -102,7 +102,7 @@ def _exchange(scale: str) -> Iterator[tuple]:
         return _compared(claim, "drift_fixing", scale, told, outcome, chosen, baseline, **settings, **threshold)
 
     yield compare("D1", "tax: min_replace / no fix", "tax", FIX, NO_FIX, FREE, how=ratio, below=0.5)
-    left = "left of the update on shared tokens"
+    left = "left of the update on tokens all rollouts share"
     kinds = ({"importance_sampling_level": each} for each in ("sequence", "token"))
     among = {"epsilon": NO_CLIP, **NO_FIX}
     yield compare("D2", f"sequence - token ratio: {left}", "shared_residual", *kinds, among, above=0)

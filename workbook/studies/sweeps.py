@@ -77,7 +77,12 @@ def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path
             f"{len(unfinished)} of {len(runs)} runs in {folder} have not ended, the first is {unfinished[0]}."
         )
     policies = {run.config.policy for run in runs}
-    scale = scale or next((s.name for s in SCALES.values() if s.policy in policies and s.name != "tiny"), "larger")
+    own = next((s.name for s in SCALES.values() if s.policy in policies and s.name != "tiny"), None)
+    if own and scale not in (None, own):
+        raise ValueError(
+            f"scale={scale!r} is not that of these runs: they train {', '.join(sorted(policies))}, {own!r}."
+        )
+    scale = scale or own or "larger"
     found = joblib.Parallel(n_jobs=2)(joblib.delayed(_outcomes)(str(path)) for path in paths)
     table = compare_runs(runs).drop(columns=["message", "reward", "grad_norm", "seconds"])
     table = table.rename(columns=lambda name: name.rpartition(".")[2])
@@ -101,23 +106,30 @@ def load_runs(
     """
     path = results_folder(folder) / study / scale / f"{table}.parquet"
     if not path.exists():
+        missing = f"{study} holds no table {table!r} at scale {scale!r}"
+        if not declared(study, scale):
+            raise ValueError(f"{missing}, and no grid of runs is declared for it.")
         make, keep = study_commands(study, scale)
-        raise ValueError(f"{study} holds no table {table!r} at scale {scale!r}; {make}, then {keep}, make it.")
+        raise ValueError(f"{missing}; {make}, then {keep}, make it.")
     rows = pd.read_parquet(path)
     return kept_seeds(rows, study) if "seed" in rows else rows
 
 
 def study_config(study: str, scale: str) -> Path:
-    """Where a study's grid is declared, from the repository's root: a scale may have its own, below its name."""
-    own = CONFIGS / scale / f"{study}.yaml"
-    return own if (RESULTS.parents[1] / own).exists() else CONFIGS / f"{study}.yaml"
+    """Where a study's grid is declared, from the repository's root: other scales have theirs below their names."""
+    return CONFIGS / ("" if scale == "bundled" else scale) / f"{study}.yaml"
+
+
+def declared(study: str, scale: str) -> bool:
+    """Whether a study has a grid of runs at a scale."""
+    return (RESULTS.parents[1] / study_config(study, scale)).exists()
 
 
 def study_commands(study: str, scale: str) -> tuple[str, str]:
     """The commands that train a study's runs and keep what they came to."""
     config = study_config(study, scale)
     runs = Path("runs") / config.relative_to(CONFIGS).with_suffix("")
-    folder = f" --folder {runs}" if runs.parent.name == scale else ""
+    folder = "" if scale == "bundled" else f" --folder {runs}"
     return f"python -m workbook sweep {config}{folder}", f"python -m workbook keep {runs}"
 
 

@@ -105,7 +105,7 @@ def _coupling(scale: str) -> Iterator[tuple]:
         yield _worst_row(claim, told, measure, above)
     told = "nats by which the same token elsewhere follows"
     yield judged_row("H3", "coupling", told, lambda: coupling.follow_times(scale)[0], above=0)
-    told = "times as far as AdamW's movement does SGD's fall"
+    told = "fall of SGD's movement / fall of AdamW's, when a sure token pushes instead of an unsure one"
     yield judged_row("H10", "coupling", told, lambda: coupling.hidden_by_adam(scale), above=times)
 
 

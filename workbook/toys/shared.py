@@ -42,21 +42,26 @@ def draw_groups(
     right: float = 0.5,
     groups: int = GROUPS,
     seed: int = 0,
+    common: float = 0.5,
 ) -> Draw:
     """Groups of rollouts with binary rewards (some right, some wrong in each), drifted ratios and unequal lengths.
 
-    log u_it = drift (z_i + e_it) / sqrt(2), z_i common to a rollout's tokens, and T_i = 16 exp(length_spread z'_i), cut
-    to 2..48. The shared token, t = 0, stands in one context and so has one log-ratio, drift e_g, in all of its group.
+    log u_it = drift (sqrt(common) z_i + sqrt(1 - common) e_it), z_i common to a rollout's tokens, and T_i =
+    16 exp(length_spread z'_i), cut to 2..48. The shared token, t = 0, stands in one context and so has one log-ratio,
+    drift e_g, in all of its group.
     z and z' are standard normal; `follows_reward` = c mixes the reward into them: z = c sign(A) + sqrt(1 - c^2) noise,
     z' = -c sign(A) + ..., so that right answers drift upwards and wrong ones are longer.
 
-    drift, length_spread: standard deviations, >= 0.  follows_reward: in [0, 1].  right: probability of a right answer.
-    The same seed draws the same noise whatever the other settings.  ValueError for a setting out of range.
+    drift, length_spread: standard deviations, >= 0.  follows_reward, common: in [0, 1].  right: probability of
+    a right answer. The same seed draws the same noise whatever the other settings.
+
+    Raises ValueError for a setting out of range.
     """
     for name, value, low, high in (
         ("drift", drift, 0, math.inf),
         ("length_spread", length_spread, 0, math.inf),
         ("follows_reward", follows_reward, 0, 1),
+        ("common", common, 0, 1),
         ("right", right, 0, 1),
         ("group_size", group_size, 2, math.inf),
     ):
@@ -68,7 +73,8 @@ def draw_groups(
     group_ids = torch.arange(groups).repeat_interleave(group_size)
     advantages = group_advantages(rewards.flatten(), group_ids)
     reward, luck = follows_reward * advantages.sign(), math.sqrt(1 - follows_reward**2) * noise["rollout"]
-    log_ratios = drift * ((luck[0] + reward)[:, None] + noise["token"]) / math.sqrt(2)
+    whole, single = math.sqrt(common) * (luck[0] + reward)[:, None], math.sqrt(1 - common) * noise["token"]
+    log_ratios = drift * (whole + single)
     log_ratios[:, 0] = drift * noise["shared"].repeat_interleave(group_size)
     lengths = (LENGTH * (length_spread * (luck[1] - reward)).exp()).round()
     mask = torch.arange(LONGEST) < lengths.clamp(2, LONGEST)[:, None]

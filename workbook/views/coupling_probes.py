@@ -15,7 +15,7 @@ from workbook.probes.following import KINDS
 from workbook.studies.coupling import ADAM_SCALE, FINE, LRS
 from workbook.studies.record import load_measured
 from workbook.views.explorer import Explorer, log_slider, menu, slider
-from workbook.views.style import NEUTRAL, SERIES, finish, require
+from workbook.views.style import NEUTRAL, SERIES, color_and_shape, finish, require
 
 TOKENS = ("same token", "different tokens")
 PLACES = {"other contexts": ("within a rollout", "across rollouts"), "the same context": ("same context",)}
@@ -64,9 +64,10 @@ def products_chart(pairs: pd.DataFrame) -> alt.LayerChart:
     """K of the output layer against the full gradient product, a mark per pair: columns kernel, product, kind."""
     require(pairs, ["kernel", "product", "kind"], "products_chart")
     x, y = (
-        alt.X("kernel:Q", title="K, output layer alone (symmetric log)"),
-        alt.Y("product:Q", title="all trained weights (symmetric log)"),
+        alt.X("kernel:Q", title="K, output layer alone (nats per unit of lr and advantage, symmetric log)"),
+        alt.Y("product:Q", title="P, all trained weights (same unit)"),
     )
+    x, y = (each.axis(values=[-100, -10, -1, 0, 1, 10, 100]) for each in (x, y))
     both = alt.Scale(type="symlog", constant=0.1)
     both_columns = pairs[["kernel", "product"]].to_numpy()
     lowest, highest = float(both_columns.min()), float(both_columns.max())
@@ -96,10 +97,11 @@ def times_chart(table: pd.DataFrame, threshold: float) -> alt.LayerChart:
     """How many times smaller each kind is: columns kind, mean, low, high, series; a rule at the threshold."""
     require(table, ["kind", "mean", "low", "high", "series"], "times_chart")
     scale = alt.Scale(type="log")
+    look = color_and_shape("series", list(dict.fromkeys(table["series"])))
     base = alt.Chart(table).encode(
         y=alt.Y("kind:N", sort=None, title=None).axis(labelLimit=260),
         yOffset=alt.YOffset("series:N", sort=None),
-        color=alt.Color("series:N", sort=None, title=None).scale(range=SERIES),
+        color=look["color"],
     )
     rule = pd.DataFrame({"threshold": [threshold]})
     chart = alt.layer(
@@ -107,7 +109,7 @@ def times_chart(table: pd.DataFrame, threshold: float) -> alt.LayerChart:
         base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", scale=scale), x2="high:Q"),
         base.mark_point(filled=True, size=80, opacity=1).encode(
             x=alt.X("mean:Q", scale=scale, title="times smaller (log scale)").axis(tickCount=6, format="~s"),
-            shape=alt.Shape("series:N", sort=None, legend=None),
+            shape=look["shape"],
             tooltip=[
                 "series:N",
                 "kind:N",
@@ -152,7 +154,7 @@ def agreement_chart(table: pd.DataFrame, threshold: float) -> alt.LayerChart:
     """Agreement of signs along training: columns step, tokens (a name), mean, low, high; a rule at the threshold."""
     require(table, ["step", "tokens", "mean", "low", "high"], "agreement_chart")
     base = alt.Chart(table).encode(
-        x=alt.X("step:Q", title="training step").axis(tickMinStep=1),
+        x=alt.X("step:Q", title="training step").axis(values=sorted(table["step"].unique().tolist())),
         color=alt.Color("tokens:N", sort=None, title=None)
         .scale(range=SERIES)
         .legend(symbolOpacity=1, symbolType="circle"),

@@ -9,7 +9,7 @@ from workbook.probes.flips import CHANGES
 from workbook.studies.flip_settings import EPSILONS, FACTORS, GROUP_SIZES, OPTIMIZERS, PROMPTS, compute_flips
 from workbook.views.explorer import Explorer, log_slider, menu
 from workbook.views.groups import beside, small
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, finish
+from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, color_and_shape, finish
 
 SIGNS = ("positive", "negative")
 BY_SIGN = alt.Scale(domain=list(SIGNS), range=[POSITIVE, NEGATIVE])
@@ -80,10 +80,13 @@ def doses_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """Change of log-probability against the balance of signs; columns scale, balance, quantity, mean, low, high."""
     panels = []
     names = list(dict.fromkeys(table["scale"]))
-    color = alt.Color("scale:N", title=None, legend=alt.Legend(orient="bottom")).scale(domain=names, range=SERIES)
+    look = color_and_shape("scale", names, orient="bottom")
     for quantity in dict.fromkeys(table["quantity"]):
         base = alt.Chart(table[table["quantity"] == quantity]).encode(
-            x=alt.X("balance:Q", title="balance of signs on the token").scale(domain=[-1, 1]), color=color
+            x=alt.X("balance:Q", title="balance of signs on the token")
+            .scale(domain=[-1, 1])
+            .axis(values=[-1, -0.5, 0, 0.5, 1]),
+            color=look["color"],
         )
         y = alt.Y("mean:Q", title="nats")
         panels.append(
@@ -92,9 +95,7 @@ def doses_chart(table: pd.DataFrame) -> alt.HConcatChart:
                 alt.Chart().mark_rule(color="#999999").encode(y=alt.datum(0)),
                 base.mark_rule(size=2, opacity=0.6).encode(y=alt.Y("low:Q", title="nats"), y2="high:Q"),
                 base.mark_line(strokeWidth=1.5).encode(y=y),
-                base.mark_point(filled=True, size=60, opacity=1).encode(
-                    y=y, shape=alt.Shape("scale:N", legend=None).scale(domain=names)
-                ),
+                base.mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=look["shape"]),
             ).properties(width=300, height=220, title=small(quantity))
         )
     return beside(
@@ -109,20 +110,17 @@ def predictors_chart(table: pd.DataFrame) -> alt.LayerChart:
     """AUROC of each predictor for a target; columns predictor, target, mean, low, high; 1/2 is a coin."""
     order = list(dict.fromkeys(table["predictor"]))
     names = list(dict.fromkeys(table["target"]))
+    look = color_and_shape("target", names, title="foretells the sign of", orient="right")
     base = alt.Chart(table).encode(
         y=alt.Y("predictor:N", sort=order, title=None).axis(labelLimit=260),
         yOffset=alt.YOffset("target:N", sort=names),
-        color=alt.Color("target:N", legend=alt.Legend(title="foretells the sign of", orient="right")).scale(
-            domain=names, range=SERIES
-        ),
+        color=look["color"],
     )
     x = alt.X("mean:Q", title="AUROC, within prompts").scale(domain=[0.3, 1], clamp=True)
     chart = alt.layer(
         alt.Chart(pd.DataFrame({"coin": [0.5]})).mark_rule(strokeDash=[5, 4], color=NEUTRAL).encode(x="coin:Q"),
         base.mark_rule(size=3, opacity=0.5).encode(x=alt.X("low:Q", title="AUROC, within prompts"), x2="high:Q"),
-        base.mark_point(filled=True, size=70, opacity=1).encode(
-            x=x, shape=alt.Shape("target:N", legend=None).scale(domain=names)
-        ),
+        base.mark_point(filled=True, size=70, opacity=1).encode(x=x, shape=look["shape"]),
         base.mark_text(dx=22, fontSize=10).encode(x="high:Q", text=alt.Text("mean:Q", format=".2f")),
     )
     told = "; ".join(f"{row.predictor}, {row.target}: {row.mean:.2f}" for row in table.itertuples())

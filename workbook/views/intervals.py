@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, finish, require
+from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, color_and_shape, finish, require
 
 
 def intervals_chart(
@@ -18,21 +18,19 @@ def intervals_chart(
     require(table, ("label", "mean", "low", "high"), "intervals_chart")
     y = alt.Y("label:N", sort=None, title=None).axis(labelLimit=340)
     x = alt.X("mean:Q", title=unit).scale(zero=zero, padding=30)
+    ends = [*table["low"], *table["high"], *([] if threshold is None else [threshold])]
+    if zero and 0 <= min(ends) < max(ends):  # what can't be negative has no axis there
+        x = alt.X("mean:Q", title=unit).scale(domain=[0, 1.08 * max(ends)])
     shown = ["label:N", *[alt.Tooltip(f"{name}:Q", format=".4g") for name in ("mean", "low", "high")]]
     base = alt.Chart(table).encode(y=y, tooltip=shown)
     height = 26
     if "scale" in table:
         names = list(dict.fromkeys(table["scale"]))
-        look = alt.Scale(domain=names, range=[POSITIVE, NEGATIVE][: len(names)])
-        legend = alt.Legend(title=None, orient="bottom")
-        base = base.encode(
-            color=alt.Color("scale:N", legend=legend, scale=look),
-            yOffset=alt.YOffset("scale:N", sort=names),
-        )
-        height = 18
+        look = color_and_shape("scale", names, [POSITIVE, NEGATIVE], orient="bottom")
+        base = base.encode(color=look["color"], yOffset=alt.YOffset("scale:N", sort=names))
+        dot, height = base.encode(shape=look["shape"]), 18
     else:
-        base = base.encode(color=alt.value(POSITIVE))
-    dot = base if "scale" not in table else base.encode(shape=alt.Shape("scale:N", legend=None))
+        dot = base = base.encode(color=alt.value(POSITIVE))
     layers = [
         base.mark_rule(size=3, opacity=0.5).encode(x=alt.X("low:Q", title=unit), x2="high:Q"),
         dot.mark_point(filled=True, size=70, opacity=1).encode(x=x),

@@ -73,7 +73,12 @@ def ledger_chart(table: pd.DataFrame) -> alt.HConcatChart:
     subtitle = [
         "Dashed: the threshold. Unit: half of the 95 % interval. A bar that is clear of the threshold has its mark in"
         " the shaded part. Symmetric logarithm.",
-        f"Hollow: fragile, the verdict changes if one seed is left out{gaps}.",
+        (
+            "Hollow: fragile, the verdict changes if one seed is left out"
+            if rows["fragile"].any()
+            else "None drawn as fragile"
+        )
+        + f"{gaps}.",
     ]
     title = alt.TitleParams(TITLE, subtitle=subtitle, anchor="start", subtitleColor=NEUTRAL)
     return alt.hconcat(*panels, spacing=10).properties(title=title, description=f"{TITLE}. {_counted(rows)}")
@@ -112,7 +117,9 @@ def _panel(rows: pd.DataFrame, labels: list[str], scale: str, first: bool) -> al
         base.mark_rule(size=2.5, opacity=0.55).encode(x=low, x2="z_high:Q", stroke=look["stroke"]),
         points.transform_filter("!datum.fragile").encode(fill=fill),
         points.transform_filter("datum.fragile").encode(fill=alt.value("white")),
-        alt.Chart(missing).mark_text(text="not measured", fontSize=9, color=NEUTRAL).encode(x=x, y=y),
+        alt.Chart(missing)
+        .mark_text(text="not measured", fontSize=9, color=NEUTRAL, align="left", dx=6)
+        .encode(x=x, y=y),
     ]
     return alt.layer(*layers).properties(width=262, height=alt.Step(17))
 

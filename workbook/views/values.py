@@ -9,7 +9,7 @@ from workbook.probes.gaps import BANDS, SIGNS
 from workbook.studies.credit_settings import BATCHES, COLUMNS, POOLS, compute_budget, compute_gap
 from workbook.views.explorer import Explorer, log_slider, menu, slider
 from workbook.views.groups import beside, small
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, finish, require, visible
+from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, color_and_shape, finish, require, visible
 
 BAND_COLORS = [NEUTRAL, "#9ecae1", "#4f97c9", "#174a7e"]  # all, then from low to high values
 ZERO = alt.Chart().mark_rule(color="#999999").encode(y=alt.datum(0))
@@ -138,9 +138,9 @@ def steps_chart(table: pd.DataFrame) -> alt.LayerChart:
     """The gap along repeated steps; columns step, series, mean, low, high."""
     require(table, ("step", "series", "mean", "low", "high"), "steps_chart")
     names = list(dict.fromkeys(table["series"]))
-    color = alt.Color("series:N", title=None, sort=names).scale(domain=names, range=SERIES[: len(names)])
+    look, steps = color_and_shape("series", names), sorted(table["step"].unique().tolist())
     base = alt.Chart(table).encode(
-        x=alt.X("step:Q", title="steps on the same batch").scale(zero=False).axis(tickMinStep=1), color=color
+        x=alt.X("step:Q", title="steps on the same batch").scale(zero=False).axis(values=steps), color=look["color"]
     )
     y = alt.Y("mean:Q", title="gap (reward)")
     chart = alt.layer(
@@ -149,7 +149,7 @@ def steps_chart(table: pd.DataFrame) -> alt.LayerChart:
         base.mark_line(strokeWidth=2).encode(y=y),
         base.mark_point(filled=True, size=40, opacity=1).encode(
             y=y,
-            shape=alt.Shape("series:N", title=None, sort=names).scale(domain=names),
+            shape=look["shape"],
             tooltip=["series:N", "step:Q", alt.Tooltip("mean:Q", format="+.4f")],
         ),
     )
@@ -157,7 +157,7 @@ def steps_chart(table: pd.DataFrame) -> alt.LayerChart:
     return finish(
         chart,
         "Repeated updates on one batch",
-        "gap in value between boosted and suppressed tokens, counted from the start; bands: 95 % intervals",
+        "gap between boosted and suppressed tokens, in value unless said, from the start; bands: 95 % intervals",
         "; ".join(f"{row.series}, after step {row.step}: {row.mean:+.3f}" for row in last.itertuples()),
         height=240,
     )
