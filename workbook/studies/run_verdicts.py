@@ -243,7 +243,8 @@ def _compared(
     """A row on the difference (or ratio) that a setting makes among the runs with some others."""
 
     def measure(runs):
-        return how(runs, outcome, chosen, baseline, by)
+        varied = [name for name in by if name in runs]  # a setting that all runs share is no column
+        return how(runs, outcome, chosen, baseline, varied)
 
     def kinds(runs):
         return having(runs, chosen) | having(runs, baseline)
