@@ -121,7 +121,7 @@ th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0; 
 td.number { white-space: nowrap; font-variant-numeric: tabular-nums }
 .verdict { white-space: nowrap } small, .reason { color: #595959 }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; padding: .5rem; font-size: .82rem }
-math[display="block"] { margin: .8em 0; overflow-x: auto }
+math[display="block"] { margin: .8em 0; overflow-x: auto; overflow-y: hidden; padding: .25em 0 }
 </style></head><body>{{ links | safe }}
 {%- macro said(cell) %}<span class="verdict"><span aria-hidden="true" style="color:{{ cell.color }}">{{ cell.mark }}
 </span> {{ cell.verdict }}</span>{% if cell.fragile %} <small>fragile</small>{% endif %}{% endmacro %}
