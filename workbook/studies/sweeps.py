@@ -80,7 +80,8 @@ def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path
     own = next((s.name for s in SCALES.values() if s.policy in policies and s.name != "tiny"), None)
     if own and scale not in (None, own):
         raise ValueError(
-            f"scale={scale!r} is not that of these runs: they train {', '.join(sorted(policies))}, whose scale is {own!r}."
+            f"scale={scale!r} is not that of these runs: they train {', '.join(sorted(policies))}, "
+            f"whose scale is {own!r}."
         )
     scale = scale or own or "larger"
     found = joblib.Parallel(n_jobs=2)(joblib.delayed(_outcomes)(str(path)) for path in paths)
