@@ -1,4 +1,5 @@
 # make lab: open the workbook.  make test: the whole test suite.  make book: run every chapter and render build/book/.
+# make bench: what things cost, as ratios; nothing in it fails for being slow.
 # make soak: long campaigns of hostile trials, ARGS='interrupts --trials 200' for one of them.
 PYTHON ?= python3
 VENV   := .venv
@@ -7,13 +8,16 @@ READY  := $(VENV)/.ready
 # Jupyter asks root to insist; in a container everybody is root.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test soak book lint clean
+.PHONY: lab test bench soak book lint clean
 
 lab: $(READY)
 	$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 test: $(READY) lint
 	$(BIN)/python -m pytest -n logical --maxprocesses 2 --no-loadscope-reorder
+
+bench: $(READY)
+	$(BIN)/python -m pytest tests/benchmarks -o python_files='bench_*.py' $(ARGS)
 
 soak: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m soak $(ARGS)

@@ -10,16 +10,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one core each, for the processes that
 from pathlib import Path
 
 import pytest
-from quiet import MACHINE
 from small_run import SMALL
 
 TESTS = Path(__file__).parent
-BENCHMARKS, BROWSER = TESTS / "benchmarks", TESTS / "browser"
+BROWSER = TESTS / "browser"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    config.addinivalue_line("markers", "quiet: measures, so no other worker runs a test meanwhile (tests/quiet.py)")
     if "PYTEST_XDIST_WORKER" in os.environ:
         show_prints_of_a_worker(config.pluginmanager)
 
@@ -39,12 +37,9 @@ def show_prints_of_a_worker(plugins):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Chapters in the browser come first, since they last longest; benchmarks last: others wait for them only once."""
+    """Chapters in the browser come first, since they last longest."""
 
     def rank(item):
-        if BENCHMARKS in item.path.parents:
-            item.add_marker("quiet")
-            return 3
         return 2 if BROWSER not in item.path.parents else not item.path.name.startswith("test_chapter_")
 
     items.sort(key=rank)
@@ -54,24 +49,18 @@ def pytest_collection_modifyitems(items):
 def pytest_xdist_make_scheduler(config, log):
     """A file's tests go to one worker; while there are others, only the first takes those with a browser.
 
-    Two chapters at once would slow each other down, and keep each other waiting for quiet.
+    Two chapters at once would slow each other down.
     """
     from xdist.scheduler import LoadFileScheduling
 
     class OneBrowser(LoadFileScheduling):
         def _assign_work_unit(self, node):
-            others = (file for file in self.workqueue if not file.startswith(("tests/browser/", "tests/benchmarks/")))
+            others = (file for file in self.workqueue if not file.startswith("tests/browser/"))
             if node is not self.nodes[0] and (file := next(others, None)):
                 self.workqueue.move_to_end(file, last=False)
             super()._assign_work_unit(node)
 
     return OneBrowser(config, log)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    with MACHINE.quiet() if item.get_closest_marker("quiet") else MACHINE.shared():
-        return (yield)
 
 
 @pytest.fixture

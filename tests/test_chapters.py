@@ -1,4 +1,4 @@
-"""Every chapter runs offline in the smoke profile, quickly, and is fit to be read as it is committed.
+"""Every chapter runs offline in the smoke profile, and is fit to be read as it is committed.
 
 Where a browser is at hand its tests run the chapters, whole and in that profile; here run those that it does not.
 The machinery that runs them is tested on small notebooks made here.
@@ -21,7 +21,7 @@ from workbook.colab import SETUP_CELL
 
 CHAPTERS = chapters.find_chapters()
 BROWSER_TESTS = Path(__file__).parent / "browser"
-LIMITS = {"seconds": 40, "cells": 40, "lines": 40, "words": 3_000, "bytes": 1_500_000}
+LIMITS = {"cells": 40, "lines": 40, "words": 3_000, "bytes": 1_500_000}
 MACHINE_PATHS = re.compile(r"(?<![\w.:/])/(?:home|root|work|tmp|Users|private|var|opt)/[\w.]|site-packages|[A-Z]:\\\\")
 each_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
 
@@ -51,11 +51,9 @@ def left_to_us(path) -> bool:
 
 @pytest.mark.parametrize("path", list(filter(left_to_us, CHAPTERS)), ids=lambda path: path.stem)
 def test_chapter_runs_in_the_smoke_profile(path, fetched, offline):
-    before, seconds = path.read_bytes(), []
-    while not seconds or (min(seconds) >= LIMITS["seconds"] and len(seconds) < 3):  # others may have had the cores
-        seconds += chapters.run_chapters("smoke", [path.name]).values()
+    before = path.read_bytes()
+    chapters.run_chapters("smoke", [path.name])
     assert path.read_bytes() == before
-    assert min(seconds) < LIMITS["seconds"]
 
 
 @each_chapter

@@ -1,10 +1,8 @@
 """setup(): the profile that is chosen, the seeds, the report, and an import that stays quick."""
 
-import os
 import random
 import subprocess
 import sys
-import time
 from dataclasses import FrozenInstanceError, fields
 
 import numpy as np
@@ -58,12 +56,6 @@ def test_setup_seeds_all_three_generators_and_reports(capsys):
         assert expected in text
 
 
-def test_importing_the_package_is_quick_and_light():
+def test_importing_the_package_imports_nothing_heavy():
     code = "import workbook, sys; assert not {'torch', 'altair', 'pandas', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "pass"], check=True)
-    bare = time.perf_counter() - start
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import workbook"], check=True, env=os.environ)
-    assert time.perf_counter() - start - bare < 1, "0.06 s was measured; a heavy import has crept in"

@@ -6,9 +6,6 @@ import re
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import TimeoutError
-from quiet import MACHINE, give_way, quiet
-
 SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none"},  # every cell is in the page
     "apputils-extension/notification": {"fetchNews": "false", "doNotDisturbMode": True},
@@ -25,15 +22,13 @@ DONE = f"""() => {{ const prompts = [...document.querySelectorAll('{PANEL} .jp-C
 ASK = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   const future = kernel.requestExecute({code: '', silent: true, store_history: false, user_expressions: {value: code}});
   return (await future.done).content.user_expressions.value }"""
-RESTART = """async () => { const app = window.jupyterapp;
-  await app.shell.currentWidget.sessionContext.session.kernel.restart();
-  await app.commands.execute('notebook:clear-all-cell-outputs') }"""
 EXECUTE = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   return (await kernel.requestExecute({code, silent: true, store_history: false}).done).content }"""
 # widgets' messages have a thread of their own in the kernel: what is sent to any widget is answered after all before it
 WIDGETS = """async () => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   const comm = [...kernel._comms.values()].find(one => one.targetName === 'jupyter.widget');
   if (comm) await comm.send({method: 'custom', content: {}}).done }"""
+HUNG = 600  # seconds after which a chapter is not slow but stuck
 DRAWN = "() => [...document.querySelectorAll('[data-drawn]')].map(e => e.dataset.drawn).join()"
 WATCH_REMOVALS = """selector => { window.removedDrawings = 0; const seen = n => n.nodeType === 1 &&
     (n.matches('svg, .vega-embed') || n.querySelector('svg.marks'));
@@ -70,26 +65,10 @@ class Chapter:
         self.page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
         self.page.wait_for_function(READY, timeout=60_000)
 
-    def run_all(self, seconds: float = 60) -> None:
-        """Run every cell and wait for the last; AssertionError with the text of a cell that failed.
-
-        seconds: the limit, by default that of a chapter in the smoke profile. Whoever does not keep to it beside other
-        tests runs anew with the machine for itself.
-        """
-        try:
-            self._run_all(seconds)
-        except TimeoutError:
-            if MACHINE.alone:
-                raise
-            with quiet():
-                self.page.evaluate(RESTART)
-                self.wait_ready()
-                self._run_all(seconds)
-        give_way()
-
-    def _run_all(self, seconds: float) -> None:
+    def run_all(self) -> None:
+        """Run every cell and wait for the last; AssertionError with the text of a cell that failed."""
         self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
-        self.page.wait_for_function(DONE, timeout=1000 * seconds)
+        self.page.wait_for_function(DONE, timeout=1000 * HUNG)
         errors = self.panel.locator(FAILED)
         assert errors.count() == 0, errors.first.inner_text()
 
@@ -162,7 +141,7 @@ class Chapter:
         """Wait until nothing moves any more: the kernel has answered everything, every live chart has drawn it."""
         self.page.wait_for_timeout(100)
         before = None
-        for _ in range(100):
+        for _ in range(10 * HUNG):
             self.python("0")  # messages of one kind are handled in order
             self.page.evaluate(WIDGETS)
             now = self.page.evaluate(DRAWN)
@@ -170,7 +149,7 @@ class Chapter:
                 return
             before = now
             self.page.wait_for_timeout(100)
-        raise AssertionError("the page is still moving after 10 s")
+        raise AssertionError(f"the page is still moving after {HUNG} s")
 
     # --- eyes
 

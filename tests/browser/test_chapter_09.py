@@ -14,7 +14,7 @@ SLOW = 90_000  # ms: a new process loads its libraries, on a machine that others
 @pytest.fixture
 def chapter(open_chapter):
     chapter = open_chapter("09")
-    chapter.run_all(seconds=90)
+    chapter.run_all()
     yield chapter
     assert chapter.errors == []
 

@@ -19,7 +19,7 @@ def fetched():
 
 def test_the_monitor_of_a_four_bit_run_and_of_ones_own(fetched, open_chapter):
     chapter = open_chapter("11")
-    chapter.run_all(seconds=90)
+    chapter.run_all()
     monitors = chapter.panel.locator(".workbook-monitor")
     expect(monitors).to_have_count(3)  # while it trains, waiting for it, and the reader's own
     for monitor in (monitors.nth(0), monitors.nth(1)):

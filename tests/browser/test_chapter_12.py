@@ -9,7 +9,7 @@ SLOW = 120_000  # ms: new processes load their libraries, on a machine that othe
 
 def test_an_experiment_by_hand(open_chapter):
     chapter = open_chapter("12")
-    chapter.run_all(seconds=150)
+    chapter.run_all()
     laboratory = chapter.panel.locator(".workbook-laboratory")
     monitor = laboratory.locator(".workbook-monitor")
     expect(laboratory).to_contain_text("64 prompts", timeout=SLOW)

