@@ -4,11 +4,13 @@ import itertools
 import random
 
 import pytest
+from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbook.tasks import Chain, get_task
+from workbook.tasks import Chain, Task, get_task
 from workbook.tasks.chain import CLOSINGS, LINKS, OPENINGS, TEMPLATE
+from workbook.tasks.task import HELD_OUT_SEED
 
 CATEGORIES = {"result", "style", "template", "copy", "eos", "other"}
 SMALL = Chain(operands=4, modulus=3, error_rate=0.3)
@@ -159,6 +161,45 @@ def test_data_sets_are_reproducible_distinct_and_disjoint_across_seeds():
         assert int(answer) == sum(int(number.replace(" ", "")) for number in numbers) % 10
     tiny = Chain(operands=2, modulus=3).dataset(40, seed=0)  # 18 prompts in all: they repeat
     assert len(tiny) == 40
+
+
+def test_held_out_prompts_are_another_stream_and_share_none_with_training():
+    task = Chain()
+    trained, held = task.split(200, 16, seed=5)
+    assert trained[:] == task.dataset(200, 5)[:]
+    assert held[:] == task.dataset(16, 5 + HELD_OUT_SEED)[:]
+    assert len(task.split(4, 0)[1]) == 0
+    tiny = Chain(operands=2, modulus=2)  # 8 prompts in all: they repeat, and some streams have none
+    trained, held = tiny.split(10, 4, seed=2)
+    assert not set(trained["prompt"]) & set(held["prompt"])
+    with pytest.raises(ValueError, match="has no prompt among the 8 .* take more operands or a larger modulus"):
+        tiny.split(10, 4, seed=3)
+
+
+class Repeats(Task):
+    """Seed s starts at prompt s of `space` many, and goes round."""
+
+    name = "repeats"
+
+    def __init__(self, space):
+        self.space = space
+
+    def dataset(self, n, seed=0):
+        prompts = [[{"role": "user", "content": f"p{(seed + i) % self.space}"}] for i in range(n)]
+        return Dataset.from_dict({"prompt": prompts, "answer": ["1"] * n})
+
+    def score(self, completion, answer, **row):
+        return 1.0
+
+
+def test_held_out_rows_that_repeat_training_prompts_are_replaced_or_refused():
+    task = Repeats(200)
+    trained, held = task.split(150, 20, seed=0)  # 1,000,003 % 200 = 3: the stream begins among what is trained on
+    texts = [prompt[0]["content"] for prompt in held["prompt"]]
+    assert texts == [f"p{i}" for i in range(150, 170)]
+    assert len(trained) == 150
+    with pytest.raises(ValueError, match=r"^repeats has too few prompts to hold out 60: .* 50 are not among the 150"):
+        task.split(150, 60)
 
 
 def test_the_planted_error_rate_is_the_rate_of_wrong_steps():

@@ -145,6 +145,48 @@ def test_the_data_set_has_all_columns_and_chat_if_asked(file):
     assert chat.dataset(1)["prompt"][0][0]["role"] == "user"
 
 
+# --- training rows and held-out rows
+
+
+def test_no_prompt_is_both_trained_on_and_held_out(file):
+    lines = [f"question {i // 2 if i < 10 else i},{i}" for i in range(30)]  # ten rows ask five questions twice
+    one = task(file("prompt,answer\n" + "\n".join(lines)), "score")
+    for seed in range(5):
+        trained, held = one.split(20, 8, seed)
+        assert (len(trained), len(held)) == (20, 8)
+        assert not set(trained["prompt"]) & set(held["prompt"])
+        assert not set(trained["line"]) & set(held["line"])
+        assert one.split(20, 8, seed)[0].to_list() == trained.to_list()
+        assert one.split(20, 4, seed)[1]["line"][:] == held["line"][:4], "more held out are those and others"
+    assert len(one.split(30, 0)[1]) == 0
+    assert one.describe_split(20, 8) == f"{one.name}: 20 prompts to train, 8 held out."
+
+
+def test_which_rows_train_does_not_depend_on_how_many_are_held_out():
+    one = own_task([{"prompt": f"p{i}", "answer": i} for i in range(30)], lambda completion, answer: 1)
+    trained = one.dataset(22, seed=3).to_list()
+    assert all(one.split(22, n, seed=3)[0].to_list() == trained for n in (0, 1, 8))
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "says"),
+    [
+        (
+            22,
+            9,
+            "^22 prompts to train and 9 held out are asked for, but rows has 30 rows, with 29 different prompts",
+        ),
+        (22, -1, "held_out is -1"),
+        (0, 1, "train is 0"),
+        (True, 1, "train is True"),
+    ],
+)
+def test_rows_that_do_not_suffice_are_refused_with_the_numbers(train, held_out, says):
+    spaces = [{"prompt": f"p {max(i, 1)}" + " " * (i == 0), "answer": i} for i in range(30)]
+    with pytest.raises(ValueError, match=says):
+        own_task(spaces, lambda completion, answer: 1).split(train, held_out)
+
+
 # --- rewards
 
 

@@ -96,7 +96,8 @@ class Chain(Task):
         prompts = [prompt for prompt in map(self._prompt, draws) if _seed_class(prompt) == seed % SEED_CLASSES][:n]
         if not prompts:
             raise ValueError(
-                f"seed {seed} has no prompt among the {space} of operands={self.operands}, modulus={self.modulus}."
+                f"seed {seed} has no prompt among the {space} of operands={self.operands}, modulus={self.modulus}; "
+                "take more operands or a larger modulus."
             )
         prompts = list(itertools.islice(itertools.cycle(prompts), n))
         return Dataset.from_dict({"prompt": prompts, "answer": [self.solve(prompt) for prompt in prompts]})

@@ -19,7 +19,7 @@ from typing import Any
 from datasets import Dataset
 
 from workbook.tasks.own_reward import InProcess, InThread
-from workbook.tasks.task import Task, as_prompt, positive_int
+from workbook.tasks.task import Task, as_prompt, positive_int, split_rows
 from workbook.tasks.verify import completion_text
 
 MOST_BYTES, MOST_ROWS, MOST_CHARACTERS = 32 * 2**20, 100_000, 20_000  # of a file, of its rows, of one text
@@ -63,13 +63,20 @@ class Own(Task):
 
     def dataset(self, n: int, seed: int = 0) -> Dataset:
         """Return n rows drawn without replacement: prompt, answer, line and the file's other columns."""
-        if isinstance(n, int) and n > len(self.rows):
-            raise ValueError(f"{n} prompts are asked for, but {self.source} has {len(self.rows)} rows; ask for fewer.")
-        rows = (
-            Dataset.from_list(self.rows).shuffle(seed=positive_int("seed", seed, 0)).select(range(positive_int("n", n)))
-        )
-        prompts = [as_prompt(prompt, self.chat) for prompt in rows["prompt"]]
-        return rows.remove_columns("prompt").add_column("prompt", prompts) if self.chat else rows
+        return self.split(positive_int("n", n), 0, seed)[0]
+
+    def split(self, train: int, held_out: int, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Return rows to train on and rows held out, which share no prompt; ValueError if there are too few rows."""
+        rows = Dataset.from_list(self.rows).shuffle(seed=positive_int("seed", seed, 0))
+        trained, held = split_rows(rows, lambda row: row["prompt"], train, held_out, self.source)
+        return self._posed(trained), self._posed(held)
+
+    def _posed(self, rows: Dataset) -> Dataset:
+        """Rows with their prompts as the policy gets them."""
+        if not self.chat:
+            return rows
+        columns = {name: rows[name] for name in rows.column_names if name != "prompt"}
+        return Dataset.from_dict(columns | {"prompt": [as_prompt(prompt, chat=True) for prompt in rows["prompt"]]})
 
     def score(self, completion: str, answer: str, **row: Any) -> float:
         """Return what the function gives; ValueError, naming the row, if that is not one finite number in time."""

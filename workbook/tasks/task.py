@@ -1,6 +1,8 @@
 """What every task offers: prompts with answers, a reward that verifies and, where known, the credit of each token."""
 
+import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from datasets import Dataset
@@ -8,6 +10,9 @@ from datasets import Dataset
 from workbook.tasks.verify import clamp, completion_text
 
 Annotation = list[tuple[str, float]]
+
+HELD_OUT_SEED = 1_000_003  # added to a seed for held-out prompts: they come from another stream than training prompts
+MAX_REDRAWS = 64  # of a stream, per held-out row, in search of prompts that are not trained on
 
 
 class Task(ABC):
@@ -21,6 +26,31 @@ class Task(ABC):
     @abstractmethod
     def dataset(self, n: int, seed: int = 0) -> Dataset:
         """Return n rows with the columns prompt (text or chat messages) and answer, the same rows for the same seed."""
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """SHA-256 of each file or function of the reader's own that the task is made of, by a short name."""
+        return {}
+
+    def split(self, train: int, held_out: int, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Return train rows and held_out rows (0 or more), of which no prompt is among the training prompts.
+
+        Training rows are `dataset(train, seed)`, held-out rows those of seed + HELD_OUT_SEED; where these repeat a
+        training prompt, further rows of that stream stand in. Raises ValueError if there are too few.
+        """
+        rows = self.dataset(train, seed)
+        if positive_int("held_out", held_out, 0) == 0:
+            return rows, rows.select([])
+        return rows, held_out_rows(self, set(map(prompt_key, rows["prompt"])), held_out, seed + HELD_OUT_SEED)
+
+    def describe_split(self, train: int, held_out: int, seed: int = 0) -> str:
+        """Return one sentence with the numbers of training and held-out prompts. Raises ValueError as `split` does."""
+        self.split(train, held_out, seed)
+        return (
+            f"{self.name}: {train} prompts to train, {held_out} held out."
+            if held_out
+            else f"{self.name}: {train} prompts."
+        )
 
     @abstractmethod
     def score(self, completion: str, answer: str, **row: Any) -> float:
@@ -47,6 +77,59 @@ class Task(ABC):
     def annotate(self, prompt: Any, answer: str, tokens: list[str]) -> Annotation | None:
         """Return (category, true credit) per completion token, None where the task does not know them."""
         return None
+
+
+def held_out_rows(task: Task, trained: set[str], n: int, seed: int) -> Dataset:
+    """Return n rows of a task's stream `seed` whose `prompt_key` is not in trained; the first n where none of them is.
+
+    Replacements are distinct. Raises ValueError if n * MAX_REDRAWS rows of the stream do not have enough of them.
+    """
+    rows, drawn = task.dataset(n, seed), n
+    keys = list(map(prompt_key, rows["prompt"]))
+    if trained.isdisjoint(keys):
+        return rows
+    kept = [row for row, key in zip(rows, keys, strict=True) if key not in trained]
+    while len(kept) < n and drawn < n * MAX_REDRAWS:
+        drawn *= 2
+        seen = trained | {prompt_key(row["prompt"]) for row in kept}
+        for row in task.dataset(drawn, seed):
+            if (key := prompt_key(row["prompt"])) not in seen:
+                seen.add(key)
+                kept.append(row)
+    if len(kept) < n:
+        raise ValueError(
+            f"{task.name} has too few prompts to hold out {n}: of {drawn} drawn, {len(kept)} are not among the "
+            f"{len(trained)} that are trained on; take fewer of either, or options that give more prompts."
+        )
+    return Dataset.from_list(kept[:n], features=rows.features)
+
+
+def split_rows(
+    rows: Dataset, prompt: Callable[[dict], Any], train: int, held_out: int, source: str
+) -> tuple[Dataset, Dataset]:
+    """Split rows that stand in the order in which they are drawn: the first to train, the last held out.
+
+    prompt(row) is a row's prompt; no prompt is on both sides. Where no prompt occurs twice, which rows train does not
+    depend on held_out. Raises ValueError, naming the source and the numbers, if there are too few rows.
+    """
+    positive_int("train", train), positive_int("held_out", held_out, 0)
+    keys = [prompt_key(prompt(row)) for row in rows]
+    places: dict[str, list[int]] = {}  # of each prompt, the last first
+    for place in reversed(range(len(keys))):
+        places.setdefault(keys[place], []).append(place)
+    held = [place for of_one_prompt in places.values() for place in of_one_prompt][:held_out]
+    taken = {keys[place] for place in held}
+    trained = [place for place, key in enumerate(keys) if key not in taken][:train]
+    if len(trained) < train or len(held) < held_out:
+        repeated = f", with {len(places)} different prompts" if len(places) < len(keys) else ""
+        both = f"{train} prompts to train and {held_out} held out" if held_out else f"{train} prompts"
+        raise ValueError(f"{both} are asked for, but {source} has {len(keys)} rows{repeated}; ask for fewer.")
+    return rows.select(trained), rows.select(held)
+
+
+def prompt_key(prompt: Any) -> str:
+    """Return what two prompts have in common if they ask the same: their text, whatever the spaces in it."""
+    return " ".join((prompt if isinstance(prompt, str) else json.dumps(prompt, default=str)).split())
 
 
 def as_prompt(text: str, chat: bool) -> str | list[dict[str, str]]:
