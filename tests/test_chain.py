@@ -172,7 +172,7 @@ def test_held_out_prompts_are_another_stream_and_share_none_with_training():
     tiny = Chain(operands=2, modulus=2)  # 8 prompts in all: they repeat, and some streams have none
     trained, held = tiny.split(10, 4, seed=2)
     assert not set(trained["prompt"]) & set(held["prompt"])
-    with pytest.raises(ValueError, match="has no prompt among the 8 .* take more operands or a larger modulus"):
+    with pytest.raises(ValueError, match=r"has no prompt among the 8 .* take more operands or a larger modulus"):
         tiny.split(10, 4, seed=3)
 
 

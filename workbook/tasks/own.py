@@ -68,7 +68,7 @@ class Own(Task):
     def split(self, train: int, held_out: int, seed: int = 0) -> tuple[Dataset, Dataset]:
         """Return rows to train on and rows held out, which share no prompt; ValueError if there are too few rows."""
         rows = Dataset.from_list(self.rows).shuffle(seed=positive_int("seed", seed, 0))
-        trained, held = split_rows(rows, lambda row: row["prompt"], train, held_out, self.source)
+        trained, held = split_rows(rows, rows["prompt"], train, held_out, self.source)
         return self._posed(trained), self._posed(held)
 
     def _posed(self, rows: Dataset) -> Dataset:

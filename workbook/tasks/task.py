@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 from datasets import Dataset
@@ -104,16 +104,15 @@ def held_out_rows(task: Task, trained: set[str], n: int, seed: int) -> Dataset:
     return Dataset.from_list(kept[:n], features=rows.features)
 
 
-def split_rows(
-    rows: Dataset, prompt: Callable[[dict], Any], train: int, held_out: int, source: str
-) -> tuple[Dataset, Dataset]:
+def split_rows(rows: Dataset, prompts: Iterable, train: int, held_out: int, source: str) -> tuple[Dataset, Dataset]:
     """Split rows that stand in the order in which they are drawn: the first to train, the last held out.
 
-    prompt(row) is a row's prompt; no prompt is on both sides. Where no prompt occurs twice, which rows train does not
+    prompts: of the rows, one each; no prompt is on both sides. Where none occurs twice, which rows train does not
     depend on held_out. Raises ValueError, naming the source and the numbers, if there are too few rows.
     """
-    positive_int("train", train), positive_int("held_out", held_out, 0)
-    keys = [prompt_key(prompt(row)) for row in rows]
+    positive_int("train", train)
+    positive_int("held_out", held_out, 0)
+    keys = list(map(prompt_key, prompts))
     places: dict[str, list[int]] = {}  # of each prompt, the last first
     for place in reversed(range(len(keys))):
         places.setdefault(keys[place], []).append(place)
