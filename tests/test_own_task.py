@@ -1,6 +1,5 @@
 """A reader's own prompts and reward: bad rows are named by line, a failing function by what it did and where."""
 
-import json
 import subprocess
 import sys
 import time
@@ -8,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from workbook.tasks import get_task, own_task
-from workbook.tasks.own import MOST_ROWS, BadRows, read_rows
+from workbook.tasks import get_task, own_task, reward_server
+from workbook.tasks.own import BadRows, read_rows
 from workbook.tasks.own_reward import InProcess
+from workbook.tasks.own_rows import MOST_ROWS
 
 FUNCTIONS = """
 import math, os, re, time
@@ -127,7 +127,7 @@ def test_files_that_cannot_be_read_at_all(file, name, text, says):
 
 
 def test_sizes_are_bounded(file, monkeypatch):
-    monkeypatch.setattr("workbook.tasks.own.MOST_BYTES", 30)
+    monkeypatch.setattr("workbook.tasks.own_rows.MOST_BYTES", 30)
     with pytest.raises(ValueError, match="the most that is taken"):
         read_rows(file())
     with pytest.raises(ValueError, match=f"most that is taken is {MOST_ROWS:,}"):
@@ -277,35 +277,24 @@ def test_hostile_completions_reach_the_function_as_text(file):
     assert rewards(task(file(), "score"), texts) == [0.5] * 5
 
 
-def test_the_process_ends_with_the_one_that_began_it(file, tmp_path):
-    """Even where the function hangs when its user is gone."""
-    path = file()
-    code = (
-        "import sys, os\nfrom workbook.tasks.own_reward import InProcess\n"
-        f"call = InProcess({str(path.parent / 'reward.py')!r}, 'backtracks', 1.0)\n"
-        "print(call.process.pid, flush=True)\n"
-        "import json\ncall.process.stdin.write(json.dumps({'completion': '', 'answer': '', 'row': {}}) + chr(10))\n"
-        "call.process.stdin.flush()\nos._exit(0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    import psutil
-
-    end = time.monotonic() + 30
-    while psutil.pid_exists(int(done.stdout)) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not psutil.pid_exists(int(done.stdout)) or psutil.Process(int(done.stdout)).status() == "zombie"
+def test_a_process_whose_user_is_gone_ends_by_itself_even_where_its_function_hangs(file):
+    command = [sys.executable, reward_server.__file__, str(file().parent / "reward.py"), "backtracks", "0.1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+        process.stdin.write(b'{"id": "1", "completion": "", "answer": "", "row": {}}\n')
+        process.stdin.close()
+        assert process.wait(timeout=60) == 1, "its own watchdog's"
 
 
 def test_the_protocol_is_json_lines_and_a_process_is_reused(file):
     call = InProcess(file().parent / "reward.py", "score", 5.0)
     first = call.process.pid
     for _ in range(3):
-        assert call("5", "5", {"topic": "x", "unknown": 1}) == {"reward": 1.5}
+        assert call("5", "5", {"topic": "x", "unknown": 1})["reward"] == 1.5
     assert call.process.pid == first
-    assert json.dumps(call("", "5", {})) == '{"reward": 0.5}'
+    assert call("", "5", {})["reward"] == 0.5
 
 
 def test_the_command_line_of_the_process_needs_nothing_but_python():
-    source = (Path(sys.modules["workbook.tasks.own_reward"].__file__)).read_text()
+    source = Path(reward_server.__file__).read_text()
     imports = {line.split()[1].split(".")[0] for line in source.splitlines() if line.startswith(("import ", "from "))}
     assert imports <= sys.stdlib_module_names

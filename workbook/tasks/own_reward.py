@@ -1,103 +1,58 @@
 """A reader's own reward function, called with its time bounded and every way to fail turned into a sentence.
 
-    python own_reward.py FILE FUNCTION SECONDS
+Only a process can be ended when a function hangs: a thread goes on, and while a regular expression backtracks nothing
+else in its process runs. So a function that is named by its file runs in a process of its own (`reward_server`), in a
+session of its own, which an interrupt of this one does not reach. After each call that fails to answer in time that
+process is ended with all that it has started.
 
-is the process that `InProcess` talks to: a line of JSON for each call, a line of JSON back. Only a process can be ended
-when a function hangs: a thread goes on, and while a regular expression backtracks nothing else in its process runs.
-This file imports the standard library alone, so that such a process starts in milliseconds.
+That is isolation from accidents, not from malice: the function may read, write and start whatever its user may. It
+can answer its own call with any number, which is what a reward is; it can't answer a call that has not been made, since
+an answer counts only under the random id of the call.
 """
 
 from __future__ import annotations
 
-import faulthandler
-import importlib.util
+import hashlib
 import inspect
 import json
-import math
-import numbers
 import os
+import secrets
+import signal
 import subprocess
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import CodeType
 
-IMPORT_SECONDS = 30.0  # for the file's own imports
+import psutil
 
+from workbook.tasks import reward_server
+from workbook.tasks.reward_server import CLOSED, IMPORT_SECONDS, READY, outcome
 
-def load_function(file: str | Path, name: str) -> Callable:
-    """The function `name` of a Python file; its folder is importable meanwhile, for helpers beside it.
-
-    Raises ValueError, in one sentence, if the file cannot be read or imported or has no such function.
-    """
-    path = Path(file).expanduser().resolve()
-    if path.suffix != ".py" or not path.is_file():
-        raise ValueError(f"the reward file {str(file)!r} is no Python file; give the path of an existing .py file.")
-    spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise ValueError(f"the reward file {path.name} can't be imported: {told(error, path)}.") from None
-    finally:
-        sys.path.remove(str(path.parent))
-    function = getattr(module, name, None)
-    if not callable(function):
-        own = [key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")]
-        raise ValueError(f"{path.name} has no function {name!r}; it has {', '.join(own) or 'none'}.")
-    return function
+MAX_ANSWER_BYTES = 2**16  # of one line of the protocol; what is longer is none
+MARK = "WORKBOOK_REWARD_PROCESS"  # environment variable by which a process, and all that it starts, is known again
+SETTLE_SECONDS = 1.0  # between the end of a pipe and that of its process
+MAX_SWEEPS = 20  # for processes that start others while they are ended
+LOOK_SECONDS = 0.05  # how often the death of a process is looked for while its answer is awaited
 
 
-def outcome(function: Callable, completion: str, answer: str, row: dict) -> dict:
-    """Call function(completion, answer, **row), with those columns that it takes: {"reward": x} or {"problem": why}."""
-    try:
-        taken = inspect.signature(function).parameters
-        if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values()):
-            row = {key: value for key, value in row.items() if key in taken}
-        return as_reward(function(completion, answer, **row))
-    except (Exception, SystemExit) as error:
-        return {"problem": f"raised {told(error, _file(function))}"}
-
-
-def as_reward(value) -> dict:
-    """{"reward": value} if it is one finite number, else {"problem": a sentence without subject and full stop}.
-
-    >>> as_reward(True), as_reward([0.5, 0.5])
-    ({'reward': 1.0}, {'problem': 'returned a list of length 2, not one number'})
-    """
-    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a number of numpy or torch
-        value = value.item()
-    if not isinstance(value, numbers.Real):
-        size = f" of length {len(value)}" if hasattr(value, "__len__") and not isinstance(value, str) else ""
-        hint = "; does it lack a return?" if value is None else ""
-        kind = "None" if value is None else f"a {type(value).__name__}{size}"
-        return {"problem": f"returned {kind}, not one number{hint}"}
-    if not math.isfinite(value):
-        return {"problem": f"returned {float(value)}, not a finite number"}
-    return {"reward": float(value)}
-
-
-def told(error: BaseException, path: Path | None) -> str:
-    """An exception in one line, with the last line of the reader's file that it came through.
-
-    >>> told(KeyError("topic"), None)
-    "KeyError: 'topic'"
-    """
-    text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}".rstrip(": ")
-    if isinstance(error, SyntaxError):
-        return f"{type(error).__name__}: {error.msg} (line {error.lineno})"
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if path and Path(frame.filename) == path]
-    return f"{text} (line {lines[-1]} of {path.name})" if lines else text
-
-
-def _file(function: Callable) -> Path | None:
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return Path(code.co_filename) if code and code.co_filename.endswith(".py") else None
+def within(seconds: float, call: Callable, ended: Callable[[], bool] = lambda: False) -> tuple[bool, object]:
+    """Return (True, call()) of a thread, or (False, None) once `seconds` are over or, soon, once `ended()` holds."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
+    end = time.monotonic() + seconds
+    thread.start()
+    while thread.is_alive() and (left := end - time.monotonic()) > 0:
+        dead = ended()
+        thread.join(min(left, LOOK_SECONDS))
+        if dead:
+            break
+    return (True, results[0]) if results else (False, None)
 
 
 class InThread:
@@ -106,18 +61,12 @@ class InThread:
     def __init__(self, function: Callable, seconds: float):
         self.function, self.seconds = function, seconds
         self.name = getattr(function, "__name__", type(function).__name__)
+        self.files = {self.name: code_sha256(function)}
 
     def __call__(self, completion: str, answer: str, row: dict) -> dict:
-        found = {"problem": f"took longer than {self.seconds:g} s"}
-
-        def call():
-            nonlocal found
-            found = outcome(self.function, completion, answer, row)
-
-        thread = threading.Thread(target=call, daemon=True)
-        thread.start()
-        thread.join(self.seconds)
-        return found
+        """Return {"reward": x} or {"problem": why}."""
+        done, found = within(self.seconds, lambda: outcome(self.function, completion, answer, row))
+        return found if done else {"problem": f"took longer than {self.seconds:g} s"}
 
 
 class InProcess:
@@ -128,81 +77,128 @@ class InProcess:
 
     def __init__(self, file: str | Path, function: str, seconds: float):
         self.file, self.name, self.seconds, self.process = Path(file), function, seconds, None
-        self._start()
+        self._lock = threading.Lock()
+        self.files = self._start()
 
     def __call__(self, completion: str, answer: str, row: dict) -> dict:
-        if self.process.poll() is not None:  # the call before took too long
-            self._start()
-        began = time.monotonic()
-        found = self._ask({"completion": completion, "answer": answer, "row": row})
-        if found is not None:
-            return found
-        if time.monotonic() - began >= self.seconds:
-            return {"problem": f"took longer than {self.seconds:g} s"}
-        return {"problem": f"ended its process (exit status {self.process.returncode})"}
+        """Return {"reward": x} or {"problem": why}; the process begins anew where the call before has ended it."""
+        with self._lock:
+            if self.process.poll() is not None:
+                self._end()
+                self._start()
+            request = {"id": secrets.token_hex(8), "completion": completion, "answer": answer, "row": row}
+            return self._ask(request["id"], json.dumps(request) + "\n", self.seconds)
 
-    def _start(self) -> None:
-        command = [sys.executable, str(Path(__file__)), str(self.file), self.name, str(self.seconds)]
+    def _start(self) -> dict[str, str]:
+        """Start the process; returns the checksums of the files that the function is made of."""
+        mark = secrets.token_hex(16)
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", errors="replace"
+            [sys.executable, reward_server.__file__, str(self.file), self.name, str(self.seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {MARK: mark},
+            start_new_session=True,
         )
-        weakref.finalize(self, _end, self.process)
-        ready = self._read() or {
-            "problem": f"the reward file {self.file.name} ended its process while it was imported."
-        }
+        self._end = weakref.finalize(self, end_all, self.process, mark)
+        ready = self._ask(READY, "", IMPORT_SECONDS)
         if "problem" in ready:
-            raise ValueError(ready["problem"])
+            self._end()
+            died = f"the reward file {self.file.name} {ready['problem']}, while it was imported."
+            raise ValueError(ready["problem"] if "id" in ready else died)
+        return ready["files"]
 
-    def _ask(self, request: dict) -> dict | None:
+    def _ask(self, name: str, request: str, seconds: float) -> dict:
+        """Return the answer of that id to a request, or a problem after which the process is no more."""
+        process = self.process
         try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-        except OSError:
-            self.process.wait()
-            return None
-        return self._read()
+            done, answer = within(seconds, lambda: exchange(process, name, request), lambda: process.poll() is not None)
+            if answer:
+                return answer
+            if done:  # the pipe has ended, and its process may be about to
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(SETTLE_SECONDS)
+            status = process.poll()
+        except BaseException:  # an interrupt leaves nobody to take the answer
+            self._end()
+            raise
+        self._end()
+        if status is None and not done:
+            return {"problem": f"took longer than {seconds:g} s"}
+        if status in (None, CLOSED):
+            return {"problem": "closed the files through which it is asked"}
+        died_of = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        return {"problem": f"ended its process ({died_of})"}
 
-    def _read(self) -> dict | None:
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait()
-        return json.loads(line) if line else None
+
+def exchange(process: subprocess.Popen, name: str, request: str) -> dict:
+    """Send a request and return the answer of that id, {} if there will be none; lines of another id count nothing."""
+    try:
+        data = request.encode()
+        while data:  # past the file's own buffer, which would be flushed again once the process is gone
+            data = data[os.write(process.stdin.fileno(), data) :]
+        while line := process.stdout.readline(MAX_ANSWER_BYTES):
+            if (answer := parsed(line)).get("id") == name:
+                return answer
+    except (OSError, ValueError):  # the pipe is closed
+        pass
+    return {}
 
 
-def _end(process: subprocess.Popen) -> None:
+def parsed(line: bytes) -> dict:
+    """Return the JSON object of a line, {} where there is none."""
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def end_all(process: subprocess.Popen, mark: str) -> None:
+    """End a process, its group and whatever else bears its mark, and wait until it has ended."""
+    if hasattr(os, "killpg"):
+        with suppress(OSError):  # nobody is left
+            os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.wait()
-    process.stdin.close()
-    process.stdout.close()
+    for _ in range(MAX_SWEEPS):  # what is killed may have started another
+        marked = [other for other in psutil.process_iter() if bears(other, mark)]
+        for other in marked:
+            with suppress(psutil.Error):
+                other.kill()
+        if not marked:
+            break
 
 
-def serve(file: str, name: str, seconds: float) -> None:
-    """Answer requests on stdin until it ends; a call that takes too long ends this process, wherever it hangs."""
-    requests, answers = (os.fdopen(os.dup(fd), mode, encoding="utf-8") for fd, mode in ((0, "r"), (1, "w")))
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)  # the function can't read requests ...
-    os.dup2(2, 1)  # ... and what it prints goes to the log
-
-    def reply(message: dict) -> None:
-        answers.write(json.dumps(message) + "\n")
-        answers.flush()
-
-    faulthandler.dump_traceback_later(IMPORT_SECONDS, exit=True, file=nothing)
+def bears(process: psutil.Process, mark: str) -> bool:
+    """Return whether a living process was started with a mark in its environment."""
     try:
-        function = load_function(file, name)
-    except ValueError as error:
-        reply({"problem": str(error)})
-        return
-    reply({"ready": True})
-    faulthandler.cancel_dump_traceback_later()
-    for line in requests:
-        request = json.loads(line)
-        faulthandler.dump_traceback_later(seconds, exit=True, file=nothing)
-        found = outcome(function, request["completion"], request["answer"], request["row"])
-        faulthandler.cancel_dump_traceback_later()
-        reply(found)
+        return process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, OSError):  # gone, or somebody else's
+        return False
 
 
-if __name__ == "__main__":
-    del sys.path[0]  # this folder's modules are none of the reader's
-    serve(sys.argv[1], sys.argv[2], float(sys.argv[3]))
+def code_sha256(function: Callable) -> str:
+    """Return the SHA-256 of a function's source or, where none is kept, of its byte code; of an object, of its class.
+
+    What it finds elsewhere, in globals or in a closure, does not count.
+    """
+    function = inspect.unwrap(function.func if isinstance(function, partial) else function)
+    if not hasattr(function, "__code__") and not isinstance(function, type):
+        function = type(function)
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        text = _code_text(getattr(function, "__code__", None)) or f"{function.__module__}.{function.__qualname__}"
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def _code_text(code: CodeType | None) -> str:
+    """Byte code with its names and constants, the same in every process."""
+    if code is None:
+        return ""
+    constants = [_code_text(value) if isinstance(value, CodeType) else _constant(value) for value in code.co_consts]
+    return repr((code.co_code, code.co_names, code.co_varnames, constants))
+
+
+def _constant(value: object) -> str:
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)

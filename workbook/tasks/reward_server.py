@@ -1,0 +1,203 @@
+"""Calls a reader's own reward function, and turns every way to fail into a sentence.
+
+    python reward_server.py FILE FUNCTION SECONDS
+
+is the process that `own_reward.InProcess` talks to: a line of JSON with an id for each call, a line of JSON with the
+same id back. This file imports the standard library alone, so that such a process starts in milliseconds.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import hashlib
+import importlib.util
+import inspect
+import json
+import math
+import numbers
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+IMPORT_SECONDS = 30.0  # for the file's own imports
+ORPHAN_SECONDS = 2.0  # after a call's time is up: then nobody is there who would have ended this process
+MAX_REWARD = 1e18  # its square, of which a group's spread is made, is finite in float32
+CLOSED = 65  # exit status of a process whose function has closed the file that it answers through
+READY = "ready"  # id of the first answer
+
+
+def load_function(file: str | Path, name: str) -> Callable:
+    """Return the function `name` of a Python file; its folder is importable meanwhile, for helpers beside it.
+
+    Raises ValueError, in one sentence, if the file cannot be read or imported or has no such function.
+    """
+    path = Path(file).expanduser().resolve()
+    if path.suffix != ".py" or not path.is_file():
+        raise ValueError(f"the reward file {str(file)!r} is no Python file; give the path of an existing .py file.")
+    spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # data classes look themselves up there
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        raise ValueError(f"the reward file {path.name} can't be imported: {one_line(error, path)}.") from None
+    finally:
+        if str(path.parent) in sys.path:
+            sys.path.remove(str(path.parent))
+    function = getattr(module, name, None)
+    if not callable(function):
+        own = [key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")]
+        raise ValueError(f"{path.name} has no function {name!r}; it has {', '.join(own[:20]) or 'none'}.")
+    return function
+
+
+def source_files(file: str | Path) -> dict[str, str]:
+    """Return the SHA-256 of a loaded reward file and of those modules beside it that it has imported, by their paths.
+
+    Packages that are installed below its folder do not count as the reader's own.
+    """
+    path = Path(file).expanduser().resolve()
+    loaded = [Path(name).resolve() for module in list(sys.modules.values()) if (name := _module_file(module))]
+    own = {path, *(other for other in loaded if other.is_relative_to(path.parent) and other.is_file())}
+    installed = {"site-packages", "dist-packages", "lib"}
+    names = {other: other.relative_to(path.parent) for other in own}
+    return {
+        name.as_posix(): hashlib.sha256(other.read_bytes()).hexdigest()
+        for other, name in sorted(names.items())
+        if not installed & set(name.parts) and other != Path(__file__).resolve()
+    }
+
+
+def outcome(function: Callable, completion: str, answer: str, row: dict) -> dict:
+    """Call function(completion, answer, **row), with those columns that it takes: {"reward": x} or {"problem": why}."""
+    try:
+        taken = inspect.signature(function).parameters
+        if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values()):
+            row = {key: value for key, value in row.items() if key in taken}
+        return as_reward(function(completion, answer, **row))
+    except BaseException as error:
+        return {"problem": f"raised {one_line(error, _file(function))}"}
+
+
+def as_reward(value) -> dict:
+    """Return {"reward": value} if it is one finite number, else {"problem": a sentence without subject and full stop}.
+
+    >>> as_reward(True), as_reward([0.5, 0.5])
+    ({'reward': 1.0}, {'problem': 'returned a list of length 2, not one number'})
+    >>> as_reward(1e39)
+    {'problem': 'returned 1e+39, but a reward must lie between -1e+18 and 1e+18'}
+    """
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a number of numpy or torch
+        value = value.item()
+    if not isinstance(value, numbers.Real | Decimal):
+        size = f" of length {len(value)}" if hasattr(value, "__len__") and not isinstance(value, str) else ""
+        hint = "; does it lack a return?" if value is None else ""
+        kind = "None" if value is None else f"a {_printable(type(value).__name__, 60)}{size}"
+        return {"problem": f"returned {kind}, not one number{hint}"}
+    limits = f"but a reward must lie between {-MAX_REWARD:g} and {MAX_REWARD:g}"
+    try:
+        number = float(value)
+    except OverflowError:  # of an integer or a fraction
+        return {"problem": f"returned a number beyond every float, {limits}"}
+    if not math.isfinite(number):
+        return {"problem": f"returned {number}, not a finite number"}
+    if abs(number) > MAX_REWARD:
+        return {"problem": f"returned {number:g}, {limits}"}
+    return {"reward": number}
+
+
+def one_line(error: BaseException, path: Path | None) -> str:
+    """Return an exception in one line, with the last line of the reader's file that it came through.
+
+    >>> one_line(KeyError("topic"), None)
+    "KeyError: 'topic'"
+    """
+    kind = _printable(type(error).__name__, 60)
+    if isinstance(error, SyntaxError):
+        return f"{kind}: {_printable(str(error.msg), 200)} (line {error.lineno})"
+    try:
+        message = _printable(str(error), 200)
+    except BaseException:
+        message = "a message that can't be shown"
+    text = f"{kind}: {message}".rstrip(": ")
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if path and Path(frame.filename) == path]
+    return f"{text} (line {lines[-1]} of {path.name})" if lines else text
+
+
+def _printable(text: str, most: int) -> str:
+    """Return the beginning of a text in one line, without characters that a log or a terminal can't show."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text[: 10 * most]).split())[:most]
+
+
+def _file(function: Callable) -> Path | None:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return Path(code.co_filename) if code and code.co_filename.endswith(".py") else None
+
+
+def _module_file(module) -> str | None:
+    name = getattr(module, "__file__", None)
+    return name if isinstance(name, str) and name.endswith(".py") else None
+
+
+class Channel:
+    """Requests read and answers written through files of its own, which the function is not given."""
+
+    def __init__(self):
+        self.requests, self.answers = os.fdopen(os.dup(0), "rb"), os.dup(1)  # not inherited by programs it starts
+        self.nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(self.nothing, 0)
+        os.dup2(2, 1)  # what the function prints goes to the log
+        self.process, self.pipe = os.getpid(), self._identity()
+
+    def reply(self, **message) -> None:
+        """Write a line; ends this process where it is a copy that the function made, or its pipe has been closed."""
+        if os.getpid() != self.process:
+            os._exit(0)
+        if self._identity() != self.pipe:  # closed, or another file by now
+            os._exit(CLOSED)
+        line = b"\n" + json.dumps(message).encode() + b"\n"  # a line of its own, whatever was written before it
+        while line:
+            line = line[os.write(self.answers, line) :]
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            status = os.fstat(self.answers)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def end(self) -> None:
+        """End this process and, where it leads a group of processes, those that its function has started."""
+        if hasattr(os, "killpg") and os.getpid() == self.process == os.getpgid(0):
+            os.killpg(0, signal.SIGKILL)
+        os._exit(0)  # without waiting for threads that the function has left behind
+
+
+def serve(file: str, name: str, seconds: float) -> None:
+    """Answer requests on stdin until it ends; a call that nobody ends in time ends this process, wherever it hangs."""
+    channel = Channel()
+    faulthandler.dump_traceback_later(IMPORT_SECONDS + ORPHAN_SECONDS, exit=True, file=channel.nothing)
+    try:
+        function = load_function(file, name)
+        channel.reply(id=READY, files=source_files(file))
+    except ValueError as error:
+        channel.reply(id=READY, problem=str(error))
+        return
+    faulthandler.cancel_dump_traceback_later()
+    for line in channel.requests:
+        request = json.loads(line)
+        faulthandler.dump_traceback_later(seconds + ORPHAN_SECONDS, exit=True, file=channel.nothing)
+        found = outcome(function, request["completion"], request["answer"], request["row"])
+        faulthandler.cancel_dump_traceback_later()
+        channel.reply(id=request["id"], **found)
+    channel.end()
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder's modules are none of the reader's
+    serve(sys.argv[1], sys.argv[2], float(sys.argv[3]))
