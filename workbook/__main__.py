@@ -28,12 +28,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _train(args) -> int:
-    from workbook.training.processes import agree
-    from workbook.training.runs import create_run
-    from workbook.training.worker import execute
+    from workbook.training.worker import train
 
-    run = agree(MAIN and create_run(args.config, args.folder, **dict(map(_setting, args.set))))
-    return _report(execute(run.folder, progress=True))
+    return _report(train(args.config, args.folder, progress=True, **dict(map(_setting, args.set))))
 
 
 def _resume(args) -> int:

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+
+Value = TypeVar("Value")
 
 SUMS = "checksums.json"  # sizes and SHA-256 of every file of a folder, written last
 
@@ -45,18 +49,10 @@ def readable_errors(path: Path) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` atomically: after a crash the file is the old one or the new one."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with readable_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with _replacement(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -66,49 +62,129 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_parquet(path: Path, frame) -> None:
     """Write a DataFrame as Parquet, atomically."""
+    with _replacement(path) as temporary:
+        frame.to_parquet(temporary, index=False)
+
+
+@contextmanager
+def _replacement(path: Path) -> Iterator[Path]:
+    """Yield an empty file of a name that nobody uses, which replaces `path` if the block succeeds."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with readable_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _temporary(path, lambda new: open(new, "x").close())
         try:
-            frame.to_parquet(temporary, index=False)
+            yield temporary
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 
 
+def _temporary(path: Path, make: Callable[[Path], None]) -> Path:
+    """Make `.NAME.PID.tmp` beside `path`, or the next such name that is free: what lies there may be a reader's."""
+    for i in itertools.count():
+        new = path.with_name(f".{path.name}.{os.getpid()}{f'-{i}' if i else ''}.tmp")
+        try:
+            make(new)
+            return new
+        except FileExistsError:
+            continue
+
+
+def is_leftover(name: str, of: str) -> bool:
+    """Whether a file's name is one under which a killed writer may have left `of`, a regular expression, half-written.
+
+    >>> is_leftover(".final.17.tmp", "final|stop"), is_leftover(".notes.17.tmp", "final|stop")
+    (True, False)
+    """
+    return re.fullmatch(rf"\.({of})\.\d+(-\d+)?\.tmp", name, re.ASCII) is not None
+
+
+def read_json(path: Path, kind: type[Value]) -> Value:
+    """Read a JSON file that holds a `kind`, a dict or a list. Raises ValueError, in one sentence, if it does not."""
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link, which is not followed; put the file itself there.")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing.") from None
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}.") from None
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} is damaged: it is not valid JSON.") from None
+    if not isinstance(value, kind):
+        raise ValueError(f"{path} is damaged: it holds a {type(value).__name__} instead of a {kind.__name__}.")
+    return value
+
+
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `path`, with checksums, if the block succeeds, and vanishes if it fails."""
+    """Yield a temporary folder that becomes `path`, with checksums, if the block succeeds, and vanishes if it fails.
+
+    A `path` that was written so before is replaced. What else lies there is a reader's: it is renamed, to `path`.kept.
+    All files get the permissions of the checksums', since safetensors makes its own readable for their owner alone.
+    """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        with readable_errors(path):
-            temporary.mkdir(parents=True)
+    with readable_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _temporary(path, Path.mkdir)
+        try:
             yield temporary
-            write_json(temporary / SUMS, {f.name: _fingerprint(f) for f in sorted(temporary.iterdir()) if f.is_file()})
-            shutil.rmtree(path, ignore_errors=True)
+            write_json(temporary / SUMS, {name: _fingerprint(file) for name, file in sorted(_files(temporary))})
+            for _, file in _files(temporary):
+                with suppress(OSError):  # some mounted disks have no permissions
+                    file.chmod((temporary / SUMS).stat().st_mode)
+            remove_folder(path)
+            if path.is_symlink() or path.exists():
+                path.rename(_unused(path))
             os.replace(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Delete what killed writers left half-written below `folder`; only for a folder nobody writes to now."""
-    for path in list(folder.rglob(".*.tmp")):
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+def _unused(path: Path) -> Path:
+    names = (path.with_name(f"{path.name}.kept{f'-{i}' if i else ''}") for i in itertools.count())
+    return next(name for name in names if not (name.is_symlink() or name.exists()))
 
 
-def damage(path: Path) -> str | None:
-    """What is wrong with a folder that `atomic_folder` wrote, in words; None if every file is as it was written."""
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(path below `folder`, file) of each file in it, links included and not followed."""
+    for parent, folders, names in os.walk(folder):
+        for file in (Path(parent) / name for name in [*names, *folders]):
+            if file.is_symlink() or not file.is_dir():
+                yield file.relative_to(folder).as_posix(), file
+
+
+def checksums(folder: Path) -> dict[str, dict] | None:
+    """Size and SHA-256 of each file as `atomic_folder` wrote it; None for a folder that it did not write, or a link."""
     try:
-        sums = json.loads((path / SUMS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        sums = None if folder.is_symlink() else read_json(folder / SUMS, dict)
+    except ValueError:
+        return None
+    whole = sums and all(isinstance(each, dict) and {"bytes", "sha256"} <= set(each) for each in sums.values())
+    return sums if whole else None
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that `atomic_folder` wrote; a file in it that its checksums don't name stays, and so does it."""
+    if (sums := checksums(folder)) is None:
+        return
+    for _, file in sorted(pair for pair in _files(folder) if pair[0] in sums):
+        file.unlink(missing_ok=True)
+    if [name for name, _ in _files(folder)] == [SUMS]:
+        shutil.rmtree(folder)
+
+
+def damage(path: Path, needed: Iterable[str] = ()) -> str | None:
+    """What is wrong with a folder that `atomic_folder` wrote, in words; None if every file is as it was written.
+
+    needed: names of files that it must have.
+    """
+    if (sums := checksums(path)) is None:
         return f"{path.name} has no readable {SUMS}"
-    for name, expected in sums.items():
+    for name, expected in (dict.fromkeys(needed) | sums).items():
         file = path / name
-        if not file.is_file():
+        if expected is None or file.is_symlink() or not file.is_file():
             return f"{path.name}/{name} is missing"
         if file.stat().st_size != expected["bytes"]:
             return f"{path.name}/{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"

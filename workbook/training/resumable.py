@@ -1,27 +1,28 @@
 """ResumableTrainer: CancellationTrainer whose checkpoints are atomic, checked, free of pickle and resume bit for bit.
 
 What differs from transformers' checkpoints: the folder appears whole or not at all; optimizer, scheduler, scaler and
-random states are safetensors
-and JSON; and a run resumed in a later epoch draws that epoch's prompt order, where TRL's sampler would repeat the
-first one's.
+random states, the adaptive entropy coefficient and a reference model that moves are safetensors and JSON; and a run
+resumed in a later epoch draws that epoch's prompt order, where TRL's sampler would repeat the first one's.
 """
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
 from pathlib import Path
 
 import numpy as np
 import torch
 from accelerate import DistributedType
 
-from workbook.training.files import atomic_folder, damage, load_state, save_state
+from workbook.training.files import atomic_folder, load_state, read_json, remove_folder, save_state
+from workbook.training.folders import STATE, checkpoints, newest_intact
 from workbook.training.processes import from_all, is_main, process_index
 from workbook.training.trainer import CancellationTrainer
 
-STATE = "training_state"  # stem of the state files in a checkpoint
+__all__ = ["ResumableTrainer", "checkpoints", "newest_intact", "random_state", "set_random_state"]
+
+LAMBDAS = "lr_lambdas"  # the one part of a scheduler's state that is code
+ENTROPY = ("entropy_coef", "_last_world_entropy")  # of TRL's adaptive controller, between optimizer steps
 KEEP = 2  # checkpoints kept, so that a damaged newest one leaves another
 
 
@@ -48,7 +49,7 @@ class ResumableTrainer(CancellationTrainer):
             save_state(folder, STATE, self._training_state() | {"random_of_others": others})
             self.state.save_to_json(str(folder / "trainer_state.json"))
         for old in checkpoints(Path(self.args.output_dir))[KEEP:]:
-            shutil.rmtree(old, ignore_errors=True)
+            remove_folder(old)
 
     def _save(self, output_dir=None, state_dict=None):
         folder = output_dir or self.args.output_dir
@@ -59,14 +60,19 @@ class ResumableTrainer(CancellationTrainer):
         scaler = self.accelerator.scaler
         return {
             "optimizer": self.optimizer.state_dict(),
-            "scheduler": {k: v for k, v in self.lr_scheduler.state_dict().items() if _plain(v)},
+            "scheduler": {k: v for k, v in self.lr_scheduler.state_dict().items() if k != LAMBDAS},
             "scaler": None if scaler is None else scaler.state_dict(),
             "random": random_state(),
+            "entropy": {name: getattr(self, name) for name in ENTROPY} if self.args.use_adaptive_entropy else {},
+            "reference": dict(self._moving_reference().state_dict()) if self.args.sync_ref_model else {},
         }
+
+    def _moving_reference(self):
+        return self.accelerator.unwrap_model(self.ref_model)
 
     def train(self, resume_from_checkpoint=None, **kwargs):
         if resume_from_checkpoint is not None:
-            state = json.loads((Path(resume_from_checkpoint) / "trainer_state.json").read_text(encoding="utf-8"))
+            state = read_json(Path(resume_from_checkpoint) / "trainer_state.json", dict)
             self._sampler_epochs = int(state["epoch"] or 0)
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
@@ -82,7 +88,12 @@ class ResumableTrainer(CancellationTrainer):
             return
         state = load_state(Path(checkpoint), STATE)
         self.optimizer.load_state_dict(state["optimizer"])
-        self.lr_scheduler.load_state_dict(state["scheduler"])
+        own = {k: v for k, v in self.lr_scheduler.state_dict().items() if k == LAMBDAS}  # made anew from the config
+        self.lr_scheduler.load_state_dict(own | state["scheduler"])
+        for name, value in state.get("entropy", {}).items():
+            setattr(self, name, value)
+        if reference := state.get("reference"):
+            self._moving_reference().load_state_dict(reference)
         if state["scaler"] is not None and self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
 
@@ -94,22 +105,6 @@ class ResumableTrainer(CancellationTrainer):
             state = load_state(Path(checkpoint), STATE)
             others = state.get("random_of_others", [])  # absent in checkpoints of version 0.1.0
             set_random_state([state["random"], *others][process_index()])
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """The `checkpoint-N` folders in `folder`, newest first; half-written ones never have that name."""
-    found = [p for p in Path(folder).glob("checkpoint-*") if p.name.removeprefix("checkpoint-").isdigit()]
-    return sorted(found, key=lambda p: int(p.name.removeprefix("checkpoint-")), reverse=True)
-
-
-def newest_intact(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint whose checksums hold, and what is wrong with each newer one."""
-    complaints = []
-    for checkpoint in checkpoints(folder):
-        if (complaint := damage(checkpoint)) is None:
-            return checkpoint, complaints
-        complaints.append(complaint)
-    return None, complaints
 
 
 def random_state() -> dict:
@@ -131,10 +126,3 @@ def set_random_state(state: dict) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])
-
-
-def _plain(value) -> bool:
-    """Whether a scheduler field is data; its lambdas are rebuilt from the config."""
-    if isinstance(value, list | tuple):
-        return all(_plain(v) for v in value)
-    return value is None or isinstance(value, bool | int | float | str)

@@ -10,30 +10,35 @@ A run folder holds
     samples/               prompts, completions, rewards, advantages at each checkpoint, as Parquet
     evaluation-*.parquet   token tables of held-out rollouts before and after
     final/                 the trained model or adapter
-Nothing in it is pickled, and every file but metrics.jsonl and log.txt is written atomically.
+Nothing in it is pickled, and every file but metrics.jsonl and log.txt is written atomically. A folder with other files
+in it is not taken for a run's, and what is damaged is a sentence, a note or left out, never a traceback.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
-import psutil
 import yaml
 from filelock import FileLock
 
-from workbook.training.files import write_json, write_text
-from workbook.training.processes import is_main, process_count
+from workbook.training.background import identity, is_alive, is_locked, launch
+from workbook.training.files import read_json, write_json, write_text
+from workbook.training.folders import check_vacant, checkpoints, discard
+from workbook.training.inputs import check_unedited
+from workbook.training.processes import is_main
 from workbook.training.run_config import RunConfig
+
+__all__ = ["Run", "create_run", "is_alive", "latest_run", "launch", "load_run", "start_run"]
 
 FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
 SAMPLED = ["step", "prompt", "completion", "reward", "advantage"]
+EVALUATED = ["label", "mean", "low", "high"]
+STATUS = {"state": "interrupted", "message": "", "pid": 0, "born": 0.0, "total": 0, "notes": []}  # of every status.json
 
 
 class Run:
@@ -54,12 +59,12 @@ class Run:
         return RunConfig.load(self.folder / "config.yaml")
 
     def manifest(self) -> dict:
-        """Versions, device, seed, git state and checksums of what the run used."""
-        return json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
+        """Versions, device, seed, git state and checksums of what the run used; ValueError if it is damaged."""
+        return read_json(self.folder / "manifest.json", dict)
 
     def metrics(self) -> pd.DataFrame:
         """One row per optimizer step so far: step, reward (where new rollouts were sampled), grad_norm, entropy, ..."""
-        rows = [row for row in read_json_lines(self.folder / "metrics.jsonl") if "step" in row]
+        rows = read_metrics(self.folder / "metrics.jsonl")
         return (
             pd.DataFrame(rows)
             if rows
@@ -68,19 +73,26 @@ class Run:
 
     def samples(self) -> pd.DataFrame:
         """A few of the newest generation batch's rollouts: columns step, prompt, completion, reward, advantage."""
-        path = self.folder / "samples.json"
-        return pd.DataFrame(json.loads(path.read_text(encoding="utf-8")) if path.exists() else [], columns=SAMPLED)
+        return pd.DataFrame(_rows(self.folder / "samples.json", SAMPLED, ("prompt", "completion")), columns=SAMPLED)
 
     def status(self) -> dict:
-        """state (starting, running, stopped, finished, failed, interrupted), step, total, message, notes."""
-        status = json.loads((self.folder / "status.json").read_text(encoding="utf-8"))
-        rows = read_json_lines(self.folder / "metrics.jsonl", last_only=True)
+        """state (starting, running, stopped, finished, failed, interrupted), step, total, message, notes.
+
+        A damaged status.json counts as an interrupted run's, and a note says so: resume() goes on.
+        """
+        try:
+            found = read_json(self.folder / "status.json", dict)
+            status = STATUS | {k: v for k, v in found.items() if k not in STATUS or type(v) is type(STATUS[k])}
+        except ValueError as error:
+            status = STATUS | {"notes": [str(error)]}
+        status["notes"] = [note for note in status["notes"] if isinstance(note, str)]
+        rows = read_metrics(self.folder / "metrics.jsonl", last_only=True)
         status["step"] = rows[-1]["step"] if rows else 0
-        if status["state"] in ("starting", "running") and not is_alive(status):
-            status |= {
-                "state": "interrupted",
-                "message": f"The process ended at step {status['step']}; resume() goes on from the last checkpoint.",
-            }
+        if status["state"] not in FINAL_STATES and not is_alive(status) and not is_locked(_lock_file(self)):
+            status["state"], status["message"] = "interrupted", ""
+        if not status["message"]:
+            at = f"The process ended at step {status['step']}"
+            status["message"] = f"{at}; resume() goes on from the last checkpoint."
         return status
 
     @property
@@ -94,11 +106,7 @@ class Run:
 
     def evaluation(self) -> pd.DataFrame:
         """Held-out reward before and after: columns label, mean, low, high (95 % bootstrap over prompts)."""
-        path = self.folder / "evaluation.json"
-        return pd.DataFrame(
-            json.loads(path.read_text(encoding="utf-8")) if path.exists() else [],
-            columns=["label", "mean", "low", "high"],
-        )
+        return pd.DataFrame(_rows(self.folder / "evaluation.json", EVALUATED, ("label",)), columns=EVALUATED)
 
     def stop(self) -> None:
         """Ask it to stop after the optimizer step in hand; what was trained stays resumable."""
@@ -128,7 +136,7 @@ class Run:
         """
         if self.running:
             raise ValueError(f"{self.folder} is running (process {self.status()['pid']}); stop() it first.")
-        check_unedited(self)
+        check_unedited(self.folder, self.config)
         if self.status()["state"] != "finished":
             _launch(self)
         return self.wait() if wait else self
@@ -139,12 +147,12 @@ class Run:
         base: that base, if it is loaded already (without adapters of its own); the adapter is put into it.
 
         Raises:
-            ValueError: if the run has not finished.
+            ValueError: if the run has not finished, or the base is another.
         """
         from workbook.policies import Policy, load_policy
 
         final = self.folder / "final"
-        if not final.exists():
+        if final.is_symlink() or not final.exists():
             raise ValueError(
                 f"{self.folder} has no final/ yet: it is {self.status()['state']}; wait() for it, or resume() it."
             )
@@ -153,23 +161,34 @@ class Run:
         from peft import PeftModel
 
         base = base or load_policy(self.config.policy, quantization=self.config.quantization)
+        trained_on = (self.manifest().get("policy") or {}).get("sha256")
+        if trained_on and base.provenance.get("sha256") not in (None, trained_on):
+            raise ValueError(
+                f"The weights of {base.provenance['name']} are not those that the adapter in {final} was trained on."
+            )
         model = PeftModel.from_pretrained(base.model, str(final)).eval()
         return Policy(model, base.tokenizer, base.provenance | {"adapter": str(final)})
 
 
 def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None = None, **overrides) -> Run:
     """Make the folder of a run without starting it; see `start_run`."""
+    from workbook.training.validate import check_run
+
     config = RunConfig.load(config).override(overrides)
+    check_run(config)
     if folder is None:
         root = _runs_folder()
         stem = f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         folder = next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
     run = Run(folder)
-    if (run.folder / "config.yaml").exists():
+    if str(folder).strip() and never_trained(run):
+        discard(run.folder)
+    if str(folder).strip() and (run.folder / "config.yaml").exists():
         raise ValueError(
             f"{run.folder} already holds a run; resume it with load_run({str(run.folder)!r}).resume(), "
             "or choose another folder."
         )
+    check_vacant(folder)
     write_text(run.folder / "config.yaml", yaml.safe_dump(asdict(config), sort_keys=False))
     set_status(run, "starting", "Waiting for its process.")
     return run
@@ -182,16 +201,29 @@ def start_run(
 
     Args:
         config: a YAML file's path, a dict or a `RunConfig`.
-        folder: where to keep it; by default a new folder in $WORKBOOK_RUNS or ./runs.
-        wait: block until it ends.
+        folder: where to keep it, empty or new; by default a new one in $WORKBOOK_RUNS or ./runs.
+        wait: block until it ends; of a run that fails before its first step no folder is left then.
         overrides: fields of the run or its trainer, e.g. `seed=1, learning_rate=5e-4`.
 
     Raises:
-        ValueError: if a field is unknown or invalid, or the folder already holds a run.
+        ValueError: if a field is unknown or invalid, or the folder holds a run that has trained, or other files.
     """
     run = create_run(config, folder, **overrides)
     _launch(run)
-    return run.wait() if wait else run
+    try:
+        return run.wait() if wait else run
+    except RuntimeError:
+        if never_trained(run):
+            discard(run.folder)
+        raise
+
+
+def never_trained(run: Run) -> bool:
+    """Whether a run failed before its first optimizer step, so that its folder holds nothing worth keeping."""
+    if not (run.folder / "config.yaml").is_file() or run.status()["state"] != "failed":
+        return False
+    trained = run.status()["step"] or (run.folder / "final").exists() or checkpoints(run.folder)
+    return not trained and not is_locked(_lock_file(run))
 
 
 def load_run(folder: str | Path) -> Run:
@@ -224,55 +256,62 @@ def _runs_folder() -> Path:
     return Path(os.environ.get("WORKBOOK_RUNS", "runs"))
 
 
-def check_unedited(run: Run) -> None:
-    """Raise a ValueError that names what differs from what the run started with: config.yaml, number of processes."""
-    if not (run.folder / "manifest.json").exists():
-        return
-    manifest = run.manifest()
-    if (processes := manifest.get("processes", 1)) != process_count():  # a batch is the sum of theirs
-        raise ValueError(
-            f"{run.folder} was started by {processes} processes and this launch has {process_count()}; go on with "
-            f"accelerate launch --num_processes {processes} -m workbook resume {run.folder}"
-        )
-    started, now = manifest["config"], json.loads(json.dumps(asdict(run.config)))
-    changed = [f"{key} ({started.get(key)!r} -> {now[key]!r})" for key in now if now[key] != started.get(key)]
-    if changed:
-        raise ValueError(
-            f"{run.folder / 'config.yaml'} was edited since the run started: {', '.join(changed)}; "
-            "restore it to resume, or start a new run."
-        )
-
-
 def training_lock(run: Run) -> FileLock:
     """Held by the process that trains the run, which may be on another machine that shares the folder; the system
     releases it when that process ends, however it ends."""
-    return FileLock(run.folder / "training.lock")
+    return FileLock(_lock_file(run))
+
+
+def _lock_file(run: Run) -> Path:
+    return run.folder / "training.lock"
 
 
 def set_status(run: Run, state: str, message: str, **more) -> None:
     """Write status.json, on the main process of a launch; the process is this one unless `more` names it."""
     if not is_main():
         return
-    me = psutil.Process()
     write_json(
         run.folder / "status.json",
-        {"state": state, "message": message, "pid": me.pid, "born": me.create_time(), "total": 0, "notes": []} | more,
+        {"state": state, "message": message, "total": 0, "notes": []} | identity(os.getpid()) | more,
     )
+
+
+def read_metrics(path: Path, last_only: bool = False) -> list[dict]:
+    """The rows of metrics.jsonl whose step is a number of steps; of each row, what is a number."""
+    rows = [row for row in read_json_lines(path, last_only) if type(row.get("step")) is int and 0 < row["step"] < 2**53]
+    return [{key: value for key, value in row.items() if _is_number(value)} for row in rows]
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
+
+
+def _rows(path: Path, columns: list[str], texts: tuple[str, ...]) -> list[dict]:
+    """Rows of a JSON list of flat records; none of a file that is damaged, or not there."""
+    try:
+        rows = read_json(path, list)
+    except ValueError:
+        return []
+
+    def is_sound(row) -> bool:
+        return all(isinstance(row[key], str) if key in texts else _is_number(row[key]) for key in columns)
+
+    return [row for row in rows if isinstance(row, dict) and set(columns) <= set(row) and is_sound(row)]
 
 
 def read_json_lines(path: Path, last_only: bool = False) -> list[dict]:
     """The whole lines of a JSON-lines file; a torn last line, as a killed writer leaves it, is skipped."""
-    if not path.exists():
+    if path.is_symlink() or not path.is_file():
         return []
     with open(path, "rb") as file:
         if last_only:
             file.seek(max(0, path.stat().st_size - 16_384))
         lines = file.read().split(b"\n")[:-1]
     rows = []
-    for line in lines[-2:] if last_only else lines:
+    for line in lines:
         try:
             rows.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
     return [row for row in rows if isinstance(row, dict)]
 
@@ -281,31 +320,3 @@ def _launch(run: Run) -> None:
     (run.folder / "stop").unlink(missing_ok=True)
     process = launch(run.folder, "workbook.training.worker", str(run.folder))
     set_status(run, "starting", "Loading the policy.", **process)
-
-
-def launch(folder: Path, module: str, *arguments: str) -> dict:
-    """Start `python -m module arguments` with folder/log.txt for its output; returns its pid, and when it was born."""
-    with open(folder / "log.txt", "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    _children[process.pid] = process  # kept, so that poll() can reap it
-    return {"pid": process.pid, "born": psutil.Process(process.pid).create_time()}
-
-
-_children: dict[int, subprocess.Popen] = {}
-
-
-def is_alive(process: dict) -> bool:
-    """Whether a process that `launch` started is still at work; process: its pid and born."""
-    if (child := _children.get(process["pid"])) is not None and child.poll() is not None:
-        return False
-    try:
-        found = psutil.Process(process["pid"])
-        return found.status() != psutil.STATUS_ZOMBIE and abs(found.create_time() - process["born"]) < 1
-    except psutil.Error:
-        return False

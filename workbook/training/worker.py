@@ -8,22 +8,19 @@ The same `execute` serves the command line (with a progress bar) and sweeps (in 
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 import os
 import sys
-import time
 import warnings
-from dataclasses import asdict
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 
 import pandas as pd
 import torch
 from filelock import Timeout
 from tqdm import tqdm
-from transformers import TrainerCallback, set_seed
+from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils.logging import disable_progress_bar
 
@@ -31,18 +28,36 @@ from workbook.policies import load_policy
 from workbook.rollouts import sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.tasks import get_task
+from workbook.tasks.task import HELD_OUT_SEED
 from workbook.training.compare import WINDOW
 from workbook.training.config import CancellationConfig
-from workbook.training.files import atomic_folder, remove_leftovers, write_json, write_parquet, write_text
-from workbook.training.memory import peak_used_mib, used_mib
-from workbook.training.processes import agree, is_main, process_count
-from workbook.training.provenance import made_with
-from workbook.training.resumable import ResumableTrainer, newest_intact
+from workbook.training.files import atomic_folder, write_json, write_parquet, write_text
+from workbook.training.folders import check_links, checkpoint_step, discard, newest_intact, remove_leftovers
+from workbook.training.inputs import check_inputs, check_unedited, manifest, other_surroundings, read_manifest
+from workbook.training.memory import used_mib
+from workbook.training.processes import agree, is_main
+from workbook.training.recorder import Recorder
+from workbook.training.resumable import ResumableTrainer
 from workbook.training.run_config import RunConfig
-from workbook.training.runs import SAMPLED, Run, check_unedited, read_json_lines, set_status, training_lock
+from workbook.training.runs import Run, create_run, never_trained, read_metrics, set_status, training_lock
 
-SHOWN, LONGEST = 8, 400  # rollouts, and characters of each text, in samples.json
-EVAL_SEED = 1_000_003  # added to the run's seed: held-out prompts are drawn from another stream than training prompts
+EVAL_SEED = HELD_OUT_SEED  # added to the run's seed for held-out prompts and their sampling
+
+
+def train(config: RunConfig | dict | str | Path, folder: str | Path | None = None, progress: bool = False, **overrides):
+    """Make a run and train it in this process; one that fails before its first step leaves no folder. Returns the Run.
+
+    Raises:
+        ValueError: as `start_run`.
+        Exception: whatever ended training.
+    """
+    run = Run(agree(is_main() and create_run(config, folder, **overrides).folder))
+    try:
+        return execute(run.folder, progress)
+    except Exception:
+        if is_main() and never_trained(run):
+            discard(run.folder)
+        raise
 
 
 def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> Run:
@@ -52,14 +67,14 @@ def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> R
     refused, or waits until the first has ended and does what that left undone.
 
     Raises:
-        ValueError: if its config was edited since it started, or another process is training it.
+        ValueError: if what it is made from was edited since it started, or another process is training it.
         Exception: whatever ended training; status.json then says failed, and why.
     """
     run = Run(folder)
     lock = training_lock(run)
     if is_main():
         try:
-            lock.acquire(timeout=-1 if wait else 0)
+            lock.acquire(timeout=-1 if wait else 1)  # who asks for its status looks at the lock for a moment
         except Timeout:
             raise ValueError(
                 f"{run.folder} is being trained by process {run.status()['pid']}; stop it first."
@@ -76,7 +91,9 @@ def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> R
 def _guarded(run: Run, progress: bool) -> None:
     """`_execute`, with what ended it in status.json."""
     config = run.config
-    check_unedited(run)
+    if is_main():
+        check_links(run.folder)
+    check_unedited(run.folder, config)
     if is_main():
         if run.status()["state"] != "starting":  # while it starts it may have been asked to stop already
             (run.folder / "stop").unlink(missing_ok=True)
@@ -97,27 +114,31 @@ def _guarded(run: Run, progress: bool) -> None:
 
 
 def _execute(run: Run, config: RunConfig, progress: bool) -> None:
-    checkpoint, complaints = agree(newest_intact(run.folder) if is_main() else None)
-    notes = [f"Skipped a damaged checkpoint: {complaint}." for complaint in complaints]
-    for note in notes if is_main() else ():
-        print(note, file=sys.stderr)
     baseline = used_mib("cpu")  # the libraries alone
-    trainer, task, policy = build_trainer(config, run.folder)
+    trainer, task, policy, held_out = build_trainer(config, run.folder)
     total = trainer.args.max_steps
-    told = {"total": total, "notes": notes}
-    start = int(checkpoint.name.removeprefix("checkpoint-")) if checkpoint else 0
+    checkpoint, complaints = agree(newest_intact(run.folder, total) if is_main() else None)
+    notes = [f"Skipped a damaged checkpoint: {complaint}." for complaint in complaints]
+    start = checkpoint_step(checkpoint) if checkpoint else 0
+    written = {"total": total, "notes": notes}
     if is_main():
-        if not (run.folder / "manifest.json").exists():
-            write_json(run.folder / "manifest.json", manifest(config, policy, trainer.train_dataset, baseline))
-        rows = [row for row in read_json_lines(run.folder / "metrics.jsonl") if row.get("step", 0) <= start]
+        now = manifest(config, policy, trainer.train_dataset, baseline, task.sources)
+        if (started := read_manifest(run.folder)) is None:
+            write_json(run.folder / "manifest.json", now)
+        else:
+            check_inputs(started, now)
+            notes += other_surroundings(started, now)
+        for note in notes:
+            print(note, file=sys.stderr)
+        rows = [row for row in read_metrics(run.folder / "metrics.jsonl") if row["step"] <= start]
         write_text(run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         if config.eval_prompts and not checkpoint and not run.stopping:
-            set_status(run, "running", "Sampling held-out prompts before it trains.", **told)
-            _evaluate(run, config, policy, task, "before")
+            set_status(run, "running", "Sampling held-out prompts before it trains.", **written)
+            _evaluate(run, config, trainer, policy, task, held_out, "before")
     if agree(run.stopping) and start < total:
-        set_status(run, "stopped", f"Stopped at step {start} of {total}; resume goes on.", **told)
+        set_status(run, "stopped", f"Stopped at step {start} of {total}; resume goes on.", **written)
         return
-    set_status(run, "running", f"Training {config.policy} on {config.task}.", **told)
+    set_status(run, "running", f"Training {config.policy} on {config.task}.", **written)
 
     bar = tqdm(total=total, initial=start, unit="step", desc=config.name) if progress else None
     recorder = Recorder(run, trainer, bar)
@@ -127,32 +148,40 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if recorder.stopped:
-        set_status(run, "stopped", f"Stopped at step {trainer.state.global_step} of {total}; resume goes on.", **told)
+        set_status(
+            run, "stopped", f"Stopped at step {trainer.state.global_step} of {total}; resume goes on.", **written
+        )
     elif is_main():
-        _finish(run, config, trainer, task, policy, told)
+        _write_model(run, trainer)
+        if config.eval_prompts:
+            set_status(run, "running", "Sampling held-out prompts, now that it has trained.", **written)
+            _evaluate(run, config, trainer, policy, task, held_out, "after")
+        set_status(run, "finished", f"{config.name}: {_outcome(run, total)}.", **written)
 
 
-def _finish(run: Run, config: RunConfig, trainer: ResumableTrainer, task, policy, told: dict) -> None:
+def _write_model(run: Run, trainer: ResumableTrainer) -> None:
     with atomic_folder(run.folder / "final") as folder:
         trainer._save(str(folder))
-    metrics = run.metrics()
-    write_parquet(run.folder / "metrics.parquet", metrics)
-    sampled = metrics["reward"].dropna()  # one value per generation batch
-    ends = sampled.iloc[0], sampled.iloc[-WINDOW:].mean()
-    steps = "one step" if told["total"] == 1 else f"{told['total']} steps"
-    learned = f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first batch, last {WINDOW}) in {steps}"
-    if config.eval_prompts:
-        set_status(run, "running", "Sampling held-out prompts, now that it has trained.", **told)
-        _evaluate(run, config, policy, task, "after")
-        before, after = (
-            f"{r['mean']:.3f} [{r['low']:.3f}, {r['high']:.3f}]" for r in run.evaluation().to_dict("records")
-        )
-        learned = f"held-out reward {before} -> {after}; {learned}"
-    set_status(run, "finished", f"{config.name}: {learned}.", **told)
+    write_parquet(run.folder / "metrics.parquet", run.metrics())
+
+
+def _outcome(run: Run, total: int) -> str:
+    """Held-out reward where it was evaluated, and sampled reward, from the first batch to the last ones."""
+    sampled = run.metrics().get("reward", pd.Series(dtype=float)).dropna()  # one value per generation batch
+    parts = []
+    evaluated = run.evaluation().set_index("label")
+    if len(evaluated):
+        means = (f"{r.mean:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in evaluated.itertuples())
+        parts.append(f"held-out reward {' -> '.join(means)}")
+    if len(sampled):
+        ends = sampled.iloc[0], sampled.iloc[-WINDOW:].mean()
+        steps = "one step" if total == 1 else f"{total} steps"
+        parts.append(f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first batch, last {WINDOW}) in {steps}")
+    return "; ".join(parts) or f"trained for {total} steps"
 
 
 def build_trainer(config: RunConfig, output_dir: str | Path):
-    """The trainer, task and policy of a config; nothing is trained or written yet.
+    """The trainer, task, policy and held-out prompts of a config; nothing is trained or written yet.
 
     Raises:
         ValueError: from `load_policy`, `get_task` or the trainer's checks, one sentence each.
@@ -162,15 +191,17 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
     task = get_task(config.task, **config.task_options)
     args = trainer_args(config, torch.device(policy.provenance["device"]), output_dir)
     set_seed(config.seed)
+    rows, held_out = task.split(config.num_prompts, config.eval_prompts, config.seed)
+    set_seed(config.seed)  # again, in case a task drew from the global generators
     trainer = ResumableTrainer(
         policy.model,
         task.reward,
         args=args,
-        train_dataset=task.dataset(config.num_prompts, config.seed),
+        train_dataset=rows,
         processing_class=policy.tokenizer,
     )
     trainer.remove_callback(PrinterCallback)
-    return trainer, task, policy
+    return trainer, task, policy, held_out
 
 
 def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path) -> CancellationConfig:
@@ -210,94 +241,30 @@ def _check_tracking(report_to: str | list[str]) -> None:
             raise ValueError(f"report_to={name!r} needs the package {name}, which is not installed: pip install {name}")
 
 
-class Recorder(TrainerCallback):
-    """Appends a JSON line per step, saves samples at checkpoints, and stops the trainer when asked to."""
-
-    def __init__(self, run: Run, trainer: ResumableTrainer, bar: tqdm | None):
-        self.run, self.trainer, self.bar, self.stopped = run, trainer, bar, False
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if not is_main() or not logs or "train_runtime" in logs:  # the closing summary
-            return
-        memory = {"peak_memory_mib": peak_used_mib(self.trainer.accelerator.device)}
-        row = (
-            {"step": state.global_step, "time": time.time()}
-            | memory
-            | {k: v for k, v in logs.items() if isinstance(v, int | float)}
-        )
-        with open(self.run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        if "reward" in row:  # this step sampled a generation batch
-            self._show_samples(state.global_step)
-        if self.bar is not None:
-            self.bar.update(state.global_step - self.bar.n)
-            self.bar.set_postfix({k: f"{row[k]:.3f}" for k in ("reward",) if k in row})
-            if state.global_step >= state.max_steps:
-                self.bar.close()
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if agree(self.run.stopping):
-            window = args.steps_per_generation * args.num_iterations
-            # Inside a generation batch a checkpoint would miss its rollouts; an earlier one replays the same steps.
-            control.should_save = state.global_step * args.gradient_accumulation_steps % window == 0
-            control.should_training_stop = self.stopped = True
-        return control
-
-    def on_save(self, args, state, control, **kwargs):
-        if is_main():
-            write_parquet(self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet", self._samples())
-
-    def _samples(self, most: int | None = None) -> pd.DataFrame:
-        """The first rollouts of the latest generation batch, of which TRL keeps a record."""
-        logs = self.trainer._logs
-        columns = {name: logs[name] for name in ("prompt", "completion", "advantages")} | logs["rewards"]
-        samples = pd.DataFrame({name: list(islice(values, most)) for name, values in columns.items()})
-        for column in ("prompt", "completion"):  # a conversation becomes its JSON
-            samples[column] = [text if isinstance(text, str) else json.dumps(text) for text in samples[column]]
-        return samples
-
-    def _show_samples(self, step: int) -> None:
-        samples = self._samples(SHOWN)
-        reward = samples[list(self.trainer._logs["rewards"])].sum(axis=1)
-        samples = samples.assign(step=step, reward=reward, advantage=samples["advantages"])[SAMPLED]
-        for column in ("prompt", "completion"):
-            samples[column] = [text if len(text) <= LONGEST else text[:LONGEST] + " ..." for text in samples[column]]
-        write_json(self.run.folder / "samples.json", samples.to_dict("records"))
-
-
-def _evaluate(run: Run, config: RunConfig, policy, task, label: str) -> None:
-    """Sample held-out rollouts; write their token table and add their mean reward to evaluation.json."""
+def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, label: str) -> None:
+    """Sample held-out rollouts as training does; write their token table, add their mean reward to evaluation.json."""
     rollouts = sample_rollouts(
         policy,
         task,
-        task.dataset(config.eval_prompts, config.seed + EVAL_SEED),
+        held_out,
         config.eval_group_size,
-        seed=config.seed + EVAL_SEED,
-        max_new_tokens=config.trainer.get("max_completion_length", 256),
+        seed=config.seed + HELD_OUT_SEED,
+        **sampling_settings(trainer.args),
     )
     write_parquet(run.folder / f"evaluation-{label}.parquet", rollouts.token_table())
     interval = bootstrap_mean(rollouts.rewards.cpu().numpy(), clusters=rollouts.group_ids.cpu().numpy())
-    path = run.folder / "evaluation.json"
-    rows = [r for r in (json.loads(path.read_text()) if path.exists() else []) if r["label"] != label]
-    write_json(path, [*rows, {"label": label, **interval._asdict()}])
+    if not all(map(math.isfinite, interval)):
+        raise ValueError(
+            f"The mean held-out reward {label} training is {interval.mean}, and every reward must be a finite number."
+        )
+    rows = [row for row in run.evaluation().to_dict("records") if row["label"] != label]
+    write_json(run.folder / "evaluation.json", [*rows, {"label": label, **interval._asdict()}])
 
 
-def manifest(config: RunConfig, policy, dataset, baseline_mib: float) -> dict:
-    """What a reader needs to make the run again: versions, device, seed, git state, checksums, config.
-
-    baseline_mib is the memory the process held before the policy was loaded, to be taken off a CPU run's peak.
-    """
-    rows = hashlib.sha256()
-    for row in dataset:
-        rows.update(json.dumps(row, sort_keys=True, default=str).encode())
-    return {
-        **made_with(policy),
-        "memory_before_policy_mib": round(baseline_mib, 1),
-        "seed": config.seed,
-        "processes": process_count(),
-        "data_sha256": rows.hexdigest(),
-        "config": asdict(config),
-    }
+def sampling_settings(args: CancellationConfig) -> dict:
+    """Arguments of `sample_rollouts` under which it samples as the trainer of `args` does."""
+    same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "chat_template_kwargs", "generation_kwargs")
+    return {"max_new_tokens": args.max_completion_length} | {name: getattr(args, name) for name in same}
 
 
 def main(folder: str) -> int:

@@ -1,0 +1,119 @@
+"""Run folders among a reader's own files: which are taken, what in them is ours, and what of it may be removed.
+
+A folder that holds anything else is not taken, links are not followed, and what is removed goes by its name, place and
+kind, so that no file which a run did not write is ever changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from workbook.training.files import damage, is_leftover, read_json, remove_folder
+
+FILES = (  # in the order in which they are removed: while there is a config.yaml the folder is known for a run's
+    *("stop", "metrics.jsonl", "metrics.parquet", "samples.json"),
+    *("evaluation.json", "evaluation-before.parquet", "evaluation-after.parquet"),
+    *("manifest.json", "status.json", "training.lock", "log.txt", "config.yaml"),
+)
+OURS = "|".join(["checkpoint-[1-9][0-9]*", "final", "samples", *(name.replace(".", r"\.") for name in FILES)])
+STATE = "training_state"  # stem of the state files in a checkpoint
+NEEDED = (f"{STATE}.json", f"{STATE}.safetensors", "trainer_state.json")  # in a checkpoint, besides the weights
+SAMPLES = r"step-\d{6,}\.parquet"
+
+
+def check_vacant(folder: str | Path) -> None:
+    """Raise a ValueError unless `folder` can be taken: it is empty, or there is none yet."""
+    if not str(folder).strip():
+        raise ValueError(f"folder={str(folder)!r} names no folder; give the path of an empty or a new one.")
+    folder = Path(folder)
+    try:
+        taken = next(folder.iterdir(), None)
+    except FileNotFoundError:
+        if folder.is_symlink():
+            raise ValueError(f"{folder} is a link that leads nowhere; give an empty or a new folder.") from None
+        return
+    except OSError as error:
+        raise ValueError(f"{folder} can't be used: {error.strerror}; give an empty or a new folder.") from None
+    if taken is not None:
+        raise ValueError(
+            f"{folder} holds files that are not a run's, e.g. {taken.name}; give an empty or a new folder."
+        )
+
+
+def check_links(folder: Path) -> None:
+    """Raise a ValueError if anything that a run writes in its folder is a link: what it leads to is not ours."""
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() and (path.name in FILES or path.name in ("final", "samples")):
+            raise ValueError(f"{path} is a link, which a run does not follow; put the {path.name} itself there.")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what a killed trainer left half-written; only for a run that nobody trains now."""
+    samples = folder / "samples"
+    places = [(folder, OURS), *([] if samples.is_symlink() else [(samples, SAMPLES)])]
+    for place, names in places:
+        for path in list(place.iterdir()) if place.is_dir() else ():
+            if path.is_symlink() or not is_leftover(path.name, of=names):
+                continue
+            if not path.is_dir():
+                path.unlink(missing_ok=True)
+            elif path.name.startswith((".checkpoint-", ".final.")):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def discard(folder: Path) -> None:
+    """Remove what a run that never trained a step has written, and its folder if nothing else is in it."""
+    remove_leftovers(folder)
+    for path in (folder / name for name in FILES):
+        if path.is_file() and not path.is_symlink():
+            with suppress(OSError):
+                path.unlink()
+    remove_folder(folder / "final")
+    with suppress(OSError):
+        os.rmdir(folder)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The `checkpoint-N` folders in `folder`, newest first; links and half-written ones are none."""
+    found = [p for p in Path(folder).glob("checkpoint-*") if checkpoint_step(p) and p.is_dir() and not p.is_symlink()]
+    return sorted(found, key=checkpoint_step, reverse=True)
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step of a checkpoint's folder; 0 for a name that we don't give.
+
+    >>> [checkpoint_step(Path(name)) for name in ("checkpoint-12", "checkpoint-012", "checkpoint-²", "final")]
+    [12, 0, 0, 0]
+    """
+    step = re.fullmatch(r"checkpoint-([1-9]\d*)", path.name, re.ASCII)
+    return int(step[1]) if step else 0
+
+
+def newest_intact(folder: Path, max_steps: int | None = None) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint whose checksums hold, and what is wrong with each newer one.
+
+    max_steps: of the run; a checkpoint of a longer or shorter one is none of its own.
+    """
+    complaints = []
+    for checkpoint in checkpoints(folder):
+        complaint = damage(checkpoint, NEEDED) or _is_foreign(checkpoint, max_steps)
+        if complaint is None:
+            return checkpoint, complaints
+        complaints.append(complaint)
+    return None, complaints
+
+
+def _is_foreign(checkpoint: Path, max_steps: int | None) -> str | None:
+    try:
+        state = read_json(checkpoint / "trainer_state.json", dict)
+    except ValueError as error:
+        return str(error).rstrip(".")
+    if state.get("global_step") != checkpoint_step(checkpoint):
+        return f"{checkpoint.name} was written at step {state.get('global_step')!r}"
+    if max_steps is not None and state.get("max_steps") != max_steps:
+        return f"{checkpoint.name} is of a run of {state.get('max_steps')!r} steps, not {max_steps}"
+    return None

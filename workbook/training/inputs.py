@@ -1,0 +1,118 @@
+"""What a run was made from, in manifest.json, and whether a resume would go on from the same.
+
+A resumed run ends in the bits of one that was never interrupted only if policy, prompts, reward and settings are those
+that it started with. Each has its checksum in the manifest; what differs is refused in a sentence that names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+
+from workbook.training.files import read_json
+from workbook.training.processes import process_count
+from workbook.training.provenance import made_with
+from workbook.training.run_config import RunConfig
+
+
+def manifest(config: RunConfig, policy, dataset, baseline_mib: float, sources: dict[str, str] | None = None) -> dict:
+    """What a reader needs to make the run again: versions, device, seed, git state, checksums, config.
+
+    baseline_mib is the memory the process held before the policy was loaded, to be taken off a CPU run's peak; sources
+    the checksums of the files of the task, by name.
+    """
+    rows = hashlib.sha256()
+    for row in dataset:
+        rows.update(json.dumps(row, sort_keys=True, default=str).encode())
+    return {
+        **made_with(policy),
+        "memory_before_policy_mib": round(baseline_mib, 1),
+        "seed": config.seed,
+        "processes": process_count(),
+        "data_sha256": rows.hexdigest(),
+        "task_sha256": sources or {},
+        "tokenizer_sha256": _tokenizer_sha256(policy.tokenizer),
+        "config": asdict(config),
+    }
+
+
+def _tokenizer_sha256(tokenizer) -> str:
+    parts = [sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.special_tokens_map]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> dict | None:
+    """A run's manifest; None if it has none yet. Raises ValueError, in one sentence, if it is damaged."""
+    path = folder / "manifest.json"
+    if not path.exists() and not path.is_symlink():
+        return None
+    try:
+        found = read_json(path, dict)
+        if not isinstance(found.get("config"), dict):
+            raise ValueError(f"{path} is damaged: it has no config.")
+    except ValueError as error:
+        raise ValueError(
+            f"{error} It says what the run started from: restore it, or delete it to resume without that check."
+        ) from None
+    return found
+
+
+def check_unedited(folder: Path, config: RunConfig) -> None:
+    """Raise a ValueError that names what differs from what the run started with: config.yaml, number of processes."""
+    if (started := read_manifest(folder)) is None:
+        return
+    if (processes := started.get("processes", 1)) != process_count():  # a batch is the sum of theirs
+        cpu = str(started.get("device")).startswith("cpu")
+        launcher = f"accelerate launch --multi_gpu --num_processes {processes}" if processes != 1 else "python"
+        prefix = "ACCELERATE_USE_CPU=true " if cpu and processes != 1 else ""
+        raise ValueError(
+            f"{folder} was started by {processes} process{'es' * (processes != 1)} and this launch has "
+            f"{process_count()}; go on with {prefix}{launcher} -m workbook resume {shlex.quote(str(folder))}"
+        )
+    before, now = started["config"], json.loads(json.dumps(asdict(config), default=str))
+    changed = [f"{key} ({before.get(key)!r} -> {now[key]!r})" for key in now if now[key] != before.get(key)]
+    if changed:
+        raise ValueError(
+            f"{folder / 'config.yaml'} was edited since the run started: {', '.join(changed)}; "
+            "restore it to resume, or start a new run."
+        )
+
+
+def check_inputs(started: dict, now: dict) -> None:
+    """Raise a ValueError that names the file, the policy or the prompts that are not those the run started with.
+
+    started, now: its manifest, and the one that it would have if it started now.
+    """
+    sources, theirs = started.get("task_sha256") or {}, now["task_sha256"]
+    changed = [name for name in {**sources, **theirs} if sources and sources.get(name) != theirs.get(name)]
+    weights = [(each.get("policy") or {}).get("sha256") for each in (started, now)]
+    name = now["policy"]["name"]
+    if all(weights) and weights[0] != weights[1]:
+        changed.append(f"the weights of the policy {name!r}")
+    if _differs("tokenizer_sha256", started, now) and _same_versions(started, now):
+        changed.append(f"the tokenizer of the policy {name!r}")
+    if not changed and _differs("data_sha256", started, now):
+        changed.append(f"the training prompts of the task {now['config']['task']!r}")
+    if changed:
+        raise ValueError(
+            f"Changed since the run started: {', '.join(changed)}; a resume would end in other weights, so restore "
+            "what was there, or start a new run."
+        )
+
+
+def _differs(key: str, started: dict, now: dict) -> bool:
+    return key in started and started[key] != now[key]
+
+
+def _same_versions(started: dict, now: dict) -> bool:
+    return started.get("versions") == now["versions"]
+
+
+def other_surroundings(started: dict, now: dict) -> list[str]:
+    """Notes on what differs of versions, device and threads, under which a resumed run's last bits may differ."""
+    before, after = ({"device": m.get("device")} | (m.get("versions") or {}) for m in (started, now))
+    changed = [f"{key} {before[key]} -> {after.get(key)}" for key in before if before[key] != after.get(key)]
+    return [f"Resumed under other surroundings: {', '.join(changed)}."] if changed else []
