@@ -14,6 +14,7 @@ import os
 import sys
 import warnings
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 
 import pandas as pd
@@ -264,7 +265,7 @@ def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, labe
 def sampling_settings(args: CancellationConfig) -> dict:
     """Arguments of `sample_rollouts` under which it samples as the trainer of `args` does."""
     same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "chat_template_kwargs", "generation_kwargs")
-    return {"max_new_tokens": args.max_completion_length} | {name: getattr(args, name) for name in same}
+    return {"max_new_tokens": args.max_completion_length} | {name: getattr(args, name) for name in same if name in signature(sample_rollouts).parameters}
 
 
 def main(folder: str) -> int:
