@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 from trl.trainer.utils import add_fused_lm_head
 
 from workbook.policies import BUNDLED, load_policy
-from workbook.training import RunConfig
+from workbook.training import CancellationConfig, RunConfig
 from workbook.training.memory import (
     MIB,
     at_peak,
@@ -174,7 +174,9 @@ def test_a_run_is_forecast_from_its_config_alone(monkeypatch):
     config = RunConfig(trainer={"per_device_train_batch_size": 4, "steps_per_generation": 2}, num_prompts=16)
     peaks = {lora: peak_mib(forecast_run(config.override({"lora": lora}))) for lora in (None, 4)}
     assert peaks[4] < peaks[None]
-    longer = config.override({"task_options": {"operands": 9}, "max_completion_length": 512})
+    trls_own = forecast_run(config.override({"max_completion_length": CancellationConfig().max_completion_length}))
+    assert forecast_run(config).equals(trls_own), "what TRL trains with where the length is not set"
+    longer = config.override({"task_options": {"operands": 9}, "max_completion_length": 1024})
     assert peak_mib(forecast_run(longer)) > 1.5 * peaks[None]
 
 

@@ -19,9 +19,14 @@ import psutil
 import torch
 from torch import nn
 
+from workbook.training.messages import one_line
+from workbook.training.processes import process_count
+from workbook.training.trainer_fields import OPTIMIZER_BYTES
+
 MIB = 2**20
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)  # 4 bits, an 8-bit scale per 64 weights, a 32-bit scale per 256 of those
-ADAM_BYTES = 8  # two float32 moments per trained weight
+# TRL's own, where a run does not set them
+DEFAULT_LENGTH, DEFAULT_OPTIMIZER = 512, "adamw_torch_fused"
 HEAD_ROWS, HEAD_COLUMNS = 4096, 32768  # the tile of logits that TRL's output head holds at a time: tokens, vocabulary
 # Tiles at once in that head's backward pass. With Triton's kernel, the logits alone. In plain torch also their float32
 # copy, the scaled copy, log p, p, the gradient, and in its formula a mask of a byte and two more temporaries.
@@ -41,6 +46,7 @@ def memory_forecast(
     dtype: torch.dtype = torch.float32,
     gradient_checkpointing: bool = False,
     device: str = "cpu",
+    optimizer: str = DEFAULT_OPTIMIZER,
 ) -> pd.DataFrame:
     """Memory a run needs, as a table of parts.
 
@@ -54,13 +60,14 @@ def memory_forecast(
         dtype: of frozen weights and of what is kept for backward.
         gradient_checkpointing: keep one hidden state per layer and recompute the rest.
         device: "cpu" or "cuda"; the output head works in larger pieces on a CPU.
+        optimizer: transformers' name of it, `optim`; a paged one is counted whole.
 
     Returns:
         Columns part, mib, phase ("always", "generation" or "training"). The peak is "always" plus the larger of the
         other two phases' sums: `peak_mib(table)`.
 
     Raises:
-        ValueError: for a size below 1 or an unknown quantization or device.
+        ValueError: for a size below 1 or an unknown quantization, device or optimizer.
 
     >>> from transformers import LlamaConfig
     >>> tiny = LlamaConfig(hidden_size=64, num_hidden_layers=2, intermediate_size=128, vocab_size=100)
@@ -75,6 +82,8 @@ def memory_forecast(
         )
     if quantization not in (None, "nf4") or device not in HEAD_TILES:
         raise ValueError(f'quantization={quantization!r} must be None or "nf4", and device={device!r} "cpu" or "cuda".')
+    if optimizer not in OPTIMIZER_BYTES:
+        raise ValueError(f"optimizer={optimizer!r} must be one of {', '.join(OPTIMIZER_BYTES)}.")
     linear, other, adapters, largest = parameter_counts(config, lora)
     size = dtype.itemsize
     text = config.get_text_config()
@@ -85,10 +94,11 @@ def memory_forecast(
     # a layer's MLP over every prompt at once: gate, up and their product, with an adapter's output and its sum
     prefill = (3 + (2 if lora else 0)) * text.intermediate_size + 3 * text.hidden_size
     trained = adapters if lora else linear + other
+    adam = "adam" in optimizer or not OPTIMIZER_BYTES[optimizer]
     parts = [
         ("weights", linear * (NF4_BITS / 8 if quantization else size) + other * size, "always"),
         ("adapters", adapters * 4, "always"),
-        ("Adam's moments", trained * ADAM_BYTES, "always"),
+        ("Adam's moments" if adam else "optimizer's states", trained * OPTIMIZER_BYTES[optimizer], "always"),
         ("gradients", trained * 4, "always"),
         (
             "kept for backward",
@@ -108,31 +118,50 @@ def forecast_run(config) -> pd.DataFrame:
     """A `RunConfig`'s `memory_forecast` on this machine, from the model's config and tokenizer, without its weights.
 
     Prompts are measured on the run's own training set. Its evaluations and the prompts' scoring are not in the table.
+    Raises ValueError for a model without the shapes of a gated decoder, and as `load_policy` and `get_task` do.
     """
     from transformers import AutoConfig
 
     from workbook import policies
 
     folder, _ = policies._locate(config.policy)
-    device = policies._device(None, config.quantization)
+    device = run_device(config)
     dtype, _ = policies._dtype("auto", device, frozen=bool(config.quantization or config.lora))
     settings = config.trainer
     microbatch = settings.get("per_device_train_batch_size", 8)
-    per_generation = settings.get("steps_per_generation") or settings.get("gradient_accumulation_steps", 1)
-    return memory_forecast(
-        AutoConfig.from_pretrained(folder, local_files_only=True),
-        quantization=config.quantization,
-        lora=config.lora,
-        rollouts=microbatch * per_generation,
-        microbatch=microbatch,
-        prompt_length=_longest_prompt(
-            folder, config.task, json.dumps(config.task_options), config.num_prompts, config.seed
-        ),
-        completion_length=settings.get("max_completion_length", 256),
-        dtype=dtype,
-        gradient_checkpointing=settings.get("gradient_checkpointing", False),
-        device="cuda" if device.type == "cuda" else "cpu",
-    )
+    try:
+        return memory_forecast(
+            AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False),
+            quantization=config.quantization,
+            lora=config.lora,
+            rollouts=microbatch * steps_per_generation(settings),
+            microbatch=microbatch,
+            prompt_length=_longest_prompt(
+                folder, config.task, json.dumps(config.task_options), config.num_prompts, config.seed
+            ),
+            completion_length=settings.get("max_completion_length", DEFAULT_LENGTH),
+            dtype=dtype,
+            gradient_checkpointing=settings.get("gradient_checkpointing", False),
+            device="cuda" if device.type == "cuda" else "cpu",
+            optimizer=settings.get("optim", DEFAULT_OPTIMIZER),
+        )
+    except AttributeError as error:  # another model's config has other names
+        raise ValueError(f"policy={config.policy!r} can't be forecast: {one_line(error)}.") from None
+
+
+def run_device(config) -> torch.device:
+    """The device that a run trains on."""
+    from workbook import policies
+
+    return policies._device(None, config.quantization)
+
+
+def steps_per_generation(trainer: dict) -> int:
+    """Micro-batches of a process's generation batch, as TRL takes them from its fields."""
+    accumulation = trainer.get("gradient_accumulation_steps", 1)
+    if rollouts := trainer.get("generation_batch_size"):
+        return max(1, rollouts // (trainer.get("per_device_train_batch_size", 8) * process_count()))
+    return trainer.get("steps_per_generation") or accumulation
 
 
 def kept_per_token(config, lora: int | None, dtype: torch.dtype, gradient_checkpointing: bool = False) -> float:
@@ -171,6 +200,13 @@ def at_peak(forecast: pd.DataFrame) -> pd.DataFrame:
     """The rows of a `memory_forecast` table that are in memory together at its peak."""
     phases = forecast.groupby("phase")["mib"].sum().drop("always")
     return forecast[forecast["phase"].isin(["always", phases.idxmax()])].reset_index(drop=True)
+
+
+def free_mib(device: str | torch.device) -> float:
+    """Memory that is free for use on a device now, in MiB: a GPU's own, or what the system can give on a CPU."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] / MIB
+    return psutil.virtual_memory().available / MIB
 
 
 def used_mib(device: str | torch.device) -> float:

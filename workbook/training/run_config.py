@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
+import numpy as np
 
-from workbook.training.config import CancellationConfig
+from workbook.training.config_text import read_yaml
+from workbook.training.messages import show_value
+from workbook.training.schema import RUN, RUN_FIELDS, check_fields, nearest, show_name
+from workbook.training.trainer_fields import REASONS, RUN_SETS, TRAINER_FIELDS, check_trainer
 
-RESERVED = ("output_dir", "seed", "use_cpu", "bf16", "fp16")  # of the trainer's fields: the run sets them itself
+RESERVED = RUN_SETS  # of the trainer's fields: the run sets them itself
+MAX_DEPTH = 20  # of mappings and lists in one another
 
 
 @dataclass(frozen=True)
@@ -44,18 +47,10 @@ class RunConfig:
     trainer: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
-        if not self.name or any(c in self.name for c in "/\\\0") or self.name.startswith("."):
-            raise ValueError(f"name={self.name!r} must be a plain folder name.")
-        for key, least in {"num_prompts": 1, "eval_prompts": 0, "eval_group_size": 2, "seed": 0}.items():
-            value = getattr(self, key)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{key}={value!r} must be an integer of at least {least}.")
-        known = {f.name for f in fields(CancellationConfig) if f.init}
-        for key in self.trainer:
-            if key in RESERVED:
-                raise ValueError(f"trainer.{key} is set by the run itself; remove it.")
-            if key not in known:
-                raise ValueError(f"trainer.{key} is not a field of CancellationConfig; {_nearest(key, known)}")
+        for key in (f.name for f in fields(self)):
+            object.__setattr__(self, key, plain(getattr(self, key), key))
+        check_fields(RUN, vars(self))
+        check_trainer(self.trainer)
 
     @classmethod
     def load(cls, source: RunConfig | dict | str | Path) -> RunConfig:
@@ -68,47 +63,69 @@ class RunConfig:
             return source
         if isinstance(source, dict):
             return cls(**_known(source))
-        try:
-            text = Path(source).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ValueError(
-                f"The config {source} can't be read ({error.strerror}); give the path of a YAML file."
-            ) from None
-        try:
-            values = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ValueError(f"The config {source} is not valid YAML: {' '.join(str(error).split())}.") from None
+        if not isinstance(source, str | Path):
+            raise ValueError(f"config={show_value(source)} must be the path of a YAML file, a dict or a RunConfig.")
+        values = read_yaml(source, "config")
         if not isinstance(values, dict):
             raise ValueError(f"The config {source} must be a mapping of fields to values.")
-        return cls(**_known(values))
+        try:
+            return cls(**_known(values))
+        except ValueError as error:
+            raise ValueError(f"The config {source}: {error}") from None
 
     def override(self, settings: dict[str, Any]) -> RunConfig:
         """A copy with `settings` applied; a key like `trainer.learning_rate` or `task_options.operands` reaches into
-        a section,
-        and a bare field of CancellationConfig is understood as the trainer's."""
-        own, theirs = {f.name for f in fields(self)}, {f.name for f in fields(CancellationConfig)}
-        values = asdict(self)
-        for key, value in settings.items():
-            section, dot, name = key.partition(".")
-            if dot and section in ("trainer", "task_options"):
+        a section, and a bare field of CancellationConfig is understood as the trainer's.
+
+        Raises:
+            ValueError: if a field is unknown, set twice or invalid.
+        """
+        values, named = asdict(self), set()
+        whole_first = sorted(settings.items(), key=lambda setting: setting[0] not in ("trainer", "task_options"))
+        for key, value in whole_first:
+            section, name = _place(key)
+            if (section, name) in named:
+                raise ValueError(f"{section}.{name} is set twice, the second time to {show_value(value)}; set it once.")
+            named.add((section, name))
+            if section is None:
+                values[name] = value
+            elif isinstance(values[section], dict):
                 values[section][name] = value
-            elif key in own:
-                values[key] = value
-            elif key in theirs:
-                values["trainer"][key] = value
             else:
-                raise ValueError(f"{key} is neither a field of a run nor of its trainer; {_nearest(key, own | theirs)}")
+                raise ValueError(
+                    f"{section}={show_value(values[section])} must be {RUN.model_fields[section].description}."
+                )
         return RunConfig(**values)
 
 
+def _place(key: Any) -> tuple[str | None, str]:
+    """Section of a run's fields, or None, and name in it, of a setting's key."""
+    section, dot, name = key.partition(".") if isinstance(key, str) else ("", "", "")
+    if dot and name and section in ("trainer", "task_options"):
+        return section, name
+    if key in RUN_FIELDS:
+        return None, key
+    if key in TRAINER_FIELDS or key in REASONS:
+        return "trainer", key
+    known = RUN_FIELDS | TRAINER_FIELDS
+    raise ValueError(f"{show_name(key)} is neither a field of a run nor of its trainer; {nearest(key, known)}")
+
+
 def _known(values: dict) -> dict:
-    own = {f.name for f in fields(RunConfig)}
     for key in values:
-        if key not in own:
-            raise ValueError(f"{key} is not a field of a run; {_nearest(key, own)}")
+        if key not in RUN_FIELDS:
+            raise ValueError(f"{show_name(key)} is not a field of a run; {nearest(key, RUN_FIELDS)}")
     return values
 
 
-def _nearest(key: str, known: set[str]) -> str:
-    close = get_close_matches(str(key), known, n=3)
-    return f"did you mean {' or '.join(close)}?" if close else f"valid fields are {', '.join(sorted(known)[:12])}, ..."
+def plain(value: Any, key: str, depth: int = 0) -> Any:
+    """A value as YAML has it: NumPy's scalars as Python's, paths as text, tuples as lists."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{key} is nested more than {MAX_DEPTH} deep; a mapping of names to plain values is not.")
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: plain(item, key, depth + 1) for name, item in value.items()}
+    return [plain(item, key, depth + 1) for item in value] if isinstance(value, list | tuple) else value

@@ -19,9 +19,10 @@ import yaml
 
 from workbook.training.compare import compare_runs
 from workbook.training.files import write_json, write_text
+from workbook.training.folders import check_vacant
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run, create_run, is_alive, launch
-from workbook.training.sweeps import Grid, combinations, load_sweep
+from workbook.training.sweeps import Grid, check_grid, check_jobs, checked_runs, combinations, load_sweep
 
 
 class SweepRun:
@@ -159,21 +160,22 @@ def start_sweep(config, grid: Grid, folder: str | Path | None = None, n_jobs: in
         ValueError: if a field is unknown or a value invalid, two combinations are the same, or the folder is in use.
     """
     config = RunConfig.load(config)
-    named = [(name, config.override(settings)) for name, config, settings in combinations(config, grid)]
-    if len({name for name, _ in named}) < len(named):
-        raise ValueError("the grid has the same combination twice; name each once.")
+    check_jobs(n_jobs)
+    grids = check_grid(grid)
+    named = checked_runs(config, grids)
     if folder is None:
         root, stem = (
             Path(os.environ.get("WORKBOOK_RUNS", "runs")),
             f"{config.name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}",
         )
         folder = next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
-    folder = Path(folder)
-    if (folder / "sweep.yaml").exists():
+    if str(folder).strip() and (Path(folder) / "sweep.yaml").exists():
         raise ValueError(f"{folder} already holds a sweep; SweepRun({str(folder)!r}).resume() goes on with it.")
+    check_vacant(folder)
+    folder = Path(folder)
     for name, each in named:
         create_run(each, folder / name)
-    write_text(folder / "sweep.yaml", as_yaml(config, grid))
+    write_text(folder / "sweep.yaml", as_yaml(config, grids if isinstance(grid, list) else grids[0]))
     sweep = SweepRun(folder)
     sweep._launch(n_jobs)
     return sweep

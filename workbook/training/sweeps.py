@@ -15,20 +15,27 @@ while a worker that was only thought dead still trains, the other waits for it (
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import joblib
+import numpy as np
 import pandas as pd
-import yaml
 
 from workbook.training.compare import compare_runs
-from workbook.training.run_config import RunConfig
-from workbook.training.runs import Run, create_run, load_run
+from workbook.training.config_text import read_yaml
+from workbook.training.folders import check_vacant
+from workbook.training.messages import one_line, show_value
+from workbook.training.run_config import RunConfig, plain
+from workbook.training.runs import create_run, load_run
+from workbook.training.validate import check_run
 
+MAX_RUNS, MAX_JOBS, MAX_NAME = 10_000, 1024, 200  # of a sweep; and characters of a run folder's name in it
 _ONE_RUN = threading.Lock()  # random states and torch's threads are a process's: it trains one run at a time
 
 Grid = dict[str, list] | list[dict[str, list]]
@@ -49,12 +56,19 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
         `compare_runs` of all combinations; a failed one has its message there, and does not stop the others.
 
     Raises:
-        ValueError: if a field is unknown, a value is invalid, or the folder holds runs of another config.
+        ValueError: if a field is unknown, a value is invalid, a combination makes no run, or the folder holds runs of
+            another config; nothing is written then.
     """
-    runs = [
-        _prepare(Path(folder) / name, config.override(settings))
-        for name, config, settings in combinations(config, grid)
-    ]
+    check_jobs(n_jobs)
+    if not str(folder).strip():
+        raise ValueError(f"folder={str(folder)!r} names no folder; give the path of one.")
+    named = [(Path(folder) / name, each) for name, each in checked_runs(config, grid)]
+    for path, each in named:
+        if not (path / "config.yaml").exists():
+            check_vacant(path)
+        elif load_run(path).config != each:
+            raise ValueError(f"{path} holds a run of another config; use another folder for this sweep, or remove it.")
+    runs = [load_run(path) if (path / "config.yaml").exists() else create_run(each, path) for path, each in named]
     todo = [run.folder for run in runs if run.status()["state"] != "finished"]
     threads = max(1, (os.cpu_count() or 1) // max(1, n_jobs))
     jobs = (joblib.delayed(_train)(str(path.resolve()), threads) for path in todo)
@@ -71,39 +85,89 @@ def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
     Raises:
         ValueError: if there is no grid, or a field is unknown.
     """
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ValueError(f"The sweep {path} can't be read as YAML: {' '.join(str(error).split())}.") from None
+    values = read_yaml(path, "sweep")
     grid = values.pop("grid", None) if isinstance(values, dict) else None
-    if not _is_grid(grid) and not (isinstance(grid, list) and grid and all(map(_is_grid, grid))):
+    try:
+        grids = check_grid(grid)
+    except ValueError as error:
+        raise ValueError(f"The sweep {path} needs a grid: {error}") from None
+    try:
+        config = RunConfig.load(values)
+        for key, first in {key: each[key][0] for each in grids for key in each}.items():
+            config.override({key: first})
+    except ValueError as error:
+        raise ValueError(f"The sweep {path}: {error}") from None
+    return config, grid
+
+
+def check_grid(grid: Any) -> list[dict[str, list]]:
+    """A grid as a list of mappings of fields to lists of values. Raises ValueError, in one sentence, if it is none."""
+    grids = grid if isinstance(grid, list) else [grid]
+    if not grids or not all(isinstance(each, dict) and each for each in grids):
         raise ValueError(
-            f"The sweep {path} needs a grid: a mapping of fields to lists of values, e.g. seed: [0, 1, 2]."
+            f"grid={show_value(grid)} must be a mapping of fields to lists of values, e.g. seed: [0, 1, 2], "
+            "or a list of such mappings."
         )
-    return RunConfig.load(values), grid
+    for key, values in ((key, values) for each in grids for key, values in each.items()):
+        if not isinstance(values, list | tuple | range | np.ndarray) or not len(values):
+            raise ValueError(f"grid: {one_line(key, 40)}={show_value(values)} must be a list of one value or more.")
+    runs = sum(math.prod(map(len, each.values())) for each in grids)
+    if runs > MAX_RUNS:
+        raise ValueError(f"grid={show_value(grid)} makes {runs:,} runs; a sweep takes at most {MAX_RUNS:,}.")
+    return [{key: [plain(value, "grid") for value in values] for key, values in each.items()} for each in grids]
 
 
-def _is_grid(grid: Any) -> bool:
-    return isinstance(grid, dict) and all(isinstance(values, list) and values for values in grid.values())
+def check_jobs(n_jobs: Any) -> None:
+    """Raise a ValueError unless a number of jobs is one."""
+    if not isinstance(n_jobs, int) or isinstance(n_jobs, bool) or not 1 <= n_jobs <= MAX_JOBS:
+        raise ValueError(f"n_jobs={show_value(n_jobs)} must be an integer of at least 1 and at most {MAX_JOBS}.")
 
 
 def combinations(config, grid: Grid) -> Iterator[tuple[str, RunConfig, dict]]:
-    """Folder name, shared config and settings of every combination in `grid`."""
+    """Folder name, shared config and settings of every combination in `grid`. Raises ValueError if it is no grid."""
     config = RunConfig.load(config)
-    grids = grid if isinstance(grid, list) else [grid]
+    grids = check_grid(grid)
     for keys, values in ((each, values) for each in grids for values in itertools.product(*each.values())):
         settings = dict(zip(keys, values, strict=True))
-        name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()) or config.name
+        name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items())
         yield name.replace("/", "-"), config, settings
 
 
-def _prepare(folder: Path, config: RunConfig) -> Run:
-    if not (folder / "config.yaml").exists():
-        return create_run(config, folder)
-    run = load_run(folder)
-    if run.config != config:
-        raise ValueError(f"{folder} holds a run of another config; use another folder for this sweep, or remove it.")
-    return run
+def checked_runs(config, grid: Grid) -> list[tuple[str, RunConfig]]:
+    """Folder name and config of every combination in `grid`, each of which can be trained.
+
+    Raises:
+        ValueError: naming the combination that makes no run, or that is there twice.
+    """
+    found: dict[str, RunConfig] = {}
+    settings_of: dict[Any, str] = {}
+    for name, shared, settings in combinations(config, grid):
+        try:
+            each = shared.override(settings)
+            check_run(each)
+        except ValueError as error:
+            raise ValueError(f"The combination {one_line(name, 100)} makes no run: {error}") from None
+        twin = name if name in found else settings_of.get(_hashable(asdict(each)))
+        if twin is not None:
+            raise ValueError(
+                f"The grid has the same combination twice, {one_line(twin, 60)} and {one_line(name, 60)}; "
+                "name each once."
+            )
+        if len(name.encode()) > MAX_NAME or not name.isprintable():
+            raise ValueError(
+                f"The combination {one_line(name, 60)} can't name a folder: "
+                f"at most {MAX_NAME} printable characters can."
+            )
+        found[name] = each
+        settings_of[_hashable(asdict(each))] = name
+    return list(found.items())
+
+
+def _hashable(value: Any) -> Any:
+    """Plain data as something that equals another's where the data does."""
+    if isinstance(value, dict):
+        return frozenset((key, _hashable(item)) for key, item in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 def _train(folder: str, threads: int) -> str:

@@ -1,0 +1,143 @@
+"""`check_run`: whether a run can be what its config says, asked before anything of it is written.
+
+A `RunConfig` is sound field by field once it exists (`workbook.training.schema`). What is left to ask is how fields go
+together, whether packages, optimizer and schedule are there, and whether policy and task are; no model is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from copy import copy
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from workbook.training.messages import explain_error, one_line, show_value
+from workbook.training.trainer_fields import TRACKERS
+
+QUICKLY_DRAWN = 10_000  # prompts; with more of them, or of a gym task, the run itself says whether there are enough
+HUB_ID = r"[\w-][\w.-]*(/[\w-][\w.-]*)?"
+
+
+def check_run(config) -> None:
+    """Check a `RunConfig` wholly, with its policy's and task's names, and write nothing.
+
+    A model or data set of a hub is not asked for: `load_policy` and `get_task` say whether that is there.
+
+    Raises:
+        ValueError: one sentence that names the field, its value and what would be valid.
+    """
+    from workbook.training.plan import complaints
+
+    for problem in complaints(config):
+        if problem.severity == "error":
+            raise ValueError(problem.sentence)
+    _check_policy(config.policy)
+    _check_task(config)
+
+
+def missing_packages(trainer: dict) -> Iterator[str]:
+    """A sentence for each of the trainer's fields that needs a package which is not installed."""
+    needs = {"use_vllm": "vllm", "use_liger_kernel": "liger_kernel"}
+    for field, package in needs.items():
+        if trainer.get(field) and find_spec(package) is None:
+            yield f"{field}=True needs the package {package}, which is not installed: pip install {package}"
+    trackers = trainer.get("report_to") or []
+    for name in [trackers] if isinstance(trackers, str) else trackers:
+        package = TRACKERS.get(name)
+        if package and find_spec(package) is None:
+            yield f"report_to={name!r} needs the package {package}, which is not installed: pip install {package}"
+
+
+def unknown_sampling(trainer: dict) -> Iterator[str]:
+    """A sentence for the first of generation_kwargs that transformers' GenerationConfig does not know."""
+    from transformers import GenerationConfig
+
+    known = GenerationConfig().to_dict()
+    for name, value in (trainer.get("generation_kwargs") or {}).items():
+        if name not in known:
+            yield (
+                f"trainer.generation_kwargs has {show_value(name)}={show_value(value)}, "
+                "but its names must be fields of transformers' GenerationConfig."
+            )
+            return
+
+
+def optimizer_problem(args) -> str | None:
+    """What is wrong with a trainer's optimizer or schedule, which are made and stepped here for one weight."""
+    import torch
+    from transformers import Trainer, get_scheduler
+
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.zeros(1)
+    optim, schedule = (getattr(value, "value", value) for value in (args.optim, args.lr_scheduler_type))
+    field = f"optim={optim!r} with optim_args={show_value(args.optim_args)}" if args.optim_args else f"optim={optim!r}"
+    try:
+        make, options = Trainer.get_optimizer_cls_and_kwargs(args)
+        plain = copy(args)
+        plain.optim_args = None
+        if args.optim_args and options == Trainer.get_optimizer_cls_and_kwargs(plain)[1]:
+            return f"{field} takes none of those; remove optim_args."
+        optimizer = make([weight], **options)
+        kwargs = args.lr_scheduler_kwargs or {}
+        field = f"lr_scheduler_type={schedule!r} with lr_scheduler_kwargs={show_value(kwargs)}"
+        if kwargs and schedule.startswith("constant"):
+            return f"{field} takes none of those; remove lr_scheduler_kwargs."
+        warmup, steps = args.get_warmup_steps(args.max_steps), args.max_steps
+        if warmup > steps:
+            return f"warmup_steps={args.warmup_steps} must be at most max_steps={steps}."
+        scheduler = get_scheduler(schedule, optimizer, warmup, steps, scheduler_specific_kwargs=kwargs)
+        with warnings.catch_warnings(action="ignore"):
+            optimizer.step()
+            scheduler.step()
+    except Exception as error:  # of torch, bitsandbytes or transformers
+        return f"{field} can't be used here: {explain_error(error, 150).rstrip('.')}."
+    return None
+
+
+def _check_policy(name: str) -> None:
+    if name in ("bundled", "smollm2-135m"):
+        return
+    try:
+        folder = Path(name).expanduser()
+        there = folder.is_dir()
+    except (OSError, RuntimeError) as error:  # a name that is too long; a user's home that is not there
+        raise ValueError(f"policy={show_value(name)} can't be looked up ({explain_error(error)})") from None
+    if not there and not re.fullmatch(HUB_ID, name):
+        raise ValueError(
+            f"policy={show_value(name)} must be 'bundled', 'smollm2-135m', an existing folder of a model or a hub id."
+        )
+    if there and not (folder / "config.json").is_file():
+        raise ValueError(f"policy={show_value(name)} must be a folder that holds a model, but it has no config.json.")
+
+
+def _check_task(config) -> None:
+    """Make the task, unless a hub would have to be asked."""
+    from workbook.tasks import get_task
+
+    family, _, rest = config.task.partition(":")
+    if family == "hub" and not Path(rest).expanduser().exists():
+        return
+    try:
+        if family == "own":  # whose files may change from one call to the next
+            get_task(config.task, **config.task_options).split(config.num_prompts, config.eval_prompts, config.seed)
+        else:
+            _draw(config.task, json.dumps(config.task_options), config.num_prompts, config.eval_prompts, config.seed)
+    except (ValueError, ImportError):
+        raise
+    except (TypeError, OSError, OverflowError, ArithmeticError, LookupError, AttributeError) as error:
+        options = f" with task_options={show_value(config.task_options)}" if config.task_options else ""
+        raise ValueError(f"task={show_value(config.task)}{options} can't be made: {one_line(error)}.") from None
+
+
+@lru_cache(maxsize=256)
+def _draw(task: str, options: str, num_prompts: int, eval_prompts: int, seed: int) -> None:
+    """Make a task and, where that is quick, draw its prompts; remembered, since a sweep asks often."""
+    from workbook.tasks import get_task
+
+    made = get_task(task, **json.loads(options))
+    if not task.startswith("gym:") and num_prompts + eval_prompts <= QUICKLY_DRAWN:
+        made.split(num_prompts, eval_prompts, seed)
