@@ -223,7 +223,9 @@ def test_sampling_follows_the_models_distribution_whatever_its_generation_config
     seen = torch.bincount(rollouts.completion_ids[:, 0], minlength=len(p)).double()
     chi2 = ((seen - 4000 * p) ** 2 / (4000 * p)).sum()
     assert chi2 < 60, "4,000 draws over 20 tokens: beyond 60 lies a chance of 1e-6"
-    torch.testing.assert_close(rollouts.entropies[0, 0].double(), torch.distributions.Categorical(p).entropy())
+    torch.testing.assert_close(
+        rollouts.entropies[0, 0].double(), torch.distributions.Categorical(p).entropy(), rtol=1e-6, atol=0
+    )
 
 
 def test_seed_reproduces_and_nothing_global_moves(policy):

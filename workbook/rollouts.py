@@ -7,8 +7,7 @@ as one row per completion token. Probes add columns to that table and charts rea
 Letters: B rollouts, G rollouts per prompt, P prompt tokens (left-padded), T completion tokens (right-padded).
 """
 
-from collections.abc import Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
 import pandas as pd
@@ -16,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbook.restoring import no_gradients, restoring, seeded
 from workbook.sequences import evaluating, pad_rows, sequence_logps, token_strings, tokenize_prompts, unpadded
 from workbook.theory.advantages import group_advantages
 
@@ -150,7 +150,7 @@ def sample_rollouts(
     model, tokenizer = policy.model, policy.tokenizer
     prompt_rows = tokenize_prompts(tokenizer, [row["prompt"] for row in rows])
     prompt_ids, prompt_mask = pad_rows(prompt_rows, tokenizer.pad_token_id, side="left", device=model.device)
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), no_gradients():
         completion_rows = _generate(policy, prompt_ids, prompt_mask, seed, max_new_tokens, temperature, batch_size)
     return _scored(policy, task, rows, completion_rows, group_size, temperature, estimator)
 
@@ -175,7 +175,7 @@ def _scored(policy, task, rows, completion_rows, group_size: int, temperature: f
     model, tokenizer = policy.model, policy.tokenizer
     prompt_rows = tokenize_prompts(tokenizer, [row["prompt"] for row in rows])
     prompt_ids, prompt_mask = pad_rows(prompt_rows, tokenizer.pad_token_id, side="left", device=model.device)
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), no_gradients():
         completion_ids, mask = pad_rows(completion_rows, tokenizer.pad_token_id, side="right", device=model.device)
         logps, entropies = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, mask, temperature)
     completions = tuple(tokenizer.batch_decode(completion_rows, skip_special_tokens=True))
@@ -226,9 +226,7 @@ def _generate(policy, prompt_ids, prompt_mask, seed, max_new_tokens, temperature
         disable_compile=True,
     )
     rows = []
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), _generation_config(model, config):
-        torch.manual_seed(seed)
+    with seeded(seed, model.device), _generation_config(model, config):
         for ids, mask in zip(prompt_ids.split(batch_size), prompt_mask.split(batch_size), strict=True):
             out = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, ids.shape[1] :]
             is_end = torch.isin(out, torch.tensor(ends, device=out.device)).long()
@@ -236,8 +234,8 @@ def _generate(policy, prompt_ids, prompt_mask, seed, max_new_tokens, temperature
     return rows
 
 
-@contextmanager
-def _generation_config(model, config):
+@restoring
+def _generation_config(model, config) -> Iterator[None]:
     """Lend the model our generation config: generate() fills in from the model's own (a top_k, say) otherwise."""
     owners = [model, model.get_base_model()] if hasattr(model, "get_base_model") else [model]
     before = [owner.generation_config for owner in owners]

@@ -3,12 +3,13 @@
 Letters: B sequences, P prompt tokens, T completion tokens, V vocabulary.
 """
 
-from collections.abc import Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+from workbook.restoring import restoring
 
 LOGITS_AT_ONCE = 2**24  # entries of the logits held per chunk (64 MiB in float32; scoring needs about four such)
 
@@ -106,16 +107,35 @@ def token_strings(tokenizer, rows: Sequence[Sequence[int]]) -> tuple[tuple[str, 
     return tuple(tuple(text[token] for token in row) for row in rows)
 
 
-@contextmanager
-def evaluating(model: nn.Module):
-    """Eval mode inside the block; afterwards every submodule is in the mode it was in."""
+@restoring
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+    """Eval mode inside the block; afterwards every submodule is in the mode it was in.
+
+    Rotary embeddings that depend on the longest sequence so far (dynamic, longrope) forget those of the block.
+    """
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    rotary = [module for module in model.modules() if _varies_with_length(module)]
+    attributes = [dict(vars(module)) for module in rotary]
+    buffers = [(module, dict(module._buffers), {n: b.clone() for n, b in module._buffers.items()}) for module in rotary]
     try:
+        model.eval()
         yield model
     finally:
         for module in training:
             module.training = True
+        for module, before in zip(rotary, attributes, strict=True):
+            vars(module).update(before)
+        for module, tensors, values in buffers:
+            module._buffers = tensors
+            for name, tensor in tensors.items():
+                tensor.data.copy_(values[name])
+
+
+def _varies_with_length(module: nn.Module) -> bool:
+    """Whether it is a rotary embedding whose frequencies transformers changes during a forward pass."""
+    kinds = vars(module).get("rope_type")
+    kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any("dynamic" in kind or kind == "longrope" for kind in kinds if isinstance(kind, str))
 
 
 def unpadded(ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"] | Bool[Tensor, "B L"]) -> list[list[int]]:

@@ -12,6 +12,7 @@ Letters: N completion tokens of some rollouts, in the order of their token table
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
@@ -19,6 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from workbook.restoring import no_gradients, restoring
 from workbook.rollouts import Rollouts
 from workbook.sequences import evaluating
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
@@ -66,7 +68,6 @@ class OutputStates:
         return predicted_delta_logp(self.hidden, self.logits, self.tokens, weights, lr, order, self.cap)
 
 
-@torch.no_grad()
 def output_states(policy, rollouts: Rollouts, batch_size: int = 32) -> OutputStates:
     """The output layer's inputs and outputs at every completion token of the rollouts, by teacher forcing.
 
@@ -74,37 +75,45 @@ def output_states(policy, rollouts: Rollouts, batch_size: int = 32) -> OutputSta
     Raises ValueError for a model without an output layer, and for one that changes the logits after it by anything but
     a factor or its config's soft-cap: the coupling formula holds for a linear layer under a softmax.
     """
-    model, seen = policy.model, {}
+    model = policy.model
     head = model.get_output_embeddings()
     if head is None:
         raise ValueError(f"{type(model).__name__} names no output layer; token coupling goes through one.")
-    handle = head.register_forward_hook(lambda _, inputs, output: seen.update(hidden=inputs[0], logits=output))
     length = rollouts.completion_ids.shape[1]
     hidden, logits = [], []
-    try:
-        with evaluating(model):
-            for rows in torch.arange(len(rollouts)).split(batch_size):
-                part = rollouts.select(rows).to(model.device)
-                mask = torch.cat([part.prompt_mask, part.completion_mask], dim=1).long()
-                output = model(
-                    input_ids=torch.cat([part.prompt_ids, part.completion_ids], dim=1),
-                    attention_mask=mask,
-                    position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-                    logits_to_keep=length + 1,
-                    use_cache=False,
-                )
-                alive = part.completion_mask.bool()
-                raw = seen["logits"][:, -length - 1 : -1][alive]
-                hidden.append(seen["hidden"][:, -length - 1 : -1][alive])
-                logits.append(output.logits[:, -length - 1 : -1][alive].to(raw.dtype))
-                scale, cap = _after_the_head(model, raw, logits[-1])
-    finally:
-        handle.remove()
+    with no_gradients(), evaluating(model), _watched(head) as seen:
+        for rows in torch.arange(len(rollouts)).split(batch_size):
+            part = rollouts.select(rows).to(model.device)
+            mask = torch.cat([part.prompt_mask, part.completion_mask], dim=1).long()
+            output = model(
+                input_ids=torch.cat([part.prompt_ids, part.completion_ids], dim=1),
+                attention_mask=mask,
+                position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+                logits_to_keep=length + 1,
+                use_cache=False,
+            )
+            alive = part.completion_mask.bool()
+            raw = seen["logits"][:, -length - 1 : -1][alive]
+            hidden.append(seen["hidden"][:, -length - 1 : -1][alive])
+            logits.append(output.logits[:, -length - 1 : -1][alive].to(raw.dtype))
+            scale, cap = _after_the_head(model, raw, logits[-1])
     tokens = rollouts.completion_ids[rollouts.completion_mask.bool()].to(model.device)
     hidden, logits = torch.cat(hidden), torch.cat(logits)
     if getattr(head, "bias", None) is not None:
         hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1)
     return OutputStates(hidden * scale if scale != 1 else hidden, logits, tokens, cap)
+
+
+@restoring
+def _watched(head: nn.Module) -> Iterator[dict]:
+    """What goes into the layer (hidden) and comes out (logits), of its latest pass inside the block."""
+    seen, handle = {}, None
+    try:
+        handle = head.register_forward_hook(lambda _, inputs, output: seen.update(hidden=inputs[0], logits=output))
+        yield seen
+    finally:
+        if handle is not None:
+            handle.remove()
 
 
 def _after_the_head(model: nn.Module, raw: Float[Tensor, "N V"], logits: Float[Tensor, "N V"]):

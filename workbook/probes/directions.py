@@ -8,7 +8,7 @@ each. Quantized layers have no forward mode: for them (log pi(theta + s g) - log
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbook.packed import rollout_logps
 from workbook.probes.step import FIELDS, untouched
+from workbook.restoring import gradients, no_gradients, restoring
 from workbook.rollouts import Rollouts
 from workbook.sequences import evaluating
 
@@ -46,7 +47,7 @@ class Along:
 
     def gradient(self, rollouts: Rollouts, place: tuple[int, int]) -> Direction:
         """Gradient of the log-probability of the token at place (rollout, position), by one backward pass."""
-        with torch.enable_grad(), evaluating(self.policy.model):
+        with gradients(), evaluating(self.policy.model):
             logp = _scores(self.policy.model, rollouts)[place]
             found = torch.autograd.grad(logp, list(self.parameters.values()), allow_unused=True)
         named = zip(self.parameters.items(), found, strict=True)
@@ -62,10 +63,9 @@ class Along:
             return change
         return (self._jvp if self.method == "jvp" else self._difference)(rollouts, direction)
 
-    @torch.no_grad()
     def _jvp(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
         scorer = _Scorer(self.policy.model, rollouts)
-        with evaluating(self.policy.model), sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
+        with no_gradients(), evaluating(self.policy.model), _forward_mode(self.policy.model):
             duals = {
                 f"model.{name}": forward_ad.make_dual(p.detach(), direction[name].to(p.dtype))
                 for name, p in self.parameters.items()
@@ -73,13 +73,12 @@ class Along:
             tangent = forward_ad.unpack_dual(functional_call(scorer, duals, ())).tangent
             return torch.zeros_like(rollouts.old_logps) if tangent is None else tangent.clone()
 
-    @torch.no_grad()
     def _difference(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
         square = sum(float(g.double().pow(2).sum()) for g in direction.values())
         if square == 0:
             return torch.zeros_like(rollouts.old_logps)
         step = STEP / square  # the anchor's own change is step x square; others may move farther
-        with untouched(self.policy), evaluating(self.policy.model):
+        with no_gradients(), untouched(self.policy), evaluating(self.policy.model):
             start = {name: p.clone() for name, p in self.parameters.items()}
 
             def moved(step: float) -> Tensor:
@@ -96,13 +95,24 @@ class Along:
         return change / (2 * step)
 
 
+@restoring
+def _forward_mode(model: nn.Module) -> Iterator[None]:
+    """Forward-mode differentiation inside the block, by operations that have it; parameters come back as they were."""
+    own = [(module, dict(module._parameters)) for module in model.modules()]
+    try:
+        with sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
+            yield
+    finally:
+        for module, parameters in own:  # `functional_call` lends the model others for a while
+            module._parameters.update(parameters)
+
+
 class _Scorer(nn.Module):
     """A model together with what it shall score, so that `functional_call` can put other weights in."""
 
     def __init__(self, model: nn.Module, rollouts: Rollouts):
         super().__init__()
         self.model, self.rollouts = model, rollouts
-        self.train(model.training)
 
     def forward(self) -> Float[Tensor, "B T"]:
         return _scores(self.model, self.rollouts)

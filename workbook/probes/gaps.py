@@ -203,10 +203,9 @@ def _trained(policy) -> list[torch.nn.Parameter]:
     return [p for p in policy.model.parameters() if p.requires_grad]
 
 
-@torch.no_grad()
 def _put_back(policy, weights: list[torch.Tensor]) -> None:
     for p, old in zip(_trained(policy), weights, strict=True):
-        p.copy_(old)
+        p.detach().copy_(old)
 
 
 def _part(rollouts: Rollouts, batch: int, group: int, rng: np.random.Generator) -> list[torch.Tensor]:

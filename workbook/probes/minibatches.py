@@ -14,6 +14,7 @@ from torch import Tensor
 
 from workbook.packed import rollout_logps
 from workbook.probes.step import FIELDS, progress, untouched
+from workbook.restoring import gradients
 from workbook.rollouts import Rollouts
 from workbook.sequences import evaluating
 
@@ -38,12 +39,12 @@ def gradient_gram(
     advantages = rollouts.advantages if rollouts.advantages.dim() == 2 else rollouts.advantages[:, None]
     pushes = (pushing * advantages).to(policy.model.device)
     found = torch.zeros(len(rollouts), kept)
-    with untouched(policy), torch.enable_grad(), evaluating(policy.model):
+    with untouched(policy), gradients(), evaluating(policy.model):
         for row in progress(pushes.any(1).nonzero().squeeze(1).tolist(), "gradients"):
             one = rollouts.select([row]).to(policy.model.device)
             logps = rollout_logps(policy.model, *(getattr(one, name) for name in FIELDS))
-            gradients = torch.autograd.grad((pushes[row] * logps[0]).sum(), weights, materialize_grads=True)
-            found[row] = _sketched(torch.cat([g.flatten().float().cpu() for g in gradients]), signs, kept)
+            own = torch.autograd.grad((pushes[row] * logps[0]).sum(), weights, materialize_grads=True)
+            found[row] = _sketched(torch.cat([g.flatten().float().cpu() for g in own]), signs, kept)
     return found @ found.T
 
 

@@ -12,7 +12,6 @@ step on fresh rollouts is GRPO's, and further steps on the same rollouts are PPO
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from workbook.packed import rollout_logps
+from workbook.restoring import gradients, no_gradients, restoring
 from workbook.rollouts import Rollouts, sample_rollouts
 from workbook.sequences import evaluating
 from workbook.theory.weights import update_weights
@@ -36,7 +36,7 @@ SHOWN_AFTER = 2.0  # seconds of work until a bar shows it
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
-@contextmanager
+@restoring
 def untouched(policy) -> Iterator[None]:
     """Whatever is done to the policy inside, afterwards its weights, buffers, gradients and modes are as before.
 
@@ -44,25 +44,28 @@ def untouched(policy) -> Iterator[None]:
     parameters that require gradients; frozen (quantized) weights are not copied.
     """
     model: nn.Module = policy.model
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    weights = {name: p.detach().clone() for name, p in parameters.items()}
-    gradients = {name: p.grad for name, p in parameters.items()}
-    buffers = {name: b.clone() for name, b in model.named_buffers()}
-    modes = {module: module.training for module in model.modules()}
-    for p in parameters.values():
-        p.grad = None
+    trained = [p for p in model.parameters() if p.requires_grad]
+    weights = [p.detach().clone() for p in trained]
+    flags = [(p, p.requires_grad, p.grad) for p in model.parameters()]
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    values = [(b, b.clone()) for b in model.buffers()]
+    modes = [(module, module.training) for module in model.modules()]
     try:
         with torch.random.fork_rng():
+            for p in trained:
+                p.grad = None
             yield
     finally:
-        with torch.no_grad():
-            for name, p in parameters.items():
-                p.copy_(weights[name])
-                p.requires_grad_(True)
-                p.grad = gradients[name]
-            for name, b in model.named_buffers():
-                b.copy_(buffers[name])
-        for module, training in modes.items():
+        for p, weight in zip(trained, weights, strict=True):
+            p.detach().copy_(weight)
+        for p, required, gradient in flags:
+            p.requires_grad_(required)
+            p.grad = gradient
+        for module, own in buffers:
+            module._buffers = own
+        for b, value in values:
+            b.detach().copy_(value)
+        for module, training in modes:
             module.training = training
 
 
@@ -74,7 +77,7 @@ def progress(items: Iterable, what: str, total: int | None = None) -> Iterable:
 def logps(policy, rollouts: Rollouts, batch_size: int | None = None) -> Float[Tensor, "B T"]:
     """Log-probability of every completion token under the policy as it is now, in nats, zero outside the mask."""
     rollouts = rollouts.to(policy.model.device)
-    with torch.no_grad(), evaluating(policy.model):
+    with no_gradients(), evaluating(policy.model):
         parts = torch.arange(len(rollouts)).split(batch_size or SCORED_AT_ONCE)
         return torch.cat([_logps(policy.model, rollouts.select(rows)) for rows in progress(parts, "scoring")])
 
@@ -196,9 +199,9 @@ def matched_lr(
         raise ValueError(f"target={target!r} must be above 0 nats.")
     trained = settings.get("parameters") or [p for p in policy.model.parameters() if p.requires_grad]
     alive = rollouts.completion_mask.bool()
-    with untouched(policy), torch.no_grad():
+    with untouched(policy), no_gradients():
         before, weights = logps(policy, rollouts), [p.clone() for p in trained]
-        with torch.enable_grad():
+        with gradients():
             update(policy, rollouts, optimizer, start, **settings)
         change = [p - w for p, w in zip(trained, weights, strict=True)]
         scale, low, high = 1.0, 0.0, float("inf")  # too small, too large: movement need not grow as lr does

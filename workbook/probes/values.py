@@ -21,6 +21,7 @@ from torch import Tensor
 
 from workbook.probes.prefixes import Branches, batch_limit, prefill
 from workbook.probes.step import progress
+from workbook.restoring import no_gradients
 from workbook.rollouts import Rollouts, end_tokens, task_rewards
 from workbook.sequences import evaluating, unpadded
 
@@ -99,7 +100,7 @@ class _Sampler:
                 twins.setdefault((*self.prompts[rollout], -1, *said), []).append((rollout, length))
         firsts = [group[0] for group in twins.values()]
         model = self.policy.model
-        with torch.no_grad(), evaluating(model):
+        with no_gradients(), evaluating(model):
             for batch, rewards in self._batches(firsts):
                 se = rewards.std(axis=1, ddof=1) / self.continuations**0.5
                 known.update(zip(batch, zip(rewards.mean(1), se, strict=True), strict=True))
@@ -194,7 +195,6 @@ class _Tree:
         self.at_once = batch_size or batch_limit(policy.model, rollouts.prompt_ids.shape[1] + limit)
         self.ends = torch.tensor(end_tokens(policy), device=policy.model.device)
 
-    @torch.no_grad()
     def values(self, prefixes: list[Prefix]) -> np.ndarray:
         """(n, 2): the expected reward of what was explored after each prefix, the probability of what was not."""
         self.prefixes = prefixes
@@ -208,7 +208,7 @@ class _Tree:
         self.found[ended.numpy(), 0] = parts.rewards[ended.to(parts.rewards.device)].cpu()
         owner = (~ended).nonzero().squeeze(1)
         if len(owner):
-            with evaluating(self.policy.model):
+            with no_gradients(), evaluating(self.policy.model):
                 room = self.limit - int(length[owner].min())
                 branches, last = prefill(self.policy.model, parts).cut(owner, length[owner], room)
                 owner = owner.to(last.device)

@@ -20,7 +20,6 @@ STRIPS = 4  # the kernel is symmetric: it is made in strips from the diagonal on
 ORDERS = ("first", "exact")
 
 
-@torch.no_grad()
 def coupling_kernel(
     hidden: Float[Tensor, "N D"], logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"], cap: float | None = None
 ) -> Float[Tensor, "N N"]:
@@ -37,7 +36,7 @@ def coupling_kernel(
     >>> coupling_kernel(hidden, logits, torch.tensor([0, 0])).tolist()
     [[0.75, 0.0], [0.0, 0.75]]
     """
-    dtype = _checked(hidden, logits, tokens)
+    dtype, hidden, logits = _checked(hidden, logits, tokens)
     size, vocabulary = logits.shape
     total = torch.empty(size, 1, dtype=dtype, device=logits.device)
     for rows, out in _row_blocks(logits, total):
@@ -55,7 +54,6 @@ def coupling_kernel(
     return kernel.mul_(hidden @ hidden.T)
 
 
-@torch.no_grad()
 def coupling_factors(
     hidden: Float[Tensor, "N D"],
     logits: Float[Tensor, "N V"],
@@ -72,7 +70,7 @@ def coupling_factors(
     >>> [factor.tolist() for factor in coupling_factors(hidden, logits, torch.tensor([0, 0]), 0)]
     [[1.0, 0.0], [0.75, 0.75]]
     """
-    dtype = _checked(hidden, logits, tokens)
+    dtype, hidden, logits = _checked(hidden, logits, tokens)
     own = _residual(torch.log_softmax(logits[index][None].to(dtype), -1), tokens[index][None])[0]
     own = _bent(own, logits[index], cap)
     residuals = torch.empty(len(tokens), dtype=dtype, device=logits.device)
@@ -81,7 +79,6 @@ def coupling_factors(
     return hidden.to(dtype) @ hidden[index].to(dtype), residuals
 
 
-@torch.no_grad()
 def predicted_delta_logp(
     hidden: Float[Tensor, "N D"],
     logits: Float[Tensor, "N V"],
@@ -108,12 +105,12 @@ def predicted_delta_logp(
     """
     if order not in ORDERS:
         raise ValueError(f"order {order!r} is unknown; valid are {', '.join(ORDERS)}.")
-    dtype = _checked(hidden, logits, tokens)
+    dtype, hidden, logits = _checked(hidden, logits, tokens)
     if weights.shape != tokens.shape:
         raise ValueError(f"weights has shape {tuple(weights.shape)}; it must be {tuple(tokens.shape)}, one per token.")
     step = torch.zeros(logits.shape[1], hidden.shape[1], dtype=dtype, device=logits.device)  # lr G
 
-    for z, h, token, weight in _row_blocks(logits, hidden, tokens, lr * weights.to(dtype)):
+    for z, h, token, weight in _row_blocks(logits, hidden, tokens, lr * weights.detach().to(dtype)):
         residual = _bent(_residual(torch.log_softmax(z.to(dtype), -1), token), z, cap)
         step.addmm_(residual.T, h.to(dtype) * weight[:, None])
     delta = torch.empty(len(tokens), dtype=dtype, device=logits.device)
@@ -158,12 +155,13 @@ def _row_blocks(logits: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]
     return zip(*(x.split(_block(logits.shape[1])) for x in (logits, *others)), strict=True)
 
 
-def _checked(hidden: Tensor, logits: Tensor, tokens: Tensor) -> torch.dtype:
-    """The dtype to compute in; ValueError where the inputs do not belong together."""
+def _checked(hidden: Tensor, logits: Tensor, tokens: Tensor) -> tuple[torch.dtype, Tensor, Tensor]:
+    """The dtype to compute in, hidden and logits without gradients; ValueError if inputs do not belong together."""
     if not (hidden.ndim == logits.ndim == 2 and tokens.ndim == 1 and len(hidden) == len(logits) == len(tokens)):
         shapes = ", ".join(str(tuple(x.shape)) for x in (hidden, logits, tokens))
         raise ValueError(f"hidden, logits and tokens have shapes {shapes}; they must be (N, D), (N, V) and (N,).")
     outside = tokens[(tokens < 0) | (tokens >= logits.shape[1])]
     if len(outside):
         raise ValueError(f"tokens holds {int(outside[0])}; ids must be between 0 and {logits.shape[1] - 1}.")
-    return torch.promote_types(torch.promote_types(hidden.dtype, logits.dtype), torch.float32)
+    dtype = torch.promote_types(torch.promote_types(hidden.dtype, logits.dtype), torch.float32)
+    return dtype, hidden.detach(), logits.detach()

@@ -1,0 +1,167 @@
+"""Put back what was changed for a while, even if an interrupt arrives in the middle of changing or of putting back.
+
+An interrupt (Ctrl-C, a notebook's stop button) is an exception that may be raised after any call. `contextlib` and
+torch's own managers (`no_grad`, `fork_rng`) are then cut in two: grad mode switched off before the `with` has begun, a
+loop that restores weights left half-way. A manager made by `restoring` is not:
+
+    @restoring
+    def evaluating(model):
+        training = [module for module in model.modules() if module.training]
+        try:
+            model.eval()
+            yield model
+        finally:
+            for module in training:
+                module.training = True
+
+    with evaluating(model):
+        ...
+
+An interrupt in the body of the `with` is raised at once; one that arrives in the code before or after `yield` (or in
+anything that this code calls, another manager included) is raised when that code has ended and all is put back.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+
+import torch
+
+
+class _InterruptHandler:
+    """SIGINT's handler while a manager is open in the main thread, the only one that Python interrupts.
+
+    It stands in front of the handler that it found, and holds an interrupt back while a manager's own code runs.
+    """
+
+    def __init__(self):
+        self.managers: set[int] = set()  # the open ones' ids
+        self.deferring: set[CodeType] = set()
+        self.previous, self.waiting = None, False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.defers(frame):
+            self.waiting = True
+        else:
+            self.previous(number, frame)
+
+    def defers(self, frame: FrameType | None) -> bool:
+        """Whether the frame, or one that it was called from, is a manager's own code."""
+        while frame is not None and frame.f_code not in self.deferring:
+            frame = frame.f_back
+        return frame is not None
+
+    def install(self, manager: int) -> None:
+        if not self.managers:
+            self.waiting = False
+        self.managers.add(manager)
+        current = signal.getsignal(signal.SIGINT)
+        if current is not self and callable(current):  # not if interrupts are ignored, or end the process
+            self.previous = current
+            signal.signal(signal.SIGINT, self)
+
+    def remove(self, manager: int) -> None:
+        self.managers.discard(manager)
+        if self.managers:
+            return
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is self:
+            signal.signal(signal.SIGINT, self.previous)
+
+    def deliver(self, frame: FrameType | None) -> None:
+        """Raise the interrupt that waits, unless the frame's code defers it in turn."""
+        if self.waiting and not self.defers(frame):
+            self.waiting = False
+            self.previous(signal.SIGINT, frame)
+
+
+_HANDLER = _InterruptHandler()
+
+
+class _Manager:
+    """A context manager made of a generator: what stands before its `yield` is done, and what stands behind it, always.
+
+    Grad mode is put back too, since an interrupt may fall into torch's own switching of it anywhere in the body.
+    """
+
+    def __init__(self, generator: Iterator):
+        self.generator, self.is_open = generator, False
+
+    def __enter__(self):
+        self.in_main_thread = threading.current_thread() is threading.main_thread()
+        self.gradients = torch.is_grad_enabled()
+        self.is_open = True
+        try:
+            if self.in_main_thread:
+                _HANDLER.install(id(self))
+            value = next(self.generator)
+        except BaseException:
+            self._close()
+            raise
+        if self.in_main_thread and _HANDLER.waiting and not _HANDLER.defers(sys._getframe(1)):
+            self._close()
+            _HANDLER.deliver(sys._getframe(1))
+        return value
+
+    def __exit__(self, *_) -> None:
+        self._close()
+        if self.in_main_thread:
+            _HANDLER.deliver(sys._getframe(1))
+
+    def __del__(self):
+        self._close()  # of a `with` that was cut off before it could call __exit__
+
+    def _close(self) -> None:
+        if not self.is_open:
+            return
+        self.is_open = False
+        try:
+            self.generator.close()
+        finally:
+            torch.set_grad_enabled(self.gradients)
+            if self.in_main_thread:
+                _HANDLER.remove(id(self))
+
+
+_HANDLER.deferring |= {f.__code__ for f in (_Manager.__enter__, _Manager.__exit__, _Manager.__del__, _Manager._close)}
+
+
+def restoring(function: Callable[..., Iterator]) -> Callable[..., _Manager]:
+    """Make a context manager of a generator function that yields once, as `contextlib.contextmanager` does.
+
+    Its code runs with interrupts deferred, before the `yield` and after. An exception in the body of the `with` reaches
+    it as GeneratorExit, so that what must be put back belongs into a `finally`, and what is changed into its `try`.
+    """
+    _HANDLER.deferring.add(function.__code__)
+
+    @functools.wraps(function)
+    def manager(*args, **kwargs) -> _Manager:
+        return _Manager(function(*args, **kwargs))
+
+    return manager
+
+
+@restoring
+def no_gradients() -> Iterator[None]:
+    """Do without gradients inside the block, as `torch.no_grad`, whose own switch an interrupt may leave on."""
+    with torch.no_grad():
+        yield
+
+
+@restoring
+def gradients() -> Iterator[None]:
+    """Record gradients inside the block, as `torch.enable_grad`."""
+    with torch.enable_grad():
+        yield
+
+
+@restoring
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's generators inside the block (the CPU's and the device's); afterwards they are as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
