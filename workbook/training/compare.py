@@ -34,16 +34,17 @@ def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
 
 def _results(run: Run) -> dict:
     metrics, status = run.metrics(), run.status()
+    nan = float("nan")
     heldout = run.evaluation().set_index("label")["mean"]
     tail = metrics.dropna(subset="reward").tail(WINDOW)  # steps that sampled a new generation batch
     return {
         "state": status["state"],
         "steps": len(metrics),
-        "seconds": metrics["time"].iloc[-1] - metrics["time"].iloc[0] if len(metrics) > 1 else float("nan"),
+        "seconds": metrics["time"].max() - metrics["time"].min() if "time" in metrics and len(metrics) > 1 else nan,
         "reward": tail["reward"].mean(),
-        "grad_norm": tail["grad_norm"].mean() if "grad_norm" in tail else float("nan"),
-        "heldout_before": heldout.get("before", float("nan")),
-        "heldout_after": heldout.get("after", float("nan")),
+        "grad_norm": tail["grad_norm"].mean() if "grad_norm" in tail else nan,
+        "heldout_before": heldout.get("before", nan),
+        "heldout_after": heldout.get("after", nan),
         "message": status["message"],
     }
 

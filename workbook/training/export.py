@@ -1,63 +1,161 @@
-"""A run in a folder that can be taken elsewhere: its config, its model, and the reader's own prompts and reward."""
+"""A run in a folder that can be taken elsewhere: its config, its model, and the reader's own prompts and reward.
+
+No file of an export says where on this machine anything lay: local folders and files go by their last name.
+"""
 
 from __future__ import annotations
 
+import filecmp
 import json
 import shutil
+import zipfile
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from workbook.training.files import damage, write_json, write_text
+import yaml
+
+from workbook.training.files import SUMS, atomic_folder, damage, replacement, write_json, write_text
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run
 from workbook.training.sweep_run import as_yaml
 from workbook.training.sweeps import Grid
+
+NAMED = ("bundled", "smollm2-135m")  # policies that load_policy finds on every machine
 
 
 def export_config(config: RunConfig, folder: str | Path, grid: Grid | None = None) -> Path:
     """Write config.yaml, or with a grid sweep.yaml, into a folder, and the files of a task "own:" beside it.
 
     A config of own files names them as they lie in that folder: start it from there. Returns the file's path.
+
+    Raises ValueError if the folder is a run's, or holds another file under one of these names.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    if config.task.startswith("own:"):
-        data = Path(config.task.removeprefix("own:")).expanduser()
-        file, _, function = config.task_options["reward"].rpartition(":")
-        for path in (data, Path(file).expanduser()):
-            if path.resolve() != (folder / path.name).resolve():
-                shutil.copyfile(path, folder / path.name)
-        options = config.task_options | {"reward": f"{Path(file).name}:{function}"}
-        config = config.override({"task": f"own:{data.name}", "task_options": options})
     path = folder / ("sweep.yaml" if grid else "config.yaml")
+    own = _own_files(config)
+    _check_target(folder, path, own)
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in own:
+        if not (folder / file.name).exists():
+            shutil.copyfile(file, folder / file.name)
+    if own:
+        data, reward = (file.name for file in own)
+        function = config.task_options["reward"].rpartition(":")[2]
+        options = config.task_options | {"reward": f"{reward}:{function}"}
+        config = config.override({"task": f"own:{data}", "task_options": options})
     write_text(path, as_yaml(config, grid))
     return path
+
+
+def _own_files(config: RunConfig) -> list[Path]:
+    """The data file and the reward's file of a task "own:"; none of other tasks."""
+    if not config.task.startswith("own:"):
+        return []
+    file = config.task_options["reward"].rpartition(":")[0]
+    return [Path(name).expanduser() for name in (config.task.removeprefix("own:"), file)]
+
+
+def _check_target(folder: Path, path: Path, own: list[Path]) -> None:
+    for mark in ("status.json", "process.json"):
+        if (folder / mark).exists():
+            raise ValueError(f"{folder} is the folder of a run or a sweep ({mark}); name another folder.")
+    for file in own:
+        target = folder / file.name
+        if target.is_symlink() or (target.exists() and not filecmp.cmp(file, target, shallow=False)):
+            raise ValueError(f"{folder} holds another {file.name}; name another folder, or remove it.")
+    if path.is_symlink() or path.exists():
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            RunConfig.load({key: value for key, value in values.items() if key != "grid"})
+        except (OSError, ValueError, AttributeError, yaml.YAMLError):
+            raise ValueError(
+                f"{folder} holds a {path.name} that is not a run's; name another folder, or remove it."
+            ) from None
 
 
 def export_run(run: Run, folder: str | Path) -> Path:
     """Write a finished run's config, manifest and model (or adapter, as safetensors) into a folder, and a zip of it.
 
-    What a run's final/ held is checked against its checksums first. Returns the zip's path.
+    What a run's final/ held is checked against its checksums first. An adapter names its base as `load_policy` does, or
+    by the name of its folder. Both appear whole or not at all. Returns the zip's path.
 
-    Raises ValueError if the run has not finished, its model is damaged, or the folder is not empty.
+    Raises ValueError if the run has not finished, its model is damaged, or the folder or the zip is there already.
     """
     folder, final = Path(folder), run.folder / "final"
-    if not final.exists():
+    if final.is_symlink() or not final.exists():
         raise ValueError(f"{run.folder.name} has no model yet: it is {run.status()['state']}; let it finish first.")
     if complaint := damage(final):
         raise ValueError(f"the model of {run.folder.name} is damaged: {complaint}.")
-    if folder.exists() and any(folder.iterdir()):
+    zipped = folder.with_name(f"{folder.name}.zip")
+    if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
         raise ValueError(f"{folder} is not empty; name another folder.")
-    shutil.copytree(final, folder / "model")
-    export_config(run.config, folder)
-    manifest = run.manifest()
-    write_json(folder / "manifest.json", {key: value for key, value in manifest.items() if key != "config"})
-    write_text(folder / "README.txt", _readme(run, folder / "model"))
-    return Path(shutil.make_archive(str(folder), "zip", folder.parent, folder.name))
+    if zipped.is_symlink() or zipped.exists():
+        raise ValueError(f"{zipped} is there already; name another folder, or remove it.")
+    manifest = {key: value for key, value in run.manifest().items() if key != "config"}
+    with atomic_folder(folder) as new:
+        base = _base_name(run)
+        _copy_model(final, new / "model", base)
+        config = asdict(run.config) | {"policy": base}
+        export_config(RunConfig(**(config if _own_files(run.config) else _without_places(config))), new)
+        write_json(new / "manifest.json", _without_places(manifest))
+        write_text(new / "README.txt", _readme(run, new / "model", base))
+    with replacement(zipped) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(folder.rglob("*")):
+            archive.write(path, Path(folder.name) / path.relative_to(folder))
+    return zipped
 
 
-def _readme(run: Run, model: Path) -> str:
-    config, adapter = run.config, (model / "adapter_config.json").exists()
-    what = f"a LoRA adapter for {config.policy}" if adapter else f"all weights, trained from {config.policy}"
-    kept = ", ".join(sorted(json.loads((model / "checksums.json").read_text(encoding="utf-8"))))
+def _base_name(run: Run) -> str:
+    """The policy's name elsewhere: as it is, or the name of its folder."""
+    name = run.config.policy
+    path = Path(name).expanduser()
+    is_path = path.is_absolute() or path.is_dir()
+    return path.resolve().name if name not in NAMED and is_path else name
+
+
+def _copy_model(final: Path, to: Path, base: str) -> None:
+    """Copy a run's final/ with checksums of its own; an adapter gets another name of its base, and no empty card."""
+    with atomic_folder(to) as model:
+        shutil.copytree(final, model, dirs_exist_ok=True, ignore=shutil.ignore_patterns(SUMS))
+        for path in model.rglob("adapter_config.json"):
+            settings = json.loads(path.read_text(encoding="utf-8"))
+            write_json(path, settings | {"base_model_name_or_path": base})
+            path.with_name("README.md").unlink(missing_ok=True)
+
+
+def _without_places(value: Any) -> Any:
+    """The same tree, but of each path that begins at a root or a home only its last name.
+
+    >>> _without_places({"task": "hub:/home/me/sums", "reward": "~/mine/reward.py:score", "at": ["/data/x", "chain"]})
+    {'task': 'hub:sums', 'reward': 'reward.py:score', 'at': ['x', 'chain']}
+    """
+    if isinstance(value, dict):
+        return {key: _without_places(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_places(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    if Path(value).is_absolute():
+        return Path(value).name
+    return ":".join(Path(part).name if part.startswith(("~", "/")) else part for part in value.split(":"))
+
+
+def _readme(run: Run, model: Path, base: str) -> str:
+    adapter = (model / "adapter_config.json").exists()
+    what = f"a LoRA adapter for {base}" if adapter else f"all weights, trained from {base}"
+    kept = ", ".join(sorted(json.loads((model / SUMS).read_text(encoding="utf-8"))))
     again = "python -m workbook train config.yaml"
-    return f"{run.status()['message']}\n\nmodel/: {what} ({kept})\nthe same run again, from this folder: {again}\n"
+    beside = ""
+    if base != run.config.policy:
+        sha256 = (run.manifest().get("policy") or {}).get("sha256")
+        beside = (
+            f"{base} is a folder of your own, not in this export (SHA-256 of its weights: {sha256}): put it here too\n"
+        )
+    load = "load_policy('model')"
+    if adapter:
+        load = f"load_policy({base!r}), then PeftModel.from_pretrained(model, 'model')"
+    return (
+        f"{run.status()['message']}\n\nmodel/: {what} ({kept})\nto load it: {load}\n{beside}"
+        f"the same run again, from this folder: {again}\n"
+    )

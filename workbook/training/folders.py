@@ -36,8 +36,9 @@ def check_vacant(folder: str | Path) -> None:
         if folder.is_symlink():
             raise ValueError(f"{folder} is a link that leads nowhere; give an empty or a new folder.") from None
         return
-    except OSError as error:
-        raise ValueError(f"{folder} can't be used: {error.strerror}; give an empty or a new folder.") from None
+    except (OSError, ValueError) as error:  # the latter: of a name with a NUL
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{str(folder)!r} can't be used ({reason}); give an empty or a new folder.") from None
     if taken is not None:
         raise ValueError(
             f"{folder} holds files that are not a run's, e.g. {taken.name}; give an empty or a new folder."

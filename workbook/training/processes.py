@@ -1,7 +1,8 @@
 """The processes of one run under `accelerate launch`: the main one decides and writes, the others follow.
 
-    accelerate launch --num_processes 4 -m workbook train CONFIG
+    accelerate launch --multi_gpu --num_processes 4 -m workbook train CONFIG
 
+On CPUs put ACCELERATE_USE_CPU=true before it: with --cpu accelerate starts a single process, whatever num_processes is.
 Each trains on its share of every batch. The main process alone asks the disk (is there a checkpoint, was it asked to
 stop?) and tells the others, since two looks at a file can differ and processes that disagree wait for one another for
 ever.

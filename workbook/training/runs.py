@@ -64,12 +64,11 @@ class Run:
 
     def metrics(self) -> pd.DataFrame:
         """One row per optimizer step so far: step, reward (where new rollouts were sampled), grad_norm, entropy, ..."""
-        rows = read_metrics(self.folder / "metrics.jsonl")
-        return (
-            pd.DataFrame(rows)
-            if rows
-            else pd.DataFrame({"step": pd.Series(dtype=int), "reward": pd.Series(dtype=float)})
-        )
+        table = pd.DataFrame(read_metrics(self.folder / "metrics.jsonl"))
+        for column, kind in {"step": int, "reward": float}.items():
+            if column not in table:
+                table[column] = pd.Series(dtype=kind)
+        return table
 
     def samples(self) -> pd.DataFrame:
         """A few of the newest generation batch's rollouts: columns step, prompt, completion, reward, advantage."""
@@ -246,7 +245,7 @@ def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
         ValueError: if there is none.
     """
     folder = _runs_folder() if folder is None else Path(folder)
-    configs = [path for path in folder.glob("*/config.yaml") if path.parent.name.startswith(name)]
+    configs = [path for path in folder.glob("*/config.yaml") if path.parent.name.startswith(name) and path.is_file()]
     if not configs:
         raise ValueError(f"{folder} holds no run{f' whose name begins with {name!r}' if name else ''}.")
     return Run(max(configs, key=lambda path: path.stat().st_mtime_ns).parent)
