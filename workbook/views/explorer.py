@@ -10,15 +10,15 @@ code below the chart is the setting a reader can take into a cell of their own.
 
 from __future__ import annotations
 
-import html
 import time
 from collections.abc import Callable
 
 import ipywidgets
 import pandas as pd
 
-from workbook.views.live import LiveChart, show
+from workbook.views.live import LiveChart, close, show
 from workbook.views.snippet import Snippet
+from workbook.views.style import escape
 
 QUICK = 0.050  # seconds: what takes longer is computed when a slider is let go, not on the way
 WIDTH = {"description_width": "170px"}
@@ -88,6 +88,10 @@ class Explorer:
     def _ipython_display_(self, **_) -> None:
         self.display()
 
+    def close(self) -> None:
+        """Take it off the page and free it."""
+        close(self.box)
+
     def _computed(self) -> dict[str, pd.DataFrame]:
         settings, began = self.settings, time.perf_counter()
         result = self.compute(**settings)
@@ -117,7 +121,7 @@ class Explorer:
         self._show_sentence(self._say(**self.tables) if self._say else "")
 
     def _show_sentence(self, text: str, color: str = "inherit") -> None:
-        self.sentence.value = f'<div role="status" style="color: {color}; line-height: 1.4">{html.escape(text)}</div>'
+        self.sentence.value = f'<div role="status" style="color: {color}; line-height: 1.4">{escape(text)}</div>'
 
 
 def slider(value, low, high, step, label: str, **kwargs) -> ipywidgets.FloatSlider | ipywidgets.IntSlider:

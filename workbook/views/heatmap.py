@@ -40,8 +40,8 @@ class TokenHeatmap(anywidget.AnyWidget):
     Raises ValueError for missing columns, a group that is not in the table, or states of another length.
     """
 
-    _esm = HERE / "heatmap.js"
-    _css = HERE / "heatmap.css"
+    _esm = (HERE / "heatmap.js").read_text(encoding="utf-8")  # of a Path anywidget keeps every widget, closed or not
+    _css = (HERE / "heatmap.css").read_text(encoding="utf-8")
     title = traitlets.Unicode().tag(sync=True)
     groups = traitlets.List().tag(sync=True)
     group = traitlets.Int().tag(sync=True)
@@ -160,8 +160,9 @@ class TokenHeatmap(anywidget.AnyWidget):
             self.details = {"lines": [_describe(rows.iloc[self.pinned])]}
             return
         here = torch.from_numpy(np.flatnonzero((self.table["group"] == self.group).to_numpy()))
-        states = OutputStates(*(getattr(self.states, name)[here] for name in ("hidden", "logits", "tokens")))
-        coupled = states.coupled(self.pinned, torch.as_tensor(rows["advantage"].to_numpy(copy=True)), self.lr)
+        coupled = self.states.select(here).coupled(
+            self.pinned, torch.as_tensor(rows["advantage"].to_numpy(copy=True)), self.lr
+        )
         with self.hold_sync():
             self.coupling_limit = limit(coupled["coupling"])
             self.coupling = coupled["coupling"].to_numpy().astype("<f4").tobytes()

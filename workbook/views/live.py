@@ -13,12 +13,14 @@ from collections.abc import Callable
 
 import altair as alt
 import anywidget
+import ipywidgets
 import pandas as pd
 import traitlets
 import vl_convert
 from IPython.display import DisplayHandle
 
-from workbook.views.renderer import picture, vegalite_version
+from workbook.views.renderer import picture, plain, to_spec, vegalite_version
+from workbook.views.style import printable
 
 ESM = """
 async function render({ model, el }) {
@@ -49,7 +51,7 @@ def split(chart) -> tuple[dict, dict[str, list]]:
 
     Two charts that differ in their rows alone have equal specs.
     """
-    spec = chart.to_dict()
+    spec = to_spec(chart)
     datasets, names = spec.pop("datasets", {}), {}
 
     def rename(node):
@@ -69,7 +71,13 @@ def rows(table: pd.DataFrame) -> list[dict]:
     >>> rows(pd.DataFrame({"x": [1, 2], "y": [0.5, float("nan")]}))
     [{'x': 1, 'y': 0.5}, {'x': 2, 'y': None}]
     """
-    return json.loads(table.to_json(orient="records", double_precision=15))
+    table = table.set_axis([printable(name) for name in table], axis=1)  # as `plain` names them in the spec
+    try:
+        text = table.to_json(orient="records", double_precision=15)
+    except UnicodeEncodeError:  # half a character, which no message carries
+        table = table.map(lambda value: printable(value) if isinstance(value, str) else value)
+        text = table.to_json(orient="records", double_precision=15)
+    return json.loads(text)
 
 
 def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:
@@ -89,7 +97,16 @@ def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:
 
     alt.data_transformers.register("workbook-named", named)
     with alt.data_transformers.enable("workbook-named"):
-        return chart(**tables).to_dict()
+        return plain(chart(**tables).to_dict())
+
+
+def close(widget: ipywidgets.Widget) -> None:
+    """Close a widget with all that is in it and belongs to it; ipywidgets keeps what is open, and with it its data."""
+    parts = [*getattr(widget, "children", ()), getattr(widget, "layout", None), getattr(widget, "style", None)]
+    for part in parts:
+        if isinstance(part, ipywidgets.Widget):
+            close(part)
+    widget.close()
 
 
 class LiveChart(anywidget.AnyWidget):

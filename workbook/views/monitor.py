@@ -8,28 +8,34 @@ nor this page, so a new monitor finds it again.
 from __future__ import annotations
 
 import asyncio
-import html
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 
 import ipywidgets
 import pandas as pd
+import psutil
 
-from workbook.views.live import LiveChart, refresh, show
-from workbook.views.monitor_chart import monitor_chart, monitor_frame, monitor_rows
-from workbook.views.style import visible
+from workbook.training.background import is_alive
+from workbook.views.live import LiveChart, close, refresh, show
+from workbook.views.monitor_chart import monitor_chart, monitor_frame, monitor_rows, numbers
+from workbook.views.style import escape, visible
 
 ENDED = {"finished": "success", "stopped": "warning", "failed": "danger", "interrupted": "warning"}
 RESUMABLE = ("stopped", "failed", "interrupted")
 NOTHING = pd.DataFrame({"step": pd.Series(dtype=int), "reward": pd.Series(dtype=float)})
 UNSTARTED = {"state": "not started", "step": 0, "total": 0, "message": "Press Start."}
+STOPPING = "stopping after the step in hand ..."
+KILL_AFTER_S = 5.0  # of stopping, after which a run may be killed instead
 TABLE = "border-spacing: 8px 2px; font-size: 12px; line-height: 1.35"
 TEXT = "font-family: monospace; overflow-wrap: anywhere; unicode-bidi: isolate; vertical-align: top"
 
 
 def seconds_left(metrics: pd.DataFrame, total: int, recent: int = 20) -> float | None:
     """Seconds until step `total` at the pace of the most recent steps; None where step_time says nothing."""
+    metrics = numbers(metrics)
     seconds = metrics["step_time"].tail(recent).mean() if "step_time" in metrics else float("nan")
     left = total - int(metrics["step"].max()) if len(metrics) else 0
     return seconds * left if left > 0 and pd.notna(seconds) else None
@@ -43,7 +49,7 @@ def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str
     """
     state, message = status["state"], status["message"]
     if stopping:
-        return "stopping after the step in hand ..."
+        return STOPPING
     if state == "starting":
         return f"starting: {message.rstrip('.')} ..."
     if state != "running":
@@ -63,19 +69,39 @@ def completions_html(samples: pd.DataFrame) -> str:
     if not len(samples):
         return "<i>No completions yet.</i>"
     rows = []
-    for row in samples.itertuples():
-        texts = (html.escape(visible(text, 500, space=" ")) for text in (row.prompt, row.completion))
+    scores = samples[["reward", "advantage"]].apply(pd.to_numeric, errors="coerce")
+    for row in samples.assign(**scores).itertuples():
+        texts = (escape(visible(text, 500, space=" ")) for text in (row.prompt, row.completion))
         cells = "".join(f'<td dir="ltr" style="{TEXT}">{text}</td>' for text in texts)
         rows.append(f"<tr><td>{row.reward:.3g}</td><td>{row.advantage:+.2f}</td>{cells}</tr>")
     head = "".join(
         f'<th style="text-align: left">{name}</th>' for name in ("reward", "advantage", "prompt", "completion")
     )
-    caption = f'<caption style="text-align: left">Some completions sampled for step {samples["step"].iloc[0]}</caption>'
+    step = escape(samples["step"].iloc[0])
+    caption = f'<caption style="text-align: left">Some completions sampled for step {step}</caption>'
     return f'<table style="{TABLE}">{caption}<thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+
+
+def kill(run) -> None:
+    """End a run's process and all that it started, at once; its state is then interrupted, and resume() goes on.
+
+    Nothing if it has ended.  Raises ValueError for a run that trains in this very process.
+    """
+    process = run.status()
+    if not is_alive(process):
+        return
+    if (pid := process["pid"]) == os.getpid():
+        raise ValueError("The run trains in this kernel's own process: interrupt the kernel instead.")
+    if hasattr(os, "killpg") and os.getpgid(pid) == pid:  # so it was begun: its group is its own
+        os.killpg(pid, signal.SIGKILL)
+    else:
+        psutil.Process(pid).kill()
 
 
 class RunMonitor:
     """A run's curves, state, progress and newest completions, live, with Stop, Resume and, where it may, Start.
+
+    A run that still stops after KILL_AFTER_S seconds may be killed: a step can take long.
 
     run: what to watch, a `workbook.training.Run` or anything else with its metrics(), samples(), status(), stopping,
     stop() and resume(); also one that another kernel began: `RunMonitor(latest_run("chain"))`.
@@ -100,7 +126,7 @@ class RunMonitor:
         self.label, self.started = "your run 1" if run is None else "this run", 0
         self.interval = interval
         self._metrics, self._total, self._seen = NOTHING, 0, None
-        self._handle = self._thread = None
+        self._handle = self._thread = self._stopping_since = None
         legend = beside is not None or start is not None
         self.chart = LiveChart.over(lambda rows, frame: monitor_chart(rows, frame, legend), **self._tables(0))
         self.progress = ipywidgets.IntProgress(min=0, max=1, layout={"width": "320px"})
@@ -108,18 +134,22 @@ class RunMonitor:
         self.completions = ipywidgets.HTML(layout={"max_width": "860px", "height": "220px", "overflow": "auto"})
         self.start_button = ipywidgets.Button(description="Start", icon="play", button_style="primary")
         self.stop_button = ipywidgets.Button(description="Stop", icon="stop", tooltip="Stop after the step in hand")
+        self.kill_button = ipywidgets.Button(
+            description="Kill", icon="times", button_style="danger", tooltip="End its process now, within its step"
+        )
         self.resume_button = ipywidgets.Button(description="Resume", icon="play", tooltip="Go on from its checkpoint")
         for button, act in (
             (self.start_button, self.start),
             (self.stop_button, self.stop),
+            (self.kill_button, self.kill),
             (self.resume_button, self.resume),
         ):
             button.on_click(lambda _, act=act: self._answer(act))
-        buttons = [self.stop_button, self.resume_button, self.progress]
+        buttons = [self.stop_button, self.kill_button, self.resume_button, self.progress]
         controls = ipywidgets.HBox([self.start_button, *buttons] if start else buttons)
         self.box = ipywidgets.VBox([controls, self.line, self.chart, self.completions])
         self.box.add_class("workbook-monitor")
-        self._look()
+        self._answer(self._look)
 
     def display(self) -> None:
         """Put it on the page, and watch the run from now on."""
@@ -128,6 +158,10 @@ class RunMonitor:
 
     def _ipython_display_(self, **_) -> None:
         self.display()
+
+    def close(self) -> None:
+        """Take it off the page and free it; the run goes on."""
+        close(self.box)
 
     def start(self) -> None:
         """Begin a new run and watch it; the one before becomes a curve beside it. Nothing while one is going on."""
@@ -147,6 +181,11 @@ class RunMonitor:
         if self.run.status()["state"] not in ENDED:
             self.run.stop()
             self._look()
+
+    def kill(self) -> None:
+        """End the run's process now, within its step; nothing once it has ended."""
+        if self.run.status()["state"] not in ENDED:
+            kill(self.run)
 
     def resume(self) -> None:
         """Let a stopped run go on from its newest checkpoint, and watch it; one that already does is only watched."""
@@ -235,6 +274,9 @@ class RunMonitor:
         self.start_button.disabled = running
         stopping = running and self.run.stopping
         self.stop_button.disabled = stopping or not running
+        self._stopping_since = (self._stopping_since or time.monotonic()) if stopping else None
+        overdue = stopping and time.monotonic() - self._stopping_since >= KILL_AFTER_S
+        self.kill_button.layout.display = "" if overdue else "none"
         self.resume_button.disabled = state not in RESUMABLE
         self._say(sentence(status, self._metrics, stopping), error=state == "failed")
         return not running
@@ -252,4 +294,4 @@ class RunMonitor:
 
     def _say(self, text: str, error: bool = False) -> None:
         style = f"line-height: 1.4; overflow-wrap: anywhere; color: {'#a94400' if error else 'inherit'}"
-        self.line.value = f'<div style="{style}">{html.escape(text)}</div>'
+        self.line.value = f'<div style="{style}">{escape(text)}</div>'

@@ -58,12 +58,19 @@ def tokens_per_second(metrics: pd.DataFrame) -> pd.Series:
     return sampled.diff().fillna(sampled).div(seconds.loc[sampled.index]).reindex(metrics.index)
 
 
+def numbers(metrics: pd.DataFrame) -> pd.DataFrame:
+    """Rows with a finite step, every column as numbers: what a damaged log holds instead of a number is NaN."""
+    table = metrics.apply(pd.to_numeric, errors="coerce")
+    return table[table["step"].abs() < float("inf")]
+
+
 def monitor_table(metrics: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
     """What a run has logged as rows (step, panel, value), one for each step and entry of PANELS that has a value.
 
     metrics: as of `Run.metrics`.  most: of a longer run, every k-th row of a panel and its newest.
     """
     require(metrics, ("step", "reward"), "monitor_table")
+    metrics = numbers(metrics)
     logged, tables = metrics.assign(tokens_per_second=tokens_per_second(metrics)), []
     for name, panel in PANELS.items():
         column = next((column for column in panel.columns if column in logged), None)

@@ -1,7 +1,8 @@
 """An Altair renderer whose output is live in JupyterLab and a picture everywhere else, offline and untrusted.
 
 One bundle per chart: a Vega-Lite 5 entry (the newest type JupyterLab draws itself; Altair's own v6 type is refused),
-a PNG made here for code hosts and rendered pages, and the description as text. On Colab, HTML is the live entry.
+a PNG for code hosts and rendered pages, and the description as text. On Colab, HTML is the live entry. A chart that
+can't be drawn is a sentence that says why.
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ import sys
 from functools import cache
 
 import altair as alt
+import numpy as np
 import vl_convert
 from PIL import Image, ImageChops
+
+from workbook.views.drawing import NoPicture, draw
+from workbook.views.style import printable
 
 SCALE = 2  # pixels of a picture per pixel of the page
 V5_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
@@ -30,9 +35,37 @@ def vegalite_version() -> str:
     return [version for version in known if version.split(".")[0] == wanted.split(".")[0]][-1]
 
 
+def plain(value):
+    """A spec, or rows, as JSON values: texts `printable`, numbers of NumPy as Python's, NaN and infinities as None.
+
+    >>> plain({"a\\x00": (np.float32(0.5), float("nan"), "b\\ud800")})
+    {'a␀': [0.5, None, 'b�']}
+    """
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(key): plain(part) for key, part in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(part) for part in value]
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    if isinstance(value, int):
+        return value if abs(value) < 2**63 else float(value) if abs(value) < 10**300 else None
+    return None if value is None else printable(value)
+
+
 def png(spec: dict, scale: float = SCALE) -> bytes:
-    """The picture of a Vega-Lite spec, packed anew without loss: about a tenth of what vl-convert writes."""
-    written = vl_convert.vegalite_to_png(spec, vl_version=vegalite_version(), scale=scale)
+    """The picture of a Vega-Lite spec, packed anew without loss: about a tenth of what vl-convert writes.
+
+    Raises NoPicture, a ValueError in one sentence, for a spec that can't be drawn.
+    """
+    try:
+        spec = plain(spec)
+    except RecursionError:
+        raise NoPicture("No picture of this chart: its spec is nested too deeply.") from None
+    written = draw(spec, vegalite_version(), scale)
     image = Image.open(io.BytesIO(written)).convert("RGB")
     few = image.quantize(dither=Image.Dither.NONE)  # a palette of 256 colours halves the size, where it loses nothing
     exact = ImageChops.difference(few.convert("RGB"), image).getbbox() is None
@@ -41,16 +74,26 @@ def png(spec: dict, scale: float = SCALE) -> bytes:
 
 
 def picture(spec: dict) -> tuple[dict, dict]:
-    """The static half of a mime bundle and its metadata: a PNG with its size, and the description as text."""
-    image, description = png(spec), spec.get("description", "chart")
+    """The static half of a mime bundle and its metadata: a PNG with its size, and the description as text.
+
+    Of a chart that can't be drawn it is text alone: the sentence that says why, below the description.
+    """
+    description = printable(spec.get("description", "chart"))
+    try:
+        image = png(spec)
+    except NoPicture as problem:
+        return {"text/plain": f"{description}\n{problem}"}, {}
     width, height = (pixels // SCALE for pixels in struct.unpack(">II", image[16:24]))  # of the PNG's header
     data = {"image/png": base64.b64encode(image).decode(), "text/plain": description}
     return data, {"image/png": {"width": width, "height": height, "alt": description}}
 
 
 def bundle(spec: dict, **_) -> tuple[dict, dict]:
-    """Altair renderer: spec -> (mime bundle, metadata)."""
+    """Altair renderer: spec -> (mime bundle, metadata); of a chart that can't be drawn, the sentence alone."""
     data, about = picture(spec)
+    if "image/png" not in data:  # what kills or stalls this drawing does so to a page
+        return data, about
+    spec = plain(spec)
     if "google.colab" in sys.modules:
         data["text/html"] = alt.Chart.from_dict(spec).to_html(fullhtml=False)
     else:  # an HTML entry would win in JupyterLab and stay blank offline
@@ -58,8 +101,22 @@ def bundle(spec: dict, **_) -> tuple[dict, dict]:
     return data, about
 
 
+def to_values(data) -> dict:
+    """Altair data transformer: the rows of a table, as many as there are, as `plain` values."""
+    return plain(alt.to_values(data))
+
+
+def to_spec(chart) -> dict:
+    """`chart.to_dict()` of `plain` values, of any number of rows."""
+    with alt.data_transformers.enable("workbook"):
+        return plain(chart.to_dict())
+
+
+alt.data_transformers.register("workbook", to_values)
+
+
 def enable_charts() -> None:
     """Make every Altair chart of this session show as `bundle`, of any number of rows."""
     alt.renderers.register("workbook", bundle)
     alt.renderers.enable("workbook")
-    alt.data_transformers.disable_max_rows()
+    alt.data_transformers.enable("workbook")

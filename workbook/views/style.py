@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import unicodedata
 
 import altair as alt
@@ -10,6 +12,7 @@ import numpy as np
 POSITIVE, NEGATIVE, NEUTRAL = "#2f78b3", "#c5690d", "#6b6b6b"  # ends and middle of blueorange: blue pushes up
 SERIES = ["#2f78b3", "#c5690d", "#3b8f5a", "#8a5aa8", "#6b6b6b", "#b58900"]
 WIDTH = 560
+UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # in no XML, so in no SVG
 
 
 def limit(values, percentile: float = 98) -> float:
@@ -55,3 +58,21 @@ def visible(token: str, longest: int = 12, space: str = "·") -> str:
         named.get(c) or (f"\\u{ord(c):04x}" if unicodedata.category(c)[0] in "CZ" else c) for c in str(token)
     )
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def printable(text) -> str:
+    """Text that charts, pages and messages can carry: a control character as its picture, what is no character as �.
+
+    >>> printable("a\\x00b\\x1b[31m\\ud800")
+    'a␀b␛[31m�'
+    """
+    return UNPRINTABLE.sub(lambda c: chr(0x2400 + ord(c[0])) if c[0] < " " else "�", str(text))
+
+
+def escape(text) -> str:
+    """Text as HTML that shows it: `printable`, and never markup.
+
+    >>> escape("<b>\\x07")
+    '&lt;b&gt;␇'
+    """
+    return html.escape(printable(text))

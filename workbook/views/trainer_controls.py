@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
 
 import ipywidgets
 import pandas as pd
 
 from workbook.views.explorer import log_slider, menu, slider
-from workbook.views.live import show
+from workbook.views.live import close, show
 from workbook.views.monitor import RunMonitor
 from workbook.views.snippet import Snippet
+from workbook.views.style import escape
 
 LOSSES = ("dr_grpo", "grpo", "dapo")
 ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only")
@@ -129,9 +129,13 @@ class TrainerControls:
     def _ipython_display_(self, **_) -> None:
         self.display()
 
+    def close(self) -> None:
+        """Take it off the page and free it; a run goes on."""
+        close(self.box)
+
     def _say(self) -> None:
         """The code for what the controls say, or why it can't be done; Start would say the same."""
         try:
             self.snippet.text, self.problem.value = as_code(self.config, self.overrides()), ""
         except ValueError as error:
-            self.problem.value = f'<div role="status" style="color: #a94400">{html.escape(str(error))}</div>'
+            self.problem.value = f'<div role="status" style="color: #a94400">{escape(error)}</div>'
