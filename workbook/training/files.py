@@ -49,7 +49,7 @@ def readable_errors(path: Path) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` atomically: after a crash the file is the old one or the new one."""
-    with _replacement(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+    with replacement(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -62,12 +62,12 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_parquet(path: Path, frame) -> None:
     """Write a DataFrame as Parquet, atomically."""
-    with _replacement(path) as temporary:
+    with replacement(path) as temporary:
         frame.to_parquet(temporary, index=False)
 
 
 @contextmanager
-def _replacement(path: Path) -> Iterator[Path]:
+def replacement(path: Path) -> Iterator[Path]:
     """Yield an empty file of a name that nobody uses, which replaces `path` if the block succeeds."""
     path = Path(path)
     with readable_errors(path):
@@ -135,6 +135,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
                 with suppress(OSError):  # some mounted disks have no permissions
                     file.chmod((temporary / SUMS).stat().st_mode)
             remove_folder(path)
+            with suppress(OSError):  # an empty folder
+                path.rmdir()
             if path.is_symlink() or path.exists():
                 path.rename(_unused(path))
             os.replace(temporary, path)

@@ -265,7 +265,8 @@ def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, labe
 def sampling_settings(args: CancellationConfig) -> dict:
     """Arguments of `sample_rollouts` under which it samples as the trainer of `args` does."""
     same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "chat_template_kwargs", "generation_kwargs")
-    return {"max_new_tokens": args.max_completion_length} | {name: getattr(args, name) for name in same if name in signature(sample_rollouts).parameters}
+    known = [name for name in same if name in signature(sample_rollouts).parameters]
+    return {"max_new_tokens": args.max_completion_length} | {name: getattr(args, name) for name in known}
 
 
 def main(folder: str) -> int:
