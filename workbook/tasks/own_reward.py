@@ -16,6 +16,7 @@ import hashlib
 import inspect
 import json
 import os
+import queue
 import secrets
 import signal
 import subprocess
@@ -28,31 +29,20 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import CodeType
+from typing import BinaryIO
 
 import psutil
 
 from workbook.tasks import reward_server
-from workbook.tasks.reward_server import CLOSED, IMPORT_SECONDS, READY, outcome
+from workbook.tasks.reward_server import CLOSED, IMPORT_SECONDS, READY, as_reward, outcome, printable
 
 MAX_ANSWER_BYTES = 2**16  # of one line of the protocol; what is longer is none
 MARK = "WORKBOOK_REWARD_PROCESS"  # environment variable by which a process, and all that it starts, is known again
 SETTLE_SECONDS = 1.0  # between the end of a pipe and that of its process
+MAX_PROBLEM = 600  # characters of what a process says is wrong
 MAX_SWEEPS = 20  # for processes that start others while they are ended
+PIPE_BYTES = 4096  # that a pipe takes at once, when nothing is in it
 LOOK_SECONDS = 0.05  # how often the death of a process is looked for while its answer is awaited
-
-
-def within(seconds: float, call: Callable, ended: Callable[[], bool] = lambda: False) -> tuple[bool, object]:
-    """Return (True, call()) of a thread, or (False, None) once `seconds` are over or, soon, once `ended()` holds."""
-    results = []
-    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
-    end = time.monotonic() + seconds
-    thread.start()
-    while thread.is_alive() and (left := end - time.monotonic()) > 0:
-        dead = ended()
-        thread.join(min(left, LOOK_SECONDS))
-        if dead:
-            break
-    return (True, results[0]) if results else (False, None)
 
 
 class InThread:
@@ -65,8 +55,15 @@ class InThread:
 
     def __call__(self, completion: str, answer: str, row: dict) -> dict:
         """Return {"reward": x} or {"problem": why}."""
-        done, found = within(self.seconds, lambda: outcome(self.function, completion, answer, row))
-        return found if done else {"problem": f"took longer than {self.seconds:g} s"}
+        results = [{"problem": f"took longer than {self.seconds:g} s"}]
+
+        def call():
+            results.append(outcome(self.function, completion, answer, row))
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(self.seconds)
+        return results[-1]
 
 
 class InProcess:
@@ -100,6 +97,7 @@ class InProcess:
             start_new_session=True,
         )
         self._end = weakref.finalize(self, end_all, self.process, mark)
+        self._mailbox = Mailbox(self.process.stdout)
         ready = self._ask(READY, "", IMPORT_SECONDS)
         if "problem" in ready:
             self._end()
@@ -109,39 +107,73 @@ class InProcess:
 
     def _ask(self, name: str, request: str, seconds: float) -> dict:
         """Return the answer of that id to a request, or a problem after which the process is no more."""
-        process = self.process
         try:
-            done, answer = within(seconds, lambda: exchange(process, name, request), lambda: process.poll() is not None)
-            if answer:
-                return answer
-            if done:  # the pipe has ended, and its process may be about to
+            answer, in_time = self._exchange(name, request.encode(), time.monotonic() + seconds)
+            if answer is not None:
+                return checked(answer)
+            if in_time:  # the pipe has ended, and its process may be about to
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(SETTLE_SECONDS)
-            status = process.poll()
+                    self.process.wait(SETTLE_SECONDS)
+            status = self.process.poll()
         except BaseException:  # an interrupt leaves nobody to take the answer
             self._end()
             raise
         self._end()
-        if status is None and not done:
+        if status is None and not in_time:
             return {"problem": f"took longer than {seconds:g} s"}
         if status in (None, CLOSED):
             return {"problem": "closed the files through which it is asked"}
         died_of = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         return {"problem": f"ended its process ({died_of})"}
 
+    def _exchange(self, name: str, request: bytes, end: float) -> tuple[dict | None, bool]:
+        """Return the answer, None if there will be none, and whether that was clear in time."""
+        process, dead = self.process, False
+        self._mailbox.awaited = name
+        if len(request) <= PIPE_BYTES:
+            send(process, request)
+        else:  # it may be that nobody reads
+            threading.Thread(target=send, args=(process, request), daemon=True).start()
+        while not dead:
+            dead = process.poll() is not None  # its pipe may be kept open by others
+            try:
+                return self._mailbox.answers.get(timeout=max(0.0, min(LOOK_SECONDS, end - time.monotonic()))), True
+            except queue.Empty:
+                if time.monotonic() >= end:
+                    return None, False
+        return None, True
 
-def exchange(process: subprocess.Popen, name: str, request: str) -> dict:
-    """Send a request and return the answer of that id, {} if there will be none; lines of another id count nothing."""
-    try:
-        data = request.encode()
-        while data:  # past the file's own buffer, which would be flushed again once the process is gone
+
+class Mailbox:
+    """Takes the answer that is awaited out of whatever comes through a pipe, in a thread, since pipes know no time."""
+
+    def __init__(self, pipe: BinaryIO):
+        self.pipe, self.awaited, self.answers = pipe, READY, queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        """Put each awaited answer once; at the end None."""
+        with suppress(OSError, ValueError):
+            while line := self.pipe.readline(MAX_ANSWER_BYTES):
+                answer = parsed(line)
+                if self.awaited is not None and answer.get("id") == self.awaited:
+                    self.awaited = None
+                    self.answers.put(answer)
+        self.answers.put(None)
+
+
+def checked(answer: dict) -> dict:
+    """Return an answer of a process whose own checks the function may have changed: a number, a problem, or files."""
+    if isinstance(answer.get("problem"), str):
+        return answer | {"problem": printable(answer["problem"], MAX_PROBLEM)}
+    return as_reward(answer.get("reward")) if "files" not in answer else answer
+
+
+def send(process: subprocess.Popen, data: bytes) -> None:
+    """Write to a process, past the file's own buffer, which would be flushed again once the process has ended."""
+    with suppress(OSError, ValueError):  # it has ended: its mailbox says so
+        while data:
             data = data[os.write(process.stdin.fileno(), data) :]
-        while line := process.stdout.readline(MAX_ANSWER_BYTES):
-            if (answer := parsed(line)).get("id") == name:
-                return answer
-    except (OSError, ValueError):  # the pipe is closed
-        pass
-    return {}
 
 
 def parsed(line: bytes) -> dict:
@@ -160,12 +192,14 @@ def end_all(process: subprocess.Popen, mark: str) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.wait()
-    for _ in range(MAX_SWEEPS):  # what is killed may have started another
+    quiet = 0
+    for _ in range(MAX_SWEEPS):  # one that is about to be looked at may start another, and end
         marked = [other for other in psutil.process_iter() if bears(other, mark)]
         for other in marked:
             with suppress(psutil.Error):
                 other.kill()
-        if not marked:
+        quiet = 0 if marked else quiet + 1
+        if quiet == 2:
             break
 
 

@@ -96,7 +96,7 @@ def as_reward(value) -> dict:
     if not isinstance(value, numbers.Real | Decimal):
         size = f" of length {len(value)}" if hasattr(value, "__len__") and not isinstance(value, str) else ""
         hint = "; does it lack a return?" if value is None else ""
-        kind = "None" if value is None else f"a {_printable(type(value).__name__, 60)}{size}"
+        kind = "None" if value is None else f"a {printable(type(value).__name__, 60)}{size}"
         return {"problem": f"returned {kind}, not one number{hint}"}
     limits = f"but a reward must lie between {-MAX_REWARD:g} and {MAX_REWARD:g}"
     try:
@@ -116,11 +116,11 @@ def one_line(error: BaseException, path: Path | None) -> str:
     >>> one_line(KeyError("topic"), None)
     "KeyError: 'topic'"
     """
-    kind = _printable(type(error).__name__, 60)
+    kind = printable(type(error).__name__, 60)
     if isinstance(error, SyntaxError):
-        return f"{kind}: {_printable(str(error.msg), 200)} (line {error.lineno})"
+        return f"{kind}: {printable(str(error.msg), 200)} (line {error.lineno})"
     try:
-        message = _printable(str(error), 200)
+        message = printable(str(error), 200)
     except BaseException:
         message = "a message that can't be shown"
     text = f"{kind}: {message}".rstrip(": ")
@@ -129,7 +129,7 @@ def one_line(error: BaseException, path: Path | None) -> str:
     return f"{text} (line {lines[-1]} of {path.name})" if lines else text
 
 
-def _printable(text: str, most: int) -> str:
+def printable(text: str, most: int) -> str:
     """Return the beginning of a text in one line, without characters that a log or a terminal can't show."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[: 10 * most]).split())[:most]
 
