@@ -1,24 +1,34 @@
 """reasoning-gym's procedural data sets as tasks: verifiable, generated offline, scored by their own verifiers.
 
 Some of those verifiers hand the model's text to `eval` or to sympy's parser, which evaluates it too. They are refused
-here, found by reading their source, so that one which a later reasoning-gym adds is refused as well. The others get a
-short, plain span of the completion, never the completion itself.
+here, found by reading their source, so that one which a later reasoning-gym adds is refused as well. Many others read
+past what they do not know: "not 4", "4 or 5", "nan" or "-4" earn full marks somewhere. So none of them sees a
+completion. A completion must state one answer and nothing else (`workbook.tasks.verify`); a verifier is asked only
+whether that answer, if it is not the reference itself, is another right one, and only of an answer in its data set's
+own notation (`NOTATIONS`) or of a number near the reference.
 """
 
 import ast
 import inspect
 import json
+import os
+import random
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import reasoning_gym
 from datasets import Dataset
 from reasoning_gym.factory import DATASETS
 
+from workbook.tasks.quantity import plain_decimal, read_quantity, unwrap
 from workbook.tasks.task import Task, as_prompt, positive_int
-from workbook.tasks.verify import as_number, stated_answer, stated_number
+from workbook.tasks.verify import completion_text, folded, stated_quantity, stated_texts
 
 EVALUATORS = {"eval", "exec", "compile", "parse_expr", "sympify"}
 AUDITED = {"basic_arithmetic"}  # evaluates the expression it has generated itself, and compares the answer as text
@@ -27,8 +37,39 @@ REFUSED = {
     "rubiks_cube": "its verifier plays a move as many times as the text says",
     "sokoban": "its verifier takes a tenth of a second over a long text",
 }
+HASH_ORDERED = {"isomorphic_strings", "knight_swap", "ransom_note", "word_ladder"}  # they iterate over sets of strings
 SEED_STRIDE = 1_000_003  # reasoning-gym's row i of seed s is row i - 1 of seed s + 1: seeds must lie far apart
-HUGE_EXPONENT = re.compile(r"[eE][+-]?[0-9]{4}")  # exact arithmetic on such a number takes for ever
+NEARBY = 0.005  # of a reference number: some verifiers ask for three figures, none for fewer
+PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9][0-9,]*)(?:\.[0-9]+)?")
+DECIMAL = r"[-+]?[0-9]{1,20}(?:\.[0-9]{1,20})?"
+NOTATIONS = {  # of data sets with several right answers to one question, or several ways to write one
+    "advanced_geometry": rf"\({DECIMAL}, ?{DECIMAL}\)|{DECIMAL} ?°?",
+    "complex_arithmetic": rf"{DECIMAL}|{DECIMAL} ?[ij]|{DECIMAL} ?[-+] ?[0-9]{{1,20}}(?:\.[0-9]{{1,20}})? ?[ij]",
+    "cryptarithm": r"(?!.*\b([A-Z]) ?=.*\b\1 ?=)[A-Z] ?= ?[0-9](?:, ?[A-Z] ?= ?[0-9])*",
+    "fraction_simplification": r"-?\$?\\?[dt]?frac\{-?[0-9]+\}\{[0-9]+\}\$?|-?[0-9]+ ?/ ?[0-9]+",
+    "group_anagrams": r'\[(?:\["[a-z]+"(?:, ?"[a-z]+")*\](?:, ?)?)+\]',
+    "jugs": r'\["[A-Za-z>\- ]+"(?:, ?"[A-Za-z>\- ]+")*\]',
+    "kakurasu": r"[01](?:\s[01])*",
+    "knight_swap": r'\["[wB],[A-Z]\d,[A-Z]\d"(?:, ?"[wB],[A-Z]\d,[A-Z]\d")*\]',
+    "knights_knaves": r"\w+ is an? \w+(?:(?:, and |, | and )\w+ is an? \w+)*",
+    "palindrome_generation": r"[A-Za-z]+",
+    "palindrome_partitioning": r'\[(?:\["[a-z]+"(?:, ?"[a-z]+")*\](?:, ?)?)+\]',
+    "polynomial_equations": rf"{DECIMAL}(?:, ?{DECIMAL})*",
+    "pool_matrix": rf"{DECIMAL}(?:\s{DECIMAL})*",
+    "power_function": rf"{DECIMAL}(?:[eE][-+]?[0-9]{{1,3}})?",
+    "prime_factorization": r"[0-9]{1,12}(?: ?[×x*] ?[0-9]{1,12})*",
+    "quantum_lock": r"[A-C](?: ?(?:→|->|,|\s) ?[A-C])*",
+    "shortest_path": r"(?:up|down|left|right)(?: (?:up|down|left|right))*",
+    "tower_of_hanoi": r"Move disk \d+ from Peg \d+ to Peg \d+(?:\s+Move disk \d+ from Peg \d+ to Peg \d+)*",
+    "word_ladder": r"[A-Za-z]+(?:, ?[A-Za-z]+)+",
+}
+ROWS_IN_A_CHILD = """
+import json, sys, reasoning_gym
+source, options = json.load(sys.stdin)
+rows = [[row["question"], row["answer"], json.dumps(row["metadata"], default=str)]
+        for row in reasoning_gym.create_dataset(source, **options)]
+print(json.dumps(rows))
+"""
 
 
 class Gym(Task):
@@ -55,51 +96,134 @@ class Gym(Task):
             )
         self.name, self.source, self.config = f"gym:{dataset}", dataset, config
         self.chat, self.instruction, self.partial = chat, instruction, partial
-        self._scorer = self._generate(1, 0)
-        self._verify_verifier()
+        self._notation = re.compile(NOTATIONS[dataset]) if dataset in NOTATIONS else None
+        with _own_generators(0):
+            self._scorer = self._generate(1, 0)
+            self._verify_verifier()
 
     def dataset(self, n: int, seed: int = 0) -> Dataset:
         """Return n rows prompt, answer, metadata (JSON, for the verifier); questions may repeat in a small config."""
-        entries = list(self._generate(positive_int("n", n, 1, SEED_STRIDE), positive_int("seed", seed, 0)))
         rows = {"prompt": [], "answer": [], "metadata": []}
-        for entry in entries:
-            rows["prompt"].append(as_prompt(f"{entry['question']}\n{self.instruction}".strip(), self.chat))
-            rows["answer"].append(str(entry["answer"]))
-            rows["metadata"].append(json.dumps(entry["metadata"], default=str))
+        for question, answer, metadata in self._rows(
+            positive_int("n", n, 1, SEED_STRIDE), positive_int("seed", seed, 0)
+        ):
+            rows["prompt"].append(as_prompt(f"{question}\n{self.instruction}".strip(), self.chat))
+            rows["answer"].append(str(answer))
+            rows["metadata"].append(metadata)
         return Dataset.from_dict(rows)
 
-    def score(self, completion: str, answer: str, metadata: str = "{}", **row: Any) -> float:
-        """Return 1 if reasoning-gym gives full marks to the stated answer, else 0; if partial, its marks."""
-        if as_number(answer) is not None:
-            stated = stated_number(completion) or ""
-        else:
-            stated = stated_answer(completion, lines="\n" in answer.strip())
-        if not stated or HUGE_EXPONENT.search(stated):
-            return 0.0
+    def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
+        """As in `Task`; the verifier knows the prompt too, of which a repetition is no answer."""
+        return super().reward(
+            prompts, completions, answer, **columns | {"question": list(map(completion_text, prompts))}
+        )
+
+    def score(self, completion: str, answer: str, metadata: str = "{}", question: str = "", **row: Any) -> float:
+        """Return 1 if the stated answer is the reference or reasoning-gym gives it full marks, else 0; if partial, its
+        marks.
+        """
         entry = {"question": "", "answer": answer, "metadata": json.loads(metadata)}
+        if PLAIN_NUMBER.fullmatch(answer):
+            return self._score_number(completion, entry, question)
+        spans = stated_texts(completion, answer)
+        if any(_squeezed(span) == _squeezed(answer) for span in spans):
+            return self._marks(answer, entry)
+        for span in (unwrap(span).rstrip(".").strip() for span in spans):
+            if folded(span) == folded(answer) or (self._notation and self._notation.fullmatch(span)):
+                return self._marks(span, entry)
+        return self._partial_marks(spans[0].strip(), entry) if spans else 0.0
+
+    def _score_number(self, completion: str, entry: dict, question: str) -> float:
+        """Return the score where the reference is a number: the stated one must be it, or near it with full marks."""
+        stated, reference = stated_quantity(completion, question), read_quantity(entry["answer"])
+        if stated is None or reference is None:
+            return 0.0
+        if stated.value == reference.value:
+            return self._marks(entry["answer"], entry) if stated.agrees(reference, question) else 0.0
+        decimal = plain_decimal(stated.value)
+        if decimal is None or stated.percent or stated.currency:
+            return 0.0
+        if abs(stated.value - reference.value) <= NEARBY * abs(reference.value):
+            return self._marks(decimal, entry)
+        return self._partial_marks(decimal, entry)
+
+    def _marks(self, stated: str, entry: dict) -> float:
         marks = float(self._scorer.score_answer(stated, entry))
         return marks if self.partial else float(marks >= 1)
 
+    def _partial_marks(self, stated: str, entry: dict) -> float:
+        """Return the marks of a wrong answer, if they are asked for; full ones are a verifier's mistake."""
+        marks = float(self._scorer.score_answer(stated, entry)) if self.partial else 0.0
+        return marks if marks < 1 else 0.0
+
     def _verify_verifier(self) -> None:
         """Refuse a verifier that pays nonsense, or that does not pay its own answers as we store them."""
-        rows = self.dataset(3)
-        for answer, metadata in zip(rows["answer"], rows["metadata"], strict=True):
+        for entry in self._generate(3, 0):
+            answer, metadata = str(entry["answer"]), json.dumps(entry["metadata"], default=str)
             texts = [f"<answer>{answer}</answer>", "<answer>qzx</answer>"]
-            right, nonsense = self.reward(texts, texts, [answer] * 2, metadata=[metadata] * 2)
+            right, nonsense = self.reward([""] * 2, texts, [answer] * 2, metadata=[metadata] * 2)
+            nonsense = max(nonsense, self._raw_marks("qzx", entry))
             if right < 0.99 or nonsense > 0.5:
                 paid = f"{right:.2f} for its own answer and {nonsense:.2f} for nonsense"
                 raise ValueError(
                     f"{self.name} is refused: its verifier pays {paid}; 'gym:chain_sum' is one that is taken."
                 )
 
+    def _raw_marks(self, text: str, entry: dict) -> float:
+        """Return what the data set's own verifier gives a text; one that raises has given nothing."""
+        try:
+            return float(self._scorer.score_answer(text, entry))
+        except Exception:
+            return 0.0
+
+    def _rows(self, n: int, seed: int) -> list[tuple[str, Any, str]]:
+        """Return question, answer and metadata (JSON) of n rows, the same ones in every process."""
+        if self.source in HASH_ORDERED:
+            return self._rows_in_a_child(n, seed)
+        with _own_generators(seed):
+            entries = list(self._generate(n, seed))
+        return [(row["question"], row["answer"], json.dumps(row["metadata"], default=str)) for row in entries]
+
+    def _rows_in_a_child(self, n: int, seed: int) -> list[tuple[str, Any, str]]:
+        """Return the rows of a process whose strings have a hash that is the same in all such processes."""
+        request = json.dumps([self.source, self._options(n, seed)])
+        child = subprocess.run(
+            [sys.executable, "-c", ROWS_IN_A_CHILD],
+            input=request,
+            env=os.environ | {"PYTHONHASHSEED": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if child.returncode:
+            reason = (child.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise RuntimeError(f"{self.name} could not generate {n} rows: {reason}")
+        return json.loads(child.stdout.splitlines()[-1])
+
+    def _options(self, n: int, seed: int) -> dict[str, Any]:
+        return {"size": n, "seed": seed * SEED_STRIDE % 2**31, **self.config}
+
     def _generate(self, n: int, seed: int) -> Any:
         try:
-            return reasoning_gym.create_dataset(self.source, size=n, seed=seed * SEED_STRIDE % 2**31, **self.config)
+            return reasoning_gym.create_dataset(self.source, **self._options(n, seed))
         except (TypeError, AssertionError, ValueError) as error:
             fields = [field for field in DATASETS[self.source][1].__dataclass_fields__ if field not in ("seed", "size")]
             raise ValueError(
                 f"{self.name} refuses {self.config}: {error}; its options are {', '.join(fields)}."
             ) from None
+
+
+@contextmanager
+def _own_generators(seed: int) -> Iterator[None]:
+    """Give Python's and NumPy's global generators, from which some data sets draw, a seed, and restore them after."""
+    states = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 def is_allowed(dataset: str) -> bool:
@@ -122,3 +246,8 @@ def _called(module: ModuleType) -> Iterator[str]:
                 yield function.id
             elif isinstance(function, ast.Attribute) and function.attr != "compile":
                 yield function.attr
+
+
+def _squeezed(text: str) -> str:
+    """Return a text without white space and markup around it, in its own case."""
+    return "".join(unwrap(text).rstrip(" .").split())

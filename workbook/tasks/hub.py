@@ -11,8 +11,8 @@ from datasets import Dataset, load_dataset
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 
-from workbook.tasks.task import Task, as_prompt, positive_int
-from workbook.tasks.verify import as_number, same_answer, stated_answer, stated_number
+from workbook.tasks.task import Task, as_prompt, positive_int, split_rows
+from workbook.tasks.verify import agrees, completion_text
 
 PATIENCE = 5.0  # seconds to wait for a hub before saying that there is none
 
@@ -47,15 +47,30 @@ class Hub(Task):
     def dataset(self, n: int, seed: int = 0) -> Dataset:
         """Return n rows prompt, answer, drawn without replacement; take different splits to keep prompts apart."""
         positive_int("n", n, 1, len(self.rows))
-        rows = self.rows.shuffle(seed=positive_int("seed", seed, 0)).select(range(n))
+        return self._posed(self.rows.shuffle(seed=positive_int("seed", seed, 0)).select(range(n)))
+
+    def split(self, train: int, held_out: int, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Return rows to train on and rows held out, which share no prompt; ValueError if there are too few rows."""
+        rows = self.rows.shuffle(seed=positive_int("seed", seed, 0))
+        prompts = rows[self.prompt_column]
+        trained, held = split_rows(rows, prompts, train, held_out, self.name)
+        return self._posed(trained), self._posed(held)
+
+    def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
+        """As in `Task`; the verifier knows the prompt too, whose words may be units of the answer."""
+        return super().reward(
+            prompts, completions, answer, **columns | {"question": list(map(completion_text, prompts))}
+        )
+
+    def score(self, completion: str, answer: str, question: str = "", **row: Any) -> float:
+        """Return 1 if the completion states the reference answer, alone and without reserve; see `verify.agrees`."""
+        return float(agrees(completion, answer, question))
+
+    def _posed(self, rows: Dataset) -> Dataset:
+        """Return rows as the policy and the verifier get them: prompt and answer."""
         prompts = [self._prompt(prompt) for prompt in rows[self.prompt_column]]
         answers = [_reference(answer) for answer in rows[self.answer_column]]
         return Dataset.from_dict({"prompt": prompts, "answer": answers})
-
-    def score(self, completion: str, answer: str, **row: Any) -> float:
-        """Return 1 if the stated answer equals the reference, as a number if the reference is one, else as text."""
-        stated = stated_number(completion) if as_number(answer) is not None else stated_answer(completion)
-        return float(same_answer(stated or "", answer))
 
     def _prompt(self, prompt: Any) -> Any:
         if isinstance(prompt, list):  # chat messages already

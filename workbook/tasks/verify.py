@@ -2,17 +2,33 @@
 
 Every reader here looks at the last `WINDOW` characters only, uses patterns of bounded length, and never raises on text.
 When a completion states several answers, the last one counts: a verifier that takes the first pays for guessing early.
+What is stated must *be* the answer, alone but for a unit, and nothing around it may deny it, leave it open or take it
+back: `agrees` is that rule; `workbook.tasks.wording` knows the words, `workbook.tasks.quantity` the numbers.
 """
 
 import math
 import re
 from decimal import Decimal
+from functools import lru_cache
 
-WINDOW = 2000  # characters: an answer is looked for in this much of the end of a completion
-SPAN = 200  # characters: an answer itself is never longer than this
+from workbook.tasks.latex import is_expression, same_expression
+from workbook.tasks.quantity import Quantity, plain_decimal, read_quantity, unwrap
+from workbook.tasks.statement import (
+    CLOSED,
+    LOOKALIKES,
+    SPAN,
+    WINDOW,
+    Statement,
+    first_sentence,
+    last_numeric_sentence,
+    read_statement,
+    stands,
+)
+from workbook.tasks.wording import sentences, vocabulary, words_of
+
 NUMBER = re.compile(r"[-+]?(?:[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30})")
-ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}  # one character stays one: positions agree
-MARKERS = ("<answer>", "\\boxed{", "####", "answer is", "answer:")
+REASON = re.compile(r",?\s+(?=(?:because|since)\b)|,\s*(?=(?:as|so|which|where|making|giving)\b)")
+CHOICES = vocabulary("yes no true false y n agree disagree")
 
 
 def completion_text(completion: object) -> str:
@@ -42,6 +58,67 @@ def clock_answer(text: str) -> int | None:
     return None
 
 
+def agrees(completion: str, answer: str, question: str = "") -> bool:
+    r"""Return whether a completion states the reference answer, and states it alone and without reserve.
+
+    A reference that is a number (2, 1,200, 1/2, \frac{1}{2}, 12%) is compared exactly as a number, LaTeX with letters
+    or roots by math-verify, all else as text without case, spaces and end stops. question: where known, its words may
+    be units, a "%" counts as one if it asks for percent, and what only repeats the question is no answer.
+
+    >>> [agrees(text, "12") for text in ("The answer is **12**.", "4 + 8 = 12 apples", "\\boxed{12.0}", "#### 12")]
+    [True, True, True, True]
+    >>> [agrees(text, "12") for text in ("the answer isn't 12", "12 or 13", "x > 12", "12 million", "\u221212", "12!")]
+    [False, False, False, False, False, False]
+    """
+    reference = read_quantity(answer)
+    if reference is not None:
+        stated = stated_quantity(completion, question, len(answer))
+        return stated is not None and stated.agrees(reference, question)
+    return any(_same(span, answer, question) for span in stated_texts(completion, answer))
+
+
+def stated_quantity(completion: str, question: str = "", length: int = 0) -> Quantity | None:
+    """Return the number that a completion states as its answer, None where it states none, several or none surely.
+
+    length: of the reference; a completion's window is never shorter than twice that.
+    """
+    statement = read_statement(completion, length)
+    if statement.marker in CLOSED:
+        quantity, sentence = read_quantity(statement.span, question), ""
+    elif statement.marker:
+        sentence, _, rest = first_sentence(statement.span)
+        statement = statement._replace(after=rest)
+        quantity = read_quantity(sentence, question, spoken=True)
+    else:
+        statement, sentence = last_numeric_sentence(statement.span)
+        quantity = read_quantity(sentence, question, spoken=True)
+    if quantity is None and (match := REASON.search(sentence)):
+        reason = sentence[match.end() :]
+        quantity = read_quantity(sentence[: match.start()], question, spoken=True)
+        statement = statement._replace(after=f"{reason}\n{statement.after}")
+    if quantity is None or not stands(statement, quantity.value) or _other_number(statement, quantity):
+        return None
+    return quantity
+
+
+def stated_texts(completion: str, answer: str) -> list[str]:
+    """Return the spans in which a completion may state a textual answer; none where words around it spoil it."""
+    statement = read_statement(completion, len(answer))
+    if statement.marker in CLOSED:
+        candidates = [(statement.span, statement.after)]
+    elif statement.marker:
+        line, _, later = statement.span.strip("\n").partition("\n")
+        sentence, _, rest = first_sentence(statement.span)
+        candidates = [(statement.span, ""), (line, later), (sentence, rest)]
+    else:
+        earlier, end, line = statement.span.strip().rpartition("\n")
+        candidates, statement = [(statement.span, ""), (line, "")], statement._replace(before=earlier + end)
+    if match := REASON.search(candidates[-1][0]):
+        span, rest = candidates[-1]
+        candidates.append((span[: match.start()], f"{span[match.end() :]}\n{rest}"))
+    return [span for span, after in candidates if stands(statement._replace(after=after)) and not _other(after, answer)]
+
+
 def stated_answer(text: str, lines: bool = False) -> str:
     r"""Return the span in which free text states its answer: after the last marker, else the last line with text.
 
@@ -52,13 +129,9 @@ def stated_answer(text: str, lines: bool = False) -> str:
     >>> stated_answer("The answer is **12**. Done"), stated_answer("#### 3\n#### 4"), stated_answer("4 + 3\n= 7\n")
     ('12', '4', '= 7')
     """
-    tail = _plain(text)
-    marker, span = _after_marker(tail)
+    marker, _, span, _ = read_statement(text)
     if marker == "<answer>":
-        return span.split("</", 1)[0].strip()
-    span = span if marker else tail
-    if marker == "\\boxed{":
-        span = _until_closed(span)
+        return span
     if lines:
         return span.strip("\n")
     if not marker:
@@ -68,20 +141,15 @@ def stated_answer(text: str, lines: bool = False) -> str:
 
 
 def stated_number(text: str) -> str | None:
-    """Return the number that free text states as its answer, as a string without commas; None if it states none.
+    """Return the decimal number that free text states as its answer, without commas; None if it states none, or two.
 
-    Of a span with `=` the part after the last one counts (`4 + 3 = 7` states 7); without a marker, the last number
-    of the text.
+    Of an equation the right side counts, if the left one is its name or a sum that comes to it.
 
-    >>> stated_number("the answer is 4 + 3 = 7 apples"), stated_number("I get 1,200, then 1,250."), stated_number("no")
+    >>> stated_number("the answer is 4 + 3 = 7 apples"), stated_number("It is 1,250."), stated_number("it is not 4")
     ('7', '1250', None)
     """
-    tail = _plain(text)
-    if _after_marker(tail)[0]:
-        numbers = NUMBER.findall(stated_answer(tail).rsplit("=", 1)[-1][:SPAN])[:1]
-    else:
-        numbers = NUMBER.findall(tail)[-1:]
-    return numbers[0].replace(",", "") if numbers else None
+    quantity = stated_quantity(text)
+    return plain_decimal(quantity.value) if quantity else None
 
 
 def as_number(text: str) -> Decimal | None:
@@ -100,10 +168,10 @@ def same_answer(stated: str, answer: str) -> bool:
     >>> same_answer("1,200.0", "1200"), same_answer(" The Cat. ", "the cat"), same_answer("NaN", "5")
     (True, True, False)
     """
-    left, right = as_number(stated), as_number(answer)
+    left, right = read_quantity(stated), read_quantity(answer)
     if left is not None and right is not None:
-        return left == right
-    return _folded(stated) == _folded(answer) != ""
+        return left.agrees(right)
+    return folded(stated) == folded(answer) != ""
 
 
 def clamp(score: object) -> float:
@@ -119,28 +187,57 @@ def clamp(score: object) -> float:
     return min(1.0, max(0.0, number)) if math.isfinite(number) else 0.0
 
 
-def _plain(text: str) -> str:
-    """Return the window of a text without control characters, line ends and tabs excepted."""
-    tail = text[-WINDOW:]
-    return tail if tail.isprintable() else "".join(c for c in tail if c.isprintable() or c in "\n\t")
+@lru_cache(maxsize=4096)
+def folded(text: str) -> str:
+    """Return a text without case (of one letter alone: with it), runs of spaces, markup around it and end stops."""
+    text = " ".join(unwrap(text.translate(LOOKALIKES)).rstrip(" .,;:").split())
+    text = unwrap(text)
+    if letter := re.fullmatch(r"(?:option |choice )?\(?([A-Za-z])\)?", text, re.IGNORECASE):
+        return letter[1]
+    return text.casefold()
 
 
-def _after_marker(tail: str) -> tuple[str, str]:
-    """Return the last marker of a text and what follows it, ("", "") without one."""
-    lowered = tail.translate(ASCII_LOWER)
-    start, marker = max((lowered.rfind(marker), marker) for marker in MARKERS)
-    return (marker, tail[start + len(marker) :]) if start >= 0 else ("", "")
+def _same(span: str, answer: str, question: str) -> bool:
+    """Return whether a span says what the reference says: as text or, of LaTeX, as an expression."""
+    left, right = folded(span), folded(answer)
+    if is_expression(expression := unwrap(answer)):
+        return same_expression(unwrap(span), expression, question)
+    if len(right) == 1 and right.isupper():  # the letter of an option
+        left = left.upper()
+    return left == right != ""
 
 
-def _folded(text: str) -> str:
-    return " ".join(text.casefold().split()).strip(" .,;:!?\"'`*$")
+def _other_number(statement: Statement, quantity: Quantity) -> bool:
+    """Return whether what follows an answer states another number, be it as the last one on the answer's line."""
+    line, _, later = statement.after.partition("\n")
+    if statement.marker != "<answer>":
+        for sentence in sentences(line):
+            numbers = NUMBER.findall(sentence)
+            if numbers and not sentence.endswith("?") and Decimal(numbers[-1].replace(",", "")) != quantity.value:
+                return True
+    others = (read_quantity(sentence, "", spoken=True) for sentence in sentences(f"{line}\n{later}"))
+    return any(other is not None and other.value != quantity.value for other in others)
 
 
-def _until_closed(span: str) -> str:
-    """Cut a span at the brace that closes it."""
-    depth = 1
-    for i, c in enumerate(span):
-        depth += (c == "{") - (c == "}")
-        if depth == 0:
-            return span[:i]
-    return span
+def _other(after: str, answer: str) -> bool:
+    """Return whether what follows a textual answer states another, as far as its kind or its brevity tells."""
+    for sentence in sentences(after):
+        words = words_of(sentence)
+        if not words:
+            continue
+        if len(sentence.split()) < 4 or set(words) & {
+            "it",
+            "its",
+            "answer",
+            "correct",
+            "choose",
+            "option",
+            "choice",
+            "that",
+        }:
+            return True
+        if folded(answer) in CHOICES and set(words) & CHOICES - {folded(answer)}:
+            return True
+        if len(folded(answer)) == 1 and set(re.findall(r"\b[A-Z]\b", sentence)) - {folded(answer).upper(), "I"}:
+            return True
+    return False

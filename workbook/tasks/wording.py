@@ -1,0 +1,197 @@
+"""What the words around an answer do to it: deny it, leave it open, take it back, or only name its unit.
+
+An answer is paid where the words around it are known to leave it as it is (a subject and a verb before it, a unit after
+it), since nobody can list all words that change it. Where prose is free, before a marker and after the answer, it must
+have no word of the lists below.
+"""
+
+import re
+
+
+def vocabulary(words: str) -> frozenset[str]:
+    """Return the set of the words of a text."""
+    return frozenset(words.split())
+
+
+DENIALS = vocabulary(
+    """
+    not no nor never neither none nobody nothing nowhere cannot cant isnt aint wasnt dont doesnt didnt wont hardly
+    scarcely false wrong wrongly incorrect incorrectly untrue unlikely impossible invalid deny denies denied doubt
+    doubts doubtful doubted refute refuted reject rejected lie lies fake bogus mistake mistaken mistakenly error
+    erroneous without except excluding other opposite contrary anything unlike nope nah negation far fails failed
+    kidding joke joking pretend disagree rule ruled
+    """
+)
+HEDGES = vocabulary(
+    """
+    or either maybe perhaps possibly possible probably presumably might may could if unless whether alternatively
+    versus vs guess guesses guessing suppose supposing assume assuming imagine say says said claim claims claimed
+    someone somebody alleged allegedly supposedly unsure uncertain unclear unknown depends between among unlikely
+    somewhere roughly approximately approx around nearly almost circa about rather
+    """
+)
+COMPARISONS = vocabulary(
+    """
+    less more fewer greater smaller larger bigger lower higher above below under over least most than beyond
+    exceeds exceed exceeding within up upto minimum maximum
+    """
+)
+SCALES = vocabulary(
+    """
+    hundred hundreds thousand thousands million millions billion billions trillion trillions dozen dozens score
+    scores lakh lakhs crore crores gross half halves third thirds fourth fourths fifth fifths sixth sixths seventh
+    sevenths eighth eighths ninth ninths tenth tenths twentieth twentieths hundredth hundredths thousandth
+    thousandths millionth millionths tens twice thrice double triple quadruple times fold squared cubed square
+    cube root roots power powers percent percents percentage percentages permille factorial reciprocal inverse
+    opposite negative negated minus plus modulo mod log logarithm sine cosine tangent point pi squares cubes
+    inverses opposites negatives complement previous next first second last former latter is was has does goes
+    less unless yes this thus its us as multiples factors divisors digits decimals exponents bits radians pairs
+    couples trios couple pair
+    """
+)
+RETRACTIONS = vocabulary(
+    """
+    no nor not never neither nope nah or wait actually oops sorry correction alternatively maybe perhaps possibly
+    probably instead rather hmm hm else reconsider recheck scratch retract either but might could guess unsure joke
+    joking kidding lie
+    """
+)
+REFUTATIONS = vocabulary("wrong incorrect false mistaken untrue instead bogus fake")
+UNITS = vocabulary(
+    """
+    cm mm km kg mg ml ft in lb lbs oz hr hrs min mins sec ms mph kph km/h m/s feet foot inch mile meter metre
+    liter litre gram kilogram second minute hour day week month year dollar cent euro pound people men women
+    children person child mice geese teeth sheep fish deer degree unit cookie apple money usd eur inches
+    """
+)
+EACH = vocabulary(
+    """
+    day week month year hour minute second mile person gallon pound piece item unit dozen night
+    """
+)
+FILLERS = vocabulary(
+    """
+    definitely certainly clearly exactly simply just indeed therefore thus hence then so now equal equals to given
+    by the number precisely of course obviously option choice only
+    """
+)
+WORD = re.compile(r"[^\W\d_]+")
+CONTRACTION = re.compile(r"n['’]t\b|n['’]t(?=\W|$)")
+SENTENCE_END = re.compile(r"\.+(?=[\s\"'*)$<\]}]|\\|$)|\n|;|</?[a-zA-Z]{1,12}>")
+DENIED_CLAUSE = re.compile(r"\b(?:not|n't|never|no|false|wrong|deny|doubt\w*|untrue|unlikely|impossible)\b.*\bthat\b")
+CLAUSE_END = re.compile(r"[,:;](?=\s|$)|[()]")
+COPULA = re.compile(r"\b(?:it|this|that|these|they|answer|result|correct|choose|choice|option|pick|solution)\b")
+UNIT_SUFFIX = re.compile(
+    r"(?:left|remaining|in total|in all|total|altogether|overall|each|old|now|again"
+    r"|(?:(?:per|a|an|each|every) |/ ?)(?P<each>[a-z]+))"
+)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text, folded; a contracted "n't" is the word "not".
+
+    >>> words_of("It isn't 4 APPLES")
+    ['it', 'is', 'not', 'apples']
+    """
+    return WORD.findall(CONTRACTION.sub(" not", text.casefold()))
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences, lines and tagged parts of a text that are not blank.
+
+    >>> sentences("It is 4.5. Good\\nbye")
+    ['It is 4.5', 'Good', 'bye']
+    """
+    return [part.strip() for part in SENTENCE_END.split(text) if part.strip()]
+
+
+def last_sentence(text: str) -> tuple[str, bool]:
+    """Return what stands behind the last end of a sentence in a text, and whether that end was only a line's.
+
+    >>> last_sentence("No. It is not\\n"), last_sentence("No. It is ")
+    (('It is not', True), ('It is', False))
+    """
+    if text.strip(" \t") and text.rstrip(" \t").endswith("\n"):
+        lines = text.rstrip().rsplit("\n", 1)[-1]
+        return "" if re.search(r"[.!?:;>]\W*$", lines) else (SENTENCE_END.split(lines)[-1]).strip(), True
+    return SENTENCE_END.split(text)[-1].strip(), False
+
+
+def spoils_what_follows(before: str) -> bool:
+    """Return whether the words before an answer's marker deny it, leave it open or change it.
+
+    Within the sentence, the last clause counts whole, and an earlier one if it denies "that" which follows. Of a line
+    before, without a full stop, the last words count.
+
+    >>> [spoils_what_follows(text) for text in ("I don't think that the ", "Since 5 is not even, the ", "5 or ")]
+    [True, False, True]
+    """
+    sentence, is_line_before = last_sentence(before)
+    if is_line_before:
+        return bool(set(words_of(sentence)[-2:]) & (DENIALS | HEDGES | {"minus", "negative"}))
+    folded = CONTRACTION.sub(" not", sentence.casefold())
+    clause = CLAUSE_END.split(folded)[-1]
+    words = words_of(clause)
+    changes = (set(words[-4:]) & (COMPARISONS | SCALES)) - {"is", "this", "thus", "so", "as", "last", "total", "over"}
+    return bool(set(words) & (DENIALS | HEDGES) or changes or DENIED_CLAUSE.search(folded))
+
+
+def takes_back(after: str) -> bool:
+    """Return whether what follows an answer takes it back or sets another beside it; numbers are another matter.
+
+    >>> [takes_back(text) for text in ("Or 5", "No, wait.", "Well done", "since 3 + 9 is even", "That is wrong")]
+    [True, True, False, False, True]
+    """
+    for sentence in sentences(after):
+        words = words_of(sentence)
+        if set(words[:4]) & RETRACTIONS or set(words) & {
+            "wrong",
+            "incorrect",
+            "false",
+            "mistaken",
+            "untrue",
+            "instead",
+        }:
+            return True
+    return False
+
+
+def is_unit(text: str, question: str = "") -> bool:
+    """Return whether the text after a number is its unit: a noun in the plural, of measure or of the question.
+
+    >>> [is_unit(text) for text in ("apples", "square feet", "dollars per hour", "million", "more than that", "x")]
+    [True, True, True, False, False, False]
+    """
+    folded = text.casefold().strip()
+    if not folded:
+        return True
+    if len(folded) > 80 or not re.fullmatch(r"[a-z]+(?:[ /-][a-z]+)*", folded):
+        return False
+    folded, suffix = _without_suffix(folded)
+    words = folded.split()
+    if not words:
+        return suffix
+    if words[0] in ("square", "cubic", "whole", "full", "us"):
+        words = words[1:]
+    known = set(words_of(question))
+    nouns = [word for word in words if word != "of"]
+    return (
+        1 <= len(nouns) <= 4 and len(words) <= 5 and words[0] != "of" and all(_is_noun(word, known) for word in nouns)
+    )
+
+
+def _without_suffix(text: str) -> tuple[str, bool]:
+    """Return a unit without "left", "in total", "per hour" and the like, and whether it had one."""
+    found = False
+    while match := re.search(rf"(?:^|\s)(?:{UNIT_SUFFIX.pattern})$", text):
+        if match["each"] and match["each"] not in EACH | UNITS:
+            break
+        text, found = text[: match.start()].strip(), True
+    return text, found
+
+
+def _is_noun(word: str, known: set[str]) -> bool:
+    """Return whether a word may be a unit: known and none that scales, compares, denies or leaves open."""
+    if word in DENIALS | HEDGES | COMPARISONS | SCALES or (len(word) < 2 and "/" not in word):
+        return False
+    return word in UNITS or word in known or (len(word) > 3 and word.endswith("s"))
