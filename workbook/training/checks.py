@@ -7,25 +7,32 @@ a few facts about the model and the launch, and returns what is wrong; the train
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from workbook.theory.advantages import ESTIMATORS
 from workbook.theory.batching import STRATEGIES
+from workbook.training.loss_checks import (
+    TRANSFORMED,
+    TRANSFORMS,
+    WHOLE_GROUP,
+    Problem,
+    loss,
+    measuring,
+    reweighting,
+)
 
-TRANSFORMS = ("min_replace", "advantage_orthogonal")
-TRANSFORMED = ("clamped_ratios", "clipped_weights")
 CLIPPINGS = ("asymmetric", "symmetric")
-# Loss types whose surrogate is min(r A, clip(r) A): the ones a reweighted surrogate can stand in for.
-CLIPPED_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
-WHOLE_GROUP = ("query_preserved", "query_preserved_reward_balanced")
 
 
-class Problem(NamedTuple):
-    severity: str  # "error" | "warning"
-    sentence: str
-
-
-def problems(args, *, world_size: int = 1, lora_dropout: float = 0.0, quantized: bool = False) -> list[Problem]:
+def problems(
+    args,
+    *,
+    world_size: int = 1,
+    lora_dropout: float = 0.0,
+    quantized: bool = False,
+    base_dtype=None,
+    aux_loss: bool = False,
+    sharded: bool = False,
+) -> list[Problem]:
     """List what is wrong with `args` (a CancellationConfig) for a launch of `world_size` processes.
 
     Args:
@@ -33,17 +40,22 @@ def problems(args, *, world_size: int = 1, lora_dropout: float = 0.0, quantized:
         world_size: number of training processes.
         lora_dropout: largest dropout of the model's adapters, 0 without adapters.
         quantized: whether the base weights are 4-bit or 8-bit.
+        base_dtype: the torch.dtype of the weights under the model's adapters; None without adapters, or if not known.
+        aux_loss: whether the model adds a mixture of experts' load-balancing loss.
+        sharded: whether weights or gradients are spread over processes (FSDP, DeepSpeed).
     """
     unknown = list(_unknown_values(args))
     if unknown:  # the other rules would only repeat it
         return unknown
-    found = [
+    return [
+        *measuring(args, aux_loss, sharded),
         *_batching(args, world_size),
-        *_reweighting(args),
+        *reweighting(args),
         *_estimator(args),
-        *_model(args, lora_dropout, quantized),
+        *loss(args),
+        *_model(args, lora_dropout, quantized, base_dtype),
+        *_checkpoints(args),
     ]
-    return found + list(_checkpoints(args))
 
 
 def _unknown_values(args) -> Iterator[Problem]:
@@ -61,11 +73,6 @@ def _unknown_values(args) -> Iterator[Problem]:
         yield Problem(
             "error",
             f"measure_cancellation={args.measure_cancellation!r} must be a number of generation batches, or 0 for never.",
-        )
-    elif args.measure_cancellation and args.beta:
-        yield Problem(
-            "error",
-            f"measure_cancellation={args.measure_cancellation} would count the pull of beta={args.beta} as a push of either sign; set one of them to 0.",
         )
 
 
@@ -113,71 +120,6 @@ def _batching(args, world_size: int) -> Iterator[Problem]:
         )
 
 
-def _reweighting(args) -> Iterator[Problem]:
-    """Rules for what replaces the surrogate's weights: a group transform or symmetric clipping."""
-    setting = f"group_transform={args.group_transform!r}" if args.group_transform else f"clipping={args.clipping!r}"
-    if args.group_transform is None and args.transform_on != TRANSFORMED[0]:
-        yield Problem(
-            "warning",
-            f"transform_on={args.transform_on!r} is ignored without a group_transform; set one of {', '.join(TRANSFORMS)}.",
-        )
-    if args.group_transform is None and args.clipping == "asymmetric":
-        return
-    groups, spg, accum = args.num_generations, args.steps_per_generation, args.gradient_accumulation_steps
-    if accum % (spg * args.num_iterations) == 0:
-        yield Problem(
-            "error",
-            f"{setting} can't have an effect: with gradient_accumulation_steps={accum}, steps_per_generation={spg} and num_iterations="
-            f"{args.num_iterations} every ratio is exactly 1; set steps_per_generation above gradient_accumulation_steps, or num_iterations above 1.",
-        )
-    if args.loss_type not in CLIPPED_LOSSES:
-        yield Problem(
-            "error",
-            f"{setting} is defined for the clipped surrogate, not for loss_type={args.loss_type!r}; use 'grpo', 'dr_grpo' or 'dapo'.",
-        )
-    if args.delta is not None:
-        yield Problem(
-            "error",
-            f"{setting} replaces the clipped surrogate, so delta={args.delta} would be ignored; set delta=None.",
-        )
-    if args.off_policy_mask_threshold is not None:
-        yield Problem(
-            "error",
-            f"{setting} replaces the log-ratios that off_policy_mask_threshold={args.off_policy_mask_threshold} reads; set it to None.",
-        )
-    if args.use_bias_correction_kl and args.beta:
-        yield Problem(
-            "error",
-            f"{setting} sets the ratio to 1 inside the loss, which use_bias_correction_kl=True reads; set it to False.",
-        )
-    if args.group_transform is None:
-        return
-    clipped = args.transform_on == "clipped_weights"
-    if args.clipping != "asymmetric" and not clipped:
-        yield Problem(
-            "error",
-            f"{setting} bounds every ratio of a group by the clip range already, so clipping={args.clipping!r} would be ignored; leave it at "
-            "'asymmetric', or set transform_on='clipped_weights'.",
-        )
-    if clipped and args.importance_sampling_level == "sequence" and args.advantage_estimator == "counterfactual":
-        yield Problem(
-            "error",
-            f"{setting} on clipped_weights of importance_sampling_level='sequence' needs one weight per rollout, but "
-            "advantage_estimator='counterfactual' clips token by token; use transform_on='clamped_ratios'.",
-        )
-    if args.per_device_train_batch_size % groups:
-        yield Problem(
-            "error",
-            f"{setting} needs whole groups in each micro-batch, but per_device_train_batch_size={args.per_device_train_batch_size} is not "
-            f"a multiple of num_generations={groups}; make it a multiple of {groups}.",
-        )
-    if args.batching not in WHOLE_GROUP and spg > 1:
-        yield Problem(
-            "error",
-            f"{setting} needs whole groups in each micro-batch, which batching={args.batching!r} scatters; use {' or '.join(WHOLE_GROUP)}.",
-        )
-
-
 def _estimator(args) -> Iterator[Problem]:
     estimator = args.advantage_estimator
     if estimator == "grpo":
@@ -201,7 +143,7 @@ def _estimator(args) -> Iterator[Problem]:
         )
 
 
-def _model(args, lora_dropout: float, quantized: bool) -> Iterator[Problem]:
+def _model(args, lora_dropout: float, quantized: bool, base_dtype) -> Iterator[Problem]:
     if lora_dropout > 0:
         yield Problem(
             "error",
@@ -212,10 +154,18 @@ def _model(args, lora_dropout: float, quantized: bool) -> Iterator[Problem]:
             "error",
             "use_vllm=True merges adapters into the 4-bit weights at each sync and so re-quantizes the base; use use_vllm=False, or an unquantized base.",
         )
-    if quantized and args.fp32_adapters and args.use_transformers_continuous_batching:
+    elif args.use_vllm and base_dtype is not None and base_dtype.itemsize < 4:
+        name = str(base_dtype).removeprefix("torch.")
         yield Problem(
             "error",
-            "use_transformers_continuous_batching=True casts the adapters back to bfloat16 at each generation, which undoes fp32_adapters=True; set one of them to False.",
+            f"use_vllm=True merges adapters into the {name} base and takes them out again at each sync, whose rounding moves the base for good; "
+            "load the base in float32, or set use_vllm=False.",
+        )
+    if args.use_transformers_continuous_batching and (args.bf16 or args.fp16 or args.fp32_adapters):
+        yield Problem(
+            "error",
+            "use_transformers_continuous_batching=True casts all weights in place at each generation, those in training too, to what bf16="
+            f"{args.bf16} or fp16={args.fp16} names, whatever fp32_adapters={args.fp32_adapters} says; set it to False, or these three.",
         )
     if quantized and not args.fp32_adapters:
         yield Problem(

@@ -10,70 +10,107 @@ from __future__ import annotations
 import torch
 from transformers import TrainerCallback
 
-from workbook.theory.weights import cancelled_share
-
 
 class CancellationMeter(TrainerCallback):
     """Measures every `trainer.args.measure_cancellation`-th generation batch; logs three metrics under `cancellation/`.
 
-    in_step: 1 - |g+ + g-| / (|g+| + |g-|), with g+ and g- the loss's gradients by rollouts of positive and negative
+    in_step: 1 - |g+ + g-| / (|g+| + |g-|), with g+ and g- the loss's gradients by tokens of positive and negative
         advantage, summed over an optimizer step's micro-batches: 0 = nothing cancels, as with one sign only; two
         equally long gradients at a right angle give 0.29; 1 = everything.
     sign_cosine: cosine of g+ and g-, where both are there: -1 = opposed, 0 = unrelated.
     across_steps: 1 - |sum of the steps' displacements| / sum of |displacement|, over a generation batch's optimizer
         steps, weights as one vector.
 
-    It costs two more passes per measured step and a copy of the trainable weights; gradients are summed over processes.
+    It costs one more backward pass per measured micro-batch, of g+ alone, by the graph that is trained: g- is what the
+    gradient that training sums itself has besides. What it holds, in copies of the trained weights: g+ until the
+    optimizer steps, the last position while it does, the batch's first position after its first step. That is two at
+    most at any time, besides what the backward pass under way returns.
     """
 
     def __init__(self, trainer):
-        self.trainer, self.pushes, self.path = trainer, None, None
+        self.trainer, self.plus, self.signs = trainer, None, None
+        self.first, self.last, self.length = None, None, 0.0
+        self.grad_scale = 1.0  # by which clipping has multiplied the gradient that the optimizer takes
         args = trainer.args
         self.window = max(
             1, args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
         )  # optimizer steps per generation batch
 
-    def measure_step(self, model, inputs) -> None:
-        """Add one micro-batch's gradients by sign; `inputs` as the loss takes them."""
+    def add(self, model, logps: torch.Tensor, pushes: torch.Tensor, advantages: torch.Tensor) -> None:
+        """Add one micro-batch: its tokens' log-probabilities, with their graph, what each pushes, and its advantage."""
         if not self._due():
             return
-        trainer = self.trainer
-        model = trainer.accelerator.unwrap_model(model)
-        weights = [p for p in model.parameters() if p.requires_grad]
-        logged = {name: list(values) for name, values in trainer._metrics["train"].items()}
-        for row, sign in enumerate((1, -1)):
-            pushing = sign * inputs["advantages"] > 0
-            if pushing.any():
-                loss = trainer._compute_loss(model, dict(inputs) | {"pushing": pushing})
-                found = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
-                self.pushes[row] += torch.cat([g.flatten().float() for g in found])
-        trainer._metrics["train"].clear()
-        trainer._metrics["train"].update(logged)
+        signs = [pushes.masked_fill(~(sign * advantages > 0), 0.0) for sign in (1, -1)]
+        here = torch.stack([sign.any() for sign in signs])
+        self.signs = here if self.signs is None else self.signs | here
+        if not here[0]:
+            return
+        scaler = self.trainer.accelerator.scaler  # float16: gradients that a pass would round to 0 are scaled up
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        with torch.autocast(logps.device.type, enabled=False):
+            found = torch.autograd.grad(
+                logps, _trained(model), -scale * signs[0].to(logps.dtype), retain_graph=True, allow_unused=True
+            )
+        if self.plus is None:
+            self.plus = [None] * len(found)
+        for i, gradient in enumerate(found):
+            if gradient is not None:
+                gradient = gradient if scale == 1.0 else gradient / scale
+                self.plus[i] = gradient if self.plus[i] is None else self.plus[i] + gradient
 
-    def on_step_begin(self, args, state, control, model=None, **kwargs):
-        due = self._due()
-        here = _position(model) if due else None
-        self.pushes = here.new_zeros(2, len(here)) if due else None
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.plus, self.signs, self.grad_scale = None, None, 1.0
         if state.global_step % self.window == 0:
-            self.path = [here] if due else None
+            self.first, self.length = None, 0.0
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if not self._due():
+            return
+        self._log_pushes(model)
+        self.plus = None
+        starts = state.global_step % self.window == 0
+        if starts or self.first is not None:  # a run resumed inside a generation batch has no first position
+            self.last = [p.detach().clone() for p in _trained(model)]
+            self.first = self.last if starts else self.first
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
-        if self.pushes is not None:
-            pushes = self.trainer.accelerator.reduce(self.pushes, "sum")
-            if pushes.any():
-                self.trainer._log_cancellation("in_step", cancelled_share(pushes))
-            if pushes.any(dim=1).all():
-                self.trainer._log_cancellation("sign_cosine", torch.cosine_similarity(*pushes, dim=0))
-            self.pushes = None
-        if self.path is not None:
-            self.path.append(_position(model))
-            if len(self.path) > self.window:
-                self.trainer._log_cancellation("across_steps", cancelled_share(torch.stack(self.path).diff(dim=0)))
-                self.path = None
+        if self.last is None:
+            return
+        self.length, self.last = self.length + float(_distance(model, self.last)), None
+        if state.global_step % self.window == 0:
+            share = 1 - float(_distance(model, self.first)) / self.length if self.length else 0.0
+            self.trainer._log_cancellation("across_steps", share)
+            self.first = None
+
+    def _log_pushes(self, model) -> None:
+        """Compare g+ with the rest of the gradient, parameter by parameter, over all processes."""
+        trainer, device = self.trainer, self.trainer.accelerator.device
+        here = torch.zeros(2, device=device) if self.signs is None else self.signs.to(device).float()
+        up, down = (trainer.accelerator.reduce(here, "sum") > 0).tolist()
+        products = torch.zeros(4, device=device)  # |g|^2, |g+|^2, |g-|^2, <g+, g->
+        for i, weight in enumerate(_trained(model)):
+            total = torch.zeros_like(weight) if weight.grad is None else weight.grad.detach() / self.grad_scale
+            plus = torch.zeros_like(weight) if self.plus is None or self.plus[i] is None else self.plus[i]
+            plus = (trainer.accelerator.reduce(plus, "mean") if down else total).float() if up else plus.float()
+            minus = total.float() - plus
+            pairs = ((total.float(), total.float()), (plus, plus), (minus, minus), (plus, minus))
+            products += torch.stack([(a * b).sum() for a, b in pairs]).to(device)
+        whole, plus, minus = products[:3].clamp(min=0).sqrt()
+        if products.isfinite().all() and plus + minus > 0:  # a float16 overflow steps nowhere
+            share = max(0.0, float(1 - whole / (plus + minus))) if up and down else 0.0
+            trainer._log_cancellation("in_step", share)
+            if plus > 0 and minus > 0:
+                trainer._log_cancellation("sign_cosine", products[3] / (plus * minus))
 
     def _due(self) -> bool:
         return self.trainer.state.global_step // self.window % self.trainer.args.measure_cancellation == 0
 
 
-def _position(model) -> torch.Tensor:
-    return torch.cat([p.detach().flatten().float() for p in model.parameters() if p.requires_grad])
+def _trained(model) -> list[torch.nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _distance(model, position: list[torch.Tensor]) -> torch.Tensor:
+    """Euclidean distance of the trained weights from a position, as one vector."""
+    pairs = zip(_trained(model), position, strict=True)
+    return torch.stack([(p.detach().float() - q.float()).norm() for p, q in pairs]).norm().cpu()

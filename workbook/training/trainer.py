@@ -9,12 +9,16 @@ its field:
 3. `group_transform` and `clipping="symmetric"`: the loss becomes `-(w A).detach() * log pi`, with `w` from
    `theory.weights`. No copy of TRL's loss: TRL reads the advantages after the log-probabilities, so
    `_get_per_token_logps_and_entropies` writes `w A` in the advantages' place and drops the old log-probabilities, which
-   makes TRL's own ratio 1 with gradient grad log pi.
+   makes TRL's own ratio 1 with gradient grad log pi. vLLM's correction goes into w before the transform, and is 1 in
+   what TRL multiplies afterwards. So do counterfactual advantages under a sequence ratio, which TRL would spread over
+   the rollout: s_i A_it on each token, GSPO-token's gradient (arXiv 2507.18071, section 4.3).
 4. `trim_padding`: that same method cuts columns that are padding in the whole micro-batch and pads the result back.
 5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32.
-6. Extra metrics under `cancellation/`, and extra columns `group_id` and `rewards` in each batch; with
-   `measure_cancellation`, how much cancels inside and across optimizer steps (`training.meter`). Settings that would
-   make an intervention a silent no-op are refused (`training.checks`).
+6. Extra metrics under `cancellation/`, and extra columns `group_id` and `rewards` in each batch. What a token weighs is
+   read from the graph of the loss that is trained (`training.token_weights`); with `measure_cancellation`, so is how
+   much cancels inside and across optimizer steps (`training.meter`). Nothing is computed a second time for it, so
+   that measuring cannot train. Settings that would make an intervention a silent no-op are refused
+   (`training.checks`).
 """
 
 from __future__ import annotations
@@ -30,10 +34,18 @@ from workbook.policies import recast_adapters
 from workbook.theory.advantages import counterfactual_advantages, group_advantages
 from workbook.theory.batching import minibatch_order
 from workbook.theory.groups import shared_places
-from workbook.theory.weights import advantage_orthogonal, cancellation_residual, min_replace, surrogate_weights
+from workbook.theory.weights import cancellation_residual
 from workbook.training.checks import problems
 from workbook.training.config import CancellationConfig
+from workbook.training.loss_checks import reweights
 from workbook.training.meter import CancellationMeter
+from workbook.training.token_weights import (
+    loss_mask,
+    mean_residual,
+    policy_weights,
+    repaired_weights,
+    token_pushes,
+)
 
 # Batch columns that are padded on the left, and what pads the others; needed only to exchange rollouts between
 # processes.
@@ -54,14 +66,7 @@ class CancellationTrainer(GRPOTrainer):
     def __init__(self, model, reward_funcs=None, args: CancellationConfig | None = None, **kwargs):
         args = CancellationConfig("grpo-cancellation") if args is None else args
         super().__init__(model, reward_funcs, args=args, **kwargs)
-        found = problems(
-            args,
-            world_size=self.accelerator.num_processes,
-            lora_dropout=max((c.lora_dropout for c in getattr(self.model, "peft_config", {}).values()), default=0.0),
-            quantized=bool(
-                getattr(self.model, "is_loaded_in_4bit", False) or getattr(self.model, "is_loaded_in_8bit", False)
-            ),
-        )
+        found = problems(args, world_size=self.accelerator.num_processes, **self._facts())
         if errors := [p.sentence for p in found if p.severity == "error"]:
             raise ValueError(" ".join(errors))
         for problem in found:
@@ -69,12 +74,23 @@ class CancellationTrainer(GRPOTrainer):
         if args.fp32_adapters:
             recast_adapters(self.model)
         self._rewards_per_func = None  # of the latest generation batch, all processes
-        self._loss_inputs = (
-            None  # the batch whose loss is being computed, while its advantages are still to be reweighted
-        )
+        self._loss_inputs = None  # the batch whose loss is being computed, as TRL is to read it
+        self._logps = None  # its log-probabilities, with their graph
         self._meter = CancellationMeter(self) if args.measure_cancellation else None
         if self._meter:
             self.add_callback(self._meter)
+
+    def _facts(self) -> dict:
+        """What `checks.problems` must know of the model and the launch."""
+        model, adapters = self.model, getattr(self.model, "peft_config", {}).values()
+        base = {p.dtype for name, p in model.named_parameters() if "lora_" not in name and p.is_floating_point()}
+        return {
+            "lora_dropout": max((c.lora_dropout for c in adapters), default=0.0),
+            "quantized": bool(getattr(model, "is_loaded_in_4bit", False) or getattr(model, "is_loaded_in_8bit", False)),
+            "base_dtype": min(base, key=lambda dtype: dtype.itemsize) if adapters else None,
+            "aux_loss": self.aux_loss_enabled,
+            "sharded": self.is_fsdp_enabled or self.is_deepspeed_enabled,
+        }
 
     # -- rollouts: group labels and advantages ----------------------------------------------------------------
 
@@ -91,10 +107,11 @@ class CancellationTrainer(GRPOTrainer):
         mine = slice(self.accelerator.process_index * local, (self.accelerator.process_index + 1) * local)
         output["group_id"], output["rewards"] = group_ids[mine], rewards[mine]
         if self.args.advantage_estimator == "counterfactual":
-            mask = output["completion_mask"]
-            output["advantages"] = counterfactual_advantages(
-                output["rewards"].nan_to_num(), output["completion_ids"], mask, output["group_id"]
-            ).to(output["advantages"].dtype)
+            scored = ~output["rewards"].isnan()  # a rollout no reward function could score moves nothing
+            columns = (output[name][scored] for name in ("rewards", "completion_ids", "completion_mask", "group_id"))
+            advantages = torch.zeros_like(output["completion_ids"], dtype=output["advantages"].dtype)
+            advantages[scored] = counterfactual_advantages(*columns).to(advantages.dtype)
+            output["advantages"] = advantages
         elif advantages is not None:
             output["advantages"] = advantages[mine].to(output["advantages"].dtype)
             for _ in range(len(advantages)):
@@ -103,13 +120,16 @@ class CancellationTrainer(GRPOTrainer):
         return output
 
     def _global_advantages(self):
-        """Summed rewards, group labels, and advantages if TRL's are to be replaced; all (B,) over every process."""
+        """Summed rewards, group labels, and advantages if TRL's are to be replaced; all (B,) over every process.
+
+        The reward of a rollout that no reward function could score is NaN.
+        """
         weights = self.reward_weights.to(self._rewards_per_func.device)
-        rewards = (self._rewards_per_func * weights).nansum(dim=1)
+        scored = ~self._rewards_per_func.isnan().all(dim=1)
+        rewards = (self._rewards_per_func * weights).nansum(dim=1).masked_fill(~scored, torch.nan)
         group_ids = torch.arange(len(rewards), device=rewards.device) // self.num_generations
         if self.args.advantage_estimator in ("grpo", "counterfactual"):
             return rewards, group_ids, None
-        scored = ~self._rewards_per_func.isnan().all(dim=1)  # a rollout no reward function could score moves nothing
         advantages = torch.zeros_like(rewards)
         advantages[scored] = group_advantages(rewards[scored], group_ids[scored], self.args.advantage_estimator)
         return rewards, group_ids, advantages
@@ -184,27 +204,36 @@ class CancellationTrainer(GRPOTrainer):
         if residuals:
             self._log_cancellation("batch_residual", torch.stack(residuals).mean())
 
-    # -- loss: its measurement, and the surrogate's weights ------------------------------------------------
-
-    @property
-    def _reweights(self) -> bool:
-        return self.args.group_transform is not None or self.args.clipping == "symmetric"
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        if self._meter and self.model.training:
-            self._meter.measure_step(model, inputs)
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+    # -- loss: the surrogate's weights, and what is read from its graph -----------------------------------------
 
     def _compute_loss(self, model, inputs):
-        if not self.model.training:
+        reweighted = reweights(self.args)
+        if not self.model.training or not (reweighted or self._meter):
             return super()._compute_loss(model, inputs)
-        if not self._reweights and "pushing" in inputs:
-            inputs["advantages"] = inputs["advantages"] * inputs["pushing"]
-        self._loss_inputs = dict(inputs)
+        level, self._loss_inputs = self.importance_sampling_level, dict(inputs)
+        if reweighted and self.beta:  # a leaf, so that the KL penalty's part in a derivative can be told
+            self._loss_inputs["ref_per_token_logps"] = inputs["ref_per_token_logps"].detach().requires_grad_()
         try:
-            return super()._compute_loss(model, self._loss_inputs)
+            loss = super()._compute_loss(model, self._loss_inputs)
+            if loss.requires_grad:
+                self._measure(loss, model, inputs)
+            return loss
         finally:
-            self._loss_inputs = None
+            self._loss_inputs = self._logps = None
+            self.importance_sampling_level = level
+
+    def _measure(self, loss: torch.Tensor, model, inputs: dict) -> None:
+        """Log what the loss's own weights leave on a token that a group shares; with equal ones they leave nothing."""
+        pushes = token_pushes(loss, self._logps, self._loss_inputs["ref_per_token_logps"] if self.beta else None)
+        advantages = _by_token(inputs["advantages"]).expand_as(pushes)
+        group_ids, active = inputs["group_id"], loss_mask(inputs).bool()
+        pushing = active & (advantages != 0)
+        self._log_cancellation("clipped", (pushes[pushing] == 0).float().mean() if pushing.any() else 0.0)
+        self._log_cancellation("weight_residual", mean_residual(pushes, group_ids, pushing))
+        shared = pushing & shared_places(inputs["completion_ids"], active, group_ids)
+        self._log_cancellation("shared_residual", mean_residual(pushes, group_ids, shared))
+        if self._meter:
+            self._meter.add(model, self._logps, pushes, advantages)
 
     def _get_per_token_logps_and_entropies(
         self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **kwargs
@@ -215,10 +244,9 @@ class CancellationTrainer(GRPOTrainer):
         score = super()._get_per_token_logps_and_entropies if plain else self._trimmed
         outputs = score(model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **kwargs)
         if self._loss_inputs is not None:
-            if self._reweights:
+            self._logps = outputs[0]
+            if reweights(self.args):
                 self._reweight(outputs[0].detach(), self._loss_inputs)
-            elif self._meter:
-                self._log_residual(outputs[0].detach(), self._loss_inputs)
         return outputs
 
     def _trimmed(self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **kwargs):
@@ -244,53 +272,30 @@ class CancellationTrainer(GRPOTrainer):
 
     @torch.no_grad()
     def _reweight(self, logps: torch.Tensor, inputs: dict) -> None:
-        """Put `w * A` in the advantages' place, w by symmetric clipping (D3) or a group transform (D6, D7).
-
-        What a transform sees is `transform_on`: ratios clamped to the clip range, or the clipped surrogate's weights.
-        """
-        mask = inputs["completion_mask"]
-        if "tool_mask" in inputs:
-            mask = mask * inputs["tool_mask"]
-        advantages, group_ids, active = inputs["advantages"], inputs["group_id"], mask.bool()
-        scored = (logps, inputs.pop("old_per_token_logps"), mask, advantages, self.importance_sampling_level)
-        clip = (self.epsilon_low, self.epsilon_high)
-        weights = surrogate_weights(*scored, clip=clip, clipping="symmetric")  # (B, T)
-        self._log_cancellation("clipped", (weights[active] == 0).float().mean())
+        """Put `w * A` in the advantages' place, w by clipping (D3), a sequence ratio, or a group transform (D6, D7)."""
+        level, advantages = self.importance_sampling_level, inputs["advantages"]
+        weights = policy_weights(self.args, logps, inputs, level, (self.epsilon_low, self.epsilon_high))
+        per_rollout = level == "sequence" and advantages.dim() == 1
+        if self.use_vllm and self.vllm_importance_sampling_correction:
+            correction = inputs["importance_sampling_ratio"]  # (B, T) or (B, 1)
+            weights, per_rollout = weights * correction, per_rollout and correction.size(1) == 1
+            inputs["importance_sampling_ratio"] = torch.ones_like(correction)
         if self.args.group_transform:
-            if self.args.transform_on == "clipped_weights":
-                weights = surrogate_weights(*scored, clip=clip, clipping=self.args.clipping)
-            else:
-                weights = surrogate_weights(*scored).clamp(1 - clip[0], 1 + clip[1])
-            self._log_cancellation("weight_residual_before", _token_residual(weights, advantages, group_ids, active))
-            if self.importance_sampling_level == "sequence":  # one weight per rollout, the same at each of its tokens
-                weights = self._transform(weights.amax(dim=1), advantages, group_ids, active.any(dim=1))[:, None] * mask
-            else:
-                weights = self._transform(weights, advantages, group_ids, active)
-        self._log_residuals(weights, inputs, active)
-        inputs["advantages"] = weights * (advantages if advantages.dim() == 2 else advantages[:, None])
-        if "pushing" in inputs:  # the meter's: rollouts of one sign
-            pushing = inputs["pushing"]
-            inputs["advantages"] *= pushing if pushing.dim() == 2 else pushing[:, None]
+            self._log_before(weights, inputs)
+            weights = repaired_weights(self.args, weights, inputs, per_rollout)
+        inputs["advantages"] = weights * _by_token(advantages)
+        inputs.pop("old_per_token_logps", None)
+        if not per_rollout:  # a sequence ratio would spread each token's weight over its rollout
+            self.importance_sampling_level = "token"
 
-    @torch.no_grad()
-    def _log_residual(self, logps: torch.Tensor, inputs: dict) -> None:
-        """What TRL's own weights leave on a token that a group shares; with ratios of 1 they leave nothing."""
-        mask, old = inputs["completion_mask"], inputs.get("old_per_token_logps")
-        scored = (logps, logps if old is None else old, mask, inputs["advantages"], self.importance_sampling_level)
-        weights = surrogate_weights(*scored, clip=(self.epsilon_low, self.epsilon_high))
-        self._log_residuals(weights, inputs, mask.bool())
-
-    def _log_residuals(self, weights: torch.Tensor, inputs: dict, active: torch.Tensor) -> None:
-        """The residual of these weights: over all places, and over those at which the whole group has one token."""
-        scored = (inputs["advantages"], inputs["group_id"])
-        self._log_cancellation("weight_residual", _token_residual(weights, *scored, active))
-        shared = shared_places(inputs["completion_ids"], active, inputs["group_id"])
-        self._log_cancellation("shared_residual", _token_residual(weights, *scored, shared))
-
-    def _transform(self, weights, advantages, group_ids, mask):
-        if self.args.group_transform == "min_replace":
-            return min_replace(weights, group_ids, mask)
-        return advantage_orthogonal(weights, advantages, group_ids, mask)
+    def _log_before(self, weights: torch.Tensor, inputs: dict) -> None:
+        """The residual there would be without the transform."""
+        active, advantages = loss_mask(inputs).bool(), _by_token(inputs["advantages"])
+        pushes = weights * advantages
+        if self.loss_type == "grpo":  # its mean over each rollout's own tokens
+            pushes = pushes / active.sum(dim=1, keepdim=True).clamp(min=1)
+        residual = mean_residual(pushes, inputs["group_id"], active & (advantages != 0))
+        self._log_cancellation("weight_residual_before", residual)
 
     def _log_cancellation(self, name: str, value: torch.Tensor | float) -> None:
         value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device)
@@ -300,6 +305,8 @@ class CancellationTrainer(GRPOTrainer):
         norm = super()._clip_grad_norm(model)
         if self.args.max_grad_norm:
             self._log_cancellation("grad_clipped", float(norm > self.args.max_grad_norm))
+            if self._meter:
+                self._meter.grad_scale = min(1.0, self.args.max_grad_norm / (float(norm) + 1e-6))
         return norm
 
 
@@ -313,18 +320,18 @@ def _take(value, index: torch.Tensor):
     return value[index.to(value.device)] if isinstance(value, torch.Tensor) else [value[i] for i in index.tolist()]
 
 
+def _by_token(advantages: torch.Tensor) -> torch.Tensor:
+    """Advantages as (B, 1) or (B, T)."""
+    return advantages if advantages.dim() == 2 else advantages[:, None]
+
+
 def _of_rollouts(batch: dict) -> torch.Tensor:
-    """One advantage per rollout (B,): what mini-batches are arranged by, also where each token has its own."""
-    if batch["advantages"].dim() == 1:
-        return batch["advantages"]
-    return group_advantages(batch["rewards"].nan_to_num(), batch["group_id"], "dr_grpo")
-
-
-def _token_residual(weights, advantages, group_ids, active) -> torch.Tensor:
-    """Mean over (group, position) of |sum w A| / sum |w A|, over real tokens whose advantage is not 0."""
-    advantages = (advantages if advantages.dim() == 2 else advantages[:, None]).expand_as(weights)
-    labels = group_ids[:, None] * weights.size(1) + torch.arange(weights.size(1), device=weights.device)
-    chosen = active & (advantages != 0)
-    if not chosen.any():
-        return weights.new_zeros(())
-    return cancellation_residual(weights[chosen], advantages[chosen], labels[chosen]).mean()
+    """One advantage per rollout (B,), also where each token has its own; 0 for a rollout that the loss masks wholly."""
+    advantages = batch["advantages"]
+    if advantages.dim() == 2:
+        scored = ~batch["rewards"].isnan()
+        advantages = torch.zeros_like(batch["rewards"])
+        advantages[scored] = group_advantages(batch["rewards"][scored], batch["group_id"][scored], "dr_grpo")
+    if "completion_mask" not in batch:
+        return advantages
+    return advantages.masked_fill(~loss_mask(batch).bool().any(dim=1), 0.0)

@@ -1,0 +1,311 @@
+"""What the metrics call a token's weight is the slope of TRL's own loss; measuring it trains nothing."""
+
+import warnings
+
+import pytest
+import torch
+from small_run import SMALL
+from soak import campaign, sample
+from trl import GRPOTrainer
+
+from workbook.policies import load_policy
+from workbook.tasks import get_task
+from workbook.theory.advantages import counterfactual_advantages
+from workbook.theory.weights import advantage_orthogonal, min_replace
+from workbook.training import CancellationConfig, CancellationTrainer
+from workbook.training.token_weights import token_pushes
+
+QUERY = {"batching": "query_preserved", "per_device_train_batch_size": 8}
+SEQUENCE = {"importance_sampling_level": "sequence"}
+LENGTHS = [5, 4, 3, 5, 2, 5, 4, 1]
+# Those whose coefficients are constants of the gradient: a slope holds ratios fixed.
+DETACHED = ("cispo", "vespo")
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    policy, task = load_policy("bundled"), get_task("chain")
+
+    def make(trainer_class=CancellationTrainer, **settings):
+        folder = str(tmp_path_factory.mktemp("trainer"))
+        settings = SMALL | {"measure_cancellation": 0 if settings.get("beta") else 1} | settings
+        args = CancellationConfig(output_dir=folder, **settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trainer = trainer_class(
+                policy.model,
+                task.reward,
+                args=args,
+                train_dataset=task.dataset(16, seed=0),
+                processing_class=policy.tokenizer,
+            )
+        trainer.model.train()
+        trainer.current_gradient_accumulation_steps = 1
+        return trainer
+
+    return make
+
+
+def made_batch(rollouts=8, width=5) -> dict:
+    """Two groups of four, tokens that some share, both signs in each, ratios on both sides of 1; float64."""
+    torch.manual_seed(0)
+    mask = (torch.arange(width) < torch.tensor(LENGTHS)[:, None]).long()
+    old = -torch.rand(rollouts, width, dtype=torch.float64) * mask
+    return {
+        "prompt_ids": torch.full((rollouts, 2), 5),
+        "prompt_mask": torch.ones(rollouts, 2, dtype=torch.long),
+        "completion_ids": torch.randint(5, 7, (rollouts, width)) * mask,
+        "completion_mask": mask,
+        "old_per_token_logps": old,
+        "logps": (old + 0.4 * torch.randn(rollouts, width, dtype=torch.float64)) * mask,
+        "entropies": torch.rand(rollouts, width, dtype=torch.float64) * mask,
+        "advantages": torch.tensor([1.5, -0.5, -0.5, -0.5, 0.7, -0.9, 0.2, 0.0], dtype=torch.float64),
+        "group_id": torch.arange(rollouts) // 4,
+        "num_items_in_batch": mask.sum(),
+    }
+
+
+def trl_loss(monkeypatch, trainer, batch, logps):
+    """TRL's loss as a function of log-probabilities; no model is run."""
+    scored = (logps, batch["entropies"], None)
+    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", lambda self, *args, **kwargs: scored)
+    inputs = {key: value for key, value in batch.items() if key not in ("logps", "entropies")}
+    return trainer.compute_loss(trainer.model, inputs)
+
+
+def measured_pushes(monkeypatch, trainer, batch) -> torch.Tensor:
+    """What the trainer takes each token to push."""
+    logps, seen = batch["logps"].clone().requires_grad_(), []
+
+    def watch(*args):
+        seen.append(token_pushes(*args))
+        return seen[-1]
+
+    monkeypatch.setattr("workbook.training.trainer.token_pushes", watch)
+    trainer._metrics["train"].clear()
+    if trainer._meter:  # what it adds needs a model's graph
+        monkeypatch.setattr(trainer._meter, "add", lambda *args: None)
+    trl_loss(monkeypatch, trainer, batch, logps)
+    return seen[0]
+
+
+def slopes(monkeypatch, trainer, batch, step=1e-6) -> torch.Tensor:
+    """-d loss / d logp of plain TRL by central differences, token by token."""
+    monkeypatch.setattr(trainer, "_meter", None)
+    found = torch.zeros_like(batch["logps"])
+    with torch.no_grad():
+        for place in batch["completion_mask"].nonzero().tolist():
+            ends = []
+            for sign in (1, -1):
+                moved = {key: batch[key].clone() for key in ("logps", "old_per_token_logps")}
+                for name in ("logps", "old_per_token_logps") if trainer.loss_type in DETACHED else ("logps",):
+                    moved[name][tuple(place)] += sign * step
+                ends.append(trl_loss(monkeypatch, trainer, batch | moved, moved["logps"]))
+            found[tuple(place)] = -(ends[0] - ends[1]) / (2 * step)
+    return found
+
+
+def brute_residual(pushes, batch, chosen) -> float:
+    """Mean over groups and positions of |sum| / sum of sizes, by loops."""
+    left = []
+    for group in batch["group_id"].unique():
+        for place in range(pushes.size(1)):
+            rows = (batch["group_id"] == group) & chosen[:, place]
+            if rows.any():
+                total = float(pushes[rows, place].abs().sum())
+                left.append(float(pushes[rows, place].sum().abs()) / total if total else 0.0)
+    return sum(left) / len(left)
+
+
+TOOLS = torch.ones(8, 5, dtype=torch.long).index_fill(1, torch.tensor([1]), 0)
+TRUNCATED = torch.tensor([1, 1, 0, 1, 1, 1, 1, 0])[:, None]
+PER_TOKEN = torch.linspace(-1, 1, 40, dtype=torch.float64).view(8, 5).roll(3, 0)
+RATIOS = torch.linspace(0.5, 1.6, 40, dtype=torch.float64).view(5, 8).T.contiguous()
+VLLM = {"use_vllm": True}
+
+SLOPES = [
+    *(({"loss_type": loss}, {}) for loss in ("grpo", "dr_grpo", "dapo", "bnpo", "sapo", "vespo", "luspo")),
+    *(({"loss_type": loss} | SEQUENCE, {}) for loss in ("grpo", "dr_grpo", "dapo", "luspo", "sapo", "cispo")),
+    ({"loss_type": "cispo", "epsilon_high": 1.3}, {}),
+    ({"delta": 1.25}, {}),
+    ({"loss_type": "grpo", "off_policy_mask_threshold": 0.05}, {}),
+    ({"top_entropy_quantile": 0.4}, {}),
+    ({}, {"tool_mask": TOOLS}),
+    ({"loss_type": "dapo"}, {"truncated": TRUNCATED}),
+    (VLLM, {"importance_sampling_ratio": RATIOS}),
+    (VLLM | SEQUENCE | {"loss_type": "grpo"}, {"importance_sampling_ratio": RATIOS[:, :1]}),
+    (VLLM | {"loss_type": "vespo"}, {"importance_sampling_ratio": RATIOS}),
+    ({"loss_type": "sapo"}, {"advantages": PER_TOKEN}),
+    ({"loss_type": "cispo", "epsilon_high": 5.0} | SEQUENCE, {"advantages": PER_TOKEN}),
+]
+
+
+@pytest.mark.parametrize(("settings", "columns"), SLOPES, ids=lambda value: None)
+def test_pushes_are_the_slopes_of_trls_loss(monkeypatch, build, settings, columns):
+    """For each loss type, level, bound, mask and correction, and so are the metrics that rest on them."""
+    if settings.get("loss_type") == "cispo":
+        settings = {"epsilon_high": 1.2} | settings
+    trainer = build(**{key: value for key, value in settings.items() if key != "use_vllm"})
+    trainer.use_vllm = settings.get("use_vllm", False)
+    batch = made_batch() | {key: value for key, value in columns.items() if key != "truncated"}
+    batch["completion_mask"] = batch["completion_mask"] * columns.get("truncated", 1)
+    found, meter = measured_pushes(monkeypatch, trainer, batch), trainer._metrics["train"].copy()
+    expected = slopes(monkeypatch, trainer, batch)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)
+    advantages = batch["advantages"].view(8, -1).expand(8, 5)
+    active = (batch["completion_mask"] * batch.get("tool_mask", 1)).bool()
+    pushing = active & (advantages != 0)
+    assert meter["cancellation/weight_residual"] == [pytest.approx(brute_residual(expected, batch, pushing), abs=1e-5)]
+    assert meter["cancellation/clipped"] == [pytest.approx(float((expected[pushing].abs() < 1e-9).float().mean()))]
+
+
+# -- repairs under a correction, and per-token advantages under a sequence ratio ---------------------------------
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("transform", [min_replace, advantage_orthogonal])
+@pytest.mark.parametrize("width", [1, 5])
+def test_a_correction_comes_before_the_transform(monkeypatch, build, level, transform, width):
+    """The group cancels in the weights as trained, whatever ratio vLLM's correction gives its rollouts or tokens."""
+    trainer = build(**QUERY, group_transform=transform.__name__, importance_sampling_level=level)
+    trainer.use_vllm = True
+    batch = made_batch() | {"completion_mask": torch.ones(8, 5, dtype=torch.long)}
+    batch["advantages"] = torch.tensor([1.5, -0.5, -0.5, -0.5] * 2, dtype=torch.float64)
+    batch["importance_sampling_ratio"] = RATIOS[:, :width]
+    found = measured_pushes(monkeypatch, trainer, batch)
+    log_ratio = batch["logps"] - batch["old_per_token_logps"]
+    ratio = log_ratio if level == "token" else log_ratio.mean(1, keepdim=True)
+    weights = ratio.exp().clamp(0.8, 1.2).expand(8, 5) * batch["importance_sampling_ratio"]
+    own = () if transform is min_replace else (batch["advantages"],)
+    expected = transform(weights, *own, batch["group_id"]) * batch["advantages"][:, None]
+    torch.testing.assert_close(found, expected / (8 * trainer.max_completion_length))
+    logged = trainer._metrics["train"]
+    assert logged["cancellation/weight_residual"][-1] < 1e-7
+    assert logged["cancellation/weight_residual_before"][-1] > 1e-2
+
+
+@pytest.mark.parametrize("clipping", ["asymmetric", "symmetric"])
+@pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo"])
+def test_a_sequence_ratio_keeps_each_tokens_advantage(monkeypatch, build, clipping, loss_type):
+    """GSPO-token: s_i A_it on each token, where TRL's loss gives every token of a rollout their mean."""
+    settings = {"loss_type": loss_type, "clipping": clipping, "epsilon": 0.1} | SEQUENCE
+    trainer = build(advantage_estimator="counterfactual", **settings)
+    batch = made_batch() | {"advantages": PER_TOKEN}
+    mask = batch["completion_mask"]
+    tokens = mask.sum(1, keepdim=True)
+    ratio = ((batch["logps"] - batch["old_per_token_logps"]).sum(1, keepdim=True) / tokens).exp()
+    if clipping == "symmetric":
+        stopped = (ratio - 1).abs() > 0.1
+    else:
+        stopped = torch.where(PER_TOKEN > 0, ratio > 1.1, ratio < 0.9)
+    expected = ratio * ~stopped * mask * PER_TOKEN / 8
+    expected /= tokens if loss_type == "grpo" else trainer.max_completion_length
+    torch.testing.assert_close(measured_pushes(monkeypatch, trainer, batch), expected)
+    assert trainer.importance_sampling_level == "sequence"
+
+
+def test_the_kl_penalty_is_no_push(monkeypatch, build):
+    settings = QUERY | {"group_transform": "min_replace"}
+    batch, found = made_batch(), []
+    for beta in (0.0, 0.7):
+        trainer = build(beta=beta, use_bias_correction_kl=False, measure_cancellation=0, **settings)
+        reference = {"ref_per_token_logps": batch["logps"] - 0.5 * torch.rand(8, 5)} if beta else {}
+        found.append(measured_pushes(monkeypatch, trainer, batch | reference))
+    torch.testing.assert_close(found[0], found[1])
+
+
+# -- rollouts that are masked or not scored ----------------------------------------------------------------------
+
+
+def test_what_truncation_leaves_of_a_group_is_logged(build):
+    """A masked rollout counts for nothing: not for arranging, not for the residual of what remains."""
+    trainer = build(**QUERY, mask_truncated_completions=True, max_completion_length=38)
+    trainer.eos_token_ids = trainer.eos_token_ids[:0] + [10**6]  # every completion counts as cut off
+    trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
+    assert "cancellation/batch_residual" not in trainer._metrics["train"]
+    part = made_batch() | {"rewards": torch.rand(8)}
+    part["completion_mask"] = part["completion_mask"] * TRUNCATED
+    trainer._buffered_inputs = [part]
+    trainer._log_composition()
+    kept = part["advantages"] * TRUNCATED[:, 0]
+    residuals = [abs(float(kept[i : i + 4].sum())) / float(kept[i : i + 4].abs().sum()) for i in (0, 4)]
+    assert trainer._metrics["train"]["cancellation/batch_residual"] == [pytest.approx(sum(residuals) / 2)]
+
+
+def test_a_rollout_without_a_reward_moves_nothing(build):
+    trainer = build(advantage_estimator="counterfactual")
+    reward, nobody = trainer.reward_funcs[0], {1, 6}
+
+    def unsure(completions, **columns):
+        return [None if i in nobody else r for i, r in enumerate(reward(completions=completions, **columns))]
+
+    trainer.reward_funcs = [unsure]
+    batch = trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
+    scored = torch.tensor([i not in nobody for i in range(16)])
+    assert not batch["advantages"][~scored].any()
+    assert batch["advantages"].any()
+    columns = (batch[name][scored] for name in ("rewards", "completion_ids", "completion_mask", "group_id"))
+    torch.testing.assert_close(batch["advantages"][scored], counterfactual_advantages(*columns))
+
+
+# -- the meter -----------------------------------------------------------------------------------------------
+
+
+def test_the_meter_splits_the_gradient_that_training_sums(build):
+    """In two micro-batches, with clipping; against a pass over the rollouts of each sign alone."""
+    settings = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.01, "max_steps": 1, "num_iterations": 1}
+    trainer, parts = build(**settings), []
+    compute = trainer._compute_loss
+    trainer._compute_loss = lambda model, inputs: parts.append(dict(inputs)) or compute(model, inputs)
+    start = {name: p.clone() for name, p in trainer.model.state_dict().items()}
+    trainer.train()
+    assert len(parts) == 2
+    pushes = []
+    trainer.model.load_state_dict(start)
+    trainer._compute_loss, trainer._meter = compute, None
+    for sign in (1, -1):
+        trainer.model.zero_grad()
+        for part in parts:
+            kept = part["advantages"] * (sign * part["advantages"] > 0)
+            trainer.compute_loss(trainer.model, part | {"advantages": kept}).backward()
+        pushes.append(torch.cat([p.grad.flatten() for p in trainer.model.parameters()]))
+    up, down = pushes
+    row = trainer.state.log_history[0]
+    share = 1 - (up + down).norm() / (up.norm() + down.norm())
+    assert row["grad_norm"] == pytest.approx(float((up + down).norm()), rel=1e-3)
+    assert row["cancellation/in_step"] == pytest.approx(float(share), abs=1e-4)
+    assert row["cancellation/sign_cosine"] == pytest.approx(float(torch.cosine_similarity(up, down, 0)), abs=1e-4)
+
+
+def test_the_meter_holds_two_copies_of_the_weights_at_most(build):
+    trainer = build(gradient_accumulation_steps=2, max_steps=4)
+    meter, most = trainer._meter, []
+
+    def watched(name):
+        method = getattr(meter, name)
+
+        def call(*args, **kwargs):
+            result = method(*args, **kwargs)
+            held = {
+                id(t): t.numel()
+                for value in vars(meter).values()
+                for t in (value if isinstance(value, list) else [value])
+                if isinstance(t, torch.Tensor)
+            }
+            most.append(sum(held.values()))
+            return result
+
+        return call
+
+    for name in ("add", "on_step_begin", "on_pre_optimizer_step", "on_step_end"):
+        setattr(meter, name, watched(name))
+    trainer.train()
+    trained = sum(p.numel() for p in trainer.model.parameters())
+    assert trained < max(most) <= 2 * trained + 2
+    assert most[-1] < trained / 2
+    assert any("cancellation/across_steps" in row for row in trainer.state.log_history)
+
+
+@pytest.mark.parametrize(("name", "arguments"), sample("trainer_settings", 6), ids=lambda value: None)
+def test_measuring_never_trains(tmp_path, name, arguments):
+    assert campaign("trainer_settings").attempt(tmp_path, *arguments) is None
