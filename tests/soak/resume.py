@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from small_run import SMALL
 from transformers import set_seed
+from transformers.trainer_callback import PrinterCallback
 
 from workbook.training.trainer_fields import OPTIMIZER_BYTES, SCHEDULES
 
@@ -101,6 +102,7 @@ def stopped_and_whole(folder: Path, lora=None, quantization=None, **settings) ->
             eval_dataset=rows.select(range(2)) if "eval_strategy" in settings else None,
             processing_class=policy.tokenizer,
         )
+        trainer.remove_callback(PrinterCallback)
         before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
         trainer.train(resume_from_checkpoint=checkpoint)
         after = {name: weight.detach() for name, weight in trainer.model.named_parameters()}

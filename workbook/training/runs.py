@@ -27,7 +27,7 @@ import yaml
 from filelock import FileLock
 
 from workbook.training.background import identity, is_alive, is_locked, launch
-from workbook.training.files import read_json, write_json, write_text
+from workbook.training.files import damage, read_json, write_json, write_text
 from workbook.training.folders import check_vacant, checkpoints, discard
 from workbook.training.inputs import check_unedited
 from workbook.training.processes import is_main
@@ -136,7 +136,7 @@ class Run:
         if self.running:
             raise ValueError(f"{self.folder} is running (process {self.status()['pid']}); stop() it first.")
         check_unedited(self.folder, self.config)
-        if self.status()["state"] != "finished":
+        if not is_done(self):
             _launch(self)
         return self.wait() if wait else self
 
@@ -155,6 +155,8 @@ class Run:
             raise ValueError(
                 f"{self.folder} has no final/ yet: it is {self.status()['state']}; wait() for it, or resume() it."
             )
+        if complaint := damage(final):
+            raise ValueError(f"The model of {self.folder} is damaged ({complaint}); resume() writes it again.")
         if not (final / "adapter_config.json").exists():
             return load_policy(str(final))
         from peft import PeftModel
@@ -215,6 +217,11 @@ def start_run(
         if never_trained(run):
             discard(run.folder)
         raise
+
+
+def is_done(run: Run) -> bool:
+    """Whether a run has finished, and its model is as it was written."""
+    return run.status()["state"] == "finished" and damage(run.folder / "final") is None
 
 
 def never_trained(run: Run) -> bool:

@@ -40,7 +40,7 @@ from workbook.training.processes import agree, is_main
 from workbook.training.recorder import Recorder
 from workbook.training.resumable import ResumableTrainer
 from workbook.training.run_config import RunConfig
-from workbook.training.runs import Run, create_run, never_trained, read_metrics, set_status, training_lock
+from workbook.training.runs import Run, create_run, is_done, never_trained, read_metrics, set_status, training_lock
 
 EVAL_SEED = HELD_OUT_SEED  # added to the run's seed for held-out prompts and their sampling
 
@@ -81,7 +81,7 @@ def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> R
                 f"{run.folder} is being trained by process {run.status()['pid']}; stop it first."
             ) from None
     try:
-        if agree(run.status())["state"] != "finished":
+        if not agree(is_main() and is_done(run)):
             _guarded(run, progress)
         agree("written")  # the others wait for the main process's last words
         return run
