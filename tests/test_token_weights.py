@@ -220,7 +220,7 @@ def test_the_kl_penalty_is_no_push(monkeypatch, build):
 def test_what_truncation_leaves_of_a_group_is_logged(build):
     """A masked rollout counts for nothing: not for arranging, not for the residual of what remains."""
     trainer = build(**QUERY, mask_truncated_completions=True, max_completion_length=38)
-    trainer.eos_token_ids = trainer.eos_token_ids[:0] + [10**6]  # every completion counts as cut off
+    trainer.eos_token_ids = [10**6]  # so every completion counts as cut off
     trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
     assert "cancellation/batch_residual" not in trainer._metrics["train"]
     part = made_batch() | {"rewards": torch.rand(8)}
