@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import fields
 
 import bitsandbytes
 import pytest
@@ -174,7 +175,8 @@ def test_a_run_is_forecast_from_its_config_alone(monkeypatch):
     config = RunConfig(trainer={"per_device_train_batch_size": 4, "steps_per_generation": 2}, num_prompts=16)
     peaks = {lora: peak_mib(forecast_run(config.override({"lora": lora}))) for lora in (None, 4)}
     assert peaks[4] < peaks[None]
-    trls_own = forecast_run(config.override({"max_completion_length": CancellationConfig().max_completion_length}))
+    (trls_length,) = (f.default for f in fields(CancellationConfig) if f.name == "max_completion_length")
+    trls_own = forecast_run(config.override({"max_completion_length": trls_length}))
     assert forecast_run(config).equals(trls_own), "what TRL trains with where the length is not set"
     longer = config.override({"task_options": {"operands": 9}, "max_completion_length": 1024})
     assert peak_mib(forecast_run(longer)) > 1.5 * peaks[None]

@@ -6,13 +6,14 @@ python -m workbook train data/configs/chain.yaml --set learning_rate=5e-4 --set 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from pathlib import Path
 
-import yaml
+from workbook.training.config_text import parse_yaml
+from workbook.training.messages import explain_error, one_line, show_value
 
+LONGEST = 400  # characters of a sentence on stderr
 MAIN = os.environ.get("RANK", "0") == "0"  # under `accelerate launch` one process speaks for all
 
 
@@ -21,16 +22,25 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         return args.command(args)
-    except (ValueError, OSError, RuntimeError) as error:
-        if MAIN:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2
+    except KeyboardInterrupt:
+        return _refuse("Interrupted.", 130)
+    except BrokenPipeError:  # whoever read the output, as `head` does, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
+        return _refuse(explain_error(error, LONGEST), 2)
+
+
+def _refuse(sentence: str, status: int) -> int:
+    if MAIN:
+        print(sentence, file=sys.stderr)
+    return status
 
 
 def _train(args) -> int:
     from workbook.training.worker import train
 
-    return _report(train(args.config, args.folder, progress=True, **dict(map(_setting, args.set))))
+    return _report(train(args.config, args.folder, progress=True, **_settings(args.set)))
 
 
 def _resume(args) -> int:
@@ -55,10 +65,15 @@ def _report(run) -> int:
 
 
 def _sweep(args) -> int:
-    from workbook.training.sweeps import load_sweep, sweep
+    from workbook.training.run_config import place
+    from workbook.training.sweeps import check_grid, load_sweep, sweep
 
     config, grid = load_sweep(args.config)
-    config = config.override(dict(map(_setting, args.set)))
+    settings = _settings(args.set)
+    varied = {place(key) for each in check_grid(grid) for key in each}
+    if both := [f"{key}={show_value(value)}" for key, value in settings.items() if place(key) in varied]:
+        raise ValueError(f"--set {both[0]} would be overridden by the grid of {args.config}, which varies it.")
+    config = config.override(settings)
     folder = args.folder or Path("runs") / Path(args.config).stem
     table = sweep(config, grid, folder, n_jobs=args.jobs)
     print(table.drop(columns="message").to_string(index=False))
@@ -86,7 +101,9 @@ def _claims(args) -> int:
     from workbook.claims import CLAIMS, ledger, tell
 
     if args.claim is not None and args.claim not in CLAIMS:
-        raise ValueError(f"--claim {args.claim} is unknown: choose one of {', '.join(CLAIMS)}.")
+        raise ValueError(f"--claim {one_line(args.claim, 60)} is unknown: choose one of {', '.join(CLAIMS)}.")
+    if args.html is not None:
+        _check_writable(args.html, "--html")
     table = ledger(args.scale, folder=args.folder)
     if args.claim is not None:
         table = table[table["claim"] == args.claim]
@@ -99,6 +116,17 @@ def _claims(args) -> int:
     return 0
 
 
+def _check_writable(path: str, option: str) -> None:
+    """Raise a ValueError unless a file can be written at `path`, before the work that it is to hold."""
+    file = Path(path)
+    if file.is_dir():
+        raise ValueError(f"{option} {path} is a folder; give the path of a file in it.")
+    if not file.parent.is_dir():
+        raise ValueError(f"{option} {path} can't be written: there is no folder {file.parent}.")
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise ValueError(f"{option} {path} can't be written: permission denied.")
+
+
 def _machines(args) -> int:
     from workbook.training.machines import SHARED, machine_table
 
@@ -109,46 +137,82 @@ def _machines(args) -> int:
 
 
 def _chapters(args) -> int:
-    from workbook.chapters import run_chapters
+    from workbook.chapters import ChapterFailed, find_chapters, run_chapters
 
-    told = None
+    find_chapters(args.names)  # before what takes long
+    if args.book is not None and Path(args.book).exists() and not Path(args.book).is_dir():
+        raise ValueError(f"--book {args.book} is no folder; give the path of one.")
+    verdicts = None
     if args.book:
         from workbook.claims import ledger
 
-        told = ledger()
-    run_chapters(args.profile, names=args.names or None, in_place=args.in_place, book=args.book, ledger=told)
+        verdicts = ledger()
+    try:
+        run_chapters(args.profile, names=args.names or None, in_place=args.in_place, book=args.book, ledger=verdicts)
+    except ChapterFailed as error:
+        print(error, file=sys.stderr)  # with the lines of the cell
+        return 2
     return 0
 
 
-def _setting(text: str) -> tuple[str, object]:
-    """`key=value`, the value read as YAML; numbers like 5e-4, which YAML takes for text, count as numbers."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ValueError(f"--set {text!r} must be key=value, e.g. --set learning_rate=5e-4.")
-    parsed = yaml.safe_load(value)
-    if isinstance(parsed, str):
-        with contextlib.suppress(ValueError):
-            parsed = float(parsed)
-    return key, parsed
+def _settings(texts: list[str]) -> dict[str, object]:
+    """`key=value` texts, their values read as a config's are; ValueError for one that is none, or comes twice."""
+    settings = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ValueError(f"--set {text!r} must be key=value, e.g. --set learning_rate=5e-4.")
+        if key in settings:
+            raise ValueError(f"--set {key}={one_line(value, 60)} is the second value of {key}; give it once.")
+        try:
+            settings[key] = parse_yaml(value)
+        except ValueError as error:
+            raise ValueError(f"--set {one_line(text, 100)} {error}.") from None
+    return settings
+
+
+def _path(text: str) -> str:
+    """An argument that is a path. Raises ArgumentTypeError for one that is empty or not printable."""
+    if not text.strip() or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!r} must be a path")
+    return text
+
+
+def _count(least: int, most: int):
+    """The type of an argument that is an integer in a range."""
+
+    def integer(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not least <= int(text[:10]) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least {least} and at most {most}")
+        return int(text)
+
+    return integer
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str):
+        self.exit(2, f"{one_line(message, LONGEST - 60)}; {self.prog} --help says more.\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m workbook", description=__doc__.split("\n")[0])
+    parser = _Parser(prog="python -m workbook", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     train = commands.add_parser("train", help="train a run from a YAML config")
-    train.add_argument("config", help="e.g. data/configs/chain.yaml")
-    train.add_argument("--folder", help="where to keep the run (default: a new folder in runs/)")
+    train.add_argument("config", type=_path, help="e.g. data/configs/chain.yaml")
+    train.add_argument("--folder", type=_path, help="where to keep the run (default: a new folder in runs/)")
     train.set_defaults(command=_train)
 
     resume = commands.add_parser("resume", help="go on with a run from its newest intact checkpoint")
-    resume.add_argument("run", help="the run's folder")
+    resume.add_argument("run", type=_path, help="the run's folder")
     resume.set_defaults(command=_resume)
 
     sweep = commands.add_parser("sweep", help="train every combination of a grid of settings")
-    sweep.add_argument("config", help="a run's YAML with a grid, e.g. data/configs/chain_seeds.yaml")
-    sweep.add_argument("--folder", help="where to keep its runs (default: runs/ and the config's name)")
-    sweep.add_argument("--jobs", type=int, default=2, help="runs at a time (default: 2)")
+    sweep.add_argument("config", type=_path, help="a run's YAML with a grid, e.g. data/configs/chain_seeds.yaml")
+    sweep.add_argument("--folder", type=_path, help="where to keep its runs (default: runs/ and the config's name)")
+    sweep.add_argument("--jobs", type=_count(1, 1024), default=2, help="runs at a time (default: 2)")
     sweep.set_defaults(command=_sweep)
 
     for command in (train, sweep):
@@ -157,33 +221,33 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     keep = commands.add_parser("keep", help="write what a sweep's runs came to, small enough to commit")
-    keep.add_argument("sweep", help="the sweep's folder, e.g. runs/batching")
+    keep.add_argument("sweep", type=_path, help="the sweep's folder, e.g. runs/batching")
     keep.add_argument("--scale", help="default: that of the runs' policy")
-    keep.add_argument("--folder", help="where to write (default: data/results)")
+    keep.add_argument("--folder", type=_path, help="where to write (default: data/results)")
     keep.set_defaults(command=_keep)
 
     measure = commands.add_parser("measure", help="make the tables of a study, seed by seed; those made are kept")
     measure.add_argument("study", help="e.g. flips")
     measure.add_argument("--scale", default="bundled", help="bundled (default), smollm2, or tiny to try it")
-    measure.add_argument("--seeds", type=int, nargs="+", help="default: all of the scale's")
-    measure.add_argument("--folder", help="where to keep the tables (default: data/results)")
+    measure.add_argument("--seeds", type=_count(0, 2**31 - 1), nargs="+", help="default: all of the scale's")
+    measure.add_argument("--folder", type=_path, help="where to keep the tables (default: data/results)")
     measure.set_defaults(command=_measure)
 
     claims = commands.add_parser("claims", help="what was measured of each claim, and the verdicts")
     claims.add_argument("--scale", help="bundled, smollm2 or larger (default: all of them)")
     claims.add_argument("--claim", help="one of them, with the commands that recompute it, e.g. H11")
-    claims.add_argument("--html", metavar="FILE", help="also write it as a page")
-    claims.add_argument("--folder", help="of the studies' tables (default: data/results)")
+    claims.add_argument("--html", type=_path, metavar="FILE", help="also write it as a page")
+    claims.add_argument("--folder", type=_path, help="of the studies' tables (default: data/results)")
     claims.set_defaults(command=_claims)
 
     machines = commands.add_parser("machines", help="what to change for a machine, and the memory that it will need")
     machines.set_defaults(command=_machines)
 
     chapters = commands.add_parser("chapters", help="execute the chapters top to bottom")
-    chapters.add_argument("names", nargs="*", help="e.g. 04; all by default")
+    chapters.add_argument("names", nargs="*", type=_path, help="e.g. 04; all by default")
     chapters.add_argument("--profile", default="smoke", choices=("smoke", "teach", "full"))
     chapters.add_argument("--in-place", action="store_true", help="write the outputs into notebooks/")
-    chapters.add_argument("--book", metavar="FOLDER", help="render HTML pages with an index")
+    chapters.add_argument("--book", type=_path, metavar="FOLDER", help="render HTML pages with an index")
     chapters.set_defaults(command=_chapters)
     return parser
 

@@ -25,9 +25,10 @@ from workbook.studies import run_verdicts as of_runs
 from workbook.studies import verdicts as of_probes
 from workbook.studies.coupling import AGREE, TIMES
 from workbook.studies.flips import ALIKE, HALF
-from workbook.studies.record import STUDIES, load_measured, reading
+from workbook.studies.record import STUDIES, check_results, load_measured, reading
 from workbook.studies.sweeps import declared, load_runs, study_commands
 from workbook.studies.verdicts import LARGER, NOT_MEASURED, WORST_FIRST
+from workbook.training.messages import one_line, show_value
 
 SCALES = ("bundled", "smollm2", LARGER)
 ROUGH = 1_999  # bootstrap resamples of a verdict without a seed
@@ -99,13 +100,20 @@ def ledger(
     fragile: whether to recompute every verdict without each seed, which takes as long again for each; False where not
     asked.  folder: of the tables, instead of data/results.  n_jobs: processes for that.
 
-    Raises ValueError for an unknown scale.
+    Raises ValueError for an unknown scale, and for a folder that holds no tables or one that can't be read.
     """
     if scale is not None and scale not in SCALES:
-        raise ValueError(f"scale={scale!r} is unknown: choose one of {', '.join(SCALES)}.")
+        raise ValueError(f"scale={show_value(scale)} is unknown: choose one of {', '.join(SCALES)}.")
     scales = SCALES if scale is None else (scale,)
-    whole = {each: _rows(each, folder) for each in scales}
-    left_out = _left_out(whole, folder, n_jobs) if fragile else {}
+    if folder is not None:
+        check_results(folder)
+    try:
+        whole = {each: _rows(each, folder) for each in scales}
+        left_out = _left_out(whole, folder, n_jobs) if fragile else {}
+    except (LookupError, TypeError, NameError, AttributeError) as error:
+        if folder is None:
+            raise
+        raise ValueError(f"A table in {folder} is not as its study makes it: {one_line(error)}.") from error
     tables = [_told(rows, each, left_out.get(each, {})) for each, rows in whole.items()]
     order = {claim: place for place, claim in enumerate(CLAIMS)}
     table = pd.concat(tables, ignore_index=True)

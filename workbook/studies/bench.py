@@ -13,6 +13,7 @@ from workbook.policies import load_policy
 from workbook.probes.categories import categorized
 from workbook.rollouts import Rollouts, sample_rollouts
 from workbook.tasks import get_task
+from workbook.training.messages import show_value
 
 HELD_OUT = 4  # added to a seed for its held-out prompts; seeds that differ modulo 8 share no prompt of the chain task
 
@@ -48,7 +49,7 @@ class Bench:
 
     def __init__(self, scale: str, seed: int = 0):
         if scale not in SCALES:
-            raise ValueError(f"scale={scale!r} is unknown: choose one of {', '.join(SCALES)}.")
+            raise ValueError(f"scale={show_value(scale)} is unknown: choose one of {', '.join(SCALES)}.")
         self.scale, self.seed = SCALES[scale], seed
 
     @cached_property

@@ -16,12 +16,15 @@ from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
+from pyarrow.parquet import read_schema
 
 from workbook.studies.bench import SCALES, Bench
 from workbook.training.files import atomic_folder, write_json, write_parquet
+from workbook.training.messages import explain_error, show_value
 from workbook.training.provenance import made_with
 
 RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
+CONFIGS = RESULTS.parent / "configs" / "studies"
 STUDIES = {  # study: the function Bench -> {table's name: table} in the module of the study's name
     "counterfactual": "counterfactual_study",
     "coupling": "coupling_study",
@@ -54,6 +57,31 @@ def results_folder(folder: str | Path | None = None) -> Path:
     return Path(folder or _READ_FROM.get() or RESULTS)
 
 
+def check_results(folder: str | Path) -> None:
+    """Raise a ValueError, in one sentence, unless a folder holds studies' tables, all of which can be read."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"folder={str(folder)!r} is no folder; give one that `measure` or `keep` wrote tables to.")
+    tables = [*folder.glob("*/*/*.parquet"), *folder.glob("*/*/seed=*/*.parquet")]
+    known = STUDIES.keys() | {path.stem for path in CONFIGS.rglob("*.yaml")}
+    if not any(path.relative_to(folder).parts[0] in known for path in tables):
+        raise ValueError(f"folder={str(folder)!r} holds no study's tables; `measure` and `keep` write them.")
+    for path in tables:
+        try:
+            read_schema(path)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"The table {path} can't be read: {explain_error(error, 100)}") from None
+        manifest = path.with_name("manifest.json")
+        if not path.parent.name.startswith("seed="):  # a sweep's, whose manifest is for readers
+            continue
+        try:
+            whole = isinstance(json.loads(manifest.read_text(encoding="utf-8")), dict)
+        except (OSError, ValueError):
+            whole = False
+        if not whole:
+            raise ValueError(f"The manifest {manifest} of the table {path.name} is missing or damaged; make it anew.")
+
+
 def kept_seeds(table: pd.DataFrame, study: str) -> pd.DataFrame:
     """The table without the seed that `reading` leaves out; raises ValueError if it has no other."""
     kept = table[table["seed"] != _LEFT_OUT.get()]
@@ -73,6 +101,8 @@ def measure(
     Raises ValueError for an unknown study or scale.
     """
     run = _study(study)
+    if seeds is not None and len(set(seeds)) < len(list(seeds)):
+        raise ValueError(f"seeds={show_value(list(seeds))} has one twice; name each once.")
     seeds = range(Bench(scale).scale.seeds) if seeds is None else seeds
     folders = [_folder(study, scale, folder) / f"seed={seed}" for seed in seeds]
     for seed, place in zip(seeds, folders, strict=True):
@@ -108,11 +138,11 @@ def load_measured(study: str, scale: str, table: str, folder: str | Path | None 
 
 def _study(name: str):
     if name not in STUDIES:
-        raise ValueError(f"study={name!r} is unknown: choose one of {', '.join(STUDIES)}.")
+        raise ValueError(f"study={show_value(name)} is unknown: choose one of {', '.join(STUDIES)}.")
     return getattr(import_module(f"workbook.studies.{name}"), STUDIES[name])
 
 
 def _folder(study: str, scale: str, folder: str | Path | None) -> Path:
     if scale not in SCALES:
-        raise ValueError(f"scale={scale!r} is unknown: choose one of {', '.join(SCALES)}.")
+        raise ValueError(f"scale={show_value(scale)} is unknown: choose one of {', '.join(SCALES)}.")
     return Path(folder or RESULTS) / study / scale

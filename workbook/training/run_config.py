@@ -83,7 +83,7 @@ class RunConfig:
         values, named = asdict(self), set()
         whole_first = sorted(settings.items(), key=lambda setting: setting[0] not in ("trainer", "task_options"))
         for key, value in whole_first:
-            section, name = _place(key)
+            section, name = place(key)
             if (section, name) in named:
                 raise ValueError(f"{section}.{name} is set twice, the second time to {show_value(value)}; set it once.")
             named.add((section, name))
@@ -98,7 +98,7 @@ class RunConfig:
         return RunConfig(**values)
 
 
-def _place(key: Any) -> tuple[str | None, str]:
+def place(key: Any) -> tuple[str | None, str]:
     """Section of a run's fields, or None, and name in it, of a setting's key."""
     section, dot, name = key.partition(".") if isinstance(key, str) else ("", "", "")
     if dot and name and section in ("trainer", "task_options"):

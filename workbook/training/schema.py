@@ -28,9 +28,9 @@ MAX_PROMPTS, MAX_THREADS, MAX_RANK, MAX_SEED = 1_000_000, 256, 1024, 2**31 - 1
 MAX_SIZE = 65_536  # of batches, and of what they are cut into
 
 
-def integer(least: int, most: int, null: bool = False):
-    """An integer in a range, or also null."""
-    words = f"an integer of at least {least} and at most {most:,}{', or null' if null else ''}"
+def integer(least: int, most: int, null: bool = False, words: str = "an integer of at least {} and at most {:,}"):
+    """An integer in a range, or also null; words: with places for both ends."""
+    words = words.format(least, most) + (", or null" if null else "")
     return Annotated[int | None if null else int, Field(ge=least, le=most, description=words)]
 
 

@@ -57,12 +57,12 @@ TRACKERS = {  # name in report_to: the package that it needs
 
 TRAINER_FIELDS = {
     # how much
-    "max_steps": integer(1, 10_000_000),
+    "max_steps": integer(1, 10_000_000, words="a positive number of optimizer steps, from {} to {:,}"),
     "per_device_train_batch_size": SIZE,
     "gradient_accumulation_steps": SIZE,
     "steps_per_generation": SIZE_OR_NULL,
     "generation_batch_size": integer(2, MAX_SIZE * 64, null=True),
-    "num_generations": integer(2, MAX_SIZE),
+    "num_generations": integer(2, MAX_SIZE, words="an integer of at least {} generations per prompt and at most {:,}"),
     "num_iterations": integer(1, 1000),
     "max_completion_length": integer(1, 1_000_000),
     # the optimizer and its schedule
