@@ -42,7 +42,7 @@ def is_expression(text: str) -> bool:
         return False
     if not set(COMMAND.findall(text)) <= COMMANDS or re.search(r"[A-Za-z]{3,}", COMMAND.sub(" ", text)):
         return False
-    if not re.search(r"[\\^_+*/,\d]|-", text) or re.search(r"\\(?![A-Za-z{}])|\d\s*\\frac|\d\s+\d|\.\s*\.", text):
+    if not re.search(r"[\\^_+*/,\d]|-", text) or re.search(r"\\(?![A-Za-z{}])|\d\s*\\frac|\d\s+\d|\d\s*_|\.\s*\.", text):
         return False
     powers = POWER.findall(text)
     if len(powers) > MAX_POWERS or text.count("^") != len(powers) or text.count("sqrt") > 4 or text.count("(") > 8:
@@ -145,7 +145,7 @@ def _exact(text: str) -> str:
 
 def _clean(text: str) -> str:
     """Return LaTeX without the spacing and sizes that mean nothing; `\\frac12` and `\\sqrt2` get their braces."""
-    text = re.sub(r"\\(?:left|right|displaystyle|limits)(?![A-Za-z])|\\[,;:! ]|\$|~", "", text.strip())
+    text = re.sub(r"\\(?:left|right|displaystyle|limits)(?![A-Za-z])|\\[,;:! ]|\$|(?<=\w)~(?=[\w\\])", "", text.strip())
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
     text = re.sub(r"\\frac\s*(\d)\s*(\d)(?!\d)", r"\\frac{\1}{\2}", text)
     text = re.sub(r"\\sqrt\s*(\d)(?!\d)", r"\\sqrt{\1}", text)

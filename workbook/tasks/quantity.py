@@ -21,6 +21,7 @@ PAIRS = (
     ("`", "`"),
     ('"', '"'),
     ("'", "'"),
+    ("“", "”"),
     ("$$", "$$"),
     ("$", "$"),
     ("\\(", "\\)"),
@@ -67,12 +68,12 @@ SUBJECT = re.compile(
     rf"{LEADS}(?:(?:(?:the|our|my|its|a) )?(?:(?:final|total|correct|exact) )*{NOUNS}(?: of [a-z ]{{1,40}}?)?"
     r"(?: is| are| equals| =|:)?"
     rf"|(?:it|that|this|there|he|she|they|we|i|you|[a-z]|(?P<name>[A-Z][a-z]{{1,20}}))"
-    r"(?: is| are| was| were|'s| equals| =| has| have| had| gets?| got| makes?| gives?| totals?| comes to| needs?"
+    r"(?: is| are|'s| equals| =| has| have| gets?| got| makes?| gives?| totals?| comes to| needs?"
     rf"| finds?| obtains?)(?: {NOUNS} (?:of|is))?|{LEADS}(?:=|:)) ",
     re.IGNORECASE,
 )
 POSTPOSED = re.compile(
-    rf" (?:is|was) (?:the|our|my) (?:(?:final|correct|right|exact) )*{NOUNS}(?: (?:to|of|for) [a-z ]{{1,40}})?$",
+    rf" is (?:the|our|my) (?:(?:final|correct|right|exact) )*{NOUNS}(?: (?:to|of|for) [a-z ]{{1,40}})?$",
     re.IGNORECASE,
 )
 FUNCTIONS = vocabulary("sin cos tan log ln exp sqrt max min abs floor ceil arcsin arccos arctan lim det")
@@ -121,7 +122,9 @@ def read_quantity(text: str, question: str = "", spoken: bool = False) -> Quanti
 
 @lru_cache(maxsize=4096)
 def _read(text: str, question: str, spoken: bool) -> Quantity | None:
-    text = _spaced(text)
+    text = _spaced(unwrap(text).rstrip("."))
+    if "=" in text:
+        text = unwrap(text)
     if "=" not in text:
         return _literal(text, question, spoken)
     *lefts, right = text.split("=")

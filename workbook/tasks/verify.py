@@ -28,6 +28,7 @@ from workbook.tasks.wording import sentences, vocabulary, words_of
 
 NUMBER = re.compile(r"[-+]?(?:[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30})")
 REASON = re.compile(r",?\s+(?=(?:because|since)\b)|,\s*(?=(?:as|so|which|where|making|giving)\b)")
+MAX_OTHER, MAX_OTHERS = 80, 40  # characters of a sentence that may state another number, and how many are read
 CHOICES = vocabulary("yes no true false y n agree disagree")
 
 
@@ -215,15 +216,16 @@ def _other_number(statement: Statement, quantity: Quantity) -> bool:
             numbers = NUMBER.findall(sentence)
             if numbers and not sentence.endswith("?") and Decimal(numbers[-1].replace(",", "")) != quantity.value:
                 return True
-    others = (read_quantity(sentence, "", spoken=True) for sentence in sentences(f"{line}\n{later}"))
-    return any(other is not None and other.value != quantity.value for other in others)
+    short = [text for text in sentences(f"{line}\n{later}") if len(text) < MAX_OTHER and re.search("[0-9]", text)]
+    others = (read_quantity(sentence, spoken=True) for sentence in short[:MAX_OTHERS])
+    return len(short) > MAX_OTHERS or any(other is not None and other.value != quantity.value for other in others)
 
 
 def _other(after: str, answer: str) -> bool:
     """Return whether what follows a textual answer states another, as far as its kind or its brevity tells."""
     for sentence in sentences(after):
         words = words_of(sentence)
-        if not words:
+        if not any(c.isalnum() for c in sentence):
             continue
         if len(sentence.split()) < 4 or set(words) & {
             "it",

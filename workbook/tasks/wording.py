@@ -46,7 +46,8 @@ SCALES = vocabulary(
     opposite negative negated minus plus modulo mod log logarithm sine cosine tangent point pi squares cubes
     inverses opposites negatives complement previous next first second last former latter is was has does goes
     less unless yes this thus its us as multiples factors divisors digits decimals exponents bits radians pairs
-    couples trios couple pair
+    couples trios couple pair am pm zeros zeroes ones twos threes fours fives sixes sevens eights nines elevens
+    missing short off away
     """
 )
 RETRACTIONS = vocabulary(
@@ -64,6 +65,8 @@ UNITS = vocabulary(
     children person child mice geese teeth sheep fish deer degree unit cookie apple money usd eur inches
     """
 )
+SCALE = re.compile(r".*(?:illions?|teenths?|tieths?|elevenths?|twel[fv]ths?|fold)")
+INDEFINITE = vocabulary("an another one any some every what which his her their your")
 EACH = vocabulary(
     """
     day week month year hour minute second mile person gallon pound piece item unit dozen night
@@ -77,8 +80,11 @@ FILLERS = vocabulary(
 )
 WORD = re.compile(r"[^\W\d_]+")
 CONTRACTION = re.compile(r"n['’]t\b|n['’]t(?=\W|$)")
-SENTENCE_END = re.compile(r"\.+(?=[\s\"'*)$<\]}]|\\|$)|\n|;|</?[a-zA-Z]{1,12}>")
-DENIED_CLAUSE = re.compile(r"\b(?:not|n't|never|no|false|wrong|deny|doubt\w*|untrue|unlikely|impossible)\b.*\bthat\b")
+SENTENCE_END = re.compile(
+    r"\.+(?=[\s\"'*)$<\]}]|\\[)\]]|$)|\n|;"
+    r"|</?(?:answer|think|thinking|reasoning|solution|result|final|assistant|eos|p|br|b|strong|i|em)/?>",
+    re.IGNORECASE,
+)
 CLAUSE_END = re.compile(r"[,:;](?=\s|$)|[()]")
 COPULA = re.compile(r"\b(?:it|this|that|these|they|answer|result|correct|choose|choice|option|pick|solution)\b")
 UNIT_SUFFIX = re.compile(
@@ -111,9 +117,9 @@ def last_sentence(text: str) -> tuple[str, bool]:
     >>> last_sentence("No. It is not\\n"), last_sentence("No. It is ")
     (('It is not', True), ('It is', False))
     """
-    if text.strip(" \t") and text.rstrip(" \t").endswith("\n"):
-        lines = text.rstrip().rsplit("\n", 1)[-1]
-        return "" if re.search(r"[.!?:;>]\W*$", lines) else (SENTENCE_END.split(lines)[-1]).strip(), True
+    if text.strip() and text.rstrip(" \t").endswith("\n"):
+        line = text.rstrip().rsplit("\n", 1)[-1]
+        return "" if re.search(r"[.!?;>]\W*$", line) else SENTENCE_END.split(line)[-1].strip(), True
     return SENTENCE_END.split(text)[-1].strip(), False
 
 
@@ -121,19 +127,26 @@ def spoils_what_follows(before: str) -> bool:
     """Return whether the words before an answer's marker deny it, leave it open or change it.
 
     Within the sentence, the last clause counts whole, and an earlier one if it denies "that" which follows. Of a line
-    before, without a full stop, the last words count.
+    before, without a full stop, the last words count, and all of them if it ends with a colon.
 
     >>> [spoils_what_follows(text) for text in ("I don't think that the ", "Since 5 is not even, the ", "5 or ")]
     [True, False, True]
     """
     sentence, is_line_before = last_sentence(before)
     if is_line_before:
-        return bool(set(words_of(sentence)[-2:]) & (DENIALS | HEDGES | {"minus", "negative"}))
-    folded = CONTRACTION.sub(" not", sentence.casefold())
-    clause = CLAUSE_END.split(folded)[-1]
-    words = words_of(clause)
+        words = words_of(sentence)
+        return bool(set(words if sentence.endswith(":") else words[-2:]) & (DENIALS | HEDGES | {"minus", "negative"}))
+    words = words_of(CLAUSE_END.split(sentence)[-1])
     changes = (set(words[-4:]) & (COMPARISONS | SCALES)) - {"is", "this", "thus", "so", "as", "last", "total", "over"}
-    return bool(set(words) & (DENIALS | HEDGES) or changes or DENIED_CLAUSE.search(folded))
+    return bool(
+        set(words) & (DENIALS | HEDGES) or changes or set(words[-1:]) & INDEFINITE or _denies_that(words_of(sentence))
+    )
+
+
+def _denies_that(words: list[str]) -> bool:
+    """Return whether a denial stands before a "that"."""
+    denied = next((i for i, word in enumerate(words) if word in DENIALS), len(words))
+    return "that" in words[denied:]
 
 
 def takes_back(after: str) -> bool:
@@ -192,6 +205,6 @@ def _without_suffix(text: str) -> tuple[str, bool]:
 
 def _is_noun(word: str, known: set[str]) -> bool:
     """Return whether a word may be a unit: known and none that scales, compares, denies or leaves open."""
-    if word in DENIALS | HEDGES | COMPARISONS | SCALES or (len(word) < 2 and "/" not in word):
+    if word in DENIALS | HEDGES | COMPARISONS | SCALES or SCALE.fullmatch(word) or (len(word) < 2 and "/" not in word):
         return False
     return word in UNITS or word in known or (len(word) > 3 and word.endswith("s"))
