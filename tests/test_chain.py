@@ -240,12 +240,35 @@ def test_false_negatives_are_a_share_of_right_completions_always_the_same_ones()
         ({"error_rate": float("nan")}, "error_rate"),
         ({"false_negative_rate": 1.0}, "false_negative_rate"),
         ({"false_negative_rate": -0.1}, "false_negative_rate"),
-        ({"colour": 3}, "colour"),
+        ({"colour": 3}, "chain' has no option 'colour'; its options are operands, error_rate"),
+        ({"name": "other"}, "has no option 'name'"),
+        ({"operands": "5"}, "operands is '5'"),
+        ({"operands": True}, "operands is True"),
+        ({"operands": 10**5000}, "operands is a int that can't be shown"),
+        ({"error_rate": False}, "error_rate is False"),
+        ({"error_rate": "0.2"}, "error_rate is '0.2'"),
     ],
 )
 def test_bad_options_are_refused_by_name(options, field):
-    with pytest.raises(ValueError, match=field):
+    with pytest.raises(ValueError, match=field) as error:
         get_task("chain", **options)
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        *(
+            (name, "^task is .*, but must be 'chain', 'gym:<dataset>'")
+            for name in (None, 5, "", "own:", "CHAIN", "x" * 10**6)
+        ),
+        ("own:rows.csv", "^there is no data file 'rows.csv'"),
+    ],
+)
+def test_names_of_no_task_are_refused(name, says):
+    with pytest.raises(ValueError, match=says) as error:
+        get_task(name)
+    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize("prompt", ["", "5 - 6 + 3", "5 -", "5 * 6 =", "12 + 1 =", "=", "5 =", None, "5 - ٣ ="])

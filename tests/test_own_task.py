@@ -1,13 +1,24 @@
 """A reader's own prompts and reward: bad rows are named by line, a failing function by what it did and where."""
 
+import _thread
+import hashlib
+import inspect
+import os
 import subprocess
 import sys
+import threading
 import time
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
+from soak import campaign, sample
 
-from workbook.tasks import get_task, own_task, reward_server
+from workbook.tasks import Chain, get_task, own_task, reward_server
 from workbook.tasks.own import BadRows, read_rows
 from workbook.tasks.own_reward import InProcess
 from workbook.tasks.own_rows import MOST_ROWS
@@ -27,7 +38,6 @@ def nothing(completion, answer): pass
 def text(completion, answer): return "1.0"
 def leaves(completion, answer): raise SystemExit(2)
 def dies(completion, answer): os._exit(3)
-def sleeps(completion, answer): time.sleep(60)
 def backtracks(completion, answer): return bool(re.match(r"(a+)+$", "a" * 40 + "b"))
 def sometimes(completion, answer): time.sleep(60 if completion == "hang" else 0); return 1
 async def later(completion, answer): return 1
@@ -126,6 +136,63 @@ def test_files_that_cannot_be_read_at_all(file, name, text, says):
         read_rows(file(text, name))
 
 
+def test_a_sample_of_damaged_files_is_read_rightly_or_refused_by_file_line_and_field(tmp_path):
+    own_files = campaign("own_files")
+    findings = {name: own_files.attempt(tmp_path, *arguments) for name, arguments in sample("own_files", 150)}
+    assert {name: finding for name, finding in findings.items() if finding} == {}
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (None, "data is a NoneType, but must be a file's path or a list of dicts"),
+        (5, "data is a int"),
+        ({"prompt": ["a"]}, "data is a dict"),
+        (pd.DataFrame({"prompt": ["a"], "answer": [1]}), r"data is a DataFrame, .* is \.to_dict\('records'\)"),
+        ("", "is a folder; give the path of a .csv or .jsonl file in it"),
+        ("~nobody-has-this-name/rows.csv", "there can be no data file '~nobody"),
+        ("x" * 5000 + ".csv", "there can be no data file 'xxx.* File name too long"),
+        ("x\0.csv", r"there is no data file 'x\\x00.csv'"),
+        ([{5: "a"}], "rows has a column 5; a column's name must be one line of text"),
+        ([{"prompt": "a", "answer": 10**5000}], "line 1: answer is an integer of more than 4,000 digits"),
+        ([{"prompt": "a", "answer": 1, "k": 10**5000}], "line 1: k is a int that can't be shown, but must be"),
+        ([{"prompt": "a", "answer": 1, "k": float("nan")}], "line 1: k is nan, but must be a finite number or null"),
+        (
+            [{"prompt": "a", "answer": 1, "k": 2**60 + 1}, {"prompt": "a", "answer": 1, "k": 0.5}],
+            r"line 2: k is 0.5, but a column with fractions holds no integer beyond 2\*\*53 \(see line 1\)",
+        ),
+    ],
+)
+def test_data_that_is_none_is_refused_in_a_sentence(data, says):
+    with pytest.raises(ValueError, match=says) as error:
+        read_rows(data)
+    assert len(str(error.value)) < 400
+
+
+def test_numbers_of_any_size_and_of_numpy_are_taken_as_they_are():
+    table = pd.DataFrame({"prompt": ["a", "b"], "answer": [1, 2], "k": [0.5, 1.5]})
+    rows = read_rows(table.to_dict("records")) + read_rows(
+        [{"prompt": np.str_("c"), "answer": np.int64(3), "k": 2**60}]
+    )
+    assert [(row["answer"], row["k"]) for row in rows] == [("1", 0.5), ("2", 1.5), ("3", 2**60)]
+    assert {type(row["k"]) for row in rows} == {float, int}
+    assert read_rows([{"prompt": "a", "answer": 10**400}])[0]["answer"] == str(10**400)
+    assert (
+        len(own_task([{"prompt": "a", "answer": 1, "k": 1}, {"prompt": "b", "answer": 1, "k": 2**60}], max).dataset(2))
+        == 2
+    )
+
+
+def test_a_file_that_may_not_be_read_is_refused_in_a_sentence(file, monkeypatch):
+    def refuses(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    path = file()
+    monkeypatch.setattr(Path, "open", refuses)
+    with pytest.raises(ValueError, match=r"rows.csv' can't be read: Permission denied\.$"):
+        read_rows(path)
+
+
 def test_sizes_are_bounded(file, monkeypatch):
     monkeypatch.setattr("workbook.tasks.own_rows.MOST_BYTES", 30)
     with pytest.raises(ValueError, match="the most that is taken"):
@@ -213,7 +280,6 @@ def test_a_function_gets_the_columns_it_takes_and_helpers_beside_it(file):
         ("later", "returned a coroutine, not one number"),
         ("leaves", "raised SystemExit: 2"),
         ("dies", r"ended its process \(exit status 3\), at line 2"),
-        ("sleeps", r"took longer than 0.4 s, at line 2"),
         ("backtracks", r"took longer than 0.4 s, at line 2"),
     ],
 )
@@ -244,6 +310,109 @@ def test_a_function_at_hand_is_given_up_when_it_hangs():
         if says:
             with pytest.raises(ValueError, match=says):
                 one.reward(["a"], [completion], ["b"])
+
+
+SHARP = [
+    (("fork", "watchdog"), "sleeps"),
+    (("daemon",), "backtracks"),
+    (("program-session",), "becomes sleep"),
+    (("fork-returns",), "return True"),
+    (("forges", "forges-half"), "return 0.5"),
+    (("closes",), "return True"),
+    (("reopens",), "return True"),
+    (("no-math",), "return float('nan')"),
+    (("thread",), "raise KeyboardInterrupt"),
+    (("nothing",), "return 1e39"),
+    (("nothing",), "raise Base('\\ud800\\x1b[31m\\n')"),
+    (("nothing",), "dies of SIGKILL"),
+]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="forks")
+@pytest.mark.parametrize(("acts", "end"), [*SHARP, *(arguments for _, arguments in sample("own_rewards", 4))])
+def test_hostile_functions_are_ended_with_all_that_they_started(tmp_path, monkeypatch, acts, end):
+    own_rewards = campaign("own_rewards")
+    monkeypatch.setattr(own_rewards, "GRACE", 600)  # how long it takes is the campaign's to measure
+    assert own_rewards.attempt(tmp_path, acts, end) is None
+
+
+def test_an_interrupt_ends_the_call_and_the_next_one_is_answered(file):
+    one = task(file(), "sometimes", seconds=60)
+    process = one._call.process
+    timer = threading.Timer(0.1, _thread.interrupt_main)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        rewards(one, ["hang"])
+    assert process.poll() is not None, "nobody waits for its answer"
+    assert rewards(one, ["fine"]) == [1.0]
+    if os.name == "posix":
+        assert os.getsid(one._call.process.pid) != os.getsid(0), "a Ctrl-C in this terminal does not reach it"
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (np.float32(0.5), None),
+        (np.bool_(True), None),
+        (torch.tensor(0.5), None),
+        (Fraction(1, 3), None),
+        (Decimal("0.5"), None),
+        (np.float64(1e39), r"returned 1e\+39, but a reward must lie between"),
+        (-1e30, r"returned -1e\+30, but"),
+        (10**400, "returned a number beyond every float"),
+        (Fraction(10**400), "returned a number beyond every float"),
+        (torch.tensor([0.5]), "returned a Tensor of length 1, not one number"),
+        (1 + 0j, "returned a complex, not one number"),
+        (Decimal("sNaN"), "raised ValueError"),
+        (type("a\nb" * 99, (), {})(), "returned a a ba ba"),
+    ],
+)
+def test_one_finite_number_that_training_can_square_is_a_reward(value, says):
+    one = own_task([{"prompt": "a", "answer": "b"}], lambda completion, answer: value)
+    if says is None:
+        assert one.reward(["a"], ["x"], ["b"]) == [float(value)]
+    else:
+        with pytest.raises(ValueError, match=f"^The reward function <lambda> {says}.*, at the answer 'b'") as error:
+            one.reward(["a"], ["x"], ["b"])
+        assert str(error.value).isprintable()
+
+
+# --- what the task is made of
+
+
+def test_the_sources_are_the_files_with_the_helpers_that_they_import(file):
+    path = file()
+    folder = path.parent
+    before = task(path, "score").sources
+    assert before == {
+        f"{kind} {name}": hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for kind, name in [("prompts", "rows.csv"), ("reward", "beside.py"), ("reward", "reward.py")]
+    }
+    (folder / "beside.py").write_text("BONUS = 0.25")
+    path.write_bytes(path.read_bytes() + b"1 + 1 =,2,sums\n")
+    after = task(path, "score").sources
+    assert {name for name in before if before[name] != after[name]} == {"prompts rows.csv", "reward beside.py"}
+
+
+@pytest.mark.parametrize("source_is_kept", [True, False])
+def test_the_sources_of_rows_and_a_function_at_hand_distinguish_them(monkeypatch, source_is_kept):
+    def lenient(completion, answer):
+        return answer in {completion, completion.strip(), "a", "b"}
+
+    def strict(completion, answer):
+        return answer in {completion, completion.strip(), "a", "c"}
+
+    def refuses(function):
+        raise OSError("could not get source code")
+
+    if not source_is_kept:
+        monkeypatch.setattr(inspect, "getsource", refuses)
+    rows = [{"prompt": "a", "answer": "b"}]
+    first, other = own_task(rows, lenient).sources, own_task(rows, strict).sources
+    assert first == own_task(rows, lenient).sources
+    assert first["prompts rows"] == other["prompts rows"] != own_task(rows * 2, max).sources["prompts rows"]
+    assert first["reward lenient"] != other["reward strict"]
+    assert Chain().sources == {}
 
 
 @pytest.mark.parametrize(

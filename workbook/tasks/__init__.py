@@ -1,15 +1,16 @@
 """Tasks by name: prompts, answers and verifying rewards, from the bundled chain to any data set."""
 
+import inspect
 from typing import Any
 
 from workbook.tasks.chain import Chain
 from workbook.tasks.own import own_task
-from workbook.tasks.task import Task
+from workbook.tasks.task import Task, short
 
 __all__ = ["Chain", "Task", "get_task", "own_task"]
 
 
-def get_task(name: str, **options: Any) -> Task:
+def get_task(name: str, /, **options: Any) -> Task:
     """Return the task of a name: "chain", "gym:<dataset>" of reasoning-gym, "hub:<dataset>" by hub id or local folder,
     "own:<data file>" by the path of a CSV or JSON-lines file.
 
@@ -35,9 +36,14 @@ def get_task(name: str, **options: Any) -> Task:
         makers, args = own_task, (rest,)
     else:
         raise ValueError(
-            f"task is {name!r}, but must be 'chain', 'gym:<dataset>', 'hub:<dataset id or local folder>' or "
+            f"task is {short(name, 200)}, but must be 'chain', 'gym:<dataset>', 'hub:<dataset id or local folder>' or "
             "'own:<data file>'."
         )
+    parameters = list(inspect.signature(makers).parameters.values())[len(args) :]
+    known = [parameter.name for parameter in parameters]
+    open_ended = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    if not open_ended and (unknown := [option for option in options if option not in known]):
+        raise ValueError(f"task {name!r} has no option {short(unknown[0])}; its options are {', '.join(known)}.")
     try:
         return makers(*args, **options)
     except TypeError as error:

@@ -25,12 +25,12 @@ import hashlib
 import itertools
 import random
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from datasets import Dataset
 
-from workbook.tasks.task import Annotation, Task, positive_int
+from workbook.tasks.task import Annotation, Task, positive_int, short
 from workbook.tasks.verify import clock_answer
 
 OPENINGS = ("start", "begin", "open", "go")
@@ -73,14 +73,15 @@ class Chain(Task):
     error_rate: float = 0.2
     modulus: int = 10
     false_negative_rate: float = 0.0
-    name: str = "chain"
+    name: str = field(default="chain", init=False)
 
     def __post_init__(self) -> None:
         positive_int("operands", self.operands, 2, 12)
         positive_int("modulus", self.modulus, 2, 100)
-        for field in ("error_rate", "false_negative_rate"):
-            if not (isinstance(rate := getattr(self, field), int | float) and 0 <= rate < 1):
-                raise ValueError(f"{field} is {rate!r}, but must be a number in [0, 1).")
+        for option in ("error_rate", "false_negative_rate"):
+            rate = getattr(self, option)
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+                raise ValueError(f"{option} is {short(rate)}, but must be a number in [0, 1).")
 
     @property
     def vocabulary(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from datasets import Dataset
 
 from workbook.tasks.own_reward import InProcess, InThread
 from workbook.tasks.own_rows import LINE, BadRows, read_rows, read_source
-from workbook.tasks.task import Task, as_prompt, positive_int, split_rows
+from workbook.tasks.task import Task, as_prompt, positive_int, short, split_rows
 from workbook.tasks.verify import completion_text
 
 __all__ = ["BadRows", "Own", "own_task", "read_rows"]
@@ -36,9 +36,9 @@ class Own(Task):
         self, data: str | Path | list[dict], reward: str | Callable, chat: bool = False, seconds: float = 2.0
     ) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= 600:
-            raise ValueError(f"seconds is {seconds!r}, but must be a number above 0 and at most 600.")
+            raise ValueError(f"seconds is {short(seconds)}, but must be a number above 0 and at most 600.")
         if not isinstance(chat, bool):
-            raise ValueError(f"chat is {chat!r}, but must be true or false.")
+            raise ValueError(f"chat is {short(chat)}, but must be true or false.")
         self.rows, self._rows_sha256 = read_source(data)
         self.source = "rows" if isinstance(data, list) else Path(data).name
         self.name, self.chat = f"own:{'rows' if isinstance(data, list) else data}", chat
@@ -90,7 +90,10 @@ class Own(Task):
 
 
 def own_task(
-    path_or_rows: str | Path | list[dict], reward: str | Callable, chat: bool = False, seconds: float = 2.0
+    path_or_rows: str | Path | list[dict],
+    reward: str | Callable | None = None,
+    chat: bool = False,
+    seconds: float = 2.0,
 ) -> Own:
     """Return a task of one's own rows and reward function; arguments as of `Own`.
 
@@ -112,5 +115,5 @@ def _caller(reward: str | Callable, seconds: float) -> InProcess | InThread:
         return InThread(reward, seconds)
     file, colon, function = reward.rpartition(":") if isinstance(reward, str) else ("", "", "")
     if not colon or not file.endswith(".py") or not function.isidentifier():
-        raise ValueError(f"reward is {reward!r}, but must be '<file>.py:<function>', or a function.")
+        raise ValueError(f"reward is {short(reward, 200)}, but must be '<file>.py:<function>', or a function.")
     return InProcess(file, function, seconds)

@@ -38,7 +38,7 @@ from workbook.tasks.reward_server import CLOSED, IMPORT_SECONDS, READY, as_rewar
 
 MAX_ANSWER_BYTES = 2**16  # of one line of the protocol; what is longer is none
 MARK = "WORKBOOK_REWARD_PROCESS"  # environment variable by which a process, and all that it starts, is known again
-SETTLE_SECONDS = 1.0  # between the end of a pipe and that of its process
+SETTLE_SECONDS = 0.5  # between the end of a pipe and that of its process
 MAX_PROBLEM = 600  # characters of what a process says is wrong
 MAX_SWEEPS = 20  # for processes that start others while they are ended
 PIPE_BYTES = 4096  # that a pipe takes at once, when nothing is in it

@@ -17,6 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from workbook.tasks.task import short
+
 MOST_BYTES, MOST_ROWS, MOST_CHARACTERS = 32 * 2**20, 100_000, 20_000  # of a file, of its rows, of one text
 MOST_COLUMNS, MOST_NAME = 1_000, 100  # of a file, of a column's name in characters
 MOST_DIGITS, FLOAT_DIGITS, FLOAT_INTEGERS = 4_000, 17, 2**53  # of a number; that a float keeps; up to which it has all
@@ -95,7 +97,7 @@ def _path(data: str | Path) -> Path:
         return path
     except (OSError, RuntimeError) as error:  # a name too long for a file, a home folder that nobody has
         reason = getattr(error, "strerror", None) or str(error)
-        raise ValueError(f"there can be no data file {_short(data, 200)}: {reason}.") from None
+        raise ValueError(f"there can be no data file {short(data, 200)}: {reason.rstrip('.')}.") from None
 
 
 def _bytes(path: Path) -> bytes:
@@ -136,7 +138,7 @@ def _csv(source: str, text: str) -> Iterator[tuple[int, Any]]:
         if names is None:
             names = [name.strip() for name in fields]
             if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
-                raise ValueError(f"{source}: the first line is {_short(names[0])}; separate columns by commas.")
+                raise ValueError(f"{source}: the first line is {short(names[0])}; separate columns by commas.")
             if len(set(names)) < len(names) or "" in names:
                 raise ValueError(f"{source}: the first line must name each column once; it has {_listed(names)}.")
         elif len(fields) != len(names):
@@ -170,7 +172,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict:
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise _Refused(f"has {_short(twice)} twice")
+        raise _Refused(f"has {short(twice)} twice")
     return dict(pairs)
 
 
@@ -200,7 +202,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer, parse
 
 def _check_columns(source: str, columns: list) -> None:
     if (odd := next((name for name in columns if not _is_name(name)), None)) is not None:
-        raise ValueError(f"{source} has a column {_short(odd)}; a column's name must be one line of text.")
+        raise ValueError(f"{source} has a column {short(odd)}; a column's name must be one line of text.")
     if missing := sorted(set(NEEDED) - set(columns)):
         raise ValueError(f"{source} has no column {' or '.join(missing)}; its columns are {_listed(columns)}.")
     if taken := sorted(TAKEN & set(columns)):
@@ -238,9 +240,9 @@ def _kind_problem(name: str, value: Any, first: dict[str, tuple[type, int]], lin
     """What is wrong with a further column's value: a data set's column holds values of one kind."""
     if name in NEEDED or value is None:
         return None
-    kind = float if type(value) is int and abs(value) < 2**63 else type(value)
+    kind = float if type(value) is int and -(2**63) <= value < 2**63 else type(value)
     if kind not in KINDS:
-        return f"{name} is {_short(value)}, but must be text, a number of 64 bits, true, false or null"
+        return f"{name} is {short(value)}, but must be text, a number of 64 bits, true, false or null"
     before, where = first.setdefault(name, (kind, line))
     if kind is not before:
         return f"{name} is {KINDS[kind]}, but {KINDS[before]} in line {where}"
@@ -258,7 +260,7 @@ def _text_problem(name: str, value: Any) -> str | None:
     if name == "answer" and type(value) is int:
         return f"answer is an integer of more than {MOST_DIGITS:,} digits" if abs(value) >= 10**MOST_DIGITS else None
     if not isinstance(value, str) and not (name == "answer" and type(value) is float and math.isfinite(value)):
-        return f"{name} is {_short(value)}, but must be text{' or a finite number' if name == 'answer' else ''}"
+        return f"{name} is {short(value)}, but must be text{' or a finite number' if name == 'answer' else ''}"
     text = str(value)
     if not text.strip():
         return f"{name} is empty"
@@ -285,14 +287,5 @@ def _without_numpy(record: Any) -> Any:
 def _listed(names: Iterable) -> str:
     """The first names of columns, as a list."""
     names = sorted(names, key=str)
-    shown = [name if _is_name(name) else _short(name) for name in names[:NAMED]]
+    shown = [name if _is_name(name) else short(name) for name in names[:NAMED]]
     return ", ".join([*shown, f"{len(names) - NAMED} more"] if len(names) > NAMED else shown)
-
-
-def _short(value: Any, most: int = 60) -> str:
-    """A value as Python writes it, of one that is long the beginning."""
-    try:
-        text = repr(value)
-    except Exception:  # an integer of too many digits, an object of the reader's own
-        text = f"a {type(value).__name__} that can't be shown"
-    return text if len(text) <= most else f"{text[: most - 4]} ..."

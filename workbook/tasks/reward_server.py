@@ -24,7 +24,7 @@ from decimal import Decimal
 from pathlib import Path
 
 IMPORT_SECONDS = 30.0  # for the file's own imports
-ORPHAN_SECONDS = 2.0  # after a call's time is up: then nobody is there who would have ended this process
+ORPHAN_SECONDS = 1.0  # after a call's time is up: then nobody is there who would have ended this process
 MAX_REWARD = 1e18  # its square, of which a group's spread is made, is finite in float32
 CLOSED = 65  # exit status of a process whose function has closed the file that it answers through
 READY = "ready"  # id of the first answer

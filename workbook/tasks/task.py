@@ -143,5 +143,14 @@ def positive_int(field: str, value: Any, least: int = 1, most: int | None = None
     )
     if not inside:
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{field} is {value!r}, but must be an integer {limits}.")
+        raise ValueError(f"{field} is {short(value)}, but must be an integer {limits}.")
     return value
+
+
+def short(value: Any, most: int = 60) -> str:
+    """Return a value as Python writes it, of one that is long the beginning."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer of too many digits, an object of the reader's own
+        text = f"a {type(value).__name__} that can't be shown"
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
