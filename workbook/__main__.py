@@ -136,6 +136,15 @@ def _machines(args) -> int:
     return 0
 
 
+def _attack(args) -> int:
+    from workbook.tasks import get_task
+    from workbook.tasks.attack import print_attack
+    from workbook.training.run_config import RunConfig
+
+    config = RunConfig.load(args.config)
+    return print_attack(get_task(config.task, **config.task_options), args.prompts, args.seed)
+
+
 def _chapters(args) -> int:
     from workbook.chapters import ChapterFailed, find_chapters, run_chapters
 
@@ -242,6 +251,12 @@ def _parser() -> argparse.ArgumentParser:
 
     machines = commands.add_parser("machines", help="what to change for a machine, and the memory that it will need")
     machines.set_defaults(command=_machines)
+
+    attack = commands.add_parser("attack-reward", help="which of some forty hacks the reward of a config pays")
+    attack.add_argument("config", type=_path, help="a run's YAML, e.g. data/configs/chain.yaml")
+    attack.add_argument("--prompts", type=_count(1, 10_000), default=32, help="of the task's, to try them on (32)")
+    attack.add_argument("--seed", type=_count(0, 2**31 - 1), default=0)
+    attack.set_defaults(command=_attack)
 
     chapters = commands.add_parser("chapters", help="execute the chapters top to bottom")
     chapters.add_argument("names", nargs="*", type=_path, help="e.g. 04; all by default")

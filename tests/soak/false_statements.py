@@ -7,13 +7,14 @@ the forms that people and models use.
 
 from __future__ import annotations
 
-import json
 import random
+import tempfile
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 
-from workbook.tasks import get_task
+from workbook.tasks import Task, get_task
 
 PROMISE = "No false statement is paid, and no true statement goes unpaid."
 TRIALS = 100
@@ -294,16 +295,21 @@ def attempt(folder: Path, seed: int, statements: int) -> str | None:
     rng = random.Random(seed)
     batch = [(make(rng), truth) for _ in range(statements // 2) for make, truth in ((true, True), (false, False))]
     answers = [answer for (answer, _), _ in batch]
-    rows = [{"question": "What is it?", "answer": answer} for answer in answers]
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:1]), encoding="utf-8")
-    task = get_task(f"hub:{folder}", chat=False)
-    rewards = task.reward(["What is it?"] * len(batch), [text for (_, text), _ in batch], answers)
+    rewards = hub_task().reward(["What is it?"] * len(batch), [text for (_, text), _ in batch], answers)
     wrong = [
         f"{text!r} for {answer!r} {'unpaid' if truth else 'paid'}"
         for ((answer, text), truth), reward in zip(batch, rewards, strict=True)
         if reward != float(truth)
     ]
     return f"{len(wrong)} of {len(batch)} were judged wrongly: {'; '.join(wrong[:6])}." if wrong else None
+
+
+@cache
+def hub_task() -> Task:
+    """A task of the hub's kind; its rows do not matter."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "train.jsonl").write_text('{"question": "What is it?", "answer": "12"}\n', encoding="utf-8")
+        return get_task(f"hub:{folder}", chat=False)
 
 
 def reference(rng: random.Random) -> tuple[str, str, Fraction | None]:

@@ -42,10 +42,18 @@ def is_expression(text: str) -> bool:
         return False
     if not set(COMMAND.findall(text)) <= COMMANDS or re.search(r"[A-Za-z]{3,}", COMMAND.sub(" ", text)):
         return False
-    if not re.search(r"[\\^_+*/,\d]|-", text) or re.search(r"\\(?![A-Za-z{}])|\d\s*\\frac|\d\s+\d|\d\s*_|\.\s*\.", text):
+    if not re.search(r"[\\^_+*/,\d]|-", text) or re.search(
+        r"\\(?![A-Za-z{}])|\d\s*\\frac|\d\s+\d|\d\s*_|\.\s*\.", text
+    ):
         return False
     powers = POWER.findall(text)
-    if len(powers) > MAX_POWERS or text.count("^") != len(powers) or text.count("sqrt") > 4 or text.count("(") > 8:
+    if (
+        len(powers) > MAX_POWERS
+        or text.count("^") != len(powers)
+        or text.count("sqrt") > 4
+        or text.count("(") > 8
+        or text.count("/") > 1
+    ):
         return False
     return all(_is_small(braced or bare) for braced, bare in powers) and not re.search(r"\d{16}", text)
 

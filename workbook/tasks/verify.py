@@ -24,7 +24,7 @@ from workbook.tasks.statement import (
     read_statement,
     stands,
 )
-from workbook.tasks.wording import sentences, vocabulary, words_of
+from workbook.tasks.wording import changes_between, sentences, vocabulary, words_of
 
 NUMBER = re.compile(r"[-+]?(?:[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30})")
 REASON = re.compile(r",?\s+(?=(?:because|since)\b)|,\s*(?=(?:as|so|which|where|making|giving)\b)")
@@ -46,7 +46,7 @@ def completion_text(completion: object) -> str:
 
 
 def clock_answer(text: str) -> int | None:
-    """Return the number after the last `answer is` of a chain, None where that is not a plain ASCII number.
+    """Return the number after the last `answer is` of a chain, None where that is not a plain ASCII number, alone.
 
     >>> clock_answer("now 9 + 3 is 2 ; so the answer is 2"), clock_answer("the answer is 2 ; so the answer is maybe")
     (2, None)
@@ -55,7 +55,8 @@ def clock_answer(text: str) -> int | None:
     for i in range(len(words) - 2, 0, -1):
         if words[i] == "is" and words[i - 1] == "answer":
             word = words[i + 1]
-            return int(word) if word.isascii() and word.isdigit() and len(word) <= 9 else None
+            is_number = word.isascii() and word.isdigit() and len(word) <= 9
+            return int(word) if is_number and not changes_between(words[: i - 1], words[i + 2 :]) else None
     return None
 
 

@@ -149,6 +149,18 @@ def _denies_that(words: list[str]) -> bool:
     return "that" in words[denied:]
 
 
+def changes_between(before: list[str], after: list[str]) -> bool:
+    """Return whether one of the words just before or after a number denies, doubts or scales it.
+
+    >>> changes_between(["so", "the"], [";"]), changes_between(["so", "the"], ["or", "5"])
+    (False, True)
+    """
+    near = {word.casefold().strip(".,:;!?") for word in after[:4]}
+    if near & (DENIALS | HEDGES | REFUTATIONS | SCALES - {"is", "thus", "next", "this"}):
+        return True
+    return not {word.casefold().strip(".,:;!?") for word in before[-8:]}.isdisjoint(DENIALS | HEDGES)
+
+
 def takes_back(after: str) -> bool:
     """Return whether what follows an answer takes it back or sets another beside it; numbers are another matter.
 
