@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from workbook.packed import PACKABLE, rollout_logps
-from workbook.sequences import sequence_logps
+from workbook.sequences import padding_error, sequence_logps
 
 
 def tiny(kind: str, **options):
@@ -68,10 +68,9 @@ def test_what_cannot_be_packed_is_scored_row_by_row():
     sliding = tiny("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=0)
     assert "sliding_attention" in sliding.config.layer_types
     for model in (sliding, tiny("mistral")):
+        expected = sequence_logps(model, ids, mask, tokens, alive)[0]
         seen, handle = positions(model)
-        torch.testing.assert_close(
-            rollout_logps(model, ids, mask, tokens, alive), sequence_logps(model, ids, mask, tokens, alive)[0]
-        )
+        torch.testing.assert_close(rollout_logps(model, ids, mask, tokens, alive), expected)
         handle.remove()
         assert seen[0] == len(ids) * (ids.shape[1] + int(alive.sum(1).max()))
 
@@ -79,6 +78,7 @@ def test_what_cannot_be_packed_is_scored_row_by_row():
 def test_short_prompts_are_not_packed():
     model = tiny("llama")
     ids, mask, tokens, alive = batch(longest=4, new=30)
+    assert padding_error(model) <= 1
     seen, handle = positions(model)
     rollout_logps(model, ids, mask, tokens, alive)
     handle.remove()

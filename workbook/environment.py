@@ -6,6 +6,7 @@ Nothing heavy is imported until `setup` is called, so that `import workbook` sta
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
@@ -16,6 +17,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
+# On CPUs with AVX512-BF16 bitsandbytes asks for a further package at every import, for a layout of weights that nothing
+# here uses: a red box in the first cell of a chapter, three lines before the output of a command.
+logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(
+    lambda record: not str(record.msg).startswith("Failed to load CPU gemm_4bit_forward")
+)
 
 REPORTED = ("torch", "transformers", "trl", "peft", "bitsandbytes", "datasets", "altair", "ipywidgets", "anywidget")
 

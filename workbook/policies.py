@@ -6,8 +6,10 @@ in NF4; bare or with LoRA adapters. It differs from a plain `from_pretrained` in
 - the dtype follows the device's capability, and provenance says why (`choose_dtype`);
 - weights that are trained are float32, adapters included (`recast_adapters`): summed in bfloat16, opposing gradients
   cancel by rounding, and small updates do not move a weight at all;
-- in NF4 on CPU no forward pass repacks the weights, which would silently cut every LoRA gradient;
-- only safetensors are read, and no code that comes with a model is run.
+- in NF4 the stored weights are compared with their format's formula, and on a CPU no forward pass repacks them, which
+  would silently cut every LoRA gradient (`workbook.nf4`);
+- only safetensors are read, all weights must be there, and no code that comes with a model is run;
+- a model that cannot be computed, or that looks ahead, is refused by a trial on a few tokens.
 """
 
 import json
@@ -22,10 +24,18 @@ from safetensors import SafetensorError
 from torch import nn
 
 from workbook import weights_cache
+from workbook.restoring import seeded
+from workbook.sequences import try_model
 
 BUNDLED = Path(__file__).resolve().parents[1] / "data" / "bundled"
 HUB_PATIENCE = 4.0  # seconds until the hub counts as unreachable
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+TRUSTED = {"local_files_only": True, "trust_remote_code": False}
+UNFIT = (  # what transformers, peft and bitsandbytes raise for models that they cannot read, adapt or compute
+    OSError, ValueError, KeyError, AttributeError, TypeError, IndexError, RuntimeError, ImportError, AssertionError,
+    SafetensorError,
+)  # fmt: skip
+LONGEST = 140  # characters of another package's message
 ALTERNATIVES = 'the policies that need no hub are "bundled", "smollm2-135m" and any local folder'
 
 
@@ -99,19 +109,26 @@ def load_policy(
     lora is None, a rank (adapters on every linear layer but the output head, alpha = 2 * rank, no dropout) or a peft
     LoraConfig; its adapters are float32, drawn from seed. dtype "auto" is choose_dtype's. The model comes in eval mode.
 
-    Raises ValueError for a name, quantization, lora, dtype or device that cannot be, and ConnectionError for a hub that
-    cannot be reached, after a few seconds.
+    Raises ValueError for a name, quantization, lora, dtype or device that cannot be, or not for this model, and
+    ConnectionError for a hub that cannot be reached, after a few seconds.
     """
     if quantization not in (None, "nf4"):
         raise ValueError(f'quantization={quantization!r} is unknown: use None or "nf4".')
+    asked = {"quantization": quantization, "lora": lora if isinstance(lora, int) else None}
     lora = _lora_config(lora)
     device = _device(device, quantization)
     dtype, reason = _dtype(dtype, device, frozen=bool(quantization or lora))
     name = os.fspath(name)
     folder, source = _locate(name)
-    model, tokenizer = _read(folder, quantization, dtype, device)
-    if lora is not None:
-        model = _add_lora(model, lora, seed)
+    model, tokenizer = _read_model(folder, quantization, dtype, device), _read_tokenizer(folder)
+    kind = type(model).__name__
+    try:
+        if lora is not None:
+            model = _add_lora(model, lora, seed)
+        try_model(model)
+    except UNFIT as problem:
+        options = "".join(f" with {name}={value!r}" for name, value in asked.items() if value is not None)
+        raise ValueError(f"{kind} cannot be used{options}: {_first_sentence(problem)}") from None
     provenance = {
         "name": name,
         **source,
@@ -223,10 +240,10 @@ def _from_hub(name: str) -> tuple[Path, dict]:
     return Path(folder), {"source": f"hub:{name}", "origin": {"revision": Path(folder).name}}
 
 
-def _read(folder: Path, quantization, dtype, device):
-    from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+def _read_model(folder: Path, quantization, dtype, device) -> nn.Module:
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
-    options = {"dtype": dtype, "use_safetensors": True, "local_files_only": True}
+    options = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, **TRUSTED}
     if quantization:
         options["device_map"] = {"": device}
         options["quantization_config"] = BitsAndBytesConfig(
@@ -236,36 +253,60 @@ def _read(folder: Path, quantization, dtype, device):
             bnb_4bit_compute_dtype=dtype,
         )
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, **options)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError, SafetensorError) as problem:
-        raise ValueError(
-            f"The folder {str(folder)!r} holds no causal language model in safetensors with a tokenizer: {problem}"
-        ) from problem
-    model = _keep_unpacked(model) if quantization else model.to(device)
+        model, info = AutoModelForCausalLM.from_pretrained(folder, **options)
+    except UNFIT as problem:
+        raise _refusal(folder, "no causal language model in safetensors", problem) from None
+    if missing := sorted(info["missing_keys"]):
+        raise _refusal(folder, "no causal language model in safetensors", f"{missing[0]} is not among its weights.")
+    if quantization:
+        from workbook.nf4 import check_dequantization, keep_unpacked
+
+        return check_dequantization(keep_unpacked(model))
+    return model.to(device)
+
+
+def _read_tokenizer(folder: Path):
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **TRUSTED)
+    except UNFIT as problem:
+        raise _refusal(folder, "no tokenizer", problem) from None
     tokenizer.padding_side = "left"
     if tokenizer.pad_token is None:  # as TRL's trainers do
         tokenizer.pad_token = tokenizer.eos_token
-    return model, tokenizer
+    return tokenizer
 
 
-def _keep_unpacked(model: nn.Module) -> nn.Module:
-    """Forbid bitsandbytes the CPU's repacked 4-bit layout, in which LoRA layers get no gradient and raise no error."""
-    import bitsandbytes
+def _refusal(folder: Path, lack: str, problem) -> ValueError:
+    """Why the folder cannot be loaded, in one sentence."""
+    own_code = [
+        name
+        for name in ("config.json", "tokenizer_config.json")
+        if (folder / name).is_file() and '"auto_map"' in (folder / name).read_text(errors="replace")
+    ]
+    if own_code and isinstance(problem, ValueError) and "custom code" in str(problem):
+        return ValueError(
+            f"The folder {str(folder)!r} needs code of its own (auto_map in {own_code[0]}), which is never run: "
+            "use a model that transformers knows."
+        )
+    return ValueError(f"The folder {str(folder)!r} holds {lack}: {_first_sentence(problem)}")
 
-    for module in model.modules():
-        if isinstance(module, bitsandbytes.nn.Linear4bit):
-            module.support_avx512bf16_for_cpu = False
-    return model
+
+def _first_sentence(problem: BaseException | str) -> str:
+    """What another package says, cut to its first sentence and to LONGEST characters."""
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    text = re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0]
+    if isinstance(problem, (KeyError, AttributeError, TypeError, IndexError)):
+        text = f"{type(problem).__name__}: {text}"
+    return text if len(text) <= LONGEST else text[: LONGEST - 3].rsplit(" ", 1)[0] + " ..."
 
 
 def _add_lora(model: nn.Module, config, seed: int) -> nn.Module:
     from peft import get_peft_model
 
     model.requires_grad_(False)
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+    with seeded(seed, model.device):
         return recast_adapters(get_peft_model(model, config))
 
 

@@ -40,7 +40,6 @@ class _InterruptHandler:
     """
 
     def __init__(self):
-        self.managers: set[int] = set()  # the open ones' ids
         self.deferring: set[CodeType] = set()
         self.previous, self.waiting = None, False
 
@@ -56,19 +55,16 @@ class _InterruptHandler:
             frame = frame.f_back
         return frame is not None
 
-    def install(self, manager: int) -> None:
-        if not self.managers:
-            self.waiting = False
-        self.managers.add(manager)
+    def install(self) -> bool:
+        """Whether it had to be, and could be: interrupts may be ignored, or end the process."""
         current = signal.getsignal(signal.SIGINT)
-        if current is not self and callable(current):  # not if interrupts are ignored, or end the process
-            self.previous = current
-            signal.signal(signal.SIGINT, self)
+        if current is self or not callable(current):
+            return False
+        self.previous, self.waiting = current, False
+        signal.signal(signal.SIGINT, self)
+        return True
 
-    def remove(self, manager: int) -> None:
-        self.managers.discard(manager)
-        if self.managers:
-            return
+    def remove(self) -> None:
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is self:
             signal.signal(signal.SIGINT, self.previous)
 
@@ -89,7 +85,7 @@ class _Manager:
     """
 
     def __init__(self, generator: Iterator):
-        self.generator, self.is_open = generator, False
+        self.generator, self.is_open, self.installed = generator, False, False
 
     def __enter__(self):
         self.in_main_thread = threading.current_thread() is threading.main_thread()
@@ -97,7 +93,7 @@ class _Manager:
         self.is_open = True
         try:
             if self.in_main_thread:
-                _HANDLER.install(id(self))
+                self.installed = _HANDLER.install()
             value = next(self.generator)
         except BaseException:
             self._close()
@@ -123,8 +119,8 @@ class _Manager:
             self.generator.close()
         finally:
             torch.set_grad_enabled(self.gradients)
-            if self.in_main_thread:
-                _HANDLER.remove(id(self))
+            if self.installed:
+                _HANDLER.remove()
 
 
 _HANDLER.deferring |= {f.__code__ for f in (_Manager.__enter__, _Manager.__exit__, _Manager.__del__, _Manager._close)}

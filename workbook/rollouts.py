@@ -16,7 +16,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbook.restoring import no_gradients, restoring, seeded
-from workbook.sequences import evaluating, pad_rows, sequence_logps, token_strings, tokenize_prompts, unpadded
+from workbook.sequences import (
+    evaluating,
+    pad_rows,
+    padded_batches,
+    sequence_logps,
+    token_strings,
+    tokenize_prompts,
+    unpadded,
+)
 from workbook.theory.advantages import group_advantages
 
 __all__ = ["Rollouts", "sample_rollouts", "sequence_logps"]
@@ -130,13 +138,23 @@ def sample_rollouts(
     temperature: float = 1.0,
     batch_size: int = 256,
     estimator: str = "grpo",
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    chat_template_kwargs: Mapping | None = None,
+    generation_kwargs: Mapping | None = None,
 ) -> Rollouts:
     """Sample group_size completions for each prompt, reward them, and score them under the policy that sampled.
 
     prompts is a number of prompts to draw as task.dataset(prompts, seed), or a data set with a column prompt. Tokens
-    come from softmax(logits / temperature) of the model in eval mode, with no top-k or top-p; log-probs and entropies
-    are those of that distribution. The global random state and the model's train/eval mode are left as they were.
-    batch_size bounds the rollouts generated at once; it is part of what seed reproduces.
+    come from softmax(logits / temperature) of the model in eval mode; log-probs and entropies are those of that
+    distribution. The global random state and the model's train/eval mode are left as they were. batch_size bounds the
+    rollouts generated at once; it is part of what seed reproduces.
+
+    top_p, top_k, min_p, repetition_penalty and generation_kwargs (any other field of a GenerationConfig) change what is
+    sampled as in TRL's trainer, by default not at all; as there, scores leave them out of account. chat_template_kwargs
+    goes to the chat template.
 
     Raises ValueError for settings out of range, prompts without tokens, and rewards that are not finite numbers.
     """
@@ -144,15 +162,14 @@ def sample_rollouts(
     for name, value in limits.items():
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}={value!r} must be a whole number of 1 or more.")
-    if not temperature > 0:
-        raise ValueError(f"temperature={temperature!r} must be above 0: sampling needs a distribution.")
+    sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
+    sampling |= {"repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens}
+    config = _config(policy, sampling, generation_kwargs or {})
     rows = _repeated_rows(task, prompts, group_size, seed)
-    model, tokenizer = policy.model, policy.tokenizer
-    prompt_rows = tokenize_prompts(tokenizer, [row["prompt"] for row in rows])
-    prompt_ids, prompt_mask = pad_rows(prompt_rows, tokenizer.pad_token_id, side="left", device=model.device)
-    with evaluating(model), no_gradients():
-        completion_rows = _generate(policy, prompt_ids, prompt_mask, seed, max_new_tokens, temperature, batch_size)
-    return _scored(policy, task, rows, completion_rows, group_size, temperature, estimator)
+    with evaluating(policy.model), no_gradients():
+        prompt_ids, prompt_mask = _padded_prompts(policy, rows, chat_template_kwargs)
+        completion_rows = _generate(policy, prompt_ids, prompt_mask, seed, config, batch_size)
+    return _scored(policy, task, rows, completion_rows, group_size, temperature, estimator, chat_template_kwargs)
 
 
 def written_rollouts(policy, task, prompts, completions: list[list[str]]) -> Rollouts:
@@ -170,11 +187,17 @@ def written_rollouts(policy, task, prompts, completions: list[list[str]]) -> Rol
     return _scored(policy, task, rows, [[*row, tokenizer.eos_token_id] for row in ids], group_size)
 
 
-def _scored(policy, task, rows, completion_rows, group_size: int, temperature: float = 1.0, estimator: str = "grpo"):
+def _padded_prompts(policy, rows, chat_template_kwargs) -> tuple[Int[Tensor, "B P"], Int[Tensor, "B P"]]:
+    prompt_rows = tokenize_prompts(policy.tokenizer, [row["prompt"] for row in rows], chat_template_kwargs)
+    return pad_rows(prompt_rows, policy.tokenizer.pad_token_id, side="left", device=policy.model.device)
+
+
+def _scored(
+    policy, task, rows, completion_rows, group_size: int, temperature=1.0, estimator="grpo", chat_template_kwargs=None
+) -> Rollouts:
     """Rewards, log-probabilities, texts and annotations of completions, group_size to a prompt."""
     model, tokenizer = policy.model, policy.tokenizer
-    prompt_rows = tokenize_prompts(tokenizer, [row["prompt"] for row in rows])
-    prompt_ids, prompt_mask = pad_rows(prompt_rows, tokenizer.pad_token_id, side="left", device=model.device)
+    prompt_ids, prompt_mask = _padded_prompts(policy, rows, chat_template_kwargs)
     with evaluating(model), no_gradients():
         completion_ids, mask = pad_rows(completion_rows, tokenizer.pad_token_id, side="right", device=model.device)
         logps, entropies = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, mask, temperature)
@@ -210,27 +233,44 @@ def end_tokens(policy) -> list[int]:
     return list(dict.fromkeys([policy.tokenizer.eos_token_id, *declared]))
 
 
-def _generate(policy, prompt_ids, prompt_mask, seed, max_new_tokens, temperature, batch_size) -> list[list[int]]:
-    """Sampled completions as ragged rows, each up to and including its first end token."""
+def _config(policy, sampling: dict, generation_kwargs: Mapping):
+    """The GenerationConfig that TRL's trainer makes of these settings; ValueError for one that is out of range."""
     from transformers import GenerationConfig
 
+    valid = {
+        "temperature": ("a finite number above 0", lambda value: 0 < value < float("inf")),
+        "top_p": ("above 0 and at most 1", lambda value: 0 < value <= 1),
+        "top_k": ("a whole number of 0 (no limit) or more", lambda value: value == int(value) >= 0),
+        "min_p": ("None or between 0 and 1", lambda value: value is None or 0 <= value <= 1),
+        "repetition_penalty": ("a finite number above 0", lambda value: 0 < value < float("inf")),
+    }
+    for name, (words, holds) in valid.items():
+        value = sampling[name]
+        if isinstance(value, (bool, str)) or (value is None and name != "min_p") or not holds(value):
+            raise ValueError(f"{name}={value!r} must be {words}.")
+    known = GenerationConfig().to_dict()
+    for name, value in generation_kwargs.items():
+        if name not in known:
+            raise ValueError(f"generation_kwargs holds {name!r}, which is no field of transformers' GenerationConfig.")
+        if name in ("num_return_sequences", "num_beams") and value not in (None, 1):
+            raise ValueError(
+                f"generation_kwargs holds {name}={value!r}; groups are sampled one by one, so it must be 1."
+            )
+    ends = {"pad_token_id": policy.tokenizer.pad_token_id, "eos_token_id": end_tokens(policy)}
+    return GenerationConfig(**({"do_sample": True} | ends | sampling | dict(generation_kwargs)), disable_compile=True)
+
+
+def _generate(policy, prompt_ids, prompt_mask, seed, config, batch_size) -> list[list[int]]:
+    """Sampled completions as ragged rows, each up to and including its first end token."""
     model, ends = policy.model, end_tokens(policy)
-    config = GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        do_sample=True,
-        temperature=temperature,
-        top_k=0,
-        top_p=1.0,
-        pad_token_id=policy.tokenizer.pad_token_id,
-        eos_token_id=ends,
-        disable_compile=True,
-    )
-    rows = []
+    rows = [[]] * len(prompt_ids)
     with seeded(seed, model.device), _generation_config(model, config):
-        for ids, mask in zip(prompt_ids.split(batch_size), prompt_mask.split(batch_size), strict=True):
+        for part, start in padded_batches(model, prompt_mask, batch_size):
+            ids, mask = prompt_ids[part, start:], prompt_mask[part, start:]
             out = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, ids.shape[1] :]
             is_end = torch.isin(out, torch.tensor(ends, device=out.device)).long()
-            rows += unpadded(out, is_end.cumsum(dim=1) - is_end == 0)
+            for row, completion in zip(part.tolist(), unpadded(out, is_end.cumsum(dim=1) - is_end == 0), strict=True):
+                rows[row] = completion
     return rows
 
 

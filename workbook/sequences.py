@@ -3,14 +3,17 @@
 Letters: B sequences, P prompt tokens, T completion tokens, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbook.restoring import restoring
+from workbook.restoring import no_gradients, restoring
 
+TRIAL = 6  # tokens of a model's trial
+_padding_errors: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
 LOGITS_AT_ONCE = 2**24  # entries of the logits held per chunk (64 MiB in float32; scoring needs about four such)
 
 
@@ -46,12 +49,13 @@ def sequence_logps(
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
     if batch_size is None:
         batch_size = max(1, LOGITS_AT_ONCE // ((length + 1) * model.config.get_text_config().vocab_size))
-    logps, entropies = [], []
-    for rows in torch.arange(len(ids), device=ids.device).split(batch_size):
+    logps, entropies, taken = [], [], []
+    for rows, start in padded_batches(model, mask[:, :-length], batch_size):
+        taken.append(rows)
         output = model(
-            input_ids=ids[rows],
-            attention_mask=mask[rows],
-            position_ids=positions[rows],
+            input_ids=ids[rows, start:],
+            attention_mask=mask[rows, start:],
+            position_ids=positions[rows, start:],
             logits_to_keep=length + 1,
             use_cache=False,
         )
@@ -60,13 +64,74 @@ def sequence_logps(
         every = logits.log_softmax(dim=-1)
         logps.append(every.gather(2, completion_ids[rows].unsqueeze(2)).squeeze(2))
         entropies.append(-(every.exp() * every).sum(dim=-1))
-    outside = completion_mask == 0
-    return torch.cat(logps).masked_fill(outside, 0.0), torch.cat(entropies).masked_fill(outside, 0.0)
+    outside, order = completion_mask == 0, torch.cat(taken).argsort()
+    return tuple(torch.cat(parts)[order].masked_fill(outside, 0.0) for parts in (logps, entropies))
 
 
-def tokenize_prompts(tokenizer, prompts: Sequence) -> list[list[int]]:
+def padded_batches(
+    model: nn.Module, prompt_mask: Int[Tensor, "B P"], batch_size: int
+) -> Iterator[tuple[Int[Tensor, " b"], int]]:
+    """The rows in batches, and at which column each batch starts; prompts are left-padded.
+
+    A model that padding changes (`padding_error`) gets rows of one length at a time, from their first token on.
+    """
+    rows = torch.arange(len(prompt_mask), device=prompt_mask.device)
+    if prompt_mask.all() or padding_error(model) <= 1:
+        for part in rows.split(batch_size):
+            yield part, 0
+        return
+    lengths = prompt_mask.long().sum(1)
+    for length in lengths.unique().tolist():
+        for part in rows[lengths == length].split(batch_size):
+            yield part, prompt_mask.shape[1] - length
+
+
+def padding_error(model: nn.Module) -> float:
+    """How far left padding changes a model's logits, mask and positions notwithstanding; at most 1 is rounding.
+
+    RWKV and decoders of BART ignore padding, and eager attention in float64 yields NaN behind it. Found by a trial on a
+    few tokens, once for each model; ValueError as in `try_model`.
+    """
+    if model not in _padding_errors:
+        _padding_errors[model] = try_model(model)
+    return _padding_errors[model]
+
+
+def try_model(model: nn.Module) -> float:
+    """Compute a few tokens with and without padding; returns the error of `padding_error`.
+
+    Raises ValueError for a model in which a token's logits depend on later tokens, and for one whose forward pass
+    writes into its frozen quantized weights; what the model itself raises for a pass that it cannot do goes through.
+    """
+    vocabulary = model.config.get_text_config().vocab_size
+    ids = (11 + torch.arange(TRIAL, device=model.device)) % vocabulary
+    short, padding = TRIAL - 2, ids.new_zeros(2)
+    packed = [(p, p._version) for p in model.parameters() if not p.is_floating_point()]
+    with no_gradients(), evaluating(model):
+        alone = _logits(model, ids[None, :short], torch.ones_like(ids[None, :short]))[0]
+        mask = torch.ones(2, TRIAL, dtype=torch.long, device=ids.device)
+        mask[1, :2] = 0
+        both = _logits(model, torch.stack([ids, torch.cat([padding, ids[:short]])]), mask)
+    now = {id(p) for p in model.parameters()}
+    if any(id(p) not in now or p._version != version for p, version in packed):
+        raise ValueError(f"{type(model).__name__} changes its quantized weights in a forward pass.")
+    tolerance = 1e-3 if alone.dtype in (torch.float32, torch.float64) else 5e-2
+    tolerance *= float(alone.max() - alone.min())
+    if (both[0, :short] - alone).abs().max() > tolerance:
+        kind = type(model).__name__
+        raise ValueError(f"{kind} is no causal language model: its logits for a token depend on later tokens.")
+    return float((both[1, 2:] - alone).abs().max()) / tolerance
+
+
+def _logits(model: nn.Module, ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"]) -> Float[Tensor, "B L V"]:
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    return model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
+
+
+def tokenize_prompts(tokenizer, prompts: Sequence, chat_template_kwargs: Mapping | None = None) -> list[list[int]]:
     """Token ids of prompts as TRL's trainer makes them: chats through the chat template, strings as they are.
 
+    chat_template_kwargs: what else the chat template is given.
     Raises ValueError for a prompt without tokens and for a chat when the tokenizer has no chat template.
     """
     if isinstance(prompts[0], str):
@@ -74,8 +139,8 @@ def tokenize_prompts(tokenizer, prompts: Sequence) -> list[list[int]]:
     elif tokenizer.chat_template is None:
         raise ValueError("prompt is a chat, but this tokenizer has no chat template: use plain strings as prompts.")
     else:
-        rows = tokenizer.apply_chat_template(list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True)
-        rows = rows["input_ids"]
+        options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **(chat_template_kwargs or {})}
+        rows = tokenizer.apply_chat_template(list(prompts), **options)["input_ids"]
     for prompt, row in zip(prompts, rows, strict=True):
         if not row:
             raise ValueError(f"prompt {prompt!r} has no tokens: each prompt needs at least one.")

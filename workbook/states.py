@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from workbook.restoring import no_gradients, restoring
 from workbook.rollouts import Rollouts
-from workbook.sequences import evaluating
+from workbook.sequences import evaluating, padded_batches
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
 
 
@@ -80,13 +80,13 @@ def output_states(policy, rollouts: Rollouts, batch_size: int = 32) -> OutputSta
     if head is None:
         raise ValueError(f"{type(model).__name__} names no output layer; token coupling goes through one.")
     length = rollouts.completion_ids.shape[1]
-    hidden, logits = [], []
+    hidden, logits, taken = [], [], []
     with no_gradients(), evaluating(model), _watched(head) as seen:
-        for rows in torch.arange(len(rollouts)).split(batch_size):
-            part = rollouts.select(rows).to(model.device)
-            mask = torch.cat([part.prompt_mask, part.completion_mask], dim=1).long()
+        for rows, start in padded_batches(model, rollouts.prompt_mask, batch_size):
+            part, taken = rollouts.select(rows).to(model.device), [*taken, rows]
+            mask = torch.cat([part.prompt_mask, part.completion_mask], dim=1).long()[:, start:]
             output = model(
-                input_ids=torch.cat([part.prompt_ids, part.completion_ids], dim=1),
+                input_ids=torch.cat([part.prompt_ids, part.completion_ids], dim=1)[:, start:],
                 attention_mask=mask,
                 position_ids=(mask.cumsum(1) - 1).clamp(min=0),
                 logits_to_keep=length + 1,
@@ -98,7 +98,10 @@ def output_states(policy, rollouts: Rollouts, batch_size: int = 32) -> OutputSta
             logits.append(output.logits[:, -length - 1 : -1][alive].to(raw.dtype))
             scale, cap = _after_the_head(model, raw, logits[-1])
     tokens = rollouts.completion_ids[rollouts.completion_mask.bool()].to(model.device)
-    hidden, logits = torch.cat(hidden), torch.cat(logits)
+    hidden, logits, order = torch.cat(hidden), torch.cat(logits), torch.cat(taken)
+    if order.diff().lt(0).any():  # rows went by their prompts' lengths
+        index = order.repeat_interleave(rollouts.completion_mask.to(order.device).sum(1)[order]).argsort(stable=True)
+        hidden, logits = hidden[index], logits[index]
     if getattr(head, "bias", None) is not None:
         hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1)
     return OutputStates(hidden * scale if scale != 1 else hidden, logits, tokens, cap)

@@ -124,7 +124,7 @@ def _convert(gguf: Path, folder: Path) -> Path:
     import transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    options = {}
+    options = {"trust_remote_code": False}
     if hasattr(transformers, "GgufConfig"):  # such versions may otherwise leave the weights packed
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
     model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32, **options)
@@ -132,7 +132,7 @@ def _convert(gguf: Path, folder: Path) -> Path:
         if hasattr(owner, mark):  # the weights are plain now, and this would block saving and 4-bit loading
             delattr(owner, mark)
     model.to(torch.float16).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False).save_pretrained(folder)
     files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.iterdir())}
     record = {
         "name": NAME,

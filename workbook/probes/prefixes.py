@@ -21,6 +21,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from workbook.rollouts import Rollouts
+from workbook.sequences import padding_error
 
 CACHE_AT_ONCE = 2**26  # numbers held in one batch's cache (256 MiB in float32)
 
@@ -116,8 +117,11 @@ def prefill(model: nn.Module, rollouts: Rollouts) -> Prefilled:
     """One pass over prompts and completions of the rollouts, on the model's device.
 
     Raises ValueError for a model whose cache is not plain keys and values of every token (recurrent states, sliding
-    windows kept short): there, a prefix's state can't be cut from the whole's.
+    windows kept short): there, a prefix's state can't be cut from the whole's; and for one that ignores padding.
     """
+    error = padding_error(model)
+    if error > 1 or (error != error and not rollouts.prompt_mask.all()):
+        raise ValueError(f"{type(model).__name__} ignores padding, so that prefixes can't be continued in one batch.")
     rollouts = rollouts.to(model.device)
     order = rollouts.prompt_mask.long().argsort(dim=1, stable=True)  # padding first: left-padded whatever it was
     ids = torch.cat([rollouts.prompt_ids.gather(1, order), rollouts.completion_ids], dim=1)
