@@ -269,7 +269,7 @@ function render({ model, el }) {
         go.onclick = () => { moveTo(index); grid.focus(); };
         name.append(go);
         row.append(name, make("td", "", t.rows[t.rowOf[index]]), make("td", "", String(t.positionOf[index])));
-        for (const number of numbers) row.append(make("td", "number", signed(number)));
+        for (const number of numbers) row.append(make("td", "number", signed(number ?? NaN)));
         list.append(row);
       }
       details.append(list);

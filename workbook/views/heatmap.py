@@ -18,13 +18,14 @@ import traitlets
 
 from workbook.states import OutputStates
 from workbook.views.live import show
-from workbook.views.style import limit, require, visible
+from workbook.views.style import limit, printable, printable_table, require, visible
 from workbook.views.tokens import token_strip
 
 HERE = Path(__file__).parent
 PLACES = ("group", "rollout", "position", "token", "token_id")  # where a token stands: not something to colour by
 LONGEST = 14  # characters of a token that a cell shows
 LISTED = 10  # coupled tokens listed below the cells
+MAX_POSITIONS = 1_000_000  # of a rollout: the page keeps the place of each
 PICTURE_WIDTH, PICTURE_ROLLOUTS = 760, 12  # of the fallback picture: pixels, rows
 
 
@@ -37,7 +38,10 @@ class TokenHeatmap(anywidget.AnyWidget):
     states: `output_states` of the rollouts that the table lists, row by row: pinning then shows what couples.
     lr: learning rate of the step that the pinned token's formula predicts.
 
-    Raises ValueError for missing columns, a group that is not in the table, or states of another length.
+    Raises ValueError for missing columns, rows without a place, a group that is not in the table, or states of another
+    length.
+
+    `close()` frees the table and the states (100 MB for 512 tokens of SmolLM2): ipywidgets keeps what is not closed.
     """
 
     _esm = (HERE / "heatmap.js").read_text(encoding="utf-8")  # of a Path anywidget keeps every widget, closed or not
@@ -64,7 +68,10 @@ class TokenHeatmap(anywidget.AnyWidget):
         states: OutputStates | None = None,
         lr: float = 1.0,
     ):
-        require(table, ("group", "rollout", "position", "token", column), "TokenHeatmap")
+        needed = ("group", "rollout", "position", "token", column, *(["advantage"] if states is not None else []))
+        require(table, needed, "TokenHeatmap")
+        _check_places(table)
+        table, column = printable_table(table), printable(column)
         if states is not None and len(states.tokens) != len(table):
             raise ValueError(
                 f"states has {len(states.tokens)} tokens and the table {len(table)} rows; "
@@ -96,12 +103,14 @@ class TokenHeatmap(anywidget.AnyWidget):
         """The static half of its mime bundle: the first rollouts of the group, as far as a page is wide."""
         from workbook.views.renderer import picture
 
-        few = self.rows[self.rows["rollout"].isin(pd.unique(self.rows["rollout"])[:PICTURE_ROLLOUTS])]
+        rows = self._drawn_rows()
+        few = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:PICTURE_ROLLOUTS])]
         return picture(token_strip(few, self.column, group=self.group, width=PICTURE_WIDTH).to_dict())
 
     def to_html(self) -> str:
         """The whole group as an HTML table that needs no script: text escaped, the value as sign and title."""
-        rows, column = self.rows, self.column
+        rows, column = self._drawn_rows(), self.column
+        require(rows, (column,), "TokenHeatmap")
         numeric = _is_number(rows[column])
         body = []
         for rollout, cells in rows.groupby("rollout", sort=False):
@@ -113,6 +122,13 @@ class TokenHeatmap(anywidget.AnyWidget):
             body.append("</tr>")
         return f"<table><caption>{html.escape(self.title)}</caption>{''.join(body)}</table>"
 
+    def _drawn_rows(self) -> pd.DataFrame:
+        """The rows that are shown, with the coupling of the pinned token as a column where they are coloured by it."""
+        rows = self.rows
+        if self.column != "coupling" or "coupling" in rows:
+            return rows
+        return rows.assign(coupling=np.frombuffer(self.coupling, "<f4") if self.coupling else np.nan)
+
     def _ipython_display_(self, **_) -> None:
         show(self, self)
 
@@ -122,13 +138,16 @@ class TokenHeatmap(anywidget.AnyWidget):
         kinds, texts = pd.factorize(rows["token_id"] if "token_id" in rows else rows["token"])
         first = rows["token"].groupby(kinds).first()
         rollouts, labels = pd.factorize(rows["rollout"])
-        rewards = rows["reward"].groupby(rollouts).first() if "reward" in rows else None
+        rewards = rows["reward"].groupby(rollouts).first() if "reward" in rows and _is_number(rows["reward"]) else None
         names = [
-            f"{label}" if rewards is None else f"{label}  reward {rewards[k]:.2f}" for k, label in enumerate(labels)
+            printable(label if rewards is None else f"{label}  reward {rewards[k]:.2f}")
+            for k, label in enumerate(labels)
         ]
         columns, values = _encode(rows, self.table)
         if self.states is not None:
             columns.append({"name": "coupling", "slot": -1})
+        with np.errstate(over="ignore"):  # beyond float32 is infinite
+            values = values.astype("<f4")
         return {
             "title": f"Tokens of group {group}, rollout by rollout",
             "shape": {
@@ -138,7 +157,7 @@ class TokenHeatmap(anywidget.AnyWidget):
                 "texts": [visible(first[k], LONGEST) for k in range(len(texts))],
             },
             "columns": columns,
-            "values": values.astype("<f4").tobytes(),
+            "values": values.tobytes(),
             "places": np.stack([kinds, rollouts, rows["position"]]).astype("<i4").tobytes(),
         }
 
@@ -163,7 +182,7 @@ class TokenHeatmap(anywidget.AnyWidget):
         coupled = self.states.select(here).coupled(
             self.pinned, torch.as_tensor(rows["advantage"].to_numpy(copy=True)), self.lr
         )
-        with self.hold_sync():
+        with self.hold_sync(), np.errstate(invalid="ignore"):  # inf - inf
             self.coupling_limit = limit(coupled["coupling"])
             self.coupling = coupled["coupling"].to_numpy().astype("<f4").tobytes()
             self.details = explain_pinned(rows, coupled, self.pinned, self.lr)
@@ -187,7 +206,7 @@ def explain_pinned(rows: pd.DataFrame, coupled: pd.DataFrame, pinned: int, lr: f
         "one step on the output layer.",
         f"From rollouts with A > 0: {up:+.4g}; with A < 0: {down:+.4g}. "
         f"From the same token: {amount[same].sum():+.4g}; from other tokens: {amount[~same].sum():+.4g}.",
-        f"Largest term, j = {other} in rollout {rows['rollout'].iloc[j]}: "
+        f"Largest term, j = {other} in rollout {printable(rows['rollout'].iloc[j])}: "
         f"{lr:g} · ({k['weight']:+.3g}) · {k['hidden']:.4g} · ({k['residual']:+.4g}) = {k['contribution']:+.4g}.",
     ]
     listed = coupled.loc[top, ["weight", "coupling", "contribution"]]
@@ -195,14 +214,33 @@ def explain_pinned(rows: pd.DataFrame, coupled: pd.DataFrame, pinned: int, lr: f
         "lines": lines,
         "headings": ["A", "K", "moves it by"],
         "coupled": [
-            {"index": int(i), "numbers": [float(x) for x in row]} for i, row in zip(top, listed.to_numpy(), strict=True)
+            {"index": int(i), "numbers": [x if np.isfinite(x) else None for x in row]}
+            for i, row in zip(top, listed.to_numpy().tolist(), strict=True)
         ],
     }
 
 
 def _describe(row: pd.Series) -> str:
-    known = ", ".join(f"{name} {row[name]:+.4g}" for name in ("advantage", "logp", "dlogp", "credit") if name in row)
-    return f"{visible(row['token'], LONGEST)} at position {row['position']} of rollout {row['rollout']}: {known}"
+    known = [
+        name for name in ("advantage", "logp", "dlogp", "credit") if name in row and pd.api.types.is_number(row[name])
+    ]
+    values = ", ".join(f"{name} {row[name]:+.4g}" for name in known)
+    rollout = printable(row["rollout"])
+    return f"{visible(row['token'], LONGEST)} at position {row['position']} of rollout {rollout}: {values}"
+
+
+def _check_places(table: pd.DataFrame) -> None:
+    """Raise a ValueError unless there are tokens, each in a group and at a position that are whole numbers."""
+    if not len(table):
+        raise ValueError("TokenHeatmap needs a token to show; the table has no rows.")
+    for name, least, most in (("group", -(2**31), 2**31 - 1), ("position", 0, MAX_POSITIONS - 1)):
+        values = pd.to_numeric(table[name], errors="coerce")
+        wrong = np.flatnonzero(~((values % 1 == 0) & values.between(least, most)))
+        if len(wrong):
+            raise ValueError(
+                f"{name} must be a whole number from {least} to {most}; row {wrong[0]} of the table has "
+                f"{str(table[name].iloc[wrong[0]])[:40]!r}."
+            )
 
 
 def _is_number(column: pd.Series) -> bool:

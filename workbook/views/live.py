@@ -20,7 +20,7 @@ import vl_convert
 from IPython.display import DisplayHandle
 
 from workbook.views.renderer import picture, plain, to_spec, vegalite_version
-from workbook.views.style import printable
+from workbook.views.style import printable_table
 
 ESM = """
 async function render({ model, el }) {
@@ -71,13 +71,7 @@ def rows(table: pd.DataFrame) -> list[dict]:
     >>> rows(pd.DataFrame({"x": [1, 2], "y": [0.5, float("nan")]}))
     [{'x': 1, 'y': 0.5}, {'x': 2, 'y': None}]
     """
-    table = table.set_axis([printable(name) for name in table], axis=1)  # as `plain` names them in the spec
-    try:
-        text = table.to_json(orient="records", double_precision=15)
-    except UnicodeEncodeError:  # half a character, which no message carries
-        table = table.map(lambda value: printable(value) if isinstance(value, str) else value)
-        text = table.to_json(orient="records", double_precision=15)
-    return json.loads(text)
+    return json.loads(printable_table(table).to_json(orient="records", double_precision=15))
 
 
 def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:

@@ -20,7 +20,7 @@ import psutil
 
 from workbook.training.background import is_alive
 from workbook.views.live import LiveChart, close, refresh, show
-from workbook.views.monitor_chart import monitor_chart, monitor_frame, monitor_rows, numbers
+from workbook.views.monitor_chart import as_number, monitor_chart, monitor_frame, monitor_rows, numbers
 from workbook.views.style import escape, visible
 
 ENDED = {"finished": "success", "stopped": "warning", "failed": "danger", "interrupted": "warning"}
@@ -69,11 +69,11 @@ def completions_html(samples: pd.DataFrame) -> str:
     if not len(samples):
         return "<i>No completions yet.</i>"
     rows = []
-    scores = samples[["reward", "advantage"]].apply(pd.to_numeric, errors="coerce")
-    for row in samples.assign(**scores).itertuples():
+    for row in samples.itertuples():
         texts = (escape(visible(text, 500, space=" ")) for text in (row.prompt, row.completion))
         cells = "".join(f'<td dir="ltr" style="{TEXT}">{text}</td>' for text in texts)
-        rows.append(f"<tr><td>{row.reward:.3g}</td><td>{row.advantage:+.2f}</td>{cells}</tr>")
+        reward, advantage = as_number(row.reward), as_number(row.advantage)
+        rows.append(f"<tr><td>{reward:.3g}</td><td>{advantage:+.2f}</td>{cells}</tr>")
     head = "".join(
         f'<th style="text-align: left">{name}</th>' for name in ("reward", "advantage", "prompt", "completion")
     )
@@ -161,7 +161,8 @@ class RunMonitor:
 
     def close(self) -> None:
         """Take it off the page and free it; the run goes on."""
-        close(self.box)
+        for widget in (self.box, self.start_button):  # which is in the box only where it may start runs
+            close(widget)
 
     def start(self) -> None:
         """Begin a new run and watch it; the one before becomes a curve beside it. Nothing while one is going on."""

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import altair as alt
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
-from workbook.views.style import NEUTRAL, SERIES, require
+from workbook.views.style import NEUTRAL, SERIES, printable_table, require
 
 MOST = 300  # points of one curve
 SMALL, GAP, AXIS = 204, 14, 44  # widths: of a small panel, between two, and of an axis with its labels
@@ -60,8 +61,16 @@ def tokens_per_second(metrics: pd.DataFrame) -> pd.Series:
 
 def numbers(metrics: pd.DataFrame) -> pd.DataFrame:
     """Rows with a finite step, every column as numbers: what a damaged log holds instead of a number is NaN."""
-    table = metrics.apply(pd.to_numeric, errors="coerce")
+    table = metrics.apply(lambda column: column if is_numeric_dtype(column) else column.map(as_number).astype(float))
     return table[table["step"].abs() < float("inf")]
+
+
+def as_number(value) -> float:
+    """A logged value as a number; NaN for what is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
 
 
 def monitor_table(metrics: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
@@ -103,6 +112,7 @@ def monitor_frame(
 
 def monitor_rows(metrics: pd.DataFrame, label: str, beside: pd.DataFrame | None = None) -> pd.DataFrame:
     """`monitor_table` of this run, called `label`, and of those beside it (metrics with a column run)."""
+    beside = None if beside is None else printable_table(beside)
     runs = [] if beside is None else [(name, table, False) for name, table in beside.groupby("run", sort=False)]
     tables = [monitor_table(table).assign(run=name, mine=mine) for name, table, mine in [*runs, (label, metrics, True)]]
     return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)

@@ -15,11 +15,12 @@ from functools import cache
 
 import altair as alt
 import numpy as np
+import pandas as pd
 import vl_convert
 from PIL import Image, ImageChops
 
 from workbook.views.drawing import NoPicture, draw
-from workbook.views.style import printable
+from workbook.views.style import printable, printable_table
 
 SCALE = 2  # pixels of a picture per pixel of the page
 V5_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
@@ -103,7 +104,7 @@ def bundle(spec: dict, **_) -> tuple[dict, dict]:
 
 def to_values(data) -> dict:
     """Altair data transformer: the rows of a table, as many as there are, as `plain` values."""
-    return plain(alt.to_values(data))
+    return plain(alt.to_values(printable_table(data) if isinstance(data, pd.DataFrame) else data))
 
 
 def to_spec(chart) -> dict:

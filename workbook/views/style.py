@@ -8,11 +8,13 @@ import unicodedata
 
 import altair as alt
 import numpy as np
+import pandas as pd
 
 POSITIVE, NEGATIVE, NEUTRAL = "#2f78b3", "#c5690d", "#6b6b6b"  # ends and middle of blueorange: blue pushes up
 SERIES = ["#2f78b3", "#c5690d", "#3b8f5a", "#8a5aa8", "#6b6b6b", "#b58900"]
 WIDTH = 560
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # in no XML, so in no SVG
+HALVES = re.compile("[\ud800-\udfff]")  # of a character beyond 16 bits, in Python and JSON alone
 
 
 def limit(values, percentile: float = 98) -> float:
@@ -67,6 +69,22 @@ def printable(text) -> str:
     'a␀b␛[31m�'
     """
     return UNPRINTABLE.sub(lambda c: chr(0x2400 + ord(c[0])) if c[0] < " " else "�", str(text))
+
+
+def printable_table(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with `printable` column names; with `printable` texts, too, if one holds half a character.
+
+    Pandas keeps such a text in a column of objects and then fails at whatever is done with the column.
+    """
+    table = table.set_axis([printable(name) for name in table], axis=1)
+    halves = [
+        name
+        for name, kind in table.dtypes.items()
+        if pd.api.types.is_object_dtype(kind)
+        and any(isinstance(value, str) and HALVES.search(value) for value in table[name])
+    ]
+    whole = {name: [printable(value) if isinstance(value, str) else value for value in table[name]] for name in halves}
+    return table.assign(**whole) if whole else table
 
 
 def escape(text) -> str:

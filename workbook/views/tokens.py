@@ -6,7 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.views.style import NEUTRAL, SERIES, diverging, finish, limit, require, visible
+from workbook.views.style import NEUTRAL, SERIES, diverging, finish, limit, printable_table, require, visible
 
 CELL_HEIGHT, CHARACTER, PADDING = 30, 7.0, 12.0  # pixels
 
@@ -26,6 +26,7 @@ def token_strip(
     `longest` characters.  width: leave out the positions beyond so many pixels, and say so.
     """
     require(table, ("group", "rollout", "position", "token", column), "token_strip")
+    table = printable_table(table)
     group = table["group"].iloc[0] if group is None else group
     if group not in set(table["group"]):
         raise ValueError(f"group={group!r} is not in the table: choose one of {sorted(set(table['group']))[:8]}.")
