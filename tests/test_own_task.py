@@ -16,15 +16,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from soak import campaign, sample
 
 from workbook.tasks import Chain, get_task, own_task, reward_server
 from workbook.tasks.own import BadRows, read_rows
 from workbook.tasks.own_reward import InProcess
 from workbook.tasks.own_rows import MOST_ROWS
+from workbook.tasks.task import split_rows
 
-FUNCTIONS = """
-import math, os, re, time
+FUNCTIONS = """from __future__ import annotations
+import dataclasses, math, os, re, time
 import beside
 
 def score(completion, answer, topic=None):
@@ -41,6 +45,10 @@ def dies(completion, answer): os._exit(3)
 def backtracks(completion, answer): return bool(re.match(r"(a+)+$", "a" * 40 + "b"))
 def sometimes(completion, answer): time.sleep(60 if completion == "hang" else 0); return 1
 async def later(completion, answer): return 1
+@dataclasses.dataclass
+class Looks_its_module_up:
+    x: int
+    _: dataclasses.KW_ONLY
 """
 
 
@@ -227,6 +235,21 @@ def test_no_prompt_is_both_trained_on_and_held_out(file):
         assert one.split(20, 4, seed)[1]["line"][:] == held["line"][:4], "more held out are those and others"
     assert len(one.split(30, 0)[1]) == 0
     assert one.describe_split(20, 8) == f"{one.name}: 20 prompts to train, 8 held out."
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=12), st.integers(1, 8), st.integers(0, 6))
+def test_a_split_is_disjoint_and_found_where_whole_prompts_can_be_held_out(prompts, train, held_out):
+    rows = Dataset.from_dict({"prompt": prompts, "line": range(len(prompts))})
+    try:
+        trained, held = split_rows(rows, prompts, train, held_out, "rows")
+    except ValueError:
+        spare = max(map(prompts.count, prompts)) - 1  # rows of a prompt of which only some are held out
+        assert train + held_out > len(prompts) - spare
+    else:
+        assert (len(trained), len(held)) == (train, held_out)
+        assert not set(trained["prompt"]) & set(held["prompt"])
+        assert len(set(trained["line"]) | set(held["line"])) == train + held_out
 
 
 def test_which_rows_train_does_not_depend_on_how_many_are_held_out():
@@ -423,11 +446,26 @@ def test_the_sources_of_rows_and_a_function_at_hand_distinguish_them(monkeypatch
         ("reward.py", r"must be '<file>.py:<function>'"),
         ("broken.py:score", r"broken.py can't be imported: SyntaxError"),
         ("needy.py:score", r"needy.py can't be imported: ModuleNotFoundError: .*\(line 1 of needy.py\)"),
+        ("exits.py:score", r"^the reward file exits.py ended its process \(exit status 3\), while it was imported.$"),
+        ("closes.py:score", "^the reward file closes.py closed the files .*, while it was imported.$"),
+        ("forges.py:missing", "^forges.py has no function 'missing'; it has score.$"),
         (None, r"must be '<file>.py:<function>'"),
+        (["reward.py:score"], r"must be '<file>.py:<function>'"),
+        ("rows.csv:score", r"must be '<file>.py:<function>'"),
+        ("~nobody-has-this-name/r.py:score", "is no Python file"),
+        ("x" * 5000 + ".py:score", "is no Python file"),
+        ("a\0.py:score", "is no Python file"),
     ],
 )
 def test_a_reward_that_cannot_be_used_is_refused_at_once(file, monkeypatch, reward, says):
     folder = file().parent
+    function = "import os\nfrom os.path import join\ndef score(completion, answer): return 1\n"
+    (folder / "exits.py").write_text(function + "os._exit(3)")
+    (folder / "closes.py").write_text(function + "os.closerange(3, 256)")
+    forged = """b'\\n{"id": "ready", "files": {}}\\n'"""
+    (folder / "forges.py").write_text(
+        function + f"for fd in (3, 4, 5):\n  try: os.write(fd, {forged})\n  except OSError: pass"
+    )
     (folder / "broken.py").write_text("def score(:")
     (folder / "needy.py").write_text("import a_module_that_nobody_has")
     monkeypatch.chdir(folder)
@@ -449,7 +487,7 @@ def test_hostile_completions_reach_the_function_as_text(file):
 def test_a_process_whose_user_is_gone_ends_by_itself_even_where_its_function_hangs(file):
     command = [sys.executable, reward_server.__file__, str(file().parent / "reward.py"), "backtracks", "0.1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
-        process.stdin.write(b'{"id": "1", "completion": "", "answer": "", "row": {}}\n')
+        process.stdin.write(b'{"id": "0"}\n{"id": "1", "completion": "", "answer": "", "row": {}}\n')
         process.stdin.close()
         assert process.wait(timeout=60) == 1, "its own watchdog's"
 

@@ -22,7 +22,7 @@ from workbook.tasks.own import BadRows
 PROMISE = (
     "A file of prompts is read as it was written, or refused in sentences that name the file, the line and the field."
 )
-TRIALS = 4000
+TRIALS = 20_000
 TEXTS = (
     "2 + 3 =",
     "a, b",

@@ -34,7 +34,8 @@ from typing import BinaryIO
 import psutil
 
 from workbook.tasks import reward_server
-from workbook.tasks.reward_server import CLOSED, IMPORT_SECONDS, READY, as_reward, outcome, printable
+from workbook.tasks.reward_server import CLOSED, IMPORT_SECONDS, as_reward, outcome, printable
+from workbook.tasks.task import short
 
 MAX_ANSWER_BYTES = 2**16  # of one line of the protocol; what is longer is none
 MARK = "WORKBOOK_REWARD_PROCESS"  # environment variable by which a process, and all that it starts, is known again
@@ -73,7 +74,7 @@ class InProcess:
     """
 
     def __init__(self, file: str | Path, function: str, seconds: float):
-        self.file, self.name, self.seconds, self.process = Path(file), function, seconds, None
+        self.file, self.name, self.seconds = python_file(file), function, seconds
         self._lock = threading.Lock()
         self.files = self._start()
 
@@ -83,8 +84,7 @@ class InProcess:
             if self.process.poll() is not None:
                 self._end()
                 self._start()
-            request = {"id": secrets.token_hex(8), "completion": completion, "answer": answer, "row": row}
-            return self._ask(request["id"], json.dumps(request) + "\n", self.seconds)
+            return self._ask({"completion": completion, "answer": answer, "row": row}, self.seconds)
 
     def _start(self) -> dict[str, str]:
         """Start the process; returns the checksums of the files that the function is made of."""
@@ -98,17 +98,19 @@ class InProcess:
         )
         self._end = weakref.finalize(self, end_all, self.process, mark)
         self._mailbox = Mailbox(self.process.stdout)
-        ready = self._ask(READY, "", IMPORT_SECONDS)
+        ready = self._ask({}, IMPORT_SECONDS)
         if "problem" in ready:
             self._end()
             died = f"the reward file {self.file.name} {ready['problem']}, while it was imported."
             raise ValueError(ready["problem"] if "id" in ready else died)
         return ready["files"]
 
-    def _ask(self, name: str, request: str, seconds: float) -> dict:
-        """Return the answer of that id to a request, or a problem after which the process is no more."""
+    def _ask(self, request: dict, seconds: float) -> dict:
+        """Return the answer to a request, or a problem after which the process is no more."""
+        name = secrets.token_hex(8)
+        line = (json.dumps({"id": name} | request) + "\n").encode()
         try:
-            answer, in_time = self._exchange(name, request.encode(), time.monotonic() + seconds)
+            answer, in_time = self._exchange(name, line, time.monotonic() + seconds)
             if answer is not None:
                 return checked(answer)
             if in_time:  # the pipe has ended, and its process may be about to
@@ -148,7 +150,7 @@ class Mailbox:
     """Takes the answer that is awaited out of whatever comes through a pipe, in a thread, since pipes know no time."""
 
     def __init__(self, pipe: BinaryIO):
-        self.pipe, self.awaited, self.answers = pipe, READY, queue.SimpleQueue()
+        self.pipe, self.awaited, self.answers = pipe, None, queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -167,6 +169,17 @@ def checked(answer: dict) -> dict:
     if isinstance(answer.get("problem"), str):
         return answer | {"problem": printable(answer["problem"], MAX_PROBLEM)}
     return as_reward(answer.get("reward")) if "files" not in answer else answer
+
+
+def python_file(file: str | Path) -> Path:
+    """Return the full path of a Python file; ValueError, in one sentence, if there is none."""
+    with suppress(OSError, RuntimeError, ValueError):  # a name too long, a home folder that nobody has, a NUL
+        path = Path(file).expanduser().resolve()
+        if path.suffix == ".py" and path.is_file():
+            return path
+    raise ValueError(
+        f"the reward file {short(str(file), 200)} is no Python file; give the path of an existing .py file."
+    )
 
 
 def send(process: subprocess.Popen, data: bytes) -> None:

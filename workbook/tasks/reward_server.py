@@ -20,6 +20,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 
@@ -27,17 +28,13 @@ IMPORT_SECONDS = 30.0  # for the file's own imports
 ORPHAN_SECONDS = 1.0  # after a call's time is up: then nobody is there who would have ended this process
 MAX_REWARD = 1e18  # its square, of which a group's spread is made, is finite in float32
 CLOSED = 65  # exit status of a process whose function has closed the file that it answers through
-READY = "ready"  # id of the first answer
 
 
-def load_function(file: str | Path, name: str) -> Callable:
+def load_function(path: Path, name: str) -> Callable:
     """Return the function `name` of a Python file; its folder is importable meanwhile, for helpers beside it.
 
-    Raises ValueError, in one sentence, if the file cannot be read or imported or has no such function.
+    Raises ValueError, in one sentence, if the file cannot be imported or has no such function.
     """
-    path = Path(file).expanduser().resolve()
-    if path.suffix != ".py" or not path.is_file():
-        raise ValueError(f"the reward file {str(file)!r} is no Python file; give the path of an existing .py file.")
     spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # data classes look themselves up there
     sys.path.insert(0, str(path.parent))
@@ -50,19 +47,19 @@ def load_function(file: str | Path, name: str) -> Callable:
             sys.path.remove(str(path.parent))
     function = getattr(module, name, None)
     if not callable(function):
-        own = [key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")]
+        functions = {key: value for key, value in vars(module).items() if inspect.isfunction(value)}
+        own = [key for key in functions if functions[key].__module__ == spec.name and not key.startswith("_")]
         raise ValueError(f"{path.name} has no function {name!r}; it has {', '.join(own[:20]) or 'none'}.")
     return function
 
 
-def source_files(file: str | Path) -> dict[str, str]:
+def source_files(path: Path) -> dict[str, str]:
     """Return the SHA-256 of a loaded reward file and of those modules beside it that it has imported, by their paths.
 
     Packages that are installed below its folder do not count as the reader's own.
     """
-    path = Path(file).expanduser().resolve()
     loaded = [Path(name).resolve() for module in list(sys.modules.values()) if (name := _module_file(module))]
-    own = {path, *(other for other in loaded if other.is_relative_to(path.parent) and other.is_file())}
+    own = {other for other in (path, *loaded) if other.is_relative_to(path.parent) and other.is_file()}
     installed = {"site-packages", "dist-packages", "lib"}
     names = {other: other.relative_to(path.parent) for other in own}
     return {
@@ -118,7 +115,7 @@ def one_line(error: BaseException, path: Path | None) -> str:
     """
     kind = printable(type(error).__name__, 60)
     if isinstance(error, SyntaxError):
-        return f"{kind}: {printable(str(error.msg), 200)} (line {error.lineno})"
+        return f"{kind}: {printable(str(error.msg), 200)}" + f" (line {error.lineno})" * bool(error.lineno)
     try:
         message = printable(str(error), 200)
     except BaseException:
@@ -161,8 +158,11 @@ class Channel:
         if self._identity() != self.pipe:  # closed, or another file by now
             os._exit(CLOSED)
         line = b"\n" + json.dumps(message).encode() + b"\n"  # a line of its own, whatever was written before it
-        while line:
-            line = line[os.write(self.answers, line) :]
+        try:
+            while line:
+                line = line[os.write(self.answers, line) :]
+        except BrokenPipeError:  # nobody reads it
+            self.end()
 
     def _identity(self) -> tuple[int, int] | None:
         try:
@@ -179,14 +179,20 @@ class Channel:
 
 
 def serve(file: str, name: str, seconds: float) -> None:
-    """Answer requests on stdin until it ends; a call that nobody ends in time ends this process, wherever it hangs."""
-    channel = Channel()
+    """Answer requests on stdin until it ends; a call that nobody ends in time ends this process, wherever it hangs.
+
+    The first request has an id alone: it is answered once the file is imported.
+    """
+    channel, path = Channel(), Path(file)
+    with suppress(OSError):  # where memory runs out, Linux ends this process, not the one that trains
+        Path("/proc/self/oom_score_adj").write_text("1000")
     faulthandler.dump_traceback_later(IMPORT_SECONDS + ORPHAN_SECONDS, exit=True, file=channel.nothing)
+    first = json.loads(channel.requests.readline())
     try:
-        function = load_function(file, name)
-        channel.reply(id=READY, files=source_files(file))
+        function = load_function(path, name)
+        channel.reply(id=first["id"], files=source_files(path))
     except ValueError as error:
-        channel.reply(id=READY, problem=str(error))
+        channel.reply(id=first["id"], problem=str(error))
         return
     faulthandler.cancel_dump_traceback_later()
     for line in channel.requests:
