@@ -146,8 +146,10 @@ def test_the_command_line_trains_one_run_in_two_processes_and_resumes_it_bit_for
         assert not list(run.folder.rglob("*.tmp"))
     assert weights(whole) == weights(stopped)
     assert whole.metrics()["reward"].equals(stopped.metrics()["reward"])
-    with pytest.raises(ValueError, match="started by 2 processes and this launch has 1; go on with accelerate launch"):
+    with pytest.raises(ValueError, match="started by 2 processes and this launch has 1; go on with ") as refusal:
         stopped.resume()
+    command = "ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 -m workbook resume"
+    assert f"{command} {stopped.folder}" in str(refusal.value)
     assert stopped.status()["state"] in FINAL_STATES
 
 

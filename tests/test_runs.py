@@ -40,7 +40,7 @@ CONFIG = {
     "seed": 3,
     "threads": 1,
     "trainer": {key: value for key, value in SMALL.items() if key not in RUN_SETS}
-    | {"max_steps": 60, "save_steps": 4, "max_grad_norm": 1.0},
+    | {"max_steps": 60, "save_steps": 4, "max_grad_norm": 1.0, "lr_scheduler_type": "linear"},  # a schedule with state
 }
 
 spawning = multiprocessing.get_context("forkserver")

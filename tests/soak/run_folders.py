@@ -60,12 +60,18 @@ def whole() -> Path:
 
     folder = Path(tempfile.mkdtemp(prefix="soak-run-"))
     execute(create_run(CONFIG, folder / "whole").folder)
-    shutil.copytree(folder / "whole", folder / "stopped")
-    shutil.rmtree(folder / "stopped" / "final")
-    shutil.rmtree(folder / "stopped" / "checkpoint-6")
-    status = json.loads((folder / "stopped" / "status.json").read_text())
-    (folder / "stopped" / "status.json").write_text(json.dumps(status | {"state": "stopped", "message": "Stopped."}))
+    stopped_copy(folder / "whole", folder / "stopped")
     return folder
+
+
+def stopped_copy(whole: Path, copy: Path) -> Path:
+    """Copy a finished run of six steps as it was after its fourth."""
+    shutil.copytree(whole, copy)
+    for name in ("final", "checkpoint-6"):
+        shutil.rmtree(copy / name)
+    status = json.loads((copy / "status.json").read_text())
+    (copy / "status.json").write_text(json.dumps(status | {"state": "stopped", "message": "Stopped."}))
+    return copy
 
 
 def attempt(folder: Path, seed: int) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from itertools import islice
 
@@ -38,10 +37,6 @@ class Recorder(TrainerCallback):
         )
         with open(self.run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        if not math.isfinite(row.get("reward", 0.0)):
-            raise ValueError(
-                f"The mean reward of step {state.global_step} is {row['reward']}; every reward must be a finite number."
-            )
         if "reward" in row:  # this step sampled a generation batch
             self._show_samples(state.global_step)
         if self.bar is not None:

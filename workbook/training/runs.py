@@ -85,7 +85,8 @@ class Run:
         except ValueError as error:
             status = STATUS | {"notes": [str(error)]}
         status["notes"] = [note for note in status["notes"] if isinstance(note, str)]
-        rows = read_metrics(self.folder / "metrics.jsonl", last_only=True)
+        path = self.folder / "metrics.jsonl"
+        rows = read_metrics(path, last_only=True) or read_metrics(path)
         status["step"] = rows[-1]["step"] if rows else 0
         if status["state"] not in FINAL_STATES and not is_alive(status) and not is_locked(_lock_file(self)):
             status["state"], status["message"] = "interrupted", ""
@@ -182,9 +183,10 @@ def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None 
         stem = f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         folder = next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
     run = Run(folder)
-    if str(folder).strip() and never_trained(run):
+    holds_run = str(folder).strip() and os.path.isfile(run.folder / "config.yaml")  # False for an impossible name
+    if holds_run and never_trained(run):
         discard(run.folder)
-    if str(folder).strip() and (run.folder / "config.yaml").exists():
+    elif holds_run:
         raise ValueError(
             f"{run.folder} already holds a run; resume it with load_run({str(run.folder)!r}).resume(), "
             "or choose another folder."
@@ -226,7 +228,7 @@ def is_done(run: Run) -> bool:
 
 def never_trained(run: Run) -> bool:
     """Whether a run failed before its first optimizer step, so that its folder holds nothing worth keeping."""
-    if not (run.folder / "config.yaml").is_file() or run.status()["state"] != "failed":
+    if run.status()["state"] != "failed":
         return False
     trained = run.status()["step"] or (run.folder / "final").exists() or checkpoints(run.folder)
     return not trained and not is_locked(_lock_file(run))

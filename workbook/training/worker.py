@@ -8,13 +8,13 @@ The same `execute` serves the command line (with a progress bar) and sweeps (in 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
 import sys
 import warnings
 from importlib.util import find_spec
-from inspect import signature
 from pathlib import Path
 
 import pandas as pd
@@ -196,13 +196,29 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
     set_seed(config.seed)  # again, in case a task drew from the global generators
     trainer = ResumableTrainer(
         policy.model,
-        task.reward,
+        _finite(task.reward),
         args=args,
         train_dataset=rows,
         processing_class=policy.tokenizer,
     )
     trainer.remove_callback(PrinterCallback)
     return trainer, task, policy, held_out
+
+
+def _finite(reward):
+    """A task's reward function that raises a ValueError on a reward that is infinite or NaN as a float32."""
+
+    @functools.wraps(reward)
+    def checked(**columns):
+        rewards = reward(**columns)
+        for value, completion in zip(rewards, columns["completions"], strict=True):
+            if value is not None and not abs(value) <= torch.finfo(torch.float32).max:
+                raise ValueError(
+                    f"The reward {value!r} of {str(completion)[:80]!r} must be a finite number in float32."
+                )
+        return rewards
+
+    return checked
 
 
 def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path) -> CancellationConfig:
@@ -265,8 +281,7 @@ def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, labe
 def sampling_settings(args: CancellationConfig) -> dict:
     """Arguments of `sample_rollouts` under which it samples as the trainer of `args` does."""
     same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "chat_template_kwargs", "generation_kwargs")
-    known = [name for name in same if name in signature(sample_rollouts).parameters]
-    return {"max_new_tokens": args.max_completion_length} | {name: getattr(args, name) for name in known}
+    return {"max_new_tokens": args.max_completion_length} | {name: getattr(args, name) for name in same}
 
 
 def main(folder: str) -> int:
