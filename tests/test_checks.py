@@ -1,6 +1,7 @@
 """Each setting that would break an intervention, or make it a silent no-op, is named in one sentence."""
 
 import pytest
+import torch
 
 from workbook.training.checks import problems
 from workbook.training.config import CancellationConfig
@@ -21,6 +22,8 @@ SOUND = {
 }
 QUERY = {"batching": "query_preserved"}
 MIN = QUERY | {"group_transform": "min_replace"}
+MEASURED = {"measure_cancellation": 1}
+SPREAD = {"advantage_estimator": "counterfactual", "importance_sampling_level": "sequence"}
 ON_WEIGHTS = {"transform_on": "clipped_weights", "importance_sampling_level": "sequence"}
 
 CASES = [
@@ -53,7 +56,26 @@ CASES = [
     ({"advantage_estimator": "positive_only", "batching": "sign_partitioned"}, {}, "error", ["one sign only", "shuffled"]),
     ({}, {"lora_dropout": 0.05}, "error", ["lora_dropout=0.05", "lora_dropout=0"]),
     ({"use_vllm": True, "fp32_adapters": True}, {"quantized": True}, "error", ["use_vllm=True", "use_vllm=False"]),
+    ({"use_vllm": True}, {"base_dtype": torch.bfloat16, "sharded": True}, "error", ["use_vllm=True", "bfloat16", "float32"]),
     ({"use_transformers_continuous_batching": True, "fp32_adapters": True}, {"quantized": True}, "error", ["use_transformers_continuous_batching=True"]),
+    ({"use_transformers_continuous_batching": True, "fp32_adapters": True}, {}, "error", ["fp32_adapters=True", "set it to False"]),
+    ({"use_transformers_continuous_batching": True, "bf16": True}, {}, "error", ["use_transformers_continuous_batching=True", "bf16=True"]),
+    ({"use_transformers_continuous_batching": True, "fp16": True}, {}, "error", ["fp16=True"]),
+    ({"loss_type": "cispo"}, {}, "error", ["loss_type='cispo'", "epsilon_high=None", "5.0"]),
+    (MEASURED | {"beta": 0.1}, {}, "error", ["beta=0.1", "beta=0.0", "measure_cancellation=0"]),
+    (MEASURED | {"entropy_coef": 0.01}, {}, "error", ["entropy_coef=0.01", "entropy_coef=0.0"]),
+    (MEASURED | {"use_adaptive_entropy": True}, {}, "error", ["use_adaptive_entropy=True", "use_adaptive_entropy=False"]),
+    (MEASURED, {"aux_loss": True}, "error", ["load-balancing", "router_aux_loss_coef=0.0"]),
+    (MEASURED, {"sharded": True}, "error", ["FSDP", "measure_cancellation=0"]),
+    (MEASURED | {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}, {}, "error", ["'use_reentrant': True", "False"]),
+    (MEASURED | {"optim": "lomo"}, {}, "error", ["optim='lomo'", "adamw_torch"]),
+    (MIN | {"top_entropy_quantile": 0.5}, {}, "error", ["top_entropy_quantile=0.5", "1.0"]),
+    (MIN | {"mask_truncated_completions": True}, {}, "error", ["mask_truncated_completions=True", "advantage_orthogonal"]),
+    (QUERY | {"mask_truncated_completions": True}, {}, "warning", ["mask_truncated_completions=True", "batch_residual"]),
+    (MIN | {"loss_type": "grpo"}, {}, "warning", ["loss_type='grpo'", "dr_grpo"]),
+    (SPREAD | {"loss_type": "sapo"}, {}, "error", ["counterfactual", "loss_type='sapo'", "dr_grpo"]),
+    (SPREAD | {"loss_type": "luspo"}, {}, "error", ["counterfactual", "loss_type='luspo'"]),
+    (SPREAD | {"delta": 2.0}, {}, "error", ["counterfactual", "delta=2.0"]),
     ({}, {"quantized": True}, "warning", ["fp32_adapters=False", "fp32_adapters=True"]),
     ({"save_strategy": "steps", "save_steps": 6}, {}, "warning", ["save_steps=6", "multiple of 4"]),
 ]  # fmt: skip
@@ -75,7 +97,19 @@ def test_named_in_one_sentence(settings, launch, severity, words):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, QUERY, MIN, QUERY | {"clipping": "symmetric"}, {"batching": "sign_partitioned"}]
+    "settings",
+    [
+        {},
+        QUERY,
+        MIN,
+        MIN | MEASURED,
+        QUERY | {"clipping": "symmetric"},
+        {"batching": "sign_partitioned"},
+        SPREAD | MEASURED,
+        SPREAD | {"steps_per_generation": 1},
+        SPREAD | {"loss_type": "cispo", "epsilon_high": 5.0},
+        QUERY | {"group_transform": "advantage_orthogonal", "beta": 0.1, "use_bias_correction_kl": False},
+    ],
 )
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_sound_settings_pass(settings, world_size):

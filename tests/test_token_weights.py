@@ -13,6 +13,7 @@ from workbook.tasks import get_task
 from workbook.theory.advantages import counterfactual_advantages
 from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
+from workbook.training.base_weights import keeping_base
 from workbook.training.token_weights import token_pushes
 
 QUERY = {"batching": "query_preserved", "per_device_train_batch_size": 8}
@@ -246,6 +247,23 @@ def test_a_rollout_without_a_reward_moves_nothing(build):
     assert batch["advantages"].any()
     columns = (batch[name][scored] for name in ("rewards", "completion_ids", "completion_mask", "group_id"))
     torch.testing.assert_close(batch["advantages"][scored], counterfactual_advantages(*columns))
+
+
+def test_syncs_leave_a_half_precision_base_as_it_was():
+    """Merging adapters into it and taking them out again, as each weight sync of vLLM's does."""
+    moved = []
+    for wrap in (lambda model, sync: sync, keeping_base):
+        model = load_policy("bundled", lora=4, dtype="bfloat16").model
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.02, generator=torch.Generator().manual_seed(0))
+        before = {name: p.clone() for name, p in model.named_parameters()}
+        sync = wrap(model, lambda model=model: (model.merge_adapter(), model.unmerge_adapter()))
+        for _ in range(3):
+            sync()
+        moved.append({name for name, p in model.named_parameters() if not torch.equal(p, before[name])})
+    assert moved[0]
+    assert not moved[1]
 
 
 # -- the meter -----------------------------------------------------------------------------------------------

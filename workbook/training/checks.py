@@ -53,7 +53,7 @@ def problems(
         *reweighting(args),
         *_estimator(args),
         *loss(args),
-        *_model(args, lora_dropout, quantized, base_dtype),
+        *_model(args, lora_dropout, quantized, base_dtype, sharded),
         *_checkpoints(args),
     ]
 
@@ -143,7 +143,7 @@ def _estimator(args) -> Iterator[Problem]:
         )
 
 
-def _model(args, lora_dropout: float, quantized: bool, base_dtype) -> Iterator[Problem]:
+def _model(args, lora_dropout: float, quantized: bool, base_dtype, sharded: bool) -> Iterator[Problem]:
     if lora_dropout > 0:
         yield Problem(
             "error",
@@ -154,12 +154,12 @@ def _model(args, lora_dropout: float, quantized: bool, base_dtype) -> Iterator[P
             "error",
             "use_vllm=True merges adapters into the 4-bit weights at each sync and so re-quantizes the base; use use_vllm=False, or an unquantized base.",
         )
-    elif args.use_vllm and base_dtype is not None and base_dtype.itemsize < 4:
+    elif args.use_vllm and sharded and base_dtype is not None and base_dtype.itemsize < 4:
         name = str(base_dtype).removeprefix("torch.")
         yield Problem(
             "error",
-            f"use_vllm=True merges adapters into the {name} base and takes them out again at each sync, whose rounding moves the base for good; "
-            "load the base in float32, or set use_vllm=False.",
+            f"use_vllm=True merges adapters into the {name} base and takes them out again at each sync, whose rounding moves a base that FSDP or "
+            "DeepSpeed shards; load it in float32, leave it whole on each process, or set use_vllm=False.",
         )
     if args.use_transformers_continuous_batching and (args.bf16 or args.fp16 or args.fp32_adapters):
         yield Problem(

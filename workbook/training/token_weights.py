@@ -38,7 +38,8 @@ def token_pushes(
     """
     leaves = (logps,) if reference is None else (logps, reference)
     slopes = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
-    return -sum(slopes[1:], slopes[0]).detach()
+    pushes = -sum(slopes[1:], slopes[0])
+    return pushes.to(torch.promote_types(pushes.dtype, torch.float32))
 
 
 def mean_residual(

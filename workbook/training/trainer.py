@@ -13,7 +13,8 @@ its field:
    what TRL multiplies afterwards. So do counterfactual advantages under a sequence ratio, which TRL would spread over
    the rollout: s_i A_it on each token, GSPO-token's gradient (arXiv 2507.18071, section 4.3).
 4. `trim_padding`: that same method cuts columns that are padding in the whole micro-batch and pads the result back.
-5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32.
+5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32. With vLLM, the base
+   that adapters are merged into at each sync is put back (`training.base_weights`).
 6. Extra metrics under `cancellation/`, and extra columns `group_id` and `rewards` in each batch. What a token weighs is
    read from the graph of the loss that is trained (`training.token_weights`); with `measure_cancellation`, so is how
    much cancels inside and across optimizer steps (`training.meter`). Nothing is computed a second time for it, so
@@ -27,6 +28,7 @@ import warnings
 
 import torch
 import torch.nn.functional as F
+from peft import PeftModel
 from trl import GRPOTrainer
 from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
 
@@ -35,6 +37,7 @@ from workbook.theory.advantages import counterfactual_advantages, group_advantag
 from workbook.theory.batching import minibatch_order
 from workbook.theory.groups import shared_places
 from workbook.theory.weights import cancellation_residual
+from workbook.training.base_weights import keeping_base
 from workbook.training.checks import problems
 from workbook.training.config import CancellationConfig
 from workbook.training.loss_checks import reweights
@@ -73,6 +76,8 @@ class CancellationTrainer(GRPOTrainer):
             warnings.warn(problem.sentence, stacklevel=2)
         if args.fp32_adapters:
             recast_adapters(self.model)
+        if args.use_vllm and isinstance(self.model, PeftModel):
+            self.vllm_generation.sync_weights = keeping_base(self.model, self.vllm_generation.sync_weights)
         self._rewards_per_func = None  # of the latest generation batch, all processes
         self._loss_inputs = None  # the batch whose loss is being computed, as TRL is to read it
         self._logps = None  # its log-probabilities, with their graph
