@@ -7,6 +7,7 @@ apart here and compared one by one. It parses LaTeX by a grammar and evaluates n
 which does, is not used). What sympy takes too long over is ended with the process that it runs in.
 """
 
+import math
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from workbook.tasks.wording import vocabulary
 MAX_LENGTH = 120  # characters of an expression
 MAX_EXPONENT = 30
 MAX_POWERS = 4
+MAX_PRODUCT = 1000  # of all exponents, since powers of powers multiply them
 SECONDS = 2.0  # for one comparison
 COMMANDS = vocabulary(
     """
@@ -26,6 +28,7 @@ COMMANDS = vocabulary(
 EXPRESSION = re.compile(r"[0-9A-Za-z\\{}()\[\]^_+\-*/., ]+")
 COMMAND = re.compile(r"\\([A-Za-z]+)")
 POWER = re.compile(r"\^\s*(?:\{([^{}]*)\}|(\\?[A-Za-z0-9]))")
+TOWER = re.compile(r"\^\s*(?:\{[^{}]*\}|\\?[A-Za-z0-9])\s*\^")
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 _process = None
@@ -43,24 +46,16 @@ def is_expression(text: str) -> bool:
     if not set(COMMAND.findall(text)) <= COMMANDS or re.search(r"[A-Za-z]{3,}", COMMAND.sub(" ", text)):
         return False
     if not re.search(r"[\\^_+*/,\d]|-", text) or re.search(
-        r"\\(?![A-Za-z{}])|\d\s*\\frac|\d\s+\d|\d\s*_|\.\s*\.", text
+        r"\\(?![A-Za-z{}])|\d\s*\\frac|\d\s+\d|\d\s*_|\*\*|\.\s*\.", text
     ):
         return False
-    powers = POWER.findall(text)
-    if (
-        len(powers) > MAX_POWERS
-        or text.count("^") != len(powers)
-        or text.count("sqrt") > 4
-        or text.count("(") > 8
-        or text.count("/") > 1
-    ):
+    powers = [braced or bare for braced, bare in POWER.findall(text)]
+    if len(powers) > MAX_POWERS or text.count("^") != len(powers) or TOWER.search(text):
         return False
-    return all(_is_small(braced or bare) for braced, bare in powers) and not re.search(r"\d{16}", text)
-
-
-def _is_small(exponent: str) -> bool:
-    numbers = re.findall(r"\d+", exponent)
-    return all(int(number) <= MAX_EXPONENT for number in numbers) and len(numbers) <= 2
+    if text.count("sqrt") > 4 or text.count("(") > 8 or text.count("/") > 1 or re.search(r"\d{16}", text):
+        return False
+    exponents = [int(digits) for power in powers for digits in re.findall(r"\d{1,16}", power)]
+    return all(exponent <= MAX_EXPONENT for exponent in exponents) and math.prod(filter(None, exponents)) <= MAX_PRODUCT
 
 
 def same_expression(stated: str, reference: str, question: str = "") -> bool:

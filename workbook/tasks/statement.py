@@ -24,7 +24,7 @@ LOOKALIKES = str.maketrans({"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣
 MARKERS = ("<answer>", "\\boxed{", "####", "answer is", "answer:")
 CLOSED = ("<answer>", "\\boxed{")  # they end where their tag or brace closes
 OPENING = re.compile(r"(?:[\s:=]|[*_`]+(?=\s)|\\[\[(]\s*\n|\$\$\s*\n)*")
-MARKUP_BEFORE = re.compile(r"(?:\s|\$|\\[(\[]|[*_`>:{]|\\displaystyle|\\(?:text|mathbf)\{)+$")
+MARKUP_BEFORE = re.compile(r"(?:\s|\$|\\[(\[]|[*_`>:{]|\\displaystyle|\\(?:text|mathbf|boxed)\{)+$")
 MARKUP_AFTER = re.compile(r"^(?:\s*(?:\$+|\\[)\]]|[*_`}]))+")
 
 
