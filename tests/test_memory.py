@@ -8,20 +8,23 @@ import bitsandbytes
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Trainer
 from trl.trainer.utils import add_fused_lm_head
 
 from workbook.policies import BUNDLED, load_policy
-from workbook.training import CancellationConfig, RunConfig
+from workbook.training import CancellationConfig, RunConfig, plan
 from workbook.training.memory import (
     MIB,
     at_peak,
     forecast_run,
+    free_mib,
     kept_per_token,
     memory_forecast,
     parameter_counts,
     peak_mib,
 )
+from workbook.training.plan import fits, start_trial
+from workbook.training.trainer_fields import OPTIMIZER_BYTES
 
 # SmolLM2-135M's widths with 3 of its 30 layers and a small vocabulary
 SMOLLM2 = {
@@ -187,3 +190,56 @@ def test_a_run_does_not_count_what_the_process_held_that_started_it():
     held = torch.ones(2**28)  # 1 GiB
     peak, used = map(float, subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert used <= peak + 1 < held.nbytes / 2**20
+
+
+@pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop", "adafactor"])
+def test_an_optimizers_states_are_counted(optimizer, tmp_path):
+    """What it holds for one linear layer after a step, against the bytes per weight of the forecast."""
+    layer = torch.nn.Linear(256, 256, bias=False)
+    args = CancellationConfig(str(tmp_path), use_cpu=True, bf16=False, optim=optimizer)
+    make, options = Trainer.get_optimizer_cls_and_kwargs(args)
+    made = make(layer.parameters(), **options)
+    layer(torch.ones(1, 256)).sum().backward()
+    made.step()
+    tensors = [t for state in made.state.values() for t in state.values() if torch.is_tensor(t) and t.numel() > 1]
+    held = sum(t.numel() * t.element_size() for t in tensors) / layer.weight.numel()
+    assert held == pytest.approx(OPTIMIZER_BYTES[optimizer], abs=0.1)
+
+
+def test_eight_bits_of_moments_need_less_than_thirty_two_and_sgd_none():
+    config = LlamaConfig(**SMOLLM2)
+    adam, eight, none = (
+        peak_mib(memory_forecast(config, **SIZES, optimizer=name)) for name in ("adamw_torch", "adamw_8bit", "sgd")
+    )
+    assert none < eight < adam
+    with pytest.raises(ValueError, match="optimizer='adam' must be one of"):
+        memory_forecast(config, **SIZES, optimizer="adam")
+
+
+def test_a_generation_batch_may_be_named_by_its_size():
+    config = RunConfig(trainer={"per_device_train_batch_size": 4, "steps_per_generation": 4}, num_prompts=16)
+    sized = RunConfig(trainer={"per_device_train_batch_size": 4, "generation_batch_size": 16}, num_prompts=16)
+    assert forecast_run(config).equals(forecast_run(sized))
+
+
+def test_what_does_not_fit_is_said_with_both_numbers_and_what_would(monkeypatch, tmp_path):
+    trainer = {"max_steps": 1, "num_generations": 4, "per_device_train_batch_size": 64, "max_completion_length": 64}
+    config = RunConfig(num_prompts=16, trainer=trainer)
+    needed = peak_mib(forecast_run(config))
+    assert fits(config) is None, "a run of megabytes"
+    for free, words in (
+        (needed * 0.7, "it would fit with per_device_train_batch_size=32, gradient_accumulation_steps=2"),
+        (1.0, "it might fit with a smaller policy, lora set to a rank or a lower max_completion_length"),
+    ):
+        monkeypatch.setattr(plan, "free_mib", lambda device, free=free: free)
+        sentence = fits(config)
+        assert f"need {needed:,.0f} MiB" in sentence
+        assert f"{free:,.0f} MiB are free on cpu" in sentence
+        assert words in sentence
+    with pytest.raises(ValueError, match="is forecast to need"):
+        start_trial(config, tmp_path / "trial")
+    assert not (tmp_path / "trial").exists()
+
+
+def test_the_memory_that_is_free_is_some():
+    assert 1 < free_mib("cpu") < 2**30

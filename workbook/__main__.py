@@ -38,17 +38,27 @@ def _refuse(sentence: str, status: int) -> int:
 
 
 def _train(args) -> int:
+    from workbook.training.plan import fits
+    from workbook.training.run_config import RunConfig
+    from workbook.training.validate import check_run
     from workbook.training.worker import train
 
-    return _report(train(args.config, args.folder, progress=True, **_settings(args.set)))
+    config = RunConfig.load(args.config).override(_settings(args.set))
+    if MAIN:
+        check_run(config)
+        if sentence := fits(config):
+            print(f"Warning: {sentence}", file=sys.stderr)
+    return _report(train(config, args.folder, progress=True))
 
 
 def _resume(args) -> int:
     from workbook.training.processes import agree
+    from workbook.training.run_config import RunConfig
     from workbook.training.runs import FINAL_STATES, load_run
     from workbook.training.worker import execute
 
     run = load_run(args.run)
+    RunConfig.load(run.folder / "config.yaml")  # before anything is written
     state = agree(run.status()["state"])
     if state == "finished":
         return _report(run)

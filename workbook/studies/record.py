@@ -103,6 +103,8 @@ def measure(
     run = _study(study)
     if seeds is not None and len(set(seeds)) < len(list(seeds)):
         raise ValueError(f"seeds={show_value(list(seeds))} has one twice; name each once.")
+    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+        raise ValueError(f"folder={str(folder)!r} is no folder; give the path of one.")
     seeds = range(Bench(scale).scale.seeds) if seeds is None else seeds
     folders = [_folder(study, scale, folder) / f"seed={seed}" for seed in seeds]
     for seed, place in zip(seeds, folders, strict=True):

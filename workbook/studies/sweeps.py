@@ -23,6 +23,7 @@ from workbook.studies.record import RESULTS, kept_seeds, results_folder
 from workbook.theory.drift import jitter
 from workbook.training.compare import compare_runs
 from workbook.training.files import atomic_folder, write_json, write_parquet
+from workbook.training.messages import show_value
 from workbook.training.runs import Run, load_run
 
 CONFIGS = Path("data/configs/studies")  # from the repository's root
@@ -68,7 +69,12 @@ def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path
 
     Raises ValueError if there are no runs, or one has neither finished nor failed: the sweep goes on if called again.
     """
-    paths = sorted(path.parent for path in Path(folder).glob("*/config.yaml"))
+    if scale not in (None, *SCALES, "larger"):
+        raise ValueError(f"scale={show_value(scale)} is unknown: choose one of {', '.join(SCALES)} or larger.")
+    if results is not None and Path(results).exists() and not Path(results).is_dir():
+        raise ValueError(f"folder={str(results)!r} is no folder; give the path of one.")
+    folder = Path(folder).resolve()  # whose name is the study's
+    paths = sorted(path.parent for path in folder.glob("*/config.yaml"))
     if not paths:
         raise ValueError(f"{folder} holds no run folders.")
     runs = [load_run(path) for path in paths]
@@ -90,11 +96,11 @@ def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path
     table = table.assign(seed=[run.config.seed for run in runs])
     table = pd.concat([table, pd.DataFrame([each for each, _ in found])], axis=1)
     curves = pd.concat([curve.assign(run=name) for name, (_, curve) in zip(table["run"], found, strict=True)])
-    place = Path(results or RESULTS) / Path(folder).name / scale
+    place = Path(results or RESULTS) / folder.name / scale
     with atomic_folder(place) as new:
         write_parquet(new / "runs.parquet", table)
         write_parquet(new / "curves.parquet", curves)
-        write_json(new / "manifest.json", _manifest(runs, Path(folder).name, scale))
+        write_json(new / "manifest.json", _manifest(runs, folder.name, scale))
     return place
 
 

@@ -39,15 +39,33 @@ _Loader.yaml_implicit_resolvers = {
     start: [(tag, pattern) for tag, pattern in resolvers if not _replaces(tag)]
     for start, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"[-+]?(?=[0-9_]{1,400}\Z)[0-9]+(_[0-9]+)*\Z"), list("-+0123456789")
-)
-_Loader.add_implicit_resolver(
+_INTEGER = "tag:yaml.org,2002:int", re.compile(r"[-+]?(?=[0-9_]{1,400}\Z)[0-9]+(_[0-9]+)*\Z"), list("-+0123456789")
+_FLOAT = (
     "tag:yaml.org,2002:float",
     re.compile(r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"),
     list("-+0123456789."),
 )
+_Loader.add_implicit_resolver(*_INTEGER)
+_Loader.add_implicit_resolver(*_FLOAT)
 _Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that `_Loader` would take for a number."""
+
+
+_Dumper.add_implicit_resolver(*_INTEGER)
+_Dumper.add_implicit_resolver(*_FLOAT)
+
+
+def dump_yaml(value: Any) -> str:
+    """Plain data as a YAML text that `parse_yaml` reads back as the same.
+
+    >>> print(dump_yaml({"name": "1e3", "learning_rate": 1e-5}), end="")
+    name: '1e3'
+    learning_rate: 1.0e-05
+    """
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
 
 
 def parse_yaml(text: str) -> Any:

@@ -110,12 +110,12 @@ def batches(config: RunConfig) -> int:
 def fits(config: RunConfig) -> str | None:
     """One sentence if a run's forecast peak exceeds what is free on its device; None if it fits.
 
-    The sentence has both numbers and, where one does, a change that would fit. None as well for a model whose shapes
-    `forecast_run` does not know.
+    The sentence has both numbers and, where one does, a change that would fit. None as well for a model that
+    `forecast_run` knows too little of, or cannot reach.
     """
     try:
         needed = peak_mib(forecast_run(config))
-    except ValueError:
+    except (ValueError, OSError):
         return None
     device = run_device(config)
     free = free_mib(device)

@@ -15,9 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from workbook.training.compare import compare_runs
+from workbook.training.config_text import dump_yaml
 from workbook.training.files import write_json, write_text
 from workbook.training.folders import check_vacant
 from workbook.training.run_config import RunConfig
@@ -183,4 +183,4 @@ def start_sweep(config, grid: Grid, folder: str | Path | None = None, n_jobs: in
 
 def as_yaml(config: RunConfig, grid: Grid | None = None) -> str:
     """The YAML that `python -m workbook train` takes, or, with a grid, `python -m workbook sweep`."""
-    return yaml.safe_dump(asdict(config) | ({"grid": grid} if grid else {}), sort_keys=False)
+    return dump_yaml(asdict(config) | ({"grid": grid} if grid else {}))

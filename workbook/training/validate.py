@@ -121,16 +121,19 @@ def _check_task(config) -> None:
     family, _, rest = config.task.partition(":")
     if family == "hub" and not Path(rest).expanduser().exists():
         return
+    options = f" with task_options={show_value(config.task_options)}" if config.task_options else ""
+    where = f"task={show_value(config.task)}{options}"
     try:
         if family == "own":  # whose files may change from one call to the next
             get_task(config.task, **config.task_options).split(config.num_prompts, config.eval_prompts, config.seed)
         else:
             _draw(config.task, json.dumps(config.task_options), config.num_prompts, config.eval_prompts, config.seed)
-    except (ValueError, ImportError):
-        raise
+    except ValueError as error:
+        if type(error) is not ValueError or config.task in str(error):
+            raise
+        raise ValueError(f"{where}: {error}") from None
     except (TypeError, OSError, OverflowError, ArithmeticError, LookupError, AttributeError) as error:
-        options = f" with task_options={show_value(config.task_options)}" if config.task_options else ""
-        raise ValueError(f"task={show_value(config.task)}{options} can't be made: {one_line(error)}.") from None
+        raise ValueError(f"{where} can't be made: {one_line(error)}.") from None
 
 
 @lru_cache(maxsize=256)
