@@ -25,15 +25,15 @@ DETACHED = ("cispo", "vespo")
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    policy, task = load_policy("bundled"), get_task("chain")
+    bundled, task = load_policy("bundled"), get_task("chain")
 
-    def make(trainer_class=CancellationTrainer, **settings):
+    def make(policy=bundled, **settings):
         folder = str(tmp_path_factory.mktemp("trainer"))
         settings = SMALL | {"measure_cancellation": 0 if settings.get("beta") else 1} | settings
         args = CancellationConfig(output_dir=folder, **settings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            trainer = trainer_class(
+            trainer = CancellationTrainer(
                 policy.model,
                 task.reward,
                 args=args,
@@ -264,6 +264,38 @@ def test_syncs_leave_a_half_precision_base_as_it_was():
         moved.append({name for name, p in model.named_parameters() if not torch.equal(p, before[name])})
     assert moved[0]
     assert not moved[1]
+
+
+class Engine:
+    """Stands in for TRL's vLLM engine: fixed completions, scored a little differently than by the policy."""
+
+    def __init__(self, model, **settings):
+        self.model = model
+
+    def sync_weights(self):
+        self.model.merge_adapter()
+        self.model.unmerge_adapter()
+
+    def generate(self, prompts, **settings):
+        chance = torch.Generator().manual_seed(1)
+        ids = [torch.randint(5, 20, (12,), generator=chance).tolist() for _ in prompts]
+        logps = (-3 + 0.3 * torch.randn(len(prompts), 12, 1, generator=chance)).tolist()
+        return None, ids, logps, None
+
+
+def test_a_run_on_the_engines_samples(monkeypatch, build):
+    """From its correction to the base that its syncs merge adapters into, by TRL's own path."""
+    monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", Engine)
+    monkeypatch.setattr("trl.trainer.grpo_trainer.is_vllm_available", lambda *args, **kwargs: True, raising=False)
+    settings = QUERY | {"group_transform": "min_replace", "vllm_importance_sampling_mode": "token_truncate"}
+    trainer = build(policy=load_policy("bundled", lora=4), use_vllm=True, max_steps=5, epsilon=0.5, **settings)
+    trainer.reward_funcs = [lambda completions, **columns: [float(len(text) % 3) for text in completions]]
+    base = {name: p.clone() for name, p in trainer.model.named_parameters() if "lora_" not in name}
+    trainer.train()
+    assert all(torch.equal(p, base[name]) for name, p in trainer.model.named_parameters() if name in base)
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    assert max(row["cancellation/weight_residual"] for row in rows) < 1e-6
+    assert max(row["cancellation/weight_residual_before"] for row in rows) > 1e-2
 
 
 # -- the meter -----------------------------------------------------------------------------------------------
