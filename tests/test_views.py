@@ -1,6 +1,9 @@
 """Charts say the truth and show untrusted text as text; widgets push rows and leave a picture behind."""
 
+import gc
 import json
+import weakref
+from types import SimpleNamespace
 
 import altair as alt
 import numpy as np
@@ -8,10 +11,12 @@ import pandas as pd
 import pytest
 import torch
 from IPython.utils.capture import capture_output
+from ipywidgets.widgets.widget import _instances
 
 from workbook.views import (
     LiveChart,
     compute_gradients_meet,
+    drawing,
     enable_charts,
     explore_gradients_meet,
     gradients_meet_chart,
@@ -22,7 +27,7 @@ from workbook.views import (
 )
 from workbook.views.gradients import ONLY_A, ONLY_B, SHARED, compute_push
 from workbook.views.live import split
-from workbook.views.renderer import bundle, png, vegalite_version
+from workbook.views.renderer import bundle, plain, png, vegalite_version
 from workbook.views.style import diverging, limit, visible
 
 WIDGET, VEGA, PNG = "application/vnd.jupyter.widget-view+json", "application/vnd.vegalite.v5+json", b"\x89PNG"
@@ -213,3 +218,114 @@ def test_on_colab_the_live_entry_is_html(monkeypatch):
     monkeypatch.setitem(sys.modules, "google.colab", object())
     data, _ = bundle(learning_curve(curve(3)).to_dict())
     assert set(data) == {"image/png", "text/plain", "text/html"}
+
+
+# --- what can't be drawn
+
+
+def one_text(text: str) -> dict:
+    """A spec that draws a text."""
+    encoding = {"text": {"field": "t"}, "x": {"field": "x", "type": "quantitative"}}
+    return {"data": {"values": [{"x": 1, "t": text}]}, "mark": "text", "encoding": encoding}
+
+
+CHARACTERS = [*(f"a{chr(code)}b" for code in range(0x20)), "\x7f", "\ufffe", "\uffff", "\ud800", "\U0001fffe"]
+
+
+@pytest.mark.parametrize("place", ["row", "title", "field", "font", "description"])
+def test_characters_that_no_svg_holds_are_drawn_as_others(place):
+    for text in CHARACTERS if place == "row" else CHARACTERS[::7]:
+        spec = one_text(text)
+        if place == "field":
+            spec = json.loads(json.dumps(spec).replace('"t"', json.dumps(text)))
+        elif place != "row":
+            spec |= {"config": {"font": text}} if place == "font" else {place: text}
+        data, about = bundle(spec)
+        assert "image/png" in data
+        json.dumps([data, about], ensure_ascii=False, allow_nan=False).encode()
+    assert plain(one_text("\0"))["data"]["values"][0]["t"] == "␀"
+    chart = alt.Chart(pd.DataFrame({"token": pd.Series(["a\0", "\ud800"], dtype=object)})).mark_bar().encode(x="token")
+    enable_charts()
+    assert "image/png" in chart._repr_mimebundle_()[0]
+
+
+NESTED = {}
+for _ in range(5000):
+    NESTED = {"deeper": NESTED}
+REFUSED = {
+    "a NUL that an expression makes": (
+        {"encoding": {"text": {"value": {"expr": "atob('YQBi')"}}}},
+        "process that draws it ended",
+    ),
+    "no pixels for so many": ({"width": 100_000, "height": 100_000}, "process that draws it ended"),
+    "an endless expression": (
+        {"encoding": {"text": {"value": {"expr": f"replace('{'a' * 40}b', regexp('(a+)+$'), '')"}}}},
+        "longer than 1 s",
+    ),
+    "too deep": ({"usermeta": NESTED}, "nested too deeply"),
+    "no mark": ({"mark": 5}, "Vega-Lite refuses its spec"),
+    "too much": ({"data": {"values": [{"t": "x" * 3000}]}}, "at most 0 MiB are drawn; aggregate or sample"),
+    "too large": ({"width": 3000, "height": 1000}, "pixels, and at most"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_can_not_be_drawn_is_a_sentence_and_the_next_chart_is_drawn(change, reason, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(drawing, "TIMEOUT_S", 1.0 if "longer" in reason else 60.0)
+        patch.setattr(drawing, "MAX_SPEC_BYTES", 2000)
+        patch.setattr(drawing, "MAX_PIXELS", 10**6)
+        data, about = bundle(one_text("a") | {"description": "One text."} | change)
+    assert set(data) == {"text/plain"}, "what stalls this drawing would stall a page"
+    description, sentence = data["text/plain"].split("\n")
+    assert (description, about) == ("One text.", {})
+    assert sentence.startswith("No picture of this chart: ")
+    assert reason in sentence
+    assert "image/png" in bundle(one_text("a"))[0]
+
+
+def test_png_raises_the_sentence():
+    with pytest.raises(ValueError, match=r"No picture of this chart: Vega-Lite refuses its spec \(.*\)\.$"):
+        png({"mark": 5})
+
+
+def test_a_widget_whose_chart_can_not_be_drawn_is_shown_with_a_sentence(monkeypatch):
+    monkeypatch.setattr(drawing, "MAX_SPEC_BYTES", 10)
+    (data,) = shown(LiveChart(learning_curve(curve(3)))._ipython_display_)
+    assert set(data) == {WIDGET, "text/plain"}
+    assert "No picture of this chart" in data["text/plain"]
+
+
+def test_an_interrupted_drawing_leaves_no_answer_to_the_next(monkeypatch):
+    first = png(one_text("a"), scale=1)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(drawing, "HEADER", SimpleNamespace(size=drawing.HEADER.size, unpack=interrupt))
+        with pytest.raises(KeyboardInterrupt):
+            png(one_text("another"), scale=1)
+    assert png(one_text("a"), scale=1) == first
+
+
+def test_sizes_that_are_no_numbers_are_left_to_vega():
+    for width in (float("nan"), float("inf"), -5, 0, np.float32(200), 10**400):
+        assert "image/png" in bundle(one_text("a") | {"width": width})[0]
+
+
+# --- what is closed is freed
+
+
+def test_closed_charts_and_explorers_are_freed():
+    live, one = LiveChart(learning_curve(curve(3))), explore_gradients_meet()
+    open_before = set(_instances) - {part.model_id for part in (live, live.layout)}
+    references = [weakref.ref(thing) for thing in (live, one, one.chart, one.box)]
+    one.set(p_shared=0.3)
+    live.close()
+    live.layout.close()
+    one.close()
+    del live, one
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 4
+    assert not set(_instances) - open_before

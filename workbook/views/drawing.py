@@ -56,6 +56,7 @@ def draw(spec: dict, vegalite: str, scale: float) -> bytes:
 
 def _ask(request: bytes) -> tuple[bool, bytes]:
     """Send a request to the process and wait for its answer: whether that is a picture, and its bytes or the reason."""
+    global _process
     with _lock:
         process = _running()
         try:
@@ -68,7 +69,9 @@ def _ask(request: bytes) -> tuple[bool, bytes]:
         except BrokenPipeError:
             pass  # it ended before it had read the request
         except BaseException:  # an interrupt: the answer that is under way belongs to nobody
+            _process = None
             process.kill()
+            process.wait()
             raise
         code = process.wait()
     if code == -signal.SIGALRM:
