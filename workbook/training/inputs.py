@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from workbook.training.files import read_json
+from workbook.training.messages import show_value
 from workbook.training.processes import process_count
 from workbook.training.provenance import made_with
 from workbook.training.run_config import RunConfig
@@ -72,13 +73,22 @@ def check_unedited(folder: Path, config: RunConfig) -> None:
             f"{folder} was started by {processes} process{'es' * (processes != 1)} and this launch has "
             f"{process_count()}; go on with {prefix}{launcher} -m workbook resume {shlex.quote(str(folder))}"
         )
-    before, now = started["config"], json.loads(json.dumps(asdict(config), default=str))
-    changed = [f"{key} ({before.get(key)!r} -> {now[key]!r})" for key in now if now[key] != before.get(key)]
+    before, now = _settings(started["config"]), _settings(json.loads(json.dumps(asdict(config), default=str)))
+    changed = [key for key in {**now, **before} if now.get(key) != before.get(key)]
     if changed:
+        shown = [f"{key} ({show_value(before.get(key))} -> {show_value(now.get(key))})" for key in changed[:3]]
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise ValueError(
-            f"{folder / 'config.yaml'} was edited since the run started: {', '.join(changed)}; "
+            f"{folder / 'config.yaml'} was edited since the run started: {', '.join(shown)}{more}; "
             "restore it to resume, or start a new run."
         )
+
+
+def _settings(config: dict) -> dict:
+    """A config's fields, those of a section as section.field."""
+    sections = {key: value for key, value in config.items() if isinstance(value, dict)}
+    fields = {f"{key}.{name}": value for key, section in sections.items() for name, value in section.items()}
+    return {key: value for key, value in config.items() if key not in sections} | fields
 
 
 def check_inputs(started: dict, now: dict) -> None:

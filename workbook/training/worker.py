@@ -36,12 +36,14 @@ from workbook.training.files import atomic_folder, write_json, write_parquet, wr
 from workbook.training.folders import check_links, checkpoint_step, discard, newest_intact, remove_leftovers
 from workbook.training.inputs import check_inputs, check_unedited, manifest, other_surroundings, read_manifest
 from workbook.training.memory import used_mib
+from workbook.training.messages import one_line
 from workbook.training.processes import agree, is_main
 from workbook.training.recorder import Recorder
 from workbook.training.resumable import ResumableTrainer
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run, create_run, is_done, never_trained, read_metrics, set_status, training_lock
 
+LONGEST = 1000  # characters of an error in status.json
 EVAL_SEED = HELD_OUT_SEED  # added to the run's seed for held-out prompts and their sampling
 
 
@@ -110,7 +112,7 @@ def _guarded(run: Run, progress: bool) -> None:
     except KeyboardInterrupt:
         set_status(run, "stopped", "Interrupted from the keyboard; resume goes on from the last checkpoint.")
     except Exception as error:
-        set_status(run, "failed", f"{type(error).__name__}: {error}")
+        set_status(run, "failed", f"{type(error).__name__}: {one_line(error, LONGEST)}")
         raise
 
 
