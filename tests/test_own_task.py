@@ -3,7 +3,9 @@
 import _thread
 import hashlib
 import inspect
+import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import torch
 from datasets import Dataset
@@ -45,6 +48,11 @@ def dies(completion, answer): os._exit(3)
 def backtracks(completion, answer): return bool(re.match(r"(a+)+$", "a" * 40 + "b"))
 def sometimes(completion, answer): time.sleep(60 if completion == "hang" else 0); return 1
 async def later(completion, answer): return 1
+def forks(completion, answer):
+    if copy := os.fork():
+        open(completion + ".part", "w").write(str(copy))
+        os.rename(completion + ".part", completion)
+    time.sleep(600)
 @dataclasses.dataclass
 class Looks_its_module_up:
     x: int
@@ -484,12 +492,22 @@ def test_hostile_completions_reach_the_function_as_text(file):
     assert rewards(task(file(), "score"), texts) == [0.5] * 5
 
 
-def test_a_process_whose_user_is_gone_ends_by_itself_even_where_its_function_hangs(file):
-    command = [sys.executable, reward_server.__file__, str(file().parent / "reward.py"), "backtracks", "0.1"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
-        process.stdin.write(b'{"id": "0"}\n{"id": "1", "completion": "", "answer": "", "row": {}}\n')
+@pytest.mark.skipif(os.name != "posix", reason="forks")
+def test_a_process_whose_user_is_gone_ends_with_its_copies_even_where_its_function_hangs(file):
+    folder = file().parent
+    command = [sys.executable, reward_server.__file__, str(folder / "reward.py"), "forks"]
+    request = {"id": "1", "completion": str(folder / "copy"), "answer": "", "row": {}}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+        process.stdin.write(f'{{"id": "0"}}\n{json.dumps(request)}\n'.encode())
+        process.stdin.flush()
+        while not (folder / "copy").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
         process.stdin.close()
-        assert process.wait(timeout=60) == 1, "its own watchdog's"
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    copy = int((folder / "copy").read_text())
+    while psutil.pid_exists(copy) and psutil.Process(copy).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
 
 
 def test_the_protocol_is_json_lines_and_a_process_is_reused(file):

@@ -34,9 +34,10 @@ from typing import BinaryIO
 import psutil
 
 from workbook.tasks import reward_server
-from workbook.tasks.reward_server import CLOSED, IMPORT_SECONDS, as_reward, outcome, printable
+from workbook.tasks.reward_server import CLOSED, as_reward, outcome, printable
 from workbook.tasks.task import short
 
+IMPORT_SECONDS = 30.0  # for the file's own imports
 MAX_ANSWER_BYTES = 2**16  # of one line of the protocol; what is longer is none
 MARK = "WORKBOOK_REWARD_PROCESS"  # environment variable by which a process, and all that it starts, is known again
 SETTLE_SECONDS = 0.5  # between the end of a pipe and that of its process
@@ -90,7 +91,7 @@ class InProcess:
         """Start the process; returns the checksums of the files that the function is made of."""
         mark = secrets.token_hex(16)
         self.process = subprocess.Popen(
-            [sys.executable, reward_server.__file__, str(self.file), self.name, str(self.seconds)],
+            [sys.executable, reward_server.__file__, str(self.file), self.name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=os.environ | {MARK: mark},

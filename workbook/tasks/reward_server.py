@@ -1,14 +1,14 @@
 """Calls a reader's own reward function, and turns every way to fail into a sentence.
 
-    python reward_server.py FILE FUNCTION SECONDS
+    python reward_server.py FILE FUNCTION
 
 is the process that `own_reward.InProcess` talks to: a line of JSON with an id for each call, a line of JSON with the
-same id back. This file imports the standard library alone, so that such a process starts in milliseconds.
+same id back. It ends when its requests do: where it leads a group of processes, a second one waits for that, and ends
+them all. This file imports the standard library alone, so that such a process starts in milliseconds.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import hashlib
 import importlib.util
 import inspect
@@ -16,6 +16,7 @@ import json
 import math
 import numbers
 import os
+import select
 import signal
 import sys
 import traceback
@@ -24,8 +25,6 @@ from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 
-IMPORT_SECONDS = 30.0  # for the file's own imports
-ORPHAN_SECONDS = 1.0  # after a call's time is up: then nobody is there who would have ended this process
 MAX_REWARD = 1e18  # its square, of which a group's spread is made, is finite in float32
 CLOSED = 65  # exit status of a process whose function has closed the file that it answers through
 
@@ -146,8 +145,7 @@ class Channel:
 
     def __init__(self):
         self.requests, self.answers = os.fdopen(os.dup(0), "rb"), os.dup(1)  # not inherited by programs it starts
-        self.nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(self.nothing, 0)
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
         os.dup2(2, 1)  # what the function prints goes to the log
         self.process, self.pipe = os.getpid(), self._identity()
 
@@ -158,11 +156,8 @@ class Channel:
         if self._identity() != self.pipe:  # closed, or another file by now
             os._exit(CLOSED)
         line = b"\n" + json.dumps(message).encode() + b"\n"  # a line of its own, whatever was written before it
-        try:
-            while line:
-                line = line[os.write(self.answers, line) :]
-        except BrokenPipeError:  # nobody reads it
-            self.end()
+        while line:
+            line = line[os.write(self.answers, line) :]
 
     def _identity(self) -> tuple[int, int] | None:
         try:
@@ -171,22 +166,29 @@ class Channel:
             return None
         return status.st_dev, status.st_ino
 
-    def end(self) -> None:
-        """End this process and, where it leads a group of processes, those that its function has started."""
-        if hasattr(os, "killpg") and os.getpid() == self.process == os.getpgid(0):
-            os.killpg(0, signal.SIGKILL)
-        os._exit(0)  # without waiting for threads that the function has left behind
+
+def end_with_user() -> None:
+    """Begin a process that ends this one's group as soon as nobody can write requests any more, whatever hangs here."""
+    if not hasattr(os, "fork") or os.getpgid(0) != os.getpid():
+        return
+    if child := os.fork():
+        os.waitpid(child, 0)
+        return
+    if os.fork():  # so it is no child of this process, for which the function might wait
+        os._exit(0)
+    os.close(1)
+    hung_up = select.poll()
+    hung_up.register(0, 0)
+    hung_up.poll()
+    os.killpg(0, signal.SIGKILL)
 
 
-def serve(file: str, name: str, seconds: float) -> None:
-    """Answer requests on stdin until it ends; a call that nobody ends in time ends this process, wherever it hangs.
-
-    The first request has an id alone: it is answered once the file is imported.
-    """
+def serve(file: str, name: str) -> None:
+    """Answer requests on stdin until it ends; the first has an id alone, and is answered once the file is imported."""
+    end_with_user()
     channel, path = Channel(), Path(file)
     with suppress(OSError):  # where memory runs out, Linux ends this process, not the one that trains
         Path("/proc/self/oom_score_adj").write_text("1000")
-    faulthandler.dump_traceback_later(IMPORT_SECONDS + ORPHAN_SECONDS, exit=True, file=channel.nothing)
     first = json.loads(channel.requests.readline())
     try:
         function = load_function(path, name)
@@ -194,16 +196,13 @@ def serve(file: str, name: str, seconds: float) -> None:
     except ValueError as error:
         channel.reply(id=first["id"], problem=str(error))
         return
-    faulthandler.cancel_dump_traceback_later()
     for line in channel.requests:
         request = json.loads(line)
-        faulthandler.dump_traceback_later(seconds + ORPHAN_SECONDS, exit=True, file=channel.nothing)
         found = outcome(function, request["completion"], request["answer"], request["row"])
-        faulthandler.cancel_dump_traceback_later()
         channel.reply(id=request["id"], **found)
-    channel.end()
+    os._exit(0)  # without waiting for threads that the function has left behind
 
 
 if __name__ == "__main__":
     del sys.path[0]  # this folder's modules are none of the reader's
-    serve(sys.argv[1], sys.argv[2], float(sys.argv[3]))
+    serve(sys.argv[1], sys.argv[2])
