@@ -18,7 +18,7 @@ from soak.run_folders import whole as made
 
 from workbook.__main__ import main
 from workbook.policies import BUNDLED, load_policy
-from workbook.training import RunConfig, background, load_run, start_run, worker
+from workbook.training import RunConfig, background, load_run, runs, start_run, worker
 from workbook.training.background import identity, is_alive, launch
 from workbook.training.export import export_config, export_run
 from workbook.training.folders import checkpoints
@@ -317,6 +317,15 @@ def test_a_run_that_never_trained_can_be_started_anew(tmp_path):
     assert (run.folder / "mine").read_text() == "mine"
     (run.folder / "mine").unlink()
     assert create_run(CONFIG, run.folder).status()["state"] == "starting"
+
+
+def test_a_run_that_fails_before_its_first_step_is_left_only_where_nobody_waited(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "_launch", lambda run: set_status(run, "failed", "ValueError: its policy is gone."))
+    with pytest.raises(RuntimeError, match="its policy is gone"):
+        start_run(CONFIG, tmp_path / "run", wait=True)
+    assert not list(tmp_path.iterdir())
+    assert start_run(CONFIG, tmp_path / "run").status()["message"] == "ValueError: its policy is gone."
+    assert start_run(CONFIG, tmp_path / "run").status()["state"] == "failed"
 
 
 def test_a_run_that_trained_is_kept_though_it_failed(stopped):

@@ -313,10 +313,15 @@ def test_sweep_survives_a_crash_and_a_failing_run(tmp_path):
     assert first.stat().st_mtime_ns == made or load_run(folder / "seed=0").status()["state"] == "finished"
     assert table["heldout_after"].between(0, 1).all()
 
-    grid = {"seed": [0], "loss_type": ["dr_grpo", "bnpo"], "batching": ["query_preserved"]}
-    table = sweep(settings, grid, tmp_path / "mixed", n_jobs=2, quiet=True)
-    assert table.set_index("trainer.loss_type")["state"].to_dict() == {"dr_grpo": "finished", "bnpo": "failed"}
-    assert "loss_type='bnpo'" in table["message"].iloc[1]
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    (damaged / "config.json").write_text("{")
+    table = sweep(settings, {"policy": ["bundled", str(damaged)]}, tmp_path / "mixed", n_jobs=2, quiet=True)
+    assert table["state"].tolist() == ["finished", "failed"]
+    assert "damaged" in table["message"].iloc[1]
+    with pytest.raises(ValueError, match="makes no run: loss_type='bnpo'"):
+        sweep(settings, {"loss_type": ["bnpo"], "batching": ["query_preserved"]}, tmp_path / "none", quiet=True)
+    assert not (tmp_path / "none").exists()
     with pytest.raises(ValueError, match="another config"):
         sweep(settings | {"num_prompts": 32}, {"seed": [0, 1, 2]}, folder, quiet=True)
     assert set(compare_runs([folder / "seed=0", folder / "seed=1"])["seed"]) == {0, 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
@@ -59,6 +60,7 @@ def whole() -> Path:
     from workbook.training.worker import execute
 
     folder = Path(tempfile.mkdtemp(prefix="soak-run-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     execute(create_run(CONFIG, folder / "whole").folder)
     stopped_copy(folder / "whole", folder / "stopped")
     return folder
