@@ -26,7 +26,7 @@ from soak import campaign, sample
 
 from workbook.tasks import Chain, get_task, own_task, reward_server
 from workbook.tasks.own import BadRows, read_rows
-from workbook.tasks.own_reward import InProcess
+from workbook.tasks.own_reward import InProcess, end_all
 from workbook.tasks.own_rows import MOST_ROWS
 from workbook.tasks.task import split_rows
 
@@ -355,7 +355,7 @@ SHARP = [
     (("thread",), "raise KeyboardInterrupt"),
     (("nothing",), "return 1e39"),
     (("nothing",), "raise Base('\\ud800\\x1b[31m\\n')"),
-    (("nothing",), "dies of SIGKILL"),
+    (("nothing",), "dies of no name"),
 ]
 
 
@@ -508,6 +508,12 @@ def test_a_process_whose_user_is_gone_ends_with_its_copies_even_where_its_functi
     copy = int((folder / "copy").read_text())
     while psutil.pid_exists(copy) and psutil.Process(copy).status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
+
+
+def test_a_copy_of_this_process_does_not_end_it_on_its_way_out(file):
+    one = task(file(), "score")
+    end_all(one._call.process, "", owner=os.getpid() + 1)
+    assert one._call.process.poll() is None
 
 
 def test_the_protocol_is_json_lines_and_a_process_is_reused(file):

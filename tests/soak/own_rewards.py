@@ -172,6 +172,7 @@ ENDS = {
         f"dies of {name}": f"os.kill(os.getpid(), signal.{name}); time.sleep(600)"
         for name in ("SIGKILL", "SIGSTOP", "SIGTERM")
     },
+    "dies of no name": "os.kill(os.getpid(), signal.SIGRTMIN + 5); time.sleep(600)",
     "faults": "resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); ctypes.string_at(0)",
     "sleeps": "time.sleep(600)",
     "spins": "while True: pass",

@@ -97,7 +97,7 @@ class InProcess:
             env=os.environ | {MARK: mark},
             start_new_session=True,
         )
-        self._end = weakref.finalize(self, end_all, self.process, mark)
+        self._end = weakref.finalize(self, end_all, self.process, mark, os.getpid())
         self._mailbox = Mailbox(self.process.stdout)
         ready = self._ask({}, IMPORT_SECONDS)
         if "problem" in ready:
@@ -126,7 +126,8 @@ class InProcess:
             return {"problem": f"took longer than {seconds:g} s"}
         if status in (None, CLOSED):
             return {"problem": "closed the files through which it is asked"}
-        died_of = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        signals = {known.value: known.name for known in signal.Signals}
+        died_of = f"signal {signals.get(-status, -status)}" if status < 0 else f"exit status {status}"
         return {"problem": f"ended its process ({died_of})"}
 
     def _exchange(self, name: str, request: bytes, end: float) -> tuple[dict | None, bool]:
@@ -199,8 +200,10 @@ def parsed(line: bytes) -> dict:
     return answer if isinstance(answer, dict) else {}
 
 
-def end_all(process: subprocess.Popen, mark: str) -> None:
+def end_all(process: subprocess.Popen, mark: str, owner: int) -> None:
     """End a process, its group and whatever else bears its mark, and wait until it has ended."""
+    if os.getpid() != owner:  # a copy of the process that began it, on its own way out
+        return
     if hasattr(os, "killpg"):
         with suppress(OSError):  # nobody is left
             os.killpg(process.pid, signal.SIGKILL)
