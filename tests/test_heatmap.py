@@ -1,13 +1,18 @@
 """TokenHeatmap's Python half, and the states behind it: encodings, formulas that add up, refusals, fallbacks."""
 
+import gc
+import weakref
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from soak import sample
+from test_states import head_alone, logps_of, make_policy, make_rollouts
 
 from workbook.policies import load_policy
 from workbook.rollouts import sample_rollouts
-from workbook.states import output_states
+from workbook.states import OutputStates, output_states
 from workbook.tasks import get_task
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
 from workbook.views import TokenHeatmap
@@ -150,3 +155,74 @@ def test_the_picture_fits_a_page(sampled):
     data, about = TokenHeatmap(rows).picture()
     assert about["image/png"]["width"] < 1_000
     assert "rollouts with up to" in data["text/plain"]
+
+
+def test_a_pinned_tokens_coupling_is_autograds_under_a_soft_cap():
+    policy, rollouts = make_policy("soft-capped"), make_rollouts()
+    states, n = output_states(policy, rollouts), 11
+    trained, gradients = head_alone(policy.model), []
+    for logp in logps_of(policy.model, rollouts):
+        gradients.append(torch.autograd.grad(logp, trained, retain_graph=True)[0].flatten())
+    kernel = torch.stack(gradients) @ torch.stack(gradients).T
+    two = pd.DataFrame({"group": [0] * 4 + [1] * 7, "rollout": [0] * 4 + [1] * 3 + [2] * 4, "position": range(n)})
+    two = two.assign(token="t", token_id=states.tokens.numpy(), advantage=np.linspace(-1, 1, n))
+    heatmap = TokenHeatmap(two, group=1, states=states, lr=0.1)
+    heatmap.pinned = 2
+    mine = torch.tensor(np.frombuffer(heatmap.coupling, "<f4").astype(float))
+    torch.testing.assert_close(mine, kernel[6, 4:], rtol=1e-5, atol=1e-6)
+    moved = 0.1 * (kernel[6, 4:] * torch.tensor(two["advantage"].to_numpy()[4:])).sum()
+    assert f"{moved:+.4g} nats" in heatmap.details["lines"][1]
+
+
+def test_closed_heatmaps_and_their_states_are_freed():
+    references = []
+    for _ in range(3):
+        states = OutputStates(torch.randn(4, 5), torch.randn(4, 9), torch.tensor([0, 1, 2, 3]))
+        heatmap = TokenHeatmap(table(), states=states)
+        heatmap.pinned = 1
+        references += [weakref.ref(heatmap), weakref.ref(states)]
+        heatmap.close()
+    del heatmap, states
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 6
+
+
+def test_the_picture_and_the_html_show_the_coupling_that_the_page_shows(sampled):
+    _, _, rows, states = sampled
+    heatmap = TokenHeatmap(rows, group=1, states=states)
+    heatmap.column = "coupling"
+    assert "coupling +nan" in heatmap.to_html(), "nothing is pinned"
+    heatmap.pinned = 0
+    assert "image/png" in heatmap.picture()[0]
+    first = np.frombuffer(heatmap.coupling, "<f4")[0]
+    assert f'title="coupling {first:+.4g}"' in heatmap.to_html()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"position": [0, 1, -1, 0]}, r"position must be a whole number from 0 to 999999; row 2 of the table has '-1'"),
+        ({"position": [0, 1.5, 0, 0]}, "position must be .* row 1 of the table has '1.5'"),
+        ({"position": [0, 1, 0, 10**12]}, "position must be .* row 3"),
+        ({"group": ["a", 0, 0, 1]}, "group must be a whole number .* row 0 of the table has 'a'"),
+        ({"group": [0, 0, None, 1]}, "group must be .* row 2 of the table has 'nan'"),
+    ],
+)
+def test_tokens_without_a_place_are_refused(change, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        TokenHeatmap(table(**change))
+
+
+def test_states_need_advantages_and_a_table_needs_tokens():
+    with pytest.raises(ValueError, match="the table has no rows"):
+        TokenHeatmap(table().head(0))
+    states = OutputStates(torch.randn(4, 5), torch.randn(4, 9), torch.tensor([0, 1, 2, 3]))
+    with pytest.raises(ValueError, match=r"needs the column\(s\) advantage"):
+        TokenHeatmap(table(logp=0.0).drop(columns="advantage"), "logp", states=states)
+
+
+@pytest.mark.parametrize("trial", sample("widgets", 5), ids=lambda trial: trial[0])
+def test_hostile_texts_are_drawn_sent_and_freed(trial, tmp_path):
+    from soak import widgets
+
+    assert widgets.attempt(tmp_path, *trial[1]) is None

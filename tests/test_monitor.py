@@ -2,17 +2,27 @@
 
 import _thread
 import asyncio
+import gc
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 from IPython.utils.capture import capture_output
+from ipywidgets.widgets.widget import _instances
 
+from workbook.training import background
 from workbook.views.live import spec_over
-from workbook.views.monitor import RunMonitor, completions_html, seconds_left, sentence
+from workbook.views.monitor import RunMonitor, completions_html, kill, seconds_left, sentence
 from workbook.views.monitor_chart import (
     PANELS,
     monitor_chart,
@@ -379,3 +389,79 @@ def test_a_run_that_starts_again_keeps_its_axis():
     assert max(row["step"] for row in monitor.chart.data["frame"]) == 10
     assert monitor.progress.max == 10
     assert "starting: Loading the policy ..." in monitor.line.value
+
+
+def test_a_damaged_log_is_drawn_as_far_as_it_holds_numbers():
+    run = FakeRun()
+    cells = ["<b>", None, [1], 10**400, "0.5", True]
+    damaged = pd.DataFrame({"step": [1, "two", 3, None, 5, 6], "reward": cells, "step_time": cells}, dtype=object)
+    run.metrics = lambda: damaged
+    values = {key: ["<img src=x>", float("nan")] for key in ("step", "prompt", "completion", "reward", "advantage")}
+    run.samples = lambda: pd.DataFrame(values, dtype=object)
+    monitor = RunMonitor(run, interval=0.001)
+    with capture_output():
+        assert monitor.wait()["state"] == "finished"
+    drawn = pd.DataFrame(monitor.chart.data["rows"]).query("panel == 'reward'")
+    assert drawn[["step", "value"]].values.tolist() == [[5, 0.5], [6, 1.0]]
+    assert "<img" not in monitor.completions.value
+    assert "sampled for step &lt;img" in monitor.completions.value
+
+
+def test_a_run_that_can_not_be_read_at_first_is_a_sentence_and_no_traceback():
+    run = FakeRun()
+    run.status = lambda: (_ for _ in ()).throw(ValueError("status.json <torn>"))
+    assert "status.json &lt;torn&gt;" in RunMonitor(run).line.value
+
+
+def test_a_run_that_goes_on_stopping_may_be_killed(monkeypatch):
+    """Its process and what that started; one that has ended, or is another since, is left alone."""
+    monkeypatch.setattr("workbook.views.monitor.KILL_AFTER_S", 0.3)
+    stubborn = (
+        "import subprocess, sys, time; print(subprocess.Popen(['sleep', '100']).pid, flush=True); time.sleep(100)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", stubborn], start_new_session=True, stdout=subprocess.PIPE)
+    child = psutil.Process(int(process.stdout.readline()))
+
+    class Stubborn(FakeRun):
+        def status(self):
+            state = "interrupted" if process.poll() is not None else "running"
+            return {"state": state, "step": 1, "total": 10, "message": "", **identity}
+
+    identity = background.identity(process.pid)
+    monitor = RunMonitor(Stubborn(), interval=0.01)
+    with capture_output():
+        monitor.display()
+        assert monitor.kill_button.layout.display == "none"
+        monitor.stop_button.click()
+        assert "stopping after the step in hand" in monitor.line.value
+        assert monitor.kill_button.layout.display == "none", "a step may be short"
+        settle(lambda: monitor.kill_button.layout.display == "")
+        monitor.kill_button.click()
+        assert monitor.wait()["state"] == "interrupted"
+    assert process.wait(10) == -signal.SIGKILL
+    settle(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    kill(monitor.run)
+    with pytest.raises(ValueError, match="interrupt the kernel instead"):
+        kill(SimpleNamespace(status=lambda: background.identity(os.getpid())))
+
+
+def settle(done):
+    end = time.monotonic() + 60
+    while not (found := done()) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert found
+
+
+@pytest.mark.parametrize("keywords", [{"run": FakeRun()}, {"start": FakeRun}])
+def test_a_closed_monitor_is_freed(keywords):
+    before = set(_instances)
+    monitor = RunMonitor(**keywords, interval=0.001)
+    monitor._follow()
+    if monitor._thread:
+        monitor._thread.join()
+    references = [weakref.ref(monitor), weakref.ref(monitor.chart)]
+    monitor.close()
+    del monitor
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+    assert set(_instances) <= before
