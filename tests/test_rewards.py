@@ -101,8 +101,22 @@ def test_the_question_says_what_is_a_unit_and_what_is_an_echo():
     assert agrees("12 gizmo", "12", "How much gizmo is it?")
     assert not agrees("12 gizmo", "12")
     assert agrees("12%", "12", "What percent is it?")
+    assert not agrees("Both are on.\nC = 1", "1", "A circuit:\nB = 0\nC = 1\nWhat is its output?")
     assert not agrees("The answer is 0.50", "1/2", "Write 0.50 as a fraction.")
     assert not same_expression("(x+1)^2", "x^2+2x+1", "Expand (x + 1)^2.")
+
+
+def test_an_option_is_its_letter_or_its_letter_and_text():
+    question = "What is the capital?\nA. London\nB. Paris\nC) Rome"
+    true = [
+        "The answer is (B).",
+        "B. Paris",
+        "**B) Paris**",
+        "The final answer is $\\boxed{\\text{(B)}}$. I hope it is correct.",
+    ]
+    false = ["B. Rome", "(B) Paris or Rome", "B. Paris. Or A", "A. London", question]
+    assert [text for text in true if not agrees(text, "B", question)] == []
+    assert [text for text in false if agrees(text, "B", question)] == []
 
 
 def test_expressions_are_compared_by_math_verify_off_the_main_thread_too():

@@ -28,7 +28,7 @@ from reasoning_gym.factory import DATASETS
 
 from workbook.tasks.quantity import plain_decimal, read_quantity, unwrap
 from workbook.tasks.task import Task, as_prompt, positive_int
-from workbook.tasks.verify import completion_text, folded, stated_quantity, stated_texts
+from workbook.tasks.verify import completion_text, folded, only_repeats, stated_quantity, stated_texts
 
 EVALUATORS = {"eval", "exec", "compile", "parse_expr", "sympify"}
 AUDITED = {"basic_arithmetic"}  # evaluates the expression it has generated itself, and compares the answer as text
@@ -123,6 +123,8 @@ class Gym(Task):
         marks.
         """
         entry = {"question": "", "answer": answer, "metadata": json.loads(metadata)}
+        if only_repeats(completion, question):
+            return 0.0
         if PLAIN_NUMBER.fullmatch(answer):
             return self._score_number(completion, entry, question)
         spans = stated_texts(completion, answer)

@@ -28,8 +28,8 @@ COMMANDS = vocabulary(
 EXPRESSION = re.compile(r"[0-9A-Za-z\\{}()\[\]^_+\-*/., ]+")
 COMMAND = re.compile(r"\\([A-Za-z]+)")
 POWER = re.compile(r"\^\s*(?:\{([^{}]*)\}|(\\?[A-Za-z0-9]))")
+NAMED = re.compile(r"([A-Za-z](?:_\w)?|[A-Za-z]\([a-z]\))=([^=]*)")  # x = ..., f(x) = ...
 TOWER = re.compile(r"\^\s*(?:\{[^{}]*\}|\\?[A-Za-z0-9])\s*\^")
-BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 _process = None
 
@@ -65,8 +65,11 @@ def same_expression(stated: str, reference: str, question: str = "") -> bool:
     the reference's brackets and order, sets and bare lists may have another order.
     """
     stated, reference = _clean(stated), _clean(reference)
-    if match := re.fullmatch(r"([A-Za-z](?:_\w)?|[A-Za-z]\([a-z]\))=([^=]*)", stated):
-        stated = match[2]
+    sides, reference_sides = NAMED.fullmatch(stated), NAMED.fullmatch(reference)
+    if sides and (not reference_sides or sides[1] == reference_sides[1]):
+        stated = sides[2]
+    if reference_sides and not (sides and sides[1] != reference_sides[1]):
+        reference = reference_sides[2]
     if stated == reference:
         return True
     if not (is_expression(stated) and is_expression(reference)) or stated in _clean(question):

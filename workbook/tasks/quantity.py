@@ -50,7 +50,11 @@ LITERAL = re.compile(
 )
 NOT_EQUATIONS = re.compile(r"[<>!:≠≤≥≈~]|==|\\(?:n?eq|ne|leq?|geq?|lt|gt|approx|sim|pm|not)(?![a-z])")
 SPACING = [
-    (re.compile(r"\\(?:text|mathrm|mbox|textbf|mathbf|operatorname)\{([^{}]*)\}"), r" \1 "),
+    (
+        re.compile(r"\\(?:text|mathrm|mbox|textbf|mathbf|operatorname)\{([^{}]*)\}(?:(?<=[a-z]\})\^\{?[23]\}?)?"),
+        r" \1 ",
+    ),
+    (re.compile(r"(?<=\d)\\,(?=\d{3}(?!\d))"), ","),
     (re.compile(r"\{,\}|,\\!"), ","),
     (re.compile(r"\\!|\\left(?![a-z])|\\right(?![a-z])|\\displaystyle"), ""),
     (re.compile(r"\\[,;: ]|(?<=\w)~(?=[\w\\])|\\quad"), " "),
@@ -63,13 +67,19 @@ SPACING = [
     (re.compile(r"\s+"), " "),
 ]
 LEADS = r"(?:(?:so|thus|therefore|hence|then|finally|and|now|ok|okay|well|in total|in all|altogether|overall),? )*"
-NOUNS = r"(?:answer|total|sum|result|value|number|difference|product|quotient|remainder|solution)"
+NOUNS = (
+    r"(?:answer|total|sum|result|value|number|difference|product|quotient|remainder|solution|cost|price|amount|age"
+    r"|distance|time|length|width|height|area|perimeter|volume|speed|weight|profit|average|mean|probability)"
+)
+IS = r"(?: is| are|'s| equals| =|:)"
+HAS = (
+    r"(?:(?: now)? ha(?:s|ve)| gets?| got| makes?| gives?| totals?| comes to| needs?| finds?| obtains?"
+    r"| will (?:have|need)| sold| bought| earn(?:ed|s)| spen(?:t|ds)| pa(?:id|ys)| saved| received| used)"
+)
 SUBJECT = re.compile(
-    rf"{LEADS}(?:(?:(?:the|our|my|its|a) )?(?:(?:final|total|correct|exact) )*{NOUNS}(?: of [a-z ]{{1,40}}?)?"
-    r"(?: is| are| equals| =|:)?"
-    rf"|(?:it|that|this|there|he|she|they|we|i|you|[a-z]|(?P<name>[A-Z][a-z]{{1,20}}))"
-    r"(?: is| are|'s| equals| =| has| have| gets?| got| makes?| gives?| totals?| comes to| needs?"
-    rf"| finds?| obtains?)(?: {NOUNS} (?:of|is))?|{LEADS}(?:=|:)) ",
+    rf"{LEADS}(?:(?:(?:the|our|my|its|a) )?(?:(?:final|total|correct|exact) )*{NOUNS}(?: of [a-z ]{{1,40}}?{IS}|{IS})?"
+    rf"|(?:it|that|this|there|he|she|they|we|i|you|[a-z]|[A-Z][a-z]{{1,20}})(?:{IS}|{HAS})(?: a? ?{NOUNS} (?:of|is))?"
+    rf"|{LEADS}(?:=|:)) ",
     re.IGNORECASE,
 )
 POSTPOSED = re.compile(
@@ -125,6 +135,7 @@ def _read(text: str, question: str, spoken: bool) -> Quantity | None:
     text = _spaced(unwrap(text).rstrip("."))
     if "=" in text:
         text = unwrap(text)
+        text = text.replace("$", "") if text.count("$") == 2 and text.endswith("$") else text
     if "=" not in text:
         return _literal(text, question, spoken)
     *lefts, right = text.split("=")
@@ -134,9 +145,16 @@ def _read(text: str, question: str, spoken: bool) -> Quantity | None:
     if quantity is None:
         return None
     for left in filter(None, map(str.strip, lefts)):
-        if not names(left) and sum_value(left) != quantity.value:
+        if not names(left) and sum_value(_without_prose(left) if spoken else left) != quantity.value:
             return None
     return quantity
+
+
+def _without_prose(text: str) -> str:
+    """Return a calculation without the words that lead up to it, if none of them changes it."""
+    match = re.match(r"[A-Za-z ,']{1,80}[A-Za-z,] (?=[\d($€£-])", text)
+    changing = DENIALS | HEDGES | COMPARISONS | SCALES - {"is", "was", "has", "this", "thus"}
+    return text[match.end() :] if match and not set(words_of(match[0])) & changing else text
 
 
 def _literal(text: str, question: str, spoken: bool) -> Quantity | None:

@@ -24,11 +24,12 @@ from workbook.tasks.statement import (
     read_statement,
     stands,
 )
-from workbook.tasks.wording import changes_between, sentences, vocabulary, words_of
+from workbook.tasks.wording import changes_between, is_unit, sentences, vocabulary, words_of
 
 NUMBER = re.compile(r"[-+]?(?:[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30})")
 REASON = re.compile(r",?\s+(?=(?:because|since)\b)|,\s*(?=(?:as|so|which|where|making|giving)\b)")
 MAX_OTHER, MAX_OTHERS = 80, 40  # characters of a sentence that may state another number, and how many are read
+CLOSING = re.compile(r"\W*i hope (?:it|this|that)(?: is)? (?:correct|right|helps?)(?: you)?\W*", re.IGNORECASE)
 CHOICES = vocabulary("yes no true false y n agree disagree")
 
 
@@ -72,11 +73,24 @@ def agrees(completion: str, answer: str, question: str = "") -> bool:
     >>> [agrees(text, "12") for text in ("the answer isn't 12", "12 or 13", "x > 12", "12 million", "\u221212", "12!")]
     [False, False, False, False, False, False]
     """
+    if only_repeats(completion, question):
+        return False
     reference = read_quantity(answer)
     if reference is not None:
         stated = stated_quantity(completion, question, len(answer))
         return stated is not None and stated.agrees(reference, question)
     return any(_same(span, answer, question) for span in stated_texts(completion, answer))
+
+
+def only_repeats(completion: str, question: str) -> bool:
+    """Return whether a completion, or what it states in tags or a box, ends with all of the question.
+
+    >>> only_repeats("The answer is 2 + 2 =", "2 + 2 ="), only_repeats("2 + 2 = 4", "2 + 2 =")
+    (True, False)
+    """
+    asked = "".join(question[-WINDOW:].split())
+    spans = (completion[-2 * WINDOW :], read_statement(completion, len(question)).span)
+    return len(asked) > 1 and any("".join(span.split()).rstrip(".}").endswith(asked.rstrip(".}")) for span in spans)
 
 
 def stated_quantity(completion: str, question: str = "", length: int = 0) -> Quantity | None:
@@ -86,7 +100,7 @@ def stated_quantity(completion: str, question: str = "", length: int = 0) -> Qua
     """
     statement = read_statement(completion, length)
     if statement.marker in CLOSED:
-        quantity, sentence = read_quantity(statement.span, question), ""
+        quantity, sentence = read_quantity(statement.span, question), statement.span
     elif statement.marker:
         sentence, _, rest = first_sentence(statement.span)
         statement = statement._replace(after=rest)
@@ -94,13 +108,14 @@ def stated_quantity(completion: str, question: str = "", length: int = 0) -> Qua
     else:
         statement, sentence = last_numeric_sentence(statement.span)
         quantity = read_quantity(sentence, question, spoken=True)
-    if quantity is None and (match := REASON.search(sentence)):
+    if quantity is None and statement.marker not in CLOSED and (match := REASON.search(sentence)):
         reason = sentence[match.end() :]
         quantity = read_quantity(sentence[: match.start()], question, spoken=True)
         statement = statement._replace(after=f"{reason}\n{statement.after}")
     if quantity is None or not stands(statement, quantity.value) or _other_number(statement, quantity):
         return None
-    return quantity
+    is_bare = len(sentence) <= len(quantity.figures) + 1
+    return quantity if is_bare or f" {sentence} " not in f" {' '.join(question.split())} " else None
 
 
 def stated_texts(completion: str, answer: str) -> list[str]:
@@ -201,12 +216,27 @@ def folded(text: str) -> str:
 
 def _same(span: str, answer: str, question: str) -> bool:
     """Return whether a span says what the reference says: as text or, of LaTeX, as an expression."""
-    left, right = folded(span), folded(answer)
-    if is_expression(expression := unwrap(answer)):
-        return same_expression(unwrap(span), expression, question)
+    left, right = folded(_option(span, question)), folded(answer)
+    expression = unwrap(answer)
+    if is_expression(expression) or ("=" in expression and is_expression(expression.partition("=")[2])):
+        return same_expression(_without_unit(unwrap(span)), expression, question)
     if len(right) == 1 and right.isupper():  # the letter of an option
         left = left.upper()
     return left == right != ""
+
+
+def _without_unit(span: str) -> str:
+    """Return an expression without the LaTeX text that names its unit."""
+    match = re.search(r"\\(?:text|mathrm)\{([^{}\\]*)\}$", span)
+    return span[: match.start()].rstrip() if match and match.start() and is_unit(match[1]) else span
+
+
+def _option(span: str, question: str) -> str:
+    """Return the letter of "(B) Paris" where the question has that option, else the span."""
+    match = re.fullmatch(r"\(?([A-J])(?:\)|[.:]) ?(\S.{0,80})", unwrap(span).rstrip("."))
+    if match and re.search(rf"\b{match[1]}[).:] ?{re.escape(match[2])}(?!\w)", question):
+        return match[1]
+    return span
 
 
 def _other_number(statement: Statement, quantity: Quantity) -> bool:
@@ -226,7 +256,7 @@ def _other(after: str, answer: str) -> bool:
     """Return whether what follows a textual answer states another, as far as its kind or its brevity tells."""
     for sentence in sentences(after):
         words = words_of(sentence)
-        if not any(c.isalnum() for c in sentence):
+        if not any(c.isalnum() for c in sentence) or CLOSING.fullmatch(sentence):
             continue
         if len(sentence.split()) < 4 or set(words) & {
             "it",

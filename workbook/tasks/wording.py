@@ -82,7 +82,7 @@ WORD = re.compile(r"[^\W\d_]+")
 CONTRACTION = re.compile(r"n['’]t\b|n['’]t(?=\W|$)")
 SENTENCE_END = re.compile(
     r"\.+(?=[\s\"'*)$<\]}]|\\[)\]]|$)|\n|;"
-    r"|</?(?:answer|think|thinking|reasoning|solution|result|final|assistant|eos|p|br|b|strong|i|em)/?>",
+    r"|</?(?:answer|think|thinking|reasoning|solution|result|final|assistant|eos|p|br|b|strong|i|em)/?>|</s>\s*$",
     re.IGNORECASE,
 )
 CLAUSE_END = re.compile(r"[,:;](?=\s|$)|[()]")
@@ -169,14 +169,8 @@ def takes_back(after: str) -> bool:
     """
     for sentence in sentences(after):
         words = words_of(sentence)
-        if set(words[:4]) & RETRACTIONS or set(words) & {
-            "wrong",
-            "incorrect",
-            "false",
-            "mistaken",
-            "untrue",
-            "instead",
-        }:
+        gives_reason = bool(words) and words[0] in ("because", "since")
+        if set(words) & REFUTATIONS or (set(words[:4]) & RETRACTIONS and not gives_reason):
             return True
     return False
 
