@@ -62,6 +62,7 @@ CASES = [
     ({"use_transformers_continuous_batching": True, "bf16": True}, {}, "error", ["use_transformers_continuous_batching=True", "bf16=True"]),
     ({"use_transformers_continuous_batching": True, "fp16": True}, {}, "error", ["fp16=True"]),
     ({"loss_type": "cispo"}, {}, "error", ["loss_type='cispo'", "epsilon_high=None", "5.0"]),
+    ({"loss_type": "cispo", "epsilon_high": 0.28}, {}, "error", ["epsilon_high=0.28", "1 or more"]),
     (MEASURED | {"beta": 0.1}, {}, "error", ["beta=0.1", "beta=0.0", "measure_cancellation=0"]),
     (MEASURED | {"entropy_coef": 0.01}, {}, "error", ["entropy_coef=0.01", "entropy_coef=0.0"]),
     (MEASURED | {"use_adaptive_entropy": True}, {}, "error", ["use_adaptive_entropy=True", "use_adaptive_entropy=False"]),

@@ -182,12 +182,13 @@ def _transform(args, setting: str) -> Iterator[Problem]:
 
 def loss(args) -> Iterator[Problem]:
     """Rules for loss types and masks, whatever else is set."""
-    if args.loss_type == "cispo" and args.epsilon_high is None:
+    if args.loss_type == "cispo" and (args.epsilon_high is None or args.epsilon_high < 1):
+        highest = args.epsilon if args.epsilon_high is None else args.epsilon_high
         yield Problem(
             "error",
-            "loss_type='cispo' holds each ratio below epsilon_high itself, and epsilon_high=None takes "
-            f"epsilon={args.epsilon}, so every weight "
-            f"near 1 would be {args.epsilon}; set epsilon_high, e.g. 5.0.",
+            "loss_type='cispo' holds each ratio below epsilon_high itself, not 1 + epsilon_high, and epsilon_high="
+            f"{args.epsilon_high} makes that {highest}, so every weight near 1 would be {highest}; set epsilon_high to "
+            "1 or more, e.g. 5.0.",
         )
     if args.mask_truncated_completions and args.batching != "shuffled":
         yield Problem(

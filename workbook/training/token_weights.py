@@ -20,12 +20,7 @@ from workbook.theory.weights import (
     min_replace,
     surrogate_weights,
 )
-
-
-def loss_mask(inputs: dict) -> Shaped[Tensor, "B T"]:
-    """Which completion tokens a batch's loss takes: 0 for padding, truncated rollouts and what tools wrote."""
-    mask = inputs["completion_mask"]
-    return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
+from workbook.training.batch import loss_mask
 
 
 def token_pushes(

@@ -38,17 +38,12 @@ from workbook.theory.batching import minibatch_order
 from workbook.theory.groups import shared_places
 from workbook.theory.weights import cancellation_residual
 from workbook.training.base_weights import keeping_base
+from workbook.training.batch import by_token, is_scalar, loss_mask, of_rollouts, take
 from workbook.training.checks import problems
 from workbook.training.config import CancellationConfig
 from workbook.training.loss_checks import reweights
 from workbook.training.meter import CancellationMeter
-from workbook.training.token_weights import (
-    loss_mask,
-    mean_residual,
-    policy_weights,
-    repaired_weights,
-    token_pushes,
-)
+from workbook.training.token_weights import mean_residual, policy_weights, repaired_weights, token_pushes
 
 # Batch columns that are padded on the left, and what pads the others; needed only to exchange rollouts between
 # processes.
@@ -167,14 +162,14 @@ class CancellationTrainer(GRPOTrainer):
         order = minibatch_order(
             self.args.batching,
             batch["group_id"].cpu(),
-            _of_rollouts(batch).cpu(),
+            of_rollouts(batch).cpu(),
             self.args.steps_per_generation // self.args.gradient_accumulation_steps,
             generator,
         )
         # Micro-batch k of all processes together is order[k]; this process takes its slice of each.
         shape = (self.args.steps_per_generation, self.accelerator.num_processes, self.args.per_device_train_batch_size)
         mine = order.view(shape)[:, self.accelerator.process_index].reshape(-1)
-        return {key: value if _scalar(value) else _take(value, mine) for key, value in batch.items()}
+        return {key: value if is_scalar(value) else take(value, mine) for key, value in batch.items()}
 
     def _exchange(self, batch: dict) -> dict:
         """Every process's rollouts, padded to one width; the batch itself on a single process."""
@@ -182,7 +177,7 @@ class CancellationTrainer(GRPOTrainer):
             return batch
         gathered = {}
         for key, value in batch.items():
-            if value is None or _scalar(value):
+            if value is None or is_scalar(value):
                 gathered[key] = value
                 continue
             if not isinstance(value, torch.Tensor):
@@ -201,7 +196,7 @@ class CancellationTrainer(GRPOTrainer):
         accum, residuals = self.args.gradient_accumulation_steps, []
         for start in range(0, len(self._buffered_inputs), accum):
             window = self._buffered_inputs[start : start + accum]
-            advantages = self.accelerator.gather(torch.cat([_of_rollouts(part) for part in window]))
+            advantages = self.accelerator.gather(torch.cat([of_rollouts(part) for part in window]))
             group_ids = self.accelerator.gather(torch.cat([part["group_id"] for part in window]))
             if (signed := advantages != 0).any():
                 advantages, group_ids = advantages[signed], group_ids[signed]
@@ -230,7 +225,7 @@ class CancellationTrainer(GRPOTrainer):
     def _measure(self, loss: torch.Tensor, model, inputs: dict) -> None:
         """Log what the loss's own weights leave on a token that a group shares; with equal ones they leave nothing."""
         pushes = token_pushes(loss, self._logps, self._loss_inputs["ref_per_token_logps"] if self.beta else None)
-        advantages = _by_token(inputs["advantages"]).expand_as(pushes)
+        advantages = by_token(inputs["advantages"]).expand_as(pushes)
         group_ids, active = inputs["group_id"], loss_mask(inputs).bool()
         pushing = active & (advantages != 0)
         self._log_cancellation("clipped", (pushes[pushing] == 0).float().mean() if pushing.any() else 0.0)
@@ -288,14 +283,14 @@ class CancellationTrainer(GRPOTrainer):
         if self.args.group_transform:
             self._log_before(weights, inputs)
             weights = repaired_weights(self.args, weights, inputs, per_rollout)
-        inputs["advantages"] = weights * _by_token(advantages)
+        inputs["advantages"] = weights * by_token(advantages)
         inputs.pop("old_per_token_logps", None)
         if not per_rollout:  # a sequence ratio would spread each token's weight over its rollout
             self.importance_sampling_level = "token"
 
     def _log_before(self, weights: torch.Tensor, inputs: dict) -> None:
         """The residual there would be without the transform."""
-        active, advantages = loss_mask(inputs).bool(), _by_token(inputs["advantages"])
+        active, advantages = loss_mask(inputs).bool(), by_token(inputs["advantages"])
         pushes = weights * advantages
         if self.loss_type == "grpo":  # its mean over each rollout's own tokens
             pushes = pushes / active.sum(dim=1, keepdim=True).clamp(min=1)
@@ -313,30 +308,3 @@ class CancellationTrainer(GRPOTrainer):
             if self._meter:
                 self._meter.grad_scale = min(1.0, self.args.max_grad_norm / (float(norm) + 1e-6))
         return norm
-
-
-def _scalar(value) -> bool:
-    return isinstance(value, torch.Tensor) and value.ndim == 0
-
-
-def _take(value, index: torch.Tensor):
-    if value is None:
-        return None
-    return value[index.to(value.device)] if isinstance(value, torch.Tensor) else [value[i] for i in index.tolist()]
-
-
-def _by_token(advantages: torch.Tensor) -> torch.Tensor:
-    """Advantages as (B, 1) or (B, T)."""
-    return advantages if advantages.dim() == 2 else advantages[:, None]
-
-
-def _of_rollouts(batch: dict) -> torch.Tensor:
-    """One advantage per rollout (B,), also where each token has its own; 0 for a rollout that the loss masks wholly."""
-    advantages = batch["advantages"]
-    if advantages.dim() == 2:
-        scored = ~batch["rewards"].isnan()
-        advantages = torch.zeros_like(batch["rewards"])
-        advantages[scored] = group_advantages(batch["rewards"][scored], batch["group_id"][scored], "dr_grpo")
-    if "completion_mask" not in batch:
-        return advantages
-    return advantages.masked_fill(~loss_mask(batch).bool().any(dim=1), 0.0)
