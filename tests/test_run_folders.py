@@ -211,6 +211,7 @@ CHANGES = {
     "reward.py": (lambda path: path.write_text(REWARD.replace("float", "2 * float")), r"reward\.py"),
     "base/model.safetensors": (other_weights, r"the weights of the policy '.*base'"),
     "base/tokenizer.json": (lambda path: path.write_text(path.read_text().replace('"now"', '"nov"')), "the tokenizer"),
+    "base/generation_config.json": (lambda path: path.write_text('{"eos_token_id": 3}'), "the model config"),
     "base": (lambda path: path.rename(path.with_name("moved")), r"base"),
 }
 

@@ -36,13 +36,25 @@ def manifest(config: RunConfig, policy, dataset, baseline_mib: float, sources: d
         "data_sha256": rows.hexdigest(),
         "task_sha256": sources or {},
         "tokenizer_sha256": _tokenizer_sha256(policy.tokenizer),
+        "model_config_sha256": _model_config_sha256(policy.model),
         "config": asdict(config),
     }
 
 
 def _tokenizer_sha256(tokenizer) -> str:
     parts = [sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.special_tokens_map]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    return _sha256(parts)
+
+
+def _model_config_sha256(model) -> str:
+    """Of what config.json and generation_config.json say, but for where and in which precision it was loaded."""
+    surroundings = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "quantization_config")
+    both = [model.config.to_dict(), model.generation_config.to_dict()]
+    return _sha256([{key: value for key, value in each.items() if key not in surroundings} for each in both])
+
+
+def _sha256(tree) -> str:
+    return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def read_manifest(folder: Path) -> dict | None:
@@ -96,14 +108,16 @@ def check_inputs(started: dict, now: dict) -> None:
 
     started, now: its manifest, and the one that it would have if it started now.
     """
-    sources, theirs = started.get("task_sha256") or {}, now["task_sha256"]
+    sources, theirs = _part(started, "task_sha256"), now["task_sha256"]
     changed = [name for name in {**sources, **theirs} if sources and sources.get(name) != theirs.get(name)]
-    weights = [(each.get("policy") or {}).get("sha256") for each in (started, now)]
+    weights = [_part(each, "policy").get("sha256") for each in (started, now)]
     name = now["policy"]["name"]
     if all(weights) and weights[0] != weights[1]:
         changed.append(f"the weights of the policy {name!r}")
-    if _differs("tokenizer_sha256", started, now) and _same_versions(started, now):
-        changed.append(f"the tokenizer of the policy {name!r}")
+    if started.get("versions") == now["versions"]:  # another library may read the same files in another way
+        for part in ("tokenizer", "model_config"):
+            if _differs(f"{part}_sha256", started, now):
+                changed.append(f"the {part.replace('_', ' ')} of the policy {name!r}")
     if not changed and _differs("data_sha256", started, now):
         changed.append(f"the training prompts of the task {now['config']['task']!r}")
     if changed:
@@ -117,12 +131,18 @@ def _differs(key: str, started: dict, now: dict) -> bool:
     return key in started and started[key] != now[key]
 
 
-def _same_versions(started: dict, now: dict) -> bool:
-    return started.get("versions") == now["versions"]
+def _part(manifest: dict, key: str) -> dict:
+    return value if isinstance(value := manifest.get(key), dict) else {}
 
 
 def other_surroundings(started: dict, now: dict) -> list[str]:
-    """Notes on what differs of versions, device and threads, under which a resumed run's last bits may differ."""
-    before, after = ({"device": m.get("device")} | (m.get("versions") or {}) for m in (started, now))
+    """A note on the versions, device, threads or commit that differ: a resumed run's last bits may, too."""
+    before, after = map(_surroundings, (started, now))
     changed = [f"{key} {before[key]} -> {after.get(key)}" for key in before if before[key] != after.get(key)]
     return [f"Resumed under other surroundings: {', '.join(changed)}."] if changed else []
+
+
+def _surroundings(manifest: dict) -> dict:
+    commit = _part(manifest, "git").get("commit")
+    code = {"commit": str(commit)[:8]} if commit else {}
+    return {"device": manifest.get("device")} | _part(manifest, "versions") | code

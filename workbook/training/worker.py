@@ -17,7 +17,6 @@ import warnings
 from importlib.util import find_spec
 from pathlib import Path
 
-import pandas as pd
 import torch
 from filelock import Timeout
 from tqdm import tqdm
@@ -151,9 +150,8 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
     else:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if recorder.stopped:
-        set_status(
-            run, "stopped", f"Stopped at step {trainer.state.global_step} of {total}; resume goes on.", **written
-        )
+        step = trainer.state.global_step
+        set_status(run, "stopped", f"Stopped at step {step} of {total}; resume goes on.", **written)
     elif is_main():
         _write_model(run, trainer)
         if config.eval_prompts:
@@ -170,12 +168,13 @@ def _write_model(run: Run, trainer: ResumableTrainer) -> None:
 
 def _outcome(run: Run, total: int) -> str:
     """Held-out reward where it was evaluated, and sampled reward, from the first batch to the last ones."""
-    sampled = run.metrics().get("reward", pd.Series(dtype=float)).dropna()  # one value per generation batch
+    sampled = run.metrics()["reward"].dropna()  # one value per generation batch
+    means = {row.label: f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]" for row in run.evaluation().itertuples()}
     parts = []
-    evaluated = run.evaluation().set_index("label")
-    if len(evaluated):
-        means = (f"{r.mean:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in evaluated.itertuples())
-        parts.append(f"held-out reward {' -> '.join(means)}")
+    if {"before", "after"} <= set(means):
+        parts.append(f"held-out reward {means['before']} -> {means['after']}")
+    elif "after" in means:  # evaluation.json was damaged on the way
+        parts.append(f"held-out reward {means['after']} after training")
     if len(sampled):
         ends = sampled.iloc[0], sampled.iloc[-WINDOW:].mean()
         steps = "one step" if total == 1 else f"{total} steps"
