@@ -10,7 +10,7 @@ from trl import GRPOTrainer
 
 from workbook.policies import load_policy
 from workbook.tasks import get_task
-from workbook.theory.advantages import counterfactual_advantages
+from workbook.theory.advantages import counterfactual_advantages, group_advantages
 from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
 from workbook.training.base_weights import keeping_base
@@ -245,6 +245,10 @@ def test_a_rollout_without_a_reward_moves_nothing(build):
     scored = torch.tensor([i not in nobody for i in range(16)])
     assert not batch["advantages"][~scored].any()
     assert batch["advantages"].any()
+    torch.testing.assert_close(
+        torch.tensor(list(trainer._logs["advantages"]))[scored],
+        group_advantages(batch["rewards"][scored], batch["group_id"][scored], "dr_grpo"),
+    )
     columns = (batch[name][scored] for name in ("rewards", "completion_ids", "completion_mask", "group_id"))
     torch.testing.assert_close(batch["advantages"][scored], counterfactual_advantages(*columns))
 
@@ -325,6 +329,20 @@ def test_the_meter_splits_the_gradient_that_training_sums(build):
     assert row["grad_norm"] == pytest.approx(float((up + down).norm()), rel=1e-3)
     assert row["cancellation/in_step"] == pytest.approx(float(share), abs=1e-4)
     assert row["cancellation/sign_cosine"] == pytest.approx(float(torch.cosine_similarity(up, down, 0)), abs=1e-4)
+
+
+def test_a_scaled_loss_is_measured_unscaled(build):
+    """Under a GradScaler, as float16 trains with, a gradient that the pass would round to 0 still counts."""
+    meter, model, found = build()._meter, torch.nn.Linear(3, 2, dtype=torch.float16), []
+    trainer = meter.trainer
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**16)):
+        trainer.accelerator.scaler = scaler
+        meter.on_step_begin(trainer.args, trainer.state, trainer.control)
+        meter.add(model, model(torch.ones(1, 3).half()), torch.full((1, 2), 1e-8), torch.ones(1, 2))
+        found.append(meter.plus)
+    trainer.accelerator.scaler = None
+    assert not found[0][0].any()
+    torch.testing.assert_close(found[1][0], torch.full((2, 3), -1e-8), rtol=0.1, atol=0)
 
 
 def test_the_meter_holds_two_copies_of_the_weights_at_most(build):

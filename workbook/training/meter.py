@@ -49,13 +49,13 @@ class CancellationMeter(TrainerCallback):
         scale = 1.0 if scaler is None else scaler.get_scale()
         with torch.autocast(logps.device.type, enabled=False):
             found = torch.autograd.grad(
-                logps, _trained(model), -scale * signs[0].to(logps.dtype), retain_graph=True, allow_unused=True
+                logps, _trained(model), (-scale * signs[0]).to(logps.dtype), retain_graph=True, allow_unused=True
             )
         if self.plus is None:
             self.plus = [None] * len(found)
         for i, gradient in enumerate(found):
             if gradient is not None:
-                gradient = gradient if scale == 1.0 else gradient / scale
+                gradient = gradient if scale == 1.0 else gradient.float() / scale
                 self.plus[i] = gradient if self.plus[i] is None else self.plus[i] + gradient
 
     def on_step_begin(self, args, state, control, **kwargs):

@@ -109,11 +109,12 @@ class CancellationTrainer(GRPOTrainer):
         if self.args.advantage_estimator == "counterfactual":
             scored = ~output["rewards"].isnan()  # a rollout no reward function could score moves nothing
             columns = (output[name][scored] for name in ("rewards", "completion_ids", "completion_mask", "group_id"))
-            advantages = torch.zeros_like(output["completion_ids"], dtype=output["advantages"].dtype)
-            advantages[scored] = counterfactual_advantages(*columns).to(advantages.dtype)
-            output["advantages"] = advantages
+            tokens = torch.zeros_like(output["completion_ids"], dtype=output["advantages"].dtype)
+            tokens[scored] = counterfactual_advantages(*columns).to(tokens.dtype)
+            output["advantages"] = tokens
         elif advantages is not None:
             output["advantages"] = advantages[mine].to(output["advantages"].dtype)
+        if advantages is not None:
             for _ in range(len(advantages)):
                 self._logs["advantages"].pop()
             self._logs["advantages"].extend(advantages.tolist())
@@ -122,16 +123,19 @@ class CancellationTrainer(GRPOTrainer):
     def _global_advantages(self):
         """Summed rewards, group labels, and advantages if TRL's are to be replaced; all (B,) over every process.
 
-        The reward of a rollout that no reward function could score is NaN.
+        The reward of a rollout that no reward function could score is NaN. Of a rollout whose tokens each have their
+        own advantage, what is logged is its reward over its group's mean.
         """
         weights = self.reward_weights.to(self._rewards_per_func.device)
         scored = ~self._rewards_per_func.isnan().all(dim=1)
         rewards = (self._rewards_per_func * weights).nansum(dim=1).masked_fill(~scored, torch.nan)
         group_ids = torch.arange(len(rewards), device=rewards.device) // self.num_generations
-        if self.args.advantage_estimator in ("grpo", "counterfactual"):
+        estimator = self.args.advantage_estimator
+        if estimator == "grpo":
             return rewards, group_ids, None
+        estimator = "dr_grpo" if estimator == "counterfactual" else estimator
         advantages = torch.zeros_like(rewards)
-        advantages[scored] = group_advantages(rewards[scored], group_ids[scored], self.args.advantage_estimator)
+        advantages[scored] = group_advantages(rewards[scored], group_ids[scored], estimator)
         return rewards, group_ids, advantages
 
     # -- batching: the composition of optimizer mini-batches --------------------------------------------------
