@@ -141,6 +141,8 @@ def test_of_many_bad_rows_ten_are_named(file):
     [
         ("r.csv", "question,answer\na,1\n", "no column prompt; its columns are answer, question"),
         ("r.csv", "prompt,answer,line\na,1,2\n", "column line, a name that is taken"),
+        ("r.csv", "prompt,answer,image\na,1,2\n", "column image, a name that is taken"),
+        ("r.csv", "prompt,answer,self\na,1,2\n", "column self, a name that is taken"),
         ("r.csv", "prompt,answer,answer\na,1,2\n", "must name each column once"),
         ("r.csv", "", "r.csv has no rows"),
         ("r.json", '[{"prompt": "a", "answer": 1}]', "is one JSON list; write one object per line"),

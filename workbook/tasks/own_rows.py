@@ -26,7 +26,8 @@ NAMED = 10  # bad rows, or columns, that a message names one by one
 LINE = "line"  # a column added to each row: where it stands in its file
 KINDS = {str: "text", float: "a number", bool: "true or false"}  # of further columns
 NO_TEXT = "{} holds characters that are no text"
-TAKEN = {LINE, "prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
+TRAINERS = {"prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
+TAKEN = {LINE, "self", "image", "images"} | TRAINERS  # columns to which the trainer gives a meaning of its own
 NEEDED = ("prompt", "answer")
 
 

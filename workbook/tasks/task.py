@@ -4,6 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
+from unicodedata import normalize
 
 from datasets import Dataset
 
@@ -127,8 +128,13 @@ def split_rows(rows: Dataset, prompts: Iterable, train: int, held_out: int, sour
 
 
 def prompt_key(prompt: Any) -> str:
-    """Return what two prompts have in common if they ask the same: their text, whatever the spaces in it."""
-    return " ".join((prompt if isinstance(prompt, str) else json.dumps(prompt, default=str)).split())
+    """Return what two prompts have in common if they ask the same: their text, however it is spaced and composed.
+
+    >>> prompt_key("caf\\u00e9  =") == prompt_key("cafe\\u0301 =\\n")
+    True
+    """
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, default=str, ensure_ascii=False)
+    return " ".join(normalize("NFC", text).split())
 
 
 def as_prompt(text: str, chat: bool) -> str | list[dict[str, str]]:
