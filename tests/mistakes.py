@@ -6,6 +6,7 @@ Each is known to be wrong, and stands with words that the sentence which refuses
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import yaml
 
@@ -211,6 +212,10 @@ CONFIG = {"c.yaml": yaml.safe_dump(BASE)}
 SWEEP = {"s.yaml": yaml.safe_dump(BASE | {"grid": {"seed": [0, 1]}})}
 TRAIN = ["train", "c.yaml", "--folder", "run"]
 PARQUET = {"flips/bundled/seed=0/rates.parquet": "no table", "flips/bundled/seed=0/manifest.json": "{}"}
+REWARD = "def f(completion, answer):\n    return float(answer in completion)\n"
+ROWS = "prompt,answer\n" + "".join(f"{i} + 1 =,{i + 1}\n" for i in range(9))
+OWN = ["--set", "task=own:p.csv", "--set", "task_options={reward: 'r.py:f'}"]
+LAUNCH = Path(__file__).parents[1] / "data" / "configs" / "accelerate" / "multi_gpu.yaml"
 COMMANDS = {  # files, a command, and words of the sentence; a file of None is a folder
     "no command": ({}, [], "COMMAND"),
     "an unknown command": ({}, ["tran"], "tran"),
@@ -237,6 +242,26 @@ COMMANDS = {  # files, a command, and words of the sentence; a file of None is a
         [*TRAIN, "--set", "task=own:p.csv", "--set", "task_options={reward: 'r.py:f'}"],
         "p.csv",
     ),
+    **{
+        f"one's own rows: {name}": (CONFIG | {"p.csv": rows, "r.py": reward}, [*TRAIN, *OWN], words)
+        for name, (rows, reward, words) in {
+            "no answers": ("prompt\na\n", REWARD, "answer"),
+            "too few": ("prompt,answer\na,b\n", REWARD, "1 row"),
+            "none": ("", REWARD, "p.csv"),
+            "a row of three": ("prompt,answer\na,b\na,b,c\n", REWARD, "line 3"),
+            "Latin-1": ("prompt,answer\n\u00e9,b\n".encode("latin-1"), REWARD, "UTF-8"),
+            "a folder": (None, REWARD, "p.csv"),
+            "no such function": (ROWS, "def g(completion, answer):\n    return 1.0\n", "r.py:f"),
+            "a reward that is no Python": (ROWS, "def f(", "SyntaxError: '(' was never closed (line 1)"),
+            "a reward that raises": (
+                ROWS,
+                "raise RuntimeError('first\\nsecond')\n",
+                "RuntimeError: first second (line 1",
+            ),
+            "a reward that ends its process": (ROWS, "import os\nos._exit(3)\n", "r.py"),
+        }.items()
+    },
+    "another program's config": ({"c.yaml": LAUNCH.read_text()}, TRAIN, "compute_environment is not a field"),
     "twice the same option": (CONFIG, [*TRAIN, "--set", "seed=1", "--set", "seed=2"], "seed"),
     "one field by two options": (CONFIG, [*TRAIN, "--set", "max_steps=1", "--set", "trainer.max_steps=2"], "max_steps"),
     "a model that no hub has": (CONFIG, [*TRAIN, "--set", "policy=no-such-model-anywhere"], "no-such-model-anywhere"),

@@ -185,7 +185,7 @@ def attempt(folder: Path, files: dict, command: list[str], words: str) -> str | 
         return f"{len(said.splitlines())} lines: {said!r:.400}"
     if len(said) > LONGEST:
         return f"{len(said)} characters: {said:.400}"
-    if NOISE.search(said) or "hf_secret" in said:
+    if NOISE.search(said.replace(words, "")) or "hf_secret" in said:
         return f"noise: {said}"
     if words not in said:
         return f"does not name {words!r}: {said}"

@@ -129,8 +129,8 @@ def _check_task(config) -> None:
         else:
             _draw(config.task, json.dumps(config.task_options), config.num_prompts, config.eval_prompts, config.seed)
     except ValueError as error:
-        if type(error) is not ValueError or config.task in str(error):
-            raise
+        if type(error) is not ValueError or str(error).startswith("task"):
+            raise  # of several lines, one a row, or with the task's name
         raise ValueError(f"{where}: {error}") from None
     except (TypeError, OSError, OverflowError, ArithmeticError, LookupError, AttributeError) as error:
         raise ValueError(f"{where} can't be made: {one_line(error)}.") from None
