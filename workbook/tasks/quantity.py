@@ -71,14 +71,16 @@ NOUNS = (
     r"(?:answer|total|sum|result|value|number|difference|product|quotient|remainder|solution|cost|price|amount|age"
     r"|distance|time|length|width|height|area|perimeter|volume|speed|weight|profit|average|mean|probability)"
 )
-IS = r"(?: is| are|'s| equals| =|:)"
+BE = r"(?: is| are|'s| equals| =)"
+IS = rf"(?:{BE}|:)"
 HAS = (
     r"(?:(?: now)? ha(?:s|ve)| gets?| got| makes?| gives?| totals?| comes to| needs?| finds?| obtains?"
     r"| will (?:have|need)| sold| bought| earn(?:ed|s)| spen(?:t|ds)| pa(?:id|ys)| saved| received| used)"
 )
 SUBJECT = re.compile(
     rf"{LEADS}(?:(?:(?:the|our|my|its|a) )?(?:(?:final|total|correct|exact) )*{NOUNS}(?: of [a-z ]{{1,40}}?{IS}|{IS})?"
-    rf"|(?:it|that|this|there|he|she|they|we|i|you|[a-z]|[A-Z][a-z]{{1,20}})(?:{IS}|{HAS})(?: a? ?{NOUNS} (?:of|is))?"
+    rf"|(?:it|that|this|there|he|she|they|we|i|you|[a-z]|(?-i:[A-Z][a-z]{{1,20}}))(?:{BE}|{HAS})"
+    rf"(?: a? ?{NOUNS} (?:of|is))?"
     rf"|{LEADS}(?:=|:)) ",
     re.IGNORECASE,
 )

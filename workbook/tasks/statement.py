@@ -76,7 +76,9 @@ def last_numeric_sentence(text: str) -> tuple[Statement, str]:
 def stands(statement: Statement, value: Fraction | None = None) -> bool:
     """Return whether the words around an answer leave it as it is; value: of an answer that is a number."""
     marker, before, _, after = statement
-    if takes_back(after) or (spoils_what_follows(before) if marker else _is_cut_off(before)):
+    if takes_back(after) or (
+        spoils_what_follows(before, "answer" in marker and marker not in CLOSED) if marker else _is_cut_off(before)
+    ):
         return False
     return marker not in CLOSED or (_fits_before(before, value) and _fits_after(after, marker))
 

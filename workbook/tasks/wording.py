@@ -19,7 +19,8 @@ DENIALS = vocabulary(
     scarcely false wrong wrongly incorrect incorrectly untrue unlikely impossible invalid deny denies denied doubt
     doubts doubtful doubted refute refuted reject rejected lie lies fake bogus mistake mistaken mistakenly error
     erroneous without except excluding other opposite contrary anything unlike nope nah negation far fails failed
-    kidding joke joking pretend disagree rule ruled
+    kidding joke joking pretend disagree rule ruled lacks misses errs overestimates underestimates contradicts
+    violates disagrees differs overshoots undershoots sans seldom rarely barely
     """
 )
 HEDGES = vocabulary(
@@ -27,7 +28,8 @@ HEDGES = vocabulary(
     or either maybe perhaps possibly possible probably presumably might may could if unless whether alternatively
     versus vs guess guesses guessing suppose supposing assume assuming imagine say says said claim claims claimed
     someone somebody alleged allegedly supposedly unsure uncertain unclear unknown depends between among unlikely
-    somewhere roughly approximately approx around nearly almost circa about rather
+    hypothetically theoretically ironically sarcastically somewhere roughly approximately approx around nearly
+    almost circa about rather
     """
 )
 COMPARISONS = vocabulary(
@@ -53,8 +55,8 @@ SCALES = vocabulary(
 RETRACTIONS = vocabulary(
     """
     no nor not never neither nope nah or wait actually oops sorry correction alternatively maybe perhaps possibly
-    probably instead rather hmm hm else reconsider recheck scratch retract either but might could guess unsure joke
-    joking kidding lie
+    probably instead rather hmm hm else reconsider recheck scratch retract either but might could guess unsure
+    joke joking kidding lie
     """
 )
 REFUTATIONS = vocabulary("wrong incorrect false mistaken untrue instead bogus fake")
@@ -66,7 +68,14 @@ UNITS = vocabulary(
     """
 )
 SCALE = re.compile(r".*(?:illions?|teenths?|tieths?|elevenths?|twel[fv]ths?|fold)")
-INDEFINITE = vocabulary("an another one any some every what which his her their your")
+PRAISE = vocabulary("final correct right total overall numerical numeric exact simplified full true actual whole short")
+POINTERS = vocabulary("the my our its this so thus hence therefore and then now answer is")
+BELIEFS = vocabulary(
+    """
+    think thinks believe believes know knows get gets find finds found conclude concludes see sees calculate
+    compute determine have has obtain deduce note notice say
+    """
+)
 EACH = vocabulary(
     """
     day week month year hour minute second mile person gallon pound piece item unit dozen night
@@ -123,11 +132,12 @@ def last_sentence(text: str) -> tuple[str, bool]:
     return SENTENCE_END.split(text)[-1].strip(), False
 
 
-def spoils_what_follows(before: str) -> bool:
+def spoils_what_follows(before: str, says_answer: bool = False) -> bool:
     """Return whether the words before an answer's marker deny it, leave it open or change it.
 
     Within the sentence, the last clause counts whole, and an earlier one if it denies "that" which follows. Of a line
-    before, without a full stop, the last words count, and all of them if it ends with a colon.
+    before, without a full stop, the last words count, and all of them if it ends with a colon. says_answer: whether the
+    marker has the word "answer", to which the words before it must point.
 
     >>> [spoils_what_follows(text) for text in ("I don't think that the ", "Since 5 is not even, the ", "5 or ")]
     [True, False, True]
@@ -138,9 +148,23 @@ def spoils_what_follows(before: str) -> bool:
         return bool(set(words if sentence.endswith(":") else words[-2:]) & (DENIALS | HEDGES | {"minus", "negative"}))
     words = words_of(CLAUSE_END.split(sentence)[-1])
     changes = (set(words[-4:]) & (COMPARISONS | SCALES)) - {"is", "this", "thus", "so", "as", "last", "total", "over"}
-    return bool(
-        set(words) & (DENIALS | HEDGES) or changes or set(words[-1:]) & INDEFINITE or _denies_that(words_of(sentence))
-    )
+    if says_answer and not _points(words):
+        return True
+    return bool(set(words) & (DENIALS | HEDGES) or changes) or _denies_that(words_of(sentence))
+
+
+def _points(words: list[str]) -> bool:
+    """Return whether the words before "answer is" point to the answer: "the final", not "another"; "I think that the",
+    not "I wish that the".
+    """
+    words = list(words)
+    while words and words[-1] in PRAISE:
+        words.pop()
+    if words and words[-1] not in POINTERS:
+        return False
+    while words and words[-1] in POINTERS | {"that"}:
+        words.pop()
+    return len(words) < 2 or words[-2] not in ("i", "we", "you", "he", "she", "they") or words[-1] in BELIEFS
 
 
 def _denies_that(words: list[str]) -> bool:
@@ -171,6 +195,8 @@ def takes_back(after: str) -> bool:
         words = words_of(sentence)
         gives_reason = bool(words) and words[0] in ("because", "since")
         if set(words) & REFUTATIONS or (set(words[:4]) & RETRACTIONS and not gives_reason):
+            return True
+        if len(words) < 3 and set(words) & (DENIALS | HEDGES | COMPARISONS | SCALES - {"is", "this", "yes", "thus"}):
             return True
     return False
 
