@@ -1,5 +1,6 @@
 """setup(): the profile that is chosen, the seeds, the report, and an import that stays quick."""
 
+import logging
 import random
 import subprocess
 import sys
@@ -25,6 +26,13 @@ def test_profile_comes_from_the_argument_then_the_environment_then_the_device(mo
     monkeypatch.setenv("WORKBOOK_PROFILE", "smoke")
     assert choose_profile(None, "cuda").name == "smoke"
     assert choose_profile("teach", "cpu").name == "teach"
+
+
+def test_a_package_that_nothing_here_uses_is_not_asked_for(caplog):
+    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    logger.warning("Failed to load CPU gemm_4bit_forward from kernels-community: %s. Please", "No module")
+    logger.warning("Something else.")
+    assert caplog.messages == ["Something else."]
 
 
 def test_unknown_profile_is_refused_naming_the_valid_ones(monkeypatch):

@@ -3,8 +3,10 @@
 import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 import time
+import warnings
 import zipfile
 
 import bitsandbytes
@@ -13,9 +15,11 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from safetensors.torch import load_file, save_file
 from test_rollouts import CHAT, SumTask, make_model, make_tokenizer
+from transformers import BertConfig, BertLMHeadModel
 
-from workbook import policies, weights_cache
+from workbook import nf4, policies, weights_cache
 from workbook.policies import choose_dtype, load_policy, recast_adapters
 from workbook.rollouts import sample_rollouts, sequence_logps
 
@@ -269,6 +273,140 @@ def test_smollm2_keeps_its_chat_template_and_generation_config(smollm2):
     assert smollm2.tokenizer.eos_token_id == smollm2.model.generation_config.eos_token_id == 2
     assert weights_cache.PACKAGE in smollm2.provenance["source"]
     assert not hasattr(load_policy("smollm2-135m").model.config, "quantization_config")
+
+
+# What a model may not do: run code, lack weights, look ahead, be dequantized wrongly.
+
+
+def write_evil(folder, config_name, entry, **changes):
+    """Name code of the folder's own in a config; returns the file that the code would leave."""
+    mark = folder / "it-ran"
+    (folder / "evil.py").write_text(
+        f"open({str(mark)!r}, 'w').close()\nclass Config: pass\nModel = Tokenizer = Config\n"
+    )
+    config = json.loads((folder / config_name).read_text()) | {"auto_map": entry} | changes
+    (folder / config_name).write_text(json.dumps(config))
+    return mark
+
+
+@pytest.mark.parametrize(
+    ("config_name", "entry", "changes"),
+    [
+        ("config.json", {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}, {"model_type": "evil"}),
+        ("tokenizer_config.json", {"AutoTokenizer": ["evil.Tokenizer", None]}, {"tokenizer_class": "Evil"}),
+    ],
+)
+def test_no_code_of_a_models_own_runs_whatever_is_answered(folder, tmp_path, monkeypatch, config_name, entry, changes):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    mark = write_evil(tmp_path, config_name, entry, **changes)
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(ValueError, match="needs code of its own") as refusal:
+        load_policy(tmp_path)
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 300
+    assert not mark.exists()
+
+
+def without_tokenizer(folder):
+    for path in folder.glob("token*"):
+        path.unlink()
+
+
+def change_config(**changes):
+    def change(folder):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | changes))
+
+    return change
+
+
+def without_head(folder):
+    change_config(tie_word_embeddings=False)(folder)
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("lm_head.weight", None)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_config(model_type="t5", architectures=["T5ForConditionalGeneration"]), "Unrecognized configuration"),
+        (change_config(model_type="unheard"), "holds no causal language model"),
+        (without_head, "lm_head.weight is not among its weights"),
+        (without_tokenizer, "holds no tokenizer"),
+    ],
+)
+def test_other_packages_long_messages_become_a_sentence(folder, tmp_path, change, message):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    change(tmp_path)
+    with pytest.raises(ValueError, match=message) as refusal:
+        load_policy(tmp_path)
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value).replace(str(tmp_path), "")) <= 300
+
+
+def test_a_model_that_looks_ahead_is_refused(tmp_path):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertLMHeadModel(BertConfig(vocab_size=20, initializer_range=0.5, **sizes)).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="its logits for a token depend on later tokens"):
+        load_policy(tmp_path)
+
+
+def layers_of(*widths):
+    """NF4 layers of these input widths with their unrounded weights, and 5 rows, so that blocks straddle rows."""
+    layers = torch.nn.ModuleList(
+        bitsandbytes.nn.Linear4bit(width, 5, bias=False, quant_type="nf4", compute_dtype=torch.float32)
+        for width in widths
+    )
+    weights = [layer.weight.data.normal_().clone() for layer in layers]
+    return layers.to("cpu"), weights
+
+
+def assert_stored(layers, weights):
+    for layer, weight in zip(layers, weights, strict=True):
+        state = layer.weight.quant_state
+        stored = bitsandbytes.functional.dequantize_4bit(layer.weight.data, state)
+        assert (stored - weight).abs().max() < 0.17 * weight.abs().max()  # half the widest of NF4's 15 steps
+        x = torch.randn(3, weight.shape[1])
+        torch.testing.assert_close(layer(x), x @ stored.T)
+
+
+def test_every_width_is_dequantized_by_the_formula():
+    layers, weights = layers_of(16, 32, 40, 48, 64, 80, 96, 128, 344)
+    assert_stored(nf4.check_dequantization(layers), weights)
+
+
+@pytest.fixture
+def wrong_kernel(monkeypatch):
+    """bitsandbytes' kernel on a CPU as it is with AVX512: a row's blocks are counted from the row's start."""
+
+    def dequantize(packed, absmax, blocksize, quant_type, shape, dtype):
+        own = (torch.arange(torch.Size(shape).numel()) // shape[-1] * shape[-1]) // blocksize
+        ones = nf4.dequantized(packed, torch.ones_like(absmax), blocksize, quant_type, shape, dtype)
+        return ones * absmax[own].reshape(shape)
+
+    monkeypatch.setattr(nf4, "_overrides", [])
+    monkeypatch.setattr(nf4, "_wrong", set())
+    library = torch.library.Library("bitsandbytes", "IMPL")
+    with warnings.catch_warnings(action="ignore"):
+        library.impl("dequantize_4bit", dequantize, "CPU", allow_override=True)
+    yield
+    for own in [*nf4._overrides, library]:
+        own._destroy()
+
+
+def test_a_kernel_that_is_wrong_gives_way_to_the_formula(wrong_kernel):
+    layers, weights = layers_of(24)
+    assert not nf4._is_right(layers[0])
+    assert_stored(nf4.check_dequantization(layers), weights)
+    assert nf4._wrong == {(24, 64)}
+
+
+def test_what_cannot_be_dequantized_is_refused(wrong_kernel, monkeypatch):
+    monkeypatch.setattr(nf4, "_override", lambda: None)
+    with pytest.raises(ValueError, match="input width 24 wrongly on cpu; load without quantization"):
+        nf4.check_dequantization(layers_of(24)[0])
 
 
 # The cache, with a tiny model in the place of SmolLM2 and no download.

@@ -6,9 +6,20 @@ import pytest
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
+from workbook.probes.prefixes import prefill
 from workbook.rollouts import Rollouts, sample_rollouts, sequence_logps
+from workbook.sequences import padding_error, unpadded
+from workbook.states import output_states
 
 WORDS = ["<pad>", "<eos>", "<unk>", "<user>", "<bot>", *"0123456789+-=?;"]
 CHAT = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
@@ -395,3 +406,112 @@ def test_unusable_prompts_and_rewards(policy):
         task.reward = lambda reward=reward, **_: reward
         with pytest.raises(ValueError, match=r"task\.reward returned"):
             sample_rollouts(policy, task, 1, group_size=2, max_new_tokens=2)
+
+
+# --- models that padding changes
+
+
+def tiny(kind, dtype=torch.float32, **settings):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.3}
+    if kind == "bart":
+        sizes = {
+            "d_model": 32,
+            "decoder_layers": 2,
+            "decoder_attention_heads": 2,
+            "decoder_ffn_dim": 32,
+            "init_std": 0.3,
+        }
+    ends = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": None}
+    config = AutoConfig.for_model(kind, vocab_size=len(WORDS), **sizes | ends | settings)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config).to(dtype).eval()
+
+
+CHANGED_BY_PADDING = {
+    "positions of its own": lambda: tiny("bart"),
+    "a recurrent state": lambda: tiny("rwkv", attention_hidden_size=32, context_length=64),
+    "NaN in float64": lambda: tiny("llama", torch.float64, attn_implementation="eager", intermediate_size=32),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGED_BY_PADDING)
+def test_a_model_that_padding_changes_is_sampled_scored_and_seen_row_by_row(kind):
+    model = CHANGED_BY_PADDING[kind]()
+    policy = SimpleNamespace(model=model, tokenizer=make_tokenizer())
+    assert not padding_error(model) <= 1
+    rollouts = sample_rollouts(policy, SumTask(), 4, group_size=2, max_new_tokens=5, generation_kwargs={"top_k": 1})
+    assert len(set(rollouts.prompt_mask.sum(1).tolist())) > 1
+    states = output_states(policy, rollouts)
+    seen = states.logits.split(rollouts.completion_mask.sum(1).tolist())
+    for row, prompt in enumerate(unpadded(rollouts.prompt_ids, rollouts.prompt_mask)):
+        completion = rollouts.completion_ids[row][rollouts.completion_mask[row].bool()].tolist()
+        logps, _ = forward_alone(model, prompt, completion)
+        torch.testing.assert_close(rollouts.old_logps[row, : len(completion)].double(), logps, atol=1e-4, rtol=1e-4)
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + completion]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+        torch.testing.assert_close(seen[row], logits, atol=1e-4, rtol=1e-4)
+        assert completion == logits.argmax(-1).tolist(), "greedy, and from what stands before without padding"
+    for row in range(len(rollouts) if model.dtype == torch.float32 else 0):
+        with pytest.raises(ValueError, match=r"ignores padding|does not keep plain keys"):
+            prefill(model, rollouts.select([row]))
+
+
+def test_rotary_frequencies_that_grow_with_the_longest_sequence_are_put_back(policy):
+    parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    model = tiny("llama", rope_parameters=parameters, max_position_embeddings=8, intermediate_size=32)
+    before = [buffer.clone() for buffer in model.buffers()]
+    lengths = [module.max_seq_len_cached for module in model.modules() if hasattr(module, "max_seq_len_cached")]
+    sample_rollouts(SimpleNamespace(model=model, tokenizer=policy.tokenizer), SumTask(), 2, 2, max_new_tokens=12)
+    assert lengths == [m.max_seq_len_cached for m in model.modules() if hasattr(m, "max_seq_len_cached")]
+    for buffer, own in zip(model.buffers(), before, strict=True):
+        assert torch.equal(buffer, own)
+
+
+# --- what is sampled
+
+
+@pytest.mark.parametrize(
+    "settings", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"generation_kwargs": {"do_sample": False}}]
+)
+def test_settings_that_leave_one_token_leave_the_likeliest(policy, settings):
+    rollouts = sample_rollouts(policy, SumTask(), 3, group_size=2, max_new_tokens=4, **settings)
+    model = policy.model
+    with torch.no_grad():
+        ids = torch.cat([rollouts.prompt_ids, rollouts.completion_ids], dim=1)
+        mask = torch.cat([rollouts.prompt_mask, rollouts.completion_mask], dim=1)
+        logits = model(ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0)).logits
+    likeliest = logits[:, -rollouts.completion_ids.shape[1] - 1 : -1].argmax(-1)
+    alive = rollouts.completion_mask.bool()
+    assert torch.equal(rollouts.completion_ids[alive], likeliest[alive])
+    assert (rollouts.old_logps[alive] < -1e-3).any(), "scores are of the whole distribution, as in TRL's trainer"
+
+
+def test_repetition_penalty_and_chat_template_arguments_reach_their_places():
+    tokenizer = make_tokenizer(CHAT.replace("<bot>", "{{ '<bot>' if not quiet else '?' }}"))
+    policy, task = SimpleNamespace(model=make_model(), tokenizer=tokenizer), SumTask(chat=True)
+    greedy = {"group_size": 1, "max_new_tokens": 12, "top_k": 1}
+    plain = sample_rollouts(policy, task, 2, **greedy)
+    other = sample_rollouts(policy, task, 2, **greedy, repetition_penalty=50.0)
+    assert plain.completions != other.completions
+    quiet = sample_rollouts(policy, task, 2, **greedy, chat_template_kwargs={"quiet": True})
+    assert set(plain.prompt_ids[:, -1].tolist()) == {WORDS.index("<bot>")}
+    assert set(quiet.prompt_ids[:, -1].tolist()) == {WORDS.index("?")}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": float("inf")}, "temperature=inf must be a finite number above 0"),
+        ({"top_p": 0.0}, r"top_p=0.0 must be above 0 and at most 1"),
+        ({"top_k": -1}, r"top_k=-1 must be a whole number of 0 \(no limit\) or more"),
+        ({"top_k": 1.5}, "top_k=1.5 must be"),
+        ({"min_p": 2}, "min_p=2 must be None or between 0 and 1"),
+        ({"repetition_penalty": "high"}, "repetition_penalty='high' must be a finite number above 0"),
+        ({"generation_kwargs": {"warmth": 2}}, "holds 'warmth', which is no field"),
+        ({"generation_kwargs": {"num_return_sequences": 2}}, "holds num_return_sequences=2; groups are"),
+    ],
+)
+def test_sampling_settings_out_of_range_are_refused_in_a_sentence(policy, settings, message):
+    with pytest.raises(ValueError, match=message):
+        sample_rollouts(policy, SumTask(), 2, 2, **settings)

@@ -25,7 +25,7 @@ from torch import nn
 
 from workbook import weights_cache
 from workbook.restoring import seeded
-from workbook.sequences import try_model
+from workbook.sequences import padding_error
 
 BUNDLED = Path(__file__).resolve().parents[1] / "data" / "bundled"
 HUB_PATIENCE = 4.0  # seconds until the hub counts as unreachable
@@ -125,7 +125,7 @@ def load_policy(
     try:
         if lora is not None:
             model = _add_lora(model, lora, seed)
-        try_model(model)
+        padding_error(model)
     except UNFIT as problem:
         options = "".join(f" with {name}={value!r}" for name, value in asked.items() if value is not None)
         raise ValueError(f"{kind} cannot be used{options}: {_first_sentence(problem)}") from None

@@ -20,6 +20,7 @@ from workbook.sequences import (
     evaluating,
     pad_rows,
     padded_batches,
+    padding_error,
     sequence_logps,
     token_strings,
     tokenize_prompts,
@@ -263,6 +264,8 @@ def _config(policy, sampling: dict, generation_kwargs: Mapping):
 def _generate(policy, prompt_ids, prompt_mask, seed, config, batch_size) -> list[list[int]]:
     """Sampled completions as ragged rows, each up to and including its first end token."""
     model, ends = policy.model, end_tokens(policy)
+    if padding_error(model) > 1:  # nor is RWKV's state, carried from token to token, that of a whole pass
+        config.use_cache = False
     rows = [[]] * len(prompt_ids)
     with seeded(seed, model.device), _generation_config(model, config):
         for part, start in padded_batches(model, prompt_mask, batch_size):

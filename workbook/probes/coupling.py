@@ -127,9 +127,10 @@ def gradient_products(
     so that no log-probability moves by much more than 1e-2 (for quantized layers and others without a forward mode;
     curvature then costs up to a few percent of the largest product);
     "auto" takes the first that works, and the column says which.  Cost per anchor: a backward pass of its rollout, and
-    one forward-mode (or two to six plain) passes of its group.
+    one forward-mode (or four to eight plain) passes of its group.
 
-    Raises ValueError for anchors below 1, an unknown method or parameters, and cuts that are not ascending in (0, 1).
+    Raises ValueError for anchors below 1, an unknown method or parameters, cuts that are not ascending in (0, 1), and
+    finite differences that depend on their step, as they do where it sends tokens to other experts.
     """
     if not isinstance(anchors, int) or anchors < 1:
         raise ValueError(f"anchors={anchors!r} must be a whole number of 1 or more.")

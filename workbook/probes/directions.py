@@ -26,6 +26,7 @@ from workbook.sequences import evaluating
 METHODS = ("auto", "jvp", "difference")
 STEP = 1e-2  # nats: how far a finite difference moves the log-probability that moves farthest
 SETTLED = 3.0  # ... give or take this factor
+STRAIGHT = 0.25  # how far the differences of a step and of half of it may be apart, as a share of the largest
 
 Direction = dict[str, Tensor]
 
@@ -92,17 +93,31 @@ class Along:
                 if STEP / SETTLED < farthest < STEP * SETTLED or farthest == 0:
                     break
                 step *= STEP / farthest
-        return change / (2 * step)
+            half = moved(step / 2) - moved(-step / 2)
+        change, half = change / (2 * step), half / step
+        if float((change - half).abs().max()) > STRAIGHT * float(half.abs().max()):
+            raise ValueError(
+                f"{type(self.policy.model).__name__} does not change smoothly along a gradient: differences of a step "
+                "and of half of it disagree, as they do where tokens are sent to other experts or where numbers are "
+                'coarse; use float32 weights, and method="jvp" where the model has it.'
+            )
+        return change
 
 
 @restoring
 def _forward_mode(model: nn.Module) -> Iterator[None]:
-    """Forward-mode differentiation inside the block, by operations that have it; parameters come back as they were."""
+    """Forward-mode differentiation inside the block, by operations that have it: plain attention, experts in a loop."""
     own = [(module, dict(module._parameters)) for module in model.modules()]
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    experts = base.get_experts_implementation() if hasattr(base, "get_experts_implementation") else {}
     try:
+        if any(experts.values()):
+            base.set_experts_implementation("eager")
         with sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
             yield
     finally:
+        if any(experts.values()):
+            base.set_experts_implementation(experts)
         for module, parameters in own:  # `functional_call` lends the model others for a while
             module._parameters.update(parameters)
 
