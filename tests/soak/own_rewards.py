@@ -215,17 +215,17 @@ def attempt(folder: Path, acts: tuple[str, ...], end: str) -> str | None:
         if (
             problem is not None
             and ("ended" in problem or "longer" in problem or "closed" in problem)
-            and (left := alive(mark))
+            and (living := alive(mark))
         ):
-            finding = finding or f"left alive after {problem!r}: {left}"
+            finding = finding or f"left alive after {problem!r}: {living}"
         honest, problem = call(task, "honest")
         if honest != 0.25:  # what is left behind may still end the process: a sentence, and then an answer
             again, _ = call(task, "honest") if problem is not None and one_sentence(problem) else (None, None)
             finding = finding or (None if again == 0.25 else f"an honest call gave {honest}, {problem}; then {again}")
     finally:
         task._call._end()
-    if left := alive(mark):
-        finding = finding or f"left alive: {left}"
+    if living := alive(mark):
+        finding = finding or f"left alive: {living}"
     return finding
 
 
@@ -254,11 +254,11 @@ def one_sentence(text: str) -> bool:
 
 def alive(mark: str) -> list[str]:
     """Commands of living processes that were started in this trial."""
-    found = []
+    commands = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline())[:100])
+                commands.append(" ".join(process.cmdline())[:100])
         except (psutil.Error, OSError):
             pass
-    return found
+    return commands

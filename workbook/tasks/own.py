@@ -69,11 +69,11 @@ class Own(Task):
 
     def score(self, completion: str, answer: str, **row: Any) -> float:
         """Return what the function gives; ValueError, naming the row, if that is not one finite number in time."""
-        found = self._call(completion, answer, row)
-        if "problem" in found:
+        result = self._call(completion, answer, row)
+        if "problem" in result:
             where = f"line {row[LINE]} of {self.source}" if LINE in row else f"the answer {answer!r}"
-            raise ValueError(f"The reward function {self._call.name} {found['problem']}, at {where}.")
-        return found["reward"]
+            raise ValueError(f"The reward function {self._call.name} {result['problem']}, at {where}.")
+        return result["reward"]
 
     def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
         """As in `Task`, but neither clamped nor forgiving: a function that fails ends the run, in a sentence."""

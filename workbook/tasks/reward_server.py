@@ -198,8 +198,8 @@ def serve(file: str, name: str) -> None:
         return
     for line in channel.requests:
         request = json.loads(line)
-        found = outcome(function, request["completion"], request["answer"], request["row"])
-        channel.reply(id=request["id"], **found)
+        answer = outcome(function, request["completion"], request["answer"], request["row"])
+        channel.reply(id=request["id"], **answer)
     os._exit(0)  # without waiting for threads that the function has left behind
 
 
