@@ -1,9 +1,11 @@
 """An experiment is refused in the trainer's own words, forecast by a trial, swept, compared in pairs and taken away."""
 
+import gc
 import html
 import json
 import re
 import time
+import weakref
 import zipfile
 
 import ipywidgets
@@ -12,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from ipywidgets.widgets.widget import _instances
 
 from workbook.policies import load_policy
 from workbook.training import RunConfig
@@ -372,7 +375,7 @@ def test_a_reward_that_fails_ends_the_run_in_its_sentence(own, tmp_path):
 
 
 def settle(laboratory, done):
-    end = time.monotonic() + 300
+    end = time.monotonic() + 120
     while not done(laboratory) and time.monotonic() < end:
         time.sleep(0.05)
     assert done(laboratory)
@@ -436,3 +439,97 @@ def test_the_widget_forecasts_and_starts(own, tmp_path, monkeypatch):
     laboratory.started[0].wait(300)
     settle(laboratory, lambda it: "finished: mine" in it.monitor.line.value)
     assert isinstance(laboratory.box, ipywidgets.VBox)
+
+
+def test_what_does_not_fit_is_neither_tried_nor_started_unless_asked_for_again(own, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr("workbook.views.laboratory.fits", lambda config: "It needs <52,359> MiB and 19,000 are free.")
+    begun = []
+    monkeypatch.setattr("workbook.views.laboratory.start_trial", lambda *_, **__: begun.append("trial") or 1 / 0)
+    monkeypatch.setattr("workbook.views.laboratory.start_run", lambda *_, **__: begun.append("run"))
+    laboratory = Laboratory(**TINY, **own)
+    settle(laboratory, lambda it: "prompts" in it.task_line.value)
+    laboratory.forecast()
+    settle(laboratory, lambda it: it.forecast_button.description == "Forecast")
+    assert "It needs &lt;52,359&gt; MiB and 19,000 are free. No trial was started." in laboratory.forecast_line.value
+    assert "#a94400" in laboratory.forecast_line.value
+    assert laboratory.memory_box.layout.display == "", "what it is made of is drawn"
+    assert laboratory.anyway_button.layout.display == ""
+    laboratory.monitor.start_button.click()
+    assert "It needs &lt;52,359&gt; MiB" in laboratory.monitor.line.value
+    assert laboratory.monitor.start_button.description == "Start anyway"
+    assert begun == []
+    laboratory.anyway_button.click()
+    settle(laboratory, lambda it: begun and it.forecast_button.description == "Forecast")
+    assert begun == ["trial"]
+    laboratory.choices.sliders["steps"].value = 3
+    assert laboratory.monitor.start_button.description == "Start", "another setting is asked for anew"
+    assert laboratory.anyway_button.layout.display == "none"
+    assert laboratory.memory_box.layout.display == "none", "the chart was of the setting before"
+    for expected in ([], ["run"]):
+        begun.clear()
+        laboratory.monitor._answer(laboratory.monitor._start)
+        assert begun == expected
+
+
+def test_a_task_that_has_too_few_rows_is_not_started(own):
+    laboratory = Laboratory(**TINY | {"num_prompts": 30, "eval_prompts": 6}, **own)
+    settle(laboratory, lambda it: "30 prompts to train, 6 held out" in it.task_line.value)
+    laboratory.choices.sliders["eval_prompts"].value = 7
+    settle(laboratory, lambda it: "#a94400" in it.task_line.value)
+    with pytest.raises(ValueError, match=r"rows.csv has 36 rows|30 .* 7"):
+        laboratory.start()
+    assert laboratory.started == []
+
+
+class Trial:
+    """A trial whose step in hand takes for ever."""
+
+    stopped = killed = False
+
+    @property
+    def running(self):
+        return not self.killed
+
+    @property
+    def stopping(self):
+        return self.stopped
+
+    def stop(self):
+        self.stopped = True
+
+    def status(self):
+        return {"state": "running", "message": "Training.", "step": 0, "total": 2}
+
+
+def test_stopping_a_trial_is_said_at_once_and_it_may_be_killed(own, monkeypatch):
+    trial = Trial()
+    monkeypatch.setattr("workbook.views.laboratory.KILL_AFTER_S", 0.3)
+    monkeypatch.setattr("workbook.views.laboratory.fits", lambda config: None)
+    monkeypatch.setattr("workbook.views.laboratory.start_trial", lambda *_, **__: trial)
+    monkeypatch.setattr("workbook.views.laboratory.long_enough", lambda run: False)
+    monkeypatch.setattr("workbook.views.laboratory.kill", lambda run: setattr(run, "killed", True))
+    monkeypatch.setattr("workbook.views.laboratory.pace", lambda run: (_ for _ in ()).throw(ValueError("no batch")))
+    laboratory = Laboratory(**TINY, **own)
+    laboratory.forecast_button.click()
+    settle(laboratory, lambda it: "Time: a trial" in it.forecast_line.value)
+    laboratory.forecast_button.click()
+    assert "stopping after the step in hand" in laboratory.forecast_line.value
+    settle(laboratory, lambda it: it.forecast_button.description == "Kill" and trial.stopped)
+    assert not laboratory.forecast_button.disabled
+    assert not trial.killed
+    laboratory.forecast_button.click()
+    settle(laboratory, lambda it: it.forecast_button.description == "Forecast")
+    assert "Stopped before its trial had finished a generation batch" in laboratory.forecast_line.value
+    assert not laboratory.forecast_button.disabled
+
+
+def test_a_closed_laboratory_is_freed(own):
+    before = set(_instances)
+    laboratory = Laboratory(**TINY, **own)
+    settle(laboratory, lambda it: "prompts" in it.task_line.value)
+    reference = weakref.ref(laboratory)
+    laboratory.close()
+    assert set(_instances) <= before
+    del laboratory
+    settle(reference, lambda it: gc.collect() >= 0 and it() is None)

@@ -82,7 +82,7 @@ def heatmap(rng: random.Random) -> list:
             "token": column(rng, n),
             "advantage": [number(rng) for _ in range(n)],
             "category": column(rng, n).where(np.array([rng.random() < 0.8 for _ in range(n)])),
-            text(rng) or "other": [number(rng) for _ in range(n)],
+            HALVES.sub("", text(rng)) or "other": [number(rng) for _ in range(n)],
         }
     )
     states = OutputStates(torch.randn(n, 4), torch.randn(n, 9), torch.randint(9, (n,)), rng.choice([None, 3.0]))

@@ -86,6 +86,7 @@ class Laboratory:
     def __init__(self, jobs: int = 1, target: float | None = None, **start):
         self.jobs, self.started, self._trial, self._thread, self._asked = jobs, [], None, None, 0
         self._task_problem = self._warned_of = self._stopping_since = None
+        self._lock, self._forecasting = threading.Lock(), False
         self.choices = Choices(**start)
         wide = {"max_width": "860px"}
         self.problem, self.task_line, self.forecast_line = (ipywidgets.HTML(layout=wide) for _ in range(3))
@@ -140,14 +141,15 @@ class Laboratory:
 
         A second call stops the trial after the step in hand; one that comes KILL_AFTER_S seconds later kills it.
         """
-        if self._thread is not None and self._thread.is_alive():
-            self._end_trial()
-            return
+        with self._lock:
+            if self._forecasting:
+                self._end_trial()
+                return
         planned = self.plan()
         if planned.config is None:
             _say(self.forecast_line, _errors(planned), error=True)
             return
-        self._stopping_since = None
+        self._stopping_since, self._forecasting = None, True
         self.anyway_button.layout.display = "none"
         self.forecast_button.description, self.forecast_button.icon = "Stop", "stop"
         self._thread = threading.Thread(target=self._forecast, args=(planned, anyway), daemon=True)
@@ -174,7 +176,7 @@ class Laboratory:
         if planned.config is None:
             return
         self.snippet.text = as_yaml(planned.config, planned.grid)
-        if self._thread is None or not self._thread.is_alive():
+        if not self._forecasting:
             _say(self.forecast_line, f"{planned.runs} {'run' if planned.runs == 1 else 'runs'}, not forecast yet.")
             self.memory_box.layout.display = "none"
         self._asked, self._task_problem = self._asked + 1, None
@@ -210,10 +212,11 @@ class Laboratory:
         except Exception as problem:
             _say(self.forecast_line, str(problem), error=True)
         finally:
-            self._trial = None
-            self.forecast_button.description, self.forecast_button.icon = "Forecast", "clock-o"
-            self.forecast_button.disabled, self.forecast_button.button_style = False, ""
             shutil.rmtree(folder, ignore_errors=True)
+            with self._lock:  # a click is a Stop before, and a Forecast afterwards
+                self._trial, self._forecasting = None, False
+                self.forecast_button.description, self.forecast_button.icon = "Forecast", "clock-o"
+                self.forecast_button.disabled, self.forecast_button.button_style = False, ""
 
     def _measure(self, planned: Plan, trial: Run, peak: str) -> str:
         """Follow a trial to its end; the forecast of time that it gives, in words."""
