@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from soak import architectures
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from workbook.policies import Policy, load_policy
@@ -58,13 +59,23 @@ ARCHITECTURES = {
     "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
     "qwen3": {"model_type": "qwen3", "tie_word_embeddings": False},
 }
+MIXTURE = {"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}
+SAMPLE = (
+    "rwkv bare",
+    "rwkv nf4",
+    "bart bare",
+    "recurrent_gemma bare",
+    "llama4_text lora",
+    "mamba nf4",
+    "gemma3_text both",
+)
 ADAPTED = ("lora", "nf4 and lora")
 
 
 def tiny(name: str, dtype=torch.float64) -> Policy:
     """A small random model of the architecture, with the bundled policy's tokenizer."""
     tokenizer = load_policy("bundled").tokenizer
-    settings = SMALL | ARCHITECTURES[name]
+    settings = SMALL | (MIXTURE if name == "olmoe" else ARCHITECTURES[name])
     ends = {f"{end}_token_id": getattr(tokenizer, f"{end}_token_id") for end in ("bos", "eos")}
     ends["pad_token_id"] = None  # else a padding token that was sampled gets no gradient where it is read
     config = AutoConfig.for_model(**settings, vocab_size=len(tokenizer), **ends)
@@ -285,3 +296,49 @@ def test_what_a_model_cannot_support_is_refused_in_a_sentence(kind):
 def _bent(output):
     output.logits = output.logits + output.logits.abs().sqrt()
     return output
+
+
+def mixture_at_a_boundary() -> Policy:
+    """OLMoE whose experts 0 and 1 are all but equally likely, so that the smallest step sends tokens elsewhere."""
+    policy = tiny("olmoe", torch.float32)
+    for layer in policy.model.model.layers:
+        router = layer.mlp.gate.weight.data
+        router[1] = router[0] + 1e-5 * torch.randn_like(router[0])
+    return policy
+
+
+def test_products_across_a_routing_boundary_are_exact_or_refused():
+    policy = mixture_at_a_boundary()
+    rollouts, before = drawn(policy).select(slice(0, 2)), policy.model.get_experts_implementation()
+    pairs = gradient_products(policy, rollouts, anchors=1, seed=1)
+    assert set(pairs["method"]) == {"jvp"}
+    assert policy.model.get_experts_implementation() == before
+    anchor, weights = pairs["anchor"].iloc[0], list(policy.model.parameters())
+    now = sequence_logps(policy.model, *(getattr(rollouts, name) for name in FIELDS))[0][
+        rollouts.completion_mask.bool()
+    ]
+    own, *others = (
+        torch.autograd.grad(now[i], weights, retain_graph=True, materialize_grads=True)
+        for i in (anchor, *range(len(now)))
+    )
+    expected = [float(sum((a * b).sum() for a, b in zip(own, other, strict=True))) for other in others]
+    found = pairs.sort_values("other")["product"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    with pytest.raises(ValueError, match="does not change smoothly along a gradient"):
+        gradient_products(policy, rollouts, anchors=1, seed=1, method="difference")
+
+
+def test_modes_that_are_mixed_stay_mixed():
+    policy = tiny("llama")
+    rollouts = drawn(policy).select(slice(0, 2))
+    for number, module in enumerate(policy.model.modules()):
+        module.training = number % 3 == 0
+    modes = [module.training for module in policy.model.modules()]
+    for method in ("jvp", "difference"):
+        gradient_products(policy, rollouts, anchors=1, method=method)
+        assert [module.training for module in policy.model.modules()] == modes
+
+
+@pytest.mark.parametrize(("name", "arguments"), [t for t in architectures.trials(0) if t[0] in SAMPLE])
+def test_an_architecture_is_right_in_this_way_or_refused_in_a_sentence(tmp_path, name, arguments):
+    assert architectures.attempt(tmp_path, *arguments) is None
