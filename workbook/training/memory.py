@@ -254,7 +254,8 @@ def _longest_prompt(folder, task: str, options: str, n: int, seed: int) -> int:
     from workbook.tasks import get_task
 
     prompts = get_task(task, **json.loads(options)).dataset(n, seed)["prompt"]
-    return max(map(len, tokenize_prompts(AutoTokenizer.from_pretrained(folder, local_files_only=True), list(prompts))))
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return max(map(len, tokenize_prompts(tokenizer, list(prompts))))
 
 
 def _widths(text) -> tuple[int, int]:
