@@ -79,3 +79,41 @@ def test_state_trees_survive(tmp_path):
 def test_what_json_cannot_hold_is_refused(tmp_path):
     with pytest.raises(TypeError, match="s/f is a function"):
         save_state(tmp_path, "s", {"f": lambda: None})
+
+
+@pytest.mark.parametrize("write", [lambda path: write_text(path, "new"), lambda path: write_folder(path)])
+def test_writing_changes_nothing_else(tmp_path, write):
+    """A link under the temporary name or the name itself is not followed, and what lies there is kept aside."""
+    (tmp_path / "elsewhere").write_text("mine")
+    (tmp_path / f".made.{os.getpid()}.tmp").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "made").symlink_to(tmp_path / "elsewhere")
+    write(tmp_path / "made")
+    assert (tmp_path / "elsewhere").read_text() == "mine"
+    assert (tmp_path / f".made.{os.getpid()}.tmp").is_symlink()
+    assert not (tmp_path / "made").is_symlink()
+
+
+def write_folder(path):
+    with atomic_folder(path) as folder:
+        (folder / "a").write_text("new")
+
+
+def test_a_folder_that_holds_more_than_was_written_is_kept_aside(tmp_path):
+    for _ in range(2):
+        write_folder(tmp_path / "made")
+    assert os.listdir(tmp_path) == ["made"]
+    (tmp_path / "made" / "sub").mkdir()
+    (tmp_path / "made" / "sub" / "b").write_text("mine")
+    write_folder(tmp_path / "made")
+    assert sorted(os.listdir(tmp_path)) == ["made", "made.kept"]
+    assert (tmp_path / "made.kept" / "sub" / "b").read_text() == "mine"
+    assert sorted(os.listdir(tmp_path / "made")) == ["a", files.SUMS]
+
+
+def test_damage_below_a_folder_is_noticed(tmp_path):
+    with atomic_folder(tmp_path / "made") as folder:
+        (folder / "sub").mkdir()
+        (folder / "sub" / "weights").write_bytes(b"1234")
+    (tmp_path / "made" / "sub" / "weights").write_bytes(b"123")
+    assert damage(tmp_path / "made") == "made/sub/weights has 3 bytes instead of 4"
+    assert damage(tmp_path / "made", needed=("b",)) == "made/b is missing"
