@@ -49,6 +49,9 @@ SCHEDULES = (
     *("cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"),
 )
 LOSS_TYPES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo")
+# As in `theory`, which is not imported here: reading a config should not wait for torch. A test compares them.
+BATCHINGS = ("shuffled", "query_preserved", "reward_balanced", "query_preserved_reward_balanced", "sign_partitioned")
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only", "counterfactual")
 TRACKERS = {  # name in report_to: the package that it needs
     **{name: name for name in ("tensorboard", "trackio", "wandb", "mlflow", "neptune", "codecarbon", "clearml")},
     **{"dagshub": "dagshub", "swanlab": "swanlab", "dvclive": "dvclive", "comet_ml": "comet_ml"},
@@ -110,11 +113,11 @@ TRAINER_FIELDS = {
     "use_adaptive_entropy": FLAG,
     "router_aux_loss_coef": NOT_NEGATIVE_OR_NULL,
     # cancellation
-    "batching": text(),
-    "advantage_estimator": text(),
-    "group_transform": text(null=True),
-    "transform_on": text(),
-    "clipping": text(),
+    "batching": choice(*BATCHINGS),
+    "advantage_estimator": choice(*ESTIMATORS),
+    "group_transform": choice(None, "min_replace", "advantage_orthogonal"),
+    "transform_on": choice("clamped_ratios", "clipped_weights"),
+    "clipping": choice("asymmetric", "symmetric"),
     "measure_cancellation": integer(0, 10_000_000),
     "trim_padding": FLAG,
     "fp32_adapters": FLAG,
