@@ -17,6 +17,7 @@ from workbook.policies import Policy, load_policy
 from workbook.probes import (
     cancellation_index,
     coupling_by_confidence,
+    directions,
     gradient_products,
     masked_update,
     output_layer_step,
@@ -307,7 +308,7 @@ def mixture_at_a_boundary() -> Policy:
     return policy
 
 
-def test_products_across_a_routing_boundary_are_exact_or_refused():
+def test_products_beside_a_routing_boundary_are_exact():
     policy = mixture_at_a_boundary()
     rollouts, before = drawn(policy).select(slice(0, 2)), policy.model.get_experts_implementation()
     pairs = gradient_products(policy, rollouts, anchors=1, seed=1)
@@ -324,6 +325,17 @@ def test_products_across_a_routing_boundary_are_exact_or_refused():
     expected = [float(sum((a * b).sum() for a, b in zip(own, other, strict=True))) for other in others]
     found = pairs.sort_values("other")["product"]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+def test_differences_across_a_jump_are_refused(monkeypatch):
+    policy, plain = tiny("llama"), directions._scores
+    rollouts, weight = drawn(policy).select(slice(0, 2)), policy.model.get_output_embeddings().weight
+    start = weight.detach().clone()
+
+    def jumping(model, part):
+        return plain(model, part) + 0.01 * torch.sign((weight - start).detach().flatten()[start.abs().argmax()])
+
+    monkeypatch.setattr(directions, "_scores", jumping)
     with pytest.raises(ValueError, match="does not change smoothly along a gradient"):
         gradient_products(policy, rollouts, anchors=1, seed=1, method="difference")
 

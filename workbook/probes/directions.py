@@ -93,15 +93,21 @@ class Along:
                 if STEP / SETTLED < farthest < STEP * SETTLED or farthest == 0:
                     break
                 step *= STEP / farthest
-            half = moved(step / 2) - moved(-step / 2)
-        change, half = change / (2 * step), half / step
-        if float((change - half).abs().max()) > STRAIGHT * float(half.abs().max()):
+            for _ in range(4):  # a step that is too long for a straight line is shortened
+                half = moved(step / 2) - moved(-step / 2)
+                bend = float((change - 2 * half).abs().max())
+                straight = bend <= max(STRAIGHT * float(change.abs().max()), STEP / 100)
+                if straight:
+                    break
+                step /= 8
+                change = moved(step) - moved(-step)
+        if not straight:
             raise ValueError(
                 f"{type(self.policy.model).__name__} does not change smoothly along a gradient: differences of a step "
                 "and of half of it disagree, as they do where tokens are sent to other experts or where numbers are "
                 'coarse; use float32 weights, and method="jvp" where the model has it.'
             )
-        return change
+        return change / (2 * step)
 
 
 @restoring
