@@ -409,6 +409,18 @@ def test_an_exported_config_replaces_no_file_of_a_readers(own, tmp_path, name):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
+def test_an_export_has_what_the_reward_imports_from_beside_it(tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "sums.csv").write_text("prompt,answer\n1 + 1 =,2\n1 + 2 =,3\n")
+    (mine / "scale.py").write_text("HALF = 0.5\n")
+    (mine / "score.py").write_text("from scale import HALF\n\ndef score(completion, answer):\n    return HALF\n")
+    options = {"reward": f"{mine / 'score.py'}:score"}
+    config = RunConfig(task=f"own:{mine / 'sums.csv'}", task_options=options, num_prompts=1)
+    export_config(config, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"config.yaml", "sums.csv", "score.py", "scale.py"}
+
+
 def test_weights_are_as_readable_as_the_rest():
     folder = made() / "whole"
     modes = {path.stat().st_mode for path in folder.rglob("*") if path.is_file() and path.name != "training.lock"}

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from workbook.tasks import get_task
+from workbook.training.config_text import read_yaml
 from workbook.training.files import SUMS, atomic_folder, damage, replacement, write_json, write_text
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run
@@ -36,11 +36,12 @@ def export_config(config: RunConfig, folder: str | Path, grid: Grid | None = Non
     own = _own_files(config)
     _check_target(folder, path, own)
     folder.mkdir(parents=True, exist_ok=True)
-    for file in own:
-        if not (folder / file.name).exists():
-            shutil.copyfile(file, folder / file.name)
+    for name, file in own.items():
+        if not (folder / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, folder / name)
     if own:
-        data, reward = (file.name for file in own)
+        data, reward = list(own)[:2]
         function = config.task_options["reward"].rpartition(":")[2]
         options = config.task_options | {"reward": f"{reward}:{function}"}
         config = config.override({"task": f"own:{data}", "task_options": options})
@@ -48,27 +49,30 @@ def export_config(config: RunConfig, folder: str | Path, grid: Grid | None = Non
     return path
 
 
-def _own_files(config: RunConfig) -> list[Path]:
-    """The data file and the reward's file of a task "own:"; none of other tasks."""
+def _own_files(config: RunConfig) -> dict[str, Path]:
+    """Of a task "own:" the data file, the reward's file, and those beside it that it imports, by their names there."""
     if not config.task.startswith("own:"):
-        return []
-    file = config.task_options["reward"].rpartition(":")[0]
-    return [Path(name).expanduser() for name in (config.task.removeprefix("own:"), file)]
+        return {}
+    names = config.task.removeprefix("own:"), config.task_options["reward"].rpartition(":")[0]
+    data, reward = (Path(name).expanduser() for name in names)
+    sources = get_task(config.task, **config.task_options).sources
+    imported = [name.removeprefix("reward ") for name in sources if name.startswith("reward ")]
+    return {data.name: data, reward.name: reward} | {name: reward.parent / name for name in imported}
 
 
-def _check_target(folder: Path, path: Path, own: list[Path]) -> None:
+def _check_target(folder: Path, path: Path, own: dict[str, Path]) -> None:
     for mark in ("status.json", "process.json"):
         if (folder / mark).exists():
             raise ValueError(f"{folder} is the folder of a run or a sweep ({mark}); name another folder.")
-    for file in own:
-        target = folder / file.name
+    for name, file in own.items():
+        target = folder / name
         if target.is_symlink() or (target.exists() and not filecmp.cmp(file, target, shallow=False)):
-            raise ValueError(f"{folder} holds another {file.name}; name another folder, or remove it.")
+            raise ValueError(f"{folder} holds another {name}; name another folder, or remove it.")
     if path.is_symlink() or path.exists():
         try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            values = read_yaml(path, "config")
             RunConfig.load({key: value for key, value in values.items() if key != "grid"})
-        except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        except (OSError, ValueError, AttributeError):
             raise ValueError(
                 f"{folder} holds a {path.name} that is not a run's; name another folder, or remove it."
             ) from None

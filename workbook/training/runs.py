@@ -23,10 +23,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
-import yaml
 from filelock import FileLock
 
 from workbook.training.background import identity, is_alive, is_locked, launch
+from workbook.training.config_text import dump_yaml
 from workbook.training.files import damage, read_json, write_json, write_text
 from workbook.training.folders import check_vacant, checkpoints, discard
 from workbook.training.inputs import check_unedited
@@ -192,7 +192,7 @@ def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None 
             "or choose another folder."
         )
     check_vacant(folder)
-    write_text(run.folder / "config.yaml", yaml.safe_dump(asdict(config), sort_keys=False))
+    write_text(run.folder / "config.yaml", dump_yaml(asdict(config)))
     set_status(run, "starting", "Waiting for its process.")
     return run
 

@@ -14,7 +14,6 @@ import math
 import os
 import sys
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -188,7 +187,6 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
     Raises:
         ValueError: from `load_policy`, `get_task` or the trainer's checks, one sentence each.
     """
-    _check_tracking(config.trainer.get("report_to") or "none")
     policy = load_policy(config.policy, quantization=config.quantization, lora=config.lora, seed=config.seed)
     task = get_task(config.task, **config.task_options)
     args = trainer_args(config, torch.device(policy.provenance["device"]), output_dir)
@@ -251,12 +249,6 @@ def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path
         boundary = max(1, args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps)
         args.save_steps = boundary * max(1, round(args.max_steps / 5 / boundary))
     return args
-
-
-def _check_tracking(report_to: str | list[str]) -> None:
-    for name in [report_to] if isinstance(report_to, str) else report_to:
-        if name in ("tensorboard", "trackio") and find_spec(name) is None:
-            raise ValueError(f"report_to={name!r} needs the package {name}, which is not installed: pip install {name}")
 
 
 def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, label: str) -> None:
