@@ -2,11 +2,13 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from ipywidgets.widgets.widget import _instances
 from soak import sample
 from test_states import head_alone, logps_of, make_policy, make_rollouts
 
@@ -15,7 +17,7 @@ from workbook.rollouts import sample_rollouts
 from workbook.states import OutputStates, output_states
 from workbook.tasks import get_task
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
-from workbook.views import TokenHeatmap
+from workbook.views import TokenHeatmap, shown
 from workbook.views.heatmap import explain_pinned
 
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\"'&", "\u202eevil", "a\nb"]
@@ -185,6 +187,33 @@ def test_closed_heatmaps_and_their_states_are_freed():
     del heatmap, states
     gc.collect()
     assert [reference() for reference in references] == [None] * 6
+
+
+def test_heatmaps_that_are_dropped_unseen_are_freed_with_their_layouts():
+    open_before = len(_instances)
+    dropped = [weakref.ref(TokenHeatmap(table())) for _ in range(3)]
+    gc.collect()
+    assert [reference() for reference in dropped] == [None] * 3
+    assert len(_instances) == open_before
+
+
+def test_a_cell_that_runs_again_closes_what_it_showed_before(monkeypatch):
+    running = {"metadata": {"cellId": "a"}, "header": {"msg_id": "1"}}
+    monkeypatch.setattr(shown, "get_ipython", lambda: SimpleNamespace(get_parent=lambda: running))
+
+    def show_in(cell, execution):
+        running.update(metadata={"cellId": cell}, header={"msg_id": execution})
+        heatmap = TokenHeatmap(table())
+        assert heatmap.model_id is not None
+        return heatmap
+
+    first, beside, elsewhere = show_in("a", "1"), show_in("a", "1"), show_in("b", "2")
+    assert first.comm is not None, "one execution may show several"
+    again = show_in("a", "3")
+    assert [one.comm is None for one in (first, beside, elsewhere, again)] == [True, True, False, False]
+    assert first.model_id is None, "what is closed is not opened again"
+    for heatmap in (elsewhere, again):
+        heatmap.close()
 
 
 def test_the_picture_and_the_html_show_the_coupling_that_the_page_shows(sampled):

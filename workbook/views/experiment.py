@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import altair as alt
 import pandas as pd
-import yaml
 
 from workbook.training.checks import Problem
+from workbook.training.config_text import parse_yaml
 from workbook.training.plan import complaints
 from workbook.training.run_config import RunConfig
 from workbook.views.memory import memory_bars
@@ -192,8 +192,8 @@ def parse_options(text: str) -> dict:
     {'chat': False, 'max_terms': 2}
     """
     try:
-        options = yaml.safe_load("{" + text + "}")
-    except yaml.YAMLError:
+        options = parse_yaml("{" + text + "}")
+    except ValueError:
         options = None
     if not isinstance(options, dict) or any(value is None for value in options.values()):
         raise ValueError(f"task options {text!r} must be name: value pairs with commas between them, e.g. operands: 4.")

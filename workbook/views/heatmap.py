@@ -18,6 +18,7 @@ import traitlets
 
 from workbook.states import OutputStates
 from workbook.views.live import show
+from workbook.views.shown import OpenedWhenShown
 from workbook.views.style import limit, printable, printable_table, require, visible
 from workbook.views.tokens import token_strip
 
@@ -29,7 +30,7 @@ MAX_POSITIONS = 1_000_000  # of a rollout: the page keeps the place of each
 PICTURE_WIDTH, PICTURE_ROLLOUTS = 760, 12  # of the fallback picture: pixels, rows
 
 
-class TokenHeatmap(anywidget.AnyWidget):
+class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
     """A widget over a token table; a PNG of its first rollouts where no kernel runs.
 
     table: columns group, rollout, position, token, and whatever is known of each token; numbers are coloured around
@@ -41,7 +42,8 @@ class TokenHeatmap(anywidget.AnyWidget):
     Raises ValueError for missing columns, rows without a place, a group that is not in the table, or states of another
     length.
 
-    `close()` frees the table and the states (100 MB for 512 tokens of SmolLM2): ipywidgets keeps what is not closed.
+    `close()` frees the table and the states (100 MB for 512 tokens of SmolLM2); so does running its cell again, and
+    dropping one that was never shown.
     """
 
     _esm = (HERE / "heatmap.js").read_text(encoding="utf-8")  # of a Path anywidget keeps every widget, closed or not

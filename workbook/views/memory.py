@@ -12,6 +12,7 @@ COLOURS = {
     "weights": "#1f5f96",
     "adapters": "#6aa5d6",
     "Adam's moments": "#9dc3e6",
+    "optimizer's states": "#9dc3e6",
     "gradients": "#c9def2",
     "kept for backward": "#c5690d",
     "logits": "#e9a35c",
