@@ -106,6 +106,37 @@ def test_the_question_says_what_is_a_unit_and_what_is_an_echo():
     assert not same_expression("(x+1)^2", "x^2+2x+1", "Expand (x + 1)^2.")
 
 
+CLIPS = "Natalia sold clips to 48 friends in April, and half as many in May. How many clips did she sell altogether?"
+WORKED = "1. In April, she sold 48 clips.\n2. In May, she sold 48/2 = <<48/2=24>>24 clips.\n\n"
+CONCLUSIONS = r"""72 clips were sold in total. | So, Natalia sold a total of 72 clips in April and May.
+A: 72 | #### 72 | Therefore, Natalia sold **72** clips altogether in April and May. | Total clips sold: 72 | **Answer:** 72
+Therefore, the total number of clips Natalia sold in April and May is 72. | \[ \boxed{72} \]
+Natalia sold \(\boxed{72}\) clips in April and May. | In total, she sold 72 clips over the two months.
+Natalia sold **72 clips** altogether. | The total is therefore 72 clips!
+So she sold 48 + 24 = 72 clips in May and April."""
+NO_CONCLUSIONS = r"""Natalia lost 72 clips. | Natalia sold 72 fewer clips in May. | Natalia sold half of 72 clips.
+Natalia may have sold 72 clips. | Did she sell 72 clips? | Natalia sold 72 clips to 48 friends. | So clips x 72
+In total she sold 72 clips. So Natalia sold 73 clips altogether. | &lt;72 | &ne; 72 | not&nbsp;72 | &minus;72 | No. 72
+approx. 72 | x > \boxed{72} | The answer is 72. Psych!"""
+
+
+def test_a_conclusion_in_words_of_the_question_is_paid():
+    assert [text for text in listed(CONCLUSIONS) if not agrees(WORKED + text, "72", CLIPS)] == []
+    assert [text for text in listed(NO_CONCLUSIONS) if agrees(WORKED + text, "72", CLIPS)] == []
+    assert not agrees("Natalia sold many clips: 48 friends in April", "48", CLIPS)
+    assert agrees("The capital of France is Paris.", "Paris", "What is the capital of France?")
+    assert agrees("Yes, a whale is a mammal.", "yes", "Is a whale a mammal?")
+    assert not agrees("Yes, a whale is not a mammal.", "yes", "Is a whale a mammal?")
+    assert agrees("The area is $12\\pi$ square units.", "12\\pi", "What is the area?")
+    assert agrees("2^10 = 1024", "1024")
+    assert agrees("\\boxed{2\\frac{1}{3}}", "\\frac{7}{3}")
+
+
+def test_a_date_or_range_is_no_difference():
+    assert not agrees("2020-12-05", "2020-05-12")
+    assert agrees("The answer is 2020-05-12.", "2020-05-12")
+
+
 def test_an_option_is_its_letter_or_its_letter_and_text():
     question = "What is the capital?\nA. London\nB. Paris\nC) Rome"
     true = [

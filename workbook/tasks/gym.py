@@ -127,7 +127,7 @@ class Gym(Task):
             return 0.0
         if PLAIN_NUMBER.fullmatch(answer):
             return self._score_number(completion, entry, question)
-        spans = stated_texts(completion, answer)
+        spans = stated_texts(completion, answer, question)
         if any(_squeezed(span) == _squeezed(answer) for span in spans):
             return self._marks(answer, entry)
         for span in (unwrap(span).rstrip(".").strip() for span in spans):

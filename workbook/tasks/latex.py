@@ -49,6 +49,8 @@ def is_expression(text: str) -> bool:
         r"\\(?![A-Za-z{}])|\d\s*\\frac|\d\s+\d|\d\s*_|\*\*|\.\s*\.", text
     ):
         return False
+    if re.fullmatch(r"[\d.]+(?:-[\d.]+)+", text):  # a range, a date
+        return False
     powers = [braced or bare for braced, bare in POWER.findall(text)]
     if len(powers) > MAX_POWERS or text.count("^") != len(powers) or TOWER.search(text):
         return False

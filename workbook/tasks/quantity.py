@@ -11,8 +11,10 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
+from workbook.tasks.prose import follows, lead, without_asides
 from workbook.tasks.wording import COMPARISONS, DENIALS, FILLERS, HEDGES, SCALES, is_unit, vocabulary, words_of
 
+MAX_EXPONENT = 20  # of a power in a calculation
 MAX_LENGTH = 300  # characters of a sentence that states a number
 PAIRS = (
     ("**", "**"),
@@ -41,13 +43,15 @@ DIGITS = r"(?:\d{1,3}(?:,\d{3}){1,10}|\d{1,40})"
 DECIMAL = rf"(?:{DIGITS}(?:\.\d{{1,40}})?|\.\d{{1,40}})"
 LITERAL = re.compile(
     rf"(?P<sign>[-+] ?|minus |negative )?(?P<currency>[{CURRENCIES}] ?)?(?P<inner>-(?=[\d.]))?"
-    rf"(?:\\frac\{{(?P<top>-?\d{{1,20}})\}}\{{(?P<bottom>\d{{1,20}})\}}"
+    rf"(?:(?P<units>\d{{1,20}})? ?\\frac\{{(?P<top>-?\d{{1,20}})\}}\{{(?P<bottom>\d{{1,20}})\}}"
     rf"|(?:(?P<whole>\d{{1,20}}) )?(?P<over>\d{{1,20}}) ?/ ?(?P<under>\d{{1,20}})(?![\d./])"
     rf"|(?P<decimal>{DECIMAL})(?:[eE](?P<e>[-+]?\d{{1,3}})"
     r"| ?(?:\\times|×|\\cdot|\*) ?10 ?\^ ?(?P<p>\{[-+]?\d{1,3}\}|[-+]?\d{1,3}))?"
     rf")(?P<percent> ?%)?(?P<rest>.*)",
     re.ASCII | re.IGNORECASE,
 )
+EXCLAIMED = re.compile(r"(?<=[a-z]{3})!+$")
+EQUALS = re.compile(r"(?<=\d)\)? (?:equals|is equal to) (?=[-$\d])")
 NOT_EQUATIONS = re.compile(r"[<>!:≠≤≥≈~]|==|\\(?:n?eq|ne|leq?|geq?|lt|gt|approx|sim|pm|not)(?![a-z])")
 SPACING = [
     (
@@ -60,10 +64,12 @@ SPACING = [
     (re.compile(r"\\[,;: ]|(?<=\w)~(?=[\w\\])|\\quad"), " "),
     (re.compile(r"\\[dtc]frac(?![a-z])"), r"\\frac"),
     (re.compile(r"\\frac\s*(\d)(\d)(?!\d)"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\$\\\$([\d.,]{1,40})\$"), r"$\1"),
     (re.compile(r"\\([%$])"), r"\1"),
     (re.compile(r" ?(?:\^\s*\{?\\circ\}?|°)"), " degrees "),
     (re.compile(r"(\*\*|\*|__|`|\$)([-+]?[$€£]?[\d.,]{1,40}%?)\1"), r"\2"),
     (re.compile(r"\\\(([^\\]{1,80})\\\)"), r"\1"),
+    (re.compile(r"(?<![\d*)])\*\*(?=\S)([^*]{1,80}?)(?<=\S)\*\*(?![\d*(])"), r"\1"),
     (re.compile(r"\s+"), " "),
 ]
 LEADS = r"(?:(?:so|thus|therefore|hence|then|finally|and|now|ok|okay|well|in total|in all|altogether|overall),? )*"
@@ -81,7 +87,7 @@ SUBJECT = re.compile(
     rf"{LEADS}(?:(?:(?:the|our|my|its|a) )?(?:(?:final|total|correct|exact) )*{NOUNS}(?: of [a-z ]{{1,40}}?{IS}|{IS})?"
     rf"|(?:it|that|this|there|he|she|they|we|i|you|[a-z]|(?-i:[A-Z][a-z]{{1,20}}))(?:{BE}|{HAS})"
     rf"(?: a? ?{NOUNS} (?:of|is))?"
-    rf"|{LEADS}(?:=|:)) ",
+    rf"|(?-i:A):|{LEADS}(?:=|:)) ",
     re.IGNORECASE,
 )
 POSTPOSED = re.compile(
@@ -135,6 +141,9 @@ def read_quantity(text: str, question: str = "", spoken: bool = False) -> Quanti
 @lru_cache(maxsize=4096)
 def _read(text: str, question: str, spoken: bool) -> Quantity | None:
     text = _spaced(unwrap(text).rstrip("."))
+    if spoken:
+        text = EXCLAIMED.sub("", text)
+        text = EQUALS.sub(" = ", without_asides(text, question) if question else text)
     if "=" in text:
         text = unwrap(text)
         text = text.replace("$", "") if text.count("$") == 2 and text.endswith("$") else text
@@ -143,7 +152,7 @@ def _read(text: str, question: str, spoken: bool) -> Quantity | None:
     *lefts, right = text.split("=")
     if NOT_EQUATIONS.search(text) or not right.strip():
         return None
-    quantity = _literal(right, question, False)
+    quantity = _literal(right, question, False, spoken)
     if quantity is None:
         return None
     for left in filter(None, map(str.strip, lefts)):
@@ -159,19 +168,26 @@ def _without_prose(text: str) -> str:
     return text[match.end() :] if match and not set(words_of(match[0])) & changing else text
 
 
-def _literal(text: str, question: str, spoken: bool) -> Quantity | None:
+def _literal(text: str, question: str, spoken: bool, ends_in_prose: bool = False) -> Quantity | None:
     text = _spaced(unwrap(text)).rstrip(".,:").strip()
     text = unwrap(text)
-    if spoken:
-        text = POSTPOSED.sub("", _without_subject(text))
+    if not spoken:
+        return _figures(text, question, ends_in_prose)
+    quantity = _figures(POSTPOSED.sub("", _without_subject(text)), question, True)
+    if quantity is None and question and (before := lead(text, question)):
+        quantity = _figures(text.removeprefix(before), question, True)
+    return quantity
+
+
+def _figures(text: str, question: str, ends_in_prose: bool) -> Quantity | None:
     match = LITERAL.fullmatch(text)
     if not match:
         return None
     rest = unwrap(match["rest"].strip()) if match["rest"][:1] in (" ", "(", "") else match["rest"].casefold()
     attached = match["rest"][:1] not in (" ", "(", "")
-    if rest and not (rest in ATTACHED if attached else is_unit(rest, question)):
-        return None
-    return _quantity(match)
+    is_end = not rest or (rest in ATTACHED if attached else is_unit(rest, question))
+    is_end = is_end or (ends_in_prose and not attached and bool(question) and follows(match["rest"], question))
+    return _quantity(match) if is_end else None
 
 
 def _quantity(match: re.Match) -> Quantity | None:
@@ -187,8 +203,11 @@ def _quantity(match: re.Match) -> Quantity | None:
         top, bottom = int(match["top"] or match["over"]), int(match["bottom"] or match["under"])
         if bottom == 0:
             return None
-        value = Fraction(int(match["whole"] or 0)) + Fraction(top, bottom)
-        figures = f"{match['whole'] or ''} {top}/{bottom}".strip()
+        whole = match["whole"] or match["units"] or ""
+        if whole and not 0 < top < bottom:
+            return None
+        value = Fraction(int(whole or 0)) + Fraction(top, bottom)
+        figures = f"{whole} {top}/{bottom}".strip()
         reduced = bottom > 1 and Fraction(top, bottom).denominator == bottom
     minus = negative or bool(match["inner"])
     return Quantity(-value if minus else value, "-" * minus + figures, currency, percent, reduced)
@@ -214,7 +233,7 @@ def sum_value(text: str) -> Fraction | None:
     """
     text = re.sub(r"(?<=\d) [a-z]{3,20}s\b", "", re.sub(rf"[{CURRENCIES}]", "", text))
     text = re.sub(r"\\times|\\cdot|×|(?<=[\d )])x(?=[\d (])", "*", text).replace("\\div", "/").replace("÷", "/")
-    tokens = re.findall(rf"{DECIMAL}|[-+*/()]|[^\s\d]", text.strip())
+    tokens = re.findall(rf"{DECIMAL}|[-+*/()]|[^\s\d]", re.sub(r"\^\{(\d{1,2})\}", r"^\1", text.strip()))
     if len(tokens) > 40 or not tokens:
         return None
     try:
@@ -252,7 +271,10 @@ def _factor(tokens: list[str]) -> tuple[Fraction, list[str]]:
         if rest[0] != ")":
             raise ValueError("a bracket is not closed")
         return value, rest[1:]
-    return Fraction(first.replace(",", "")), rest
+    value = Fraction(first.replace(",", ""))
+    if len(rest) > 1 and rest[0] == "^" and rest[1].isdigit() and int(rest[1][:3]) <= MAX_EXPONENT:
+        return value ** int(rest[1]), rest[2:]
+    return value, rest
 
 
 def unwrap(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from fractions import Fraction
+from html import unescape
 from typing import NamedTuple
 
 from workbook.tasks.quantity import names, sum_value
@@ -24,7 +25,7 @@ LOOKALIKES = str.maketrans({"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣
 MARKERS = ("<answer>", "\\boxed{", "####", "answer is", "answer:")
 CLOSED = ("<answer>", "\\boxed{")  # they end where their tag or brace closes
 OPENING = re.compile(r"(?:[\s:=]|[*_`]+(?=\s)|\\[\[(]\s*\n|\$\$\s*\n)*")
-MARKUP_BEFORE = re.compile(r"(?:\s|\$|\\[(\[]|[*_`>:{]|\\displaystyle|\\(?:text|mathbf|boxed)\{)+$")
+MARKUP_BEFORE = re.compile(r"(?:\s|\$|\\[(\[]|[*_`:{]|^>|\\displaystyle|\\(?:text|mathbf|boxed)\{)+$")
 MARKUP_AFTER = re.compile(r"^(?:\s*(?:\$+|\\[)\]]|[*_`}]))+")
 
 
@@ -120,8 +121,8 @@ def _fits_after(after: str, marker: str) -> bool:
 
 
 def _plain(text: str, window: int = WINDOW) -> str:
-    """Return the window of a text without control characters, line ends and tabs excepted, with ASCII minus signs."""
-    tail = text[-window:]
+    """Return the window of a text without HTML entities, look-alikes of a minus sign and most control characters."""
+    tail = unescape(text[-window:])
     tail = tail if tail.isprintable() else "".join(c for c in tail if c.isprintable() or c in "\n\t\u00a0")
     return tail.translate(LOOKALIKES)
 

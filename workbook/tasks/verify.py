@@ -12,6 +12,7 @@ from decimal import Decimal
 from functools import lru_cache
 
 from workbook.tasks.latex import is_expression, same_expression
+from workbook.tasks.prose import is_prose, predicate
 from workbook.tasks.quantity import Quantity, plain_decimal, read_quantity, unwrap
 from workbook.tasks.statement import (
     CLOSED,
@@ -79,7 +80,7 @@ def agrees(completion: str, answer: str, question: str = "") -> bool:
     if reference is not None:
         stated = stated_quantity(completion, question, len(answer))
         return stated is not None and stated.agrees(reference, question)
-    return any(_same(span, answer, question) for span in stated_texts(completion, answer))
+    return any(_same(span, answer, question) for span in stated_texts(completion, answer, question))
 
 
 def only_repeats(completion: str, question: str) -> bool:
@@ -112,13 +113,13 @@ def stated_quantity(completion: str, question: str = "", length: int = 0) -> Qua
         reason = sentence[match.end() :]
         quantity = read_quantity(sentence[: match.start()], question, spoken=True)
         statement = statement._replace(after=f"{reason}\n{statement.after}")
-    if quantity is None or not stands(statement, quantity.value) or _other_number(statement, quantity):
+    if quantity is None or not stands(statement, quantity.value) or _other_number(statement, quantity, question):
         return None
     is_bare = len(sentence) <= len(quantity.figures) + 1
     return quantity if is_bare or f" {sentence} " not in f" {' '.join(question.split())} " else None
 
 
-def stated_texts(completion: str, answer: str) -> list[str]:
+def stated_texts(completion: str, answer: str, question: str = "") -> list[str]:
     """Return the spans in which a completion may state a textual answer; none where words around it spoil it."""
     statement = read_statement(completion, len(answer))
     if statement.marker in CLOSED:
@@ -130,6 +131,11 @@ def stated_texts(completion: str, answer: str) -> list[str]:
     else:
         earlier, end, line = statement.span.strip().rpartition("\n")
         candidates, statement = [(statement.span, ""), (line, "")], statement._replace(before=earlier + end)
+        *_, last = sentences(line) or [""]
+        if question and (predicated := predicate(last, question)):
+            candidates.append((predicated, ""))
+        elif question and not end and folded(answer) in CHOICES:
+            candidates.append((_choice(line, answer, question), ""))
     if match := REASON.search(candidates[-1][0]):
         span, rest = candidates[-1]
         candidates.append((span[: match.start()], f"{span[match.end() :]}\n{rest}"))
@@ -225,8 +231,18 @@ def _same(span: str, answer: str, question: str) -> bool:
     return left == right != ""
 
 
+def _choice(line: str, answer: str, question: str) -> str:
+    """Return "Yes" of "Yes, a whale is a mammal", where the words behind it say no more than the question."""
+    choice, comma, rest = line.strip(" .*").partition(",")
+    denial = r"\bnot\b" if folded(answer) in ("no", "false", "n") else r"$^"
+    return choice if comma and is_prose(re.sub(denial, "", rest, count=1), question) else ""
+
+
 def _without_unit(span: str) -> str:
-    """Return an expression without the LaTeX text that names its unit."""
+    """Return an expression without the text that names its unit."""
+    if match := re.fullmatch(r"\$([^$]+)\$ ([a-z ]+)\.?|\\\((.+)\\\) ([a-z ]+)\.?", span):
+        math, unit = match[1] or match[3], match[2] or match[4]
+        return math.strip() if is_unit(unit) else span
     match = re.search(r"\\(?:text|mathrm)\{([^{}\\]*)\}$", span)
     return span[: match.start()].rstrip() if match and match.start() and is_unit(match[1]) else span
 
@@ -239,7 +255,7 @@ def _option(span: str, question: str) -> str:
     return span
 
 
-def _other_number(statement: Statement, quantity: Quantity) -> bool:
+def _other_number(statement: Statement, quantity: Quantity, question: str) -> bool:
     """Return whether what follows an answer states another number, be it as the last one on the answer's line."""
     line, _, later = statement.after.partition("\n")
     if statement.marker != "<answer>":
@@ -248,7 +264,7 @@ def _other_number(statement: Statement, quantity: Quantity) -> bool:
             if numbers and not sentence.endswith("?") and Decimal(numbers[-1].replace(",", "")) != quantity.value:
                 return True
     short = [text for text in sentences(f"{line}\n{later}") if len(text) < MAX_OTHER and re.search("[0-9]", text)]
-    others = (read_quantity(sentence, spoken=True) for sentence in short[:MAX_OTHERS])
+    others = (read_quantity(sentence, question, spoken=True) for sentence in short[:MAX_OTHERS])
     return len(short) > MAX_OTHERS or any(other is not None and other.value != quantity.value for other in others)
 
 

@@ -56,7 +56,7 @@ RETRACTIONS = vocabulary(
     """
     no nor not never neither nope nah or wait actually oops sorry correction alternatively maybe perhaps possibly
     probably instead rather hmm hm else reconsider recheck scratch retract either but might could guess unsure
-    joke joking kidding lie
+    joke joking kidding lie thought psych sike lol jk haha
     """
 )
 REFUTATIONS = vocabulary("wrong incorrect false mistaken untrue instead bogus fake")
@@ -68,7 +68,9 @@ UNITS = vocabulary(
     """
 )
 SCALE = re.compile(r".*(?:illions?|teenths?|tieths?|elevenths?|twel[fv]ths?|fold)")
-PRAISE = vocabulary("final correct right total overall numerical numeric exact simplified full true actual whole short")
+PRAISE = vocabulary(
+    "best final correct right total overall numerical numeric exact simplified full true actual whole short"
+)
 POINTERS = vocabulary("the my our its this so thus hence therefore and then now answer is")
 BELIEFS = vocabulary(
     """
@@ -88,9 +90,10 @@ FILLERS = vocabulary(
     """
 )
 WORD = re.compile(r"[^\W\d_]+")
+MONTH = re.compile(r"(\b(?:in|and|of|during|until|since|for),? )May\b(?! (?:be|have|not|or|well)\b)")
 CONTRACTION = re.compile(r"n['’]t\b|n['’]t(?=\W|$)")
 SENTENCE_END = re.compile(
-    r"\.+(?=[\s\"'*)$<\]}]|\\[)\]]|$)|\n|;"
+    r"(?!(?<=\bno)\.\s*[-$\\]*\d)(?<!\bapprox)(?<!\bca)\.+(?=[\s\"'*)$<\]}]|\\[)\]]|$)|\n|;"
     r"|</?(?:answer|think|thinking|reasoning|solution|result|final|assistant|eos|p|br|b|strong|i|em)/?>|</s>\s*$",
     re.IGNORECASE,
 )
@@ -108,7 +111,7 @@ def words_of(text: str) -> list[str]:
     >>> words_of("It isn't 4 APPLES")
     ['it', 'is', 'not', 'apples']
     """
-    return WORD.findall(CONTRACTION.sub(" not", text.casefold()))
+    return WORD.findall(CONTRACTION.sub(" not", MONTH.sub(r"\1month", text).casefold()))
 
 
 def sentences(text: str) -> list[str]:
@@ -148,6 +151,8 @@ def spoils_what_follows(before: str, says_answer: bool = False) -> bool:
         return bool(set(words if sentence.endswith(":") else words[-2:]) & (DENIALS | HEDGES | {"minus", "negative"}))
     words = words_of(CLAUSE_END.split(sentence)[-1])
     changes = (set(words[-4:]) & (COMPARISONS | SCALES)) - {"is", "this", "thus", "so", "as", "last", "total", "over"}
+    if words and words[-1] in ("is", "are"):  # "the roots are", unlike "the roots of"
+        changes -= {"point", "points", "roots", "pair", "zeros", "first", "second", "next"}
     if says_answer and not _points(words):
         return True
     return bool(set(words) & (DENIALS | HEDGES) or changes) or _denies_that(words_of(sentence))
