@@ -5,8 +5,12 @@ import warnings
 
 import pytest
 import torch
+from datasets import Dataset
+from small_run import SMALL
+from transformers import AutoConfig, AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
+from workbook.policies import load_policy
 from workbook.theory.advantages import counterfactual_advantages
 from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
@@ -362,3 +366,26 @@ def test_counterfactual_advantages_reach_the_loss(make_trainer):
     assert any(part["advantages"].any() for part in trainer._buffered_inputs)
     trainer.train()
     assert trainer.state.global_step == 12
+
+
+@pytest.mark.parametrize("kind", ["bart", "gpt2"])  # one ignores padding, the other counts it where TRL scores
+def test_prompts_of_unequal_length_need_a_model_that_can_do_with_padding(tmp_path, kind):
+    policy = load_policy("bundled")
+    sizes = {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
+    sizes |= {"n_embd": 16, "n_layer": 1, "n_head": 2}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), policy.tokenizer.eos_token_id)
+    config = AutoConfig.for_model(kind, vocab_size=len(policy.tokenizer), **sizes, **ends)
+    model = AutoModelForCausalLM.from_config(config)
+
+    def build(*prompts):
+        return CancellationTrainer(
+            model,
+            lambda completions, **columns: [0.0] * len(completions),
+            args=CancellationConfig(output_dir=str(tmp_path), **SMALL),
+            train_dataset=Dataset.from_dict({"prompt": list(prompts)}),
+            processing_class=policy.tokenizer,
+        )
+
+    build("1 + 2 =", "3 + 4 =")
+    with pytest.raises(ValueError, match=r"^\w+ computes other logits behind padding than without[^.]*\.$"):
+        build("1 + 2 =", "3 + 4 + 5 =")

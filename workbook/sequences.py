@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from workbook.restoring import no_gradients, restoring
 
 TRIAL = 6  # tokens of a model's trial
-_padding_errors: WeakKeyDictionary[nn.Module, float] = WeakKeyDictionary()
+_padding_errors: WeakKeyDictionary[nn.Module, dict[bool, float]] = WeakKeyDictionary()
 LOGITS_AT_ONCE = 2**24  # entries of the logits held per chunk (64 MiB in float32; scoring needs about four such)
 
 
@@ -86,18 +86,20 @@ def padded_batches(
             yield part, prompt_mask.shape[1] - length
 
 
-def padding_error(model: nn.Module) -> float:
+def padding_error(model: nn.Module, positions: bool = True) -> float:
     """How far left padding changes a model's logits, mask and positions notwithstanding; at most 1 is rounding.
 
-    RWKV and decoders of BART ignore padding, and eager attention in float64 yields NaN behind it. Found by a trial on a
-    few tokens, once for each model; ValueError as in `try_model`.
+    RWKV and decoders of BART ignore padding, and eager attention in float64 yields NaN behind it. positions: whether
+    the model is told them; GPT-2 counts padding otherwise. Found by a trial on a few tokens, once for each model;
+    ValueError as in `try_model`.
     """
-    if model not in _padding_errors:
-        _padding_errors[model] = try_model(model)
-    return _padding_errors[model]
+    known = _padding_errors.setdefault(model, {})
+    if positions not in known:
+        known[positions] = try_model(model, positions)
+    return known[positions]
 
 
-def try_model(model: nn.Module) -> float:
+def try_model(model: nn.Module, positions: bool = True) -> float:
     """Compute a few tokens with and without padding; returns the error of `padding_error`.
 
     Raises ValueError for a model in which a token's logits depend on later tokens, and for one whose forward pass
@@ -108,10 +110,10 @@ def try_model(model: nn.Module) -> float:
     short, padding = TRIAL - 2, ids.new_zeros(2)
     packed = [(p, p._version) for p in model.parameters() if not p.is_floating_point()]
     with no_gradients(), evaluating(model):
-        alone = _logits(model, ids[None, :short], torch.ones_like(ids[None, :short]))[0]
+        alone = _logits(model, ids[None, :short], torch.ones_like(ids[None, :short]), positions)[0]
         mask = torch.ones(2, TRIAL, dtype=torch.long, device=ids.device)
         mask[1, :2] = 0
-        both = _logits(model, torch.stack([ids, torch.cat([padding, ids[:short]])]), mask)
+        both = _logits(model, torch.stack([ids, torch.cat([padding, ids[:short]])]), mask, positions)
     now = {id(p) for p in model.parameters()}
     if any(id(p) not in now or p._version != version for p, version in packed):
         raise ValueError(f"{type(model).__name__} changes its quantized weights in a forward pass.")
@@ -123,9 +125,11 @@ def try_model(model: nn.Module) -> float:
     return float((both[1, 2:] - alone).abs().max()) / tolerance
 
 
-def _logits(model: nn.Module, ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"]) -> Float[Tensor, "B L V"]:
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    return model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
+def _logits(
+    model: nn.Module, ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"], positions: bool
+) -> Float[Tensor, "B L V"]:
+    given = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)} if positions else {}
+    return model(input_ids=ids, attention_mask=mask, use_cache=False, **given).logits
 
 
 def tokenize_prompts(tokenizer, prompts: Sequence, chat_template_kwargs: Mapping | None = None) -> list[list[int]]:

@@ -44,6 +44,8 @@ def trials(seed: int):
 
 def attempt(folder: Path, probe: str, way: str, place: float, occurrence: float, second: int | None) -> str | None:
     """Interrupt the probe there, compare everything, and call it again."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what goes on in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     bench = prepare()
     run = PROBES[probe]
     lines, duration, expected = rehearse(probe)

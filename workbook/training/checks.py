@@ -32,6 +32,8 @@ def problems(
     base_dtype=None,
     aux_loss: bool = False,
     sharded: bool = False,
+    padding_changes: bool = False,
+    kind: str = "the model",
 ) -> list[Problem]:
     """List what is wrong with `args` (a CancellationConfig) for a launch of `world_size` processes.
 
@@ -43,6 +45,8 @@ def problems(
         base_dtype: the torch.dtype of the weights under the model's adapters; None without adapters, or if not known.
         aux_loss: whether the model adds a mixture of experts' load-balancing loss.
         sharded: whether weights or gradients are spread over processes (FSDP, DeepSpeed).
+        padding_changes: whether prompts differ in length for a model that left padding changes.
+        kind: the model's class.
     """
     unknown = list(_unknown_values(args))
     if unknown:  # the other rules would only repeat it
@@ -54,6 +58,7 @@ def problems(
         *_estimator(args),
         *loss(args),
         *_model(args, lora_dropout, quantized, base_dtype, sharded),
+        *_padding(padding_changes, kind),
         *_checkpoints(args),
     ]
 
@@ -171,6 +176,15 @@ def _model(args, lora_dropout: float, quantized: bool, base_dtype, sharded: bool
         yield Problem(
             "warning",
             "fp32_adapters=False leaves the adapters of a quantized model in bfloat16, in which small opposing gradients are lost rather than cancelled; set fp32_adapters=True.",
+        )
+
+
+def _padding(padding_changes: bool, kind: str) -> Iterator[Problem]:
+    if padding_changes:
+        yield Problem(
+            "error",
+            f"{kind} computes other logits behind padding than without, and train_dataset has prompts of unequal length, which TRL pads: "
+            "take prompts of one length in tokens, or a model with relative positions and an attention mask.",
         )
 
 

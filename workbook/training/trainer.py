@@ -43,6 +43,7 @@ from workbook.training.checks import problems
 from workbook.training.config import CancellationConfig
 from workbook.training.loss_checks import reweights
 from workbook.training.meter import CancellationMeter
+from workbook.training.padding import padding_changes
 from workbook.training.token_weights import mean_residual, policy_weights, repaired_weights, token_pushes
 
 # Batch columns that are padded on the left, and what pads the others; needed only to exchange rollouts between
@@ -84,12 +85,16 @@ class CancellationTrainer(GRPOTrainer):
         """What `checks.problems` must know of the model and the launch."""
         model, adapters = self.model, getattr(self.model, "peft_config", {}).values()
         base = {p.dtype for name, p in model.named_parameters() if "lora_" not in name and p.is_floating_point()}
+        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        prompts = (self._tokenizer, self.train_dataset, self.args.chat_template_kwargs)
         return {
+            "kind": type(model).__name__,
+            "padding_changes": not sharded and padding_changes(model, *prompts),
             "lora_dropout": max((c.lora_dropout for c in adapters), default=0.0),
             "quantized": bool(getattr(model, "is_loaded_in_4bit", False) or getattr(model, "is_loaded_in_8bit", False)),
             "base_dtype": min(base, key=lambda dtype: dtype.itemsize) if adapters else None,
             "aux_loss": self.aux_loss_enabled,
-            "sharded": self.is_fsdp_enabled or self.is_deepspeed_enabled,
+            "sharded": sharded,
         }
 
     # -- rollouts: group labels and advantages ----------------------------------------------------------------
