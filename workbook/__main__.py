@@ -19,7 +19,11 @@ MAIN = os.environ.get("RANK", "0") == "0"  # under `accelerate launch` one proce
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit status, 2 for a request that can't be met, with one sentence on stderr."""
-    args = _parser().parse_args(argv)
+    parser, texts = _parser(), sys.argv[1:] if argv is None else argv
+    for text in texts:
+        if text.startswith("--") and text.endswith("=--"):  # which argparse takes for a list
+            parser.error(f"argument {text[:-3]}: expected one argument")
+    args = parser.parse_args(texts)
     try:
         return args.command(args)
     except KeyboardInterrupt:
@@ -60,8 +64,6 @@ def _resume(args) -> int:
     run = load_run(args.run)
     RunConfig.load(run.folder / "config.yaml")  # before anything is written
     state = agree(run.status()["state"])
-    if state == "finished":
-        return _report(run)
     if state not in FINAL_STATES:
         raise ValueError(f"{run.folder} is {state} in process {run.status()['pid']}; stop it first.")
     return _report(execute(run.folder, progress=True))

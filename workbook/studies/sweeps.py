@@ -82,6 +82,8 @@ def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path
         raise ValueError(
             f"{len(unfinished)} of {len(runs)} runs in {folder} have not ended, the first is {unfinished[0]}."
         )
+    for run in runs:
+        _check_whole(run)
     policies = {run.config.policy for run in runs}
     own = next((s.name for s in SCALES.values() if s.policy in policies and s.name != "tiny"), None)
     if own and scale not in (None, own):
@@ -102,6 +104,17 @@ def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path
         write_parquet(new / "curves.parquet", curves)
         write_json(new / "manifest.json", _manifest(runs, folder.name, scale))
     return place
+
+
+def _check_whole(run: Run) -> None:
+    """Raise a ValueError if a run's manifest is damaged, or a finished run has no metrics."""
+    if run.status()["state"] != "finished":
+        return
+    missing = {"created", "versions", "platform", "device", "policy", "git"} - set(run.manifest())
+    if missing:
+        raise ValueError(f"{run.folder / 'manifest.json'} is damaged: it has no {min(missing)}.")
+    if run.metrics()["reward"].dropna().empty:
+        raise ValueError(f"{run.folder} has finished, but its metrics.jsonl has no rewards; train it anew.")
 
 
 def load_runs(
@@ -164,7 +177,7 @@ def _from_curve(curve: pd.DataFrame, config) -> dict:
     means = {name: curve[name].mean() if name in curve else np.nan for name in (*METERED, "grad_norm")}
     return means | {
         "area": rewards.mean(),
-        "collapsed": float(smooth.iloc[-1] < HALF * smooth.max()),
+        "collapsed": float(smooth.iloc[-1] < HALF * smooth.max()) if len(rewards) else 1.0,
         "jitter": float(jitter(torch.tensor(rewards.to_numpy()))),
         "batches_to_score": batches,
         "compute_to_score": batches * passes(config.trainer.get("num_iterations", 1)),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from workbook.training.messages import show_value
 from workbook.training.runs import Run, load_run
 
 WINDOW = 5  # generation batches averaged at the end of a curve: fixed, so that nobody picks the step after the fact
@@ -21,6 +22,8 @@ def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
     grad_norm (their mean),
     heldout_before and heldout_after (mean reward on held-out prompts, where evaluated).
     """
+    if isinstance(runs, str | Path | Run) or not isinstance(runs, Iterable):
+        raise ValueError(f"runs={show_value(runs)} must be a list of runs or of their folders.")
     runs = [run if isinstance(run, Run) else load_run(run) for run in runs]
     settings = pd.DataFrame([_flat(asdict(run.config)) for run in runs])
     varying = [

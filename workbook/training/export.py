@@ -16,6 +16,7 @@ from typing import Any
 from workbook.tasks import get_task
 from workbook.training.config_text import read_yaml
 from workbook.training.files import SUMS, atomic_folder, damage, replacement, write_json, write_text
+from workbook.training.folders import as_folder
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run
 from workbook.training.sweep_run import as_yaml
@@ -31,7 +32,9 @@ def export_config(config: RunConfig, folder: str | Path, grid: Grid | None = Non
 
     Raises ValueError if the folder is a run's, or holds another file under one of these names.
     """
-    folder = Path(folder)
+    folder = as_folder(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is no folder; name another one.")
     path = folder / ("sweep.yaml" if grid else "config.yaml")
     own = _own_files(config)
     _check_target(folder, path, own)
@@ -86,7 +89,7 @@ def export_run(run: Run, folder: str | Path) -> Path:
 
     Raises ValueError if the run has not finished, its model is damaged, or the folder or the zip is there already.
     """
-    folder, final = Path(folder), run.folder / "final"
+    folder, final = as_folder(folder), run.folder / "final"
     if final.is_symlink() or not final.exists():
         raise ValueError(f"{run.folder.name} has no model yet: it is {run.status()['state']}; let it finish first.")
     if complaint := damage(final):

@@ -6,13 +6,16 @@ kind, so that no file which a run did not write is ever changed.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from workbook.training.files import damage, is_leftover, read_json, remove_folder
+from workbook.training.messages import one_line, show_value
 
 FILES = (  # in the order in which they are removed: while there is a config.yaml the folder is known for a run's
     *("stop", "metrics.jsonl", "metrics.parquet", "samples.json"),
@@ -25,11 +28,23 @@ NEEDED = (f"{STATE}.json", f"{STATE}.safetensors", "trainer_state.json")  # in a
 SAMPLES = r"step-\d{6,}\.parquet"
 
 
+def as_folder(folder: str | Path) -> Path:
+    """A folder's path, there or not. Raises ValueError for a value that is no path, or one that no system can have."""
+    if not isinstance(folder, str | Path) or not str(folder).strip():
+        raise ValueError(f"folder={show_value(folder)} names no folder; give the path of one.")
+    try:
+        os.path.lexists(os.fsencode(folder)) or os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:  # too long a name; one with a NUL or half a character
+        reason = getattr(error, "strerror", None) or one_line(error, 60)
+        raise ValueError(f"folder={show_value(str(folder))} can't be used ({reason}); give another path.") from None
+    return Path(folder)
+
+
 def check_vacant(folder: str | Path) -> None:
     """Raise a ValueError unless `folder` can be taken: it is empty, or there is none yet."""
-    if not str(folder).strip():
-        raise ValueError(f"folder={str(folder)!r} names no folder; give the path of an empty or a new one.")
-    folder = Path(folder)
+    folder = as_folder(folder)
     try:
         taken = next(folder.iterdir(), None)
     except FileNotFoundError:
@@ -46,10 +61,16 @@ def check_vacant(folder: str | Path) -> None:
 
 
 def check_links(folder: Path) -> None:
-    """Raise a ValueError if anything that a run writes in its folder is a link: what it leads to is not ours."""
+    """Raise a ValueError if anything that a run writes in its folder is a link, since what it leads to is not ours, or
+    a folder where a file is to be, or the other way about."""
     for path in sorted(folder.iterdir()):
-        if path.is_symlink() and (path.name in FILES or path.name in ("final", "samples")):
+        if path.name not in (*FILES, "final", "samples"):
+            continue
+        if path.is_symlink():
             raise ValueError(f"{path} is a link, which a run does not follow; put the {path.name} itself there.")
+        if path.is_dir() == (path.name in FILES):
+            ours, found = ("file", "folder") if path.is_dir() else ("folder", "file")
+            raise ValueError(f"{path} is a {found}, where a run has a {ours}; move it elsewhere.")
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -66,8 +87,16 @@ def remove_leftovers(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def discard(folder: Path) -> None:
-    """Remove what a run that never trained a step has written, and its folder if nothing else is in it."""
+def missing_folders(folder: Path) -> list[Path]:
+    """A folder and those above it that are not there yet, the deepest first."""
+    return list(itertools.takewhile(lambda path: not os.path.lexists(path), [folder, *folder.parents]))
+
+
+def discard(folder: Path, made: Iterable[Path] = ()) -> None:
+    """Remove what a run that never trained a step has written, and its folder if nothing else is in it.
+
+    made: folders above it that were made for it, removed as well if they are empty.
+    """
     remove_leftovers(folder)
     for path in (folder / name for name in FILES):
         if path.is_file() and not path.is_symlink():
@@ -75,7 +104,8 @@ def discard(folder: Path) -> None:
                 path.unlink()
     remove_folder(folder / "final")
     with suppress(OSError):
-        os.rmdir(folder)
+        for path in dict.fromkeys([folder, *made]):
+            os.rmdir(path)
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -77,7 +77,9 @@ def check_unedited(folder: Path, config: RunConfig) -> None:
     """Raise a ValueError that names what differs from what the run started with: config.yaml, number of processes."""
     if (started := read_manifest(folder)) is None:
         return
-    if (processes := started.get("processes", 1)) != process_count():  # a batch is the sum of theirs
+    processes = started.get("processes")
+    processes = processes if type(processes) is int and processes > 0 else 1
+    if processes != process_count():  # a batch is the sum of theirs
         cpu = str(started.get("device")).startswith("cpu")
         launcher = f"accelerate launch --multi_gpu --num_processes {processes}" if processes != 1 else "python"
         prefix = "ACCELERATE_USE_CPU=true " if cpu and processes != 1 else ""

@@ -23,7 +23,7 @@ from workbook.training.messages import explain_error, show_value
 from workbook.training.processes import process_count
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run, start_run
-from workbook.training.validate import missing_packages, optimizer_problem, unknown_sampling
+from workbook.training.validate import missing_packages, optimizer_problem
 from workbook.training.worker import trainer_args
 
 TRIAL_BATCHES = 3  # generation batches of a trial; the first warms caches up and is not counted if others are there
@@ -52,7 +52,7 @@ def complaints(config: RunConfig) -> list[Problem]:
             f"quantization={config.quantization!r} freezes all weights, so lora={config.lora} leaves nothing to train"
         )
         return [Problem("error", f"{sentence}; set lora to a rank, e.g. 8.")]
-    if missing := [*missing_packages(trainer), *unknown_sampling(trainer)]:
+    if missing := list(missing_packages(trainer)):
         return [Problem("error", sentence) for sentence in missing]
     try:
         args = _trainer_args(config)
@@ -115,7 +115,7 @@ def fits(config: RunConfig) -> str | None:
     """
     try:
         needed = peak_mib(forecast_run(config))
-    except (ValueError, OSError):
+    except Exception:  # a config.json in which transformers finds fault; loading the policy says so
         return None
     device = run_device(config)
     free = free_mib(device)

@@ -10,6 +10,7 @@ import numpy as np
 
 from workbook.training.config_text import read_yaml
 from workbook.training.messages import show_value
+from workbook.training.option_fields import check_options
 from workbook.training.schema import RUN, RUN_FIELDS, check_fields, nearest, show_name
 from workbook.training.trainer_fields import REASONS, RUN_SETS, TRAINER_FIELDS, check_trainer
 
@@ -51,6 +52,7 @@ class RunConfig:
             object.__setattr__(self, key, plain(getattr(self, key), key))
         check_fields(RUN, vars(self))
         check_trainer(self.trainer)
+        check_options(self.trainer)
 
     @classmethod
     def load(cls, source: RunConfig | dict | str | Path) -> RunConfig:
@@ -119,10 +121,10 @@ def _known(values: dict) -> dict:
 
 
 def plain(value: Any, key: str, depth: int = 0) -> Any:
-    """A value as YAML has it: NumPy's scalars as Python's, paths as text, tuples as lists."""
+    """A value as YAML has it: NumPy's and torch's scalars as Python's, paths as text, tuples as lists."""
     if depth > MAX_DEPTH:
         raise ValueError(f"{key} is nested more than {MAX_DEPTH} deep; a mapping of names to plain values is not.")
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) or (hasattr(value, "item") and getattr(value, "shape", None) == ()):
         return value.item()
     if isinstance(value, Path):
         return str(value)

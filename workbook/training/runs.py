@@ -28,7 +28,7 @@ from filelock import FileLock
 from workbook.training.background import identity, is_alive, is_locked, launch
 from workbook.training.config_text import dump_yaml
 from workbook.training.files import damage, read_json, write_json, write_text
-from workbook.training.folders import check_vacant, checkpoints, discard
+from workbook.training.folders import as_folder, check_vacant, checkpoints, discard, missing_folders
 from workbook.training.inputs import check_unedited
 from workbook.training.processes import is_main
 from workbook.training.run_config import RunConfig
@@ -47,6 +47,8 @@ class Run:
     Attributes:
         folder: where it lies.
     """
+
+    made: tuple[Path, ...] = ()  # the folders that `create_run` made for it, the deepest first
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
@@ -182,8 +184,8 @@ def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None 
         root = _runs_folder()
         stem = f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         folder = next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
-    run = Run(folder)
-    holds_run = str(folder).strip() and os.path.isfile(run.folder / "config.yaml")  # False for an impossible name
+    run = Run(as_folder(folder))
+    holds_run = (run.folder / "config.yaml").is_file()
     if holds_run and never_trained(run):
         discard(run.folder)
     elif holds_run:
@@ -192,6 +194,7 @@ def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None 
             "or choose another folder."
         )
     check_vacant(folder)
+    run.made = tuple(missing_folders(run.folder))
     write_text(run.folder / "config.yaml", dump_yaml(asdict(config)))
     set_status(run, "starting", "Waiting for its process.")
     return run
@@ -217,7 +220,7 @@ def start_run(
         return run.wait() if wait else run
     except RuntimeError:
         if never_trained(run):
-            discard(run.folder)
+            discard(run.folder, run.made)
         raise
 
 
@@ -240,7 +243,7 @@ def load_run(folder: str | Path) -> Run:
     Raises:
         ValueError: if there is none.
     """
-    if not (Path(folder) / "config.yaml").exists():
+    if not (as_folder(folder) / "config.yaml").exists():
         raise ValueError(f"{folder} holds no run: it has no config.yaml.")
     return Run(folder)
 
@@ -253,7 +256,7 @@ def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
     Raises:
         ValueError: if there is none.
     """
-    folder = _runs_folder() if folder is None else Path(folder)
+    folder = _runs_folder() if folder is None else as_folder(folder)
     configs = [path for path in folder.glob("*/config.yaml") if path.parent.name.startswith(name) and path.is_file()]
     if not configs:
         raise ValueError(f"{folder} holds no run{f' whose name begins with {name!r}' if name else ''}.")

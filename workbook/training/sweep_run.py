@@ -8,7 +8,6 @@ process is that very command. Stopping ends every run after the step in hand; re
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import asdict
@@ -18,11 +17,11 @@ import pandas as pd
 
 from workbook.training.compare import compare_runs
 from workbook.training.config_text import dump_yaml
-from workbook.training.files import write_json, write_text
-from workbook.training.folders import check_vacant
+from workbook.training.files import read_json, write_json, write_text
+from workbook.training.folders import as_folder, check_vacant
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run, create_run, is_alive, launch
-from workbook.training.sweeps import Grid, check_grid, check_jobs, checked_runs, combinations, load_sweep
+from workbook.training.sweeps import MAX_JOBS, Grid, check_grid, check_jobs, checked_runs, combinations, load_sweep
 
 
 class SweepRun:
@@ -35,7 +34,7 @@ class SweepRun:
     """
 
     def __init__(self, folder: str | Path):
-        self.folder = Path(folder)
+        self.folder = as_folder(folder)
         self.config, self.grid = load_sweep(self.folder / "sweep.yaml")
         self.runs, self.settings, self._total = {}, {}, 0
         for name, config, settings in combinations(self.config, self.grid):
@@ -49,7 +48,7 @@ class SweepRun:
 
     def status(self) -> dict:
         """As `Run.status`; step and total count the optimizer steps of all runs."""
-        process = json.loads((self.folder / "process.json").read_text(encoding="utf-8"))
+        process = self._process()
         each = {name: run.status() for name, run in self.runs.items()}
         count = {state: sum(s["state"] == state for s in each.values()) for state in ("finished", "failed", "running")}
         done = f"{count['finished']} of {len(each)} runs finished"
@@ -88,7 +87,7 @@ class SweepRun:
         curves = self.curves()
         if "time" not in curves:
             return curves[["step", "reward"]]
-        jobs = json.loads((self.folder / "process.json").read_text(encoding="utf-8"))["jobs"]
+        jobs = self._process()["jobs"]
         made = curves.sort_values("time")[["step", "reward", "step_time"]].reset_index(drop=True)
         return made.assign(step=made.index + 1, step_time=made["step_time"] / jobs)
 
@@ -121,7 +120,7 @@ class SweepRun:
         """
         if self.running:
             raise ValueError(f"{self.folder} is running; stop() it first.")
-        jobs = json.loads((self.folder / "process.json").read_text(encoding="utf-8"))["jobs"]
+        jobs = self._process()["jobs"]
         self._launch(jobs)
         return self
 
@@ -139,6 +138,16 @@ class SweepRun:
     def table(self) -> pd.DataFrame:
         """`compare_runs` of all runs."""
         return compare_runs(self.runs.values())
+
+    def _process(self) -> dict:
+        """The process that trains it, as process.json says; one that has ended, of a single job, if that is damaged."""
+        try:
+            process = read_json(self.folder / "process.json", dict)
+        except ValueError:
+            process = {}
+        jobs = process.get("jobs")
+        valid = type(jobs) is int and 1 <= jobs <= MAX_JOBS and type(process.get("pid")) is int
+        return process if valid else {"pid": 0, "jobs": 1}
 
     def _launch(self, jobs: int) -> None:
         for path in (self.folder, *(run.folder for run in self.runs.values())):
@@ -169,10 +178,10 @@ def start_sweep(config, grid: Grid, folder: str | Path | None = None, n_jobs: in
             f"{config.name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}",
         )
         folder = next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
-    if str(folder).strip() and (Path(folder) / "sweep.yaml").exists():
+    folder = as_folder(folder)
+    if (folder / "sweep.yaml").exists():
         raise ValueError(f"{folder} already holds a sweep; SweepRun({str(folder)!r}).resume() goes on with it.")
     check_vacant(folder)
-    folder = Path(folder)
     for name, each in named:
         create_run(each, folder / name)
     write_text(folder / "sweep.yaml", as_yaml(config, grids if isinstance(grid, list) else grids[0]))

@@ -29,10 +29,10 @@ import pandas as pd
 
 from workbook.training.compare import compare_runs
 from workbook.training.config_text import read_yaml
-from workbook.training.folders import check_vacant
+from workbook.training.folders import as_folder, check_vacant
 from workbook.training.messages import one_line, show_value
 from workbook.training.run_config import RunConfig, plain
-from workbook.training.runs import create_run, load_run
+from workbook.training.runs import create_run, is_done, load_run
 from workbook.training.validate import check_run
 
 MAX_RUNS, MAX_JOBS, MAX_NAME = 10_000, 1024, 200  # of a sweep; and characters of a run folder's name in it
@@ -60,16 +60,15 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
             another config; nothing is written then.
     """
     check_jobs(n_jobs)
-    if not str(folder).strip():
-        raise ValueError(f"folder={str(folder)!r} names no folder; give the path of one.")
-    named = [(Path(folder) / name, each) for name, each in checked_runs(config, grid)]
+    folder = as_folder(folder)
+    named = [(folder / name, each) for name, each in checked_runs(config, grid)]
     for path, each in named:
         if not (path / "config.yaml").exists():
             check_vacant(path)
         elif load_run(path).config != each:
             raise ValueError(f"{path} holds a run of another config; use another folder for this sweep, or remove it.")
     runs = [load_run(path) if (path / "config.yaml").exists() else create_run(each, path) for path, each in named]
-    todo = [run.folder for run in runs if run.status()["state"] != "finished"]
+    todo = [run.folder for run in runs if not is_done(run)]
     threads = max(1, (os.cpu_count() or 1) // max(1, n_jobs))
     jobs = (joblib.delayed(_train)(str(path.resolve()), threads) for path in todo)
     done = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(jobs)
@@ -108,6 +107,8 @@ def check_grid(grid: Any) -> list[dict[str, list]]:
             f"grid={show_value(grid)} must be a mapping of fields to lists of values, e.g. seed: [0, 1, 2], "
             "or a list of such mappings."
         )
+    if wrong := [key for each in grids for key in each if not isinstance(key, str)]:
+        raise ValueError(f"grid: {show_value(wrong[0])} must be the name of a field, e.g. seed.")
     for key, values in ((key, values) for each in grids for key, values in each.items()):
         if not isinstance(values, list | tuple | range | np.ndarray) or not len(values):
             raise ValueError(f"grid: {one_line(key, 40)}={show_value(values)} must be a list of one value or more.")

@@ -122,7 +122,7 @@ TRAINER_FIELDS = {
     "trim_padding": FLAG,
     "fp32_adapters": FLAG,
     # sampling
-    "temperature": number("a finite number above 0", gt=0, le=1e6),
+    "temperature": number("a number from 0.0001 to 1,000,000", ge=1e-4, le=1e6),
     "top_p": ABOVE_0_TO_1,
     "top_k": integer(0, 10_000_000),
     "min_p": SHARE_OR_NULL,

@@ -7,6 +7,7 @@ together, whether packages, optimizer and schedule are there, and whether policy
 from __future__ import annotations
 
 import json
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -52,20 +53,6 @@ def missing_packages(trainer: dict) -> Iterator[str]:
             yield f"report_to={name!r} needs the package {package}, which is not installed: pip install {package}"
 
 
-def unknown_sampling(trainer: dict) -> Iterator[str]:
-    """A sentence for the first of generation_kwargs that transformers' GenerationConfig does not know."""
-    from transformers import GenerationConfig
-
-    known = GenerationConfig().to_dict()
-    for name, value in (trainer.get("generation_kwargs") or {}).items():
-        if name not in known:
-            yield (
-                f"trainer.generation_kwargs has {show_value(name)}={show_value(value)}, "
-                "but its names must be fields of transformers' GenerationConfig."
-            )
-            return
-
-
 def optimizer_problem(args) -> str | None:
     """What is wrong with a trainer's optimizer or schedule, which are made and stepped here for one weight."""
     import torch
@@ -93,6 +80,11 @@ def optimizer_problem(args) -> str | None:
         with warnings.catch_warnings(action="ignore"):
             optimizer.step()
             scheduler.step()
+        for step in {round(i * steps / 100) for i in range(101)}:
+            for share in (follow(step) for follow in getattr(scheduler, "lr_lambdas", ())):
+                if not 0 <= share < math.inf:
+                    rate = show_value(share * args.learning_rate)
+                    return f"{field} makes a learning rate of {rate} at step {step}; it must be finite and at least 0."
     except Exception as error:  # of torch, bitsandbytes or transformers
         return f"{field} can't be used here: {explain_error(error, 150).rstrip('.')}."
     return None

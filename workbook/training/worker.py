@@ -34,7 +34,7 @@ from workbook.training.files import atomic_folder, write_json, write_parquet, wr
 from workbook.training.folders import check_links, checkpoint_step, discard, newest_intact, remove_leftovers
 from workbook.training.inputs import check_inputs, check_unedited, manifest, other_surroundings, read_manifest
 from workbook.training.memory import used_mib
-from workbook.training.messages import one_line
+from workbook.training.messages import explain_error, one_line, show_value
 from workbook.training.processes import agree, is_main
 from workbook.training.recorder import Recorder
 from workbook.training.resumable import ResumableTrainer
@@ -52,12 +52,13 @@ def train(config: RunConfig | dict | str | Path, folder: str | Path | None = Non
         ValueError: as `start_run`.
         Exception: whatever ended training.
     """
-    run = Run(agree(is_main() and create_run(config, folder, **overrides).folder))
+    created = create_run(config, folder, **overrides) if is_main() else None
+    run = Run(agree(created and created.folder))
     try:
         return execute(run.folder, progress)
     except Exception:
-        if is_main() and never_trained(run):
-            discard(run.folder)
+        if created and never_trained(run):
+            discard(run.folder, created.made)
         raise
 
 
@@ -187,7 +188,7 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
     Raises:
         ValueError: from `load_policy`, `get_task` or the trainer's checks, one sentence each.
     """
-    policy = load_policy(config.policy, quantization=config.quantization, lora=config.lora, seed=config.seed)
+    policy = _policy(config)
     task = get_task(config.task, **config.task_options)
     args = trainer_args(config, torch.device(policy.provenance["device"]), output_dir)
     set_seed(config.seed)
@@ -202,6 +203,20 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
     )
     trainer.remove_callback(PrinterCallback)
     return trainer, task, policy, held_out
+
+
+def _policy(config: RunConfig):
+    """A run's policy; a ValueError for whatever else a library finds wrong with its files, and without an end token."""
+    try:
+        policy = load_policy(config.policy, quantization=config.quantization, lora=config.lora, seed=config.seed)
+    except (ValueError, OSError, RuntimeError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        sentence = f"policy={show_value(config.policy)} can't be loaded: {explain_error(error)}"
+        raise ValueError(sentence) from error
+    if policy.tokenizer.eos_token_id is None:
+        raise ValueError(f"policy={show_value(config.policy)} has a tokenizer without an end token; set its eos_token.")
+    return policy
 
 
 def _finite(reward):
