@@ -11,10 +11,20 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from workbook.tasks.prose import follows, lead, without_asides
-from workbook.tasks.wording import COMPARISONS, DENIALS, FILLERS, HEDGES, SCALES, is_unit, vocabulary, words_of
+from workbook.tasks.calculation import CURRENCIES, DECIMAL, sum_value
+from workbook.tasks.prose import follows, is_asked, lead, without_asides
+from workbook.tasks.wording import (
+    BELIEFS,
+    COMPARISONS,
+    DENIALS,
+    HEDGES,
+    INVERTED,
+    SCALES,
+    is_unit,
+    vocabulary,
+    words_of,
+)
 
-MAX_EXPONENT = 20  # of a power in a calculation
 MAX_LENGTH = 300  # characters of a sentence that states a number
 PAIRS = (
     ("**", "**"),
@@ -37,10 +47,7 @@ PAIRS = (
     ("<b>", "</b>"),
     ("<strong>", "</strong>"),
 )
-CURRENCIES = "$€£"
 ATTACHED = vocabulary("cm mm km kg mg ml ft lb lbs oz hr hrs mins sec ms mph kph km/h m/s")
-DIGITS = r"(?:\d{1,3}(?:,\d{3}){1,10}|\d{1,40})"
-DECIMAL = rf"(?:{DIGITS}(?:\.\d{{1,40}})?|\.\d{{1,40}})"
 LITERAL = re.compile(
     rf"(?P<sign>[-+] ?|minus |negative )?(?P<currency>[{CURRENCIES}] ?)?(?P<inner>-(?=[\d.]))?"
     rf"(?:(?P<units>\d{{1,20}})? ?\\frac\{{(?P<top>-?\d{{1,20}})\}}\{{(?P<bottom>\d{{1,20}})\}}"
@@ -50,10 +57,22 @@ LITERAL = re.compile(
     rf")(?P<percent> ?%)?(?P<rest>.*)",
     re.ASCII | re.IGNORECASE,
 )
+LABEL = re.compile(
+    r"(?:step|part) ?\d{1,2}[.:)] |\d{1,2}[.)] (?=.*=)|[A-Za-z][A-Za-z ,]{0,40}(?: \d{1,3})?: (?=.*=)", re.IGNORECASE
+)
+FOLLOWS = re.compile(r"\\(?:implies|(?:Long)?[Rr]ightarrow)|⇒|⟹|→")
+OPERATORS = [
+    (re.compile(r"(?<=\d) (?:times|multiplied by) (?=\d)"), " * "),
+    (re.compile(r"(?<=\d) divided by (?=\d)"), " / "),
+    (re.compile(r"(?<=\d) (?:plus|added to) (?=\d)"), " + "),
+    (re.compile(r"(?<=\d) minus (?=\d)"), " - "),
+    (re.compile(r"(?<=\d\)) (?:equals|is equal to|is) (?=[-$\d])|(?<=\d) (?:equals|is equal to) (?=[-$\d])"), " = "),
+    (re.compile(r"(?<=\d)( ?[-+*/×÷x] ?[$\d.,]*\d) is (?=[-$\d])"), r"\1 = "),
+]
 EXCLAIMED = re.compile(r"(?<=[a-z]{3})!+$")
-EQUALS = re.compile(r"(?<=\d)\)? (?:equals|is equal to) (?=[-$\d])")
-NOT_EQUATIONS = re.compile(r"[<>!:≠≤≥≈~]|==|\\(?:n?eq|ne|leq?|geq?|lt|gt|approx|sim|pm|not)(?![a-z])")
+NOT_EQUATIONS = re.compile(r"[<>!≠≤≥≈~]|==|:(?! )|\\(?:n?eq|ne|leq?|geq?|lt|gt|approx|sim|pm|not)(?![a-z])")
 SPACING = [
+    (re.compile(r"<<[\d+*/.=() -]{1,60}>>"), ""),
     (
         re.compile(r"\\(?:text|mathrm|mbox|textbf|mathbf|operatorname)\{([^{}]*)\}(?:(?<=[a-z]\})\^\{?[23]\}?)?"),
         r" \1 ",
@@ -69,6 +88,8 @@ SPACING = [
     (re.compile(r" ?(?:\^\s*\{?\\circ\}?|°)"), " degrees "),
     (re.compile(r"(\*\*|\*|__|`|\$)([-+]?[$€£]?[\d.,]{1,40}%?)\1"), r"\2"),
     (re.compile(r"\\\(([^\\]{1,80})\\\)"), r"\1"),
+    (re.compile(r"\\[()\[\]]"), " "),
+    (re.compile(r"\$(?=\S)([^$\n]*[=\\][^$\n]*)(?<=\S)\$(?!\d)"), r" \1 "),
     (re.compile(r"(?<![\d*)])\*\*(?=\S)([^*]{1,80}?)(?<=\S)\*\*(?![\d*(])"), r"\1"),
     (re.compile(r"\s+"), " "),
 ]
@@ -90,6 +111,11 @@ SUBJECT = re.compile(
     rf"|(?-i:A):|{LEADS}(?:=|:)) ",
     re.IGNORECASE,
 )
+FILLERS = re.compile(
+    r"(?:(?:definitely|certainly|clearly|exactly|precisely|simply|just|indeed|therefore|thus|hence|then|so|now|obviously"
+    r"|of course|equal to|equals|given by|the(?: number)?|option|choice|only),? )+",
+    re.IGNORECASE,
+)
 POSTPOSED = re.compile(
     rf" is (?:the|our|my) (?:(?:final|correct|right|exact) )*{NOUNS}(?: (?:to|of|for) [a-z ]{{1,40}})?$",
     re.IGNORECASE,
@@ -98,7 +124,7 @@ FUNCTIONS = vocabulary("sin cos tan log ln exp sqrt max min abs floor ceil arcsi
 NAME = re.compile(
     r"(?:[a-z]+(?:'s)?,? )*"
     r"(?:\\(?:alpha|beta|gamma|delta|theta|lambda|mu|phi|omega|angle ?[a-z]+)|[a-z]+(?:_(?:\w|\{\w+\}))?"
-    r"|[a-z]\([a-z0-9, ]{1,12}\)),?",
+    r"|(?:[a-z]|\\?(?:gcd|lcm|gcf|hcf))\([a-z0-9, ]{1,20}\)),?",
     re.IGNORECASE | re.ASCII,
 )
 
@@ -142,8 +168,7 @@ def read_quantity(text: str, question: str = "", spoken: bool = False) -> Quanti
 def _read(text: str, question: str, spoken: bool) -> Quantity | None:
     text = _spaced(unwrap(text).rstrip("."))
     if spoken:
-        text = EXCLAIMED.sub("", text)
-        text = EQUALS.sub(" = ", without_asides(text, question) if question else text)
+        text = _without_lead(text, question)
     if "=" in text:
         text = unwrap(text)
         text = text.replace("$", "") if text.count("$") == 2 and text.endswith("$") else text
@@ -156,16 +181,38 @@ def _read(text: str, question: str, spoken: bool) -> Quantity | None:
     if quantity is None:
         return None
     for left in filter(None, map(str.strip, lefts)):
-        if not names(left) and sum_value(_without_prose(left) if spoken else left) != quantity.value:
+        if (
+            not names(left)
+            and not is_asked(left, _spaced(question))
+            and sum_value(_without_prose(left) if spoken else left) != quantity.value
+        ):
             return None
     return quantity
+
+
+def _without_lead(text: str, question: str) -> str:
+    """Return a sentence without a label, an aside or an equation that leads to the next; words are operators."""
+    text = EXCLAIMED.sub("", without_asides(text, question) if question else text)
+    for pattern, operator in OPERATORS:
+        text = pattern.sub(operator, text)
+    earlier, arrow, last = text.rpartition((FOLLOWS.findall(text) or ["\n"])[-1])
+    label = LABEL.match(text)
+    if arrow and "=" in earlier and not _changes(earlier):
+        return last.strip()
+    return text[label.end() :] if label and not _changes(label[0]) else text
+
+
+def _changes(text: str) -> bool:
+    """Return whether a text has a word that changes an answer."""
+    return bool(set(words_of(text)) & (DENIALS | HEDGES | COMPARISONS | SCALES - {"is", "was", "has", "this", "thus"}))
 
 
 def _without_prose(text: str) -> str:
     """Return a calculation without the words that lead up to it, if none of them changes it."""
     match = re.match(r"[A-Za-z ,']{1,80}[A-Za-z,] (?=[\d($€£-])", text)
-    changing = DENIALS | HEDGES | COMPARISONS | SCALES - {"is", "was", "has", "this", "thus"}
-    return text[match.end() :] if match and not set(words_of(match[0])) & changing else text
+    words = words_of(match[0]) if match else []
+    believed = "that" not in words[1:] or words[words.index("that", 1) - 1] in BELIEFS | {"so", "means"}
+    return text[match.end() :] if words and believed and words[0] not in INVERTED and not _changes(match[0]) else text
 
 
 def _literal(text: str, question: str, spoken: bool, ends_in_prose: bool = False) -> Quantity | None:
@@ -186,7 +233,9 @@ def _figures(text: str, question: str, ends_in_prose: bool) -> Quantity | None:
     rest = unwrap(match["rest"].strip()) if match["rest"][:1] in (" ", "(", "") else match["rest"].casefold()
     attached = match["rest"][:1] not in (" ", "(", "")
     is_end = not rest or (rest in ATTACHED if attached else is_unit(rest, question))
-    is_end = is_end or (ends_in_prose and not attached and bool(question) and follows(match["rest"], question))
+    is_end = is_end or (
+        ends_in_prose and not attached and bool(question) and follows(match["rest"], question, bool(match["currency"]))
+    )
     return _quantity(match) if is_end else None
 
 
@@ -219,62 +268,13 @@ def names(text: str) -> bool:
     >>> [names(text) for text in ("x", "So AB", "f(3)", "the total cost", "2x", "-x", "x^2", "sin x", "half of x")]
     [True, True, True, True, False, False, False, False, False]
     """
-    text = unwrap(re.split(r"[.:;]\s", text)[-1].strip()).rstrip("$ ").lstrip("$ ")
+    label, _, name = text.rpartition(": ")
+    text = unwrap(re.split(r"[.;]\s", name)[-1].strip()).rstrip("$ ").lstrip("$ ")
+    if _changes(label):
+        return False
     if len(text) > 80 or not NAME.fullmatch(text):
         return False
     return not set(words_of(text)) & (DENIALS | HEDGES | COMPARISONS | FUNCTIONS | SCALES - {"is", "was", "us", "thus"})
-
-
-def sum_value(text: str) -> Fraction | None:
-    """Return the value of a calculation with + - * / and brackets, None of what is none.
-
-    >>> sum_value("4 + 8"), sum_value("(2 + 1) x 4"), sum_value("2 ** 9"), sum_value("1 / 0")
-    (Fraction(12, 1), Fraction(12, 1), None, None)
-    """
-    text = re.sub(r"(?<=\d) [a-z]{3,20}s\b", "", re.sub(rf"[{CURRENCIES}]", "", text))
-    text = re.sub(r"\\times|\\cdot|×|(?<=[\d )])x(?=[\d (])", "*", text).replace("\\div", "/").replace("÷", "/")
-    tokens = re.findall(rf"{DECIMAL}|[-+*/()]|[^\s\d]", re.sub(r"\^\{(\d{1,2})\}", r"^\1", text.strip()))
-    if len(tokens) > 40 or not tokens:
-        return None
-    try:
-        value, rest = _sum(tokens)
-    except (ValueError, ZeroDivisionError, IndexError):
-        return None
-    return None if rest else value
-
-
-def _sum(tokens: list[str]) -> tuple[Fraction, list[str]]:
-    value, rest = _product(tokens)
-    while rest and rest[0] in "+-":
-        sign = -1 if rest[0] == "-" else 1
-        term, rest = _product(rest[1:])
-        value += sign * term
-    return value, rest
-
-
-def _product(tokens: list[str]) -> tuple[Fraction, list[str]]:
-    value, rest = _factor(tokens)
-    while rest and rest[0] in "*/":
-        operator = rest[0]
-        factor, rest = _factor(rest[1:])
-        value = value * factor if operator == "*" else value / factor
-    return value, rest
-
-
-def _factor(tokens: list[str]) -> tuple[Fraction, list[str]]:
-    first, rest = tokens[0], tokens[1:]
-    if first == "-":
-        value, rest = _factor(rest)
-        return -value, rest
-    if first == "(":
-        value, rest = _sum(rest)
-        if rest[0] != ")":
-            raise ValueError("a bracket is not closed")
-        return value, rest[1:]
-    value = Fraction(first.replace(",", ""))
-    if len(rest) > 1 and rest[0] == "^" and rest[1].isdigit() and int(rest[1][:3]) <= MAX_EXPONENT:
-        return value ** int(rest[1]), rest[2:]
-    return value, rest
 
 
 def unwrap(text: str) -> str:
@@ -318,13 +318,9 @@ def _spaced(text: str) -> str:
 def _without_subject(text: str) -> str:
     """Return a sentence without the subject and verb, or the adverbs, that leave the number behind them as it is."""
     match = SUBJECT.match(text)
-    if match and not set(words_of(match[0])) & (DENIALS | HEDGES | COMPARISONS | SCALES - {"is", "was", "has", "this"}):
+    if match and not _changes(match[0]):
         text = text[match.end() :]
-    first, _, rest = text.partition(" ")
-    while rest and first.casefold().strip(",:") in FILLERS:
-        text = rest
-        first, _, rest = text.partition(" ")
-    return unwrap(text)
+    return unwrap(FILLERS.sub("", text))
 
 
 def plain_decimal(value: Fraction) -> str | None:

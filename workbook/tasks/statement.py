@@ -12,6 +12,7 @@ from workbook.tasks.wording import (
     HEDGES,
     SCALES,
     SENTENCE_END,
+    asked_nouns,
     last_sentence,
     spoils_what_follows,
     takes_back,
@@ -74,14 +75,14 @@ def last_numeric_sentence(text: str) -> tuple[Statement, str]:
     return Statement("", before, sentence, after), sentence.strip()
 
 
-def stands(statement: Statement, value: Fraction | None = None) -> bool:
+def stands(statement: Statement, value: Fraction | None = None, question: str = "") -> bool:
     """Return whether the words around an answer leave it as it is; value: of an answer that is a number."""
     marker, before, _, after = statement
-    if takes_back(after) or (
+    if takes_back(after, question) or (
         spoils_what_follows(before, "answer" in marker and marker not in CLOSED) if marker else _is_cut_off(before)
     ):
         return False
-    return marker not in CLOSED or (_fits_before(before, value) and _fits_after(after, marker))
+    return marker not in CLOSED or (_fits_before(before, value) and _fits_after(after, marker, question))
 
 
 def _is_cut_off(before: str) -> bool:
@@ -105,7 +106,7 @@ def _fits_before(before: str, value: Fraction | None) -> bool:
     return not letters and (calculated is None or value is None or calculated == value)
 
 
-def _fits_after(after: str, marker: str) -> bool:
+def _fits_after(after: str, marker: str, question: str) -> bool:
     """Return whether what follows a box or tag, in its sentence, can be a unit or prose."""
     right = re.split(r"\n|</", after, maxsplit=1)[0]
     right = MARKUP_AFTER.sub("", right)
@@ -115,7 +116,8 @@ def _fits_after(after: str, marker: str) -> bool:
     words = words_of(right)
     if marker == "<answer>":  # its tag says where it ends; only what scales it would change it
         return right[0] == " " and not set(words[:1]) & (SCALES | COMPARISONS) and right.strip()[0] not in "%!^*/+-=<>"
-    spoiling = set(words) & (DENIALS | HEDGES | COMPARISONS) or set(words[:2]) & (SCALES - {"is", "was", "as", "this"})
+    spoiling = set(words) & (DENIALS | HEDGES | COMPARISONS) | set(words[:2]) & (SCALES - {"is", "was", "as", "this"})
+    spoiling -= asked_nouns(question)
     is_prose = re.fullmatch(r"(?:[ (]|\\text|\\mathrm|\\,|\\ )[a-zA-Z ,/'\-$\\(){}]*", right)
     return not spoiling and is_prose is not None
 

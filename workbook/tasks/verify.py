@@ -30,6 +30,7 @@ from workbook.tasks.wording import changes_between, is_unit, sentences, vocabula
 NUMBER = re.compile(r"[-+]?(?:[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30})")
 REASON = re.compile(r",?\s+(?=(?:because|since)\b)|,\s*(?=(?:as|so|which|where|making|giving)\b)")
 MAX_OTHER, MAX_OTHERS = 80, 40  # characters of a sentence that may state another number, and how many are read
+OTHER_END = re.compile(rf"(?:=|\bis) ?\$?({NUMBER.pattern})\W*$")
 CLOSING = re.compile(r"\W*i hope (?:it|this|that)(?: is)? (?:correct|right|helps?)(?: you)?\W*", re.IGNORECASE)
 CHOICES = vocabulary("yes no true false y n agree disagree")
 
@@ -113,7 +114,11 @@ def stated_quantity(completion: str, question: str = "", length: int = 0) -> Qua
         reason = sentence[match.end() :]
         quantity = read_quantity(sentence[: match.start()], question, spoken=True)
         statement = statement._replace(after=f"{reason}\n{statement.after}")
-    if quantity is None or not stands(statement, quantity.value) or _other_number(statement, quantity, question):
+    if (
+        quantity is None
+        or not stands(statement, quantity.value, question)
+        or _other_number(statement, quantity, question)
+    ):
         return None
     is_bare = len(sentence) <= len(quantity.figures) + 1
     return quantity if is_bare or f" {sentence} " not in f" {' '.join(question.split())} " else None
@@ -264,6 +269,9 @@ def _other_number(statement: Statement, quantity: Quantity, question: str) -> bo
             if numbers and not sentence.endswith("?") and Decimal(numbers[-1].replace(",", "")) != quantity.value:
                 return True
     short = [text for text in sentences(f"{line}\n{later}") if len(text) < MAX_OTHER and re.search("[0-9]", text)]
+    ends = (OTHER_END.search(sentence) for sentence in short)
+    if any(end and Decimal(end[1].replace(",", "")) != quantity.value for end in ends):
+        return True
     others = (read_quantity(sentence, question, spoken=True) for sentence in short[:MAX_OTHERS])
     return len(short) > MAX_OTHERS or any(other is not None and other.value != quantity.value for other in others)
 

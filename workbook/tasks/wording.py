@@ -83,17 +83,12 @@ EACH = vocabulary(
     day week month year hour minute second mile person gallon pound piece item unit dozen night
     """
 )
-FILLERS = vocabulary(
-    """
-    definitely certainly clearly exactly simply just indeed therefore thus hence then so now equal equals to given
-    by the number precisely of course obviously option choice only
-    """
-)
+INVERTED = vocabulary("had has have is are was were did do does can could should would will must may might")  # or asks
 WORD = re.compile(r"[^\W\d_]+")
 MONTH = re.compile(r"(\b(?:in|and|of|during|until|since|for),? )May\b(?! (?:be|have|not|or|well)\b)")
 CONTRACTION = re.compile(r"n['’]t\b|n['’]t(?=\W|$)")
 SENTENCE_END = re.compile(
-    r"(?!(?<=\bno)\.\s*[-$\\]*\d)(?<!\bapprox)(?<!\bca)\.+(?=[\s\"'*)$<\]}]|\\[)\]]|$)|\n|;"
+    r"(?!(?<=\bno)\.\s*[-$\\]*(?:\d|frac))(?<!\bapprox)(?<!\bca)\.+(?=[\s\"'*)$<\]}]|\\[)\]]|$)|\n|;"
     r"|</?(?:answer|think|thinking|reasoning|solution|result|final|assistant|eos|p|br|b|strong|i|em)/?>|</s>\s*$",
     re.IGNORECASE,
 )
@@ -190,18 +185,19 @@ def changes_between(before: list[str], after: list[str]) -> bool:
     return not {word.casefold().strip(".,:;!?") for word in before[-8:]}.isdisjoint(DENIALS | HEDGES)
 
 
-def takes_back(after: str) -> bool:
+def takes_back(after: str, question: str = "") -> bool:
     """Return whether what follows an answer takes it back or sets another beside it; numbers are another matter.
 
     >>> [takes_back(text) for text in ("Or 5", "No, wait.", "Well done", "since 3 + 9 is even", "That is wrong")]
     [True, True, False, False, True]
     """
+    brief = DENIALS | HEDGES | COMPARISONS | SCALES - {"is", "this", "yes", "thus"} - asked_nouns(question)
     for sentence in sentences(after):
         words = words_of(sentence)
         gives_reason = bool(words) and words[0] in ("because", "since")
         if set(words) & REFUTATIONS or (set(words[:4]) & RETRACTIONS and not gives_reason):
             return True
-        if len(words) < 3 and set(words) & (DENIALS | HEDGES | COMPARISONS | SCALES - {"is", "this", "yes", "thus"}):
+        if len(words) < 3 and set(words) & brief:
             return True
     return False
 
@@ -223,11 +219,25 @@ def is_unit(text: str, question: str = "") -> bool:
         return suffix
     if words[0] in ("square", "cubic", "whole", "full", "us"):
         words = words[1:]
-    known = set(words_of(question))
+    known, asked = set(words_of(question)), asked_nouns(question)
     nouns = [word for word in words if word != "of"]
     return (
-        1 <= len(nouns) <= 4 and len(words) <= 5 and words[0] != "of" and all(_is_noun(word, known) for word in nouns)
+        1 <= len(nouns) <= 4
+        and len(words) <= 5
+        and words[0] != "of"
+        and all(word in asked or _is_noun(word, known) for word in nouns)
     )
+
+
+def asked_nouns(question: str) -> frozenset[str]:
+    """Return the words behind "how many" that scale elsewhere but are what is counted here, as in "how many times".
+
+    >>> sorted(asked_nouns("How many more pairs than Ann has he?"))
+    ['more', 'pairs']
+    """
+    counted = re.findall(r"\bhow many ((?:[a-z]+ ){0,2}[a-z]+)", question.casefold())
+    asked = set(" ".join(counted).split()) & (SCALES | {"more"})
+    return frozenset(asked | ({"away"} if "how far" in question.casefold() else set())) - {"is", "was", "does", "has"}
 
 
 def _without_suffix(text: str) -> tuple[str, bool]:
