@@ -11,7 +11,7 @@ from mistakes import BASE
 from soak import campaign, sample
 
 from workbook import __main__
-from workbook.training import plan
+from workbook.training import RunConfig, memory, plan
 
 MISTAKES = campaign("bad_inputs")
 SHARP = dict(sample("bad_inputs", 500))
@@ -50,6 +50,21 @@ def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
     monkeypatch.setattr(__main__, "_machines", interrupted)
     assert __main__.main(["machines"]) == 130
     assert capsys.readouterr().err == "Interrupted.\n"
+
+
+@pytest.mark.parametrize("option", ["--set", "--folder"])
+def test_two_dashes_are_no_value(option, capsys):
+    with pytest.raises(SystemExit):
+        __main__.main(["train", "c.yaml", f"{option}=--"])
+    assert f"argument {option}: expected one argument" in capsys.readouterr().err
+
+
+def test_a_forecast_counts_the_runs_at_a_time(monkeypatch):
+    config = RunConfig.load(BASE)
+    needed = memory.peak_mib(memory.forecast_run(config))
+    monkeypatch.setattr(plan, "free_mib", lambda device: 2.5 * needed)
+    assert plan.fits(config, at_once=2) is None
+    assert plan.fits(config, at_once=3).endswith("at most 2 at a time would fit.")
 
 
 def test_train_warns_of_what_does_not_fit_and_trains(monkeypatch, tmp_path, capsys):

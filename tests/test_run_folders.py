@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import joblib
 import psutil
 import pytest
 import torch
@@ -18,11 +19,15 @@ from soak.run_folders import whole as made
 
 from workbook.__main__ import main
 from workbook.policies import BUNDLED, load_policy
+from workbook.studies.sweeps import keep_sweep
 from workbook.training import RunConfig, background, load_run, runs, start_run, worker
 from workbook.training.background import identity, is_alive, launch
+from workbook.training.compare import compare_runs
 from workbook.training.export import export_config, export_run
 from workbook.training.folders import checkpoints
 from workbook.training.runs import Run, create_run, set_status, training_lock
+from workbook.training.sweep_run import SweepRun
+from workbook.training.sweeps import sweep
 from workbook.training.worker import execute, sampling_settings, train, trainer_args
 
 OWN = "prompt,answer\n" + "".join(f"{i} + {j} =,{(i + j) % 10}\n" for i in range(4) for j in range(4))
@@ -113,6 +118,20 @@ def test_a_link_in_a_run_folder_is_not_followed(stopped, tmp_path, name):
     assert target.is_file() or not list(target.iterdir())
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "stop", "samples"])
+def test_what_is_of_another_kind_than_a_runs_is_refused(tmp_path, name):
+    run = create_run(CONFIG, tmp_path / "run")
+    path = run.folder / name
+    if name == "samples":
+        path.write_text("mine")
+    else:
+        path.mkdir()
+    with pytest.raises(ValueError, match=rf"{name} is a (file|folder), where a run has a (file|folder)"):
+        execute(run.folder)
+    assert path.exists()
+    assert not (run.folder / "manifest.json").exists()
+
+
 def test_a_linked_checkpoint_is_none(stopped, tmp_path):
     (stopped.folder / "checkpoint-4").rename(tmp_path / "elsewhere")
     (stopped.folder / "checkpoint-4").symlink_to(tmp_path / "elsewhere")
@@ -180,8 +199,40 @@ def test_a_damaged_model_is_not_loaded_and_written_again(tmp_path):
     (run.folder / "final" / "model.safetensors").write_bytes(b"")
     with pytest.raises(ValueError, match=r"model of .* is damaged \(final/model.safetensors has 0 bytes"):
         run.policy()
+    assert main(["resume", str(run.folder)]) == 0
     assert_resumes(run)
     assert run.policy().model is not None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"pid": 1}', '{"pid": "x", "jobs": 2}', '{"pid": 1, "jobs": 0}'])
+def test_a_sweep_with_a_damaged_process_file_has_ended(tmp_path, text):
+    (tmp_path / "sweep.yaml").write_text(json.dumps(CONFIG | {"grid": {"seed": [0]}}))
+    (tmp_path / "process.json").write_text(text)
+    found = SweepRun(tmp_path)
+    assert found.status()["state"] == "interrupted"
+    assert found._process()["jobs"] == 1
+
+
+def test_a_sweep_writes_a_damaged_model_again(tmp_path):
+    shutil.copytree(made() / "whole", tmp_path / "seed=0")
+    model = tmp_path / "seed=0" / "final" / "model.safetensors"
+    whole = model.read_bytes()
+    model.write_bytes(b"")
+    config = load_run(tmp_path / "seed=0").config
+    with joblib.parallel_config("sequential"):
+        sweep(config, {"seed": [config.seed]}, tmp_path, quiet=True)
+    assert model.read_bytes() == whole
+
+
+def test_a_sweep_whose_finished_run_has_no_rewards_is_not_kept(tmp_path):
+    shutil.copytree(made() / "whole", tmp_path / "sweep" / "seed=0")
+    (tmp_path / "sweep" / "seed=0" / "metrics.jsonl").write_text("")
+    with pytest.raises(ValueError, match="has no rewards"):
+        keep_sweep(tmp_path / "sweep", results=tmp_path / "results")
+    (tmp_path / "sweep" / "seed=0" / "manifest.json").write_text("{}")
+    with pytest.raises(ValueError, match="is damaged: it has no created"):
+        keep_sweep(tmp_path / "sweep", results=tmp_path / "results")
+    assert not (tmp_path / "results").exists()
 
 
 # ---------------------------------------------------------------- what a run is made from
@@ -305,6 +356,44 @@ def test_a_refused_run_leaves_nothing(own, tmp_path, capsys):
         create_run(CONFIG | {"trainer": CONFIG["trainer"] | {"hub_token": "hf_secret"}}, tmp_path / "run")
     assert "hf_secret" not in str(refusal.value)
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_refused_run_leaves_no_folder_that_was_made_for_it(own, tmp_path, monkeypatch, file, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORKBOOK_RUNS", "mine/runs")
+    shutil.copytree(own / "base", "base")
+    Path("base", file).write_text('{"model_type": "llama", "hidden_size": "x"}')
+    Path("mine").mkdir()
+    Path("config.yaml").write_text(json.dumps(CONFIG | {"policy": "base"}))
+    assert main(["train", "config.yaml"]) == 2
+    assert "base" in capsys.readouterr().err
+    assert list(Path("mine").iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyError("nope"), TypeError("expected int"), AssertionError("padding_idx")])
+def test_what_a_library_finds_wrong_with_a_policy_is_a_sentence(tmp_path, monkeypatch, error):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(worker, "load_policy", fails)
+    with pytest.raises(ValueError, match="policy='bundled' can't be loaded: "):
+        train(CONFIG, tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("folder", [None, 3, ["a"], b"run", True, {}, "", "a\0b", "x" * 300, "\ud800"])
+def test_what_is_no_path_is_refused(folder):
+    for take in (load_run, SweepRun, lambda folder: export_config(RunConfig.load(CONFIG), folder)):
+        with pytest.raises(ValueError, match=r"^folder=") as refusal:
+            take(folder)
+        assert len(str(refusal.value)) < 300
+
+
+@pytest.mark.parametrize("runs", [None, 3, "run", Run("run")])
+def test_runs_to_compare_are_a_list(runs):
+    with pytest.raises(ValueError, match="must be a list of runs"):
+        compare_runs(runs)
 
 
 def test_a_run_that_never_trained_can_be_started_anew(tmp_path):

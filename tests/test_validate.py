@@ -116,6 +116,27 @@ def test_what_python_has_beside_yaml_is_taken_as_yaml_would_have_it(tmp_path):
             "trainer.max_steps is set twice, the second time to 2; set it once.",
         ),
         (
+            {"generation_kwargs": {"typical_p": 9}},
+            "trainer.generation_kwargs.typical_p=9 must be a number above 0 and at most 1.",
+        ),
+        (
+            {"generation_kwargs": {"top_p": 0.5}},
+            "trainer.generation_kwargs has top_p=0.5, which is a field of its own; set trainer.top_p instead.",
+        ),
+        (
+            {"generation_kwargs": {"min_new_tokens": 99}, "max_completion_length": 9},
+            "trainer.generation_kwargs.min_new_tokens=99 must be at most max_completion_length=9.",
+        ),
+        (
+            {"chat_template_kwargs": {"tokenize": False}},
+            "trainer.chat_template_kwargs has tokenize=False, which is set by the run itself; give variables of the "
+            "template, e.g. enable_thinking.",
+        ),
+        (
+            {"temperature": 1e-300},
+            "trainer.temperature=1e-300 must be a number from 0.0001 to 1,000,000.",
+        ),
+        (
             {"task_options": {"a": float}},
             "task_options={'a': <class 'float'>} must be a mapping of names to plain values.",
         ),
@@ -125,6 +146,43 @@ def test_the_sentence_names_field_value_and_what_would_be_valid(settings, senten
     with pytest.raises(ValueError) as caught:
         RunConfig.load(BASE).override(settings)
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "name", ["do_sample", "num_beams", "return_dict_in_generate", "eos_token_id", "guidance_scale"]
+)
+def test_what_makes_no_independent_rollouts_is_no_option_of_sampling(name):
+    with pytest.raises(ValueError, match=f"trainer.generation_kwargs has {name}=1, which a run does not take"):
+        RunConfig.load(BASE).override({"generation_kwargs": {name: 1}})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_decay_steps": -5}, "num_decay_steps=-5 must be an integer of at least 1 and at most"),
+        ({"min_lr": math.nan}, "min_lr=nan must be a finite number of at least 0"),
+        ({"min_lr": 10}, "min_lr=10 must be at most learning_rate="),
+        ({"min_lr_rate": 5}, "min_lr_rate=5 must be a number from 0 to 1"),
+    ],
+)
+def test_options_of_a_schedule_that_would_stop_it_unsaid_are_refused(options, words):
+    with pytest.raises(ValueError, match=f"trainer.lr_scheduler_kwargs.{words}"):
+        RunConfig.load(BASE).override({"learning_rate": 0.5, "lr_scheduler_kwargs": options})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"entropy_coef_min": 0.5, "entropy_coef_max": 0.1},
+            "entropy_coef_min=0.5 must be at most entropy_coef_max=0.1",
+        ),
+        ({"transformers_continuous_batching_config": {"x": 1}}, "has no effect without"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        RunConfig.load(BASE).override(settings)
 
 
 def test_what_holds_itself_is_refused():
@@ -188,6 +246,8 @@ def test_a_grid_of_numpys_numbers_is_one_of_plain_numbers():
     (name, config), _ = checked_runs(RunConfig.load(BASE), {"learning_rate": np.array([0.5, 0.25])})
     assert (name, config.trainer["learning_rate"]) == ("learning_rate=0.5", 0.5)
     json.dumps(vars(config))
+    rate = RunConfig.load(BASE).override({"learning_rate": torch.tensor(0.5)}).trainer["learning_rate"]
+    assert (type(rate), rate) == (float, 0.5)
 
 
 def test_a_librarys_message_is_one_line_of_bounded_length():

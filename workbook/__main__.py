@@ -77,8 +77,9 @@ def _report(run) -> int:
 
 
 def _sweep(args) -> int:
+    from workbook.training.plan import fits
     from workbook.training.run_config import place
-    from workbook.training.sweeps import check_grid, load_sweep, sweep
+    from workbook.training.sweeps import check_grid, checked_runs, load_sweep, sweep
 
     config, grid = load_sweep(args.config)
     settings = _settings(args.set)
@@ -87,6 +88,9 @@ def _sweep(args) -> int:
         raise ValueError(f"--set {both[0]} would be overridden by the grid of {args.config}, which varies it.")
     config = config.override(settings)
     folder = args.folder or Path("runs") / Path(args.config).stem
+    runs = [each for _, each in checked_runs(config, grid)]
+    if sentence := fits(runs[0], at_once=min(args.jobs, len(runs))):
+        print(f"Warning: {sentence}", file=sys.stderr)
     table = sweep(config, grid, folder, n_jobs=args.jobs)
     print(table.drop(columns="message").to_string(index=False))
     failed = int((table["state"] != "finished").sum())

@@ -107,23 +107,26 @@ def batches(config: RunConfig) -> int:
     return -(-config.trainer["max_steps"] // steps_per_batch(config))
 
 
-def fits(config: RunConfig) -> str | None:
-    """One sentence if a run's forecast peak exceeds what is free on its device; None if it fits.
+def fits(config: RunConfig, at_once: int = 1) -> str | None:
+    """One sentence if the forecast peak of a run, or of so many at once, exceeds what is free; None if it fits.
 
     The sentence has both numbers and, where one does, a change that would fit. None as well for a model that
     `forecast_run` knows too little of, or cannot reach.
     """
     try:
-        needed = peak_mib(forecast_run(config))
+        needed = at_once * peak_mib(forecast_run(config))
     except Exception:  # a config.json in which transformers finds fault; loading the policy says so
         return None
     device = run_device(config)
     free = free_mib(device)
     if needed <= free:
         return None
+    runs = "This run is" if at_once == 1 else f"{at_once} runs at a time are"
+    fewer = int(at_once * free / needed)
+    what = f"at most {fewer} at a time would fit" if fewer else _what_fits(config, free)
     return (
-        f"This run is forecast to need {needed:,.0f} MiB beside its libraries, and {free:,.0f} MiB are free on "
-        f"{device.type}; {_what_fits(config, free)}."
+        f"{runs} forecast to need {needed:,.0f} MiB beside {'its' if at_once == 1 else 'their'} libraries, and "
+        f"{free:,.0f} MiB are free on {device.type}; {what}."
     )
 
 
