@@ -8,14 +8,14 @@ import pytest
 import torch
 from soak import interrupts, sample
 
-from workbook import rollouts, sequences, states
+from workbook import sampling, sequences, states
 from workbook.probes import directions, step
 from workbook.restoring import no_gradients, restoring
 
 MANAGERS = (
     ("token_flips", step.untouched),
     ("logps", sequences.evaluating),
-    ("sample_rollouts", rollouts._generation_config),
+    ("sample_rollouts", sampling._generation_config),
     ("output_states", states._watched),
     ("gradient_products jvp", directions._forward_mode),
 )

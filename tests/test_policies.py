@@ -215,6 +215,17 @@ def test_nf4_never_repacks_for_avx512(folder, monkeypatch):
     assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
 
 
+def test_a_model_that_was_saved_in_nf4_is_looked_after_like_one_that_is_quantized_here(folder, tmp_path, monkeypatch):
+    load_policy(folder, quantization="nf4", device="cpu").model.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "provenance.json").write_text("[of another's making")
+    checked = []
+    monkeypatch.setattr(nf4, "check_dequantization", lambda model: checked.append(model) or model)
+    policy = load_policy(tmp_path, device="cpu")
+    assert checked == [policy.model]
+    assert not any(layer.support_avx512bf16_for_cpu for layer in nf4.quantized_layers(policy.model))
+
+
 def test_nf4_alone_is_the_model_with_its_linear_weights_rounded(folder):
     rounded, nf4 = load_policy(str(folder)).model, load_policy(str(folder), quantization="nf4")
     for name, layer in nf4.model.named_modules():
@@ -327,9 +338,26 @@ def without_head(folder):
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
+def with_index(name):
+    def change(folder):
+        names = load_file(folder / "model.safetensors")
+        shutil.move(folder / "model.safetensors", folder / "weights.bin")
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(names, name)}))
+
+    return change
+
+
+def with_adapter(folder):
+    load_policy(folder, lora=1).model.save_pretrained(folder)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (with_index("weights.bin"), "names 'weights.bin' in model.safetensors.index.json"),
+        (with_index("../elsewhere.safetensors"), "names '../elsewhere.safetensors' in"),
+        (lambda folder: (folder / "model.safetensors.index.json").write_text("[]"), "has a damaged model.safetensors"),
+        (with_adapter, "holds an adapter"),
         (change_config(model_type="t5", architectures=["T5ForConditionalGeneration"]), "Unrecognized configuration"),
         (change_config(model_type="unheard"), "holds no causal language model"),
         (without_head, "lm_head.weight is not among its weights"),

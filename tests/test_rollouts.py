@@ -18,7 +18,7 @@ from transformers import (
 
 from workbook.probes.prefixes import prefill
 from workbook.rollouts import Rollouts, sample_rollouts, sequence_logps
-from workbook.sequences import padding_error, unpadded
+from workbook.sequences import padding_error, tokenize_prompts, unpadded
 from workbook.states import output_states
 
 WORDS = ["<pad>", "<eos>", "<unk>", "<user>", "<bot>", *"0123456789+-=?;"]
@@ -457,6 +457,28 @@ def test_a_model_that_padding_changes_is_sampled_scored_and_seen_row_by_row(kind
             prefill(model, rollouts.select([row]))
 
 
+def test_a_model_that_generate_names_no_positions_is_sampled_row_by_row():
+    """Whisper's decoder counts padding unless it is told positions, which its forward does not name."""
+    sizes = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 32, "init_std": 0.3}
+    policy = SimpleNamespace(model=tiny("whisper", max_target_positions=64, **sizes), tokenizer=make_tokenizer())
+    assert padding_error(policy.model) <= 1 < padding_error(policy.model, positions=False)
+    rollouts = sample_rollouts(policy, SumTask(), 4, group_size=2, max_new_tokens=5, top_k=1)
+    assert len(set(rollouts.prompt_mask.sum(1).tolist())) > 1
+    with torch.no_grad():
+        for row, prompt in enumerate(unpadded(rollouts.prompt_ids, rollouts.prompt_mask)):
+            completion = rollouts.completion_ids[row][rollouts.completion_mask[row].bool()].tolist()
+            logits = policy.model(torch.tensor([prompt + completion]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+            assert completion == logits.argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ raise_exception('no\nway') }}", "{{ messages.__class__ }}"])
+def test_a_chat_template_that_fails_is_a_sentence(template):
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(ValueError, match=r"^The chat template can't render these prompts: \w+: [^\n]+$"):
+        tokenize_prompts(tokenizer, [[{"role": "user", "content": "1"}]])
+
+
 def test_rotary_frequencies_that_grow_with_the_longest_sequence_are_put_back(policy):
     parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
     model = tiny("llama", rope_parameters=parameters, max_position_embeddings=8, intermediate_size=32)
@@ -510,6 +532,11 @@ def test_repetition_penalty_and_chat_template_arguments_reach_their_places():
         ({"repetition_penalty": "high"}, "repetition_penalty='high' must be a finite number above 0"),
         ({"generation_kwargs": {"warmth": 2}}, "holds 'warmth', which is no field"),
         ({"generation_kwargs": {"num_return_sequences": 2}}, "holds num_return_sequences=2; groups are"),
+        ({"generation_kwargs": {"return_dict_in_generate": True}}, "holds return_dict_in_generate=True; groups are"),
+        ({"generation_kwargs": {"watermarking_config": {"x": 1}}}, "makes no GenerationConfig"),
+        ({"generation_kwargs": ["top_k"]}, "must be a mapping"),
+        ({"top_k": float("inf")}, "top_k=inf must be a whole number"),
+        ({"top_p": [1]}, "must be above 0 and at most 1"),
     ],
 )
 def test_sampling_settings_out_of_range_are_refused_in_a_sentence(policy, settings, message):

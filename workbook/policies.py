@@ -12,7 +12,6 @@ in NF4; bare or with LoRA adapters. It differs from a plain `from_pretrained` in
 - a model that cannot be computed, or that looks ahead, is refused by a trial on a few tokens.
 """
 
-import json
 import os
 import re
 import threading
@@ -24,6 +23,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from workbook import weights_cache
+from workbook.model_files import ADAPTER, check_files, read_record
 from workbook.restoring import seeded
 from workbook.sequences import padding_error
 
@@ -120,6 +120,7 @@ def load_policy(
     dtype, reason = _dtype(dtype, device, frozen=bool(quantization or lora))
     name = os.fspath(name)
     folder, source = _locate(name)
+    check_files(folder)
     model, tokenizer = _read_model(folder, quantization, dtype, device), _read_tokenizer(folder)
     kind = type(model).__name__
     try:
@@ -198,10 +199,9 @@ def _locate(name: str) -> tuple[Path, dict]:
         return _from_hub(name)
     else:
         raise ValueError(f"{name!r} is neither an existing folder nor a hub id: {ALTERNATIVES}.")
-    if not (folder / "config.json").is_file():
+    if not (folder / "config.json").is_file() and not (folder / ADAPTER).is_file():
         raise ValueError(f"The folder {str(folder)!r} holds no model (config.json is missing): {ALTERNATIVES}.")
-    record = folder / weights_cache.RECORD
-    origin = json.loads(record.read_text()) if record.is_file() else {}
+    origin = read_record(folder / weights_cache.RECORD)
     origin.pop("files", None)
     source = {"bundled": "data/bundled", "smollm2-135m": origin.get("source")}.get(name, str(folder))
     return folder, {"source": source, "origin": origin}
@@ -258,7 +258,7 @@ def _read_model(folder: Path, quantization, dtype, device) -> nn.Module:
         raise _refusal(folder, "no causal language model in safetensors", problem) from None
     if missing := sorted(info["missing_keys"]):
         raise _refusal(folder, "no causal language model in safetensors", f"{missing[0]} is not among its weights.")
-    if quantization:
+    if quantization or getattr(model, "is_loaded_in_4bit", False):  # asked for, or saved so
         from workbook.nf4 import check_dequantization, keep_unpacked
 
         return check_dequantization(keep_unpacked(model))

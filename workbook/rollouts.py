@@ -7,7 +7,7 @@ as one row per completion token. Probes add columns to that table and charts rea
 Letters: B rollouts, G rollouts per prompt, P prompt tokens (left-padded), T completion tokens (right-padded).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 import pandas as pd
@@ -15,20 +15,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbook.restoring import no_gradients, restoring, seeded
-from workbook.sequences import (
-    evaluating,
-    pad_rows,
-    padded_batches,
-    padding_error,
-    sequence_logps,
-    token_strings,
-    tokenize_prompts,
-    unpadded,
-)
+from workbook.restoring import no_gradients
+from workbook.sampling import end_tokens, generate, sampling_config
+from workbook.sequences import evaluating, pad_rows, sequence_logps, token_strings, tokenize_prompts, unpadded
 from workbook.theory.advantages import group_advantages
 
-__all__ = ["Rollouts", "sample_rollouts", "sequence_logps"]
+__all__ = ["Rollouts", "end_tokens", "sample_rollouts", "sequence_logps"]
 
 
 @dataclass(frozen=True)
@@ -165,11 +157,11 @@ def sample_rollouts(
             raise ValueError(f"{name}={value!r} must be a whole number of 1 or more.")
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     sampling |= {"repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens}
-    config = _config(policy, sampling, generation_kwargs or {})
+    config = sampling_config(policy, sampling, {} if generation_kwargs is None else generation_kwargs)
     rows = _repeated_rows(task, prompts, group_size, seed)
     with evaluating(policy.model), no_gradients():
         prompt_ids, prompt_mask = _padded_prompts(policy, rows, chat_template_kwargs)
-        completion_rows = _generate(policy, prompt_ids, prompt_mask, seed, config, batch_size)
+        completion_rows = generate(policy, prompt_ids, prompt_mask, seed, config, batch_size)
     return _scored(policy, task, rows, completion_rows, group_size, temperature, estimator, chat_template_kwargs)
 
 
@@ -225,70 +217,6 @@ def _scored(
         categories=categories,
         credits=credits,
     )
-
-
-def end_tokens(policy) -> list[int]:
-    """Every token id that ends a completion: the tokenizer's and those of the model's generation config, as in TRL."""
-    declared = policy.model.generation_config.eos_token_id
-    declared = [] if declared is None else [declared] if isinstance(declared, int) else list(declared)
-    return list(dict.fromkeys([policy.tokenizer.eos_token_id, *declared]))
-
-
-def _config(policy, sampling: dict, generation_kwargs: Mapping):
-    """The GenerationConfig that TRL's trainer makes of these settings; ValueError for one that is out of range."""
-    from transformers import GenerationConfig
-
-    valid = {
-        "temperature": ("a finite number above 0", lambda value: 0 < value < float("inf")),
-        "top_p": ("above 0 and at most 1", lambda value: 0 < value <= 1),
-        "top_k": ("a whole number of 0 (no limit) or more", lambda value: value == int(value) >= 0),
-        "min_p": ("None or between 0 and 1", lambda value: value is None or 0 <= value <= 1),
-        "repetition_penalty": ("a finite number above 0", lambda value: 0 < value < float("inf")),
-    }
-    for name, (words, holds) in valid.items():
-        value = sampling[name]
-        if isinstance(value, (bool, str)) or (value is None and name != "min_p") or not holds(value):
-            raise ValueError(f"{name}={value!r} must be {words}.")
-    known = GenerationConfig().to_dict()
-    for name, value in generation_kwargs.items():
-        if name not in known:
-            raise ValueError(f"generation_kwargs holds {name!r}, which is no field of transformers' GenerationConfig.")
-        if name in ("num_return_sequences", "num_beams") and value not in (None, 1):
-            raise ValueError(
-                f"generation_kwargs holds {name}={value!r}; groups are sampled one by one, so it must be 1."
-            )
-    ends = {"pad_token_id": policy.tokenizer.pad_token_id, "eos_token_id": end_tokens(policy)}
-    return GenerationConfig(**({"do_sample": True} | ends | sampling | dict(generation_kwargs)), disable_compile=True)
-
-
-def _generate(policy, prompt_ids, prompt_mask, seed, config, batch_size) -> list[list[int]]:
-    """Sampled completions as ragged rows, each up to and including its first end token."""
-    model, ends = policy.model, end_tokens(policy)
-    if padding_error(model) > 1:  # nor is RWKV's state, carried from token to token, that of a whole pass
-        config.use_cache = False
-    rows = [[]] * len(prompt_ids)
-    with seeded(seed, model.device), _generation_config(model, config):
-        for part, start in padded_batches(model, prompt_mask, batch_size):
-            ids, mask = prompt_ids[part, start:], prompt_mask[part, start:]
-            out = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, ids.shape[1] :]
-            is_end = torch.isin(out, torch.tensor(ends, device=out.device)).long()
-            for row, completion in zip(part.tolist(), unpadded(out, is_end.cumsum(dim=1) - is_end == 0), strict=True):
-                rows[row] = completion
-    return rows
-
-
-@restoring
-def _generation_config(model, config) -> Iterator[None]:
-    """Lend the model our generation config: generate() fills in from the model's own (a top_k, say) otherwise."""
-    owners = [model, model.get_base_model()] if hasattr(model, "get_base_model") else [model]
-    before = [owner.generation_config for owner in owners]
-    try:
-        for owner in owners:
-            owner.generation_config = config
-        yield
-    finally:
-        for owner, own in zip(owners, before, strict=True):
-            owner.generation_config = own
 
 
 def _repeated_rows(task, prompts, group_size: int, seed: int) -> list[dict]:

@@ -69,14 +69,15 @@ def sequence_logps(
 
 
 def padded_batches(
-    model: nn.Module, prompt_mask: Int[Tensor, "B P"], batch_size: int
+    model: nn.Module, prompt_mask: Int[Tensor, "B P"], batch_size: int, positions: bool = True
 ) -> Iterator[tuple[Int[Tensor, " b"], int]]:
     """The rows in batches, and at which column each batch starts; prompts are left-padded.
 
-    A model that padding changes (`padding_error`) gets rows of one length at a time, from their first token on.
+    A model that padding changes (`padding_error`) gets rows of one length at a time, from their first token on;
+    positions: whether it is told them.
     """
     rows = torch.arange(len(prompt_mask), device=prompt_mask.device)
-    if prompt_mask.all() or padding_error(model) <= 1:
+    if prompt_mask.all() or padding_error(model, positions) <= 1:
         for part in rows.split(batch_size):
             yield part, 0
         return
@@ -136,7 +137,8 @@ def tokenize_prompts(tokenizer, prompts: Sequence, chat_template_kwargs: Mapping
     """Token ids of prompts as TRL's trainer makes them: chats through the chat template, strings as they are.
 
     chat_template_kwargs: what else the chat template is given.
-    Raises ValueError for a prompt without tokens and for a chat when the tokenizer has no chat template.
+    Raises ValueError for a prompt without tokens, and for a chat when the tokenizer has no chat template or one that
+    fails.
     """
     if isinstance(prompts[0], str):
         rows = tokenizer(text=list(prompts))["input_ids"]
@@ -144,7 +146,13 @@ def tokenize_prompts(tokenizer, prompts: Sequence, chat_template_kwargs: Mapping
         raise ValueError("prompt is a chat, but this tokenizer has no chat template: use plain strings as prompts.")
     else:
         options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **(chat_template_kwargs or {})}
-        rows = tokenizer.apply_chat_template(list(prompts), **options)["input_ids"]
+        try:
+            rows = tokenizer.apply_chat_template(list(prompts), **options)["input_ids"]
+        except Exception as problem:  # a template is a program, of which anything may come
+            text = " ".join(str(problem).split())[:200]
+            raise ValueError(
+                f"The chat template can't render these prompts: {type(problem).__name__}: {text}"
+            ) from None
     for prompt, row in zip(prompts, rows, strict=True):
         if not row:
             raise ValueError(f"prompt {prompt!r} has no tokens: each prompt needs at least one.")
