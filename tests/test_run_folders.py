@@ -371,6 +371,20 @@ def test_a_refused_run_leaves_no_folder_that_was_made_for_it(own, tmp_path, monk
     assert list(Path("mine").iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("generation_config.json", "eos_token_id='x' in generation_config"), ("tokenizer_config.json", "without an end")],
+)
+def test_a_policy_that_never_ends_is_refused(own, tmp_path, file, words):
+    shutil.copytree(own / "base", tmp_path / "base")
+    path = tmp_path / "base" / file
+    changes = {"eos_token_id": "x"} if file.startswith("gen") else {"eos_token": None}
+    path.write_text(json.dumps(json.loads(path.read_text() if path.exists() else "{}") | changes))
+    with pytest.raises(ValueError, match=words):
+        train(CONFIG | {"policy": str(tmp_path / "base")}, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("error", [KeyError("nope"), TypeError("expected int"), AssertionError("padding_idx")])
 def test_what_a_library_finds_wrong_with_a_policy_is_a_sentence(tmp_path, monkeypatch, error):
     def fails(*_, **__):

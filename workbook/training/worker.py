@@ -216,6 +216,12 @@ def _policy(config: RunConfig):
         raise ValueError(sentence) from error
     if policy.tokenizer.eos_token_id is None:
         raise ValueError(f"policy={show_value(config.policy)} has a tokenizer without an end token; set its eos_token.")
+    ends = policy.model.generation_config.eos_token_id
+    if not all(type(each) is int for each in (ends if isinstance(ends, list) else [ends]) if each is not None):
+        raise ValueError(
+            f"policy={show_value(config.policy)} has eos_token_id={show_value(ends)} in generation_config.json; "
+            "it must be a token's id, or a list of them."
+        )
     return policy
 
 
