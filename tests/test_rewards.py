@@ -1,6 +1,7 @@
 """Rewards that pay a statement of the answer, and nothing that only contains it."""
 
 import hashlib
+import importlib.util
 import json
 import random
 import threading
@@ -14,7 +15,7 @@ from soak import sample
 from soak.false_statements import attempt
 
 from workbook.__main__ import main
-from workbook.tasks import get_task, own_task
+from workbook.tasks import get_task, own_task, verify
 from workbook.tasks.attack import HACKS, attack_reward, describe_attack
 from workbook.tasks.latex import is_expression, same_expression
 from workbook.tasks.verify import agrees, clock_answer
@@ -109,7 +110,8 @@ def test_the_question_says_what_is_a_unit_and_what_is_an_echo():
 CLIPS = "Natalia sold clips to 48 friends in April, and half as many in May. How many clips did she sell altogether?"
 WORKED = "1. In April, she sold 48 clips.\n2. In May, she sold 48/2 = <<48/2=24>>24 clips.\n\n"
 CONCLUSIONS = r"""72 clips were sold in total. | So, Natalia sold a total of 72 clips in April and May.
-A: 72 | #### 72 | Therefore, Natalia sold **72** clips altogether in April and May. | Total clips sold: 72 | **Answer:** 72
+A: 72 | #### 72 | Therefore, Natalia sold **72** clips altogether in April and May. | Total clips sold: 72
+**Answer:** 72
 Therefore, the total number of clips Natalia sold in April and May is 72. | \[ \boxed{72} \]
 Natalia sold \(\boxed{72}\) clips in April and May. | In total, she sold 72 clips over the two months.
 Natalia sold **72 clips** altogether. | The total is therefore 72 clips!
@@ -126,10 +128,46 @@ def test_a_conclusion_in_words_of_the_question_is_paid():
     assert not agrees("Natalia sold many clips: 48 friends in April", "48", CLIPS)
     assert agrees("The capital of France is Paris.", "Paris", "What is the capital of France?")
     assert agrees("Yes, a whale is a mammal.", "yes", "Is a whale a mammal?")
+    assert not agrees("False, True", "False", "Is it True or False?")
     assert not agrees("Yes, a whale is not a mammal.", "yes", "Is a whale a mammal?")
     assert agrees("The area is $12\\pi$ square units.", "12\\pi", "What is the area?")
     assert agrees("2^10 = 1024", "1024")
     assert agrees("\\boxed{2\\frac{1}{3}}", "\\frac{7}{3}")
+
+
+QUESTIONS = {
+    ("Janet's ducks lay 16 eggs per day. How much in dollars does she make every day at the market?", "18"): (
+        ["Janet makes \\$18 every day at the market.", "So, she makes \\( 9 \\times 2 = 18 \\) dollars every day."],
+        ["Had Janet 18 dollars", "Janet makes 18% every day", "Janet makes 18 dollars. So 9 * 2 = 19."],
+    ),
+    ("Tom has more pairs of shoes than Sue. How many pairs does Tom have?", "8"): (
+        ["Tom has 8 pairs."],
+        [
+            "Tom has 8 pairs short",
+            "Tom has 8 pairs maybe",
+            "Tom has 8 more",
+            "Tom has by 8 pairs",
+            "by 8",
+            "Tom has - 8",
+        ],
+    ),
+    ("What is 17 * 3?", "51"): (
+        ["17 * 3 is 51.", "17 times 3 equals 51.", "The product of 17 and 3 is 51."],
+        ["17 * 4 is 51", "Wrong: x = 51", "It's a myth that 17 * 3 is 51", "17 * 3 is 51. So 17 * 3 is 53."],
+    ),
+    ("How many positive divisors does 12 have?", "6"): (
+        ["12 has 6 positive divisors.", "So there are $\\boxed{6}$ positive divisors."],
+        ["12 has 6 negative divisors."],
+    ),
+    ("Compute $\\sin 30^\\circ$.", "\\frac{1}{2}"): (["$\\sin 30^\\circ = \\frac{1}{2}$"], ["$\\cos 30 = 1/2$"]),
+}
+
+
+@pytest.mark.parametrize(("question", "answer"), QUESTIONS)
+def test_conclusions_and_what_only_looks_like_one(question, answer):
+    true, false = QUESTIONS[question, answer]
+    assert [text for text in true if not agrees(text, answer, question)] == []
+    assert [text for text in false if agrees(text, answer, question)] == []
 
 
 def test_a_date_or_range_is_no_difference():
@@ -159,6 +197,11 @@ def test_expressions_are_compared_by_math_verify_off_the_main_thread_too():
     thread.start()
     thread.join()
     assert results == [True] * len(same) + [False] * len(differing)
+
+
+def test_no_module_beside_the_comparing_one_shadows_a_library():
+    beside = [path.stem for path in Path(verify.__file__).parent.glob("*.py") if path.stem != "__init__"]
+    assert [name for name in beside if importlib.util.find_spec(name)] == []
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ OPERATORS = [
     (re.compile(r"(?<=\d\)) (?:equals|is equal to|is) (?=[-$\d])|(?<=\d) (?:equals|is equal to) (?=[-$\d])"), " = "),
     (re.compile(r"(?<=\d)( ?[-+*/×÷x] ?[$\d.,]*\d) is (?=[-$\d])"), r"\1 = "),
 ]
+CONDITION = re.compile(r"\b(?:Had|Were|Should) ")
 EXCLAIMED = re.compile(r"(?<=[a-z]{3})!+$")
 NOT_EQUATIONS = re.compile(r"[<>!≠≤≥≈~]|==|:(?! )|\\(?:n?eq|ne|leq?|geq?|lt|gt|approx|sim|pm|not)(?![a-z])")
 SPACING = [
@@ -192,6 +193,8 @@ def _read(text: str, question: str, spoken: bool) -> Quantity | None:
 
 def _without_lead(text: str, question: str) -> str:
     """Return a sentence without a label, an aside or an equation that leads to the next; words are operators."""
+    if CONDITION.search(text):
+        return ""
     text = EXCLAIMED.sub("", without_asides(text, question) if question else text)
     for pattern, operator in OPERATORS:
         text = pattern.sub(operator, text)

@@ -240,6 +240,8 @@ def _choice(line: str, answer: str, question: str) -> str:
     """Return "Yes" of "Yes, a whale is a mammal", where the words behind it say no more than the question."""
     choice, comma, rest = line.strip(" .*").partition(",")
     denial = r"\bnot\b" if folded(answer) in ("no", "false", "n") else r"$^"
+    if set(words_of(rest)) & CHOICES:
+        return ""
     return choice if comma and is_prose(re.sub(denial, "", rest, count=1), question) else ""
 
 
