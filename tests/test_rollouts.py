@@ -471,7 +471,9 @@ def test_a_model_that_generate_names_no_positions_is_sampled_row_by_row():
             assert completion == logits.argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ raise_exception('no\nway') }}", "{{ messages.__class__ }}"])
+@pytest.mark.parametrize(
+    "template", ["{{ 1 / 0 }}", "{{ raise_exception('no\nway') }}", "{{ messages.__class__.__mro__ }}"]
+)
 def test_a_chat_template_that_fails_is_a_sentence(template):
     tokenizer = make_tokenizer()
     tokenizer.chat_template = template
