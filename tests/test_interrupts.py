@@ -74,6 +74,24 @@ def test_one_in_the_body_is_raised_there_and_nested_managers_put_back_in_turn():
     assert inner == outer == ["lent", "put back"]
 
 
+def test_one_that_outlives_another_defers_interrupts_all_the_same():
+    first, second = lending([]), lending(log := [], interrupt_when(log_of_second := []))
+    handler = signal.getsignal(signal.SIGINT)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert signal.getsignal(signal.SIGINT) is handler
+    log_of_second.append("now")
+    with pytest.raises(KeyboardInterrupt):
+        second.__exit__(None, None, None)
+    assert log == ["lent", "put back"]
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def interrupt_when(armed):
+    return lambda: interrupt() if armed else None
+
+
 @restoring
 def lending_twice(log):
     with lending(log, interrupt):

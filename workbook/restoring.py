@@ -115,6 +115,8 @@ class _Manager:
         if not self.is_open:
             return
         self.is_open = False
+        if threading.current_thread() is threading.main_thread() and _HANDLER.install():
+            self.installed = True  # whoever had installed it has left, or another handler has been set since
         try:
             self.generator.close()
         finally:
