@@ -341,6 +341,10 @@ def test_start_begins_a_run_and_keeps_the_last_one_beside_it():
     assert [row["mine"] for row in monitor.chart.data["rows"] if row["run"] == "your run 1"].count(True) == 0
     with pytest.raises(ValueError, match="needs run="):
         RunMonitor()
+    with pytest.raises(ValueError, match="run=3 is no run"):
+        RunMonitor(3)
+    with pytest.raises(ValueError, match="start='x' must be a function"):
+        RunMonitor(start="x")
 
 
 def test_what_a_button_can_not_do_is_said():

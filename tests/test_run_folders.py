@@ -179,6 +179,14 @@ def test_what_a_run_was_made_from_is_not_guessed(stopped, name, words):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("part", ["config", "policy", "versions", "task_sha256"])
+def test_no_part_of_a_damaged_manifest_is_passed_over(stopped, part):
+    path = stopped.folder / "manifest.json"
+    path.write_text(json.dumps(stopped.manifest() | {part: ["text"]}))
+    with pytest.raises(ValueError, match=f"its {part} is no mapping. It says what the run started from: restore it"):
+        execute(stopped.folder)
+
+
 @pytest.mark.parametrize("arguments", [arguments for _, arguments in sample("run_folders", 8)])
 def test_whatever_is_damaged_nothing_foreign_is_changed(tmp_path, arguments):
     assert attempt(tmp_path, *arguments) is None

@@ -226,6 +226,20 @@ def test_hub_runs_no_code_of_a_data_set(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "near"), [("gym:chain_sums", "such as chain_sum,"), ("gym:" + "x" * 999, "such as ab,")]
+)
+def test_an_unknown_gym_set_is_answered_with_its_neighbours(name, near):
+    with pytest.raises(ValueError, match=near) as caught:
+        get_task(name)
+    assert len(str(caught.value)) < 300
+
+
+def test_an_unknown_option_of_a_gym_set_is_named():
+    with pytest.raises(ValueError, match=r"it has no foo; its options are min_terms, "):
+        get_task("gym:chain_sum", foo=1)
+
+
 def test_without_a_hub_one_sentence_comes_soon(monkeypatch):
     def silent(*args, **kwargs):
         raise ConnectionError("no route")

@@ -167,6 +167,10 @@ def _chapters(args) -> int:
     find_chapters(args.names)  # before what takes long
     if args.book is not None and Path(args.book).exists() and not Path(args.book).is_dir():
         raise ValueError(f"--book {args.book} is no folder; give the path of one.")
+    if args.book is not None:
+        above = next(path for path in [Path(args.book), *Path(args.book).absolute().parents] if path.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK):
+            raise ValueError(f"--book {args.book} can't be written: {above} is no folder that you may write to.")
     verdicts = None
     if args.book:
         from workbook.claims import ledger

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
@@ -85,7 +86,12 @@ class Gym(Task):
         self, dataset: str, chat: bool = True, instruction: str = "", partial: bool = False, **config: Any
     ) -> None:
         if dataset not in DATASETS:
-            raise ValueError(f"gym data set is {dataset!r}, but must be one of: {', '.join(allowed_datasets())}.")
+            taken = allowed_datasets()
+            near = get_close_matches(dataset, taken, n=3) or taken[:8]
+            raise ValueError(
+                f"gym data set is {dataset[:60]!r}, but must be one of the {len(taken)} of reasoning-gym that are "
+                f"taken, such as {', '.join(near)}; workbook.tasks.gym.allowed_datasets() lists them."
+            )
         if not is_allowed(dataset):
             raise ValueError(
                 f"gym data set {dataset!r} is refused: its module evaluates text; 'chain_sum' is one that does not."
@@ -210,8 +216,10 @@ class Gym(Task):
             return reasoning_gym.create_dataset(self.source, **self._options(n, seed))
         except (TypeError, AssertionError, ValueError) as error:
             fields = [field for field in DATASETS[self.source][1].__dataclass_fields__ if field not in ("seed", "size")]
+            unknown = [f"it has no {name}" for name in self.config if name not in fields]
+            reason = "; ".join(unknown) or str(error).strip() or type(error).__name__
             raise ValueError(
-                f"{self.name} refuses {self.config}: {error}; its options are {', '.join(fields)}."
+                f"{self.name} refuses {self.config}: {reason}; its options are {', '.join(fields)}."
             ) from None
 
 

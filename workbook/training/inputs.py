@@ -64,8 +64,9 @@ def read_manifest(folder: Path) -> dict | None:
         return None
     try:
         found = read_json(path, dict)
-        if not isinstance(found.get("config"), dict):
-            raise ValueError(f"{path} is damaged: it has no config.")
+        for part in ("config", "policy", "versions", "task_sha256"):
+            if not isinstance(found.get(part, {} if part != "config" else None), dict):
+                raise ValueError(f"{path} is damaged: its {part} is no mapping.")
     except ValueError as error:
         raise ValueError(
             f"{error} It says what the run started from: restore it, or delete it to resume without that check."

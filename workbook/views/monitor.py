@@ -122,6 +122,10 @@ class RunMonitor:
     ):
         if run is None and start is None:
             raise ValueError("RunMonitor needs run=, a run to watch, or start=, a function that begins one.")
+        if run is not None and not hasattr(run, "status"):
+            raise ValueError(f"run={run!r} is no run; give what start_run, load_run or latest_run returns.")
+        if start is not None and not callable(start):
+            raise ValueError(f"start={start!r} must be a function that begins a run and returns it.")
         self.run, self._start, self.target, self.beside = run, start, target, beside
         self.label, self.started = "your run 1" if run is None else "this run", 0
         self.interval = interval
