@@ -47,6 +47,7 @@ CASES = [
     (MIN | {"loss_type": "cispo"}, {}, "error", ["loss_type='cispo'", "grpo"]),
     (MIN | {"clipping": "symmetric"}, {}, "error", ["clipping='symmetric'", "ignored", "'asymmetric'"]),
     (MIN | {"delta": 2.0}, {}, "error", ["delta=2.0", "None"]),
+    ({"delta": 0.5}, {}, "error", ["delta=0.5", "1 + epsilon = 1.2", "None"]),
     (MIN | {"off_policy_mask_threshold": 0.5}, {}, "error", ["off_policy_mask_threshold=0.5", "None"]),
     (MIN | {"beta": 0.1, "use_bias_correction_kl": True}, {}, "error", ["use_bias_correction_kl=True"]),
     (MIN | {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}, {}, "error", ["per_device_train_batch_size=4", "multiple of 8"]),

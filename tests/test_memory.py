@@ -25,6 +25,7 @@ from workbook.training.memory import (
 )
 from workbook.training.plan import fits, start_trial
 from workbook.training.trainer_fields import OPTIMIZER_BYTES
+from workbook.views.memory import memory_bars
 
 # SmolLM2-135M's widths with 3 of its 30 layers and a small vocabulary
 SMOLLM2 = {
@@ -214,6 +215,16 @@ def test_eight_bits_of_moments_need_less_than_thirty_two_and_sgd_none():
     assert none < eight < adam
     with pytest.raises(ValueError, match="optimizer='adam' must be one of"):
         memory_forecast(config, **SIZES, optimizer="adam")
+
+
+def test_a_reference_model_and_the_meters_copies_are_counted():
+    config = RunConfig(policy="bundled", trainer={"max_steps": 2, "beta": 0.1, "measure_cancellation": 1})
+    table = forecast_run(config).set_index("part")["mib"]
+    assert table["reference model"] == table["weights"]
+    assert table["copies to measure by"] == 2 * table["gradients"]
+    with_adapters = forecast_run(RunConfig(policy="bundled", lora=4, trainer=config.trainer))
+    assert "reference model" not in set(with_adapters["part"])
+    assert memory_bars(at_peak(with_adapters).assign(case="a")).to_dict()
 
 
 def test_a_generation_batch_may_be_named_by_its_size():

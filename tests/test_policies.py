@@ -557,3 +557,10 @@ def test_the_cache_folder_is_the_platforms(monkeypatch, tmp_path):
     monkeypatch.setattr(weights_cache.sys, "platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "Local"))
     assert weights_cache.cache_folder() == tmp_path / "Local" / "cancellation-workbook"
+
+
+@pytest.mark.parametrize("name", [None, 3, ["bundled"], torch.nn.Linear(1, 1)], ids=str)
+def test_what_is_no_name_of_a_policy_is_refused(name):
+    with pytest.raises(ValueError, match="is no policy: it must be text or a path") as refusal:
+        load_policy(name)
+    assert "\n" not in str(refusal.value)

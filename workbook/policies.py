@@ -118,6 +118,8 @@ def load_policy(
     lora = _lora_config(lora)
     device = _device(device, quantization)
     dtype, reason = _dtype(dtype, device, frozen=bool(quantization or lora))
+    if not isinstance(name, str | os.PathLike):
+        raise ValueError(f'name={name!r:.80} is no policy: it must be text or a path, e.g. "bundled".')
     name = os.fspath(name)
     folder, source = _locate(name)
     check_files(folder)

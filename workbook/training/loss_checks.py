@@ -190,6 +190,12 @@ def loss(args) -> Iterator[Problem]:
             f"{args.epsilon_high} makes that {highest}, so every weight near 1 would be {highest}; set epsilon_high to "
             "1 or more, e.g. 5.0.",
         )
+    if args.delta is not None and args.delta <= 1 + args.epsilon:
+        yield Problem(
+            "error",
+            f"delta={args.delta} bounds each ratio below the clip range's own end, 1 + epsilon = {1 + args.epsilon:g}, "
+            f"and so cuts pushes near a ratio of 1; set it above {1 + args.epsilon:g}, e.g. 2.0, or to None.",
+        )
     if args.mask_truncated_completions and args.batching != "shuffled":
         yield Problem(
             "warning",

@@ -47,6 +47,8 @@ def memory_forecast(
     gradient_checkpointing: bool = False,
     device: str = "cpu",
     optimizer: str = DEFAULT_OPTIMIZER,
+    reference: bool = False,
+    measured: bool = False,
 ) -> pd.DataFrame:
     """Memory a run needs, as a table of parts.
 
@@ -61,6 +63,8 @@ def memory_forecast(
         gradient_checkpointing: keep one hidden state per layer and recompute the rest.
         device: "cpu" or "cuda"; the output head works in larger pieces on a CPU.
         optimizer: transformers' name of it, `optim`; a paged one is counted whole.
+        reference: whether a KL penalty keeps a copy of the model beside it, as beta does where all weights are trained.
+        measured: whether `measure_cancellation` keeps two copies of the trained weights.
 
     Returns:
         Columns part, mib, phase ("always", "generation" or "training"). The peak is "always" plus the larger of the
@@ -110,6 +114,8 @@ def memory_forecast(
         ("key-value cache", rollouts * length * kv, "generation"),
         ("prompt's activations", rollouts * prompt_length * prefill * size, "generation"),
         ("next-token logits", SAMPLING_COPIES * rollouts * text.vocab_size * 4, "generation"),
+        *([("reference model", (linear + other) * size, "always")] if reference else []),
+        *([("copies to measure by", 2 * trained * 4, "training")] if measured else []),
     ]
     return pd.DataFrame([(part, value / MIB, phase) for part, value, phase in parts], columns=["part", "mib", "phase"])
 
@@ -144,6 +150,8 @@ def forecast_run(config) -> pd.DataFrame:
             gradient_checkpointing=settings.get("gradient_checkpointing", False),
             device="cuda" if device.type == "cuda" else "cpu",
             optimizer=settings.get("optim", DEFAULT_OPTIMIZER),
+            reference=bool(settings.get("beta")) and not config.lora,
+            measured=bool(settings.get("measure_cancellation")),
         )
     except AttributeError as error:  # another model's config has other names
         raise ValueError(f"policy={config.policy!r} can't be forecast: {one_line(error)}.") from None

@@ -14,6 +14,8 @@ COLOURS = {
     "Adam's moments": "#9dc3e6",
     "optimizer's states": "#9dc3e6",
     "gradients": "#c9def2",
+    "reference model": "#4a4a4a",
+    "copies to measure by": "#9a9a9a",
     "kept for backward": "#c5690d",
     "logits": "#e9a35c",
     "dequantized layer": "#f5d0a9",
