@@ -40,6 +40,7 @@ BROUGHT = {
     "huggingface_hub": "transformers",
     "filelock": "datasets",
     "PIL": "reasoning-gym",
+    "sympy": "math-verify",
 }
 
 

@@ -117,7 +117,7 @@ def _guarded(run: Run, progress: bool) -> None:
 
 def _execute(run: Run, config: RunConfig, progress: bool) -> None:
     baseline = used_mib("cpu")  # the libraries alone
-    trainer, task, policy, held_out = build_trainer(config, run.folder)
+    trainer, task, policy, held_out = _build(config, run.folder)
     total = trainer.args.max_steps
     checkpoint, complaints = agree(newest_intact(run.folder, total) if is_main() else None)
     notes = [f"Skipped a damaged checkpoint: {complaint}." for complaint in complaints]
@@ -183,11 +183,16 @@ def _outcome(run: Run, total: int) -> str:
 
 
 def build_trainer(config: RunConfig, output_dir: str | Path):
-    """The trainer, task, policy and held-out prompts of a config; nothing is trained or written yet.
+    """The trainer, task and policy of a config; nothing is trained or written yet.
 
     Raises:
         ValueError: from `load_policy`, `get_task` or the trainer's checks, one sentence each.
     """
+    return _build(config, output_dir)[:3]
+
+
+def _build(config: RunConfig, output_dir: str | Path):
+    """The trainer, task, policy and held-out prompts of a config."""
     policy = _policy(config)
     task = get_task(config.task, **config.task_options)
     args = trainer_args(config, torch.device(policy.provenance["device"]), output_dir)

@@ -33,7 +33,7 @@ class OpenedWhenShown:
             self._shown = True
             self.open()
             _replace_in_cell(self)
-        return super().model_id
+        return None if self.comm is None else super().model_id
 
     def close(self) -> None:
         """Take it off the page and free it."""
