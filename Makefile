@@ -14,7 +14,7 @@ lab: $(READY)
 	$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 test: $(READY) lint
-	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
+	$(BIN)/python -m pytest -n logical --maxprocesses 2 --no-loadscope-reorder
 
 bench: $(READY)
 	$(BIN)/python -m pytest tests/benchmarks -o python_files='bench_*.py' $(ARGS)
