@@ -9,6 +9,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import joblib
+import psutil
 import pytest
 from test_runs import CONFIG, run_process, weights
 
@@ -73,11 +74,12 @@ def test_a_killed_worker_loses_and_doubles_no_run(client, tmp_path):
 
 def test_a_task_that_is_run_twice_at_once_trains_once(tmp_path):
     run = create_run(SETTINGS, tmp_path / "twice")
-    first = run_process(run.folder)
-    while first.is_alive() and run.status()["step"] < 2:
+    first = run_process(run.folder, pause_at=2)
+    while psutil.Process(first.pid).status() != psutil.STATUS_STOPPED:
         time.sleep(0.01)
     with pytest.raises(ValueError, match=f"is being trained by process {first.pid}"):
         execute(run.folder)
+    threading.Timer(0.5, os.kill, (first.pid, signal.SIGCONT)).start()
     message = _train(str(run.folder), threads=1)
     first.join()
     status = run.status()

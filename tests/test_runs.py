@@ -47,15 +47,24 @@ spawning = multiprocessing.get_context("forkserver")
 spawning.set_forkserver_preload(["workbook.training.worker"])
 
 
-def _execute(folder: str, largest_file: int | None = None) -> None:
-    from workbook.training.worker import execute
+def _execute(folder: str, largest_file: int | None = None, pause_at: int | None = None) -> None:
+    from workbook.training import worker
+
+    if pause_at:  # until somebody sends SIGCONT
+
+        class Pausing(worker.Recorder):
+            def on_step_begin(self, args, state, control, **kwargs):
+                if state.global_step == pause_at:
+                    os.kill(os.getpid(), signal.SIGSTOP)
+
+        worker.Recorder = Pausing
 
     if largest_file:
         import resource
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
-    execute(folder)
+    worker.execute(folder)
 
 
 def run_process(folder, **kwargs):

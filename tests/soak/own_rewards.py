@@ -253,7 +253,15 @@ def one_sentence(text: str) -> bool:
 
 
 def alive(mark: str) -> list[str]:
-    """Commands of living processes that were started in this trial."""
+    """Commands of processes that were started in this trial and outlive the seconds of GRACE."""
+    end = time.monotonic() + GRACE
+    while (commands := living_commands(mark)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return commands
+
+
+def living_commands(mark: str) -> list[str]:
+    """Commands of this trial's processes at this moment."""
     commands = []
     for process in psutil.process_iter():
         try:
