@@ -66,7 +66,7 @@ def pytest_xdist_make_scheduler(config, log):
 @pytest.fixture
 def make_trainer(tmp_path):
     """Build a trainer of the given class on the bundled policy and task; settings override SMALL."""
-    from workbook.policies import load_policy
+    from workbook.policies.load import load_policy
     from workbook.tasks import get_task
 
     def make(trainer_class, config_class, model=None, **settings):

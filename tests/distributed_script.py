@@ -11,7 +11,7 @@ import sys
 import torch
 from safetensors.torch import save_file
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
 

@@ -5,13 +5,13 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.exercises.batching import check_in_step, check_order
 from workbook.statistics import bootstrap_mean
 from workbook.studies.sweeps import load_runs
 from workbook.theory.batching import STRATEGIES, minibatch_order
+from workbook.topics.batching.charts import OTHERS, cell_effects, cells_chart, compute_batching, label_cells
+from workbook.topics.batching.cut import compute_cut
+from workbook.topics.batching.exercises import check_in_step, check_order
 from workbook.views import endpoints_chart, explore_batching, explore_cut, mechanism_chart
-from workbook.views.batching import compute_cut
-from workbook.views.batching_study import OTHERS, cell_effects, cells_chart, compute_batching, label_cells
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.probes.categories import CLASSES, categorized, tagger_name, token_classes
-from workbook.rollouts import Rollouts, sample_rollouts
+from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.tasks import get_task
 
 SENTENCE = "Therefore the answer to \\frac{3}{4} + x is not $12.5$, since two apples cost **more**.\n- done 🎉"

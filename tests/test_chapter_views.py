@@ -6,14 +6,14 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook import results
-from workbook.exercises import check_rloo, check_shared_push
+from workbook.grading import check_rloo, check_shared_push
+from workbook.studies import keep_runs as results
 from workbook.theory.advantages import group_advantages
+from workbook.topics.credit.movement import credit_against_movement, movement_by_class
+from workbook.topics.laboratory.controls import BATCHINGS, ESTIMATORS, TrainerControls, as_code, settings
 from workbook.training.config import CancellationConfig
 from workbook.training.run_config import RunConfig
-from workbook.views.credit import credit_against_movement, movement_by_class
 from workbook.views.renderer import png
-from workbook.views.trainer_controls import BATCHINGS, ESTIMATORS, TrainerControls, as_code, settings
 
 BESIDE = pd.DataFrame({"step": [1, 2], "reward": [0.4, 0.5], "run": "base"})
 

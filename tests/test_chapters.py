@@ -16,8 +16,9 @@ import pytest
 from browser.conftest import find_browser
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from workbook import chapters, weights_cache
+from workbook.book import chapters
 from workbook.colab import SETUP_CELL
+from workbook.policies import smollm2 as weights_cache
 
 CHAPTERS = chapters.find_chapters()
 BROWSER_TESTS = Path(__file__).parent / "browser"

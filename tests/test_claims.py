@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from workbook import __main__, claims
+from workbook.book.ledger_page import ledger_page
 from workbook.claims import CLAIMS, SCALES, ledger, summary, tell
-from workbook.ledger_page import ledger_page
 from workbook.statistics import Interval, verdict
 from workbook.studies.record import RESULTS
 from workbook.studies.run_verdicts import FREE, GSPO

@@ -86,7 +86,7 @@ import pandas as pd
 import workbook
 from workbook.views import LiveChart, learning_curve
 from workbook.views.renderer import bundle
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.tasks import get_task
 from trl import GRPOConfig, GRPOTrainer
 

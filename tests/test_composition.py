@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.probes import composition_effects, sign_composition
 from workbook.probes.step import logps
-from workbook.rollouts import sample_rollouts
+from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
 
 

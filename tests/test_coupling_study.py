@@ -3,8 +3,9 @@
 import pandas as pd
 import pytest
 
-from workbook.studies import coupling as study
 from workbook.studies import record
+from workbook.topics.coupling import study
+from workbook.topics.coupling.charts import compute_confidence
 from workbook.views import (
     agreement_chart,
     explore_confidence,
@@ -13,7 +14,6 @@ from workbook.views import (
     products_chart,
     times_chart,
 )
-from workbook.views.coupling_probes import compute_confidence
 
 # --- what the study makes of it
 

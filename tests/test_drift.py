@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from workbook.theory import jitter, kl_drift, log_odds_drift, solution_entropy
-from workbook.toys.drift import (
+from workbook.topics.exchange.drift import (
     START,
     STEPS,
     compute_kl_drift,

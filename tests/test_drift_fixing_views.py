@@ -6,12 +6,25 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from workbook.exercises.drift_fixing import IDS, REWARDS, check_compute, check_counterfactual
-from workbook.policies import load_policy
-from workbook.probes.reuse import left_on_shared, objective_weights, reuse_path, shared_tokens
-from workbook.rollouts import sample_rollouts
+from workbook.policies.load import load_policy
+from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import bootstrap_mean
-from workbook.studies.drift_settings import (
+from workbook.studies.record import RESULTS, reading
+from workbook.studies.sweeps import load_runs
+from workbook.tasks import get_task
+from workbook.theory.advantages import counterfactual_advantages
+from workbook.topics.drift.charts import (
+    compute_reuse,
+    effects_chart,
+    explore_objectives,
+    explore_reuse,
+    group_size_chart,
+    objectives_chart,
+    tax_chart,
+)
+from workbook.topics.drift.exercises import IDS, REWARDS, check_compute, check_counterfactual
+from workbook.topics.drift.probe import left_on_shared, objective_weights, reuse_path, shared_tokens
+from workbook.topics.drift.settings import (
     DRAWN,
     compute_causes,
     compute_group_size,
@@ -23,21 +36,8 @@ from workbook.studies.drift_settings import (
     intervals,
     tax_against_learning,
 )
-from workbook.studies.record import RESULTS, reading
-from workbook.studies.sweeps import load_runs
-from workbook.tasks import get_task
-from workbook.theory.advantages import counterfactual_advantages
 from workbook.training import CancellationConfig, CancellationTrainer
 from workbook.training.sweeps import combinations, load_sweep
-from workbook.views.drift_fixing import (
-    compute_reuse,
-    effects_chart,
-    explore_objectives,
-    explore_reuse,
-    group_size_chart,
-    objectives_chart,
-    tax_chart,
-)
 
 TRANSFORM = {None: 0.0, "min_replace": -0.3, "advantage_orthogonal": -0.1}
 STUDIES = ("drift_fixing", "group_size", "what_causes_what", "combined", "advantages", "drift_fixing_clipped")

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.probes import drift_report, learning_tax, odds_drift
 from workbook.probes.drift import right_solutions
-from workbook.states import output_states
+from workbook.rollouts.states import output_states
 from workbook.tasks import get_task
 
 SHIFT, WORD, PROMPTS, SOLUTIONS = 0.5, "then", 3, 4

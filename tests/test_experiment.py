@@ -16,7 +16,18 @@ import torch
 import yaml
 from ipywidgets.widgets.widget import _instances
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
+from workbook.topics.laboratory.compare import OUTCOMES, compare_settings, comparison_chart, run_tables
+from workbook.topics.laboratory.plan import (
+    MENUS,
+    MOST_RUNS,
+    experiment,
+    forecast_chart,
+    parse_options,
+    parse_values,
+    plan,
+)
+from workbook.topics.laboratory.widget import ExperimentMonitor, Laboratory, forecast_sentence
 from workbook.training import RunConfig
 from workbook.training.checks import problems
 from workbook.training.export import export_config, export_run
@@ -24,11 +35,9 @@ from workbook.training.memory import at_peak, forecast_run
 from workbook.training.plan import Pace, batches, complaints, forecast_seconds, pace, start_trial, steps_per_batch
 from workbook.training.sweep_run import SweepRun, as_yaml, start_sweep
 from workbook.training.worker import trainer_args
-from workbook.views.comparison import OUTCOMES, compare_settings, comparison_chart, run_tables
-from workbook.views.experiment import MENUS, MOST_RUNS, experiment, forecast_chart, parse_options, parse_values, plan
-from workbook.views.laboratory import ExperimentMonitor, Laboratory, forecast_sentence
 from workbook.views.renderer import png
 
+WIDGET = "workbook.topics.laboratory.widget"
 TINY = {"prompts": 2, "group_size": 4, "steps": 2, "num_prompts": 32, "max_tokens": 24}
 ROWS = "prompt,answer\n" + "".join(f"{a} + {b} =,{(a + b) % 10}\n" for a in range(6) for b in range(6))
 REWARD = "def score(completion, answer):\n    return float(completion.split()[-1:] == [answer])\n"
@@ -347,7 +356,7 @@ def test_what_has_no_model_or_a_damaged_one_is_not_exported(swept, tmp_path):
 def test_a_trial_of_an_own_model_and_an_own_task(own, tmp_path):
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    from workbook.policies import BUNDLED
+    from workbook.policies.load import BUNDLED
 
     tokenizer = AutoTokenizer.from_pretrained(BUNDLED)
     shape = LlamaConfig(
@@ -443,10 +452,10 @@ def test_the_widget_forecasts_and_starts(own, tmp_path, monkeypatch):
 
 def test_what_does_not_fit_is_neither_tried_nor_started_unless_asked_for_again(own, tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setattr("workbook.views.laboratory.fits", lambda config: "It needs <52,359> MiB and 19,000 are free.")
+    monkeypatch.setattr(f"{WIDGET}.fits", lambda config: "It needs <52,359> MiB and 19,000 are free.")
     begun = []
-    monkeypatch.setattr("workbook.views.laboratory.start_trial", lambda *_, **__: begun.append("trial") or 1 / 0)
-    monkeypatch.setattr("workbook.views.laboratory.start_run", lambda *_, **__: begun.append("run"))
+    monkeypatch.setattr(f"{WIDGET}.start_trial", lambda *_, **__: begun.append("trial") or 1 / 0)
+    monkeypatch.setattr(f"{WIDGET}.start_run", lambda *_, **__: begun.append("run"))
     laboratory = Laboratory(**TINY, **own)
     settle(laboratory, lambda it: "prompts" in it.task_line.value)
     laboratory.forecast()
@@ -504,12 +513,12 @@ class Trial:
 
 def test_stopping_a_trial_is_said_at_once_and_it_may_be_killed(own, monkeypatch):
     trial = Trial()
-    monkeypatch.setattr("workbook.views.laboratory.KILL_AFTER_S", 0.3)
-    monkeypatch.setattr("workbook.views.laboratory.fits", lambda config: None)
-    monkeypatch.setattr("workbook.views.laboratory.start_trial", lambda *_, **__: trial)
-    monkeypatch.setattr("workbook.views.laboratory.long_enough", lambda run: False)
-    monkeypatch.setattr("workbook.views.laboratory.kill", lambda run: setattr(run, "killed", True))
-    monkeypatch.setattr("workbook.views.laboratory.pace", lambda run: (_ for _ in ()).throw(ValueError("no batch")))
+    monkeypatch.setattr(WIDGET + ".KILL_AFTER_S", 0.3)
+    monkeypatch.setattr(f"{WIDGET}.fits", lambda config: None)
+    monkeypatch.setattr(f"{WIDGET}.start_trial", lambda *_, **__: trial)
+    monkeypatch.setattr(f"{WIDGET}.long_enough", lambda run: False)
+    monkeypatch.setattr(f"{WIDGET}.kill", lambda run: setattr(run, "killed", True))
+    monkeypatch.setattr(f"{WIDGET}.pace", lambda run: (_ for _ in ()).throw(ValueError("no batch")))
     laboratory = Laboratory(**TINY, **own)
     laboratory.forecast_button.click()
     settle(laboratory, lambda it: "Time: a trial" in it.forecast_line.value)

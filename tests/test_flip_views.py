@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from workbook.studies import load_measured
-from workbook.studies.flip_settings import EPSILONS, compute_flips
+from workbook.topics.flips.settings import EPSILONS, compute_flips
 from workbook.views import doses_chart, explore_flips, intervals_chart, predictors_chart
 
 

@@ -12,9 +12,9 @@ from ipywidgets.widgets.widget import _instances
 from soak import sample
 from test_states import head_alone, logps_of, make_policy, make_rollouts
 
-from workbook.policies import load_policy
-from workbook.rollouts import sample_rollouts
-from workbook.states import OutputStates, output_states
+from workbook.policies.load import load_policy
+from workbook.rollouts.sample import sample_rollouts
+from workbook.rollouts.states import OutputStates, output_states
 from workbook.tasks import get_task
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
 from workbook.views import TokenHeatmap, shown

@@ -8,9 +8,12 @@ import pytest
 import torch
 from soak import interrupts, sample
 
-from workbook import sampling, sequences, states
-from workbook.probes import directions, step
-from workbook.restoring import no_gradients, restoring
+from workbook.policies.restoring import no_gradients, restoring
+from workbook.probes import step
+from workbook.rollouts import generation as sampling
+from workbook.rollouts import scoring as sequences
+from workbook.rollouts import states
+from workbook.topics.coupling import directions
 
 MANAGERS = (
     ("token_flips", step.untouched),

@@ -4,11 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbook.exercises.llm import WORDS, check_continuations, check_words
 from workbook.statistics import Interval, verdict
-from workbook.studies import coupling, flips
 from workbook.studies.verdicts import CLAIMS, by_claim, verdicts
-from workbook.views.llm import explore_flips_of, flips_by_confidence, movement_by_category, verdict_grid
+from workbook.topics.coupling import study as coupling
+from workbook.topics.flips import study as flips
+from workbook.topics.flips.llm_charts import explore_flips_of, flips_by_confidence, movement_by_category, verdict_grid
+from workbook.topics.flips.llm_exercises import WORDS, check_continuations, check_words
 
 
 @pytest.fixture

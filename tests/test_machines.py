@@ -8,7 +8,7 @@ import torch
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 
-from workbook.book import render_book
+from workbook.book.pages import render_book
 from workbook.training.checks import problems
 from workbook.training.machines import MACHINES, machine_table
 from workbook.training.worker import trainer_args

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Trainer
 from trl.trainer.utils import add_fused_lm_head
 
-from workbook.policies import BUNDLED, load_policy
+from workbook.policies.load import BUNDLED, load_policy
 from workbook.training import CancellationConfig, RunConfig, plan
 from workbook.training.memory import (
     MIB,

@@ -4,17 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from workbook.policies import load_policy
-from workbook.probes import cancelled_in_steps, gradient_gram, minibatches
+from workbook.policies.load import load_policy
+from workbook.probes import cancelled_in_steps, gradient_gram
 from workbook.probes.step import logps
-from workbook.rollouts import sample_rollouts
+from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import nested_mean
-from workbook.studies import minibatches as study
 from workbook.studies.bench import Bench
-from workbook.studies.counterfactual import ESTIMATORS, counterfactual_study
 from workbook.tasks import get_task
 from workbook.theory.batching import STRATEGIES
 from workbook.theory.weights import cancelled_share
+from workbook.topics.batching import probe as minibatches
+from workbook.topics.batching import study
+from workbook.topics.drift.counterfactual import ESTIMATORS, counterfactual_study
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def gram(policy, rollouts):
 
 def push(policy, rollouts, members):
     """Gradient of sum A log pi over these rollouts, by one backward pass over them together."""
-    from workbook.sequences import evaluating, sequence_logps
+    from workbook.rollouts.scoring import evaluating, sequence_logps
 
     part = rollouts.select(members)
     with evaluating(policy.model):

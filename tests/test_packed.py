@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workbook.packed import PACKABLE, rollout_logps
-from workbook.sequences import padding_error, sequence_logps
+from workbook.rollouts.packed import PACKABLE, rollout_logps
+from workbook.rollouts.scoring import padding_error, sequence_logps
 
 
 def tiny(kind: str, **options):

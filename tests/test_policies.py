@@ -19,9 +19,11 @@ from safetensors.torch import load_file, save_file
 from test_rollouts import CHAT, SumTask, make_model, make_tokenizer
 from transformers import BertConfig, BertLMHeadModel
 
-from workbook import nf4, policies, weights_cache
-from workbook.policies import choose_dtype, load_policy, recast_adapters
-from workbook.rollouts import sample_rollouts, sequence_logps
+from workbook.policies import load as policies
+from workbook.policies import nf4
+from workbook.policies import smollm2 as weights_cache
+from workbook.policies.load import choose_dtype, load_policy, recast_adapters
+from workbook.rollouts.sample import sample_rollouts, sequence_logps
 
 
 @pytest.fixture(scope="module")

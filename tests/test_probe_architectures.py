@@ -13,7 +13,7 @@ import torch
 from soak import architectures
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workbook.policies import Policy, load_policy
+from workbook.policies.load import Policy, load_policy
 from workbook.probes import (
     cancellation_index,
     coupling_by_confidence,
@@ -29,9 +29,9 @@ from workbook.probes import (
 )
 from workbook.probes.categories import categorized
 from workbook.probes.step import FIELDS, logps
-from workbook.rollouts import end_tokens, sample_rollouts
-from workbook.sequences import sequence_logps
-from workbook.states import output_states
+from workbook.rollouts.sample import end_tokens, sample_rollouts
+from workbook.rollouts.scoring import sequence_logps
+from workbook.rollouts.states import output_states
 from workbook.tasks import get_task
 from workbook.tasks.task import Task
 from workbook.theory.advantages import group_advantages

@@ -8,14 +8,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.probes import choose_tokens, coupling_by_confidence, gradient_products, product_agreement, shared_token
-from workbook.probes.coupling import CELL, SIGNS
-from workbook.probes.directions import Along
-from workbook.probes.following import KINDS, followers
-from workbook.rollouts import Rollouts, sample_rollouts
-from workbook.sequences import sequence_logps
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task
+from workbook.topics.coupling.directions import Along
+from workbook.topics.coupling.following import KINDS, followers
+from workbook.topics.coupling.probe import CELL, SIGNS
 
 CUTS = (0.05, 0.1)
 

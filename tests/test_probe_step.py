@@ -4,10 +4,10 @@ import pytest
 import torch
 from small_run import SMALL
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.probes.step import OPTIMIZERS, along_training, logp_change, logps, matched_lr, untouched, update
-from workbook.rollouts import Rollouts, sample_rollouts
-from workbook.sequences import sequence_logps
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task
 
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")

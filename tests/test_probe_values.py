@@ -16,12 +16,12 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from workbook.policies import Policy, load_policy
+from workbook.policies.load import Policy, load_policy
 from workbook.probes import exact_values, token_values
-from workbook.probes.prefixes import prefill
-from workbook.rollouts import sample_rollouts
-from workbook.sequences import sequence_logps
+from workbook.rollouts.sample import sample_rollouts
+from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import Task, get_task
+from workbook.topics.credit.prefixes import prefill
 
 WORDS = ["<pad>", "<eos>", "a", "b", "c"]
 LIMIT = 4

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.probes import (
     cancellation_index,
     choose_tokens,
@@ -24,11 +24,11 @@ from workbook.probes import (
     update,
     update_share_by_category,
 )
-from workbook.probes.flips import CHANGES
-from workbook.probes.shares import MEASURES
 from workbook.probes.step import logps
-from workbook.rollouts import sample_rollouts
+from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
+from workbook.topics.credit.shares import MEASURES
+from workbook.topics.flips.probe import CHANGES
 
 
 @pytest.fixture(scope="module")

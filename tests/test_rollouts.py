@@ -16,10 +16,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from workbook.probes.prefixes import prefill
-from workbook.rollouts import Rollouts, sample_rollouts, sequence_logps
-from workbook.sequences import padding_error, tokenize_prompts, unpadded
-from workbook.states import output_states
+from workbook.rollouts.sample import Rollouts, sample_rollouts, sequence_logps
+from workbook.rollouts.scoring import padding_error, tokenize_prompts, unpadded
+from workbook.rollouts.states import output_states
+from workbook.topics.credit.prefixes import prefill
 
 WORDS = ["<pad>", "<eos>", "<unk>", "<user>", "<bot>", *"0123456789+-=?;"]
 CHAT = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
@@ -303,7 +303,7 @@ def test_token_table_is_one_row_per_token(policy):
 
 
 def test_the_bundled_policy_and_its_task_know_every_tokens_category():
-    from workbook.policies import load_policy
+    from workbook.policies.load import load_policy
     from workbook.tasks import get_task
 
     rollouts = sample_rollouts(load_policy("bundled", device="cpu"), get_task("chain"), 16, group_size=8)

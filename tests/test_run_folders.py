@@ -18,7 +18,7 @@ from soak.run_folders import CONFIG, TEXTS, attempt, stopped_copy
 from soak.run_folders import whole as made
 
 from workbook.__main__ import main
-from workbook.policies import BUNDLED, load_policy
+from workbook.policies.load import BUNDLED, load_policy
 from workbook.studies.sweeps import keep_sweep
 from workbook.training import RunConfig, background, load_run, runs, start_run, worker
 from workbook.training.background import identity, is_alive, launch

@@ -17,8 +17,8 @@ from transformers import (
     PhiForCausalLM,
 )
 
-from workbook.rollouts import Rollouts
-from workbook.states import output_states
+from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.states import output_states
 
 SIZES = {
     "vocab_size": 13,

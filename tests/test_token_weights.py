@@ -8,7 +8,7 @@ from small_run import SMALL
 from soak import campaign, sample
 from trl import GRPOTrainer
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.tasks import get_task
 from workbook.theory.advantages import counterfactual_advantages, group_advantages
 from workbook.theory.weights import advantage_orthogonal, min_replace

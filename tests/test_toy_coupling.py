@@ -12,9 +12,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from workbook import views
-from workbook.exercises.coupling import check_coupling, check_half_angle, check_rivals
 from workbook.theory import coupling_kernel, predicted_delta_logp
-from workbook.toys.coupling import (
+from workbook.topics.softmax.exercises import check_coupling, check_half_angle, check_rivals
+from workbook.topics.softmax.pair import PARTS, READS, TRAINED, coupling_parts, distributions, make_pair, real_step
+from workbook.topics.softmax.toy import (
     GRID,
     SOURCES,
     compute_cells,
@@ -24,7 +25,6 @@ from workbook.toys.coupling import (
     compute_tied,
     map_verdict,
 )
-from workbook.toys.pair import PARTS, READS, TRAINED, coupling_parts, distributions, make_pair, real_step
 from workbook.views.renderer import png
 
 P = st.floats(0.01, 0.99)

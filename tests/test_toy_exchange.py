@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from workbook.exercises import exchange as exercises
 from workbook.theory import cancellation_residual, surrogate_weights
-from workbook.toys.exchange import MECHANISMS, TOGETHER, compute_exchange, compute_transforms
-from workbook.toys.shared import (
+from workbook.topics.exchange import charts as exchange
+from workbook.topics.exchange import drift_charts as drift
+from workbook.topics.exchange import exercises
+from workbook.topics.exchange.shared import (
     GROUPS,
     TRANSFORMS,
     directions_at,
@@ -20,7 +21,7 @@ from workbook.toys.shared import (
     transformed,
     vector_residual,
 )
-from workbook.views import drift, exchange
+from workbook.topics.exchange.toy import MECHANISMS, TOGETHER, compute_exchange, compute_transforms
 from workbook.views.live import spec_over
 from workbook.views.renderer import png
 

@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.exercises.groups import OPENINGS, check_net_push, check_signs
 from workbook.statistics import bootstrap_mean
-from workbook.toys.groups import (
+from workbook.topics.groups.charts import estimators_chart, growing_chart, intervention_chart
+from workbook.topics.groups.exercises import OPENINGS, check_net_push, check_signs
+from workbook.topics.groups.group_studies import frequency_chart, group_size_chart, training_chart
+from workbook.topics.groups.toy import (
     CLASSES,
     COMPARED,
     SIGNS,
@@ -22,8 +24,6 @@ from workbook.toys.groups import (
     train_policy,
 )
 from workbook.views import explore_estimators, explore_growing, explore_intervention
-from workbook.views.group_studies import frequency_chart, group_size_chart, training_chart
-from workbook.views.groups import estimators_chart, growing_chart, intervention_chart
 from workbook.views.live import spec_over
 from workbook.views.renderer import png
 

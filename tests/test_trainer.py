@@ -10,7 +10,7 @@ from small_run import SMALL
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.theory.advantages import counterfactual_advantages
 from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.probes import (
     category_shares,
     repeated_updates,
@@ -19,7 +19,7 @@ from workbook.probes import (
     value_gap,
 )
 from workbook.probes.step import logps
-from workbook.rollouts import sample_rollouts
+from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
 
 

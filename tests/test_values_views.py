@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbook.exercises.credit import check_continuations, check_gap
-from workbook.studies.credit import LEAST, _above_zero, category_shift, credit_verdicts
-from workbook.studies.credit_settings import COLUMNS, POOLS, compute_budget, compute_gap
+from workbook.topics.credit.charts import shares_chart, steps_chart, value_path
+from workbook.topics.credit.exercises import check_continuations, check_gap
+from workbook.topics.credit.settings import COLUMNS, POOLS, compute_budget, compute_gap
+from workbook.topics.credit.study import LEAST, _above_zero, category_shift, credit_verdicts
 from workbook.views import explore_budget, explore_gap
-from workbook.views.values import shares_chart, steps_chart, value_path
 
 
 def test_a_smaller_eps_counts_more_tokens_and_too_large_a_one_is_refused():

@@ -13,6 +13,7 @@ import torch
 from IPython.utils.capture import capture_output
 from ipywidgets.widgets.widget import _instances
 
+from workbook.topics.groups.gradients import ONLY_A, ONLY_B, SHARED, compute_push
 from workbook.views import (
     LiveChart,
     compute_gradients_meet,
@@ -25,7 +26,6 @@ from workbook.views import (
     show,
     token_strip,
 )
-from workbook.views.gradients import ONLY_A, ONLY_B, SHARED, compute_push
 from workbook.views.live import split
 from workbook.views.renderer import bundle, plain, png, vegalite_version
 from workbook.views.style import diverging, limit, visible

@@ -125,7 +125,7 @@ def _claims(args) -> int:
         table = table[table["claim"] == args.claim]
     print(tell(table, commands=args.claim is not None))
     if args.html is not None:
-        from workbook.ledger_page import ledger_page
+        from workbook.book.ledger_page import ledger_page
 
         Path(args.html).write_text(ledger_page(table), encoding="utf-8")
         print(f"The ledger as a page lies in {args.html}")
@@ -162,7 +162,7 @@ def _attack(args) -> int:
 
 
 def _chapters(args) -> int:
-    from workbook.chapters import ChapterFailed, find_chapters, run_chapters
+    from workbook.book.chapters import ChapterFailed, find_chapters, run_chapters
 
     find_chapters(args.names)  # before what takes long
     if args.book is not None and Path(args.book).exists() and not Path(args.book).is_dir():

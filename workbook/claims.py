@@ -23,11 +23,11 @@ import pandas as pd
 from workbook.statistics import resamples_at_most
 from workbook.studies import run_verdicts as of_runs
 from workbook.studies import verdicts as of_probes
-from workbook.studies.coupling import AGREE, TIMES
-from workbook.studies.flips import ALIKE, HALF
 from workbook.studies.record import STUDIES, check_results, load_measured, reading
 from workbook.studies.sweeps import declared, load_runs, study_commands
 from workbook.studies.verdicts import LARGER, NOT_MEASURED, WORST_FIRST
+from workbook.topics.coupling.study import AGREE, TIMES
+from workbook.topics.flips.study import ALIKE, HALF
 from workbook.training.messages import one_line, show_value
 
 SCALES = ("bundled", "smollm2", LARGER)

@@ -103,7 +103,7 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a bar per loaded model would stand in the chapter
     import torch
 
-    from workbook.policies import choose_device, choose_dtype
+    from workbook.policies.load import choose_device, choose_dtype
     from workbook.views.renderer import enable_charts
 
     device = choose_device().type

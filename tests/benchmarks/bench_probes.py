@@ -18,7 +18,7 @@ import torch
 from small_run import SMALL
 from trl import GRPOConfig, GRPOTrainer
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.probes import (
     cancellation_index,
     categorized,
@@ -30,7 +30,7 @@ from workbook.probes import (
     token_values,
     update_share_by_category,
 )
-from workbook.rollouts import sample_rollouts
+from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages
 
@@ -206,7 +206,7 @@ def test_peak_memory_against_training(tmp_path, capsys):
 MILLION = """
 import numpy as np, torch
 from workbook.probes import categorized, eps_curve, flip_shares, frequency_matched, predicts
-from workbook.rollouts import Rollouts
+from workbook.rollouts.sample import Rollouts
 
 groups, each, length = 500, 8, 250
 count, generator = groups * each, torch.Generator().manual_seed(0)

@@ -15,7 +15,7 @@ import torch
 from small_run import SMALL
 from trl import GRPOConfig, GRPOTrainer
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
 

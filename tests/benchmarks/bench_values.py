@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.probes import token_values
-from workbook.rollouts import end_tokens, sample_rollouts, task_rewards
-from workbook.sequences import pad_rows, unpadded
+from workbook.rollouts.sample import end_tokens, sample_rollouts, task_rewards
+from workbook.rollouts.scoring import pad_rows, unpadded
 from workbook.tasks import get_task
 
 K, LIMIT, BATCH = 8, 48, 512  # K: the default of token_values

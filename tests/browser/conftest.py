@@ -18,7 +18,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from browser.chapter import Chapter, write_settings
-from workbook.chapters import find_chapters
+from workbook.book.chapters import find_chapters
 
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"

@@ -3,8 +3,8 @@
 import nbformat
 import pytest
 
-from workbook.book import render_book
-from workbook.chapters import find_chapters
+from workbook.book.chapters import find_chapters
+from workbook.book.pages import render_book
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def check_the_pair(chapter):
         return numbers(chapter, 0, "bar", "row", "dlogp (nats, bars end at ±2)")
 
     expected = "compute_pair({})['moves'].set_index('row')['dlogp'].to_dict()"
-    chapter.execute("from workbook.toys.coupling import compute_pair, compute_tied")
+    chapter.execute("from workbook.topics.softmax.toy import compute_pair, compute_tied")
     start = moves()
     assert start == pytest.approx(chapter.python(expected.format("")), abs=1e-6)
     with chapter.no_flicker():

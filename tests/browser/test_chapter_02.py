@@ -3,7 +3,7 @@
 import pytest
 
 from browser.explorers import try_explorers
-from workbook.toys.groups import compute_estimators, compute_growing, compute_intervention
+from workbook.topics.groups.toy import compute_estimators, compute_growing, compute_intervention
 
 
 @pytest.fixture

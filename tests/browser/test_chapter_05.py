@@ -3,7 +3,7 @@
 import pytest
 
 from browser.explorers import try_explorers
-from workbook.studies.flip_settings import compute_flips
+from workbook.topics.flips.settings import compute_flips
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from browser.explorers import try_explorers
-from workbook.views.coupling_probes import compute_confidence, compute_push
+from workbook.topics.coupling.charts import compute_confidence, compute_push
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 
 from browser.explorers import try_explorers
-from workbook.studies.credit_settings import compute_budget, compute_gap
+from workbook.topics.credit.settings import compute_budget, compute_gap
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 from playwright.sync_api import expect
 
 from browser.explorers import try_explorers
-from workbook.views.batching import compute_cut
-from workbook.views.batching_study import compute_batching
+from workbook.topics.batching.charts import compute_batching
+from workbook.topics.batching.cut import compute_cut
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from browser.explorers import try_explorers
-from workbook.studies.drift_settings import compute_objectives
+from workbook.topics.drift.settings import compute_objectives
 
 SLOW = 90_000  # ms: a new process loads its libraries, on a machine that others use, too
 

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from workbook import weights_cache
+from workbook.policies import smollm2 as weights_cache
 
 SLOW = 120_000  # ms
 

@@ -9,9 +9,9 @@ HOSTILE = [
     " the",
 ]
 SMALL = """
-from workbook.policies import load_policy
-from workbook.rollouts import sample_rollouts
-from workbook.states import output_states
+from workbook.policies.load import load_policy
+from workbook.rollouts.sample import sample_rollouts
+from workbook.rollouts.states import output_states
 from workbook.tasks import get_task
 from workbook.views import TokenHeatmap
 policy = load_policy("bundled")

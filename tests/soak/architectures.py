@@ -60,7 +60,7 @@ def trials(seed: int):
 
 def attempt(folder: Path, kind: str, way: str, seed: int) -> str | None:
     """Load, sample, score and couple; None if all is right or refused in a sentence."""
-    from workbook.policies import load_policy
+    from workbook.policies.load import load_policy
 
     logging.getLogger("transformers").setLevel(logging.ERROR)
     with warnings.catch_warnings(action="ignore"):
@@ -92,7 +92,7 @@ def save(folder: Path, kind: str, seed: int) -> None:
     """A small random model of the architecture and the bundled tokenizer, as files."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from workbook.policies import load_policy
+    from workbook.policies.load import load_policy
 
     tokenizer = load_policy("bundled", device="cpu").tokenizer
     usual = AutoConfig.for_model(kind)
@@ -115,7 +115,7 @@ class Given:
 
 
 def sampled(policy, **settings):
-    from workbook.rollouts import sample_rollouts
+    from workbook.rollouts.sample import sample_rollouts
 
     rows = [{"prompt": prompt, "answer": ""} for prompt in PROMPTS]
     return sample_rollouts(policy, Given(), rows, 2, seed=1, max_new_tokens=5, **settings)
@@ -135,7 +135,7 @@ def sampling_changes_nothing(policy) -> str | None:
 
 def padding_changes_no_score(policy) -> str | None:
     """Each row's scores are those of a pass of its own without padding, and greedy tokens are its likeliest."""
-    from workbook.sequences import unpadded
+    from workbook.rollouts.scoring import unpadded
 
     rollouts = sampled(policy, top_k=1)
     prompts = unpadded(rollouts.prompt_ids, rollouts.prompt_mask)
@@ -155,7 +155,7 @@ def padding_changes_no_score(policy) -> str | None:
 def couplings_are_those_of_autograd(policy) -> str | None:
     """K of one token with all others, and the products of all trained weights' gradients."""
     from workbook.probes import gradient_products
-    from workbook.sequences import sequence_logps
+    from workbook.rollouts.scoring import sequence_logps
 
     rollouts = sampled(policy).select([2, 3])
     fields = (rollouts.prompt_ids, rollouts.prompt_mask, rollouts.completion_ids, rollouts.completion_mask)

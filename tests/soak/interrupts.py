@@ -215,9 +215,9 @@ def same(a, b) -> bool:
 @lru_cache(maxsize=1)
 def prepare() -> dict:
     """The bundled policy with its module modes mixed, its task and a few rollouts with values."""
-    from workbook.policies import load_policy
+    from workbook.policies.load import load_policy
     from workbook.probes import token_values
-    from workbook.rollouts import sample_rollouts
+    from workbook.rollouts.sample import sample_rollouts
     from workbook.tasks import get_task
     from workbook.theory.advantages import group_advantages
 
@@ -317,13 +317,13 @@ def _along_training(bench):
 
 
 def _sample_rollouts(bench):
-    from workbook.rollouts import sample_rollouts
+    from workbook.rollouts.sample import sample_rollouts
 
     return sample_rollouts(bench["policy"], bench["task"], 2, 2, seed=1, max_new_tokens=6).old_logps
 
 
 def _output_states(bench):
-    from workbook.states import output_states
+    from workbook.rollouts.states import output_states
 
     return output_states(bench["policy"], bench["rollouts"]).logits
 
@@ -341,8 +341,8 @@ PROBES = {
     "masked_update": _masked_update,
     "proxy_agreement": probe_of("proxy_agreement", *GIVEN),
     "update_share_by_category": probe_of("update_share_by_category", *GIVEN),
-    "sign_composition": probe_of("sign_composition", *GIVEN, module="workbook.probes.composition", deals=2),
-    "reuse_path": probe_of("reuse_path", *GIVEN, module="workbook.probes.reuse", times=1),
+    "sign_composition": probe_of("sign_composition", *GIVEN, module="workbook.topics.flips.composition", deals=2),
+    "reuse_path": probe_of("reuse_path", *GIVEN, module="workbook.topics.drift.probe", times=1),
     "repeated_updates": _repeated_updates,
     "sampling_budget": _sampling_budget,
     "token_values": probe_of("token_values", "policy", "task", "rollouts", continuations=2, tokens=2, max_new_tokens=8),

@@ -84,7 +84,7 @@ def _difference(whole: dict, resumed: dict) -> str | None:
 
 def stopped_and_whole(folder: Path, lora=None, quantization=None, **settings) -> tuple[dict, dict]:
     """Weights after four steps, and after two more from the checkpoint after two, in a trainer of its own."""
-    from workbook.policies import load_policy
+    from workbook.policies.load import load_policy
     from workbook.tasks import get_task
     from workbook.training import CancellationConfig
     from workbook.training.resumable import ResumableTrainer

@@ -14,7 +14,7 @@ import pandas as pd
 import psutil
 import torch
 
-from workbook.states import OutputStates
+from workbook.rollouts.states import OutputStates
 from workbook.views import Explorer, LiveChart, TokenHeatmap, learning_curve
 from workbook.views.explorer import slider
 from workbook.views.live import close, rows

@@ -5,52 +5,46 @@ Each takes a policy and `Rollouts`, and leaves the policy exactly as it was.
 
 from __future__ import annotations
 
-from importlib import import_module
+from workbook.lazy import lazy_names
 
 _HOMES = {
-    "cancellation_index": "cancellation",
-    "cancelled_in_steps": "minibatches",
-    "categorized": "categories",
-    "category_shares": "shares",
-    "choose_tokens": "masked",
-    "composition_effects": "composition",
-    "coupling_by_confidence": "coupling",
-    "drift_report": "drift",
-    "eps_curve": "flips",
-    "exact_values": "values",
-    "flip_distance": "flips",
-    "flip_shares": "flips",
-    "followers": "following",
-    "frequency_matched": "flips",
-    "gradient_gram": "minibatches",
-    "gradient_products": "coupling",
-    "learning_tax": "drift",
-    "masked_update": "masked",
-    "odds_drift": "drift",
-    "output_layer_step": "masked",
-    "predictions": "cancellation",
-    "predicts": "cancellation",
-    "product_agreement": "coupling",
-    "proxy_agreement": "masked",
-    "repeated_updates": "gaps",
-    "sampling_budget": "gaps",
-    "shared_token": "following",
-    "shares_by_prompt": "flips",
-    "sign_composition": "composition",
-    "slope_by_prompt": "gaps",
-    "tagger_name": "categories",
-    "token_flips": "flips",
-    "token_values": "values",
-    "untouched": "step",
-    "update": "step",
-    "update_share_by_category": "shares",
-    "value_gap": "gaps",
+    "cancellation_index": "topics.flips.index",
+    "cancelled_in_steps": "topics.batching.probe",
+    "categorized": "probes.categories",
+    "category_shares": "topics.credit.shares",
+    "choose_tokens": "topics.coupling.masked",
+    "composition_effects": "topics.flips.composition",
+    "coupling_by_confidence": "topics.coupling.probe",
+    "drift_report": "probes.drift",
+    "eps_curve": "topics.flips.probe",
+    "exact_values": "topics.credit.values",
+    "flip_distance": "topics.flips.probe",
+    "flip_shares": "topics.flips.probe",
+    "followers": "topics.coupling.following",
+    "frequency_matched": "topics.flips.probe",
+    "gradient_gram": "topics.batching.probe",
+    "gradient_products": "topics.coupling.probe",
+    "learning_tax": "probes.drift",
+    "masked_update": "topics.coupling.masked",
+    "odds_drift": "probes.drift",
+    "output_layer_step": "topics.coupling.masked",
+    "predictions": "topics.flips.index",
+    "predicts": "topics.flips.index",
+    "product_agreement": "topics.coupling.probe",
+    "proxy_agreement": "topics.coupling.masked",
+    "repeated_updates": "topics.credit.gaps",
+    "sampling_budget": "topics.credit.gaps",
+    "shared_token": "topics.coupling.following",
+    "shares_by_prompt": "topics.flips.probe",
+    "sign_composition": "topics.flips.composition",
+    "slope_by_prompt": "topics.credit.gaps",
+    "tagger_name": "probes.categories",
+    "token_flips": "topics.flips.probe",
+    "token_values": "topics.credit.values",
+    "untouched": "probes.step",
+    "update": "probes.step",
+    "update_share_by_category": "topics.credit.shares",
+    "value_gap": "topics.credit.gaps",
 }
 __all__ = list(_HOMES)
-
-
-def __getattr__(name: str):
-    """Import on first use, as in `workbook.views`."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 
-from workbook.rollouts import Rollouts
+from workbook.rollouts.sample import Rollouts
 
 CLASSES = ("Math", "Template", "Reasoning", "other")
 TAGGERS = ("auto", "nltk", "rules")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from workbook.policies import load_policy
+from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
-from workbook.rollouts import Rollouts, sample_rollouts
+from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.tasks import get_task
 from workbook.training.messages import show_value
 

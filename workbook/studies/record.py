@@ -25,14 +25,14 @@ from workbook.training.provenance import made_with
 
 RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
 CONFIGS = RESULTS.parent / "configs" / "studies"
-STUDIES = {  # study: the function Bench -> {table's name: table} in the module of the study's name
-    "counterfactual": "counterfactual_study",
-    "coupling": "coupling_study",
-    "flip_settings": "flip_settings_study",
-    "credit": "credit_study",
-    "flips": "flips_study",
-    "minibatches": "minibatches_study",
-    "sharing": "sharing_study",
+STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
+    "counterfactual": "topics.drift.counterfactual:counterfactual_study",
+    "coupling": "topics.coupling.study:coupling_study",
+    "flip_settings": "topics.flips.settings:flip_settings_study",
+    "credit": "topics.credit.study:credit_study",
+    "flips": "topics.flips.study:flips_study",
+    "minibatches": "topics.batching.study:minibatches_study",
+    "sharing": "topics.flips.sharing:sharing_study",
 }
 _READ_FROM: ContextVar[Path | None] = ContextVar("read_from", default=None)
 _LEFT_OUT: ContextVar[int | None] = ContextVar("left_out", default=None)
@@ -141,7 +141,8 @@ def load_measured(study: str, scale: str, table: str, folder: str | Path | None 
 def _study(name: str):
     if name not in STUDIES:
         raise ValueError(f"study={show_value(name)} is unknown: choose one of {', '.join(STUDIES)}.")
-    return getattr(import_module(f"workbook.studies.{name}"), STUDIES[name])
+    module, _, function = STUDIES[name].partition(":")
+    return getattr(import_module(f"workbook.{module}"), function)
 
 
 def _folder(study: str, scale: str, folder: str | Path | None) -> Path:

@@ -24,10 +24,11 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import Interval, verdict
-from workbook.studies import counterfactual, minibatches
 from workbook.studies.effects import attribution, effect, having, level, ratio, slope
 from workbook.studies.sweeps import load_runs, passes
 from workbook.studies.verdicts import COLUMNS, SHARED, judged_row, known_scale, unmeasured
+from workbook.topics.batching import study as minibatches
+from workbook.topics.drift import counterfactual
 
 DESCRIBED = "described"
 FALSIFIED = {"replicates": "not met", "does not replicate": "met", "inconclusive": "inconclusive"}  # the claim: it

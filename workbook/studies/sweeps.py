@@ -206,7 +206,7 @@ def _drift(run: Run) -> dict:
 @lru_cache(maxsize=4)
 def _start(policy: str, task_options: tuple):
     """What runs of this policy and task drift from; scored once for all of them."""
-    from workbook.policies import load_policy
+    from workbook.policies.load import load_policy
     from workbook.probes.drift import DriftFrom
     from workbook.tasks import get_task
 

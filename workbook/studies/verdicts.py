@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import Interval, sample_sizes, verdict
-from workbook.studies import coupling, credit, flips
 from workbook.studies.bench import SCALES
+from workbook.topics.coupling import study as coupling
+from workbook.topics.credit import study as credit
+from workbook.topics.flips import study as flips
 
 NOT_MEASURED = "not measured"
 LARGER = "larger"  # than what a CPU can be asked to measure; no study has it yet

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from workbook.lazy import lazy_names
 
 _HOMES = {
-    "CancellationConfig": "config",
-    "CancellationTrainer": "trainer",
-    "RunConfig": "run_config",
-    "Run": "runs",
-    "start_run": "runs",
-    "load_run": "runs",
-    "latest_run": "runs",
-    "compare_runs": "compare",
-    "sweep": "sweeps",
-    "load_sweep": "sweeps",
+    "CancellationConfig": "training.config",
+    "CancellationTrainer": "training.trainer",
+    "RunConfig": "training.run_config",
+    "Run": "training.runs",
+    "start_run": "training.runs",
+    "load_run": "training.runs",
+    "latest_run": "training.runs",
+    "compare_runs": "training.compare",
+    "sweep": "training.sweeps",
+    "load_sweep": "training.sweeps",
 }
 __all__ = list(_HOMES)
-
-
-def __getattr__(name: str):
-    """Import on first use: reading a run's metrics should not wait for TRL."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__, _HOMES)

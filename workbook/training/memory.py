@@ -128,7 +128,7 @@ def forecast_run(config) -> pd.DataFrame:
     """
     from transformers import AutoConfig
 
-    from workbook import policies
+    from workbook.policies import load as policies
 
     folder, _ = policies._locate(config.policy)
     device = run_device(config)
@@ -159,7 +159,7 @@ def forecast_run(config) -> pd.DataFrame:
 
 def run_device(config) -> torch.device:
     """The device that a run trains on."""
-    from workbook import policies
+    from workbook.policies import load as policies
 
     return policies._device(None, config.quantization)
 
@@ -258,7 +258,7 @@ def _longest_prompt(folder, task: str, options: str, n: int, seed: int) -> int:
     """Tokens of the longest prompt of a training set; remembered, since forecasts are compared by the handful."""
     from transformers import AutoTokenizer
 
-    from workbook.sequences import tokenize_prompts
+    from workbook.rollouts.scoring import tokenize_prompts
     from workbook.tasks import get_task
 
     prompts = get_task(task, **json.loads(options)).dataset(n, seed)["prompt"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from workbook.sequences import padding_error, tokenize_prompts
+from workbook.rollouts.scoring import padding_error, tokenize_prompts
 
 
 def padding_changes(model: torch.nn.Module, tokenizer, dataset, chat_template_kwargs: dict | None = None) -> bool:

@@ -151,7 +151,7 @@ class Run:
         Raises:
             ValueError: if the run has not finished, or the base is another.
         """
-        from workbook.policies import Policy, load_policy
+        from workbook.policies.load import Policy, load_policy
 
         final = self.folder / "final"
         if final.is_symlink() or not final.exists():

@@ -32,7 +32,7 @@ from peft import PeftModel
 from trl import GRPOTrainer
 from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
 
-from workbook.policies import recast_adapters
+from workbook.policies.load import recast_adapters
 from workbook.theory.advantages import counterfactual_advantages, group_advantages
 from workbook.theory.batching import minibatch_order
 from workbook.theory.groups import shared_places

@@ -23,8 +23,8 @@ from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils.logging import disable_progress_bar
 
-from workbook.policies import load_policy
-from workbook.rollouts import sample_rollouts
+from workbook.policies.load import load_policy
+from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.tasks import get_task
 from workbook.tasks.task import HELD_OUT_SEED

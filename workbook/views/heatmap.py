@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 import traitlets
 
-from workbook.states import OutputStates
+from workbook.rollouts.states import OutputStates
 from workbook.views.live import show
 from workbook.views.shown import OpenedWhenShown
 from workbook.views.style import limit, printable, printable_table, require, visible

@@ -1,0 +1,144 @@
+"""Execute the chapters top to bottom, each in a cold kernel; `book.pages` renders what comes out as HTML pages.
+
+What is written back carries nothing of the machine it ran on: no paths, no timings, no widget models (a widget's
+picture stands in its place), so that committed notebooks change only when what they show changes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = ROOT / "notebooks"
+CELL_TIMEOUT = 3600  # seconds
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class ChapterFailed(RuntimeError):
+    """A chapter that stopped with an error; the message names the chapter, the cell and the error."""
+
+
+def run_chapters(
+    profile: str = "smoke", names=None, in_place: bool = False, book=None, ledger=None
+) -> dict[str, float]:
+    """Run chapters in a profile and return the seconds that each took, printing them as it goes.
+
+    names: as in "04" or "04_policy"; all by default.  in_place: write the outputs into notebooks/, which are otherwise
+    left as they are.  book: a folder for HTML pages and their index.  ledger: of `workbook.claims.ledger`, for a page
+    of the book.
+
+    Raises ValueError for a name that no chapter has, ChapterFailed at the first chapter that fails.
+    """
+    done, seconds = {}, {}
+    for path in find_chapters(names):
+        start = time.perf_counter()
+        done[path.stem] = execute(path, profile)
+        seconds[path.stem] = time.perf_counter() - start
+        print(f"{path.stem}: {seconds[path.stem]:.1f} s in the {profile} profile", flush=True)
+        if in_place:
+            _write(done[path.stem], path)
+    if book is not None:
+        from workbook.book.pages import render_book
+
+        render_book(done, seconds, profile, Path(book), ledger)
+    return seconds
+
+
+def find_chapters(names=None) -> list[Path]:
+    """The chapters' notebooks in order, or those whose file name starts with one of `names`."""
+    chapters = sorted(NOTEBOOKS.glob("*.ipynb"))
+    for name in names or ():
+        if not any(path.name.startswith(name) for path in chapters):
+            raise ValueError(f"names={name!r} fits no chapter: there are {', '.join(path.stem for path in chapters)}.")
+    return [path for path in chapters if not names or path.name.startswith(tuple(names))]
+
+
+def execute(path: Path, profile: str):
+    """The notebook at `path`, run top to bottom in a new kernel in its own folder, free of traces of this machine."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    notebook = nbformat.read(path, as_version=4)
+    started = [0]
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        store_widget_state=False,
+        record_timing=False,
+        shutdown_kernel="immediate",  # a kernel that holds torch takes seconds to tidy up, and nothing of it is needed
+        on_cell_start=lambda cell, cell_index: started.append(cell_index),
+    )
+    try:
+        client.execute(env=dict(os.environ, WORKBOOK_PROFILE=profile))
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        what = f"{error.ename}: {error.evalue}" if isinstance(error, CellExecutionError) else str(error)
+        source = notebook.cells[started[-1]].source
+        raise ChapterFailed(f"{path.name} failed in cell {started[-1]}: {what}\n{_indent(source)}") from None
+    return stable(notebook)
+
+
+def stable(notebook):
+    """The notebook without what differs from one machine or run to the next; execution counts run from 1."""
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    for count, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), 1):
+        cell.execution_count = count
+        cell.outputs = [output for output in map(_portable, cell.outputs) if output is not None]
+        for output in cell.outputs:
+            if "execution_count" in output:
+                output.execution_count = count
+    return notebook
+
+
+def _portable(output):
+    """An output without machine paths; a widget becomes its picture, or nothing if it has none."""
+    if "text" in output:
+        output.text = _scrub(output.text)
+    data = output.get("data", {})
+    if data.pop(WIDGET_VIEW, None) is not None and "image/png" not in data:
+        return None
+    for kind in data:
+        if kind.startswith("text/"):
+            data[kind] = _scrub(data[kind])
+    return output
+
+
+def _scrub(text: str) -> str:
+    """Text with this machine's folders replaced by what they are.
+
+    >>> _scrub(f"{NOTEBOOKS}/runs")
+    './notebooks/runs'
+    """
+    folders = {ROOT: ".", sys.prefix: "<environment>", tempfile.gettempdir(): "<temporary>", Path.home(): "~"}
+    for folder, name in folders.items():
+        text = re.sub(rf"{re.escape(str(folder))}(?=$|[/\s'\"),:;.])", name, text)
+    return text
+
+
+def _write(notebook, path: Path) -> None:
+    """Replace the notebook at `path` in one step."""
+    import nbformat
+
+    new = path.with_suffix(".new")
+    nbformat.write(notebook, new)
+    new.replace(path)
+
+
+def describe(notebook, name: str) -> tuple[str, str]:
+    """Title and question of a chapter from its first markdown cell: a `#` heading and a line on its question."""
+    text = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
+    title = re.search(r"^#\s+(.+)$", text, re.MULTILINE)
+    question = re.search(r"question\W+\s*(.+)", text, re.IGNORECASE)
+    return (title[1].strip() if title else name), (re.sub(r"[*_`]", "", question[1]).strip() if question else "")
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

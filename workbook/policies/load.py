@@ -1,0 +1,322 @@
+"""Policies: a causal language model, its tokenizer and where both came from, loaded the same way whatever their size.
+
+`load_policy` takes the bundled policy, SmolLM2-135M without a hub, any hub id or any local folder; in full precision or
+in NF4; bare or with LoRA adapters. It differs from a plain `from_pretrained` in what it refuses to leave to chance:
+
+- the dtype follows the device's capability, and provenance says why (`choose_dtype`);
+- weights that are trained are float32, adapters included (`recast_adapters`): summed in bfloat16, opposing gradients
+  cancel by rounding, and small updates do not move a weight at all;
+- in NF4 the stored weights are compared with their format's formula, and on a CPU no forward pass repacks them, which
+  would silently cut every LoRA gradient (`workbook.policies.nf4`);
+- only safetensors are read, all weights must be there, and no code that comes with a model is run;
+- a model that cannot be computed, or that looks ahead, is refused by a trial on a few tokens.
+"""
+
+import os
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from workbook.policies import smollm2 as weights_cache
+from workbook.policies.model_files import ADAPTER, check_files, read_record
+from workbook.policies.restoring import seeded
+from workbook.rollouts.scoring import padding_error
+
+BUNDLED = Path(__file__).resolve().parents[2] / "data" / "bundled"
+HUB_PATIENCE = 4.0  # seconds until the hub counts as unreachable
+HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
+TRUSTED = {"local_files_only": True, "trust_remote_code": False}
+UNFIT = (  # what transformers, peft and bitsandbytes raise for models that they cannot read, adapt or compute
+    OSError, ValueError, KeyError, AttributeError, TypeError, IndexError, RuntimeError, ImportError, AssertionError,
+    SafetensorError,
+)  # fmt: skip
+LONGEST = 140  # characters of another package's message
+ALTERNATIVES = 'the policies that need no hub are "bundled", "smollm2-135m" and any local folder'
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A model, its tokenizer and provenance: name, source, sha256, dtype and its reason, device, quantization, lora."""
+
+    model: nn.Module
+    tokenizer: object
+    provenance: dict
+
+
+def choose_device() -> torch.device:
+    """The best device at hand: cuda, else mps, else cpu."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def choose_dtype(
+    device_type: str, capability: tuple[int, int] | None = None, frozen: bool = True
+) -> tuple[torch.dtype, str]:
+    """The dtype for a model's weights on a device, and the reason in a sentence.
+
+    capability is CUDA's compute capability (major, minor); frozen says that the weights are not trained themselves
+    (inference, 4-bit, or a base under LoRA).
+
+    >>> choose_dtype("cuda", (7, 5))[0], choose_dtype("cuda", (8, 0))[0], choose_dtype("cpu")[0]
+    (torch.float16, torch.bfloat16, torch.float32)
+    >>> choose_dtype("cuda", (7, 5), frozen=False)[0]
+    torch.float32
+    """
+    if device_type == "cpu":
+        return torch.float32, "float32: the fast and exact choice on a CPU"
+    if device_type != "cuda":
+        return torch.float32, f"float32: half precision on {device_type} is not relied upon here"
+    if capability is None:
+        raise ValueError('capability=None cannot be judged for device_type="cuda": pass (major, minor), e.g. (7, 5).')
+    compute = f"compute capability {capability[0]}.{capability[1]}"
+    if not frozen:
+        return torch.float32, f"float32 ({compute}): trained weights lose small updates in half precision"
+    if capability >= (8, 0):
+        return torch.bfloat16, f"bfloat16: {compute} has it in hardware, and frozen weights lose little"
+    return torch.float16, f"float16: {compute} (T4 class) has no bfloat16 in hardware, and the weights are frozen"
+
+
+def recast_adapters(model: nn.Module) -> nn.Module:
+    """Put every trainable LoRA parameter into float32, in place, and return the model; a second call changes nothing.
+
+    TRL's trainers cast adapters on a quantized base to bfloat16, where a weight of 0.02 ignores updates below 6e-5
+    (half the spacing of bfloat16 there) and opposing gradients cancel by rounding. Call this once the trainer is built
+    and before its optimizer is.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and "lora_" in name and parameter.dtype != torch.float32:
+            parameter.data = parameter.data.float()
+    return model
+
+
+def load_policy(
+    name: str | Path,
+    quantization: str | None = None,
+    lora=None,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device | None = None,
+    seed: int = 0,
+) -> Policy:
+    """Load a policy: name is "bundled", "smollm2-135m", a local folder, or a hub id.
+
+    quantization is None or "nf4" (bitsandbytes, double quantization, on cpu or cuda; without lora it serves inference).
+    lora is None, a rank (adapters on every linear layer but the output head, alpha = 2 * rank, no dropout) or a peft
+    LoraConfig; its adapters are float32, drawn from seed. dtype "auto" is choose_dtype's. The model comes in eval mode.
+
+    Raises ValueError for a name, quantization, lora, dtype or device that cannot be, or not for this model, and
+    ConnectionError for a hub that cannot be reached, after a few seconds.
+    """
+    if quantization not in (None, "nf4"):
+        raise ValueError(f'quantization={quantization!r} is unknown: use None or "nf4".')
+    asked = {"quantization": quantization, "lora": lora if isinstance(lora, int) else None}
+    lora = _lora_config(lora)
+    device = _device(device, quantization)
+    dtype, reason = _dtype(dtype, device, frozen=bool(quantization or lora))
+    if not isinstance(name, str | os.PathLike):
+        raise ValueError(f'name={name!r:.80} is no policy: it must be text or a path, e.g. "bundled".')
+    name = os.fspath(name)
+    folder, source = _locate(name)
+    check_files(folder)
+    model, tokenizer = _read_model(folder, quantization, dtype, device), _read_tokenizer(folder)
+    kind = type(model).__name__
+    try:
+        if lora is not None:
+            model = _add_lora(model, lora, seed)
+        padding_error(model)
+    except UNFIT as problem:
+        options = "".join(f" with {name}={value!r}" for name, value in asked.items() if value is not None)
+        raise ValueError(f"{kind} cannot be used{options}: {_first_sentence(problem)}") from None
+    provenance = {
+        "name": name,
+        **source,
+        "sha256": _weights_sha256(folder),
+        "dtype": str(dtype).removeprefix("torch."),
+        "dtype_reason": reason,
+        "device": str(device),
+        "quantization": quantization,
+        "lora": None if lora is None else {"rank": lora.r, "alpha": lora.lora_alpha, "seed": seed},
+    }
+    return Policy(model.eval(), tokenizer, provenance)
+
+
+def _lora_config(lora):
+    from peft import LoraConfig
+
+    if lora is None:
+        return None
+    if isinstance(lora, LoraConfig):
+        if lora.lora_dropout:
+            raise ValueError(
+                f"lora has lora_dropout={lora.lora_dropout}: use 0, since rollouts are scored without dropout."
+            )
+        return lora
+    if isinstance(lora, bool) or not isinstance(lora, int) or lora < 1:
+        raise ValueError(f"lora={lora!r} is no adapter: use None, a rank of 1 or more, or a peft LoraConfig.")
+    return LoraConfig(r=lora, lora_alpha=2 * lora, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def _device(device, quantization) -> torch.device:
+    if device is None:
+        device = choose_device()
+        if quantization and device.type not in ("cpu", "cuda"):
+            device = torch.device("cpu")
+    try:
+        device = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f'device={device!r} is unknown: use None, "cpu", "cuda", "cuda:0" or "mps".') from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f'device="{device}" is not available here: use None or "cpu".')
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    if quantization and device.type not in ("cpu", "cuda"):
+        raise ValueError(f'quantization="{quantization}" does not run on device="{device}": use "cpu" or "cuda".')
+    return device
+
+
+def _dtype(dtype, device: torch.device, frozen: bool) -> tuple[torch.dtype, str]:
+    if dtype == "auto":
+        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+        return choose_dtype(device.type, capability, frozen)
+    chosen = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if chosen not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f'dtype={dtype!r} is unknown: use "auto", "float64", "float32", "bfloat16" or "float16".')
+    return chosen, "as asked for"
+
+
+def _locate(name: str) -> tuple[Path, dict]:
+    """The local folder that holds the named model, and the part of provenance that tells its origin."""
+    if name == "smollm2-135m":
+        folder = weights_cache.smollm2_folder()
+    elif name == "bundled":
+        folder = BUNDLED
+    elif name and (folder := Path(name).expanduser()).is_dir():
+        pass
+    elif re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name):
+        return _from_hub(name)
+    else:
+        raise ValueError(f"{name!r} is neither an existing folder nor a hub id: {ALTERNATIVES}.")
+    if not (folder / "config.json").is_file() and not (folder / ADAPTER).is_file():
+        raise ValueError(f"The folder {str(folder)!r} holds no model (config.json is missing): {ALTERNATIVES}.")
+    origin = read_record(folder / weights_cache.RECORD)
+    origin.pop("files", None)
+    source = {"bundled": "data/bundled", "smollm2-135m": origin.get("source")}.get(name, str(folder))
+    return folder, {"source": source, "origin": origin}
+
+
+def _from_hub(name: str) -> tuple[Path, dict]:
+    """Download the named repository's safetensors and configs; offline, whatever of it the hub's own cache holds."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
+
+    answer: list = []
+
+    def ask() -> None:
+        try:
+            answer.append(HfApi().model_info(name, timeout=HUB_PATIENCE).sha)
+        except Exception as problem:
+            answer.append(problem)
+
+    # In a thread of its own, since no timeout of the client covers a name server that does not answer.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(HUB_PATIENCE)
+    found = answer[0] if answer else TimeoutError("no answer")
+    if isinstance(found, RepositoryNotFoundError):
+        raise ValueError(
+            f"{name!r} is neither an existing folder nor a public model on the hub: {ALTERNATIVES}."
+        ) from None
+    offline = isinstance(found, Exception)
+    try:
+        revision = None if offline else found
+        folder = snapshot_download(name, revision=revision, local_files_only=offline, allow_patterns=HUB_FILES)
+    except LocalEntryNotFoundError:
+        raise ConnectionError(
+            f"{name!r} is no existing folder, and the model hub could not be reached: {ALTERNATIVES}."
+        ) from None
+    return Path(folder), {"source": f"hub:{name}", "origin": {"revision": Path(folder).name}}
+
+
+def _read_model(folder: Path, quantization, dtype, device) -> nn.Module:
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    options = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, **TRUSTED}
+    if quantization:
+        options["device_map"] = {"": device}
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=dtype,
+        )
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(folder, **options)
+    except UNFIT as problem:
+        raise _refusal(folder, "no causal language model in safetensors", problem) from None
+    if missing := sorted(info["missing_keys"]):
+        raise _refusal(folder, "no causal language model in safetensors", f"{missing[0]} is not among its weights.")
+    if quantization or getattr(model, "is_loaded_in_4bit", False):  # asked for, or saved so
+        from workbook.policies.nf4 import check_dequantization, keep_unpacked
+
+        return check_dequantization(keep_unpacked(model))
+    return model.to(device)
+
+
+def _read_tokenizer(folder: Path):
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **TRUSTED)
+    except UNFIT as problem:
+        raise _refusal(folder, "no tokenizer", problem) from None
+    tokenizer.padding_side = "left"
+    if tokenizer.pad_token is None:  # as TRL's trainers do
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _refusal(folder: Path, lack: str, problem) -> ValueError:
+    """Why the folder cannot be loaded, in one sentence."""
+    own_code = [
+        name
+        for name in ("config.json", "tokenizer_config.json")
+        if (folder / name).is_file() and '"auto_map"' in (folder / name).read_text(errors="replace")
+    ]
+    if own_code and isinstance(problem, ValueError) and "custom code" in str(problem):
+        return ValueError(
+            f"The folder {str(folder)!r} needs code of its own (auto_map in {own_code[0]}), which is never run: "
+            "use a model that transformers knows."
+        )
+    return ValueError(f"The folder {str(folder)!r} holds {lack}: {_first_sentence(problem)}")
+
+
+def _first_sentence(problem: BaseException | str) -> str:
+    """What another package says, cut to its first sentence and to LONGEST characters."""
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    text = re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0]
+    if isinstance(problem, (KeyError, AttributeError, TypeError, IndexError)):
+        text = f"{type(problem).__name__}: {text}"
+    return text if len(text) <= LONGEST else text[: LONGEST - 3].rsplit(" ", 1)[0] + " ..."
+
+
+def _add_lora(model: nn.Module, config, seed: int) -> nn.Module:
+    from peft import get_peft_model
+
+    model.requires_grad_(False)
+    with seeded(seed, model.device):
+        return recast_adapters(get_peft_model(model, config))
+
+
+def _weights_sha256(folder: Path) -> str | None:
+    """One sha256 for a folder's safetensors: the file's own, or that of the shards' digests in order of name."""
+    # A file in the hub's cache is a link to a blob that bears its sha256 as its name.
+    real = [path.resolve() for path in sorted(folder.glob("*.safetensors"))]
+    digests = [p.name if re.fullmatch("[0-9a-f]{64}", p.name) else weights_cache.sha256(p) for p in real]
+    if len(digests) < 2:
+        return digests[0] if digests else None
+    return weights_cache.hashlib.sha256("".join(digests).encode()).hexdigest()

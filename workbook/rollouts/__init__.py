@@ -1,0 +1,15 @@
+"""Rollouts: sampled completions of prompts, their token table, scores and output states."""
+
+from __future__ import annotations
+
+from workbook.lazy import lazy_names
+
+_HOMES = {
+    "OutputStates": "rollouts.states",
+    "Rollouts": "rollouts.sample",
+    "output_states": "rollouts.states",
+    "sample_rollouts": "rollouts.sample",
+    "sequence_logps": "rollouts.scoring",
+}
+__all__ = list(_HOMES)
+__getattr__ = lazy_names(__name__, _HOMES)

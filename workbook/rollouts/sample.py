@@ -1,0 +1,270 @@
+"""Rollouts: sampled completions with rewards, advantages and log-probabilities, and their token table.
+
+`sample_rollouts` draws groups of completions from a policy as TRL's GRPOTrainer would (same prompt tokens, same reward
+call, same mask), `sequence_logps` scores completions by teacher forcing, and `Rollouts.token_table` lays everything out
+as one row per completion token. Probes add columns to that table and charts read columns from it.
+
+Letters: B rollouts, G rollouts per prompt, P prompt tokens (left-padded), T completion tokens (right-padded).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbook.policies.restoring import no_gradients
+from workbook.rollouts.generation import end_tokens, generate, sampling_config
+from workbook.rollouts.scoring import evaluating, pad_rows, sequence_logps, token_strings, tokenize_prompts, unpadded
+from workbook.theory.advantages import group_advantages
+
+__all__ = ["Rollouts", "end_tokens", "sample_rollouts", "sequence_logps"]
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """B sampled completions and what is known about them, one row each; per-token tensors are zero outside the mask.
+
+    What is unknown is NaN in a tensor and None in place of a tuple. A completion's tokens include its end-of-sequence
+    token. tokens, categories and credits hold one tuple per rollout, with one entry per unmasked token.
+    """
+
+    prompt_ids: Int[Tensor, "B P"]
+    prompt_mask: Int[Tensor, "B P"]
+    completion_ids: Int[Tensor, "B T"]
+    completion_mask: Int[Tensor, "B T"]
+    group_ids: Int[Tensor, " B"]
+    rewards: Float[Tensor, " B"]
+    advantages: Float[Tensor, " B"] | Float[Tensor, "B T"]
+    old_logps: Float[Tensor, "B T"]
+    entropies: Float[Tensor, "B T"]
+    prompts: tuple | None = None  # as in the data set: strings, or lists of chat messages
+    completions: tuple[str, ...] | None = None
+    answers: tuple | None = None
+    extras: tuple[dict, ...] | None = None  # the data set's further columns, which a verifier may need
+    tokens: tuple[tuple[str, ...], ...] | None = None
+    categories: tuple[tuple[str | None, ...], ...] | None = None
+    credits: tuple[tuple[float, ...], ...] | None = None
+
+    def __len__(self) -> int:
+        return self.completion_ids.shape[0]
+
+    def select(self, index) -> "Rollouts":
+        """The rollouts at index: a slice, a list or tensor of positions, or a boolean mask over the B rollouts."""
+        rows = torch.arange(len(self))[index.cpu() if isinstance(index, Tensor) else index].reshape(-1)
+
+        def take(value):
+            if isinstance(value, Tensor):
+                return value[rows.to(value.device)]
+            return None if value is None else tuple(value[row] for row in rows.tolist())
+
+        return replace(self, **{field.name: take(getattr(self, field.name)) for field in fields(self)})
+
+    def to(self, device: str | torch.device) -> "Rollouts":
+        """The same rollouts with every tensor on device."""
+        tensors = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
+        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
+
+    def token_table(self) -> pd.DataFrame:
+        """One row per unmasked completion token, ordered by rollout and position; NaN or None where unknown.
+
+        Columns: group, rollout (row of this object), position, token_id, token, advantage, reward, logp and entropy
+        (nats, under the policy that sampled), category, credit.
+        """
+        rollout, position = self.completion_mask.bool().nonzero(as_tuple=True)
+        per_token = self.advantages.dim() == 2
+        columns = {
+            "group": self.group_ids[rollout],
+            "rollout": rollout,
+            "position": position,
+            "token_id": self.completion_ids[rollout, position],
+            "token": self.tokens,
+            "advantage": self.advantages[rollout, position] if per_token else self.advantages[rollout],
+            "reward": self.rewards[rollout],
+            "logp": self.old_logps[rollout, position],
+            "entropy": self.entropies[rollout, position],
+            "category": self.categories,
+            "credit": self.credits,
+        }
+        return pd.DataFrame({name: _column(name, values, len(rollout)) for name, values in columns.items()})
+
+    @classmethod
+    def from_batch(cls, batch: Mapping, tokenizer=None, group_ids: Int[Tensor, " B"] | None = None) -> "Rollouts":
+        """Rollouts from a TRL batch (or any mapping of tensors).
+
+        Needed: prompt_ids, prompt_mask, completion_ids, completion_mask, advantages, and group_ids (in the batch or
+        as the argument). Taken if there: rewards, old_per_token_logps or old_logps, entropies. With a tokenizer the
+        prompts, completions and tokens are decoded, too. Raises ValueError for a missing tensor.
+        """
+        batch = {**batch, **({} if group_ids is None else {"group_ids": group_ids})}
+        needed = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "group_ids")
+        if missing := [name for name in needed if batch.get(name) is None]:
+            raise ValueError(f"batch lacks {missing}: it must hold the tensors {list(needed)}.")
+        given = {name: batch[name] for name in needed}
+        mask = given["completion_mask"]
+        unknown = torch.full(mask.shape, float("nan"), device=mask.device).masked_fill(mask == 0, 0.0)
+        logps = batch.get("old_logps", batch.get("old_per_token_logps"))
+        rewards = batch.get("rewards")
+        given |= {
+            "rewards": unknown.new_full(mask.shape[:1], float("nan")) if rewards is None else rewards,
+            "old_logps": unknown if logps is None else logps.float() * mask,
+            "entropies": unknown if batch.get("entropies") is None else batch["entropies"].float() * mask,
+        }
+        if tokenizer is not None:
+            completions = unpadded(given["completion_ids"], mask)
+            prompts = unpadded(given["prompt_ids"], given["prompt_mask"])
+            given["prompts"] = tuple(tokenizer.decode(ids) for ids in prompts)
+            given["completions"] = tuple(tokenizer.decode(ids, skip_special_tokens=True) for ids in completions)
+            given["tokens"] = token_strings(tokenizer, completions)
+        return cls(**given)
+
+
+def sample_rollouts(
+    policy,
+    task,
+    prompts,
+    group_size: int,
+    seed: int = 0,
+    max_new_tokens: int = 64,
+    temperature: float = 1.0,
+    batch_size: int = 256,
+    estimator: str = "grpo",
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    chat_template_kwargs: Mapping | None = None,
+    generation_kwargs: Mapping | None = None,
+) -> Rollouts:
+    """Sample group_size completions for each prompt, reward them, and score them under the policy that sampled.
+
+    prompts is a number of prompts to draw as task.dataset(prompts, seed), or a data set with a column prompt. Tokens
+    come from softmax(logits / temperature) of the model in eval mode; log-probs and entropies are those of that
+    distribution. The global random state and the model's train/eval mode are left as they were. batch_size bounds the
+    rollouts generated at once; it is part of what seed reproduces.
+
+    top_p, top_k, min_p, repetition_penalty and generation_kwargs (any other field of a GenerationConfig) change what is
+    sampled as in TRL's trainer, by default not at all; as there, scores leave them out of account. chat_template_kwargs
+    goes to the chat template.
+
+    Raises ValueError for settings out of range, prompts without tokens, and rewards that are not finite numbers.
+    """
+    limits = {"group_size": group_size, "max_new_tokens": max_new_tokens, "batch_size": batch_size}
+    for name, value in limits.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}={value!r} must be a whole number of 1 or more.")
+    sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
+    sampling |= {"repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens}
+    config = sampling_config(policy, sampling, {} if generation_kwargs is None else generation_kwargs)
+    rows = _repeated_rows(task, prompts, group_size, seed)
+    with evaluating(policy.model), no_gradients():
+        prompt_ids, prompt_mask = _padded_prompts(policy, rows, chat_template_kwargs)
+        completion_rows = generate(policy, prompt_ids, prompt_mask, seed, config, batch_size)
+    return _scored(policy, task, rows, completion_rows, group_size, temperature, estimator, chat_template_kwargs)
+
+
+def written_rollouts(policy, task, prompts, completions: list[list[str]]) -> Rollouts:
+    """Rollouts of given completions, as if the policy had sampled them.
+
+    prompts: rows with a column prompt.  completions: for each, equally many texts; an end token is added to each.
+    Raises ValueError if the numbers do not fit.
+    """
+    sizes = {len(texts) for texts in completions}
+    if len(completions) != len(prompts) or len(sizes) != 1:
+        raise ValueError(f"completions must be {len(prompts)} lists of equally many texts, one list for each prompt.")
+    tokenizer, group_size = policy.tokenizer, sizes.pop()
+    rows = _repeated_rows(task, prompts, group_size, 0)
+    ids = tokenizer([text for texts in completions for text in texts], add_special_tokens=False)["input_ids"]
+    return _scored(policy, task, rows, [[*row, tokenizer.eos_token_id] for row in ids], group_size)
+
+
+def _padded_prompts(policy, rows, chat_template_kwargs) -> tuple[Int[Tensor, "B P"], Int[Tensor, "B P"]]:
+    prompt_rows = tokenize_prompts(policy.tokenizer, [row["prompt"] for row in rows], chat_template_kwargs)
+    return pad_rows(prompt_rows, policy.tokenizer.pad_token_id, side="left", device=policy.model.device)
+
+
+def _scored(
+    policy, task, rows, completion_rows, group_size: int, temperature=1.0, estimator="grpo", chat_template_kwargs=None
+) -> Rollouts:
+    """Rewards, log-probabilities, texts and annotations of completions, group_size to a prompt."""
+    model, tokenizer = policy.model, policy.tokenizer
+    prompt_ids, prompt_mask = _padded_prompts(policy, rows, chat_template_kwargs)
+    with evaluating(model), no_gradients():
+        completion_ids, mask = pad_rows(completion_rows, tokenizer.pad_token_id, side="right", device=model.device)
+        logps, entropies = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, mask, temperature)
+    completions = tuple(tokenizer.batch_decode(completion_rows, skip_special_tokens=True))
+    rewards = torch.tensor(task_rewards(task, rows, completions, completion_rows), device=model.device)
+    group_ids = torch.arange(len(rows), device=model.device) // group_size
+    tokens = token_strings(tokenizer, completion_rows)
+    categories, credits = _annotations(task, rows, tokens)
+    return Rollouts(
+        prompt_ids=prompt_ids,
+        prompt_mask=prompt_mask,
+        completion_ids=completion_ids,
+        completion_mask=mask,
+        group_ids=group_ids,
+        rewards=rewards,
+        advantages=group_advantages(rewards, group_ids, estimator=estimator),
+        old_logps=logps,
+        entropies=entropies,
+        prompts=tuple(row["prompt"] for row in rows),
+        completions=completions,
+        answers=tuple(row.get("answer") for row in rows),
+        extras=tuple({name: row[name] for name in row if name not in ("prompt", "answer")} for row in rows),
+        tokens=tokens,
+        categories=categories,
+        credits=credits,
+    )
+
+
+def _repeated_rows(task, prompts, group_size: int, seed: int) -> list[dict]:
+    if isinstance(prompts, int):
+        if prompts < 1:
+            raise ValueError(f"prompts={prompts} must be 1 or more, or a data set with a column prompt.")
+        prompts = task.dataset(prompts, seed)
+    rows = list(prompts)
+    if not rows or "prompt" not in rows[0]:
+        raise ValueError("prompts must be a number or a data set of at least one row with a column prompt.")
+    return [row for row in rows for _ in range(group_size)]
+
+
+def task_rewards(task, rows, completions, completion_rows) -> list[float]:
+    """The task's rewards, asked for as TRL asks: every other column of the data set goes along, chats get messages."""
+    prompts = [row["prompt"] for row in rows]
+    is_chat = not isinstance(prompts[0], str)
+    said = [[{"role": "assistant", "content": text}] for text in completions] if is_chat else list(completions)
+    columns = {name: [row[name] for row in rows] for name in rows[0] if name not in ("prompt", "completion")}
+    rewards = task.reward(prompts=prompts, completions=said, completion_ids=completion_rows, **columns)
+    if len(rewards) != len(rows):
+        raise ValueError(f"task.reward returned {len(rewards)} rewards, but {len(rows)} were asked for.")
+    for completion, reward in zip(completions, rewards, strict=True):
+        if reward is None or not -float("inf") < reward < float("inf"):
+            raise ValueError(f"task.reward returned {reward!r} for {completion!r}: it must be a finite number.")
+    return [float(reward) for reward in rewards]
+
+
+def _annotations(task, rows, tokens):
+    """Categories and credits per token where the task knows them, (None, None) where it knows none."""
+    annotate = getattr(task, "annotate", None)
+    if annotate is None:
+        return None, None
+    nan = float("nan")
+    categories, credits = [], []
+    for row, strings in zip(rows, tokens, strict=True):
+        known = annotate(row["prompt"], row.get("answer"), list(strings)) or [(None, None)] * len(strings)
+        categories.append(tuple(category for category, _ in known))
+        credits.append(tuple(nan if credit is None else float(credit) for _, credit in known))
+    if not any(any(row) for row in categories):
+        return None, None
+    return tuple(categories), tuple(credits)
+
+
+def _column(name: str, values, length: int):
+    """A column of the token table, from a tensor, from one tuple per rollout, or from nothing."""
+    if isinstance(values, Tensor):
+        return values.detach().cpu().numpy()
+    if values is None:
+        return pd.Series([float("nan")] * length if name == "credit" else [None] * length)
+    return [value for row in values for value in row]

@@ -1,0 +1,220 @@
+"""Token sequences: prompts to tokens, ragged rows to padded tensors, and the log-probability of every token in them.
+
+Letters: B sequences, P prompt tokens, T completion tokens, V vocabulary.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from workbook.policies.restoring import no_gradients, restoring
+
+TRIAL = 6  # tokens of a model's trial
+_padding_errors: WeakKeyDictionary[nn.Module, dict[bool, float]] = WeakKeyDictionary()
+LOGITS_AT_ONCE = 2**24  # entries of the logits held per chunk (64 MiB in float32; scoring needs about four such)
+
+
+def sequence_logps(
+    model: nn.Module,
+    prompt_ids: Int[Tensor, "B P"],
+    prompt_mask: Int[Tensor, "B P"] | Bool[Tensor, "B P"],
+    completion_ids: Int[Tensor, "B T"],
+    completion_mask: Int[Tensor, "B T"] | Bool[Tensor, "B T"],
+    temperature: float = 1.0,
+    batch_size: int | None = None,
+) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+    """Log-probability of each completion token given what precedes it, and the entropy of its distribution, in nats.
+
+        logp_t = log softmax(z_t / temperature)[y_t]        H_t = - sum_v p_tv log p_tv
+
+    Both are float32 (float64 for a float64 model) and zero outside completion_mask. Prompts may be padded on either
+    side: rows are aligned by their mask and positions count real tokens only, so that padding does not change results.
+    Only completion positions pass the output head, batch_size rows at a time (None: as many as keep the chunk's logits
+    within 2**24 entries). Gradients flow if enabled; the model's mode is the caller's choice.
+
+    Raises ValueError for a prompt without tokens, and for a completion_mask with a hole in it.
+    """
+    if not prompt_mask.bool().any(dim=1).all():
+        raise ValueError("prompt_mask has a row without tokens: each prompt needs at least one.")
+    completion_mask = completion_mask.long()
+    if (completion_mask.diff(dim=1) > 0).any():
+        raise ValueError("completion_mask has a hole: it must be ones, then zeros, in each row (right padding).")
+    length = completion_ids.shape[1]
+    order = prompt_mask.long().argsort(dim=1, stable=True)  # padding first: left-padded whatever it was
+    ids = torch.cat([prompt_ids.gather(1, order), completion_ids], dim=1)
+    mask = torch.cat([prompt_mask.long().gather(1, order), completion_mask], dim=1)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    if batch_size is None:
+        batch_size = max(1, LOGITS_AT_ONCE // ((length + 1) * model.config.get_text_config().vocab_size))
+    logps, entropies, taken = [], [], []
+    for rows, start in padded_batches(model, mask[:, :-length], batch_size):
+        taken.append(rows)
+        output = model(
+            input_ids=ids[rows, start:],
+            attention_mask=mask[rows, start:],
+            position_ids=positions[rows, start:],
+            logits_to_keep=length + 1,
+            use_cache=False,
+        )
+        logits = output.logits[:, -length - 1 : -1]  # the logits at a position predict the next token
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature  # (rows, T, V)
+        every = logits.log_softmax(dim=-1)
+        logps.append(every.gather(2, completion_ids[rows].unsqueeze(2)).squeeze(2))
+        entropies.append(-(every.exp() * every).sum(dim=-1))
+    outside, order = completion_mask == 0, torch.cat(taken).argsort()
+    return tuple(torch.cat(parts)[order].masked_fill(outside, 0.0) for parts in (logps, entropies))
+
+
+def padded_batches(
+    model: nn.Module, prompt_mask: Int[Tensor, "B P"], batch_size: int, positions: bool = True
+) -> Iterator[tuple[Int[Tensor, " b"], int]]:
+    """The rows in batches, and at which column each batch starts; prompts are left-padded.
+
+    A model that padding changes (`padding_error`) gets rows of one length at a time, from their first token on;
+    positions: whether it is told them.
+    """
+    rows = torch.arange(len(prompt_mask), device=prompt_mask.device)
+    if prompt_mask.all() or padding_error(model, positions) <= 1:
+        for part in rows.split(batch_size):
+            yield part, 0
+        return
+    lengths = prompt_mask.long().sum(1)
+    for length in lengths.unique().tolist():
+        for part in rows[lengths == length].split(batch_size):
+            yield part, prompt_mask.shape[1] - length
+
+
+def padding_error(model: nn.Module, positions: bool = True) -> float:
+    """How far left padding changes a model's logits, mask and positions notwithstanding; at most 1 is rounding.
+
+    RWKV and decoders of BART ignore padding, and eager attention in float64 yields NaN behind it. positions: whether
+    the model is told them; GPT-2 counts padding otherwise. Found by a trial on a few tokens, once for each model;
+    ValueError as in `try_model`.
+    """
+    known = _padding_errors.setdefault(model, {})
+    if positions not in known:
+        known[positions] = try_model(model, positions)
+    return known[positions]
+
+
+def try_model(model: nn.Module, positions: bool = True) -> float:
+    """Compute a few tokens with and without padding; returns the error of `padding_error`.
+
+    Raises ValueError for a model in which a token's logits depend on later tokens, and for one whose forward pass
+    writes into its frozen quantized weights; what the model itself raises for a pass that it cannot do goes through.
+    """
+    vocabulary = model.config.get_text_config().vocab_size
+    ids = (11 + torch.arange(TRIAL, device=model.device)) % vocabulary
+    short, padding = TRIAL - 2, ids.new_zeros(2)
+    packed = [(p, p._version) for p in model.parameters() if not p.is_floating_point()]
+    with no_gradients(), evaluating(model):
+        alone = _logits(model, ids[None, :short], torch.ones_like(ids[None, :short]), positions)[0]
+        mask = torch.ones(2, TRIAL, dtype=torch.long, device=ids.device)
+        mask[1, :2] = 0
+        both = _logits(model, torch.stack([ids, torch.cat([padding, ids[:short]])]), mask, positions)
+    now = {id(p) for p in model.parameters()}
+    if any(id(p) not in now or p._version != version for p, version in packed):
+        raise ValueError(f"{type(model).__name__} changes its quantized weights in a forward pass.")
+    tolerance = 1e-3 if alone.dtype in (torch.float32, torch.float64) else 5e-2
+    tolerance *= float(alone.max() - alone.min())
+    if (both[0, :short] - alone).abs().max() > tolerance:
+        kind = type(model).__name__
+        raise ValueError(f"{kind} is no causal language model: its logits for a token depend on later tokens.")
+    return float((both[1, 2:] - alone).abs().max()) / tolerance
+
+
+def _logits(
+    model: nn.Module, ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"], positions: bool
+) -> Float[Tensor, "B L V"]:
+    given = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)} if positions else {}
+    return model(input_ids=ids, attention_mask=mask, use_cache=False, **given).logits
+
+
+def tokenize_prompts(tokenizer, prompts: Sequence, chat_template_kwargs: Mapping | None = None) -> list[list[int]]:
+    """Token ids of prompts as TRL's trainer makes them: chats through the chat template, strings as they are.
+
+    chat_template_kwargs: what else the chat template is given.
+    Raises ValueError for a prompt without tokens, and for a chat when the tokenizer has no chat template or one that
+    fails.
+    """
+    if isinstance(prompts[0], str):
+        rows = tokenizer(text=list(prompts))["input_ids"]
+    elif tokenizer.chat_template is None:
+        raise ValueError("prompt is a chat, but this tokenizer has no chat template: use plain strings as prompts.")
+    else:
+        options = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **(chat_template_kwargs or {})}
+        try:
+            rows = tokenizer.apply_chat_template(list(prompts), **options)["input_ids"]
+        except Exception as problem:  # a template is a program, of which anything may come
+            text = " ".join(str(problem).split())[:200]
+            raise ValueError(
+                f"The chat template can't render these prompts: {type(problem).__name__}: {text}"
+            ) from None
+    for prompt, row in zip(prompts, rows, strict=True):
+        if not row:
+            raise ValueError(f"prompt {prompt!r} has no tokens: each prompt needs at least one.")
+    return rows
+
+
+def pad_rows(
+    rows: Sequence[Sequence[int]], value: int, side: str, device=None
+) -> tuple[Int[Tensor, "B L"], Int[Tensor, "B L"]]:
+    """Ragged rows of token ids as one padded tensor with its mask.
+
+    >>> pad_rows([[1, 2], [3]], value=0, side="left")
+    (tensor([[1, 2],
+            [0, 3]]), tensor([[1, 1],
+            [0, 1]]))
+    """
+    lengths = torch.tensor([len(row) for row in rows])
+    width = int(lengths.max())
+    columns = torch.arange(width).expand(len(rows), width)
+    mask = columns >= width - lengths[:, None] if side == "left" else columns < lengths[:, None]
+    ids = torch.full((len(rows), width), value)
+    ids[mask] = torch.tensor([token for row in rows for token in row], dtype=torch.long)
+    return ids.to(device), mask.long().to(device)
+
+
+def token_strings(tokenizer, rows: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
+    """Each token of each row decoded by itself, special tokens included."""
+    text = {token: tokenizer.decode([token]) for token in {token for row in rows for token in row}}
+    return tuple(tuple(text[token] for token in row) for row in rows)
+
+
+@restoring
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+    """Eval mode inside the block; afterwards every submodule is in the mode it was in.
+
+    Rotary embeddings that depend on the longest sequence so far (dynamic, longrope) forget those of the block.
+    """
+    training = [module for module in model.modules() if module.training]
+    rotary = [module for module in model.modules() if _varies_with_length(module)]
+    attributes = [dict(vars(module)) for module in rotary]
+    buffers = [(module, dict(module._buffers), {n: b.clone() for n, b in module._buffers.items()}) for module in rotary]
+    try:
+        model.eval()
+        yield model
+    finally:
+        for module in training:
+            module.training = True
+        for module, before in zip(rotary, attributes, strict=True):
+            vars(module).update(before)
+        for module, tensors, values in buffers:
+            module._buffers = tensors
+            for name, tensor in tensors.items():
+                tensor.data.copy_(values[name])
+
+
+def _varies_with_length(module: nn.Module) -> bool:
+    """Whether it is a rotary embedding whose frequencies transformers changes during a forward pass."""
+    kinds = vars(module).get("rope_type")
+    kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any("dynamic" in kind or kind == "longrope" for kind in kinds if isinstance(kind, str))
+
+
+def unpadded(ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"] | Bool[Tensor, "B L"]) -> list[list[int]]:
+    """The unmasked token ids of each row."""
+    return [row[keep].tolist() for row, keep in zip(ids.cpu(), mask.bool().cpu(), strict=True)]

@@ -1,0 +1,161 @@
+"""How log-probabilities change when the weights move along a direction: exactly, or by a small step there and back.
+
+    change_j = d/ds log pi(j; theta + s g)  at s = 0  =  <grad log pi(j), g>
+
+One forward-mode pass carries this derivative for all tokens at once; a loop over tokens would need a backward pass for
+each. Quantized layers have no forward mode: for them (log pi(theta + s g) - log pi(theta - s g)) / 2s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from workbook.policies.restoring import gradients, no_gradients, restoring
+from workbook.probes.step import FIELDS, untouched
+from workbook.rollouts.packed import rollout_logps
+from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.scoring import evaluating
+
+METHODS = ("auto", "jvp", "difference")
+STEP = 1e-2  # nats: how far a finite difference moves the log-probability that moves farthest
+SETTLED = 3.0  # ... give or take this factor
+STRAIGHT = 0.25  # how far the differences of a step and of half of it may be apart, as a share of the largest
+
+Direction = dict[str, Tensor]
+
+
+class Along:
+    """Gradients of a policy's log-probabilities, and their changes along a direction. The policy is left as it was.
+
+    parameters: None all that require gradients, "lora" the adapters among them, or a list.  method: of METHODS; once
+    `change` has run, "auto" has become the one that it took.  Raises ValueError for other methods, and for parameters
+    of which the policy has none.
+    """
+
+    def __init__(self, policy, parameters: str | Sequence[nn.Parameter] | None = None, method: str = "auto"):
+        if method not in METHODS:
+            raise ValueError(f"method={method!r} is unknown: choose one of {', '.join(METHODS)}.")
+        self.policy, self.parameters = policy, _trained(policy.model, parameters)
+        quantized = any(not p.is_floating_point() for p in policy.model.parameters())
+        self.method = "difference" if method == "auto" and quantized else method
+
+    def gradient(self, rollouts: Rollouts, place: tuple[int, int]) -> Direction:
+        """Gradient of the log-probability of the token at place (rollout, position), by one backward pass."""
+        with gradients(), evaluating(self.policy.model):
+            logp = _scores(self.policy.model, rollouts)[place]
+            found = torch.autograd.grad(logp, list(self.parameters.values()), allow_unused=True)
+        named = zip(self.parameters.items(), found, strict=True)
+        return {name: torch.zeros_like(p) if g is None else g for (name, p), g in named}
+
+    def change(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
+        """Derivative of every completion token's log-probability along the direction, zero outside the mask."""
+        if self.method == "auto":
+            try:
+                change, self.method = self._jvp(rollouts, direction), "jvp"
+            except NotImplementedError:  # an operation of this model has no forward mode
+                change, self.method = self._difference(rollouts, direction), "difference"
+            return change
+        return (self._jvp if self.method == "jvp" else self._difference)(rollouts, direction)
+
+    def _jvp(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
+        scorer = _Scorer(self.policy.model, rollouts)
+        with no_gradients(), evaluating(self.policy.model), _forward_mode(self.policy.model):
+            duals = {
+                f"model.{name}": forward_ad.make_dual(p.detach(), direction[name].to(p.dtype))
+                for name, p in self.parameters.items()
+            }
+            tangent = forward_ad.unpack_dual(functional_call(scorer, duals, ())).tangent
+            return torch.zeros_like(rollouts.old_logps) if tangent is None else tangent.clone()
+
+    def _difference(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
+        square = sum(float(g.double().pow(2).sum()) for g in direction.values())
+        if square == 0:
+            return torch.zeros_like(rollouts.old_logps)
+        step = STEP / square  # the anchor's own change is step x square; others may move farther
+        with no_gradients(), untouched(self.policy), evaluating(self.policy.model):
+            start = {name: p.clone() for name, p in self.parameters.items()}
+
+            def moved(step: float) -> Tensor:
+                for name, p in self.parameters.items():
+                    p.copy_(start[name] + step * direction[name])
+                return _scores(self.policy.model, rollouts)
+
+            for _ in range(3):
+                change = moved(step) - moved(-step)
+                farthest = float(change.abs().max()) / 2
+                if STEP / SETTLED < farthest < STEP * SETTLED or farthest == 0:
+                    break
+                step *= STEP / farthest
+            for _ in range(4):  # a step that is too long for a straight line is shortened
+                half = moved(step / 2) - moved(-step / 2)
+                bend = float((change - 2 * half).abs().max())
+                straight = bend <= max(STRAIGHT * float(change.abs().max()), STEP / 100)
+                if straight:
+                    break
+                step /= 8
+                change = moved(step) - moved(-step)
+        if not straight:
+            raise ValueError(
+                f"{type(self.policy.model).__name__} does not change smoothly along a gradient: differences of a step "
+                "and of half of it disagree, as they do where tokens are sent to other experts or where numbers are "
+                'coarse; use float32 weights, and method="jvp" where the model has it.'
+            )
+        return change / (2 * step)
+
+
+@restoring
+def _forward_mode(model: nn.Module) -> Iterator[None]:
+    """Forward-mode differentiation inside the block, by operations that have it: plain attention, experts in a loop."""
+    own = [(module, dict(module._parameters)) for module in model.modules()]
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    experts = base.get_experts_implementation() if hasattr(base, "get_experts_implementation") else {}
+    try:
+        if any(experts.values()):
+            base.set_experts_implementation("eager")
+        with sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
+            yield
+    finally:
+        if any(experts.values()):
+            base.set_experts_implementation(experts)
+        for module, parameters in own:  # `functional_call` lends the model others for a while
+            module._parameters.update(parameters)
+
+
+class _Scorer(nn.Module):
+    """A model together with what it shall score, so that `functional_call` can put other weights in."""
+
+    def __init__(self, model: nn.Module, rollouts: Rollouts):
+        super().__init__()
+        self.model, self.rollouts = model, rollouts
+
+    def forward(self) -> Float[Tensor, "B T"]:
+        return _scores(self.model, self.rollouts)
+
+
+def _scores(model: nn.Module, rollouts: Rollouts) -> Float[Tensor, "B T"]:
+    return rollout_logps(model, *(getattr(rollouts, name) for name in FIELDS))
+
+
+def _trained(model: nn.Module, parameters) -> dict[str, nn.Parameter]:
+    """The parameters by name; ValueError where there are none of the kind asked for."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if parameters is None or isinstance(parameters, str):
+        if parameters not in (None, "lora"):
+            raise ValueError(f'parameters={parameters!r} is unknown: use None, "lora" or a list of parameters.')
+        chosen = {name: p for name, p in trained.items() if parameters is None or "lora_" in name}
+        if not chosen:
+            kind = "LoRA adapter" if parameters else "weight that requires gradients"
+            raise ValueError(f"parameters={parameters!r}: this policy has no {kind}; load one with lora=8, say.")
+        return chosen
+    wanted = {id(p) for p in parameters}
+    chosen = {name: p for name, p in trained.items() if id(p) in wanted}
+    if len(chosen) != len(wanted) or not wanted:
+        raise ValueError(f"parameters lists {len(wanted)} weights; {len(chosen)} of them are trained by this policy.")
+    return chosen

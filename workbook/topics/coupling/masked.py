@@ -1,0 +1,108 @@
+"""Masked updates (H3) and the output layer as a proxy (H4): which tokens move when only some of them push?
+
+Claims (arXiv 2605.08666): an update on a chosen set of tokens moves identical low-confidence tokens together and others
+hardly (figure 3, table 1: plain SGD, lr 0.1, no momentum); the sign of dlogp after a full update and after one of the
+output layer alone agree on about 0.7 of tokens (figure 10).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from workbook.probes.step import logp_change, untouched
+from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.states import output_states
+from workbook.statistics import Interval, bootstrap_mean
+from workbook.theory.weights import update_weights
+
+
+def choose_tokens(
+    rollouts: Rollouts,
+    token_id: int | None = None,
+    category: str | None = None,
+    confidence: tuple[float, float] | None = None,
+    sign: int | None = None,
+) -> Bool[Tensor, "B T"]:
+    """The completion tokens that fit every condition given: (B, T), false outside the mask.
+
+    confidence: bounds (low, high) of the probability under the sampling policy, low < p <= high.  sign: of the
+    rollout's advantage, +1 or -1.  Raises ValueError where no token fits.
+    """
+    chosen = rollouts.completion_mask.bool().clone()
+    if token_id is not None:
+        chosen &= rollouts.completion_ids == token_id
+    if category is not None:
+        known = torch.zeros_like(chosen)
+        for row, names in enumerate(rollouts.categories or ()):
+            known[row, : len(names)] = torch.tensor([name == category for name in names])
+        chosen &= known
+    if confidence is not None:
+        p = rollouts.old_logps.exp()
+        chosen &= (p > confidence[0]) & (p <= confidence[1])
+    if sign is not None:
+        chosen &= (rollouts.advantages.sign() == sign).view(len(rollouts), -1)
+    if not chosen.any():
+        given = {"token_id": token_id, "category": category, "confidence": confidence, "sign": sign}
+        raise ValueError(f"No token fits {', '.join(f'{k}={v!r}' for k, v in given.items() if v is not None)}.")
+    return chosen
+
+
+def masked_update(
+    policy,
+    rollouts: Rollouts,
+    chosen: Bool[Tensor, "B T"],
+    optimizer: str = "sgd",
+    lr: float = 0.1,
+    **settings,
+) -> pd.DataFrame:
+    """The token table with columns chosen, dlogp (a real step in which the chosen tokens alone push) and predicted.
+
+    predicted: what a step of SGD with this lr on the output layer alone would do, by `predicted_delta_logp` in closed
+    form, exact.  settings: more of `update`.  The policy is left as it was.
+    """
+    with untouched(policy):
+        moved = logp_change(policy, rollouts, optimizer, lr, chosen=chosen, **settings)
+    alive = rollouts.completion_mask.bool()
+    predicted = output_layer_step(policy, rollouts, lr, chosen, settings.get("aggregate", "dr_grpo"))
+    columns = {"chosen": chosen[alive], "dlogp": moved.cpu()[alive.cpu()], "predicted": predicted}
+    return rollouts.token_table().assign(**{name: values.cpu().numpy() for name, values in columns.items()})
+
+
+def output_layer_step(
+    policy, rollouts: Rollouts, lr: float, chosen: Bool[Tensor, "B T"] | None = None, aggregate: str = "dr_grpo"
+) -> Float[Tensor, " N"]:
+    """Change of each token's log-probability (nats) if SGD takes `update`'s first step on the output layer alone.
+
+    In closed form (see `predicted_delta_logp`), which is also the step of a head that is tied to the embeddings if the
+    embeddings could stay where they are.  N tokens in the order of the token table.
+    """
+    alive = rollouts.completion_mask.bool()
+    weights = update_weights(rollouts.old_logps, rollouts.old_logps, alive, rollouts.advantages, aggregate=aggregate)
+    pushes = weights * rollouts.advantages.view(len(rollouts), -1)
+    if chosen is not None:
+        pushes = pushes.masked_fill(~chosen.to(pushes.device), 0.0)
+    states = output_states(policy, rollouts)
+    pushes = pushes[alive].to(states.hidden.device)
+    return states.predicted(pushes, lr)
+
+
+def proxy_agreement(
+    policy, rollouts: Rollouts, optimizer: str = "sgd", lr: float = 0.1, least: float = 0.0, **settings
+) -> tuple[pd.DataFrame, Interval]:
+    """H4: how often the sign of dlogp after a full update is that of the output layer's alone.
+
+    Returns the token table with dlogp, predicted and agree (None where |dlogp| <= least), and the share that agrees,
+    with its interval over prompts.  Where the full update moves nothing beyond `least`, ValueError.
+    """
+    everything = rollouts.completion_mask.bool()
+    table = masked_update(policy, rollouts, everything, optimizer, lr, **settings).drop(columns="chosen")
+    moved = table["dlogp"].abs() > least
+    if not moved.any():
+        raise ValueError(f"No token moved by more than least={least} nats; take a larger lr or a smaller least.")
+    agree = np.sign(table["dlogp"]) == np.sign(table["predicted"])
+    table["agree"] = agree.where(moved)
+    return table, bootstrap_mean(agree[moved], table.loc[moved, "group"])

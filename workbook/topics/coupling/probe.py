@@ -1,0 +1,241 @@
+"""Coupling of real tokens (H2, R2): what a step on one token does to every other token of its group.
+
+Two measures of the same thing, first order in the learning rate:
+
+    K_ij = <grad_W log pi(i), grad_W log pi(j)>            the output layer alone, in closed form: the proxy
+    P_ij = <grad_theta log pi(i), grad_theta log pi(j)>    all trained weights (or the LoRA weights)
+
+`coupling_by_confidence` takes K of all pairs, group by group. P of all pairs would need the gradient of every token:
+`gradient_products` samples anchor tokens i instead, takes g_i by one backward pass, and gets P_ij for every j of the
+group at once, as the derivative of log pi(j) when the weights move along g_i (forward-mode automatic differentiation).
+Claim (arXiv 2605.08666, figure 2): large only for the same token, and only if both are predicted with low confidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbook.probes.step import progress
+from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.states import OutputStates, output_states
+from workbook.topics.coupling.directions import Along
+
+CUTS = (0.5,)  # unsure: p < 0.5
+WHERE = ("itself", "same context", "within a rollout", "across rollouts")
+SIGNS = ("same", "opposite", "none")  # of both rollouts' advantages; none: one of them is 0
+CELL = ["group", "same", "where", "signs", "less_sure", "more_sure"]
+
+
+@dataclass(frozen=True)
+class GroupTokens:
+    """The N completion tokens of one prompt's rollouts, what the output layer saw there, and how any two relate."""
+
+    group: int
+    rows: np.ndarray  # of the whole token table
+    rollouts: Rollouts
+    states: OutputStates
+    p: Float[Tensor, " N"]
+    bins: Int[Tensor, " N"]
+    rollout: Int[Tensor, " N"]
+    context: Int[Tensor, " N"]
+    sign: Int[Tensor, " N"]
+
+    def relations(self, i: Int[Tensor, " M"]) -> dict[str, Tensor]:
+        """For each token of i (rows) and every token (columns): same token, where (of WHERE), signs, and both bins.
+
+        less_sure and more_sure number the bins of the pair's less and more confident token.
+        """
+
+        def pair(values, combine):
+            return combine(values[i][:, None], values[None, :])
+
+        product = pair(self.sign, torch.mul)
+        across = torch.where(pair(self.rollout, torch.eq), 2, 3)
+        where = torch.where(pair(self.context, torch.eq), 1, across)
+        where[torch.arange(len(i)), i] = 0
+        return {
+            "same": pair(self.states.tokens, torch.eq).long(),
+            "where": where,
+            "signs": torch.where(product > 0, 0, torch.where(product < 0, 1, 2)),
+            "less_sure": pair(self.bins, torch.minimum),
+            "more_sure": pair(self.bins, torch.maximum),
+        }
+
+
+def coupling_by_confidence(policy, rollouts: Rollouts, cuts: Sequence[float] = CUTS) -> pd.DataFrame:
+    """Mean coupling of token pairs of a prompt's group, by kind of pair: one row for each prompt and kind that occurs.
+
+    Columns: group, same (token), where, signs, less_sure and more_sure (bins of both probabilities, 0 the least sure),
+    pairs, mean (of K_ij), size (mean of |K_ij|). A pair counts once, and no token is paired with itself.
+    where: "same context" if both stand behind the same tokens, and so at the same hidden state; else "within a rollout"
+    or "across rollouts".  signs: of the rollouts' advantages, same, opposite, or none if one is 0.
+
+    cuts: where to cut probabilities into bins, ascending inside (0, 1); p < 0.5 is unsure by default.
+    Memory: a few N x N for the N tokens of one group at a time.  Raises ValueError for other cuts.
+    """
+    tables = []
+    for tokens in _groups(policy, rollouts, cuts):
+        kernel = tokens.states.kernel().double()
+        relations = tokens.relations(torch.arange(len(kernel), device=kernel.device))
+        once = torch.ones_like(kernel, dtype=torch.bool).triu(1)
+        tables.append(_cells(kernel[once], {name: values[once] for name, values in relations.items()}, tokens.group))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _cells(kernel: Float[Tensor, " M"], relations: dict[str, Int[Tensor, " M"]], group: int) -> pd.DataFrame:
+    """Number, mean and mean size of pairs of each kind, by counting codes that hold all relations."""
+    code = torch.zeros_like(kernel, dtype=torch.long)
+    bases = [int(values.max()) + 1 if len(values) else 1 for values in relations.values()]
+    for values, base in zip(relations.values(), bases, strict=True):
+        code = code * base + values
+    found, index, pairs = code.unique(return_inverse=True, return_counts=True)
+    total, size = (torch.zeros(len(found), dtype=kernel.dtype, device=kernel.device) for _ in range(2))
+    total.index_add_(0, index, kernel)
+    size.index_add_(0, index, kernel.abs())
+    columns = {"pairs": pairs, "mean": total / pairs, "size": size / pairs}
+    for (name, _), base in zip(reversed(relations.items()), reversed(bases), strict=True):
+        columns[name], found = found % base, found // base
+    table = pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
+    return _named(table.assign(group=group))[[*CELL, "pairs", "mean", "size"]]
+
+
+def gradient_products(
+    policy,
+    rollouts: Rollouts,
+    anchors: int = 8,
+    parameters: str | Sequence[torch.nn.Parameter] | None = None,
+    cuts: Sequence[float] = CUTS,
+    method: str = "auto",
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Gradient inner products of sampled anchor tokens with every token of their group: one row per pair.
+
+    Columns: group, anchor and other (rows of the token table), the columns of `coupling_by_confidence` that name a
+    kind, p_anchor and p_other, kernel (K, the proxy), product (P, all trained weights), method. The pair of an anchor
+    with itself is there, with where = "itself": its product is the squared norm of its gradient.
+
+    anchors: tokens per group, drawn in turn from the bins of confidence that the group has, so that rare kinds are
+    seen.  parameters: None all that require gradients, "lora" the adapters, or a list.
+    method: "jvp" by forward-mode differentiation (exact), "difference" by a central finite difference along g_i, sized
+    so that no log-probability moves by much more than 1e-2 (for quantized layers and others without a forward mode;
+    curvature then costs up to a few percent of the largest product);
+    "auto" takes the first that works, and the column says which.  Cost per anchor: a backward pass of its rollout, and
+    one forward-mode (or four to eight plain) passes of its group.
+
+    Raises ValueError for anchors below 1, an unknown method or parameters, cuts that are not ascending in (0, 1), and
+    finite differences that depend on their step, as they do where it sends tokens to other experts.
+    """
+    if not isinstance(anchors, int) or anchors < 1:
+        raise ValueError(f"anchors={anchors!r} must be a whole number of 1 or more.")
+    generator, along, tables = np.random.default_rng(seed), Along(policy, parameters, method), []
+    for tokens in _groups(policy, rollouts, cuts):
+        chosen = _stratified(tokens.bins, anchors, generator)
+        kernel = torch.stack([_kernel_row(tokens.states, int(i)) for i in chosen])
+        alive = tokens.rollouts.completion_mask.bool()
+        places = alive.nonzero()
+        products = []
+        for i in chosen:
+            row, position = places[i].tolist()
+            direction = along.gradient(tokens.rollouts.select([row]), (0, position))
+            products.append(along.change(tokens.rollouts, direction)[alive])
+        columns = {name: values.flatten() for name, values in tokens.relations(chosen).items()}
+        columns |= {"kernel": kernel.flatten(), "product": torch.stack(products).flatten()}
+        columns |= {
+            "p_anchor": tokens.p[chosen].repeat_interleave(len(tokens.p)),
+            "p_other": tokens.p.repeat(len(chosen)),
+        }
+        table = pd.DataFrame({name: values.double().cpu().numpy() for name, values in columns.items()})
+        table["group"] = tokens.group
+        table["anchor"] = np.repeat(tokens.rows[chosen.cpu().numpy()], len(tokens.p))
+        table["other"] = np.tile(tokens.rows, len(chosen))
+        tables.append(_named(table).assign(method=along.method))
+    first = ["anchor", "other", *CELL, "p_anchor", "p_other", "kernel", "product", "method"]
+    return pd.concat(tables, ignore_index=True)[first]
+
+
+def product_agreement(pairs: pd.DataFrame) -> pd.DataFrame:
+    """How well K stands for the full product, prompt by prompt; pairs: of `gradient_products`.
+
+    Columns: group, correlation (Pearson's), rank_correlation (Spearman's), sign_agreement (share of pairs whose K and P
+    have one sign), pairs. An anchor with itself is left out, as its product is a squared norm.
+    """
+    rows = []
+    for group, rest in pairs[pairs["where"] != "itself"].groupby("group"):
+        kernel, product = rest["kernel"], rest["product"]
+        rows.append(
+            {
+                "group": group,
+                "correlation": kernel.corr(product),
+                "rank_correlation": kernel.rank().corr(product.rank()),
+                "sign_agreement": float((np.sign(kernel) == np.sign(product)).mean()),
+                "pairs": len(rest),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _kernel_row(states: OutputStates, index: int) -> Float[Tensor, " N"]:
+    weights = torch.ones(len(states.tokens), device=states.tokens.device)
+    return torch.tensor(states.coupled(index, weights)["coupling"].to_numpy(), dtype=torch.float64)
+
+
+def _groups(policy, rollouts: Rollouts, cuts: Sequence[float]) -> Iterator[GroupTokens]:
+    """The groups one at a time, so that no more than one group's states are held."""
+    cuts = torch.tensor(list(cuts), dtype=torch.float64)
+    if len(cuts) == 0 or not ((cuts > 0) & (cuts < 1)).all() or (cuts.diff() <= 0).any():
+        raise ValueError(f"cuts={cuts.tolist()} must be probabilities between 0 and 1, each above the one before.")
+    rollouts = rollouts.to(policy.model.device)
+    table = rollouts.token_table()[["group", "rollout", "advantage"]]
+    for group, rows in progress(list(table.groupby("group")), "coupling, group by group"):
+        part = rollouts.select(rollouts.group_ids == group)
+        states = output_states(policy, part)
+        logps = states.logits.double().log_softmax(-1).gather(1, states.tokens[:, None])[:, 0]
+        p = logps.exp()
+        sign = torch.tensor(np.sign(rows["advantage"].to_numpy(dtype=float)), device=p.device).nan_to_num(0).long()
+        yield GroupTokens(
+            group=int(group),
+            rows=rows.index.to_numpy(),
+            rollouts=part,
+            states=states,
+            p=p,
+            bins=torch.bucketize(p, cuts.to(p.device), right=True),
+            rollout=torch.tensor(rows["rollout"].to_numpy(), device=p.device),
+            context=torch.tensor(contexts(part), device=p.device),
+            sign=sign,
+        )
+
+
+def contexts(part: Rollouts) -> list[int]:
+    """A number for what stands before each token, within one prompt: equal numbers, equal hidden states."""
+    known: dict[tuple, int] = {}
+    lengths = part.completion_mask.sum(1).tolist()
+    return [
+        known.setdefault(tuple(ids[:t]), len(known))
+        for ids, length in zip(part.completion_ids.tolist(), lengths, strict=True)
+        for t in range(length)
+    ]
+
+
+def _stratified(bins: Int[Tensor, " N"], anchors: int, generator: np.random.Generator) -> Int[Tensor, " M"]:
+    """Tokens drawn without replacement, one bin after the other in turn until there are enough."""
+    shuffled = generator.permutation(len(bins))
+    turn = pd.Series(bins.cpu().numpy()[shuffled]).groupby(bins.cpu().numpy()[shuffled]).cumcount().to_numpy()
+    return torch.tensor(shuffled[np.argsort(turn, kind="stable")[:anchors]], device=bins.device)
+
+
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    """Numbers of kinds as words."""
+    return table.assign(
+        same=table["same"].astype(bool),
+        where=table["where"].astype(int).map(dict(enumerate(WHERE))),
+        signs=table["signs"].astype(int).map(dict(enumerate(SIGNS))),
+        less_sure=table["less_sure"].astype(int),
+        more_sure=table["more_sure"].astype(int),
+    )

@@ -1,0 +1,239 @@
+"""Study of chapter 07: hidden credit. Where updates go (H6), and which tokens they favour (H7, H8, H9).
+
+Stated before anything was measured. Values come from `token_values` on tokens drawn at random from some rollouts of
+every prompt, of training prompts and of held-out ones (R4); gaps are taken within prompts; intervals resample seeds,
+then prompts. boosted and suppressed: beyond `EPS` nats. Steps are SGD's at the rate that moves tokens by `MOVED` nats
+(root mean square), AdamW's beside it at the same movement.
+
+- H6 replicates if GRPO's share of movement (sum of |dlogp|), less that of training on positive rollouts only, is above
+  0 for reasoning tokens and below 0 for formatting tokens.
+- H7 replicates if the gap in value is above 0 in positive rollouts and in negative ones, each by itself; R1 asks the
+  same at matched frequencies, R4 on held-out prompts.  The gap in credit (value after minus before) stands beside it.
+- H8 replicates if the gap grows per doubling of the batch (`FIXED_GROUP` rollouts per prompt, GRPO), and per doubling
+  of the rollouts per prompt (batch of `FIXED_BATCH`, baseline of the batch): slope above 0, both.
+- H9 replicates if the gap grows per step on one fixed batch: slope above 0.
+
+Added when the first seed of SmolLM2 showed gaps that a single prompt had: fewer than `LEAST` prompts leave H7, H8 and
+H9 inconclusive, since a bootstrap of so few is too narrow.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import numpy as np
+import pandas as pd
+import torch
+
+from workbook.probes.categories import categorized
+from workbook.probes.step import logps, matched_lr, untouched, update
+from workbook.rollouts.sample import Rollouts
+from workbook.statistics import Interval, nested_mean, sample_sizes, verdict
+from workbook.studies.bench import Bench
+from workbook.studies.record import load_measured
+from workbook.topics.credit.gaps import Pool, pool_change, repeated_updates, sampling_budget, slope_by_prompt, value_gap
+from workbook.topics.credit.shares import category_shares
+from workbook.topics.credit.values import token_values
+from workbook.topics.flips.probe import EPS
+
+MOVED = 0.1  # nats, root mean square over all tokens, of one step on all training rollouts
+SHARE = 0.1  # in "same share" the tokens that moved most count, this share of the pool, whatever EPS is
+FIXED_GROUP, FIXED_BATCH = {"tiny": 4, "bundled": 8, "smollm2": 4}, {"tiny": 16, "bundled": 64, "smollm2": 16}
+REASONING = {"bundled": ("result",), "tiny": ("result",), "smollm2": ("Reasoning", "Math")}
+FORMATTING = {"bundled": ("template", "style"), "tiny": ("template", "style"), "smollm2": ("Template",)}
+OPTIMIZERS = ("sgd", "adamw")
+LEAST = 10  # prompts, over all seeds
+SIZES = {  # valued: rollouts per prompt.  tuned: rollouts at which learning rates are found.  fixed: the batch of H9
+    "tiny": {"valued": 4, "tokens": 6, "continuations": 4, "tuned": 48, "fixed": 48, "steps": 3, "repeats": 1},
+    "bundled": {"valued": 4, "tokens": 14, "continuations": 8, "tuned": 512, "fixed": 512, "steps": 16, "repeats": 2},
+    "smollm2": {"valued": 3, "tokens": 8, "continuations": 4, "tuned": 16, "fixed": 16, "steps": 4, "repeats": 1},
+}
+BOTH = ("reinforce", "grpo")
+BUDGETS = {  # (batch sizes, rollouts per prompt, estimators)
+    "tiny": [((8, 16), (1, 2, 4), BOTH)],
+    "bundled": [((16, 32, 64, 96), (1, 2, 4, 8), BOTH)],
+    "smollm2": [((16, 32), (4,), ("grpo",)), ((16,), (2, 4, 8), ("reinforce",))],
+}
+
+
+def credit_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Tables shares (H6), gaps (H7), budget (H8), repeated (H9), rates, and for seed 0 tokens, of one seed."""
+    sizes, pools = SIZES[bench.scale.name], make_pools(bench)
+    tuned = bench.rollouts if sizes["tuned"] >= len(bench.rollouts) else _mixed(bench.rollouts, sizes["tuned"])
+    rates = {name: matched_lr(bench.policy, tuned, name, MOVED) for name in OPTIMIZERS}
+    gaps, tokens = _one_step(bench, pools, rates)
+    tables = {
+        "shares": _shares(bench, rates["sgd"]),
+        "gaps": gaps,
+        "budget": _budget(bench, pools, rates["sgd"]),
+        "repeated": _repeated(bench, pools, rates["sgd"] / 4, sizes),
+        "rates": pd.DataFrame({"optimizer": list(rates), "lr": list(rates.values())}),
+    }
+    return tables | ({"tokens": tokens} if bench.seed == 0 else {})
+
+
+def make_pools(bench: Bench) -> dict[str, Pool]:
+    """The tokens whose values are known, computed once for everything: of training prompts and of held-out ones."""
+    sizes, pools = SIZES[bench.scale.name], {}
+    for name, rollouts in {"training": bench.rollouts, "held-out": bench.held_out}.items():
+        place = pd.Series(rollouts.group_ids.cpu().numpy()).groupby(rollouts.group_ids.cpu().numpy()).cumcount()
+        part = rollouts.select(torch.tensor((place < sizes["valued"]).to_numpy()))
+        settings = {"max_new_tokens": bench.scale.max_new_tokens, "seed": bench.seed}
+        values = token_values(bench.policy, bench.task, part, sizes["continuations"], sizes["tokens"], **settings)
+        pools[name] = (part, values)
+    return pools
+
+
+def _mixed(rollouts: Rollouts, count: int) -> Rollouts:
+    """The first rollouts of groups with unequal rewards, about so many."""
+    return rollouts.select(rollouts.advantages != 0).select(slice(0, count))
+
+
+def _shares(bench: Bench, lr: float) -> pd.DataFrame:
+    """Shares of movement by category, GRPO beside training on positive rollouts only."""
+    rollouts = bench.rollouts if bench.rollouts.categories else categorized(bench.rollouts)
+    measures = ("movement", "net movement", "gradient norm")
+    if bench.scale.name == "smollm2":  # a pass for every category would take longer than all the rest
+        measures, rollouts = measures[:2], _mixed(rollouts, 16)
+    parts = [
+        category_shares(bench.policy, rollouts, name, "sgd", lr, measures).assign(estimator=name)
+        for name in ("grpo", "positive_only")
+    ]
+    return _small(pd.concat(parts, ignore_index=True))
+
+
+def _one_step(bench: Bench, pools: dict[str, Pool], rates: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Gaps after one step on all training rollouts, by optimizer; and the pools' tokens themselves."""
+    policy, rows, tokens = bench.policy, [], []
+    moved = {}
+    for name, lr in rates.items():
+        with untouched(policy):
+            before = {pool: logps(policy, pools[pool][0]) for pool in pools}
+            update(policy, bench.rollouts, name, lr)
+            moved[name] = {pool: pool_change(policy, pools[pool], before[pool]) for pool in pools}
+        for pool, table in moved[name].items():
+            rows += [part.assign(optimizer=name, pool=pool) for part in _gap_rows(table)]
+    for pool, table in moved["sgd"].items():
+        keep = ["group", "rollout", "position", "token", "advantage", "reward", "category"]
+        values = ["value", "value_before", "credit_mc", "credit"]
+        dlogp = {f"dlogp_{name}": moved[name][pool]["dlogp"] for name in rates}
+        tokens.append(table[keep + values].assign(**dlogp, pool=pool))
+    return _small(pd.concat(rows, ignore_index=True)), _small(pd.concat(tokens, ignore_index=True))
+
+
+def _gap_rows(table: pd.DataFrame) -> list[pd.DataFrame]:
+    """H7's rows: gaps in value, by band too, in sampled credit and, where it is known, in true credit."""
+    columns = ["value", "credit_mc"] + (["credit"] if table["credit"].notna().all() else [])
+    rows = []
+    for matched in (False, True):
+        for column in columns:
+            gaps = value_gap(table, EPS, column, matched=matched).drop(columns=["boosted", "suppressed"])
+            gaps = gaps if column == "value" else gaps[gaps["band"] == "all"]
+            rows.append(gaps.assign(of=column, matched=matched))
+        gaps = value_gap(table, EPS, "value", band_by="value_before", matched=matched)
+        rows.append(gaps[gaps["band"] != "all"].assign(of="value, by value before", matched=matched))
+    return [part.drop(columns=["boosted", "suppressed"], errors="ignore") for part in rows]
+
+
+def _measure(table: pd.DataFrame) -> pd.DataFrame:
+    """What is followed along a budget or along steps: group, band, sign, of, gap."""
+    value = value_gap(table, EPS)
+    parts = [
+        value[(value["sign"] == "all") | (value["band"] == "all")].assign(of="value"),
+        value_gap(table, EPS, "credit_mc").query("band == 'all' and sign == 'all'").assign(of="credit_mc"),
+        value_gap(table, share=SHARE).query("band == 'all' and sign == 'all'").assign(of="value, same share"),
+    ]
+    return pd.concat(parts, ignore_index=True)[["group", "sign", "band", "of", "gap"]]
+
+
+def _measure_all(table: pd.DataFrame) -> pd.DataFrame:
+    return _measure(table).query("sign == 'all'")
+
+
+def _budget(bench: Bench, pools: dict[str, Pool], lr: float) -> pd.DataFrame:
+    """Gaps after one step on parts of the training rollouts, by their size and by rollouts per prompt."""
+    settings = {"lr": lr, "repeats": SIZES[bench.scale.name]["repeats"], "seed": bench.seed}
+    parts = [
+        sampling_budget(bench.policy, bench.rollouts, pools, *budget, measure=_measure_all, **settings)
+        for budget in BUDGETS[bench.scale.name]
+    ]
+    return _small(pd.concat(parts, ignore_index=True).drop(columns="sign"))
+
+
+def _repeated(bench: Bench, pools: dict[str, Pool], lr: float, sizes: dict) -> pd.DataFrame:
+    """Gaps after each of several steps on one batch."""
+    batch = bench.rollouts if sizes["fixed"] >= len(bench.rollouts) else _mixed(bench.rollouts, sizes["fixed"])
+    return _small(
+        repeated_updates(bench.policy, batch, pools, sizes["steps"], "sgd", lr, _measure).drop(columns="norm")
+    )
+
+
+def credit_verdicts(scale: str, folder=None) -> pd.DataFrame:
+    """Every measurement stated above: columns claim, where, mean, low, high, verdict, seeds, prompts (NaN if none).
+
+    Raises ValueError, naming the command, if the study was not made at this scale.
+    """
+    tables = {name: load_measured("credit", scale, name, folder) for name in ("shares", "gaps", "budget", "repeated")}
+    stated = (_h6(tables["shares"], scale), _h7(tables["gaps"]), _h8(tables["budget"], scale), _h9(tables["repeated"]))
+    rows = []
+    with sample_sizes() as sizes:
+        for claim, where, found, outcome in chain.from_iterable(stated):
+            rests_on = sizes[-1] if pd.notna(found.mean) else (np.nan, np.nan)
+            rows.append((claim, where, *found, outcome, *rests_on))
+    return pd.DataFrame(rows, columns=["claim", "where", *Interval._fields, "verdict", "seeds", "prompts"])
+
+
+def category_shift(shares: pd.DataFrame, categories: tuple[str, ...], measure: str = "movement") -> pd.DataFrame:
+    """GRPO's share of these categories less that of positive-only training: columns seed, group, shift."""
+    rows = shares[(shares["measure"] == measure) & shares["category"].isin(categories)]
+    each = rows.groupby(["seed", "group", "estimator"])["share"].sum().unstack()
+    return (each["grpo"] - each["positive_only"]).rename("shift").reset_index()
+
+
+def _h6(shares, scale):
+    reasoning = nested_mean(category_shift(shares, REASONING[scale]), "shift")
+    formatting = nested_mean(category_shift(shares, FORMATTING[scale]), "shift")
+    yield "H6", "reasoning tokens: share of GRPO less positive-only", reasoning, verdict(reasoning, above=0)
+    yield "H6", "formatting tokens: share of GRPO less positive-only", formatting, verdict(formatting, below=0)
+
+
+def _h7(gaps):
+    chosen = gaps[(gaps["of"] == "value") & (gaps["band"] == "all") & (gaps["sign"] != "all")]
+    for (optimizer, pool, matched, sign), rows in chosen.groupby(["optimizer", "pool", "matched", "sign"], sort=False):
+        claim = "R1" if matched else "H7" if pool == "training" else "R4"
+        where = f"{sign} rollouts, {pool} prompts, {optimizer}" + (", frequencies matched" if matched else "")
+        yield claim, where, *_above_zero(rows, "gap")
+
+
+def _h8(budget, scale):
+    for pool, rows in budget[(budget["of"] == "value") & (budget["band"] == "all")].groupby("pool", sort=False):
+        batches = rows[(rows["group_size"] == FIXED_GROUP[scale]) & (rows["estimator"] == "grpo")]
+        groups = rows[(rows["batch_size"] == FIXED_BATCH[scale]) & (rows["estimator"] == "reinforce")]
+        for what, part, along in (("batch", batches, "batch_size"), ("rollouts per prompt", groups, "group_size")):
+            yield "H8", f"per doubling of the {what}, {pool} prompts", *_slope(part, along, log2=True)
+
+
+def _h9(repeated):
+    chosen = repeated[(repeated["of"] == "value") & (repeated["band"] == "all")]
+    for (pool, sign), rows in chosen.groupby(["pool", "sign"], sort=False):
+        yield "H9", f"per step, {sign} rollouts, {pool} prompts", *_slope(rows, "step")
+
+
+def _slope(rows: pd.DataFrame, along: str, log2: bool = False) -> tuple[Interval, str]:
+    try:
+        slopes = slope_by_prompt(rows, along, log2=log2)
+    except ValueError:  # no prompt had tokens on both sides
+        return Interval(*[float("nan")] * 3), "not measured"
+    return _above_zero(slopes, "slope")
+
+
+def _above_zero(rows: pd.DataFrame, column: str) -> tuple[Interval, str]:
+    found = nested_mean(rows, column)
+    enough = len(rows[["seed", "group"]].drop_duplicates()) >= LEAST
+    return found, verdict(found, above=0) if enough else "inconclusive"
+
+
+def _small(table: pd.DataFrame) -> pd.DataFrame:
+    """Numbers in 32 bits, since their noise is a thousand times larger than what that rounds off."""
+    floats = table.select_dtypes("float64").columns
+    return table.astype(dict.fromkeys(floats, "float32"))

@@ -1,0 +1,59 @@
+"""Do counterfactual step advantages (a reading of IBPO) come nearer to true credit than a group's advantages?
+
+Only the chain task knows true credit, so this is measured on the bundled policy alone. Stated beforehand: within a
+prompt, the correlation of a token's advantage with its true credit is higher for the counterfactual estimator than for
+grpo, over all tokens, at the group size of the other studies (8). The larger group is there to see whether more
+rollouts that share a state help.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from workbook.rollouts.sample import sample_rollouts
+from workbook.statistics import Interval, nested_mean
+from workbook.studies.bench import Bench
+from workbook.studies.record import load_measured
+from workbook.theory.advantages import counterfactual_advantages, group_advantages
+
+ESTIMATORS = ("grpo", "dr_grpo", "rloo", "counterfactual")
+LARGE = 64  # rollouts per prompt of the second measurement, on an eighth of the prompts
+
+
+def counterfactual_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Table prompts: a row per prompt, group size and estimator.
+
+    Raises ValueError for a task that does not know true credit.
+    """
+    if bench.rollouts.credits is None:
+        raise ValueError(f"scale {bench.scale.name!r}: its task {bench.scale.task} does not know true credit.")
+    few = max(1, bench.scale.prompts // 8)
+    large = sample_rollouts(bench.policy, bench.task, few, LARGE, bench.seed, bench.scale.max_new_tokens)
+    sizes = {bench.scale.group_size: bench.rollouts, LARGE: large}
+    return {"prompts": pd.concat([_compared(rollouts, size) for size, rollouts in sizes.items()], ignore_index=True)}
+
+
+def _compared(rollouts, group_size: int) -> pd.DataFrame:
+    """Columns group, group_size, estimator, correlation; prompts of equal rewards have no advantages and no row."""
+    table = rollouts.token_table()
+    rollout, position = table["rollout"].to_numpy(), table["position"].to_numpy()
+    scored = (rollouts.rewards, rollouts.completion_ids, rollouts.completion_mask, rollouts.group_ids)
+    table["counterfactual"] = counterfactual_advantages(*scored).numpy()[rollout, position]
+    for estimator in ESTIMATORS[:-1]:
+        table[estimator] = group_advantages(rollouts.rewards, rollouts.group_ids, estimator).numpy()[rollout]
+    rows = []
+    for group, each in table.groupby("group"):
+        if each["reward"].nunique() > 1:
+            found = {name: np.corrcoef(each[name], each["credit"])[0, 1] for name in ESTIMATORS}
+            rows += [(group, group_size, name, correlation) for name, correlation in found.items()]
+    return pd.DataFrame(rows, columns=["group", "group_size", "estimator", "correlation"])
+
+
+def nearer_to_credit(
+    scale: str, estimator: str = "counterfactual", than: str = "grpo", group_size: int = 8
+) -> Interval:
+    """Correlation with true credit of one estimator less that of another, over seeds and prompts."""
+    table = load_measured("counterfactual", scale, "prompts").query("group_size == @group_size")
+    wide = table.pivot_table(index=["seed", "group"], columns="estimator", values="correlation").reset_index()
+    return nested_mean(wide.assign(nearer=wide[estimator] - wide[than]), "nearer")

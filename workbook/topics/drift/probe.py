@@ -1,0 +1,109 @@
+"""Gone over again: how far a batch's ratios drift while it is reused, and what each objective then leaves of it.
+
+The batch is moved by steps in which all rollouts weigh the same, so that every objective is asked about one and the
+same movement: what weight would it give each token next? The step from toy to policy of D1 to D3, D6 and D7.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbook.probes.step import logps, optimizer_of, progress, untouched, update
+from workbook.rollouts.sample import Rollouts
+from workbook.theory.groups import group_extreme, group_index, group_sum, shared_places
+from workbook.theory.weights import advantage_orthogonal, cancellation_residual, min_replace, surrogate_weights
+
+CLIPPINGS = ("none", "asymmetric", "symmetric")
+TRANSFORMS = {"none": None, "min_replace": min_replace, "advantage_orthogonal": advantage_orthogonal}
+
+
+def reuse_path(
+    policy, rollouts: Rollouts, times: int = 8, lr: float = 5e-4, optimizer: str = "adamw", minibatches: int = 2
+) -> Float[Tensor, "times1 B T"]:
+    """Log-probabilities of a batch before and after each time it is gone over, in nats; the policy stays as it was.
+
+    Each time one optimizer step is taken on each of `minibatches` parts, whole groups in order, all ratios taken as 1.
+
+    Raises ValueError if the groups can't be divided so, or a part pushes nothing.
+    """
+    groups = rollouts.group_ids.unique()
+    if minibatches < 1 or len(groups) % minibatches:
+        raise ValueError(f"minibatches={minibatches} does not divide the {len(groups)} groups of these rollouts.")
+    parts = [
+        rollouts.select(torch.isin(rollouts.group_ids, chosen)) for chosen in groups.split(len(groups) // minibatches)
+    ]
+    with untouched(policy):
+        stepper, path = optimizer_of(policy, optimizer, lr), [logps(policy, rollouts)]
+        for _ in progress(range(times), "going over the batch"):
+            for part in parts:
+                update(policy, part, stepper)
+            path.append(logps(policy, rollouts))
+    return torch.stack(path)
+
+
+def objective_weights(
+    rollouts: Rollouts,
+    now: Float[Tensor, "B T"],
+    level: str = "token",
+    clipping: str = "asymmetric",
+    epsilon: float = 0.2,
+    transform: str = "none",
+) -> Float[Tensor, "B T"]:
+    """The weight of each token under an objective, as CancellationTrainer gives it, before the loss's normalizer.
+
+    now: log-probabilities of the policy that is being trained; the rollouts' own are those of the policy that sampled.
+    level, clipping, epsilon: as in `surrogate_weights`; clipping "none" leaves ratios free.  transform: one of
+    TRANSFORMS; it sees ratios held inside the clip range, by either clipping.  Shapes (B, T), 0 outside the mask.
+
+    Raises ValueError for an unknown transform or clipping.
+    """
+    for name, value, valid in (("transform", transform, TRANSFORMS), ("clipping", clipping, CLIPPINGS)):
+        if value not in valid:
+            raise ValueError(f"{name}={value!r} is unknown; valid are {', '.join(valid)}.")
+    mask, clip = rollouts.completion_mask.bool(), None if clipping == "none" else (epsilon, epsilon)
+    scored = (now, rollouts.old_logps, mask, rollouts.advantages, level)
+    if transform == "none":
+        return surrogate_weights(*scored, clip=clip, clipping="symmetric" if clipping == "symmetric" else "asymmetric")
+    ratios = surrogate_weights(*scored)
+    if clip:
+        ratios = ratios.clamp(1 - epsilon, 1 + epsilon)
+    own = (rollouts.advantages,) if transform == "advantage_orthogonal" else ()
+    if level == "sequence":  # one weight per rollout
+        return TRANSFORMS[transform](ratios.amax(1), *own, rollouts.group_ids, mask.any(1))[:, None] * mask
+    return TRANSFORMS[transform](ratios, *own, rollouts.group_ids, mask)
+
+
+def shared_tokens(rollouts: Rollouts) -> pd.DataFrame:
+    """The token table with a column shared: whether all of the group has this token at this position."""
+    shared = shared_places(rollouts.completion_ids, rollouts.completion_mask, rollouts.group_ids)
+    return rollouts.token_table().assign(shared=shared[rollouts.completion_mask.bool()].cpu().numpy())
+
+
+def left_on_shared(rollouts: Rollouts, weights: Float[Tensor, "B T"]) -> pd.DataFrame:
+    """What an objective leaves, by group: a row for each group whose rewards differ.
+
+    Columns: group; residual, |sum w A| / sum |w A| at a shared place, averaged over the group's shared places (0
+    cancels, 1 adds up); silent, the share of shared tokens with weight 0; own, the size of the group's pushes |w A| on
+    the tokens it does not share, relative to weights of 1.
+    """
+    mask, advantages = rollouts.completion_mask.bool(), rollouts.advantages[:, None]
+    shared = shared_places(rollouts.completion_ids, rollouts.completion_mask, rollouts.group_ids)
+    own, index = mask & ~shared, group_index(rollouts.group_ids, len(rollouts))
+    places = group_extreme(shared.long(), *index, "amax")  # (groups, T)
+    left = (cancellation_residual(weights, rollouts.advantages, rollouts.group_ids) * places).sum(1)
+
+    def total(values: Tensor) -> Tensor:
+        return group_sum(values.double().sum(1), *index)
+
+    usual = total(advantages.abs() * own)
+    columns = {
+        "group": rollouts.group_ids.unique(),
+        "residual": left / places.sum(1),
+        "silent": total((weights == 0) & shared) / total(shared),
+        "own": total((weights * advantages).abs() * own) / usual,
+    }
+    table = pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
+    return table[((usual > 0) & (places.sum(1) > 0)).cpu().numpy()].reset_index(drop=True)

@@ -1,0 +1,191 @@
+"""Drift of a softmax that no reward asked for: on one shared token, and among solutions that are equally right.
+
+The first is the learning tax of arXiv 2604.13088 (proposition 3.1, claim D4), the second its corollary 3.2 (D5).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbook.theory import advantage_orthogonal, kl_drift, min_replace, solution_entropy
+from workbook.theory.drift import log_odds_drift
+from workbook.topics.exchange.shared import TRANSFORMS, interval
+from workbook.topics.exchange.threads import single_thread
+
+VOCABULARY = 8
+RATES = [10 ** (exponent / 4) for exponent in range(-12, 5)]  # 0.001 to 10
+STEPS = 40
+START = (0.3, 0.15, 0.05, 0.5)  # three right answers with odds 6 : 3 : 1, and a wrong one
+WEIGHTS, OPERATORS = ("equal", "one favoured", "random"), ("softmax gradient", "natural gradient")
+
+
+def push_on_shared(p_shared: float = 0.4, residual: float = 0.2) -> tuple[Float[Tensor, " V"], Float[Tensor, " V"]]:
+    """Logits of a softmax over 8 tokens, and the push left on its first: residual (e - p), per unit of learning rate.
+
+    p_shared: the first token's probability; the others fall off by halves. ValueError outside (0, 1).
+    """
+    if not 0 < p_shared < 1:
+        raise ValueError(f"p_shared={p_shared} is not a probability: it must lie between 0 and 1.")
+    rest = 0.5 ** torch.arange(VOCABULARY - 1, dtype=torch.float64)
+    p = torch.cat([torch.tensor([p_shared], dtype=torch.float64), (1 - p_shared) * rest / rest.sum()])
+    return p.log(), residual * (torch.eye(VOCABULARY, dtype=torch.float64)[0] - p)
+
+
+@single_thread
+def compute_kl_drift(
+    p_shared: float = 0.4, residual: float = 0.2, lr: float = 0.1, same_sign: float = 1.0, seed: int = 0
+) -> dict[str, pd.DataFrame]:
+    """KL drift of one step against the learning rate, exact, quadratic, their difference; and its sum over 40 steps.
+
+    residual: what is left of the shared token's push, as a share.  same_sign: probability that a step's residual has
+    the usual sign; 1 always, 0.5 by coin toss (64 draws).
+
+    Returns rates: lr, order, kl (of one step);  chosen: the same at `lr`;  path: step, series, mean, low, high of
+    the KL from the first policy, and of the sum of the steps' own KLs.
+    """
+    if not 0.5 <= same_sign <= 1:
+        raise ValueError(f"same_sign={same_sign} is out of range: it must lie between 0.5 and 1.")
+    logits, push = push_on_shared(p_shared, residual)
+    rates, chosen = _one_step(logits, push, RATES), _one_step(logits, push, [lr])
+    return {"rates": rates, "chosen": chosen, "path": _kl_path(logits, residual, lr, same_sign, seed)}
+
+
+def _one_step(logits: Tensor, push: Tensor, rates: list[float]) -> pd.DataFrame:
+    """KL after one step at each learning rate: exact, quadratic, and how far the two differ; at least 1e-16."""
+    steps = torch.tensor(rates, dtype=torch.float64)[:, None] * push
+    columns = {order: kl_drift(logits, steps, order) for order in ("exact", "quadratic")}
+    columns["difference"] = (columns["exact"] - columns["quadratic"]).abs()
+    return pd.DataFrame(
+        {"lr": rate, "order": order, "kl": max(kl, 1e-16)}
+        for order, values in columns.items()
+        for rate, kl in zip(rates, values.tolist(), strict=True)
+    )
+
+
+def _kl_path(logits: Tensor, residual: float, lr: float, same_sign: float, seed: int) -> pd.DataFrame:
+    """KL from the first policy after each step, each step pushing along residual (e - p) at its own p."""
+    draws = 64
+    generator = torch.Generator().manual_seed(seed)
+    usual = torch.rand((STEPS, draws, 1), generator=generator, dtype=torch.float64) < same_sign
+    signs, shared = torch.where(usual, 1.0, -1.0), torch.eye(VOCABULARY, dtype=torch.float64)[0]
+    now, added, rows = logits.expand(draws, -1), torch.zeros(draws, dtype=torch.float64), []
+    for step in range(STEPS):
+        move = lr * residual * signs[step] * (shared - now.softmax(-1))
+        added = added + kl_drift(now, move)
+        now = now + move
+        for series, kl in {
+            "from the first policy": kl_drift(logits, now - logits),
+            "the steps' own, added": added,
+        }.items():
+            rows.append({"step": step + 1, "series": series, **interval(kl.clamp(min=1e-16))})
+    return pd.DataFrame(rows)
+
+
+def solution_step(
+    logits: Float[Tensor, "S V"], coefficients: Float[Tensor, "S V"], lr: float, operator: str
+) -> Float[Tensor, "S V"]:
+    """Logits after one step on sum_y k_y log pi(y), k_y the coefficient that output y has in the update.
+
+    - softmax gradient: z += lr (k - p sum_y k_y)
+    - natural gradient: z += lr F^+ (the same), which is lr k_y / p_y up to a constant common to all outputs
+
+    Shapes: S softmaxes over V whole outputs. ValueError for an unknown operator.
+    """
+    if operator not in OPERATORS:
+        raise ValueError(f"operator {operator!r} is unknown; valid are {', '.join(OPERATORS)}.")
+    p = logits.softmax(-1)
+    if operator == "natural gradient":
+        return logits + lr * torch.where(coefficients == 0, 0.0, coefficients / p)
+    return logits + lr * (coefficients - p * coefficients.sum(-1, keepdim=True))
+
+
+@lru_cache(maxsize=32)
+@single_thread
+def run_solutions(
+    weights: str = "equal",
+    transform: str = "none",
+    operator: str = "softmax gradient",
+    strength: float = 0.5,
+    lr: float = 0.5,
+    group_size: int = 8,
+    seeds: int = 48,
+    steps: int = STEPS,
+    seed: int = 0,
+) -> Float[Tensor, "steps1 seeds V"]:
+    """Log-probabilities of four outputs over steps of on-policy groups: three equally right ones, and a wrong one.
+
+    Each step draws a group, centres its rewards (Dr. GRPO), weighs its rollouts and steps. weights: "equal" all 1; "one
+    favoured" 1 + strength for the first right answer; "random" exp(strength times a normal number) per rollout, as
+    sequence ratios are.  transform: one of TRANSFORMS.  ValueError for unknown names.
+    """
+    for name, value, valid in (("weights", weights, WEIGHTS), ("transform", transform, TRANSFORMS)):
+        if value not in valid:
+            raise ValueError(f"{name} {value!r} is unknown; valid are {', '.join(valid)}.")
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.tensor(START, dtype=torch.float64).log().repeat(seeds, 1)
+    group_ids, outputs = torch.arange(seeds).repeat_interleave(group_size), torch.eye(len(START), dtype=torch.float64)
+    path = [logits]
+    for _ in range(steps):
+        drawn = torch.multinomial(logits.softmax(-1), group_size, replacement=True, generator=generator).flatten()
+        noise = torch.randn(len(drawn), generator=generator, dtype=torch.float64)
+        rewards = (drawn < 3).double().view(seeds, group_size)
+        advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()  # group_advantages' "dr_grpo", on a grid
+        if weights == "random":
+            w = (strength * noise).exp()
+        else:
+            w = 1 + (strength if weights == "one favoured" else 0.0) * (drawn == 0).double()
+        if transform == "min-replace":
+            w = min_replace(w, group_ids)
+        elif transform == "advantage-orthogonal":
+            w = advantage_orthogonal(w, advantages, group_ids)
+        pushes = (w * advantages)[:, None] * outputs[drawn] / group_size
+        logits = solution_step(logits, pushes.view(seeds, group_size, -1).sum(1), lr, operator)
+        path.append(logits)
+    return torch.stack(path).log_softmax(-1)
+
+
+@single_thread
+def compute_solutions(
+    weights: str = "equal",
+    transform: str = "none",
+    operator: str = "softmax gradient",
+    strength: float = 0.5,
+    lr: float = 0.5,
+    group_size: int = 8,
+) -> pd.DataFrame:
+    """Entropy over the right answers, log-odds of the first two, and reward, step by step, over 48 seeds.
+
+    Arguments as in `run_solutions`. Columns measure, run ("your settings", or "equal weights": the same with nothing
+    unequal), step, mean, low, high (95 % interval over seeds).
+    """
+    runs = {"your settings": (weights, transform), "equal weights": ("equal", "none")}
+    names, values = [], []
+    for run, (kind, change) in runs.items():
+        path = run_solutions(kind, change, operator, strength if kind != "equal" else 0.0, lr, group_size)
+        measured = solution_measures(path)
+        names += [(measure, run) for measure in measured]
+        values += measured.values()
+    values = torch.stack(values)
+    mean, reach = values.mean(2), 1.96 * values.std(2) / math.sqrt(values.shape[2])
+    columns = {"mean": mean, "low": mean - reach, "high": mean + reach}
+    steps = values.shape[1]
+    texts = {name: np.repeat(of, steps) for name, of in zip(("measure", "run"), zip(*names, strict=True), strict=True)}
+    texts["step"] = np.tile(np.arange(steps), len(values))
+    return pd.DataFrame(texts | {name: column.flatten().numpy() for name, column in columns.items()})
+
+
+def solution_measures(path: Float[Tensor, "steps1 seeds V"]) -> dict[str, Float[Tensor, "steps1 seeds"]]:
+    """Entropy over the right answers, how far the first two's log-odds moved, and the chance of a right answer."""
+    right = path[..., :3]
+    return {
+        "entropy": solution_entropy(right),
+        "log-odds": log_odds_drift(right[:1].expand_as(right), right)[..., 0, 1],
+        "reward": right.logsumexp(-1).exp(),
+    }
