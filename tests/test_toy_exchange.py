@@ -248,7 +248,7 @@ def test_explorers_follow_their_controls_to_the_ends(make):
     explorer.reset()
     for name, table in start.items():
         assert explorer.tables[name].equals(table)
-    assert "from workbook.toys." in explorer.code
+    assert "from workbook.topics.exchange." in explorer.code
     compile(explorer.code, "snippet", "exec")
 
 
