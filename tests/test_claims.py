@@ -1,5 +1,6 @@
 """The ledger says what the tables say: in a world where the sweeps' claims hold, and when one result is changed."""
 
+import json
 import shlex
 import shutil
 from functools import partial
@@ -137,6 +138,22 @@ def told(world):
 def _verdicts(table: pd.DataFrame) -> pd.Series:
     deciding = table[table["verdict"] != "described"]
     return deciding.set_index(["claim", "measured"])["verdict"]
+
+
+# --- the committed tables say what they said
+
+# Made once, from the tables in data/results/:
+#   table = ledger()
+#   texts = [{str(seed): verdict for seed, verdict in row.items()} for row in table["without"]]
+#   table["without"] = [json.dumps(row, sort_keys=True) for row in texts]
+#   table.to_parquet("tests/data/ledger.parquet", index=False)
+RECORDED = Path(__file__).parent / "data" / "ledger.parquet"
+
+
+def test_the_ledger_equals_the_recorded_one_value_for_value():
+    recorded = pd.read_parquet(RECORDED)
+    recorded["without"] = [{int(seed): said for seed, said in json.loads(row).items()} for row in recorded["without"]]
+    pd.testing.assert_frame_equal(ledger(), recorded, rtol=1e-12, atol=1e-12)
 
 
 # --- every claim is there
