@@ -14,7 +14,7 @@ from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task
 from workbook.topics.coupling.directions import Along
-from workbook.topics.coupling.following import KINDS, followers
+from workbook.topics.coupling.masked import KINDS, followers
 from workbook.topics.coupling.probe import CELL, SIGNS
 
 CUTS = (0.05, 0.1)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.studies.record import load_measured
-from workbook.topics.coupling.following import KINDS
+from workbook.topics.coupling.masked import KINDS
 from workbook.topics.coupling.study import ADAM_SCALE, FINE, LRS
 from workbook.views.explorer import Explorer, log_slider, menu, slider
 from workbook.views.style import NEUTRAL, SERIES, color_and_shape, finish, require

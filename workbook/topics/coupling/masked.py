@@ -1,4 +1,4 @@
-"""Masked updates (H3) and the output layer as a proxy (H4): which tokens move when only some of them push?
+"""Masked updates (H3, H10), the spillover of a single-token update, and the output layer as a proxy (H4).
 
 Claims (arXiv 2605.08666): an update on a chosen set of tokens moves identical low-confidence tokens together and others
 hardly (figure 3, table 1: plain SGD, lr 0.1, no momentum); the sign of dlogp after a full update and after one of the
@@ -18,6 +18,10 @@ from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import output_states
 from workbook.statistics import Interval, bootstrap_mean
 from workbook.theory.weights import update_weights
+from workbook.topics.coupling.probe import contexts
+
+UNSURE = 0.5  # a token is unsure below this probability
+KINDS = ("pushing", "same context", "same token, unsure", "same token, sure", "different, unsure", "different, sure")
 
 
 def choose_tokens(
@@ -51,6 +55,21 @@ def choose_tokens(
     return chosen
 
 
+def shared_token(rollouts: Rollouts, confidence: tuple[float, float]) -> int | None:
+    """The token id that occurs most often under both signs of the advantage; None if none occurs under both.
+
+    Ranked by the smaller of both signs' counts of occurrences with low < p <= high, then by their sum, then by id.
+    """
+    table = rollouts.token_table()
+    p = np.exp(table["logp"])
+    inside = table[(p > confidence[0]) & (p <= confidence[1]) & (table["advantage"] != 0)]
+    counts = inside.groupby(["token_id", inside["advantage"] > 0]).size().unstack(fill_value=0)
+    counts = counts.reindex(columns=[False, True], fill_value=0)
+    ranked = pd.DataFrame({"both": counts.min(axis=1), "all": counts.sum(axis=1)}).sort_index()
+    ranked = ranked.sort_values(["both", "all"], ascending=False, kind="stable")
+    return int(ranked.index[0]) if len(ranked) and ranked["both"].iloc[0] > 0 else None
+
+
 def masked_update(
     policy,
     rollouts: Rollouts,
@@ -70,6 +89,29 @@ def masked_update(
     predicted = output_layer_step(policy, rollouts, lr, chosen, settings.get("aggregate", "dr_grpo"))
     columns = {"chosen": chosen[alive], "dlogp": moved.cpu()[alive.cpu()], "predicted": predicted}
     return rollouts.token_table().assign(**{name: values.cpu().numpy() for name, values in columns.items()})
+
+
+def followers(rollouts: Rollouts, moved: pd.DataFrame) -> pd.DataFrame:
+    """Spillover of a single-token update: columns kind, tokens, dlogp, size, predicted, predicted_size (nats).
+
+    moved: the table of `masked_update` on one prompt's rollouts, whose chosen tokens all are the same token id.
+    KINDS: pushing, the chosen tokens; same context, others behind the same prefix as one of them; the rest by token and
+    by probability.  size: mean of |dlogp|.
+
+    Raises ValueError for rollouts of several prompts, and if the chosen tokens are not one token.
+    """
+    ids = moved.loc[moved["chosen"], "token_id"].unique()
+    if len(ids) != 1 or moved["group"].nunique() != 1:
+        raise ValueError(f"followers needs one prompt and one pushing token; {len(ids)} tokens push here.")
+    context = np.array(contexts(rollouts))
+    same, unsure = moved["token_id"] == ids[0], moved["logp"] < np.log(UNSURE)
+    conditions = [moved["chosen"], np.isin(context, context[moved["chosen"]]), same & unsure, same, unsure]
+    kind = np.select(conditions, KINDS[:5], KINDS[5])
+    columns = moved[["dlogp", "predicted"]].assign(
+        kind=kind, tokens=1, size=moved["dlogp"].abs(), predicted_size=moved["predicted"].abs()
+    )
+    means = dict.fromkeys(("dlogp", "size", "predicted", "predicted_size"), "mean")
+    return columns.groupby("kind").agg({"tokens": "sum", **means}).reset_index()
 
 
 def output_layer_step(

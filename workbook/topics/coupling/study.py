@@ -27,8 +27,7 @@ from workbook.rollouts.sample import Rollouts
 from workbook.statistics import Interval, nested_mean, verdict
 from workbook.studies.bench import Bench
 from workbook.studies.record import load_measured
-from workbook.topics.coupling.following import UNSURE, followers, shared_token
-from workbook.topics.coupling.masked import choose_tokens, masked_update
+from workbook.topics.coupling.masked import UNSURE, choose_tokens, followers, masked_update, shared_token
 from workbook.topics.coupling.probe import coupling_by_confidence, gradient_products, product_agreement
 
 TIMES, AGREE = 3.0, 0.6
