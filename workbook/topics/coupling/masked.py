@@ -17,10 +17,10 @@ from workbook.probes.step import logp_change, untouched
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import output_states
 from workbook.statistics import Interval, bootstrap_mean
+from workbook.theory.coupling import UNSURE
 from workbook.theory.weights import update_weights
 from workbook.topics.coupling.probe import contexts
 
-UNSURE = 0.5  # a token is unsure below this probability
 KINDS = ("pushing", "same context", "same token, unsure", "same token, sure", "different, unsure", "different, sure")
 
 

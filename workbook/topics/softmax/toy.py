@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbook.theory import coupling_kernel, kl_drift, predicted_delta_logp
+from workbook.theory.coupling import UNSURE
 from workbook.topics.softmax.pair import (
     CONTEXTS,
     PARTS,
@@ -26,7 +27,7 @@ from workbook.topics.softmax.pair import (
 )
 
 SOURCES = ("first order", "closed form", "real SGD step")
-GRID, UNSURE = 10, 0.5  # cells along a side of the map; a token is unsure below this probability
+GRID = 10  # cells along a side of the map
 
 
 def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float = 0.5, **settings) -> dict:
