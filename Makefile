@@ -1,4 +1,5 @@
 # make lab: open the workbook.  make test: the whole test suite.  make book: run every chapter and render build/book/.
+# make check: the essentials, in three minutes.  make pythons: the essentials under each newer Python that is installed.
 # make bench: what things cost, as ratios; nothing in it fails for being slow.
 # make soak: long campaigns of hostile trials, ARGS='interrupts --trials 200' for one of them.
 PYTHON ?= python3
@@ -8,13 +9,23 @@ READY  := $(VENV)/.ready
 # Jupyter asks root to insist; in a container everybody is root.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test bench soak book lint clean
+# Tests that start processes, browsers or whole chapters.
+LONG   := browser test_chapters.py test_cluster.py test_distributed.py test_experiment.py test_own_task.py test_resume.py \
+          test_run_folders.py test_runs.py test_sweep_studies.py test_tracking.py
+
+.PHONY: lab test check pythons bench soak book lint clean
 
 lab: $(READY)
 	$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 test: $(READY) lint
 	$(BIN)/python -m pytest -n logical --maxprocesses 2 --no-loadscope-reorder
+
+check: $(READY) lint
+	$(BIN)/python -m pytest -n logical --maxprocesses 2 $(LONG:%=--ignore=tests/%)
+
+pythons:
+	for python in python3.12 python3.13; do $(MAKE) check PYTHON=$$python VENV=build/$$python || exit 1; done
 
 bench: $(READY)
 	$(BIN)/python -m pytest tests/benchmarks -o python_files='bench_*.py' $(ARGS)
@@ -28,6 +39,7 @@ book: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 
 # The venv is made anew whenever the declared environment changes.
 $(READY): pyproject.toml constraints.txt

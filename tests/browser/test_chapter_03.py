@@ -16,8 +16,8 @@ def values(marks, name, number):
 
 def means(chapter, call, table, index):
     """A column of means as Python computes it anew, by the values of `index`."""
-    module = "exchange" if call.startswith(("compute_exchange", "compute_transforms")) else "drift"
-    code = f"__import__('workbook.toys.{module}', fromlist=['x']).{call}"
+    module = "toy" if call.startswith(("compute_exchange", "compute_transforms")) else "drift"
+    code = f"__import__('workbook.topics.exchange.{module}', fromlist=['x']).{call}"
     code = f"{code}[{table!r}]" if table else code
     return chapter.python(f"{code}.set_index({index!r})['mean'].to_dict()")
 

@@ -1,0 +1,187 @@
+"""How the house is cut: what each chapter imports and reaches, found by reading the code without running it.
+
+    python tests/house.py          a row per chapter, and the medians
+
+A chapter reaches what it names, and what that names in turn, along the syntax tree. A package's face (an `__init__`
+that hands names on) is one module where a chapter imports it, and no module where what it hands on is reached.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parents[1]
+Definition = tuple[str, str]  # module, name
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+FILES = {module_name(path): path for path in sorted((ROOT / "workbook").rglob("*.py"))}
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(FILES[module].read_text(encoding="utf-8"))
+
+
+def names_of(statement: ast.stmt) -> list[str]:
+    """The names that a statement of a module defines."""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+        return [statement.name]
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    return []
+
+
+@cache
+def definitions(module: str) -> dict[str, ast.stmt]:
+    return {name: statement for statement in tree(module).body for name in names_of(statement)}
+
+
+@cache
+def lazy(module: str) -> dict[str, str]:
+    """Names that a face imports when they are first used, with their modules."""
+    homes = definitions(module).get("_HOMES")
+    return {name: f"workbook.{home}" for name, home in ast.literal_eval(homes.value).items()} if homes else {}
+
+
+def imported(node: ast.AST, package: str) -> dict[str, tuple[str, str | None]]:
+    """{alias: (module, name, or None for the module itself)} of the imports inside a node."""
+    found = {}
+    for each in ast.walk(node):
+        if isinstance(each, ast.ImportFrom):
+            base = each.module or ""
+            if each.level:
+                base = ".".join([*package.split(".")[: len(package.split(".")) - each.level + 1], base]).rstrip(".")
+            for alias in each.names:
+                inner = f"{base}.{alias.name}"
+                if inner in FILES:
+                    found[alias.asname or alias.name] = (inner, None)
+                elif base in FILES:
+                    found[alias.asname or alias.name] = (base, alias.name)
+        elif isinstance(each, ast.Import):
+            for alias in each.names:
+                if alias.name in FILES:
+                    found[alias.asname or alias.name.split(".")[0]] = (alias.name, None)
+    return found
+
+
+@cache
+def module_imports(module: str) -> dict[str, tuple[str, str | None]]:
+    package = module if FILES[module].name == "__init__.py" else module.rpartition(".")[0]
+    return imported(tree(module), package)
+
+
+def home(module: str, name: str) -> Definition:
+    """Where a name that a module offers is defined."""
+    if name in definitions(module):
+        return module, name
+    if name in lazy(module):
+        return home(lazy(module)[name], name)
+    source, inner = module_imports(module).get(name, (module, name))
+    return (module, name) if source == module or inner is None else home(source, inner)
+
+
+@cache
+def uses(module: str, name: str) -> frozenset[Definition]:
+    """The project's own definitions that a definition names."""
+    node, found = definitions(module)[name], set()
+    aliases = module_imports(module)
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            if each.id in definitions(module):
+                found.add((module, each.id))
+            elif each.id in aliases and aliases[each.id][1] is not None:
+                found.add(home(*aliases[each.id]))
+        elif isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name):
+            source, inner = aliases.get(each.value.id, ("", ""))
+            if source and inner is None:
+                found.add(home(source, each.attr))
+    return frozenset(found)
+
+
+def reach(start: set[Definition]) -> set[Definition]:
+    seen, stack = set(), list(start)
+    while stack:
+        module, name = stack.pop()
+        if (module, name) not in seen and name in definitions(module):
+            seen.add((module, name))
+            stack += uses(module, name)
+    return seen
+
+
+def chapter_imports(path: Path) -> dict[str, tuple[str, str | None]]:
+    """What a notebook imports from the workbook."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    code = "\n".join(source for source in sources if not source.lstrip().startswith("%%"))
+    code = re.sub(r"^(\s*)[!%].*$", r"\1pass", code, flags=re.M).replace("await ", "")
+    return imported(ast.parse(code), "")
+
+
+def chapters() -> dict[str, dict]:
+    """{chapter: modules imported, definitions reached, modules reached}."""
+    table = {}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        found = chapter_imports(path)
+        start = {home(module, name) for module, name in found.values() if name is not None} | {
+            ("workbook.environment", "setup")
+        }
+        reached = reach(start)
+        table[path.stem] = {
+            "imports": {module for module, _ in found.values()},
+            "definitions": reached,
+            "modules": {module for module, _ in reached},
+        }
+    return table
+
+
+def own_folders(table: dict[str, dict]) -> dict[str, dict[str, list[str]]]:
+    """{chapter: {folder: modules that no other chapter reaches}}, of modules that more than one place could hold."""
+    found = {}
+    for name, row in table.items():
+        others = set().union(*(other["modules"] for key, other in table.items() if key != name))
+        folders: dict[str, list[str]] = {}
+        for module in sorted(row["modules"] - others):
+            folders.setdefault(module.rpartition(".")[0], []).append(module.rpartition(".")[2])
+        found[name] = folders
+    return found
+
+
+def lines(definitions_reached: set[Definition]) -> int:
+    """Lines of the public definitions."""
+    places = {
+        (module, line)
+        for module, name in definitions_reached
+        if not name.startswith("_")
+        for line in range(definitions(module)[name].lineno, definitions(module)[name].end_lineno + 1)
+    }
+    return len(places)
+
+
+def main() -> None:
+    table = chapters()
+    own = own_folders(table)
+    total = sum(path.read_text(encoding="utf-8").count("\n") for path in FILES.values())
+    print(f"{len(FILES)} modules, {total} lines, {len(list((ROOT / 'workbook').glob('*.py')))} files in the root")
+    print(f"{'chapter':<30}{'imports':>9}{'reaches':>9}{'lines':>8}  folders of modules that it alone reaches")
+    for name, row in table.items():
+        folders = ", ".join(f"{folder.removeprefix('workbook.')} ({len(own[name][folder])})" for folder in own[name])
+        print(f"{name:<30}{len(row['imports']):>9}{len(row['modules']):>9}{lines(row['definitions']):>8}  {folders}")
+    print(
+        f"{'median':<30}{median(len(row['imports']) for row in table.values()):>9}"
+        f"{median(len(row['modules']) for row in table.values()):>9}"
+        f"{median(lines(row['definitions']) for row in table.values()):>8}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The house is cut by topic, and what other people's scripts import stays where it is."""
+
+import ast
+import importlib
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import house
+import pytest
+
+NAMES = json.loads((Path(__file__).parent / "data" / "public_names.json").read_text())
+SHARED_BY_TOPIC = {"laboratory"}  # the room of chapters 04, 08 and 12
+SOURCES = {module: path.read_text(encoding="utf-8") for module, path in house.FILES.items()}
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_public_names_stay_importable(module):
+    """The names that faces offered before rooms were cut by topic."""
+    face = importlib.import_module(module)
+    assert [name for name in NAMES[module] if getattr(face, name, None) is None] == []
+
+
+def test_faces_offer_what_they_list():
+    for module in house.FILES:
+        for name, home in house.lazy(module).items():
+            assert getattr(importlib.import_module(module), name) is getattr(importlib.import_module(home), name)
+
+
+@pytest.fixture(scope="module")
+def chapters():
+    return house.chapters()
+
+
+def test_a_chapters_own_code_lies_in_one_room(chapters):
+    """What one chapter alone reaches is in its topic's room; the rest of the house has no module for one chapter."""
+    scattered = {
+        name: rooms
+        for name, folders in house.own_folders(chapters).items()
+        if len(rooms := [folder for folder in folders if folder.startswith("workbook.topics.")]) > 1
+    }
+    assert scattered == {}
+
+
+def test_a_chapter_imports_from_few_places(chapters):
+    counts = sorted(len(row["imports"]) for row in chapters.values())
+    assert counts[len(counts) // 2] <= 6
+    reached = sorted(len(row["modules"]) for row in chapters.values())
+    assert reached[len(reached) // 2] <= 36
+
+
+def test_chapters_import_from_faces_alone(chapters):
+    """A chapter names packages, never a module inside a room."""
+    inner = {
+        name: sorted(module for module in row["imports"] if house.FILES[module].name != "__init__.py" and "." in module)
+        for name, row in chapters.items()
+    }
+    single = {"workbook.statistics", "workbook.grading", "workbook.environment"}
+    assert {name: left for name, modules in inner.items() if (left := set(modules) - single)} == {}
+
+
+def test_few_files_stand_in_the_root():
+    assert len(list((house.ROOT / "workbook").glob("*.py"))) <= 7
+
+
+def test_nothing_is_passed_around_a_call():
+    """What a measurement reads is an argument: no context variable carries it past the functions in between."""
+    assert [module for module, source in SOURCES.items() if "ContextVar" in source] == []
+
+
+def test_titles_are_drawn_by_the_kit_alone():
+    own = [module for module, source in SOURCES.items() if "TitleParams" in source]
+    assert [module for module in own if not module.startswith("workbook.views")] == []
+
+
+def test_a_room_has_no_circle():
+    """No module imports itself, over any number of others, not even late, inside a function."""
+    graph = {module: {source for source, _ in house.module_imports(module).values()} for module in house.FILES}
+    graph = {module: {other for other in others if other != module} for module, others in graph.items()}
+    while free := [module for module, others in graph.items() if not others & graph.keys()]:
+        for module in free:
+            del graph[module]
+    assert sorted(graph) == []
+
+
+def test_constants_stand_once():
+    """A name in capitals that has the same value in two modules stands once, and is imported."""
+    values = Counter()
+    for module in house.FILES:
+        for name, statement in house.definitions(module).items():
+            if re.fullmatch(r"[A-Z][A-Z_]{4,}", name) and isinstance(statement, ast.Assign):
+                values[name, ast.dump(statement.value)] += 1
+    assert [name for (name, _), count in values.items() if count > 1] == []
