@@ -28,6 +28,7 @@ class Explorer:
     """Controls over a chart; `display()` puts it on the page with a picture of the chart as its fallback.
 
     compute, chart, say: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
+    variables: {name in the reader's notebook: value}, what a cell has measured: compute's first arguments.
 
     Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it. They part
     only where the controls ask for what can't be: then the sentence says so, and the rest stays as it was. `quick`:
@@ -40,8 +41,9 @@ class Explorer:
         chart: Callable,
         controls: dict[str, ipywidgets.ValueWidget],
         say: Callable[..., str] | None = None,
+        variables: dict[str, object] | None = None,
     ):
-        self.compute, self.controls, self._say = compute, controls, say
+        self.compute, self.controls, self._say, self._variables = compute, controls, say, variables or {}
         self._start = self.settings
         self.quick = False
         for control in controls.values():
@@ -68,7 +70,7 @@ class Explorer:
     @property
     def code(self) -> str:
         """An import and a call that compute what is drawn."""
-        values = ", ".join(f"{name}={_tidy(value)!r}" for name, value in self._drawn.items())
+        values = ", ".join([*self._variables, *(f"{name}={_tidy(value)!r}" for name, value in self._drawn.items())])
         name = self.compute.__name__
         return f"from {self.compute.__module__} import {name}\n\n{name}({values})"
 
@@ -94,7 +96,7 @@ class Explorer:
 
     def _computed(self) -> dict[str, pd.DataFrame]:
         settings, began = self.settings, time.perf_counter()
-        result = self.compute(**settings)
+        result = self.compute(*self._variables.values(), **settings)
         if time.perf_counter() - began < QUICK and not self.quick:
             self._follow()
         self._drawn = settings
