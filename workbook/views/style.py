@@ -9,6 +9,7 @@ import unicodedata
 import altair as alt
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 POSITIVE, NEGATIVE, NEUTRAL = "#2f78b3", "#c5690d", "#6b6b6b"  # ends and middle of blueorange: blue pushes up
 SERIES = ["#2f78b3", "#c5690d", "#3b8f5a", "#8a5aa8", "#6b6b6b", "#b58900"]
@@ -43,10 +44,45 @@ def require(frame, columns, chart: str) -> None:
         raise ValueError(f"{chart} needs the column(s) {', '.join(missing)}; the table has {', '.join(frame.columns)}.")
 
 
-def finish(chart, title: str, subtitle: str, description: str, width: int = WIDTH, height: int | alt.Step = 200):
-    """Give a chart its title, size and description, which screen readers and text consoles show."""
+def titled(chart, title: str, subtitle: str, description: str):
+    """Give a chart, or several that were joined, its title and the description that screen readers show."""
     heading = alt.TitleParams(title, subtitle=subtitle, anchor="start", subtitleColor=NEUTRAL)
-    return chart.properties(width=width, height=height, title=heading, description=f"{title}. {description}")
+    return chart.properties(title=heading, description=f"{title}. {description}")
+
+
+def finish(chart, title: str, subtitle: str, description: str, width: int = WIDTH, height: int | alt.Step = 200):
+    """Give a single chart its title, size and description."""
+    return titled(chart.properties(width=width, height=height), title, subtitle, description)
+
+
+def panel_title(text: str) -> alt.TitleParams:
+    """The title of one panel of several."""
+    return alt.TitleParams(text, anchor="start", fontSize=12)
+
+
+def tooltips(table: pd.DataFrame, *columns: str | None, form: str = ".3g") -> list[alt.Tooltip]:
+    """Tooltips of columns, each once and those that are None left out; numbers with fractions in the format `form`."""
+    return [_tooltip(table, column, form) for column in dict.fromkeys(columns) if column]
+
+
+def _tooltip(table: pd.DataFrame, column: str, form: str) -> alt.Tooltip:
+    kind = table[column].dtype
+    if not is_numeric_dtype(kind) or is_bool_dtype(kind):
+        return alt.Tooltip(f"{column}:N")
+    return alt.Tooltip(f"{column}:Q", format=form) if kind.kind == "f" else alt.Tooltip(f"{column}:Q")
+
+
+def describe_rows(table: pd.DataFrame, *columns: str, value: str = "mean", form: str = ".3g", interval: bool = False):
+    """A table's estimates as a text, "name, name: mean (low to high); ...", for screen readers and consoles.
+
+    >>> describe_rows(pd.DataFrame({"kind": ["a", "b"], "mean": [0.5, 2]}), "kind", form=".2f")
+    'a: 0.50; b: 2.00'
+    """
+    rows = []
+    for row in table.to_dict("records"):
+        ends = f" ({row['low']:{form}} to {row['high']:{form}})" if interval else ""
+        rows.append(f"{', '.join(str(row[column]) for column in columns)}: {row[value]:{form}}{ends}")
+    return "; ".join(rows)
 
 
 def visible(token: str, longest: int = 12, space: str = "·") -> str:
