@@ -11,9 +11,8 @@ import yaml
 from mistakes import BASE
 
 from workbook.studies.record import RESULTS
-from workbook.theory.advantages import ESTIMATORS
-from workbook.theory.batching import STRATEGIES
-from workbook.training import RunConfig, checks, load_sweep, sweep, trainer_fields
+from workbook.theory.choices import CLIPPINGS, ESTIMATORS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
+from workbook.training import RunConfig, load_sweep, sweep
 from workbook.training.config import CancellationConfig
 from workbook.training.config_text import dump_yaml, parse_yaml
 from workbook.training.messages import explain_error
@@ -46,10 +45,8 @@ def test_every_field_of_trls_config_is_taken_or_refused_with_a_reason():
 
 
 def test_choices_are_those_of_the_trainers_checks():
-    assert trainer_fields.BATCHINGS == STRATEGIES
-    assert (*ESTIMATORS, "counterfactual") == trainer_fields.ESTIMATORS
-    choices = {"group_transform": (None, *checks.TRANSFORMS), "transform_on": checks.TRANSFORMED}
-    choices |= {"clipping": checks.CLIPPINGS, "batching": STRATEGIES, "advantage_estimator": trainer_fields.ESTIMATORS}
+    choices = {"group_transform": (None, *TRANSFORMS), "transform_on": TRANSFORM_INPUTS, "clipping": CLIPPINGS}
+    choices |= {"batching": STRATEGIES, "advantage_estimator": (*ESTIMATORS, "counterfactual")}
     for name, values in choices.items():
         for value in values:
             check_fields(TRAINER, {name: value})

@@ -12,11 +12,14 @@ from workbook.theory import (
     cancellation_residual,
     group_advantages,
     min_replace,
+    objective_weights,
     surrogate_weights,
     update_weights,
 )
+from workbook.theory.choices import CLIPPINGS, LEVELS
 
 ROLLOUTS, WIDTH, VOCABULARY = 6, 5, 7
+LABELS = torch.tensor([0, 0, 0, 1, 1, 1])
 
 
 def batch(seed, spread=0.4):
@@ -228,3 +231,34 @@ def test_transforms_refuse_other_shapes():
         advantage_orthogonal(weights, torch.ones(3), labels)
     with pytest.raises(ValueError, match="advantages has shape"):
         cancellation_residual(weights, torch.ones(2), labels)
+
+
+@pytest.mark.parametrize("clip", [None, (0.2, 0.3)])
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_the_objectives_rule_is_surrogate_then_transform(level, clipping, clip):
+    for seed in range(5):
+        _, logps, old, mask, advantages = batch(seed)
+        surrogate = surrogate_weights(logps, old, mask, advantages, level, clip, clipping)
+        ratios = surrogate_weights(logps, old, mask, advantages, level)
+        clamped = ratios if clip is None else ratios.clamp(0.8, 1.3)
+        given = (logps, old, mask, advantages, LABELS, level, clip, clipping)
+        assert torch.equal(objective_weights(*given), surrogate)
+        for seen, on in ((clamped, "clamped_ratios"), (surrogate, "clipped_weights")):
+            if level == "sequence":  # one weight per rollout; an empty one is none of its group
+                alive, seen = mask.any(1), seen.amax(1)
+                low = min_replace(seen, LABELS, alive)[:, None] * mask
+                flat = advantage_orthogonal(seen, advantages, LABELS, alive)[:, None] * mask
+            else:
+                low = min_replace(seen, LABELS, mask)
+                flat = advantage_orthogonal(seen, advantages, LABELS, mask)
+            assert torch.equal(objective_weights(*given, "min_replace", on), low)
+            assert torch.equal(objective_weights(*given, "advantage_orthogonal", on), flat)
+
+
+def test_the_objective_refuses_unknown_names():
+    given = (*batch(0)[1:], LABELS)
+    with pytest.raises(ValueError, match="transform 'best' is unknown"):
+        objective_weights(*given, transform="best")
+    with pytest.raises(ValueError, match="transform_on 'ratios' is unknown"):
+        objective_weights(*given, transform="min_replace", transform_on="ratios")

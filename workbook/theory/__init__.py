@@ -1,26 +1,25 @@
 """Pure tensor functions of cancellation: advantages, update weights, batching, coupling, drift. Torch alone."""
 
-from .advantages import ESTIMATORS, counterfactual_advantages, group_advantages
-from .batching import STRATEGIES, minibatch_order
-from .coupling import coupling_kernel, predicted_delta_logp
-from .drift import jitter, kl_drift, log_odds_drift, solution_entropy
-from .weights import advantage_orthogonal, cancellation_residual, min_replace, surrogate_weights, update_weights
+from workbook.lazy import lazy_names
 
-__all__ = [
-    "ESTIMATORS",
-    "STRATEGIES",
-    "advantage_orthogonal",
-    "cancellation_residual",
-    "counterfactual_advantages",
-    "coupling_kernel",
-    "group_advantages",
-    "jitter",
-    "kl_drift",
-    "log_odds_drift",
-    "min_replace",
-    "minibatch_order",
-    "predicted_delta_logp",
-    "solution_entropy",
-    "surrogate_weights",
-    "update_weights",
-]
+_HOMES = {
+    "ESTIMATORS": "theory.choices",
+    "STRATEGIES": "theory.choices",
+    "advantage_orthogonal": "theory.weights",
+    "cancellation_residual": "theory.weights",
+    "counterfactual_advantages": "theory.advantages",
+    "coupling_kernel": "theory.coupling",
+    "group_advantages": "theory.advantages",
+    "jitter": "theory.drift",
+    "kl_drift": "theory.drift",
+    "log_odds_drift": "theory.drift",
+    "min_replace": "theory.weights",
+    "minibatch_order": "theory.batching",
+    "objective_weights": "theory.objective",
+    "predicted_delta_logp": "theory.coupling",
+    "solution_entropy": "theory.drift",
+    "surrogate_weights": "theory.weights",
+    "update_weights": "theory.weights",
+}
+__all__ = list(_HOMES)
+__getattr__ = lazy_names(__name__, _HOMES)

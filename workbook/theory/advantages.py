@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from .choices import ESTIMATORS, check_choice
 from .groups import active, group_extreme, group_index, group_mean, group_size, group_sum
 
-ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only")
 STD_EPSILON = 1e-4  # TRL's: GRPO divides by std + 1e-4
 
 
@@ -36,8 +36,7 @@ def group_advantages(
     >>> group_advantages(torch.tensor([1.0, 0.0, 0.1, 0.1]), torch.tensor([7, 7, 3, 3]), "dr_grpo").tolist()
     [0.5, -0.5, 0.0, 0.0]
     """
-    if estimator not in ESTIMATORS:
-        raise ValueError(f"estimator {estimator!r} is unknown; valid are {', '.join(ESTIMATORS)}.")
+    check_choice("estimator", estimator, ESTIMATORS)
     rewards = _checked(rewards)
     index, groups = group_index(group_ids, len(rewards))
     centred = rewards - group_mean(rewards, index, groups)[index]

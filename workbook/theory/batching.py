@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from .choices import STRATEGIES, check_choice
 from .groups import group_extreme, group_index
 
-STRATEGIES = ("shuffled", "query_preserved", "reward_balanced", "query_preserved_reward_balanced", "sign_partitioned")
 EXACT_LIMIT = 20_000  # ways to share out the groups up to which all are looked at: 12 groups always are
 RESTARTS = 32  # random starts of the swap descent beyond that
 
@@ -50,8 +50,7 @@ def minibatch_order(
     >>> sorted(sorted(part.tolist()) for part in order.chunk(2))
     [[0, 2], [1, 3]]
     """
-    if strategy not in STRATEGIES:
-        raise ValueError(f"strategy {strategy!r} is unknown; valid are {', '.join(STRATEGIES)}.")
+    check_choice("strategy", strategy, STRATEGIES)
     group_ids, signs = group_ids.detach().cpu(), _signs(advantages)
     rollouts = len(signs)
     if group_ids.shape != (rollouts,):

@@ -8,11 +8,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from .choices import AGGREGATES, CLIPPINGS, LEVELS, check_choice
 from .groups import active, group_extreme, group_index, group_sum
-
-LEVELS = ("token", "sequence")
-CLIPPINGS = ("asymmetric", "symmetric")
-AGGREGATES = ("grpo", "dapo", "dr_grpo")
 
 
 def surrogate_weights(
@@ -45,8 +42,8 @@ def surrogate_weights(
     >>> surrogate_weights(new, old, torch.ones(2, 1), torch.tensor([1.0, -1.0]), clip=(0.2, 0.2)).flatten().tolist()
     [0.0, 1.6487212181091309]
     """
-    _one_of("level", level, LEVELS)
-    _one_of("clipping", clipping, CLIPPINGS)
+    check_choice("level", level, LEVELS)
+    check_choice("clipping", clipping, CLIPPINGS)
     if logps.ndim != 2 or old_logps.shape != logps.shape:
         raise ValueError(
             f"logps and old_logps have shapes {tuple(logps.shape)} and {tuple(old_logps.shape)}; "
@@ -94,7 +91,7 @@ def update_weights(
     >>> update_weights(logps, logps, mask, torch.tensor([1.0, -1.0])).tolist()
     [[0.25, 0.25], [0.5, 0.0]]
     """
-    _one_of("aggregate", aggregate, AGGREGATES)
+    check_choice("aggregate", aggregate, AGGREGATES)
     if max_completion_length is not None and max_completion_length < 1:
         raise ValueError(f"max_completion_length is {max_completion_length}; it must be at least 1.")
     weights = surrogate_weights(logps, old_logps, mask, advantages, level, clip, clipping)
@@ -215,8 +212,3 @@ def _bounds(clip: tuple[float, float]) -> tuple[float, float]:
     if len(clip) != 2 or not all(0 <= side < float("inf") for side in clip):
         raise ValueError(f"clip is {clip!r}; it must be None or two numbers (low, high) >= 0, as in (0.2, 0.28).")
     return 1 - clip[0], 1 + clip[1]
-
-
-def _one_of(name: str, value: str, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise ValueError(f"{name} {value!r} is unknown; valid are {', '.join(valid)}.")

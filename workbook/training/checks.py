@@ -8,19 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workbook.theory.advantages import ESTIMATORS
-from workbook.theory.batching import STRATEGIES
-from workbook.training.loss_checks import (
-    TRANSFORMED,
-    TRANSFORMS,
-    WHOLE_GROUP,
-    Problem,
-    loss,
-    measuring,
-    reweighting,
-)
-
-CLIPPINGS = ("asymmetric", "symmetric")
+from workbook.theory.choices import CLIPPINGS, ESTIMATORS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS, WHOLE_GROUP
+from workbook.training.loss_checks import Problem, loss, measuring, reweighting
 
 
 def problems(
@@ -68,7 +57,7 @@ def _unknown_values(args) -> Iterator[Problem]:
         "batching": STRATEGIES,
         "advantage_estimator": (*ESTIMATORS, "counterfactual"),
         "group_transform": (None, *TRANSFORMS),
-        "transform_on": TRANSFORMED,
+        "transform_on": TRANSFORM_INPUTS,
         "clipping": CLIPPINGS,
     }.items():
         value = getattr(args, name)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-TRANSFORMS = ("min_replace", "advantage_orthogonal")
-TRANSFORMED = ("clamped_ratios", "clipped_weights")
+from workbook.theory.choices import TRANSFORM_INPUTS, TRANSFORMS, WHOLE_GROUP
+
 # Loss types whose surrogate is min(r A, clip(r) A): the ones a reweighted surrogate can stand in for.
 CLIPPED_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
 # Loss types that add up what a sequence's one ratio pushes, so that per-token advantages would be averaged over it.
 AVERAGING_LOSSES = (*CLIPPED_LOSSES, "sapo", "luspo")
 # Optimizers that step inside the backward pass and leave no gradient to read.
 STEPPING_INSIDE = ("lomo", "layerwise")
-WHOLE_GROUP = ("query_preserved", "query_preserved_reward_balanced")
 
 
 class Problem(NamedTuple):
@@ -80,7 +79,7 @@ def measuring(args, aux_loss: bool, sharded: bool) -> Iterator[Problem]:
 def reweighting(args) -> Iterator[Problem]:
     """Rules for what replaces the surrogate's weights: a transform, symmetric clipping, tokens of a sequence ratio."""
     setting = f"group_transform={args.group_transform!r}" if args.group_transform else f"clipping={args.clipping!r}"
-    if args.group_transform is None and args.transform_on != TRANSFORMED[0]:
+    if args.group_transform is None and args.transform_on != TRANSFORM_INPUTS[0]:
         yield Problem(
             "warning",
             f"transform_on={args.transform_on!r} is ignored without a group_transform; set one of "

@@ -14,12 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from workbook.theory.weights import (
-    advantage_orthogonal,
-    cancellation_residual,
-    min_replace,
-    surrogate_weights,
-)
+from workbook.theory.objective import ratio_weights, transform_weights
+from workbook.theory.weights import cancellation_residual
 from workbook.training.batch import loss_mask
 
 
@@ -49,13 +45,8 @@ def mean_residual(
 
 def repaired_weights(args, weights: Float[Tensor, "B T"], inputs: dict, per_rollout: bool) -> Float[Tensor, "B T"]:
     """Transform each group's weights by `args.group_transform`; `per_rollout`: they are the same at all its tokens."""
-    mask, group_ids = loss_mask(inputs), inputs["group_id"]
-    active = mask.bool()
-    own = () if args.group_transform == "min_replace" else (inputs["advantages"],)
-    transform = advantage_orthogonal if own else min_replace
-    if per_rollout:
-        return transform(weights.amax(dim=1), *own, group_ids, active.any(dim=1))[:, None] * mask
-    return transform(weights, *own, group_ids, active)
+    mask = loss_mask(inputs)
+    return transform_weights(weights, args.group_transform, inputs["advantages"], inputs["group_id"], mask, per_rollout)
 
 
 def policy_weights(
@@ -66,7 +57,6 @@ def policy_weights(
     Without old log-probabilities in `inputs`, those of now count as old, as in TRL.
     """
     old = inputs.get("old_per_token_logps")
-    scored = (logps, logps if old is None else old, loss_mask(inputs), inputs["advantages"], level)
-    if args.group_transform and args.transform_on == "clamped_ratios":
-        return surrogate_weights(*scored).clamp(1 - clip[0], 1 + clip[1])
-    return surrogate_weights(*scored, clip=clip, clipping=args.clipping)
+    clamp = args.group_transform is not None and args.transform_on == "clamped_ratios"
+    scored = (logps, logps if old is None else old, loss_mask(inputs), inputs["advantages"])
+    return ratio_weights(*scored, level, clip, args.clipping, clamp)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
 from workbook.training.schema import (
     ABOVE_0_TO_1,
     DECAY,
@@ -49,9 +50,6 @@ SCHEDULES = (
     *("cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"),
 )
 LOSS_TYPES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo")
-# As in `theory`, which is not imported here: reading a config should not wait for torch. A test compares them.
-BATCHINGS = ("shuffled", "query_preserved", "reward_balanced", "query_preserved_reward_balanced", "sign_partitioned")
-ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only", "counterfactual")
 TRACKERS = {  # name in report_to: the package that it needs
     **{name: name for name in ("tensorboard", "trackio", "wandb", "mlflow", "neptune", "codecarbon", "clearml")},
     **{"dagshub": "dagshub", "swanlab": "swanlab", "dvclive": "dvclive", "comet_ml": "comet_ml"},
@@ -92,7 +90,7 @@ TRAINER_FIELDS = {
     "epsilon_high": POSITIVE_OR_NULL,
     "delta": POSITIVE_OR_NULL,
     "loss_type": choice(*LOSS_TYPES),
-    "importance_sampling_level": choice("token", "sequence"),
+    "importance_sampling_level": choice(*LEVELS),
     "scale_rewards": choice("group", "batch", "none", True, False),
     "multi_objective_aggregation": choice("sum_then_normalize", "normalize_then_sum"),
     "reward_weights": Annotated[
@@ -113,11 +111,11 @@ TRAINER_FIELDS = {
     "use_adaptive_entropy": FLAG,
     "router_aux_loss_coef": NOT_NEGATIVE_OR_NULL,
     # cancellation
-    "batching": choice(*BATCHINGS),
-    "advantage_estimator": choice(*ESTIMATORS),
-    "group_transform": choice(None, "min_replace", "advantage_orthogonal"),
-    "transform_on": choice("clamped_ratios", "clipped_weights"),
-    "clipping": choice("asymmetric", "symmetric"),
+    "batching": choice(*STRATEGIES),
+    "advantage_estimator": choice(*ESTIMATORS, "counterfactual"),
+    "group_transform": choice(None, *TRANSFORMS),
+    "transform_on": choice(*TRANSFORM_INPUTS),
+    "clipping": choice(*CLIPPINGS),
     "measure_cancellation": integer(0, 10_000_000),
     "trim_padding": FLAG,
     "fp32_adapters": FLAG,

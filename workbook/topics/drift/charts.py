@@ -6,9 +6,10 @@ import altair as alt
 import pandas as pd
 
 from workbook.rollouts.sample import Rollouts
+from workbook.theory.choices import LEVELS
 from workbook.theory.groups import shared_places
 from workbook.topics.drift.probe import CLIPPINGS, left_on_shared, objective_weights
-from workbook.topics.drift.settings import DRAWN, LEVELS, TRANSFORMS, compute_objectives, intervals
+from workbook.topics.drift.settings import DRAWN, TRANSFORMS, compute_objectives, intervals
 from workbook.topics.groups.charts import beside, small
 from workbook.views.explorer import Explorer, log_slider, menu, slider
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, finish, require

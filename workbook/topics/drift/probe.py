@@ -13,11 +13,13 @@ from torch import Tensor
 
 from workbook.probes.step import logps, optimizer_of, progress, untouched, update
 from workbook.rollouts.sample import Rollouts
+from workbook.theory import objective
+from workbook.theory.choices import CLIPPINGS as BOUNDED
+from workbook.theory.choices import TRANSFORMS, check_choice
 from workbook.theory.groups import group_extreme, group_index, group_sum, shared_places
-from workbook.theory.weights import advantage_orthogonal, cancellation_residual, min_replace, surrogate_weights
+from workbook.theory.weights import cancellation_residual
 
-CLIPPINGS = ("none", "asymmetric", "symmetric")
-TRANSFORMS = {"none": None, "min_replace": min_replace, "advantage_orthogonal": advantage_orthogonal}
+CLIPPINGS = ("none", *BOUNDED)
 
 
 def reuse_path(
@@ -55,25 +57,21 @@ def objective_weights(
     """The weight of each token under an objective, as CancellationTrainer gives it, before the loss's normalizer.
 
     now: log-probabilities of the policy that is being trained; the rollouts' own are those of the policy that sampled.
-    level, clipping, epsilon: as in `surrogate_weights`; clipping "none" leaves ratios free.  transform: one of
-    TRANSFORMS; it sees ratios held inside the clip range, by either clipping.  Shapes (B, T), 0 outside the mask.
+    level, clipping, epsilon: as in `surrogate_weights`; clipping "none" leaves ratios free.  transform: "none"
+    or one of TRANSFORMS; it sees ratios held inside the clip range, by either clipping.  Shapes (B, T).
 
     Raises ValueError for an unknown transform or clipping.
     """
-    for name, value, valid in (("transform", transform, TRANSFORMS), ("clipping", clipping, CLIPPINGS)):
-        if value not in valid:
-            raise ValueError(f"{name}={value!r} is unknown; valid are {', '.join(valid)}.")
-    mask, clip = rollouts.completion_mask.bool(), None if clipping == "none" else (epsilon, epsilon)
-    scored = (now, rollouts.old_logps, mask, rollouts.advantages, level)
-    if transform == "none":
-        return surrogate_weights(*scored, clip=clip, clipping="symmetric" if clipping == "symmetric" else "asymmetric")
-    ratios = surrogate_weights(*scored)
-    if clip:
-        ratios = ratios.clamp(1 - epsilon, 1 + epsilon)
-    own = (rollouts.advantages,) if transform == "advantage_orthogonal" else ()
-    if level == "sequence":  # one weight per rollout
-        return TRANSFORMS[transform](ratios.amax(1), *own, rollouts.group_ids, mask.any(1))[:, None] * mask
-    return TRANSFORMS[transform](ratios, *own, rollouts.group_ids, mask)
+    check_choice("clipping", clipping, CLIPPINGS)
+    check_choice("transform", transform, ("none", *TRANSFORMS))
+    batch = (now, rollouts.old_logps, rollouts.completion_mask.bool(), rollouts.advantages, rollouts.group_ids)
+    return objective.objective_weights(
+        *batch,
+        level,
+        clip=None if clipping == "none" else (epsilon, epsilon),
+        clipping="symmetric" if clipping == "symmetric" else "asymmetric",
+        transform=None if transform == "none" else transform,
+    )
 
 
 def shared_tokens(rollouts: Rollouts) -> pd.DataFrame:

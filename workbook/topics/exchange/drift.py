@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbook.theory import advantage_orthogonal, kl_drift, min_replace, solution_entropy
+from workbook.theory import kl_drift, solution_entropy
 from workbook.theory.drift import log_odds_drift
+from workbook.theory.objective import transform_weights
 from workbook.topics.exchange.shared import TRANSFORMS, interval
 from workbook.topics.exchange.threads import single_thread
 
@@ -141,10 +142,7 @@ def run_solutions(
             w = (strength * noise).exp()
         else:
             w = 1 + (strength if weights == "one favoured" else 0.0) * (drawn == 0).double()
-        if transform == "min-replace":
-            w = min_replace(w, group_ids)
-        elif transform == "advantage-orthogonal":
-            w = advantage_orthogonal(w, advantages, group_ids)
+        w = transform_weights(w, TRANSFORMS[transform], advantages, group_ids)
         pushes = (w * advantages)[:, None] * outputs[drawn] / group_size
         logits = solution_step(logits, pushes.view(seeds, group_size, -1).sum(1), lr, operator)
         path.append(logits)

@@ -15,11 +15,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.theory import advantage_orthogonal, cancellation_residual, group_advantages, min_replace, update_weights
+from workbook.theory import cancellation_residual, group_advantages, update_weights
+from workbook.theory.choices import TRANSFORM_LABELS, check_choice
 from workbook.theory.groups import group_index, group_sum
+from workbook.theory.objective import transform_weights
 
 GROUPS, LENGTH, LONGEST, WIDTH = 200, 16, 48, 16  # groups per setting; tokens, typical and at most; size of a gradient
-TRANSFORMS = ("none", "min-replace", "advantage-orthogonal")
+TRANSFORMS = {label: name for name, label in TRANSFORM_LABELS.items()}  # by their names in charts and tables
 
 
 @dataclass(frozen=True)
@@ -139,12 +141,8 @@ def transformed(name: str, weights: Tensor, mask: Tensor, draw: Draw) -> Tensor:
 
     What is smaller than 1e-12 of the largest weight is rounding and becomes 0, lest a residual be taken of it.
     """
-    if name not in TRANSFORMS:
-        raise ValueError(f"transform {name!r} is unknown; valid are {', '.join(TRANSFORMS)}.")
-    if name == "min-replace":
-        weights = min_replace(weights, draw.group_ids, mask)
-    if name == "advantage-orthogonal":
-        weights = advantage_orthogonal(weights, draw.advantages, draw.group_ids, mask)
+    check_choice("transform", name, tuple(TRANSFORMS))
+    weights = transform_weights(weights, TRANSFORMS[name], draw.advantages, draw.group_ids, mask)
     return weights.masked_fill(weights.abs() <= 1e-12 * weights.abs().max(), 0.0)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import ipywidgets
 import pandas as pd
 
+from workbook.theory.choices import ESTIMATORS, STRATEGIES
 from workbook.views.explorer import log_slider, menu, slider
 from workbook.views.live import close, show
 from workbook.views.monitor import RunMonitor
@@ -17,14 +18,7 @@ from workbook.views.snippet import Snippet
 from workbook.views.style import escape
 
 LOSSES = ("dr_grpo", "grpo", "dapo")
-ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only")
-BATCHINGS = (
-    "shuffled",
-    "query_preserved",
-    "reward_balanced",
-    "query_preserved_reward_balanced",
-    "sign_partitioned",
-)
+BATCHINGS = STRATEGIES
 
 
 def settings(
