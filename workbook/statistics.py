@@ -103,7 +103,8 @@ def normal_interval(values, errors: float = 1.96) -> Interval:
     >>> normal_interval(np.array([1.0, 3.0]), errors=2)._asdict()
     {'mean': np.float64(2.0), 'low': np.float64(0.0), 'high': np.float64(4.0)}
     """
-    mean, half = values.mean(-1), errors * values.std(-1, correction=1) / values.shape[-1] ** 0.5
+    unbiased = {"ddof": 1} if isinstance(values, np.ndarray) else {}  # as torch is by itself
+    mean, half = values.mean(-1), errors * values.std(-1, **unbiased) / values.shape[-1] ** 0.5
     return Interval(mean, mean - half, mean + half)
 
 
