@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from workbook.tasks import get_task
 from workbook.tasks.gym import allowed_datasets, is_allowed
-from workbook.tasks.verify import clock_answer, stated_answer, stated_number
+from workbook.tasks.quantity import plain_decimal
+from workbook.tasks.statement import read_statement
+from workbook.tasks.verify import clock_answer, stated_quantity, stated_texts
 
 BIG = 10**6
 HOSTILE = {
@@ -131,13 +133,14 @@ def test_the_chain_reads_plain_numbers_only():
     ],
 )
 def test_numbers_are_read_from_prose(text, number):
-    assert stated_number(text) == number
+    quantity = stated_quantity(text)
+    assert (quantity and plain_decimal(quantity.value)) == number
 
 
 def test_text_answers_are_read_from_prose():
-    assert stated_answer("Thus \\boxed{\\frac{1}{2}} holds") == "\\frac{1}{2}"
-    assert stated_answer("<answer>1 2\n3 4</answer>", lines=True) == "1 2\n3 4"
-    assert stated_answer("well\n  the cat  \n\n") == "the cat"
+    assert read_statement("Thus \\boxed{\\frac{1}{2}} holds").span == "\\frac{1}{2}"
+    assert read_statement("<answer>1 2\n3 4</answer>").span == "1 2\n3 4"
+    assert "the cat" in map(str.strip, stated_texts("well\n  the cat  \n\n", "the cat"))
 
 
 def test_gym_rows_survive_storage_and_pay_their_own_answers():

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from workbook.tasks.inputs import completion_text, positive_int
 from workbook.tasks.quantity import read_quantity
-from workbook.tasks.task import Task, positive_int
-from workbook.tasks.verify import completion_text, folded
+from workbook.tasks.task import Task
+from workbook.tasks.verify import folded
 
 FRAMES = ("{}", "The answer is {}", "so the answer is {} .", "<answer>{}</answer>", "\\boxed{{{}}}")
 EXAMPLE = 60  # characters of an example

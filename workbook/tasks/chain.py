@@ -30,7 +30,8 @@ from typing import NamedTuple
 
 from datasets import Dataset
 
-from workbook.tasks.task import Annotation, Task, positive_int, short
+from workbook.tasks.inputs import positive_int, short
+from workbook.tasks.task import Annotation, Task
 from workbook.tasks.verify import clock_answer
 
 OPENINGS = ("start", "begin", "open", "go")

@@ -27,9 +27,10 @@ import reasoning_gym
 from datasets import Dataset
 from reasoning_gym.factory import DATASETS
 
+from workbook.tasks.inputs import completion_text, positive_int
 from workbook.tasks.quantity import plain_decimal, read_quantity, unwrap
-from workbook.tasks.task import Task, as_prompt, positive_int
-from workbook.tasks.verify import completion_text, folded, only_repeats, stated_quantity, stated_texts
+from workbook.tasks.task import Task, as_prompt
+from workbook.tasks.verify import folded, only_repeats, stated_quantity, stated_texts
 
 EVALUATORS = {"eval", "exec", "compile", "parse_expr", "sympify"}
 AUDITED = {"basic_arithmetic"}  # evaluates the expression it has generated itself, and compares the answer as text

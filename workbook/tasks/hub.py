@@ -11,8 +11,9 @@ from datasets import Dataset, load_dataset
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 
-from workbook.tasks.task import Task, as_prompt, positive_int, split_rows
-from workbook.tasks.verify import agrees, completion_text
+from workbook.tasks.inputs import completion_text, positive_int
+from workbook.tasks.task import Task, as_prompt, split_rows
+from workbook.tasks.verify import agrees
 
 PATIENCE = 5.0  # seconds to wait for a hub before saying that there is none
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from datasets import Dataset
 
+from workbook.tasks.inputs import completion_text, positive_int, short
 from workbook.tasks.own_reward import InProcess, InThread
 from workbook.tasks.own_rows import LINE, BadRows, read_rows, read_source
-from workbook.tasks.task import Task, as_prompt, positive_int, short, split_rows
-from workbook.tasks.verify import completion_text
+from workbook.tasks.task import Task, as_prompt, split_rows
 
 __all__ = ["BadRows", "Own", "own_task", "read_rows"]
 

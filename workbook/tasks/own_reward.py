@@ -34,8 +34,8 @@ from typing import BinaryIO
 import psutil
 
 from workbook.tasks import reward_server
+from workbook.tasks.inputs import short
 from workbook.tasks.reward_server import CLOSED, as_reward, outcome, printable
-from workbook.tasks.task import short
 
 IMPORT_SECONDS = 30.0  # for the file's own imports
 MAX_ANSWER_BYTES = 2**16  # of one line of the protocol; what is longer is none

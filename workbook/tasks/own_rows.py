@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from workbook.tasks.task import short
+from workbook.tasks.inputs import short
 
 MOST_BYTES, MOST_ROWS, MOST_CHARACTERS = 32 * 2**20, 100_000, 20_000  # of a file, of its rows, of one text
 MOST_COLUMNS, MOST_NAME = 1_000, 100  # of a file, of a column's name in characters

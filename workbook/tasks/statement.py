@@ -20,7 +20,6 @@ from workbook.tasks.wording import (
 )
 
 WINDOW = 2000  # characters: an answer is looked for in this much of the end of a completion
-SPAN = 200  # characters: an answer itself is never longer than this
 ASCII_LOWER = {upper: upper + 32 for upper in range(65, 91)}  # one character stays one: positions agree
 LOOKALIKES = str.maketrans({"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "\u00a0": " ", "’": "'"})
 MARKERS = ("<answer>", "\\boxed{", "####", "answer is", "answer:")

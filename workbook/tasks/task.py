@@ -8,7 +8,7 @@ from unicodedata import normalize
 
 from datasets import Dataset
 
-from workbook.tasks.verify import clamp, completion_text
+from workbook.tasks.inputs import clamp, completion_text, positive_int
 
 Annotation = list[tuple[str, float]]
 
@@ -140,23 +140,3 @@ def prompt_key(prompt: Any) -> str:
 def as_prompt(text: str, chat: bool) -> str | list[dict[str, str]]:
     """Return a question as it is, or as the chat message of a user."""
     return [{"role": "user", "content": text}] if chat else text
-
-
-def positive_int(field: str, value: Any, least: int = 1, most: int | None = None) -> int:
-    """Return value if it is an integer in [least, most], else raise a ValueError that names the field."""
-    inside = (
-        isinstance(value, int) and not isinstance(value, bool) and value >= least and (most is None or value <= most)
-    )
-    if not inside:
-        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{field} is {short(value)}, but must be an integer {limits}.")
-    return value
-
-
-def short(value: Any, most: int = 60) -> str:
-    """Return a value as Python writes it, of one that is long the beginning."""
-    try:
-        text = repr(value)
-    except Exception:  # an integer of too many digits, an object of the reader's own
-        text = f"a {type(value).__name__} that can't be shown"
-    return text if len(text) <= most else f"{text[: most - 4]} ..."

@@ -6,18 +6,16 @@ What is stated must *be* the answer, alone but for a unit, and nothing around it
 back: `agrees` is that rule; `workbook.tasks.wording` knows the words, `workbook.tasks.quantity` the numbers.
 """
 
-import math
 import re
 from decimal import Decimal
 from functools import lru_cache
 
 from workbook.tasks.latex import is_expression, same_expression
 from workbook.tasks.prose import is_prose, predicate
-from workbook.tasks.quantity import Quantity, plain_decimal, read_quantity, unwrap
+from workbook.tasks.quantity import Quantity, read_quantity, unwrap
 from workbook.tasks.statement import (
     CLOSED,
     LOOKALIKES,
-    SPAN,
     WINDOW,
     Statement,
     first_sentence,
@@ -33,19 +31,6 @@ MAX_OTHER, MAX_OTHERS = 80, 40  # characters of a sentence that may state anothe
 OTHER_END = re.compile(rf"(?:=|\bis) ?\$?({NUMBER.pattern})\W*$")
 CLOSING = re.compile(r"\W*i hope (?:it|this|that)(?: is)? (?:correct|right|helps?)(?: you)?\W*", re.IGNORECASE)
 CHOICES = vocabulary("yes no true false y n agree disagree")
-
-
-def completion_text(completion: object) -> str:
-    """Return the text of one completion: a string as it is, of chat messages the last one's content, of all else "".
-
-    >>> completion_text([{"role": "assistant", "content": "so the answer is 2"}])
-    'so the answer is 2'
-    """
-    if isinstance(completion, list | tuple) and completion:
-        completion = completion[-1]
-    if isinstance(completion, dict):
-        completion = completion.get("content")
-    return completion if isinstance(completion, str) else ""
 
 
 def clock_answer(text: str) -> int | None:
@@ -145,74 +130,6 @@ def stated_texts(completion: str, answer: str, question: str = "") -> list[str]:
         span, rest = candidates[-1]
         candidates.append((span[: match.start()], f"{span[match.end() :]}\n{rest}"))
     return [span for span, after in candidates if stands(statement._replace(after=after)) and not _other(after, answer)]
-
-
-def stated_answer(text: str, lines: bool = False) -> str:
-    r"""Return the span in which free text states its answer: after the last marker, else the last line with text.
-
-    Markers: `<answer>`, `\boxed{`, `####`, `answer is`, `answer:`. After `<answer>` the span is what stands before the
-    closing tag; else it ends with its line and has at most `SPAN` characters. With lines=True it runs to the end of the
-    text, and without a marker it is all of the window.
-
-    >>> stated_answer("The answer is **12**. Done"), stated_answer("#### 3\n#### 4"), stated_answer("4 + 3\n= 7\n")
-    ('12', '4', '= 7')
-    """
-    marker, _, span, _ = read_statement(text)
-    if marker == "<answer>":
-        return span
-    if lines:
-        return span.strip("\n")
-    if not marker:
-        return (span.strip().splitlines() or [""])[-1][-SPAN:].strip()
-    span = span.lstrip(" \t\n*:$")[:SPAN].split("\n", 1)[0].split(". ", 1)[0]
-    return span.strip().strip("*$`").rstrip(".").strip()
-
-
-def stated_number(text: str) -> str | None:
-    """Return the decimal number that free text states as its answer, without commas; None if it states none, or two.
-
-    Of an equation the right side counts, if the left one is its name or a sum that comes to it.
-
-    >>> stated_number("the answer is 4 + 3 = 7 apples"), stated_number("It is 1,250."), stated_number("it is not 4")
-    ('7', '1250', None)
-    """
-    quantity = stated_quantity(text)
-    return plain_decimal(quantity.value) if quantity else None
-
-
-def as_number(text: str) -> Decimal | None:
-    """Return text as an exact number if all of it is one (sign, commas, currency and percent signs allowed), else None.
-
-    >>> as_number(" $1,234.50 "), as_number("nan"), as_number("4 apples"), as_number("\\u0664")
-    (Decimal('1234.50'), None, None, None)
-    """
-    text = text.strip().strip("$€£%").strip()
-    return Decimal(text.replace(",", "")) if len(text) <= 64 and NUMBER.fullmatch(text) else None
-
-
-def same_answer(stated: str, answer: str) -> bool:
-    """Return whether two answers agree: as numbers if both are, else as text without case, spaces and end stops.
-
-    >>> same_answer("1,200.0", "1200"), same_answer(" The Cat. ", "the cat"), same_answer("NaN", "5")
-    (True, True, False)
-    """
-    left, right = read_quantity(stated), read_quantity(answer)
-    if left is not None and right is not None:
-        return left.agrees(right)
-    return folded(stated) == folded(answer) != ""
-
-
-def clamp(score: object) -> float:
-    """Return a score as a float in [0, 1]; what is not a finite number gives 0.
-
-    >>> clamp(1.7), clamp(float("nan")), clamp(None), clamp(True)
-    (1.0, 0.0, 0.0, 1.0)
-    """
-    try:
-        number = float(score)
-    except (TypeError, ValueError, OverflowError):
-        return 0.0
-    return min(1.0, max(0.0, number)) if math.isfinite(number) else 0.0
 
 
 @lru_cache(maxsize=4096)

@@ -93,7 +93,6 @@ SENTENCE_END = re.compile(
     re.IGNORECASE,
 )
 CLAUSE_END = re.compile(r"[,:;](?=\s|$)|[()]")
-COPULA = re.compile(r"\b(?:it|this|that|these|they|answer|result|correct|choose|choice|option|pick|solution)\b")
 UNIT_SUFFIX = re.compile(
     r"(?:left|remaining|in total|in all|total|altogether|overall|each|old|now|again"
     r"|(?:(?:per|a|an|each|every) |/ ?)(?P<each>[a-z]+))"
