@@ -123,7 +123,9 @@ def series(
         order = names.get("names") or _unique(table, by)
         shift = f"{dodge} * (indexof({order}, datum['{by}']) - {(len(order) - 1) / 2})"
         base, x = base.transform_calculate(at=f"datum['{_name(x)}'] * pow(2, {shift})"), _end(x, "at")
-    base, dots = _colored(base.encode(x=x), table, by, color, None, **names)
+    base = base.encode(x=x)
+    here = base.transform_filter(f"datum['{chosen}']")
+    base, dots = _colored(base, table, by, color, None, **names)
     lines = base.mark_line(strokeWidth=2.5, clip=clip)
     if dash:
         dashes = _unique(table, dash) if dash != by else names.get("names") or _unique(table, by)
@@ -143,7 +145,6 @@ def series(
     if points:
         layers.append(dots.mark_point(filled=True, size=55, opacity=1, clip=clip).encode(y=y, tooltip=hints))
     if chosen:
-        here = alt.Chart(table).transform_filter(f"datum['{chosen}']").encode(x=x)
         layers += [
             here.mark_rule(strokeDash=[4, 3], color=NEUTRAL),
             here.mark_point(size=170, color="black", strokeWidth=2).encode(y=y, tooltip=hints),
@@ -241,7 +242,8 @@ def panels(charts, title: str, subtitle: str, description: str, spacing: int = 1
 def rule(value: float, axis: str, dashed: bool = False, color: str = GRID_LINE) -> alt.Chart:
     """A line across the whole panel at a value of the axis "x" or "y"."""
     mark = {"strokeDash": [5, 4], "size": 1.5} if dashed else {}
-    return alt.Chart().mark_rule(color=color, **mark).encode(**{axis: alt.datum(value)})
+    grid = alt.Axis(grid=True)  # Vega-Lite would take the grid away from all layers: a datum has none of its own accord
+    return alt.Chart().mark_rule(color=color, **mark).encode(**{axis: alt.datum(value, axis=grid)})
 
 
 def by_sign(field: str):
