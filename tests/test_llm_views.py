@@ -8,8 +8,8 @@ from workbook.statistics import Interval, verdict
 from workbook.studies.verdicts import CLAIMS, by_claim, verdicts
 from workbook.topics.coupling import study as coupling
 from workbook.topics.flips import study as flips
-from workbook.topics.flips.llm_charts import explore_flips_of, flips_by_confidence, movement_by_category, verdict_grid
-from workbook.topics.flips.llm_exercises import WORDS, check_continuations, check_words
+from workbook.topics.flips.charts import explore_flips_of, flips_by_confidence, movement_by_category, verdict_grid
+from workbook.topics.flips.exercises import WORDS, check_sample_size, check_words
 
 
 @pytest.fixture
@@ -131,6 +131,6 @@ def test_words_are_checked(answer, told, capsys):
     ("factor", "told"),
     [(8, "Right"), (4, "a difference of two"), (2, "two are asked for"), (16, "both sides together"), (1, "it is 200")],
 )
-def test_continuations_are_checked(factor, told, capsys):
-    check_continuations(lambda gap, p: factor * p * (1 - p) / gap**2)
+def test_sample_sizes_are_checked(factor, told, capsys):
+    check_sample_size(lambda gap, p: factor * p * (1 - p) / gap**2)
     assert told in capsys.readouterr().out

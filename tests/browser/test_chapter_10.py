@@ -36,7 +36,7 @@ def test_flips_of_a_real_update_follow_the_controls(chapter, capsys):
 
     def same(**settings):
         call = ", ".join(f"{name}={value!r}" for name, value in settings.items())
-        chapter.execute("from workbook.topics.flips.llm_charts import flips_by_confidence")
+        chapter.execute("from workbook.topics.flips.charts import flips_by_confidence")
         rows = chapter.python(f"flips_by_confidence(table, {call}).values.tolist()")
         expected = {tuple(row[:3]): row[-1] for row in rows if row[-1] > 0}
         shown = {key: share for key, share in drawn(chapter, explorer).items() if share > 0}

@@ -1,18 +1,30 @@
-"""Charts of token flipping: shares by sign of the advantage, the balance of signs, and what foretells a change."""
+"""Charts of token flipping: shares by sign and confidence, the balance of signs, predictors, and verdicts."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import altair as alt
+import numpy as np
 import pandas as pd
 
-from workbook.topics.flips.probe import CHANGES
+from workbook.topics.flips.probe import CHANGES, SIGNS, frequency_matched
 from workbook.topics.flips.settings import EPSILONS, FACTORS, GROUP_SIZES, OPTIMIZERS, PROMPTS, compute_flips
-from workbook.topics.groups.charts import beside, small
-from workbook.views.explorer import Explorer, log_slider, menu
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, color_and_shape, finish
+from workbook.views.explorer import Explorer, log_slider, menu, switch
+from workbook.views.figures import bars, cells, forest, panels, rule, series
+from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, describe_rows, finish, require, titled
 
-SIGNS = ("positive", "negative")
-BY_SIGN = alt.Scale(domain=list(SIGNS), range=[POSITIVE, NEGATIVE])
+CONFIDENCE_BINS = (1, 2, 3, 4)
+CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}  # from the bar's foot upwards
+VERDICT_COLORS = {
+    "replicates": "#cfe3f2",
+    "does not replicate": "#f6ddc4",
+    "inconclusive": "#ececec",
+    "not measured": "#ffffff",
+}
+
+
+# --- one update under many settings
 
 
 def explore_flips() -> Explorer:
@@ -27,11 +39,11 @@ def explore_flips() -> Explorer:
             "prompts": menu(32, list(PROMPTS), "prompts in the batch"),
             "group_size": menu(8, list(GROUP_SIZES), "rollouts per prompt, G"),
         },
-        say_flips,
+        describe_flips,
     )
 
 
-def say_flips(shares: pd.DataFrame, curve: pd.DataFrame) -> str:
+def describe_flips(shares: pd.DataFrame, curve: pd.DataFrame) -> str:
     """The distance at the chosen eps, in words."""
     here = curve[curve["chosen"]].iloc[0]
     return (
@@ -42,92 +54,179 @@ def say_flips(shares: pd.DataFrame, curve: pd.DataFrame) -> str:
 
 def flips_chart(shares: pd.DataFrame, curve: pd.DataFrame) -> alt.HConcatChart:
     """Left the shares by sign, right their distance against eps; tables of compute_flips."""
-    right = alt.Chart(curve).encode(
-        x=alt.X("eps:Q", title="eps (nats)").scale(type="log", domain=[EPSILONS[0], EPSILONS[-1]], nice=False)
-    )
-    y = alt.Y("mean:Q", title="distance").scale(domain=[0, 0.3], clamp=True)
-    chosen = right.transform_filter("datum.chosen")
-    panel = alt.layer(
-        right.mark_area(opacity=0.2, color=POSITIVE).encode(y=alt.Y("low:Q", title="distance"), y2="high:Q"),
-        right.mark_line(color=POSITIVE).encode(y=y),
-        chosen.mark_rule(strokeDash=[4, 3], color=NEUTRAL),
-        chosen.mark_point(filled=True, size=90, color=POSITIVE, opacity=1).encode(y=y),
-    ).properties(width=300, height=200, title=small("distance between the two signs' shares, against eps"))
-    return beside(
-        [shares_panel(shares, 300), panel],
+    size, look = {"width": 300, "height": 200}, {"names": SIGNS, "legend": {"title": "advantage", "orient": "top-left"}}
+    share = alt.Y("mean:Q", title="share of tokens").scale(domain=[0, 1])
+    title = "share of tokens, by sign of the advantage"
+    left = bars(shares, "change", share, "sign", vertical=True, number=".2f", form=".5f", title=title, **look, **size)
+    eps = alt.X("eps:Q", title="eps (nats)").scale(type="log", domain=[EPSILONS[0], EPSILONS[-1]], nice=False)
+    distance = alt.Y("mean:Q", title="distance").scale(domain=[0, 0.3], clamp=True)
+    title = "distance between the two signs' shares, against eps"
+    right = series(curve, eps, distance, points=False, chosen="chosen", title=title, **size)
+    return panels(
+        [left, right],
         "What one update does to tokens of better and of worse rollouts",
         "left: share of tokens boosted, suppressed, stable; lines span the seeds",
         "Bars: shares of boosted, suppressed and stable tokens in positive and negative rollouts.",
     )
 
 
-def shares_panel(shares: pd.DataFrame, width: int, title: str = "share of tokens, by sign of the advantage"):
-    """Bars of CHANGES by sign; columns change, sign, mean, low, high."""
-    x = alt.X("change:N", sort=list(CHANGES), title=None).axis(labelAngle=0)
-    base = alt.Chart(shares).encode(x=x, xOffset=alt.XOffset("sign:N", sort=list(SIGNS)))
-    share = alt.Y("mean:Q", title="share of tokens").scale(domain=[0, 1])
-    color = alt.Color("sign:N", scale=BY_SIGN, legend=alt.Legend(title="advantage", orient="top-left"))
-    return alt.layer(
-        base.mark_bar().encode(
-            y=share, color=color, tooltip=["change:N", "sign:N", alt.Tooltip("mean:Q", format=".5f")]
-        ),
-        base.mark_rule(size=2).encode(y=alt.Y("low:Q", title="share of tokens"), y2="high:Q"),
-        base.mark_text(dy=-10, fontSize=10).encode(y="high:Q", text=alt.Text("mean:Q", format=".2f")),
-    ).properties(width=width, height=200, title=small(title))
+# --- what was measured
 
 
 def doses_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """Change of log-probability against the balance of signs; columns scale, balance, quantity, mean, low, high."""
-    panels = []
-    names = list(dict.fromkeys(table["scale"]))
-    look = color_and_shape("scale", names, orient="bottom")
-    for quantity in dict.fromkeys(table["quantity"]):
-        base = alt.Chart(table[table["quantity"] == quantity]).encode(
-            x=alt.X("balance:Q", title="balance of signs on the token")
-            .scale(domain=[-1, 1])
-            .axis(values=[-1, -0.5, 0, 0.5, 1]),
-            color=look["color"],
-        )
-        y = alt.Y("mean:Q", title="nats")
-        panels.append(
-            alt.layer(
-                alt.Chart().mark_rule(color="#999999").encode(x=alt.datum(0)),
-                alt.Chart().mark_rule(color="#999999").encode(y=alt.datum(0)),
-                base.mark_rule(size=2, opacity=0.6).encode(y=alt.Y("low:Q", title="nats"), y2="high:Q"),
-                base.mark_line(strokeWidth=1.5).encode(y=y),
-                base.mark_point(filled=True, size=60, opacity=1).encode(y=y, shape=look["shape"]),
-            ).properties(width=300, height=220, title=small(quantity))
-        )
-    return beside(
-        panels,
-        "The same tokens, their signs dealt anew",
+    x = alt.X("balance:Q", title="balance of signs on the token").scale(domain=[-1, 1])
+    settings = {"spread": "bars", "zero": True, "under": [rule(0, "x")], "width": 300, "height": 220}
+    settings |= {"by": "scale", "names": table["scale"].unique()}
+    parts = table.groupby("quantity", sort=False)
+    return panels(
+        [series(part, x.axis(values=[-1, -0.5, 0, 0.5, 1]), "nats", title=name, **settings) for name, part in parts],
+        "The same tokens under permuted advantages",
         "−1: every occurrence of the token stands in a worse rollout; +1: in a better one; 0: the signs balance",
         "Lines: mean change of log-probability and its mean size against the balance of signs.",
     )
 
 
 def predictors_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """AUROC of each predictor for a target; columns predictor, target, mean, low, high; 1/2 is a coin."""
-    order = list(dict.fromkeys(table["predictor"]))
-    names = list(dict.fromkeys(table["target"]))
-    look = color_and_shape("target", names, title="foretells the sign of", orient="right")
-    base = alt.Chart(table).encode(
-        y=alt.Y("predictor:N", sort=order, title=None).axis(labelLimit=260),
-        yOffset=alt.YOffset("target:N", sort=names),
-        color=look["color"],
+    """AUROC of each predictor for a target; columns predictor, target, mean, low, high; 1/2 is chance."""
+    auroc = alt.X("mean:Q", title="AUROC, within prompts").scale(domain=[0.3, 1], clamp=True)
+    legend = {"title": "predicts the sign of", "orient": "right"}
+    numbers = {"number": ".2f", "number_at": "end", "threshold": 0.5}
+    return titled(
+        forest(table, "predictor", auroc, "target", legend=legend, height=alt.Step(13), **numbers),
+        "What predicts a token's change, and its credit",
+        "chance that a token that goes up (whose credit is above 0) has the larger predictor; dashed: chance level",
+        describe_rows(table, "predictor", "target", form=".2f"),
     )
-    x = alt.X("mean:Q", title="AUROC, within prompts").scale(domain=[0.3, 1], clamp=True)
-    chart = alt.layer(
-        alt.Chart(pd.DataFrame({"coin": [0.5]})).mark_rule(strokeDash=[5, 4], color=NEUTRAL).encode(x="coin:Q"),
-        base.mark_rule(size=3, opacity=0.5).encode(x=alt.X("low:Q", title="AUROC, within prompts"), x2="high:Q"),
-        base.mark_point(filled=True, size=70, opacity=1).encode(x=x, shape=look["shape"]),
-        base.mark_text(dx=22, fontSize=10).encode(x="high:Q", text=alt.Text("mean:Q", format=".2f")),
+
+
+# --- a real model's tokens
+
+
+def flips_by_confidence(
+    table: pd.DataFrame, eps: float = 0.01, bins: int = 2, group: int | None = None, matched: bool = False
+) -> pd.DataFrame:
+    """Shares of boosted, stable and suppressed tokens by sign of the advantage, in equal bins of probability.
+
+    table: a token table with dlogp.  group: one prompt, None for all.  matched: frequency-matched first (R1).
+    Columns: confidence, sign, change, share, tokens (of the bin and sign).  Raises ValueError if no token remains.
+    """
+    rows = table if group is None else table[table["group"] == group]
+    rows = rows[rows["advantage"] != 0]
+    rows = frequency_matched(rows) if matched else rows
+    if rows.empty:
+        raise ValueError("No token is left here: this prompt's rollouts have one reward, or share no token.")
+    edges = np.linspace(0, 1, bins + 1)
+    place = np.clip(np.digitize(np.exp(rows["logp"]), edges[1:-1], right=True), 0, bins - 1)
+    labels = [f"{low:.2g} to {high:.2g}" for low, high in pairwise(edges)]
+    tokens = pd.DataFrame(
+        {
+            "confidence": np.array(labels)[place],
+            "sign": np.where(rows["advantage"] > 0, *SIGNS),
+            "change": np.select([rows["dlogp"] > eps, rows["dlogp"] < -eps], CHANGES[:2], CHANGES[2]),
+        }
     )
-    told = "; ".join(f"{row.predictor}, {row.target}: {row.mean:.2f}" for row in table.itertuples())
+    counts = tokens.groupby(["confidence", "sign", "change"]).size().unstack(fill_value=0)
+    counts = counts.reindex(columns=list(CHANGE_COLORS), fill_value=0).stack().rename("count").reset_index()
+    counts["tokens"] = counts.groupby(["confidence", "sign"])["count"].transform("sum")
+    counts["share"] = counts["count"] / counts["tokens"]
+    return counts.drop(columns="count")
+
+
+def flips_by_confidence_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Stacked shares, a pair of bars (+ and −) for each bin; table of flips_by_confidence."""
+    require(table, ("confidence", "sign", "change", "share", "tokens"), "flips_by_confidence_chart")
+    order = list(CHANGE_COLORS)
+    x = alt.X("confidence:N", title="probability of the token before the update").axis(labelAngle=0)
+    base = alt.Chart(table).encode(x=x, xOffset=alt.XOffset("sign:N", sort=list(SIGNS)))
+    color = alt.Color("change:N", title="change", sort=order).scale(domain=order, range=list(CHANGE_COLORS.values()))
+    stacked = base.transform_calculate(rank=f"indexof({order}, datum.change)").mark_bar(stroke="white")
+    stacked = stacked.encode(
+        y=alt.Y("share:Q", title="share of tokens", stack="zero").scale(domain=[0, 1.08]),
+        color=color,
+        order=alt.Order("rank:Q"),
+        tooltip=["sign:N", "confidence:N", "change:N", alt.Tooltip("share:Q", format=".3f"), "tokens:Q"],
+    )
+    label = "(datum.sign == 'positive' ? '+ ' : '− ') + datum.tokens"
+    signs = base.transform_filter("datum.change == 'boosted'").transform_calculate(label=label)
+    text = signs.mark_text(dy=-7, fontSize=11, color=NEUTRAL).encode(y=alt.datum(1.0), text="label:N")
     return finish(
+        alt.layer(stacked, text),
+        "What one update did to tokens of better (+) and of worse (−) rollouts",
+        "above each bar: the sign of the rollout's advantage, and how many tokens",
+        "Stacked bars: shares of boosted, stable and suppressed tokens by sign and confidence.",
+    )
+
+
+def describe_flips_by_confidence(table: pd.DataFrame) -> str:
+    """The boosted shares of both signs, bin by bin."""
+    boosted = table[table["change"] == "boosted"].pivot(index="confidence", columns="sign", values="share")
+    shares = [
+        f"probability {label}: " + ", ".join(f"{share:.0%} of {sign}" for sign, share in row.dropna().items())
+        for label, row in boosted.iterrows()
+    ]
+    return "Boosted: " + "; ".join(shares) + "."
+
+
+def explore_flips_of(table: pd.DataFrame, eps: float = 0.01) -> Explorer:
+    """Controls over the flips of a token table with dlogp: eps, bins of confidence, prompt, matched frequencies."""
+    require(table, ("group", "advantage", "logp", "dlogp", "token_id"), "explore_flips_of")
+    pushing = sorted(table.loc[table["advantage"] != 0, "group"].unique().tolist())
+    controls = {
+        "eps": log_slider(eps, -4, 0, "eps (nats)", step=0.05),
+        "bins": menu(2, list(CONFIDENCE_BINS), "confidence bins"),
+        "group": menu(None, [("all", None), *((str(group), group) for group in pushing)], "prompt"),
+        "matched": switch(False, "match frequencies (R1)"),
+    }
+    variables = {"table": table}
+    return Explorer(flips_by_confidence, flips_by_confidence_chart, controls, describe_flips_by_confidence, variables)
+
+
+def movement_by_category(table: pd.DataFrame) -> pd.DataFrame:
+    """Share of all movement, sum of |dlogp|, on each category, over the prompts pooled: columns category, share.
+
+    >>> table = pd.DataFrame({"category": ["Math", "Math", "Template"], "dlogp": [0.1, -0.2, 0.1]})
+    >>> movement_by_category(table)["share"].round(2).tolist()
+    [0.75, 0.25]
+    """
+    sizes = table["dlogp"].abs().groupby(table["category"]).sum()
+    return (sizes / sizes.sum()).rename("share").reset_index()
+
+
+def movement_chart(shares: pd.DataFrame) -> alt.LayerChart:
+    """Bars of movement's share by category and estimator; columns category, estimator, share."""
+    require(shares, ("category", "estimator", "share"), "movement_chart")
+    share = alt.Y("share:Q", title="share of movement").scale(domain=[0, 1])
+    return titled(
+        bars(shares, "category", share, "estimator", vertical=True, number=".2f", form=".3f"),
+        "Where one update goes, by category of token",
+        "share of the sum of |change of log-probability|",
+        describe_rows(shares, "estimator", "category", value="share", form=".2f"),
+    )
+
+
+def verdict_grid(table: pd.DataFrame) -> alt.LayerChart:
+    """A cell for each claim and scale, by verdict; columns claim, scale, verdict, statement."""
+    require(table, ("claim", "scale", "verdict", "statement"), "verdict_grid")
+    rows = table.assign(claim_text=table["claim"] + "  " + table["statement"])
+    order = rows.drop_duplicates("claim")["claim_text"].tolist()
+    names = [name for name in VERDICT_COLORS if name in set(table["verdict"])]
+    color = alt.Color("verdict:N", legend=None).scale(domain=names, range=[VERDICT_COLORS[name] for name in names])
+    plain = {"ticks": False, "domain": False}
+    chart = cells(
+        rows,
+        alt.X("scale:N", sort=None, title=None).axis(orient="top", labelAngle=0, **plain),
+        alt.Y("claim_text:N", sort=order, title=None).axis(labelLimit=520, labelPadding=8, **plain),
+        color,
+        "verdict:N",
+        stroke="#bbbbbb",
+        shown=("claim", "scale", "verdict"),
+        width=150 * table["scale"].nunique(),
+        height=alt.Step(24),
+    )
+    return titled(
         chart,
-        "What foretells a token's change, and its credit",
-        "chance that a token that goes up (whose credit is above 0) has the larger predictor; dashed: a coin",
-        told,
-        height=alt.Step(13),
+        "The claims at two scales",
+        "a claim takes the least favourable verdict of its measurements",
+        "; ".join(f"{row.claim}, {row.scale}: {row.verdict}" for row in table.itertuples()),
     )

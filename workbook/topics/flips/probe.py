@@ -20,6 +20,7 @@ from workbook.theory.batching import minibatch_order
 
 EPS = 0.01  # nats: a probability that changed by less than about 1 % of itself counts as stable
 CHANGES = ("boosted", "suppressed", "stable")
+SIGNS = ("positive", "negative")  # of the rollout's advantage
 AFTER = ("mini_batch", "generation")
 
 
