@@ -13,8 +13,8 @@ from workbook.tasks import get_task
 from workbook.theory.advantages import counterfactual_advantages, group_advantages
 from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
-from workbook.training.base_weights import keeping_base
-from workbook.training.token_weights import token_pushes
+from workbook.training.meter import token_pushes
+from workbook.training.trainer_inputs import keeping_base
 
 QUERY = {"batching": "query_preserved", "per_device_train_batch_size": 8}
 SEQUENCE = {"importance_sampling_level": "sequence"}

@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -19,9 +17,8 @@ import pandas as pd
 from pyarrow.parquet import read_schema
 
 from workbook.studies.bench import SCALES, Bench
-from workbook.training.files import atomic_folder, write_json, write_parquet
+from workbook.training.files import atomic_folder, made_with, write_json, write_parquet
 from workbook.training.messages import explain_error, show_value
-from workbook.training.provenance import made_with
 
 RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
 CONFIGS = RESULTS.parent / "configs" / "studies"
@@ -34,31 +31,16 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "minibatches": "topics.batching.study:minibatches_study",
     "sharing": "topics.flips.sharing:sharing_study",
 }
-_READ_FROM: ContextVar[Path | None] = ContextVar("read_from", default=None)
-_LEFT_OUT: ContextVar[int | None] = ContextVar("left_out", default=None)
 
 
-@contextmanager
-def reading(folder: str | Path | None = None, without: int | None = None) -> Iterator[None]:
-    """Inside, studies' tables are read from another folder than data/results, or as if a seed had not been measured.
-
-    without: the seed left out of every table that has it; a table that has no other is then not measured.
-    """
-    tokens = _READ_FROM.set(Path(folder) if folder else None), _LEFT_OUT.set(without)
-    try:
-        yield
-    finally:
-        _READ_FROM.reset(tokens[0])
-        _LEFT_OUT.reset(tokens[1])
-
-
-def results_folder(folder: str | Path | None = None) -> Path:
-    """Where tables are read from: the folder given, else that of `reading`, else data/results."""
-    return Path(folder or _READ_FROM.get() or RESULTS)
+class NotMeasured(ValueError):
+    """A table that a study was not made to have, or not by any seed that is left in."""
 
 
 def check_results(folder: str | Path) -> None:
     """Raise a ValueError, in one sentence, unless a folder holds studies' tables, all of which can be read."""
+    from pyarrow.parquet import read_schema
+
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"folder={str(folder)!r} is no folder; give one that `measure` or `keep` wrote tables to.")
@@ -82,14 +64,6 @@ def check_results(folder: str | Path) -> None:
             raise ValueError(f"The manifest {manifest} of the table {path.name} is missing or damaged; make it anew.")
 
 
-def kept_seeds(table: pd.DataFrame, study: str) -> pd.DataFrame:
-    """The table without the seed that `reading` leaves out; raises ValueError if it has no other."""
-    kept = table[table["seed"] != _LEFT_OUT.get()]
-    if kept.empty and len(table):
-        raise ValueError(f"{study} holds no seed but {_LEFT_OUT.get()}, which is left out.")
-    return kept
-
-
 def measure(
     study: str, scale: str = "bundled", seeds: Sequence[int] | None = None, folder: str | Path | None = None
 ) -> list[Path]:
@@ -100,12 +74,17 @@ def measure(
 
     Raises ValueError for an unknown study or scale.
     """
+    from workbook.studies.bench import Bench
+    from workbook.training.files import atomic_folder, write_json, write_parquet
+    from workbook.training.provenance import made_with
+
     run = _study(study)
     if seeds is not None and len(set(seeds)) < len(list(seeds)):
         raise ValueError(f"seeds={show_value(list(seeds))} has one twice; name each once.")
     if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
         raise ValueError(f"folder={str(folder)!r} is no folder; give the path of one.")
-    seeds = range(Bench(scale).scale.seeds) if seeds is None else seeds
+    _folder(study, scale, folder)
+    seeds = range(SCALES[scale].seeds) if seeds is None else seeds
     folders = [_folder(study, scale, folder) / f"seed={seed}" for seed in seeds]
     for seed, place in zip(seeds, folders, strict=True):
         if place.exists():
@@ -124,28 +103,31 @@ def measure(
 def load_measured(study: str, scale: str, table: str, folder: str | Path | None = None) -> pd.DataFrame:
     """One table of a study at a scale, all seeds under one another, with the column seed.
 
-    Raises ValueError, naming the command that makes it, if it was not measured.
+    Raises ValueError for an unknown study or scale, and NotMeasured, naming the command that makes it, if there is no
+    such table.
     """
-    _study(study)
-    found = sorted(_folder(study, scale, results_folder(folder)).glob(f"seed=*/{table}.parquet"))
-    if not found:
-        raise ValueError(
+    _check_study(study)
+    paths = sorted(_folder(study, scale, folder).glob(f"seed=*/{table}.parquet"))
+    if not paths:
+        raise NotMeasured(
             f"{study} holds no table {table!r} at scale {scale!r}; "
             f"python -m workbook measure {study} --scale {scale} makes its tables."
         )
-    seeds = [json.loads((path.parent / "manifest.json").read_text(encoding="utf-8"))["seed"] for path in found]
-    tables = [pd.read_parquet(path).assign(seed=seed) for path, seed in zip(found, seeds, strict=True)]
-    return kept_seeds(pd.concat(tables), study)
+    seeds = [json.loads((path.parent / "manifest.json").read_text(encoding="utf-8"))["seed"] for path in paths]
+    return pd.concat(pd.read_parquet(path).assign(seed=seed) for path, seed in zip(paths, seeds, strict=True))
 
 
-def _study(name: str):
+def _check_study(name: str) -> None:
     if name not in STUDIES:
         raise ValueError(f"study={show_value(name)} is unknown: choose one of {', '.join(STUDIES)}.")
+
+
+def _study(name: str) -> Callable:
+    _check_study(name)
     module, _, function = STUDIES[name].partition(":")
     return getattr(import_module(f"workbook.{module}"), function)
 
 
 def _folder(study: str, scale: str, folder: str | Path | None) -> Path:
-    if scale not in SCALES:
-        raise ValueError(f"scale={show_value(scale)} is unknown: choose one of {', '.join(SCALES)}.")
+    check_scale(scale)
     return Path(folder or RESULTS) / study / scale

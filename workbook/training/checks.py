@@ -7,9 +7,25 @@ a few facts about the model and the launch, and returns what is wrong; the train
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
 
 from workbook.theory.choices import CLIPPINGS, ESTIMATORS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS, WHOLE_GROUP
-from workbook.training.loss_checks import Problem, loss, measuring, reweighting
+
+# Loss types whose surrogate is min(r A, clip(r) A): the ones a reweighted surrogate can stand in for.
+CLIPPED_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
+# Loss types that add up what a sequence's one ratio pushes, so that per-token advantages would be averaged over it.
+AVERAGING_LOSSES = (*CLIPPED_LOSSES, "sapo", "luspo")
+# Optimizers that step inside the backward pass and leave no gradient to read.
+STEPPING_INSIDE = ("lomo", "layerwise")
+
+
+class Problem(NamedTuple):
+    severity: str  # "error" | "warning"
+    sentence: str
+
+
+error, warning = partial(Problem, "error"), partial(Problem, "warning")
 
 
 def problems(
@@ -37,19 +53,26 @@ def problems(
         padding_changes: whether prompts differ in length for a model that left padding changes.
         kind: the model's class.
     """
-    unknown = list(_unknown_values(args))
-    if unknown:  # the other rules would only repeat it
+    if unknown := list(_unknown_values(args)):  # the other rules would only repeat it
         return unknown
     return [
-        *measuring(args, aux_loss, sharded),
+        *_measuring(args, aux_loss, sharded),
         *_batching(args, world_size),
-        *reweighting(args),
+        *_reweighting(args),
         *_estimator(args),
-        *loss(args),
+        *_loss(args),
         *_model(args, lora_dropout, quantized, base_dtype, sharded),
         *_padding(padding_changes, kind),
         *_checkpoints(args),
     ]
+
+
+def reweights(args) -> bool:
+    """Whether the trainer writes the surrogate's weights itself, in place of TRL's."""
+    # per-token advantages under one ratio per sequence
+    token_credit = args.advantage_estimator == "counterfactual" and args.importance_sampling_level == "sequence"
+    averaged = token_credit and args.loss_type in AVERAGING_LOSSES
+    return args.group_transform is not None or args.clipping == "symmetric" or averaged
 
 
 def _unknown_values(args) -> Iterator[Problem]:
@@ -62,118 +85,229 @@ def _unknown_values(args) -> Iterator[Problem]:
     }.items():
         value = getattr(args, name)
         if value not in valid:
-            yield Problem("error", f"{name}={value!r} is unknown; valid values are {', '.join(map(str, valid))}.")
-    if not isinstance(args.measure_cancellation, int) or args.measure_cancellation < 0:
-        yield Problem(
-            "error",
-            f"measure_cancellation={args.measure_cancellation!r} must be a number of generation batches, or 0 for never.",
+            yield error(f"{name}={value!r} is unknown; valid values are {', '.join(map(str, valid))}.")
+    every = args.measure_cancellation
+    if not isinstance(every, int) or every < 0:
+        yield error(f"measure_cancellation={every!r} must be a number of generation batches, or 0 for never.")
+
+
+def _measuring(args, aux_loss: bool, sharded: bool) -> Iterator[Problem]:
+    """Rules for measure_cancellation, which splits the gradient that training sums into its two signs."""
+    if not args.measure_cancellation:
+        return
+    setting = f"measure_cancellation={args.measure_cancellation}"
+    for name in ("beta", "entropy_coef", "use_adaptive_entropy"):
+        if value := getattr(args, name):
+            yield error(
+                f"{setting} would count the pull of {name}={value} as a push of either sign; set {name}={type(value)(0)}, or measure_cancellation=0."
+            )
+    if aux_loss:
+        yield error(
+            f"{setting} would count the pull of the experts' load-balancing loss as a push of either sign; set router_aux_loss_coef=0.0, or "
+            "measure_cancellation=0."
+        )
+    if sharded:
+        yield error(
+            f"{setting} reads whole weights and gradients, which FSDP and DeepSpeed shard; set measure_cancellation=0."
+        )
+    if args.gradient_checkpointing and (args.gradient_checkpointing_kwargs or {}).get("use_reentrant"):
+        yield error(
+            f"{setting} takes gradients of chosen tokens, which gradient_checkpointing_kwargs={{'use_reentrant': True}} can't; set it to False."
+        )
+    optim = getattr(args.optim, "value", args.optim)
+    if any(part in optim for part in STEPPING_INSIDE):
+        yield error(
+            f"{setting} reads the gradient that the optimizer takes, of which optim={optim!r} keeps none; use 'adamw_torch', or measure_cancellation=0."
         )
 
 
 def _batching(args, world_size: int) -> Iterator[Problem]:
     groups, spg, accum = args.num_generations, args.steps_per_generation, args.gradient_accumulation_steps
-    local = args.per_device_train_batch_size * spg
+    batching, local = f"batching={args.batching!r}", args.per_device_train_batch_size * spg
     if world_size > 1 and local % groups:
-        yield Problem(
-            "error",
+        yield error(
             f"per_device_train_batch_size * steps_per_generation = {local} is not a multiple of num_generations={groups}, so a "
-            f"group would straddle two of the {world_size} processes; make it a multiple of {groups}.",
+            f"group would straddle two of the {world_size} processes; make it a multiple of {groups}."
         )
     if args.batching == "shuffled":
         return
     if spg <= accum:
-        yield Problem(
-            "error",
-            f"batching={args.batching!r} can't have an effect with steps_per_generation={spg} and gradient_accumulation_steps="
-            f"{accum}, since each generation batch is one optimizer step; set steps_per_generation to {2 * accum} or a higher multiple of {accum}.",
+        yield error(
+            f"{batching} can't have an effect with steps_per_generation={spg} and gradient_accumulation_steps={accum}, since each "
+            f"generation batch is one optimizer step; set steps_per_generation to {2 * accum} or a higher multiple of {accum}."
         )
     elif spg % accum:
-        yield Problem(
-            "error",
+        yield error(
             f"steps_per_generation={spg} is not a multiple of gradient_accumulation_steps={accum}, so an optimizer mini-batch would "
-            f"mix two generation batches and batching={args.batching!r} would not hold; make it a multiple of {accum}.",
+            f"mix two generation batches and {batching} would not hold; make it a multiple of {accum}."
         )
     minibatch = args.per_device_train_batch_size * accum * world_size
     if args.batching in WHOLE_GROUP and minibatch % groups:
-        yield Problem(
-            "error",
-            f"batching={args.batching!r} needs whole groups in each optimizer mini-batch, but its {minibatch} rollouts are not a "
-            f"multiple of num_generations={groups}; make per_device_train_batch_size * gradient_accumulation_steps * processes a multiple of {groups}.",
+        yield error(
+            f"{batching} needs whole groups in each optimizer mini-batch, but its {minibatch} rollouts are not a multiple of "
+            f"num_generations={groups}; make per_device_train_batch_size * gradient_accumulation_steps * processes a multiple of {groups}."
         )
     if args.loss_type == "bnpo":
-        yield Problem(
-            "error",
-            f"loss_type='bnpo' divides by each micro-batch's own tokens, so batching={args.batching!r} would change the step size as "
-            "well as the composition; use loss_type 'grpo' or 'dr_grpo'.",
+        yield error(
+            f"loss_type='bnpo' divides by each micro-batch's own tokens, so {batching} would change the step size as well as the "
+            "composition; use loss_type 'grpo' or 'dr_grpo'."
         )
     if args.max_grad_norm and args.max_grad_norm > 0:
-        yield Problem(
-            "warning",
-            f"max_grad_norm={args.max_grad_norm} rescales one-signed mini-batches most, which confounds batching={args.batching!r}; set "
-            "max_grad_norm=0 for a comparison, or read the logged cancellation/grad_clipped beside it.",
+        yield warning(
+            f"max_grad_norm={args.max_grad_norm} rescales one-signed mini-batches most, which confounds {batching}; set max_grad_norm=0 "
+            "for a comparison, or read the logged cancellation/grad_clipped beside it."
+        )
+
+
+def _reweighting(args) -> Iterator[Problem]:
+    """Rules for what replaces the surrogate's weights: a transform, symmetric clipping, tokens of a sequence ratio."""
+    setting = f"group_transform={args.group_transform!r}" if args.group_transform else f"clipping={args.clipping!r}"
+    if args.group_transform is None and args.transform_on != TRANSFORM_INPUTS[0]:
+        yield warning(
+            f"transform_on={args.transform_on!r} is ignored without a group_transform; set one of {', '.join(TRANSFORMS)}."
+        )
+    if not reweights(args):
+        return
+    if args.group_transform is None and args.clipping == "asymmetric":
+        setting = "advantage_estimator='counterfactual' with importance_sampling_level='sequence'"
+    spg, accum = args.steps_per_generation, args.gradient_accumulation_steps
+    corrected = args.group_transform and args.use_vllm and args.vllm_importance_sampling_correction
+    on_policy = accum % (spg * args.num_iterations) == 0
+    if on_policy and not corrected and not setting.startswith("advantage_estimator"):
+        yield error(
+            f"{setting} can't have an effect: with gradient_accumulation_steps={accum}, steps_per_generation={spg} and num_iterations="
+            f"{args.num_iterations} every ratio is exactly 1; set steps_per_generation above gradient_accumulation_steps, or num_iterations above 1."
+        )
+    if args.loss_type not in CLIPPED_LOSSES:
+        yield error(
+            f"{setting} is defined for the clipped surrogate, not for loss_type={args.loss_type!r}; use 'grpo', 'dr_grpo' or 'dapo'."
+        )
+    if args.delta is not None:
+        yield error(
+            f"{setting} replaces the clipped surrogate, so delta={args.delta} would be ignored; set delta=None."
+        )
+    if args.off_policy_mask_threshold is not None:
+        yield error(
+            f"{setting} replaces the log-ratios that off_policy_mask_threshold={args.off_policy_mask_threshold} reads; set it to None."
+        )
+    if args.use_bias_correction_kl and args.beta:
+        yield error(
+            f"{setting} sets the ratio to 1 inside the loss, which use_bias_correction_kl=True reads; set it to False."
+        )
+    if args.group_transform:
+        yield from _transform(args, setting)
+
+
+def _transform(args, setting: str) -> Iterator[Problem]:
+    """Rules for group transforms: what must not come between them and the gradient, and what they need of a batch."""
+    groups, spg = args.num_generations, args.steps_per_generation
+    if args.top_entropy_quantile < 1:
+        yield error(
+            f"{setting} makes a group's weights cancel, which top_entropy_quantile={args.top_entropy_quantile} undoes by dropping tokens of "
+            "some of its rollouts; set it to 1.0."
+        )
+    if args.mask_truncated_completions and args.group_transform == "min_replace":
+        yield error(
+            f"{setting} cancels where a group's advantages sum to 0, but mask_truncated_completions=True takes rollouts out of that sum; set "
+            "it to False, or use group_transform='advantage_orthogonal', which projects on what is left."
+        )
+    if args.loss_type == "grpo":
+        yield warning(
+            f"loss_type='grpo' divides by each rollout's own length after {setting}, so a group of unequal lengths doesn't cancel; use "
+            "'dr_grpo' or 'dapo'."
+        )
+    clipped = args.transform_on == "clipped_weights"
+    if args.clipping != "asymmetric" and not clipped:
+        yield error(
+            f"{setting} bounds every ratio of a group by the clip range already, so clipping={args.clipping!r} would be ignored; leave it at "
+            "'asymmetric', or set transform_on='clipped_weights'."
+        )
+    if clipped and args.importance_sampling_level == "sequence" and args.advantage_estimator == "counterfactual":
+        yield error(
+            f"{setting} on clipped_weights of importance_sampling_level='sequence' needs one weight per rollout, but "
+            "advantage_estimator='counterfactual' clips token by token; use transform_on='clamped_ratios'."
+        )
+    if args.per_device_train_batch_size % groups:
+        yield error(
+            f"{setting} needs whole groups in each micro-batch, but per_device_train_batch_size={args.per_device_train_batch_size} is not "
+            f"a multiple of num_generations={groups}; make it a multiple of {groups}."
+        )
+    if args.batching not in WHOLE_GROUP and spg > 1:
+        yield error(
+            f"{setting} needs whole groups in each micro-batch, which batching={args.batching!r} scatters; use {' or '.join(WHOLE_GROUP)}."
         )
 
 
 def _estimator(args) -> Iterator[Problem]:
-    estimator = args.advantage_estimator
+    estimator, setting = args.advantage_estimator, f"advantage_estimator={args.advantage_estimator!r}"
     if estimator == "grpo":
         return
     if args.multi_objective_aggregation != "sum_then_normalize":
-        yield Problem(
-            "error",
-            f"advantage_estimator={estimator!r} works on the summed reward, not with multi_objective_aggregation="
-            f"{args.multi_objective_aggregation!r}; use 'sum_then_normalize'.",
+        yield error(
+            f"{setting} works on the summed reward, not with multi_objective_aggregation={args.multi_objective_aggregation!r}; use "
+            "'sum_then_normalize'."
         )
     if args.scale_rewards not in ("group", True):
-        yield Problem(
-            "warning",
-            f"scale_rewards={args.scale_rewards!r} is ignored with advantage_estimator={estimator!r}, which defines its own scale; leave it at 'group'.",
+        yield warning(
+            f"scale_rewards={args.scale_rewards!r} is ignored with {setting}, which defines its own scale; leave it at 'group'."
         )
     if estimator in ("positive_only", "negative_only") and args.batching in ("sign_partitioned", "reward_balanced"):
-        yield Problem(
-            "error",
-            f"advantage_estimator={estimator!r} leaves rollouts of one sign only, so batching={args.batching!r} has nothing to arrange; use "
-            "shuffled or query_preserved.",
+        yield error(
+            f"{setting} leaves rollouts of one sign only, so batching={args.batching!r} has nothing to arrange; use shuffled or query_preserved."
+        )
+
+
+def _loss(args) -> Iterator[Problem]:
+    """Rules for loss types and masks, whatever else is set."""
+    if args.loss_type == "cispo" and (args.epsilon_high is None or args.epsilon_high < 1):
+        highest = args.epsilon if args.epsilon_high is None else args.epsilon_high
+        yield error(
+            f"loss_type='cispo' holds each ratio below epsilon_high itself, not 1 + epsilon_high, and epsilon_high={args.epsilon_high} makes "
+            f"that {highest}, so every weight near 1 would be {highest}; set epsilon_high to 1 or more, e.g. 5.0."
+        )
+    if args.delta is not None and args.delta <= 1 + args.epsilon:
+        yield error(
+            f"delta={args.delta} bounds each ratio below the clip range's own end, 1 + epsilon = {1 + args.epsilon:g}, and so cuts pushes near "
+            f"a ratio of 1; set it above {1 + args.epsilon:g}, e.g. 2.0, or to None."
+        )
+    if args.mask_truncated_completions and args.batching != "shuffled":
+        yield warning(
+            "mask_truncated_completions=True takes rollouts out of their groups, whose advantages then no longer sum to 0 under batching="
+            f"{args.batching!r}; read the logged cancellation/batch_residual, or set it to False."
         )
 
 
 def _model(args, lora_dropout: float, quantized: bool, base_dtype, sharded: bool) -> Iterator[Problem]:
     if lora_dropout > 0:
-        yield Problem(
-            "error",
-            f"lora_dropout={lora_dropout} makes sampled and trained log-probabilities differ, since generation runs in train mode; set lora_dropout=0.",
+        yield error(
+            f"lora_dropout={lora_dropout} makes sampled and trained log-probabilities differ, since generation runs in train mode; set lora_dropout=0."
         )
     if quantized and args.use_vllm:
-        yield Problem(
-            "error",
-            "use_vllm=True merges adapters into the 4-bit weights at each sync and so re-quantizes the base; use use_vllm=False, or an unquantized base.",
+        yield error(
+            "use_vllm=True merges adapters into the 4-bit weights at each sync and so re-quantizes the base; use use_vllm=False, or an unquantized base."
         )
     elif args.use_vllm and sharded and base_dtype is not None and base_dtype.itemsize < 4:
-        name = str(base_dtype).removeprefix("torch.")
-        yield Problem(
-            "error",
-            f"use_vllm=True merges adapters into the {name} base and takes them out again at each sync, whose rounding moves a base that FSDP or "
-            "DeepSpeed shards; load it in float32, leave it whole on each process, or set use_vllm=False.",
+        yield error(
+            f"use_vllm=True merges adapters into the {str(base_dtype).removeprefix('torch.')} base and takes them out again at each sync, whose "
+            "rounding moves a base that FSDP or DeepSpeed shards; load it in float32, leave it whole on each process, or set use_vllm=False."
         )
     if args.use_transformers_continuous_batching and (args.bf16 or args.fp16 or args.fp32_adapters):
-        yield Problem(
-            "error",
+        yield error(
             "use_transformers_continuous_batching=True casts all weights in place at each generation, those in training too, to what bf16="
-            f"{args.bf16} or fp16={args.fp16} names, whatever fp32_adapters={args.fp32_adapters} says; set it to False, or these three.",
+            f"{args.bf16} or fp16={args.fp16} names, whatever fp32_adapters={args.fp32_adapters} says; set it to False, or these three."
         )
     if quantized and not args.fp32_adapters:
-        yield Problem(
-            "warning",
-            "fp32_adapters=False leaves the adapters of a quantized model in bfloat16, in which small opposing gradients are lost rather than cancelled; set fp32_adapters=True.",
+        yield warning(
+            "fp32_adapters=False leaves the adapters of a quantized model in bfloat16, in which small opposing gradients are lost rather than "
+            "cancelled; set fp32_adapters=True."
         )
 
 
 def _padding(padding_changes: bool, kind: str) -> Iterator[Problem]:
     if padding_changes:
-        yield Problem(
-            "error",
+        yield error(
             f"{kind} computes other logits behind padding than without, and train_dataset has prompts of unequal length, which TRL pads: "
-            "take prompts of one length in tokens, or a model with relative positions and an attention mask.",
+            "take prompts of one length in tokens, or a model with relative positions and an attention mask."
         )
 
 
@@ -182,8 +316,7 @@ def _checkpoints(args) -> Iterator[Problem]:
     boundary = max(1, window // accum)
     strategy = getattr(args.save_strategy, "value", args.save_strategy)
     if strategy == "steps" and args.save_steps % boundary:
-        yield Problem(
-            "warning",
+        yield warning(
             f"save_steps={args.save_steps} falls inside a generation batch, whose rollouts a checkpoint does not hold, so a resumed run would "
-            f"differ; use a multiple of {boundary}.",
+            f"differ; use a multiple of {boundary}."
         )

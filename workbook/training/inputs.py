@@ -12,10 +12,9 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from workbook.training.files import read_json
+from workbook.training.files import made_with, read_json
 from workbook.training.messages import show_value
 from workbook.training.processes import process_count
-from workbook.training.provenance import made_with
 from workbook.training.run_config import RunConfig
 
 

@@ -3,12 +3,47 @@
 Opposing gradients can meet in two places. Inside a step they are summed before the optimizer sees them. Across steps
 the optimizer takes one after the other, and what the first did the next may undo. Order and composition of mini-batches
 decide which of the two happens; to first order in the learning rate, plain SGD ends at the same place by either.
+
+Every loss of TRL is a function of the log-probabilities logp_it. A token's push is -d loss / d logp_it, exact for each
+loss type, bound, mask and correction, since it is read from the very graph that is trained. In the words of
+`theory.weights`, push_it = w_it A_it / N with one number N per micro-batch: rollouts * max_completion_length for
+dr_grpo, tokens for dapo, cispo, vespo and bnpo, rollouts for grpo, sapo and luspo, each times the gradient
+accumulation. The first two of these last also divide by each rollout's own length: that is part of w. No metric here
+depends on N.
 """
 
 from __future__ import annotations
 
 import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
 from transformers import TrainerCallback
+
+from workbook.theory.weights import cancellation_residual
+
+
+def token_pushes(
+    loss: Float[Tensor, ""], logps: Float[Tensor, "B T"], reference: Float[Tensor, "B T"] | None = None
+) -> Float[Tensor, "B T"]:
+    """Read -d loss / d logp from the graph of `loss`, which stays as it is; the model is not entered.
+
+    reference: the reference model's log-probabilities, a leaf of the graph. The KL penalty depends on logp - reference
+    alone, so its part in the derivative is minus that by `reference`, and is taken out.
+    """
+    leaves = (logps,) if reference is None else (logps, reference)
+    slopes = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True, materialize_grads=True)
+    pushes = -sum(slopes[1:], slopes[0])
+    return pushes.to(torch.promote_types(pushes.dtype, torch.float32))
+
+
+def mean_residual(
+    pushes: Float[Tensor, "B T"], group_ids: Shaped[Tensor, " B"], chosen: Bool[Tensor, "B T"]
+) -> Float[Tensor, ""]:
+    """Mean over (group, position) of |sum of pushes| / sum of |pushes|, over the chosen tokens: 0 cancels."""
+    if not chosen.any():
+        return pushes.new_zeros(())
+    labels = group_ids[:, None] * pushes.size(1) + torch.arange(pushes.size(1), device=pushes.device)
+    return cancellation_residual(pushes[chosen], torch.ones_like(pushes[chosen]), labels[chosen]).mean()
 
 
 class CancellationMeter(TrainerCallback):

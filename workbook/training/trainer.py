@@ -7,17 +7,17 @@ its field:
    several processes the order is global: rollouts are exchanged, so that each optimizer mini-batch keeps the promise.
 2. `advantage_estimator`: advantages are computed from the rewards by `theory.advantages`; (B, T) for counterfactual.
 3. `group_transform` and `clipping="symmetric"`: the loss becomes `-(w A).detach() * log pi`, with `w` from
-   `theory.weights`. No copy of TRL's loss: TRL reads the advantages after the log-probabilities, so
+   `theory.objective`. No copy of TRL's loss: TRL reads the advantages after the log-probabilities, so
    `_get_per_token_logps_and_entropies` writes `w A` in the advantages' place and drops the old log-probabilities, which
    makes TRL's own ratio 1 with gradient grad log pi. vLLM's correction goes into w before the transform, and is 1 in
    what TRL multiplies afterwards. So do counterfactual advantages under a sequence ratio, which TRL would spread over
    the rollout: s_i A_it on each token, GSPO-token's gradient (arXiv 2507.18071, section 4.3).
 4. `trim_padding`: that same method cuts columns that are padding in the whole micro-batch and pads the result back.
 5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32. With vLLM, the base
-   that adapters are merged into at each sync is put back (`training.base_weights`).
+   that adapters are merged into at each sync is put back (`trainer_inputs.keeping_base`).
 6. Extra metrics under `cancellation/`, and extra columns `group_id` and `rewards` in each batch. What a token weighs is
-   read from the graph of the loss that is trained (`training.token_weights`); with `measure_cancellation`, so is how
-   much cancels inside and across optimizer steps (`training.meter`). Nothing is computed a second time for it, so
+   read from the graph of the loss that is trained; with `measure_cancellation`, so is how much cancels inside and
+   across optimizer steps (`training.meter`). Nothing is computed a second time for it, so
    that measuring cannot train. Settings that would make an intervention a silent no-op are refused
    (`training.checks`).
 """
@@ -36,15 +36,12 @@ from workbook.policies.load import recast_adapters
 from workbook.theory.advantages import counterfactual_advantages, group_advantages
 from workbook.theory.batching import minibatch_order
 from workbook.theory.groups import shared_places
+from workbook.theory.objective import ratio_weights, transform_weights
 from workbook.theory.weights import cancellation_residual
-from workbook.training.base_weights import keeping_base
-from workbook.training.batch import by_token, is_scalar, loss_mask, of_rollouts, take
-from workbook.training.checks import problems
+from workbook.training.checks import problems, reweights
 from workbook.training.config import CancellationConfig
-from workbook.training.loss_checks import reweights
-from workbook.training.meter import CancellationMeter
-from workbook.training.padding import padding_changes
-from workbook.training.token_weights import mean_residual, policy_weights, repaired_weights, token_pushes
+from workbook.training.meter import CancellationMeter, mean_residual, token_pushes
+from workbook.training.trainer_inputs import by_rollout, by_token, is_scalar, keeping_base, loss_mask, model_facts, take
 
 # Batch columns that are padded on the left, and what pads the others; needed only to exchange rollouts between
 # processes.
@@ -65,7 +62,7 @@ class CancellationTrainer(GRPOTrainer):
     def __init__(self, model, reward_funcs=None, args: CancellationConfig | None = None, **kwargs):
         args = CancellationConfig("grpo-cancellation") if args is None else args
         super().__init__(model, reward_funcs, args=args, **kwargs)
-        found = problems(args, world_size=self.accelerator.num_processes, **self._facts())
+        found = problems(args, **model_facts(self))
         if errors := [p.sentence for p in found if p.severity == "error"]:
             raise ValueError(" ".join(errors))
         for problem in found:
@@ -80,22 +77,6 @@ class CancellationTrainer(GRPOTrainer):
         self._meter = CancellationMeter(self) if args.measure_cancellation else None
         if self._meter:
             self.add_callback(self._meter)
-
-    def _facts(self) -> dict:
-        """What `checks.problems` must know of the model and the launch."""
-        model, adapters = self.model, getattr(self.model, "peft_config", {}).values()
-        base = {p.dtype for name, p in model.named_parameters() if "lora_" not in name and p.is_floating_point()}
-        sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        prompts = (self._tokenizer, self.train_dataset, self.args.chat_template_kwargs)
-        return {
-            "kind": type(model).__name__,
-            "padding_changes": not sharded and padding_changes(model, *prompts),
-            "lora_dropout": max((c.lora_dropout for c in adapters), default=0.0),
-            "quantized": bool(getattr(model, "is_loaded_in_4bit", False) or getattr(model, "is_loaded_in_8bit", False)),
-            "base_dtype": min(base, key=lambda dtype: dtype.itemsize) if adapters else None,
-            "aux_loss": self.aux_loss_enabled,
-            "sharded": sharded,
-        }
 
     # -- rollouts: group labels and advantages ----------------------------------------------------------------
 
@@ -171,7 +152,7 @@ class CancellationTrainer(GRPOTrainer):
         order = minibatch_order(
             self.args.batching,
             batch["group_id"].cpu(),
-            of_rollouts(batch).cpu(),
+            by_rollout(batch).cpu(),
             self.args.steps_per_generation // self.args.gradient_accumulation_steps,
             generator,
         )
@@ -205,7 +186,7 @@ class CancellationTrainer(GRPOTrainer):
         accum, residuals = self.args.gradient_accumulation_steps, []
         for start in range(0, len(self._buffered_inputs), accum):
             window = self._buffered_inputs[start : start + accum]
-            advantages = self.accelerator.gather(torch.cat([of_rollouts(part) for part in window]))
+            advantages = self.accelerator.gather(torch.cat([by_rollout(part) for part in window]))
             group_ids = self.accelerator.gather(torch.cat([part["group_id"] for part in window]))
             if (signed := advantages != 0).any():
                 advantages, group_ids = advantages[signed], group_ids[signed]
@@ -282,16 +263,20 @@ class CancellationTrainer(GRPOTrainer):
     @torch.no_grad()
     def _reweight(self, logps: torch.Tensor, inputs: dict) -> None:
         """Put `w * A` in the advantages' place, w by clipping (D3), a sequence ratio, or a group transform (D6, D7)."""
-        level, advantages = self.importance_sampling_level, inputs["advantages"]
-        weights = policy_weights(self.args, logps, inputs, level, (self.epsilon_low, self.epsilon_high))
+        args, level, advantages = self.args, self.importance_sampling_level, inputs["advantages"]
+        old = inputs.get("old_per_token_logps")  # without them those of now count as old, as in TRL
+        scored = (logps, logps if old is None else old, loss_mask(inputs), advantages, level)
+        clamp = args.group_transform is not None and args.transform_on == "clamped_ratios"
+        weights = ratio_weights(*scored, (self.epsilon_low, self.epsilon_high), args.clipping, clamp)
         per_rollout = level == "sequence" and advantages.dim() == 1
         if self.use_vllm and self.vllm_importance_sampling_correction:
             correction = inputs["importance_sampling_ratio"]  # (B, T) or (B, 1)
             weights, per_rollout = weights * correction, per_rollout and correction.size(1) == 1
             inputs["importance_sampling_ratio"] = torch.ones_like(correction)
-        if self.args.group_transform:
+        if args.group_transform:
             self._log_before(weights, inputs)
-            weights = repaired_weights(self.args, weights, inputs, per_rollout)
+            batch = (advantages, inputs["group_id"], loss_mask(inputs))
+            weights = transform_weights(weights, args.group_transform, *batch, per_rollout)
         inputs["advantages"] = weights * by_token(advantages)
         inputs.pop("old_per_token_logps", None)
         if not per_rollout:  # a sequence ratio would spread each token's weight over its rollout

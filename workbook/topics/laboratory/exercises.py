@@ -1,10 +1,10 @@
-"""Checks of chapter 12: how many seeds an interval needs, and a reward that can't be had for talking."""
+"""Exercises of chapters 11 and 12: a model that fits a card, seeds for an interval, a reward no talk can win."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from workbook.grading import answer_of
+from workbook.grading import UNANSWERED, answer_of
 
 # completion, answer, the right reward, and what is wrong with a function that gives another
 CASES = (
@@ -16,44 +16,73 @@ CASES = (
     ("", "2", 0.0, "is empty"),
     ("so the answer is", "2", 0.0, "stops before its answer"),
 )
+SEEDS = {0.9: 5, 0.95: 6, 0.99: 8}  # level: least number of seeds
+FEWER_TRAINED = "they exist for trained weights only; train fewer."
+REMEDIES = {  # of the largest part of a memory forecast
+    "weights": "the frozen weights need fewer bits.",
+    "Adam's moments": FEWER_TRAINED,
+    "gradients": FEWER_TRAINED,
+    "kept for backward": "what else can be recomputed instead of kept?",
+}
+
+
+def check_fits(settings: dict | None, limit_gib: float = 15.0) -> None:
+    """Check settings with which a model of 7B parameters trains within 15 GiB, in micro-batches of 8.
+
+    >>> check_fits({"quantization": "nf4", "lora": 16, "microbatch": 8})
+    Not quite: 24 GiB, most of it kept for backward; what else can be recomputed instead of kept?
+    """
+    from workbook.training.memory import at_peak, memory_forecast
+    from workbook.training.machines import QWEN_7B, WORKLOAD
+
+    if settings is None:
+        print(UNANSWERED)
+        return
+    try:
+        table = at_peak(memory_forecast(QWEN_7B, **WORKLOAD | settings))
+    except (TypeError, ValueError) as error:
+        print(f"Not quite: {error}")
+        return
+    peak, part = table["mib"].sum() / 1024, table.loc[table["mib"].idxmax(), "part"]
+    size = settings.get("microbatch", 1)
+    if peak > limit_gib:
+        print(f"Not quite: {peak:.0f} GiB, most of it {part}; {REMEDIES.get(part, 'make that smaller.')}")
+    elif size < 8:
+        print(f"It fits with {peak:.1f} GiB, but in micro-batches of {size}; 8 is the aim.")
+    else:
+        print(f"Right: {peak:.1f} GiB of {limit_gib:g}, most of it {part}.")
 
 
 def check_seeds(function: Callable) -> None:
-    """A function (level) -> the least number of seeds n with 1 - 2 ** (1 - n) of at least level.
+    """Check a function (level) -> the least number of seeds n with 1 - 2 ** (1 - n) of at least level.
 
     >>> check_seeds(lambda level: 5)
     Not quite: with 5 seeds the range covers the median in 0.938 of all cases, which is below 0.95.
     """
-    cases = {0.9: 5, 0.95: 6, 0.99: 8}
-    for level, right in cases.items():
+    for level, right in SEEDS.items():
         got = answer_of(function, level)
         if got is None:
             return
-        got = float(got)
-        covered = 1 - 2 ** (1 - got)
-        if got != int(got):
-            print(f"Not quite: {got:g} is no whole number of seeds; round up.")
-        elif got < right:
-            print(
-                f"Not quite: with {got:.0f} seeds the range covers the median in {covered:.3f} of all cases, which is "
-                f"below {level:g}."
-            )
-        elif got > right:
-            print(f"Not quite: {got:.0f} seeds reach {level:g}, but so do {right}; give the least.")
-        else:
+        seeds = float(got)
+        if seeds == right:
             continue
+        if seeds != int(seeds):
+            print(f"Not quite: {seeds:g} is no whole number of seeds; round up.")
+        elif seeds < right:
+            covers = f"with {seeds:.0f} seeds the range covers the median in {1 - 2 ** (1 - seeds):.3f} of all cases"
+            print(f"Not quite: {covers}, which is below {level:g}.")
+        else:
+            print(f"Not quite: {seeds:.0f} seeds reach {level:g}, but so do {right}; give the least.")
         return
-    print(f"Right: six seeds for 0.95, {cases[0.99]} for 0.99. Fewer can't give a 95 % interval, whatever they say.")
+    print(f"Right: six seeds for 0.95, {SEEDS[0.99]} for 0.99. Fewer can't give a 95 % interval, whatever they say.")
 
 
 def check_reward(function: Callable) -> None:
-    """A reward (completion, answer) -> 1 if the number after the last `answer is` is the answer, else 0.
+    """Check a reward (completion, answer) -> 1 if the number after the last `answer is` is the answer, else 0.
 
     >>> check_reward(lambda completion, answer: float(answer in completion))
     Not quite: 'so the answer is 12' states 12, which only contains the digit 2; it should get 0, not 1.
     """
-    if answer_of(lambda: function(CASES[0][0], CASES[0][1])) is None:
-        return
     for completion, answer, right, why in CASES:
         got = answer_of(function, completion, answer)
         if got is None:
