@@ -163,7 +163,7 @@ def test_order_says_what_went_wrong(capsys, function, said):
     [
         (lambda gram, a: None, "Not answered"),
         (lambda gram, a: 1 - squared(gram, a)[2] ** 0.5 / sum(x**0.5 for x in squared(gram, a)[:2]), "Right"),
-        (lambda gram, a: squared(gram, a)[2] ** 0.5 / sum(x**0.5 for x in squared(gram, a)[:2]), "what is left"),
+        (lambda gram, a: squared(gram, a)[2] ** 0.5 / sum(x**0.5 for x in squared(gram, a)[:2]), "this is the residual"),
         (lambda gram, a: 1 - squared(gram, a)[2] / sum(squared(gram, a)[:2]), "take their roots"),
         (lambda gram, a: 1 - gram.sum() ** 0.5 / gram.diagonal().sqrt().sum(), "stand for itself"),
         (lambda gram, a: 1 - (a @ gram @ a) ** 0.5 / sum(x**0.5 for x in squared(gram, a)[:2]), "no further sign"),

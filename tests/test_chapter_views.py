@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.grading import check_rloo, check_shared_push
 from workbook.studies import keep_runs as results
 from workbook.theory.advantages import group_advantages
 from workbook.topics.credit.movement import credit_against_movement, movement_by_class
+from workbook.topics.groups.exercises import check_rloo, check_shared_push
 from workbook.topics.laboratory.controls import BATCHINGS, ESTIMATORS, TrainerControls, as_code, settings
 from workbook.training.config import CancellationConfig
 from workbook.training.run_config import RunConfig

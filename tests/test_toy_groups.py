@@ -6,9 +6,15 @@ import pytest
 import torch
 
 from workbook.statistics import bootstrap_mean
-from workbook.topics.groups.charts import estimators_chart, growing_chart, intervention_chart
+from workbook.topics.groups.charts import (
+    estimators_chart,
+    frequency_chart,
+    group_size_chart,
+    growing_chart,
+    intervention_chart,
+    training_chart,
+)
 from workbook.topics.groups.exercises import OPENINGS, check_net_push, check_signs
-from workbook.topics.groups.group_studies import frequency_chart, group_size_chart, training_chart
 from workbook.topics.groups.toy import (
     CLASSES,
     COMPARED,
@@ -16,11 +22,11 @@ from workbook.topics.groups.toy import (
     compute_estimators,
     compute_growing,
     compute_intervention,
-    compute_push,
     deal_signs,
     draw_groups,
     make_policy,
     moved,
+    push_on_logits,
     train_policy,
 )
 from workbook.views import explore_estimators, explore_growing, explore_intervention
@@ -73,9 +79,9 @@ def test_moved_is_what_goes_up_and_what_goes_down(groups):
 
 def test_compute_push_takes_groups_of_groups():
     tokens, advantages, p = np.array([[0, 1], [1, 1]]), np.array([[1.0, -1.0], [2.0, 0.5]]), np.array([[0.2, 0.8]] * 2)
-    both = compute_push(tokens, advantages, p)
+    both = push_on_logits(tokens, advantages, p)
     for n in range(2):
-        np.testing.assert_array_equal(both[n], compute_push(tokens[n], advantages[n], p[n]))
+        np.testing.assert_array_equal(both[n], push_on_logits(tokens[n], advantages[n], p[n]))
 
 
 @pytest.mark.parametrize("estimator", ZERO_SUM)
@@ -301,7 +307,7 @@ def leave_one_out(rewards):
         (by_hand(np.zeros_like), "no baseline"),
         (lambda tokens, rewards, p: rewards, "returned the shape"),
         (lambda tokens, rewards, p: p, "sum to 1 over the words"),
-        (lambda tokens, rewards, p: [0.5, -0.5, 0], "the first word should get"),
+        (lambda tokens, rewards, p: [0.5, -0.5, 0], "word 2 should get"),
         (lambda tokens, rewards, p: 1 / 0, "it raised ZeroDivisionError"),
     ],
 )

@@ -1,10 +1,10 @@
-"""Checks of chapter 03: weights that cancel though unequal, symmetric clipping, and which transform mends what."""
+"""Exercises of chapter 03: weights that cancel though unequal, symmetric clipping, and which transform mends what."""
 
 from __future__ import annotations
 
 import torch
 
-from workbook.grading import UNANSWERED, answer_of
+from workbook.grading import UNANSWERED, answer_of, grade
 from workbook.theory import cancellation_residual, surrogate_weights
 from workbook.topics.exchange.drift import run_solutions, solution_measures
 from workbook.topics.exchange.shared import GROUPS, TRANSFORMS, draw_groups, residuals, shared_weights, transformed
@@ -13,7 +13,7 @@ ADVANTAGES = (1.5, -0.5, -0.5, -0.5)
 
 
 def check_unequal_weights(weights: list | None) -> None:
-    """Four positive weights, not all equal, under which the advantages 1.5, -0.5, -0.5, -0.5 still cancel.
+    """Check four positive weights, not all equal, under which the advantages 1.5, -0.5, -0.5, -0.5 still cancel.
 
     >>> check_unequal_weights([1, 1, 1, 1])
     Not quite: these cancel, but they are all equal, which cancels for every group. Find unequal ones.
@@ -40,12 +40,12 @@ def check_unequal_weights(weights: list | None) -> None:
     elif float(w.max() - w.min()) <= 1e-6 * float(w.max()):
         print("Not quite: these cancel, but they are all equal, which cancels for every group. Find unequal ones.")
     else:
-        other = float(cancellation_residual(w, advantages.roll(1), group))
-        print(f"Right: unequal, and they cancel. Were the second answer the right one, {other:.0%} would be left.")
+        residual = float(cancellation_residual(w, advantages.roll(1), group))
+        print(f"Right: unequal, and they cancel. Were the second answer right, the residual would be {residual:.0%}.")
 
 
 def check_symmetric_clip(function) -> None:
-    """A function (ratios (B,), advantages (B,), low, high) -> weights (B,): symmetric clipping, as `surrogate_weights`.
+    """Check symmetric clipping: (ratios (B,), advantages (B,), low, high) -> weights (B,), as `surrogate_weights`.
 
     >>> check_symmetric_clip(lambda ratios, advantages, low, high: ratios.clamp(low, high))
     Not quite: you clamp the ratio, but a clamped surrogate has no gradient: the weight there is 0.
@@ -58,31 +58,24 @@ def check_symmetric_clip(function) -> None:
         surrogate_weights(*columns, clip=(1 - low, high - 1), clipping=clipping)[:, 0]
         for clipping in ("symmetric", "asymmetric")
     )
-    got = answer_of(function, ratios.clone(), advantages.clone(), low, high)
-    if got is None:
-        return
-    got = got.double()
     mistakes = {
         "you clamp the ratio, but a clamped surrogate has no gradient: the weight there is 0.": ratios.clamp(low, high),
         "this is PPO's clipping, which looks at the sign of the advantage; symmetric clipping does not.": ppo,
-        "inside the range the weight is the ratio itself, not 1.": (right > 0).double(),
+        "inside the range the weight is the ratio itself, not 1.": right > 0,
         "this is the push; the weight comes without the advantage.": right * advantages,
     }
-    if got.shape != right.shape:
-        print(f"Not quite: it returned the shape {tuple(got.shape)} for 6 ratios; return one weight for each.")
-    elif torch.allclose(got, right, atol=1e-9):
-        print("Right: equal ratios get equal weights, whatever the advantage's sign, so the shared token cancels.")
-    else:
-        for sentence, value in mistakes.items():
-            if torch.allclose(got, value, atol=1e-9):
-                print(f"Not quite: {sentence}")
-                return
-        worst = int((got - right).abs().argmax())
-        print(f"Not quite: ratio {ratios[worst]:g} should get the weight {right[worst]:g}; yours is {got[worst]:g}.")
+    grade(
+        answer_of(function, ratios.clone(), advantages.clone(), low, high),
+        right,
+        mistakes,
+        "Right: equal ratios get equal weights, whatever the advantage's sign, so the shared token cancels.",
+        shape="one weight for each ratio",
+        otherwise=f"ratio {{place[0]}} of {ratios.tolist()} should get the weight {{right:g}}; yours is {{got:g}}.",
+    )
 
 
 def check_transforms(answer: dict | None) -> None:
-    """Which of TRANSFORMS you would use in three situations, each found out by trying all of them on the toy.
+    """Check which of TRANSFORMS fits three situations, by trying the reader's choices on the toy.
 
     >>> check_transforms({"masked": "min-replace", "clipped": None, "favoured": None})
     masked: not quite: min-replace leaves a residual of 0.20: equal weights fail where rollouts are missing.
@@ -100,35 +93,31 @@ def check_transforms(answer: dict | None) -> None:
         elif choice not in TRANSFORMS:
             print(f"{name}: {choice!r} is no transform; valid are {', '.join(TRANSFORMS)}.")
         else:
-            right, sentence = judge(choice)
-            print(f"{name}: {'right' if right else 'not quite'}: {sentence}")
+            right, effect = judge(choice)
+            print(f"{name}: {'right' if right else 'not quite'}: {choice} {effect}.")
 
 
 def _masked(choice: str) -> tuple[bool, str]:
-    left = float(residuals(draw_groups(), choice, masking=True)[0].mean())
-    why = (
-        "it projects over the rollouts that remain" if left < 1e-9 else "equal weights fail where rollouts are missing"
-    )
-    return left < 1e-9, f"{choice} leaves a residual of {left:.2f}: {why}."
+    residual = float(residuals(draw_groups(), choice, masking=True)[0].mean())
+    right = residual < 1e-9
+    why = "it projects over the rollouts that remain" if right else "equal weights fail where rollouts are missing"
+    return right, f"leaves a residual of {residual:.2f}: {why}"
 
 
 def _clipped(choice: str) -> tuple[bool, str]:
     draw = draw_groups()
-    weights, mask = shared_weights(draw, "sequence", "asymmetric", columns=2)
-    new = transformed(choice, weights, mask, draw)
-    left = float(cancellation_residual(new[:, 0], draw.advantages, draw.group_ids).mean())
-    silent = float((new[:, 1].view(GROUPS, -1) == 0).all(1).double().mean())
+    weights = transformed(choice, *shared_weights(draw, "sequence", "asymmetric", columns=2), draw)
+    residual = float(cancellation_residual(weights[:, 0], draw.advantages, draw.group_ids).mean())
+    silent = float((weights[:, 1].view(GROUPS, -1) == 0).all(1).double().mean())
     return (
-        left < 1e-9 and silent < 0.01,
-        f"{choice} leaves a residual of {left:.2f} and silences {silent:.0%} of groups.",
+        residual < 1e-9 and silent < 0.01,
+        f"leaves a residual of {residual:.2f} and silences {silent:.0%} of groups",
     )
 
 
 def _favoured(choice: str) -> tuple[bool, str]:
-    ends = [
-        float(solution_measures(run_solutions(kind, change, lr=0.3))["log-odds"][-1].mean())
-        for kind, change in (("one favoured", choice), ("equal", "none"))
-    ]
-    return abs(
-        ends[0] - ends[1]
-    ) < 1e-9, f"{choice} moves the log-odds by {ends[0]:+.2f}, equal weights by {ends[1]:+.2f}."
+    chosen, equal = (
+        float(solution_measures(run_solutions(*weights, lr=0.3))["log-odds"][-1].mean())
+        for weights in (("one favoured", choice), ("equal", "none"))
+    )
+    return abs(chosen - equal) < 1e-9, f"moves the log-odds by {chosen:+.2f}, equal weights by {equal:+.2f}"

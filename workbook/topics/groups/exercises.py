@@ -1,57 +1,96 @@
-"""Checks of chapter 02: a group's net push by hand, and signs that push what no reward asked for."""
+"""Exercises of chapters 00, 02 and 04: net pushes, leave-one-out advantages, reward-irrelevant signs."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from workbook.grading import UNANSWERED, answer_of
+from workbook.grading import UNANSWERED, answer_of, grade
+from workbook.theory.advantages import group_advantages
+from workbook.topics.groups.toy import push_on_logits
 
 OPENINGS = ["so", "then", "so", "so", "thus", "so", "then", "so"]  # of eight rollouts that all go on with `is`
 
 
+def check_shared_push(answer: float | None) -> None:
+    """Check the net push on a shared token of probability 0.5 from the advantages 1, -0.25, -0.25, -0.5.
+
+    >>> check_shared_push(0.5)
+    Not quite: 0.5 is what the first rollout pushes alone; add the other three.
+    """
+    pushes = push_on_logits([0] * 4, [1, -0.25, -0.25, -0.5], [0.5, 0.5])[:, 0]
+    mistakes = {
+        "{got:g} is what the first rollout pushes alone; add the other three.": pushes[0],
+        "{got:g} adds sizes; a negative advantage pushes the other way.": np.abs(pushes).sum(),
+    }
+    praise = "Right: every rollout pushes by its advantage times the same (1 - p), and the advantages sum to 0."
+    otherwise = "{got:g}. Each rollout pushes by its advantage times (1 - p); add the four."
+    grade(answer_of(answer), pushes.sum(), mistakes, praise, otherwise=otherwise)
+
+
+def check_rloo(function) -> None:
+    """Check a function (rewards (B,), group_ids (B,)) -> leave-one-out advantages (B,).
+
+    >>> check_rloo(lambda rewards, group_ids: rewards - rewards.mean())
+    Not quite: a baseline must come from a rollout's own group; yours seems to look at the whole batch.
+    """
+    rewards = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1])
+    group_ids = torch.arange(12) // 4
+    right, mean, scaled = (group_advantages(rewards, group_ids, name) for name in ("rloo", "dr_grpo", "grpo"))
+    mistakes = {
+        "a baseline must come from a rollout's own group; yours seems to look at the whole batch.": (
+            rewards - rewards.mean()
+        ),
+        "this is the group's mean, the rollout's own reward included; leave it out.": mean,
+        "this divides by the standard deviation, as GRPO does; leave-one-out does not.": scaled,
+    }
+    grade(
+        answer_of(function, rewards, group_ids),
+        right,
+        mistakes,
+        "Right: the baseline of each rollout is the mean reward of the others in its group.",
+        shape="one number for each rollout",
+        otherwise="rollout {place[0]} should have {right:.3f}, but yours has {got:.3f}.",
+    )
+
+
 def check_net_push(function) -> None:
-    """A function (tokens (G,), rewards (G,), p (V,)) -> net push (V,) with leave-one-out advantages.
+    """Check a function (tokens (G,), rewards (G,), p (V,)) -> net push (V,) with leave-one-out advantages.
 
     >>> check_net_push(lambda tokens, rewards, p: rewards.sum() * p)
     Not quite: your pushes sum to 4 over the words, while each (e - p) sums to 0.
     """
-    from workbook.theory.advantages import group_advantages
-    from workbook.topics.groups.toy import compute_push
-
     tokens, rewards = np.array([0, 0, 1, 0, 2, 1]), np.array([1.0, 1.0, 0.0, 1.0, 0.0, 1.0])
     p = np.array([0.5, 0.3, 0.2])
 
-    def expected(estimator: str) -> np.ndarray:
-        advantages = group_advantages(torch.tensor(rewards), torch.zeros(6), estimator).numpy()
-        return compute_push(tokens, advantages, p).sum(0)
+    def net(estimator: str) -> np.ndarray:
+        return push_on_logits(tokens, group_advantages(torch.tensor(rewards), torch.zeros(6), estimator), p).sum(0)
 
-    got = answer_of(function, tokens, rewards, p)
-    if got is None:
-        return
-    got, right = got.double().numpy(), expected("rloo")
-    if got.shape != right.shape:
-        print(f"Not quite: it returned the shape {got.shape} for a softmax of 3 words; return one number a word.")
-    elif np.allclose(got, right, atol=1e-6):
-        print("Right: and since leave-one-out advantages sum to 0, the part with -p falls out of the sum.")
-    elif np.allclose(got, right / 6, atol=1e-6):
-        print("Not quite: this is the mean over the six rollouts; the net push is their sum.")
-    elif np.allclose(got, -right, atol=1e-6):
-        print("Not quite: every sign is turned round; a positive advantage pushes the drawn word up.")
-    elif np.allclose(got, expected("dr_grpo"), atol=1e-6):
-        print("Not quite: the baseline is the mean of the whole group; leave the rollout's own reward out of it.")
-    elif np.allclose(got, expected("grpo"), atol=1e-2):
-        print("Not quite: this divides by the standard deviation, as GRPO does; leave-one-out does not.")
-    elif np.allclose(got, compute_push(tokens, rewards, p).sum(0), atol=1e-6):
-        print("Not quite: this pushes by the rewards themselves, with no baseline taken off.")
-    elif abs(got.sum()) > 1e-6:
-        print(f"Not quite: your pushes sum to {got.sum():.3g} over the words, while each (e - p) sums to 0.")
-    else:
-        print(f"Not quite: the first word should get {right[0]:+.3f}, but yours gets {got[0]:+.3f}.")
+    right, got = net("rloo"), answer_of(function, tokens, rewards, p)
+    mistakes = {
+        "this is the mean over the six rollouts; the net push is their sum.": right / 6,
+        "every sign is turned round; a positive advantage pushes the drawn word up.": -right,
+        "the baseline is the mean of the whole group; leave the rollout's own reward out of it.": net("dr_grpo"),
+        "this divides by the standard deviation, as GRPO does; leave-one-out does not.": net("grpo"),
+        "this pushes by the rewards themselves, with no baseline subtracted.": push_on_logits(tokens, rewards, p).sum(
+            0
+        ),
+        f"your pushes sum to {0 if got is None else got.sum():.3g} over the words, while each (e - p) sums to 0.": (
+            lambda got: abs(got.sum()) > 1e-6
+        ),
+    }
+    grade(
+        got,
+        right,
+        mistakes,
+        "Right: and since leave-one-out advantages sum to 0, the part with -p falls out of the sum.",
+        shape="one number for each word of the softmax",
+        otherwise="word {place[0]} should get {right:+.3f}, but yours gets {got:+.3f}.",
+    )
 
 
 def check_signs(signs) -> None:
-    """Eight signs, +1 or -1, that leave the word `is` of all eight rollouts alone and push `so` up as far as can be.
+    """Check eight signs, +1 or -1, that leave the word `is` of all eight rollouts alone and push `so` up the most.
 
     >>> check_signs([1] * 8)
     Not quite: `is` is in all eight rollouts and your signs sum to +8, so it is pushed up 8 times.
@@ -59,20 +98,16 @@ def check_signs(signs) -> None:
     if signs is None:
         print(UNANSWERED)
         return
-    signs = np.asarray(signs)
-    said = np.array(OPENINGS) == "so"
+    signs, with_so = np.asarray(signs), np.array(OPENINGS) == "so"
     if signs.shape != (8,):
         print(f"Not quite: eight rollouts need eight signs; there are {signs.size}.")
     elif not np.isin(signs, (-1, 1)).all():
         print("Not quite: every sign must be +1 or -1, as R3 changes the signs and nothing else.")
-    elif signs.sum() != 0:
-        way = "up" if signs.sum() > 0 else "down"
-        print(
-            f"Not quite: `is` is in all eight rollouts and your signs sum to {signs.sum():+d}, "
-            f"so it is pushed {way} {abs(signs.sum())} times."
-        )
+    elif total := int(signs.sum()):
+        pushed = f"it is pushed {'up' if total > 0 else 'down'} {abs(total)} times"
+        print(f"Not quite: `is` is in all eight rollouts and your signs sum to {total:+d}, so {pushed}.")
     else:
-        net, most = int(signs[said].sum()), 4 - (int(said.sum()) - 4)
+        net, most = int(signs[with_so].sum()), 4 - (int(with_so.sum()) - 4)  # at most four signs are +1
         if net == most:
             print(f"Right: `is` stands still and `so` is pushed up by {net}, with the same words as before.")
         else:

@@ -34,14 +34,14 @@ PROMPTS = 4  # levels of difficulty that the groups of a batch go through
 Z = 1.96  # half width of a 95 % normal interval, in standard errors
 
 
-def compute_push(
+def push_on_logits(
     tokens: Int[np.ndarray, "*N G"], advantages: Float[np.ndarray, "*N G"], probabilities: Float[np.ndarray, "*N V"]
 ) -> Float[np.ndarray, "*N G V"]:
     """Push on each logit of one softmax, row i from rollout i: A_i (e_i - p); the net push is the sum over rollouts.
 
     tokens: (G,) what each rollout drew there.  advantages: (G,).  probabilities: (V,).  All may have group axes before.
 
-    >>> compute_push([0, 0], [1, -1], [0.5, 0.5]).sum(0).tolist()
+    >>> push_on_logits([0, 0], [1, -1], [0.5, 0.5]).sum(0).tolist()
     [0.0, 0.0]
     """
     p = np.asarray(probabilities, dtype=float)
@@ -66,7 +66,7 @@ class Groups:
     def net_push(self, advantages: Float[np.ndarray, "N G"], weights: dict | None = None) -> dict:
         """{class: net push (N, V) on its logits}; weights: {class: (N, G)} of single words, 1 by default."""
         return {
-            name: compute_push(
+            name: push_on_logits(
                 words, advantages if weights is None else advantages * weights[name], self.probabilities[name]
             ).sum(-2)
             for name, words in self.tokens.items()
@@ -191,7 +191,7 @@ def compute_growing(
     path, said = [], [""] * group_size
     for name, words in groups.tokens.items():
         said = [f"{text} {WORDS[name][word]}".strip() for text, word in zip(said, words[0], strict=True)]
-        pushes = compute_push(words[0], advantages, groups.probabilities[name][0]).cumsum(0) / group_size
+        pushes = push_on_logits(words[0], advantages, groups.probabilities[name][0]).cumsum(0) / group_size
         for v, word in enumerate(WORDS[name][: pushes.shape[1]]):
             path += [(name, word, i, push) for i, push in enumerate([0.0, *pushes[:, v]])]
     path = pd.DataFrame(path, columns=["class", "word", "rollouts", "push"])

@@ -1,4 +1,4 @@
-"""Checks of chapter 01's exercises: what two contexts do to each other through one softmax layer."""
+"""Exercises of chapter 01: what two contexts do to each other through one softmax layer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 
 import torch
 
-from workbook.grading import UNANSWERED, answer_of
+from workbook.grading import UNANSWERED, answer_of, grade
+from workbook.theory import coupling_kernel
+from workbook.topics.softmax.pair import make_pair
+from workbook.topics.softmax.toy import compute_pair
 
 
 def check_half_angle(answer: float | None) -> None:
-    """The angle (degrees) at which a step on A takes back half of B's own: same token and p, lengths 1, A = +1, -1.
+    """Check the angle (degrees) at which a step on A takes back half of B's own: same token and p, A = +1, B = -1.
 
     >>> check_half_angle(45)
     Not quite: at 45 degrees A takes back 71% of B's own step; the coupling follows the cosine, not the angle.
@@ -21,56 +24,64 @@ def check_half_angle(answer: float | None) -> None:
     if not isinstance(answer, int | float) or not math.isfinite(answer):
         print(f"Not quite: {answer!r} is no angle; give a number of degrees.")
         return
-    taken = _share_taken_back(answer)
-    told = f"at {answer:g} degrees A takes back {taken:.0%} of B's own step"
-    if abs(taken - 0.5) < 0.005:
+    pair = make_pair(angle=answer)
+    kernel = coupling_kernel(pair.hidden, pair.logits, pair.tokens)
+    share = float(kernel[1, 0] / kernel[1, 1])
+    effect = f"at {answer:g} degrees A takes back {share:.0%} of B's own step"
+    if abs(share - 0.5) < 0.005:
         print("Right: K_AB is K_BB times the cosine of the angle, and the cosine of 60 degrees is a half.")
     elif abs(answer - math.pi / 3) < 0.02:
-        print(f"Not quite: {told}; you seem to count in radians, and the slider counts in degrees.")
-    elif taken < 0:
-        print(f"Not quite: {told}: beyond 90 degrees A's step pushes B further down.")
+        print(f"Not quite: {effect}; you seem to count in radians, and the slider counts in degrees.")
+    elif share < 0:
+        print(f"Not quite: {effect}: beyond 90 degrees A's step pushes B further down.")
     elif abs(answer - 30) < 1:
-        print(f"Not quite: {told}; this is the sine's half, and an inner product has a cosine.")
+        print(f"Not quite: {effect}; this is the sine's half, and an inner product has a cosine.")
     else:
-        print(f"Not quite: {told}; the coupling follows the cosine, not the angle.")
+        print(f"Not quite: {effect}; the coupling follows the cosine, not the angle.")
 
 
 def check_coupling(function) -> None:
-    """A function (hidden (N, D), logits (N, V), tokens (N,)) -> K (N, N).
+    """Check a function (hidden (N, D), logits (N, V), tokens (N,)) -> K (N, N).
 
-    >>> from workbook.theory import coupling_kernel
     >>> check_coupling(lambda hidden, logits, tokens: coupling_kernel(hidden, logits, tokens) * 0 + hidden @ hidden.T)
-    Not quite: this is the hidden states' inner product alone; the residuals' inner product multiplies it.
+    Not quite: this is the hidden states' inner product alone; the scores' inner product multiplies it.
     """
-    from workbook.theory import coupling_kernel
-
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(4, 3, generator=generator, dtype=torch.float64)
     logits = 2 * torch.randn(4, 6, generator=generator, dtype=torch.float64)
     tokens = torch.tensor([0, 0, 2, 5])
-    expected = coupling_kernel(hidden, logits, tokens)
-    got = answer_of(function, hidden.clone(), logits.clone(), tokens.clone())
-    if got is None:
-        return
-    got = got.double()
-    if got.shape != expected.shape:
-        print(
-            f"Not quite: it returned the shape {tuple(got.shape)} for 4 tokens; return a number for each pair, (4, 4)."
-        )
-    elif torch.allclose(got, expected, atol=1e-6):
-        print("Right: one inner product for the contexts, one for the tokens, and their product for the pair.")
-    else:
-        print(f"Not quite: {_mistake(got, expected, hidden, logits, tokens)}")
+    right = coupling_kernel(hidden, logits, tokens)
+    p, e = logits.softmax(-1), torch.nn.functional.one_hot(tokens, 6).double()
+    contexts, scores = hidden @ hidden.T, (e - p) @ (e - p).T
+    unit = torch.nn.functional.normalize(hidden, dim=1)
+    mistakes = {
+        "this is the hidden states' inner product alone; the scores' inner product multiplies it.": contexts,
+        "this is the scores' inner product alone; the hidden states' inner product multiplies it.": scores,
+        "lengths of hidden states count, too: take their inner product, not the cosine.": unit @ unit.T * scores,
+        "the score is e - p, with the one-hot e; yours seems to have p alone.": contexts * (p @ p.T),
+        "the score is e - p with p the softmax of the logits; yours seems to have e minus the logits.": (
+            contexts * ((e - logits) @ (e - logits).T)
+        ),
+        "for different tokens K is not 0: p at the other's token pulls against it.": right * (e @ e.T),
+        "both inner products are right, but they are multiplied, not added.": contexts + scores,
+        "the sign is turned around: K_ii is a squared length and so never negative.": -right,
+    }
+    grade(
+        answer_of(function, hidden.clone(), logits.clone(), tokens.clone()),
+        right,
+        mistakes,
+        "Right: one inner product for the contexts, one for the tokens, and their product for the pair.",
+        shape="one number for each pair of tokens",
+        otherwise="K[{place[0]}, {place[1]}] should be {right:.3f}, but yours is {got:.3f}.",
+    )
 
 
 def check_rivals(settings: dict | None) -> None:
-    """Settings of compute_pair in which both tokens differ and A's step pushes B down 0.9 as hard as A itself up.
+    """Check settings of compute_pair with different tokens in which A's step pushes B down 0.9 as hard as A itself up.
 
     >>> check_rivals({"same": True})
     Not quite: both contexts say the same token here; add same=False.
     """
-    from workbook.topics.softmax.toy import compute_pair
-
     if settings is None:
         print(UNANSWERED)
         return
@@ -93,39 +104,3 @@ def check_rivals(settings: dict | None) -> None:
         print(f"Not quite: {ratio:+.2f}; the rivals compete, but the hidden states share only {cosine:.2f}.")
     else:
         print(f"Not quite: {ratio:+.2f}; compare lengths and probabilities of A and B, and the rivalry.")
-
-
-def _share_taken_back(angle: float) -> float:
-    from workbook.theory import coupling_kernel
-    from workbook.topics.softmax.pair import make_pair
-
-    pair = make_pair(angle=angle)
-    kernel = coupling_kernel(pair.hidden, pair.logits, pair.tokens)
-    return float(kernel[1, 0] / kernel[1, 1])
-
-
-def _mistake(got, expected, hidden, logits, tokens) -> str:
-    """What the answer seems to have done instead."""
-    p = logits.softmax(-1)
-    one_hot = torch.nn.functional.one_hot(tokens, logits.shape[1]).double()
-    near, unit = hidden @ hidden.T, torch.nn.functional.normalize(hidden, dim=1)
-    residual = one_hot - p
-    guesses = {
-        "this is the hidden states' inner product alone; the residuals' inner product multiplies it.": near,
-        "this is the residuals' inner product alone; the hidden states' inner product multiplies it.": residual
-        @ residual.T,
-        "lengths of hidden states count, too: take their inner product, not the cosine.": (unit @ unit.T)
-        * (residual @ residual.T),
-        "the residual is e - p, with the one-hot e; yours seems to have p alone.": near * (p @ p.T),
-        "the residual is e - p with p the softmax of the logits; yours seems to have e minus the logits.": near
-        * ((one_hot - logits) @ (one_hot - logits).T),
-        "for different tokens K is not 0: p at the other's token pulls against it.": expected
-        * (tokens[:, None] == tokens),
-        "both inner products are right, but they are multiplied, not added.": near + residual @ residual.T,
-        "the sign is turned around: K_ii is a squared length and so never negative.": -expected,
-    }
-    for sentence, guess in guesses.items():
-        if torch.allclose(got, guess, atol=1e-6):
-            return sentence
-    i, j = divmod(int((got - expected).abs().argmax()), len(tokens))
-    return f"K[{i}, {j}] should be {expected[i, j]:.3f}, but yours is {got[i, j]:.3f}."
