@@ -35,7 +35,8 @@ def gram(policy, rollouts):
 
 def push(policy, rollouts, members):
     """Gradient of sum A log pi over these rollouts, by one backward pass over them together."""
-    from workbook.rollouts.scoring import evaluating, sequence_logps
+    from workbook.policies.restoring import evaluating
+    from workbook.rollouts.scoring import sequence_logps
 
     part = rollouts.select(members)
     with evaluating(policy.model):

@@ -4,8 +4,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from workbook.policies.trial import padding_error
 from workbook.rollouts.packed import PACKABLE, rollout_logps
-from workbook.rollouts.scoring import padding_error, sequence_logps
+from workbook.rollouts.scoring import sequence_logps
 
 
 def tiny(kind: str, **options):

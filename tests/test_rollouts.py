@@ -16,8 +16,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from workbook.policies.trial import padding_error
 from workbook.rollouts.sample import Rollouts, sample_rollouts, sequence_logps
-from workbook.rollouts.scoring import padding_error, tokenize_prompts, unpadded
+from workbook.rollouts.scoring import tokenize_prompts, unpadded
 from workbook.rollouts.states import output_states
 from workbook.topics.credit.prefixes import prefill
 

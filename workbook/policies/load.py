@@ -25,7 +25,7 @@ from torch import nn
 from workbook.policies import smollm2 as weights_cache
 from workbook.policies.model_files import ADAPTER, check_files, read_record
 from workbook.policies.restoring import seeded
-from workbook.rollouts.scoring import padding_error
+from workbook.policies.trial import padding_error
 
 BUNDLED = Path(__file__).resolve().parents[2] / "data" / "bundled"
 HUB_PATIENCE = 4.0  # seconds until the hub counts as unreachable

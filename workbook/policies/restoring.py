@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 
 import torch
+from torch import nn
 
 
 class _InterruptHandler:
@@ -163,3 +164,34 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
+
+
+@restoring
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+    """Eval mode inside the block; afterwards every submodule is in the mode it was in.
+
+    Rotary embeddings that depend on the longest sequence so far (dynamic, longrope) forget those of the block.
+    """
+    training = [module for module in model.modules() if module.training]
+    rotary = [module for module in model.modules() if _varies_with_length(module)]
+    attributes = [dict(vars(module)) for module in rotary]
+    buffers = [(module, dict(module._buffers), {n: b.clone() for n, b in module._buffers.items()}) for module in rotary]
+    try:
+        model.eval()
+        yield model
+    finally:
+        for module in training:
+            module.training = True
+        for module, before in zip(rotary, attributes, strict=True):
+            vars(module).update(before)
+        for module, tensors, values in buffers:
+            module._buffers = tensors
+            for name, tensor in tensors.items():
+                tensor.data.copy_(values[name])
+
+
+def _varies_with_length(module: nn.Module) -> bool:
+    """Whether it is a rotary embedding whose frequencies transformers changes during a forward pass."""
+    kinds = vars(module).get("rope_type")
+    kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any("dynamic" in kind or kind == "longrope" for kind in kinds if isinstance(kind, str))

@@ -18,10 +18,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from workbook.policies.restoring import gradients, no_gradients, restoring
+from workbook.policies.restoring import evaluating, gradients, no_gradients, restoring
 from workbook.rollouts.packed import rollout_logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.rollouts.scoring import evaluating
 from workbook.theory.weights import update_weights
 
 OPTIMIZERS: dict[str, Callable] = {

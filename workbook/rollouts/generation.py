@@ -10,7 +10,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from workbook.policies.restoring import restoring, seeded
-from workbook.rollouts.scoring import padded_batches, padding_error, unpadded
+from workbook.policies.trial import padding_error
+from workbook.rollouts.scoring import padded_batches, unpadded
 
 # Fields of a GenerationConfig that would give anything but one row of tokens for each row, and their only value
 ONE_ROW = {"num_return_sequences": 1, "num_beams": 1, "return_dict_in_generate": False, "is_assistant": False}

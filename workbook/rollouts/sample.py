@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbook.policies.restoring import no_gradients
+from workbook.policies.restoring import evaluating, no_gradients
 from workbook.rollouts.generation import end_tokens, generate, sampling_config
-from workbook.rollouts.scoring import evaluating, pad_rows, sequence_logps, token_strings, tokenize_prompts, unpadded
+from workbook.rollouts.scoring import pad_rows, sequence_logps, token_strings, tokenize_prompts, unpadded
 from workbook.theory.advantages import group_advantages
 
 __all__ = ["Rollouts", "end_tokens", "sample_rollouts", "sequence_logps"]
@@ -160,9 +160,9 @@ def sample_rollouts(
     config = sampling_config(policy, sampling, {} if generation_kwargs is None else generation_kwargs)
     rows = _repeated_rows(task, prompts, group_size, seed)
     with evaluating(policy.model), no_gradients():
-        prompt_ids, prompt_mask = _padded_prompts(policy, rows, chat_template_kwargs)
-        completion_rows = generate(policy, prompt_ids, prompt_mask, seed, config, batch_size)
-    return _scored(policy, task, rows, completion_rows, group_size, temperature, estimator, chat_template_kwargs)
+        prompts = _padded_prompts(policy, rows, group_size, chat_template_kwargs)
+        completion_rows = generate(policy, *prompts, seed, config, batch_size)
+    return _scored(policy, task, rows, prompts, completion_rows, group_size, temperature, estimator)
 
 
 def written_rollouts(policy, task, prompts, completions: list[list[str]]) -> Rollouts:
@@ -177,20 +177,24 @@ def written_rollouts(policy, task, prompts, completions: list[list[str]]) -> Rol
     tokenizer, group_size = policy.tokenizer, sizes.pop()
     rows = _repeated_rows(task, prompts, group_size, 0)
     ids = tokenizer([text for texts in completions for text in texts], add_special_tokens=False)["input_ids"]
-    return _scored(policy, task, rows, [[*row, tokenizer.eos_token_id] for row in ids], group_size)
+    completion_rows = [[*row, tokenizer.eos_token_id] for row in ids]
+    return _scored(policy, task, rows, _padded_prompts(policy, rows, group_size), completion_rows, group_size)
 
 
-def _padded_prompts(policy, rows, chat_template_kwargs) -> tuple[Int[Tensor, "B P"], Int[Tensor, "B P"]]:
-    prompt_rows = tokenize_prompts(policy.tokenizer, [row["prompt"] for row in rows], chat_template_kwargs)
-    return pad_rows(prompt_rows, policy.tokenizer.pad_token_id, side="left", device=policy.model.device)
+def _padded_prompts(
+    policy, rows, group_size: int, chat_template_kwargs=None
+) -> tuple[Int[Tensor, "B P"], Int[Tensor, "B P"]]:
+    """Prompt tokens and mask of all rollouts; rows repeat each prompt group_size times, and it is tokenized once."""
+    distinct = tokenize_prompts(policy.tokenizer, [row["prompt"] for row in rows[::group_size]], chat_template_kwargs)
+    repeated = [tokens for tokens in distinct for _ in range(group_size)]
+    return pad_rows(repeated, policy.tokenizer.pad_token_id, side="left", device=policy.model.device)
 
 
 def _scored(
-    policy, task, rows, completion_rows, group_size: int, temperature=1.0, estimator="grpo", chat_template_kwargs=None
+    policy, task, rows, prompts, completion_rows, group_size: int, temperature: float = 1.0, estimator: str = "grpo"
 ) -> Rollouts:
     """Rewards, log-probabilities, texts and annotations of completions, group_size to a prompt."""
-    model, tokenizer = policy.model, policy.tokenizer
-    prompt_ids, prompt_mask = _padded_prompts(policy, rows, chat_template_kwargs)
+    model, tokenizer, (prompt_ids, prompt_mask) = policy.model, policy.tokenizer, prompts
     with evaluating(model), no_gradients():
         completion_ids, mask = pad_rows(completion_rows, tokenizer.pad_token_id, side="right", device=model.device)
         logps, entropies = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, mask, temperature)

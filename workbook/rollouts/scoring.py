@@ -4,16 +4,13 @@ Letters: B sequences, P prompt tokens, T completion tokens, V vocabulary.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbook.policies.restoring import no_gradients, restoring
+from workbook.policies.trial import padding_error
 
-TRIAL = 6  # tokens of a model's trial
-_padding_errors: WeakKeyDictionary[nn.Module, dict[bool, float]] = WeakKeyDictionary()
 LOGITS_AT_ONCE = 2**24  # entries of the logits held per chunk (64 MiB in float32; scoring needs about four such)
 
 
@@ -87,52 +84,6 @@ def padded_batches(
             yield part, prompt_mask.shape[1] - length
 
 
-def padding_error(model: nn.Module, positions: bool = True) -> float:
-    """How far left padding changes a model's logits, mask and positions notwithstanding; at most 1 is rounding.
-
-    RWKV and decoders of BART ignore padding, and eager attention in float64 yields NaN behind it. positions: whether
-    the model is told them; GPT-2 counts padding otherwise. Found by a trial on a few tokens, once for each model;
-    ValueError as in `try_model`.
-    """
-    known = _padding_errors.setdefault(model, {})
-    if positions not in known:
-        known[positions] = try_model(model, positions)
-    return known[positions]
-
-
-def try_model(model: nn.Module, positions: bool = True) -> float:
-    """Compute a few tokens with and without padding; returns the error of `padding_error`.
-
-    Raises ValueError for a model in which a token's logits depend on later tokens, and for one whose forward pass
-    writes into its frozen quantized weights; what the model itself raises for a pass that it cannot do goes through.
-    """
-    vocabulary = model.config.get_text_config().vocab_size
-    ids = (11 + torch.arange(TRIAL, device=model.device)) % vocabulary
-    short, padding = TRIAL - 2, ids.new_zeros(2)
-    packed = [(p, p._version) for p in model.parameters() if not p.is_floating_point()]
-    with no_gradients(), evaluating(model):
-        alone = _logits(model, ids[None, :short], torch.ones_like(ids[None, :short]), positions)[0]
-        mask = torch.ones(2, TRIAL, dtype=torch.long, device=ids.device)
-        mask[1, :2] = 0
-        both = _logits(model, torch.stack([ids, torch.cat([padding, ids[:short]])]), mask, positions)
-    now = {id(p) for p in model.parameters()}
-    if any(id(p) not in now or p._version != version for p, version in packed):
-        raise ValueError(f"{type(model).__name__} changes its quantized weights in a forward pass.")
-    tolerance = 1e-3 if alone.dtype in (torch.float32, torch.float64) else 5e-2
-    tolerance *= float(alone.max() - alone.min())
-    if (both[0, :short] - alone).abs().max() > tolerance:
-        kind = type(model).__name__
-        raise ValueError(f"{kind} is no causal language model: its logits for a token depend on later tokens.")
-    return float((both[1, 2:] - alone).abs().max()) / tolerance
-
-
-def _logits(
-    model: nn.Module, ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"], positions: bool
-) -> Float[Tensor, "B L V"]:
-    given = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)} if positions else {}
-    return model(input_ids=ids, attention_mask=mask, use_cache=False, **given).logits
-
-
 def tokenize_prompts(tokenizer, prompts: Sequence, chat_template_kwargs: Mapping | None = None) -> list[list[int]]:
     """Token ids of prompts as TRL's trainer makes them: chats through the chat template, strings as they are.
 
@@ -182,37 +133,6 @@ def token_strings(tokenizer, rows: Sequence[Sequence[int]]) -> tuple[tuple[str, 
     """Each token of each row decoded by itself, special tokens included."""
     text = {token: tokenizer.decode([token]) for token in {token for row in rows for token in row}}
     return tuple(tuple(text[token] for token in row) for row in rows)
-
-
-@restoring
-def evaluating(model: nn.Module) -> Iterator[nn.Module]:
-    """Eval mode inside the block; afterwards every submodule is in the mode it was in.
-
-    Rotary embeddings that depend on the longest sequence so far (dynamic, longrope) forget those of the block.
-    """
-    training = [module for module in model.modules() if module.training]
-    rotary = [module for module in model.modules() if _varies_with_length(module)]
-    attributes = [dict(vars(module)) for module in rotary]
-    buffers = [(module, dict(module._buffers), {n: b.clone() for n, b in module._buffers.items()}) for module in rotary]
-    try:
-        model.eval()
-        yield model
-    finally:
-        for module in training:
-            module.training = True
-        for module, before in zip(rotary, attributes, strict=True):
-            vars(module).update(before)
-        for module, tensors, values in buffers:
-            module._buffers = tensors
-            for name, tensor in tensors.items():
-                tensor.data.copy_(values[name])
-
-
-def _varies_with_length(module: nn.Module) -> bool:
-    """Whether it is a rotary embedding whose frequencies transformers changes during a forward pass."""
-    kinds = vars(module).get("rope_type")
-    kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
-    return any("dynamic" in kind or kind == "longrope" for kind in kinds if isinstance(kind, str))
 
 
 def unpadded(ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"] | Bool[Tensor, "B L"]) -> list[list[int]]:

@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbook.policies.restoring import no_gradients, restoring
+from workbook.policies.restoring import evaluating, no_gradients, restoring
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.scoring import evaluating, padded_batches
+from workbook.rollouts.scoring import padded_batches
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
 
 

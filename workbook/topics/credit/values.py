@@ -19,10 +19,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbook.policies.restoring import no_gradients
+from workbook.policies.restoring import evaluating, no_gradients
 from workbook.probes.step import progress
 from workbook.rollouts.sample import Rollouts, end_tokens, task_rewards
-from workbook.rollouts.scoring import evaluating, unpadded
+from workbook.rollouts.scoring import unpadded
 from workbook.topics.credit.prefixes import Branches, batch_limit, prefill
 
 PER_ROLLOUT = 8  # tokens drawn from each rollout unless told otherwise
