@@ -13,7 +13,8 @@ import torch
 from IPython.utils.capture import capture_output
 from ipywidgets.widgets.widget import _instances
 
-from workbook.topics.groups.gradients import ONLY_A, ONLY_B, SHARED, compute_push
+from workbook.topics.groups.charts import ONLY_A, ONLY_B, SHARED
+from workbook.topics.groups.toy import push_on_logits
 from workbook.views import (
     LiveChart,
     compute_gradients_meet,
@@ -160,7 +161,7 @@ def test_pushes_equal_autograd():
     logits = torch.randn(5, dtype=torch.float64, requires_grad=True)
     tokens, advantages = torch.tensor([0, 3, 3]), torch.tensor([1.5, -0.5, -1.0], dtype=torch.float64)
     (advantages * torch.log_softmax(logits, 0)[tokens]).sum().backward()
-    mine = compute_push(tokens, advantages, logits.detach().softmax(0)).sum(0)
+    mine = push_on_logits(tokens, advantages, logits.detach().softmax(0)).sum(0)
     np.testing.assert_allclose(mine, logits.grad.numpy(), atol=1e-12)
 
 

@@ -1,11 +1,12 @@
-"""Pure charts, f(DataFrame) -> alt.Chart: what a run has learned, and the reward before and after."""
+"""Charts of many chapters: what a run has learned, reward before and after, and measurements with their intervals."""
 
 from __future__ import annotations
 
 import altair as alt
 import pandas as pd
 
-from workbook.views.style import NEUTRAL, POSITIVE, SERIES, finish, require
+from workbook.views.figures import forest, rule
+from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, describe_rows, finish, require, titled
 
 
 def learning_curve(metrics: pd.DataFrame, target: float | None = None, steps: int | None = None) -> alt.LayerChart:
@@ -41,15 +42,14 @@ def learning_curve(metrics: pd.DataFrame, target: float | None = None, steps: in
         .transform_filter("datum.step == datum.last && datum.runs == 1")  # of several they would hide one another
         .mark_text(align="left", dx=7, fontSize=12, fontWeight="bold")
         .encode(y=mean, text=alt.Text("mean(reward):Q", format=".2f")),
+        *([] if target is None else [rule(target, "y", dashed=True, color=NEUTRAL)]),
     ]
-    if target is not None:
-        layers.append(alt.Chart().mark_rule(strokeDash=[4, 4], color=NEUTRAL).encode(y=alt.datum(target)))
-    told = "thick: mean over seeds" if "seed" in metrics else "the number is the newest step's"
+    lines = "thick: mean over seeds" if "seed" in metrics else "the number is the newest step's"
     aim = f"; dashed: the aim of {target:g}" if target is not None else ""
     return finish(
         alt.layer(*layers, data=rows),
         "Reward of the sampled rollouts while the policy trains",
-        f"mean of each step's rollouts; {told}{aim}",
+        f"mean of each step's rollouts; {lines}{aim}",
         "A line of mean reward from 0 to 1 against optimizer steps, one colour per run.",
     )
 
@@ -57,19 +57,31 @@ def learning_curve(metrics: pd.DataFrame, target: float | None = None, steps: in
 def reward_before_after(summary: pd.DataFrame, interval: str = "95 % interval") -> alt.LayerChart:
     """Mean rewards with their intervals, one line per label: columns label, mean, low, high."""
     require(summary, ("label", "mean", "low", "high"), "reward_before_after")
-    base = alt.Chart(summary).encode(y=alt.Y("label:N", sort=None, title=None))
     reward = alt.X("mean:Q", title="mean reward (0 to 1)").scale(domain=[0, 1])
-    low = alt.X("low:Q", title="mean reward (0 to 1)")
-    shown = [alt.Tooltip(f"{column}:Q", format=".3f") for column in ("mean", "low", "high")]
-    chart = alt.layer(
-        base.mark_rule(size=3, color=POSITIVE, opacity=0.5).encode(x=low, x2="high:Q", tooltip=["label:N", *shown]),
-        base.mark_circle(size=110, opacity=1, color=POSITIVE).encode(x=reward, tooltip=["label:N", *shown]),
-        base.mark_text(dy=-13, fontWeight="bold").encode(x=reward, text=alt.Text("mean:Q", format=".2f")),
-    )
-    return finish(
-        chart,
+    return titled(
+        forest(summary, "label", reward, number=".2f", form=".3f", height=alt.Step(52)),
         "Reward on held-out prompts, before and after training",
         f"dot: mean; bar: {interval}",
-        "; ".join(f"{row.label}: {row.mean:.3f} ({row.low:.3f} to {row.high:.3f})" for row in summary.itertuples()),
-        height=alt.Step(52),
+        describe_rows(summary, "label", form=".3f", interval=True),
+    )
+
+
+def intervals_chart(
+    table: pd.DataFrame, title: str, subtitle: str, unit: str, threshold: float | None = None, zero: bool = True
+) -> alt.LayerChart:
+    """A line per row: dot, interval and number; columns label, mean, low, high, and scale (colour, shape) if there.
+
+    threshold: what was stated beforehand, as a dashed line.  zero: whether the axis must reach 0.
+    """
+    require(table, ("label", "mean", "low", "high"), "intervals_chart")
+    x = alt.X("mean:Q", title=unit).scale(zero=zero, padding=30)
+    ends = [*table["low"], *table["high"], *([] if threshold is None else [threshold])]
+    if zero and 0 <= min(ends) < max(ends):  # what can't be negative has no axis there
+        x = x.scale(domain=[0, 1.08 * max(ends)])
+    look = {"by": "scale", "colors": [POSITIVE, NEGATIVE]} if "scale" in table else {}
+    return titled(
+        forest(table, "label", x, number=".3~g", form=".4g", threshold=threshold, **look),
+        title,
+        subtitle,
+        describe_rows(table, "label", interval=True),
     )

@@ -77,7 +77,7 @@ def forest(
             *_reference(zero, threshold, "x"),
             base.mark_rule(size=3, opacity=0.5).encode(x=_end(x, "low"), x2="high:Q", tooltip=hints),
             *(part.mark_point(size=70, opacity=1, **filled).encode(x=x, tooltip=hints) for part, filled in dots),
-            *_numbers(base, x, number, end=number_at == "end"),
+            *_numbers(base, x, number, end=number_at == "end", small=by is not None),
             *over,
         ],
         title,
@@ -168,6 +168,7 @@ def bars(
     shown=(),
     zero: bool = True,
     labels: bool = True,
+    intervals: bool = True,
     under=(),
     over=(),
     title: str | None = None,
@@ -177,7 +178,8 @@ def bars(
 ) -> alt.LayerChart:
     """Bars from zero, one for each category, or with `by` several beside one another; intervals if there are any.
 
-    Numbers stand at the end of an interval, else at that of the bar, on the side to which it points.
+    Numbers stand at the end of an interval, else at that of the bar, on the side to which it points.  intervals: False
+    where low and high belong to another column.
     outlined: an expression of rows whose bar has a black outline.  mark: settings of the bars.
     """
     along, across, offset = (alt.Y, alt.X, alt.XOffset) if vertical else (alt.X, alt.Y, alt.YOffset)
@@ -186,7 +188,7 @@ def bars(
     place = place if labels else place.axis(None)
     base = alt.Chart(table).encode(**{"x" if vertical else "y": place})
     base, _ = _colored(base, table, by, color, offset, shape=False, **names)
-    columns = _spread_columns(table, length)
+    columns = _spread_columns(table, length) if intervals else [_name(length)]
     hints = tooltips(table, _name(place), by, *shown, *columns, form=form)
     drawn = base.mark_bar(**(mark or {})).encode(**{side: length}, tooltip=hints)
     if outlined:
@@ -196,7 +198,7 @@ def bars(
     black, layers = base.encode(color=alt.value("black")), [*under, drawn]
     if "low" in columns:
         ends = {side: _end(length, "low"), f"{side}2": "high:Q"}
-        layers += [black.mark_rule(size=2).encode(**ends), *_numbers(black, length, number, end=True)]
+        layers += [black.mark_rule(size=2).encode(**ends), *_numbers(black, length, number, end=True, small=vertical)]
     else:
         layers += signed_numbers(black, length, number)
     return _panel([*layers, *([rule(0, side, color="black")] if zero else []), *over], title, width, height)
@@ -327,15 +329,19 @@ def _reference(zero: bool, threshold: float | None, axis: str) -> list[alt.Chart
     return lines if threshold is None else [*lines, rule(threshold, axis, dashed=True, color=NEUTRAL)]
 
 
-def _numbers(base, value, number: str | None, end: bool) -> list[alt.Chart]:
+def _numbers(base, value, number: str | None, end: bool, small: bool = False) -> list[alt.Chart]:
     """The middle value as a number: above its dot, or at the upper end of its interval; none without a format."""
     if number is None:
         return []
-    text = alt.Text(f"{_name(value)}:Q", format=number)
+    place, at = {"fontSize": 10 if small else 11}, _end(value, "high") if end else value
     if isinstance(value, alt.Y):
-        return [base.mark_text(dy=-9, fontSize=10).encode(y=_end(value, "high") if end else value, text=text)]
-    place = {"align": "left", "dx": 6} if end else {"dy": -10}
-    return [base.mark_text(fontSize=10, **place).encode(x=_end(value, "high") if end else value, text=text)]
+        mark, where = base.mark_text(dy=-9 - 4 * (not end), **place), {"y": at}
+    else:
+        mark, where = (
+            base.mark_text(**place | ({"align": "left", "dx": 6} if end else {"dy": -9 - (not small)})),
+            {"x": at},
+        )
+    return [mark.encode(**where, text=alt.Text(f"{_name(value)}:Q", format=number))]
 
 
 def _panel(layers: list, title: str | None, width, height) -> alt.LayerChart:
