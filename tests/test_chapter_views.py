@@ -8,7 +8,7 @@ import torch
 
 from workbook.studies import keep_runs as results
 from workbook.theory.advantages import group_advantages
-from workbook.topics.credit.movement import credit_against_movement, movement_by_class
+from workbook.topics.credit.charts import credit_against_movement, movement_by_class
 from workbook.topics.groups.exercises import check_rloo, check_shared_push
 from workbook.topics.laboratory.controls import BATCHINGS, ESTIMATORS, TrainerControls, as_code, settings
 from workbook.training.config import CancellationConfig
