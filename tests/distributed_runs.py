@@ -8,7 +8,7 @@ import threading
 import time
 
 from workbook.__main__ import MAIN, main
-from workbook.training.processes import agree
+from workbook.training.processes import broadcast_from_main
 from workbook.training.runs import Run
 
 
@@ -24,7 +24,7 @@ if __name__ == "__main__":
     if MAIN:
         threading.Thread(target=stop_at, args=(Run(stopped), 6), daemon=True).start()
     ended = main(["train", config, "--folder", stopped])
-    status = agree(Run(stopped).status())
+    status = broadcast_from_main(Run(stopped).status())
     assert (ended, status["state"]) == (0, "stopped"), (ended, status)
     assert status["step"] >= 6, "there is no checkpoint to go on from"
     sys.exit(main(["resume", stopped]))

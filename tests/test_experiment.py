@@ -30,11 +30,19 @@ from workbook.topics.laboratory.plan import (
 from workbook.topics.laboratory.widget import ExperimentMonitor, Laboratory, forecast_sentence
 from workbook.training import RunConfig
 from workbook.training.checks import problems
+from workbook.training.config import trainer_args
 from workbook.training.export import export_config, export_run
 from workbook.training.memory import at_peak, forecast_run
-from workbook.training.plan import Pace, batches, complaints, forecast_seconds, pace, start_trial, steps_per_batch
+from workbook.training.plan import (
+    Throughput,
+    batches,
+    forecast_seconds,
+    measure_throughput,
+    start_trial,
+    steps_per_batch,
+)
 from workbook.training.sweep_run import SweepRun, as_yaml, start_sweep
-from workbook.training.worker import trainer_args
+from workbook.training.validate import validate
 from workbook.views.renderer import png
 
 WIDGET = "workbook.topics.laboratory.widget"
@@ -164,12 +172,14 @@ def test_time_is_forecast_from_whole_batches():
 
     assert steps_per_batch(Trial.config) == 4
     assert batches(Trial.config) == 25
-    measured = pace(Trial(12))
-    assert measured == Pace(start=7.0, per_batch=5.0, batches=2)
-    assert pace(Trial(7)) == Pace(7.0, 45.0, 1), "a first batch alone has to do; half of the second does not count"
+    measured = measure_throughput(Trial(12))
+    assert measured == Throughput(start=7.0, per_batch=5.0, batches=2)
+    assert measure_throughput(Trial(7)) == Throughput(7.0, 45.0, 1), (
+        "a first batch alone has to do; half of the second does not count"
+    )
     assert forecast_seconds(Trial.config, measured, runs=3) == 3 * (7 + 25 * 5)
     with pytest.raises(ValueError, match="finished no generation batch: failed: no such task"):
-        pace(Trial(3))
+        measure_throughput(Trial(3))
     said = forecast_sentence(plan(mini_batches=2, reuse=2, steps=100), measured)
     assert "about 2 min for one run: 7.0 s to start, then 25 generation batches of 5 s each" in said
     assert "Measured on 2 of this very setting's batches" in said
@@ -331,7 +341,7 @@ def test_a_run_is_taken_away_whole(swept, tmp_path, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(taken.parameters(), trained.parameters(), strict=True))
     with pytest.raises(ValueError, match="is not empty"):
         export_run(run, tmp_path / "taken")
-    assert complaints(experiment(model=str(tmp_path / "taken" / "model"))) == []
+    assert validate(experiment(model=str(tmp_path / "taken" / "model"))) == []
 
 
 def test_what_has_no_model_or_a_damaged_one_is_not_exported(swept, tmp_path):
@@ -367,7 +377,7 @@ def test_a_trial_of_an_own_model_and_an_own_task(own, tmp_path):
     config = plan(model=str(tmp_path / "model"), **TINY, **own).config
     trial = start_trial(config, tmp_path / "trial").wait(300)
     assert trial.status()["state"] == "finished"
-    assert pace(trial).batches == 1
+    assert measure_throughput(trial).batches == 1
     assert not list(trial.folder.glob("checkpoint-*"))
 
 
@@ -516,9 +526,9 @@ def test_stopping_a_trial_is_said_at_once_and_it_may_be_killed(own, monkeypatch)
     monkeypatch.setattr(WIDGET + ".KILL_AFTER_S", 0.3)
     monkeypatch.setattr(f"{WIDGET}.fits", lambda config: None)
     monkeypatch.setattr(f"{WIDGET}.start_trial", lambda *_, **__: trial)
-    monkeypatch.setattr(f"{WIDGET}.long_enough", lambda run: False)
+    monkeypatch.setattr(f"{WIDGET}.trial_is_done", lambda run: False)
     monkeypatch.setattr(f"{WIDGET}.kill", lambda run: setattr(run, "killed", True))
-    monkeypatch.setattr(f"{WIDGET}.pace", lambda run: (_ for _ in ()).throw(ValueError("no batch")))
+    monkeypatch.setattr(f"{WIDGET}.measure_throughput", lambda run: (_ for _ in ()).throw(ValueError("no batch")))
     laboratory = Laboratory(**TINY, **own)
     laboratory.forecast_button.click()
     settle(laboratory, lambda it: "Time: a trial" in it.forecast_line.value)

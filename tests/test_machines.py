@@ -10,8 +10,8 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 
 from workbook.book.pages import render_book
 from workbook.training.checks import problems
+from workbook.training.config import trainer_args
 from workbook.training.machines import MACHINES, machine_table
-from workbook.training.worker import trainer_args
 
 CONFIGS = Path(__file__).parents[1] / "data" / "configs" / "accelerate"
 

@@ -19,16 +19,16 @@ from soak.run_folders import whole as made
 
 from workbook.__main__ import main
 from workbook.policies.load import BUNDLED, load_policy
-from workbook.studies.sweeps import keep_sweep
+from workbook.studies.keep import keep_sweep
 from workbook.training import RunConfig, background, load_run, runs, start_run, worker
 from workbook.training.background import identity, is_alive, launch
-from workbook.training.compare import compare_runs
+from workbook.training.config import sampling_settings, trainer_args
 from workbook.training.export import export_config, export_run
 from workbook.training.folders import checkpoints
-from workbook.training.runs import Run, create_run, set_status, training_lock
+from workbook.training.runs import Run, compare_runs, create_run, set_status, training_lock
 from workbook.training.sweep_run import SweepRun
 from workbook.training.sweeps import sweep
-from workbook.training.worker import execute, sampling_settings, train, trainer_args
+from workbook.training.worker import execute, train
 
 OWN = "prompt,answer\n" + "".join(f"{i} + {j} =,{(i + j) % 10}\n" for i in range(4) for j in range(4))
 REWARD = "def score(completion, answer):\n    return float(answer in completion)\n"

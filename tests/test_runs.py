@@ -19,8 +19,8 @@ from small_run import SMALL
 
 from workbook.__main__ import main
 from workbook.training import RunConfig, compare_runs, latest_run, load_run, start_run, sweep
-from workbook.training.resumable import checkpoints
-from workbook.training.runs import create_run, read_json_lines
+from workbook.training.folders import checkpoints, read_json_lines
+from workbook.training.runs import create_run
 from workbook.training.sweeps import combinations, load_sweep
 
 CHAIN = Path(__file__).parents[1] / "data" / "configs" / "chain.yaml"

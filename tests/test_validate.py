@@ -16,12 +16,11 @@ from workbook.training import RunConfig, load_sweep, sweep
 from workbook.training.config import CancellationConfig
 from workbook.training.config_text import dump_yaml, parse_yaml
 from workbook.training.messages import explain_error
-from workbook.training.plan import complaints
 from workbook.training.schema import check_fields
 from workbook.training.sweep_run import start_sweep
 from workbook.training.sweeps import checked_runs
 from workbook.training.trainer_fields import OPTIMIZER_BYTES, REASONS, SCHEDULES, TRAINER, TRAINER_FIELDS
-from workbook.training.validate import check_run
+from workbook.training.validate import check_run, validate
 
 CONFIGS = sorted(path for path in (RESULTS.parent / "configs").rglob("*.yaml") if path.parent.name != "accelerate")
 NEEDS = {
@@ -31,7 +30,7 @@ NEEDS = {
 
 
 def errors(config) -> list[str]:
-    return [problem.sentence for problem in complaints(config) if problem.severity == "error"]
+    return [problem.sentence for problem in validate(config) if problem.severity == "error"]
 
 
 def test_every_field_of_trls_config_is_taken_or_refused_with_a_reason():

@@ -56,14 +56,14 @@ def _train(args) -> int:
 
 
 def _resume(args) -> int:
-    from workbook.training.processes import agree
+    from workbook.training.processes import broadcast_from_main
     from workbook.training.run_config import RunConfig
     from workbook.training.runs import FINAL_STATES, load_run
     from workbook.training.worker import execute
 
     run = load_run(args.run)
     RunConfig.load(run.folder / "config.yaml")  # before anything is written
-    state = agree(run.status()["state"])
+    state = broadcast_from_main(run.status()["state"])
     if state not in FINAL_STATES:
         raise ValueError(f"{run.folder} is {state} in process {run.status()['pid']}; stop it first.")
     return _report(execute(run.folder, progress=True))

@@ -7,8 +7,12 @@ Every switch's default is TRL's own behaviour, so that `CancellationConfig(**kwa
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import torch
 from trl import GRPOConfig
+
+from workbook.training.run_config import RunConfig
 
 
 @dataclass
@@ -65,3 +69,40 @@ class CancellationConfig(GRPOConfig):
         default=False,
         metadata={"help": "Keep LoRA weights in float32, where TRL casts those of a quantized model to bfloat16."},
     )
+
+
+def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path) -> CancellationConfig:
+    """The trainer's settings of a run on a device, with the defaults that runs have.
+
+    Raises:
+        ValueError: TRL's, for sizes that do not divide, or ours for max_steps.
+    """
+    capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    settings = {
+        "report_to": "none",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        "gradient_checkpointing": False,
+        "beta": 0.0,
+        "fp32_adapters": config.lora is not None,
+    } | config.trainer
+    args = CancellationConfig(
+        output_dir=str(output_dir),
+        seed=config.seed,
+        use_cpu=device.type == "cpu",
+        bf16=capable,
+        fp16=device.type == "cuda" and not capable,
+        **settings,
+    )
+    if args.max_steps <= 0:
+        raise ValueError(f"trainer.max_steps={args.max_steps} must be a positive number of optimizer steps.")
+    if "save_steps" not in settings:
+        boundary = max(1, args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps)
+        args.save_steps = boundary * max(1, round(args.max_steps / 5 / boundary))
+    return args
+
+
+def sampling_settings(args: CancellationConfig) -> dict:
+    """Arguments of `sample_rollouts` under which it samples as the trainer of `args` does."""
+    same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "chat_template_kwargs", "generation_kwargs")
+    return {"max_new_tokens": args.max_completion_length} | {name: getattr(args, name) for name in same}

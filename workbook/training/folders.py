@@ -7,6 +7,7 @@ kind, so that no file which a run did not write is ever changed.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -129,13 +130,13 @@ def newest_intact(folder: Path, max_steps: int | None = None) -> tuple[Path | No
 
     max_steps: of the run; a checkpoint of a longer or shorter one is none of its own.
     """
-    complaints = []
+    defects = []
     for checkpoint in checkpoints(folder):
-        complaint = damage(checkpoint, NEEDED) or _is_foreign(checkpoint, max_steps)
-        if complaint is None:
-            return checkpoint, complaints
-        complaints.append(complaint)
-    return None, complaints
+        defect = damage(checkpoint, NEEDED) or _is_foreign(checkpoint, max_steps)
+        if defect is None:
+            return checkpoint, defects
+        defects.append(defect)
+    return None, defects
 
 
 def _is_foreign(checkpoint: Path, max_steps: int | None) -> str | None:
@@ -148,3 +149,43 @@ def _is_foreign(checkpoint: Path, max_steps: int | None) -> str | None:
     if max_steps is not None and state.get("max_steps") != max_steps:
         return f"{checkpoint.name} is of a run of {state.get('max_steps')!r} steps, not {max_steps}"
     return None
+
+
+def read_metrics(path: Path, last_only: bool = False) -> list[dict]:
+    """The rows of metrics.jsonl whose step is a number of steps; of each row, what is a number."""
+    rows = [row for row in read_json_lines(path, last_only) if type(row.get("step")) is int and 0 < row["step"] < 2**53]
+    return [{key: value for key, value in row.items() if _is_number(value)} for row in rows]
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
+
+
+def read_records(path: Path, columns: list[str], texts: tuple[str, ...]) -> list[dict]:
+    """Rows of a JSON list of flat records; none of a file that is damaged, or not there."""
+    try:
+        rows = read_json(path, list)
+    except ValueError:
+        return []
+
+    def is_sound(row) -> bool:
+        return all(isinstance(row[key], str) if key in texts else _is_number(row[key]) for key in columns)
+
+    return [row for row in rows if isinstance(row, dict) and set(columns) <= set(row) and is_sound(row)]
+
+
+def read_json_lines(path: Path, last_only: bool = False) -> list[dict]:
+    """The whole lines of a JSON-lines file; a torn last line, as a killed writer leaves it, is skipped."""
+    if path.is_symlink() or not path.is_file():
+        return []
+    with open(path, "rb") as file:
+        if last_only:
+            file.seek(max(0, path.stat().st_size - 16_384))
+        lines = file.read().split(b"\n")[:-1]
+    rows = []
+    for line in lines:
+        try:
+            rows.append(json.loads(line))
+        except (ValueError, RecursionError):
+            continue
+    return [row for row in rows if isinstance(row, dict)]

@@ -36,10 +36,10 @@ def is_main() -> bool:
     return process_index() == 0
 
 
-def agree(value: Value) -> Value:
+def broadcast_from_main(value: Value) -> Value:
     """The main process's `value`, on every process; each must call it, at the same place. Any picklable value.
 
-    >>> agree("alone")
+    >>> broadcast_from_main("alone")
     'alone'
     """
     if process_count() == 1:
@@ -49,10 +49,10 @@ def agree(value: Value) -> Value:
     return value
 
 
-def from_all(value: Value) -> list[Value]:
+def all_gather(value: Value) -> list[Value]:
     """Every process's `value`, in the processes' order, on every process; each must call it, at the same place.
 
-    >>> from_all("alone")
+    >>> all_gather("alone")
     ['alone']
     """
     if process_count() == 1:

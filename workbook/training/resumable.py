@@ -7,22 +7,37 @@ resumed in a later epoch draws that epoch's prompt order, where TRL's sampler wo
 
 from __future__ import annotations
 
+import json
 import random
+import time
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from accelerate import DistributedType
+from tqdm import tqdm
+from transformers import TrainerCallback
 
-from workbook.training.files import atomic_folder, load_state, read_json, remove_folder, save_state
-from workbook.training.folders import STATE, checkpoints, newest_intact
-from workbook.training.processes import from_all, is_main, process_index
+from workbook.training.files import (
+    atomic_folder,
+    load_state,
+    read_json,
+    remove_folder,
+    save_state,
+    write_json,
+    write_parquet,
+)
+from workbook.training.folders import STATE, checkpoints
+from workbook.training.memory import peak_used_mib
+from workbook.training.processes import all_gather, broadcast_from_main, is_main, process_index
+from workbook.training.runs import SAMPLED, Run
 from workbook.training.trainer import CancellationTrainer
-
-__all__ = ["ResumableTrainer", "checkpoints", "newest_intact", "random_state", "set_random_state"]
 
 LAMBDAS = "lr_lambdas"  # the one part of a scheduler's state that is code
 ENTROPY = ("entropy_coef", "_last_world_entropy")  # of TRL's adaptive controller, between optimizer steps
+SHOWN, LONGEST = 8, 400  # rollouts, and characters of each text, in samples.json
 KEEP = 2  # checkpoints kept, so that a damaged newest one leaves another
 
 
@@ -41,7 +56,7 @@ class ResumableTrainer(CancellationTrainer):
             )
 
     def _save_checkpoint(self, model, trial):
-        others = from_all(random_state())[1:]
+        others = all_gather(random_state())[1:]
         if not is_main():
             return
         with atomic_folder(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}") as folder:
@@ -126,3 +141,59 @@ def set_random_state(state: dict) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+class Recorder(TrainerCallback):
+    """Appends a JSON line per step, saves samples at checkpoints, and stops the trainer when asked to."""
+
+    def __init__(self, run: Run, trainer: ResumableTrainer, bar: tqdm | None):
+        self.run, self.trainer, self.bar, self.stopped = run, trainer, bar, False
+        self._clock = time.time() - time.monotonic()  # so that setting the clock moves no later row's time
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if not is_main() or not logs or "train_runtime" in logs:  # the closing summary
+            return
+        memory = {"peak_memory_mib": peak_used_mib(self.trainer.accelerator.device)}
+        row = (
+            {"step": state.global_step, "time": self._clock + time.monotonic()}
+            | memory
+            | {k: v for k, v in logs.items() if isinstance(v, int | float)}
+        )
+        with open(self.run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        if "reward" in row:  # this step sampled a generation batch
+            self._show_samples(state.global_step)
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
+            self.bar.set_postfix({k: f"{row[k]:.3f}" for k in ("reward",) if k in row})
+            if state.global_step >= state.max_steps:
+                self.bar.close()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if broadcast_from_main(self.run.stopping):
+            window = args.steps_per_generation * args.num_iterations
+            # Inside a generation batch a checkpoint would miss its rollouts; an earlier one replays the same steps.
+            control.should_save = state.global_step * args.gradient_accumulation_steps % window == 0
+            control.should_training_stop = self.stopped = True
+        return control
+
+    def on_save(self, args, state, control, **kwargs):
+        if is_main():
+            write_parquet(self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet", self._samples())
+
+    def _samples(self, most: int | None = None) -> pd.DataFrame:
+        """The first rollouts of the latest generation batch, of which TRL keeps a record."""
+        logs = self.trainer._logs
+        columns = {name: logs[name] for name in ("prompt", "completion", "advantages")} | logs["rewards"]
+        samples = pd.DataFrame({name: list(islice(values, most)) for name, values in columns.items()})
+        for column in ("prompt", "completion"):  # a conversation becomes its JSON
+            samples[column] = [text if isinstance(text, str) else json.dumps(text) for text in samples[column]]
+        return samples
+
+    def _show_samples(self, step: int) -> None:
+        samples = self._samples(SHOWN)
+        reward = samples[list(self.trainer._logs["rewards"])].sum(axis=1)
+        samples = samples.assign(step=step, reward=reward, advantage=samples["advantages"])[SAMPLED]
+        for column in ("prompt", "completion"):
+            samples[column] = [text if len(text) <= LONGEST else text[:LONGEST] + " ..." for text in samples[column]]
+        write_json(self.run.folder / "samples.json", samples.to_dict("records"))

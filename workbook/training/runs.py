@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,33 +29,85 @@ from filelock import FileLock
 from workbook.training.background import identity, is_alive, is_locked, launch
 from workbook.training.config_text import dump_yaml
 from workbook.training.files import damage, read_json, write_json, write_text
-from workbook.training.folders import as_folder, check_vacant, checkpoints, discard, missing_folders
+from workbook.training.folders import (
+    as_folder,
+    check_vacant,
+    checkpoints,
+    discard,
+    missing_folders,
+    read_metrics,
+    read_records,
+)
 from workbook.training.inputs import check_unedited
+from workbook.training.messages import show_value
 from workbook.training.processes import is_main
 from workbook.training.run_config import RunConfig
 
-__all__ = ["Run", "create_run", "is_alive", "latest_run", "launch", "load_run", "start_run"]
-
+END_WINDOW = 5  # generation batches averaged at the end of a curve: fixed, so that nobody picks the step after the fact
 FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
 SAMPLED = ["step", "prompt", "completion", "reward", "advantage"]
 EVALUATED = ["label", "mean", "low", "high"]
 STATUS = {"state": "interrupted", "message": "", "pid": 0, "born": 0.0, "total": 0, "notes": []}  # of every status.json
 
 
-class Run:
-    """A run folder: read its state at any time, from any process.
+class Watched:
+    """A folder in which another process trains: whether it does, to stop it, and to wait for it.
 
     Attributes:
         folder: where it lies.
     """
 
+    folder: Path
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r}, {self.status()['message']!r})"
+
+    def status(self) -> dict:
+        """state (starting, running, stopped, finished, failed, interrupted), step, total, message, pid."""
+        raise NotImplementedError
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to stop since it last started."""
+        return (self.folder / "stop").exists()
+
+    @property
+    def running(self) -> bool:
+        return self.status()["state"] not in FINAL_STATES
+
+    def stop(self) -> None:
+        """Ask it to stop after the optimizer step in hand; what was trained stays resumable."""
+        write_text(self.folder / "stop", "stop\n")
+
+    def wait(self, timeout: float | None = None):
+        """Block until it ends; returns itself.
+
+        Raises:
+            TimeoutError: after `timeout` seconds.
+            RuntimeError: if it failed, with its message.
+        """
+        start = time.monotonic()
+        while self.running:
+            if timeout is not None and time.monotonic() - start > timeout:
+                raise TimeoutError(f"{self.folder} is still running after {timeout:.0f} s: {self.status()['message']}")
+            time.sleep(0.1)
+        if self.status()["state"] == "failed":
+            raise RuntimeError(self.status()["message"])
+        return self
+
+    def check_idle(self) -> None:
+        """Raise a ValueError if it is running."""
+        if self.running:
+            raise ValueError(f"{self.folder} is running (process {self.status()['pid']}); stop() it first.")
+
+
+class Run(Watched):
+    """A run folder: read its state at any time, from any process."""
+
     made: tuple[Path, ...] = ()  # the folders that `create_run` made for it, the deepest first
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r}, {self.status()['message']!r})"
 
     @property
     def config(self) -> RunConfig:
@@ -74,7 +127,9 @@ class Run:
 
     def samples(self) -> pd.DataFrame:
         """A few of the newest generation batch's rollouts: columns step, prompt, completion, reward, advantage."""
-        return pd.DataFrame(_rows(self.folder / "samples.json", SAMPLED, ("prompt", "completion")), columns=SAMPLED)
+        return pd.DataFrame(
+            read_records(self.folder / "samples.json", SAMPLED, ("prompt", "completion")), columns=SAMPLED
+        )
 
     def status(self) -> dict:
         """state (starting, running, stopped, finished, failed, interrupted), step, total, message, notes.
@@ -97,38 +152,9 @@ class Run:
             status["message"] = f"{at}; resume() goes on from the last checkpoint."
         return status
 
-    @property
-    def stopping(self) -> bool:
-        """Whether it was asked to stop since it last started."""
-        return (self.folder / "stop").exists()
-
-    @property
-    def running(self) -> bool:
-        return self.status()["state"] not in FINAL_STATES
-
     def evaluation(self) -> pd.DataFrame:
         """Held-out reward before and after: columns label, mean, low, high (95 % bootstrap over prompts)."""
-        return pd.DataFrame(_rows(self.folder / "evaluation.json", EVALUATED, ("label",)), columns=EVALUATED)
-
-    def stop(self) -> None:
-        """Ask it to stop after the optimizer step in hand; what was trained stays resumable."""
-        write_text(self.folder / "stop", "stop\n")
-
-    def wait(self, timeout: float | None = None) -> Run:
-        """Block until it ends.
-
-        Raises:
-            TimeoutError: after `timeout` seconds.
-            RuntimeError: if it failed, with its message.
-        """
-        start = time.monotonic()
-        while self.running:
-            if timeout is not None and time.monotonic() - start > timeout:
-                raise TimeoutError(f"{self.folder} is still running after {timeout:.0f} s: {self.status()['message']}")
-            time.sleep(0.1)
-        if self.status()["state"] == "failed":
-            raise RuntimeError(self.status()["message"])
-        return self
+        return pd.DataFrame(read_records(self.folder / "evaluation.json", EVALUATED, ("label",)), columns=EVALUATED)
 
     def resume(self, wait: bool = False) -> Run:
         """Go on from the newest intact checkpoint, in a new process; a finished run is left as it is.
@@ -136,8 +162,7 @@ class Run:
         Raises:
             ValueError: if it is running, or its config was edited since it started.
         """
-        if self.running:
-            raise ValueError(f"{self.folder} is running (process {self.status()['pid']}); stop() it first.")
+        self.check_idle()
         check_unedited(self.folder, self.config)
         if not is_done(self):
             _launch(self)
@@ -181,9 +206,7 @@ def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None 
     config = RunConfig.load(config).override(overrides)
     check_run(config)
     if folder is None:
-        root = _runs_folder()
-        stem = f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        folder = next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
+        folder = new_folder(config.name)
     run = Run(as_folder(folder))
     holds_run = (run.folder / "config.yaml").is_file()
     if holds_run and never_trained(run):
@@ -263,6 +286,12 @@ def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
     return Run(max(configs, key=lambda path: path.stat().st_mtime_ns).parent)
 
 
+def new_folder(name: str) -> Path:
+    """A folder below $WORKBOOK_RUNS or ./runs that is not there yet, named after the time."""
+    root, stem = _runs_folder(), f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
+
+
 def _runs_folder() -> Path:
     return Path(os.environ.get("WORKBOOK_RUNS", "runs"))
 
@@ -287,47 +316,50 @@ def set_status(run: Run, state: str, message: str, **more) -> None:
     )
 
 
-def read_metrics(path: Path, last_only: bool = False) -> list[dict]:
-    """The rows of metrics.jsonl whose step is a number of steps; of each row, what is a number."""
-    rows = [row for row in read_json_lines(path, last_only) if type(row.get("step")) is int and 0 < row["step"] < 2**53]
-    return [{key: value for key, value in row.items() if _is_number(value)} for row in rows]
-
-
-def _is_number(value) -> bool:
-    return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
-
-
-def _rows(path: Path, columns: list[str], texts: tuple[str, ...]) -> list[dict]:
-    """Rows of a JSON list of flat records; none of a file that is damaged, or not there."""
-    try:
-        rows = read_json(path, list)
-    except ValueError:
-        return []
-
-    def is_sound(row) -> bool:
-        return all(isinstance(row[key], str) if key in texts else _is_number(row[key]) for key in columns)
-
-    return [row for row in rows if isinstance(row, dict) and set(columns) <= set(row) and is_sound(row)]
-
-
-def read_json_lines(path: Path, last_only: bool = False) -> list[dict]:
-    """The whole lines of a JSON-lines file; a torn last line, as a killed writer leaves it, is skipped."""
-    if path.is_symlink() or not path.is_file():
-        return []
-    with open(path, "rb") as file:
-        if last_only:
-            file.seek(max(0, path.stat().st_size - 16_384))
-        lines = file.read().split(b"\n")[:-1]
-    rows = []
-    for line in lines:
-        try:
-            rows.append(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
-    return [row for row in rows if isinstance(row, dict)]
-
-
 def _launch(run: Run) -> None:
     (run.folder / "stop").unlink(missing_ok=True)
     process = launch(run.folder, "workbook.training.worker", str(run.folder))
     set_status(run, "starting", "Loading the policy.", **process)
+
+
+def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
+    """One row per run: its folder's name, the settings in which the runs differ, and results.
+
+    Result columns: state, message, steps, seconds (of training), reward (mean sampled reward of the last 5 steps),
+    grad_norm (their mean), heldout_before and heldout_after (mean reward on held-out prompts, where evaluated).
+    """
+    if isinstance(runs, str | Path | Run) or not isinstance(runs, Iterable):
+        raise ValueError(f"runs={show_value(runs)} must be a list of runs or of their folders.")
+    runs = [run if isinstance(run, Run) else load_run(run) for run in runs]
+    settings = pd.DataFrame([_flatten(asdict(run.config)) for run in runs])
+    varying = [
+        c for c in settings if settings[c].map(lambda v: json.dumps(v, default=str)).nunique() > 1 and c != "name"
+    ]
+    return pd.concat(
+        [pd.DataFrame({"run": [r.folder.name for r in runs]}), settings[varying], pd.DataFrame(map(_results, runs))],
+        axis=1,
+    )
+
+
+def _results(run: Run) -> dict:
+    metrics, status = run.metrics(), run.status()
+    nan = float("nan")
+    heldout = run.evaluation().set_index("label")["mean"]
+    tail = metrics.dropna(subset="reward").tail(END_WINDOW)  # steps that sampled a new generation batch
+    return {
+        "state": status["state"],
+        "steps": len(metrics),
+        "seconds": metrics["time"].max() - metrics["time"].min() if "time" in metrics and len(metrics) > 1 else nan,
+        "reward": tail["reward"].mean(),
+        "grad_norm": tail["grad_norm"].mean() if "grad_norm" in tail else nan,
+        "heldout_before": heldout.get("before", nan),
+        "heldout_after": heldout.get("after", nan),
+        "message": status["message"],
+    }
+
+
+def _flatten(values: dict, prefix: str = "") -> dict:
+    flat = {}
+    for key, value in values.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat

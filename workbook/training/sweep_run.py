@@ -8,23 +8,21 @@ process is that very command. Stopping ends every run after the step in hand; re
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
 
-from workbook.training.compare import compare_runs
+from workbook.training.background import is_alive, launch
 from workbook.training.config_text import dump_yaml
 from workbook.training.files import read_json, write_json, write_text
 from workbook.training.folders import as_folder, check_vacant
 from workbook.training.run_config import RunConfig
-from workbook.training.runs import Run, create_run, is_alive, launch
+from workbook.training.runs import Run, Watched, compare_runs, create_run, new_folder
 from workbook.training.sweeps import MAX_JOBS, Grid, check_grid, check_jobs, checked_runs, combinations, load_sweep
 
 
-class SweepRun:
+class SweepRun(Watched):
     """The sweep that lies in `folder`; has the methods of a `Run`, over all of its runs.
 
     Attributes:
@@ -42,9 +40,6 @@ class SweepRun:
             self.runs[name] = Run(self.folder / name)
             varied = {key.rpartition(".")[2]: value for key, value in settings.items() if key != "seed"}
             self.settings[name] = ", ".join(f"{key}={value}" for key, value in varied.items())
-
-    def __repr__(self) -> str:
-        return f"SweepRun({str(self.folder)!r}, {self.status()['message']!r})"
 
     def status(self) -> dict:
         """As `Run.status`; step and total count the optimizer steps of all runs."""
@@ -97,18 +92,9 @@ class SweepRun:
         newest = max(self.runs, key=lambda name: written[name].stat().st_mtime if written[name].exists() else 0)
         return self.runs[newest].samples()
 
-    @property
-    def stopping(self) -> bool:
-        """Whether it was asked to stop since it last started."""
-        return (self.folder / "stop").exists()
-
-    @property
-    def running(self) -> bool:
-        return self.status()["state"] in ("starting", "running")
-
     def stop(self) -> None:
         """Ask every run to stop after the step in hand; what was trained stays resumable."""
-        write_text(self.folder / "stop", "stop\n")
+        super().stop()
         for run in self.runs.values():
             if run.status()["state"] != "finished":
                 run.stop()
@@ -118,21 +104,8 @@ class SweepRun:
 
         Raises ValueError if it is running.
         """
-        if self.running:
-            raise ValueError(f"{self.folder} is running; stop() it first.")
-        jobs = self._process()["jobs"]
-        self._launch(jobs)
-        return self
-
-    def wait(self, timeout: float | None = None) -> SweepRun:
-        """Block until it ends; TimeoutError after `timeout` seconds, RuntimeError if a run failed."""
-        began = time.monotonic()
-        while self.running:
-            if timeout is not None and time.monotonic() - began > timeout:
-                raise TimeoutError(f"{self.folder} is still running: {self.status()['message']}")
-            time.sleep(0.1)
-        if self.status()["state"] == "failed":
-            raise RuntimeError(self.status()["message"])
+        self.check_idle()
+        self._launch(self._process()["jobs"])
         return self
 
     def table(self) -> pd.DataFrame:
@@ -172,13 +145,7 @@ def start_sweep(config, grid: Grid, folder: str | Path | None = None, n_jobs: in
     check_jobs(n_jobs)
     grids = check_grid(grid)
     named = checked_runs(config, grids)
-    if folder is None:
-        root, stem = (
-            Path(os.environ.get("WORKBOOK_RUNS", "runs")),
-            f"{config.name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}",
-        )
-        folder = next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
-    folder = as_folder(folder)
+    folder = as_folder(new_folder(f"{config.name}-sweep") if folder is None else folder)
     if (folder / "sweep.yaml").exists():
         raise ValueError(f"{folder} already holds a sweep; SweepRun({str(folder)!r}).resume() goes on with it.")
     check_vacant(folder)

@@ -27,12 +27,11 @@ import joblib
 import numpy as np
 import pandas as pd
 
-from workbook.training.compare import compare_runs
 from workbook.training.config_text import read_yaml
 from workbook.training.folders import as_folder, check_vacant
 from workbook.training.messages import one_line, show_value
 from workbook.training.run_config import RunConfig, plain
-from workbook.training.runs import create_run, is_done, load_run
+from workbook.training.runs import compare_runs, create_run, is_done, load_run
 from workbook.training.validate import check_run
 
 MAX_RUNS, MAX_JOBS, MAX_NAME = 10_000, 1024, 200  # of a sweep; and characters of a run folder's name in it

@@ -7,22 +7,35 @@ together, whether packages, optimizer and schedule are there, and whether policy
 from __future__ import annotations
 
 import json
+import os
 import re
 import warnings
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
+from accelerate.state import AcceleratorState
+from transformers import Trainer, get_scheduler
+
+from workbook.tasks import get_task
+from workbook.training.checks import Problem, error, problems
+from workbook.training.config import CancellationConfig, trainer_args
 from workbook.training.messages import explain_error, one_line, show_value
+from workbook.training.processes import process_count
+from workbook.training.run_config import RunConfig
 from workbook.training.trainer_fields import TRACKERS
+
+LAUNCHED = ("ACCELERATE_", "FSDP_", "LOCAL_", "MASTER_", "RANK", "WORLD_SIZE")  # variables of a launcher
 
 QUICKLY_DRAWN = 10_000  # prompts; with more of them, or of a gym task, the run itself says whether there are enough
 HUB_ID = r"[\w-][\w.-]*(/[\w-][\w.-]*)?"
 
 
-def check_run(config) -> None:
+def check_run(config: RunConfig) -> None:
     """Check a `RunConfig` wholly, with its policy's and task's names, and write nothing.
 
     A model or data set of a hub is not asked for: `load_policy` and `get_task` say whether that is there.
@@ -30,16 +43,69 @@ def check_run(config) -> None:
     Raises:
         ValueError: one sentence that names the field, its value and what would be valid.
     """
-    from workbook.training.plan import complaints
-
-    for problem in complaints(config):
+    for problem in validate(config):
         if problem.severity == "error":
             raise ValueError(problem.sentence)
     _check_policy(config.policy)
     _check_task(config)
 
 
-def missing_packages(trainer: dict) -> Iterator[str]:
+def validate(config: RunConfig) -> list[Problem]:
+    """List what `checks.problems`, TRL's own config, the optimizer and the schedule find wrong with a run's settings.
+
+    Nothing is loaded. The model and the task are not looked at: `check_run` asks for those, too.
+    """
+    trainer = config.trainer
+    if "max_steps" not in trainer:
+        return [error("trainer.max_steps is missing; set it to a positive number of optimizer steps.")]
+    if config.quantization and not config.lora:  # transformers says so only once the trainer is built
+        frozen = f"quantization={config.quantization!r} freezes all weights"
+        return [error(f"{frozen}, so lora={config.lora} leaves nothing to train; set lora to a rank, e.g. 8.")]
+    if missing := list(_missing_packages(trainer)):
+        return [error(sentence) for sentence in missing]
+    try:
+        args = _trainer_args(config)
+    except Exception as refusal:  # of TRL, transformers or accelerate
+        return [error(_with_values(explain_error(refusal), trainer))]
+    sentences = [sentence] if (sentence := _optimizer_problem(args)) else []
+    prompts = args.generation_batch_size // args.num_generations
+    if config.num_prompts < prompts:
+        sentences.append(
+            f"num_prompts={config.num_prompts} must be at least {prompts}, the prompts of a generation batch."
+        )
+    quantized = bool(config.quantization)
+    return [*map(error, sentences), *problems(args, world_size=process_count(), quantized=quantized)]
+
+
+def _trainer_args(config: RunConfig) -> CancellationConfig:
+    """A run's trainer settings as all processes of its launch have them, made by this process alone."""
+    processes = process_count()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # of a field that runs always set
+    if processes == 1:
+        return trainer_args(config, torch.device("cpu"), "unused")
+    local = config.trainer.get("per_device_train_batch_size", 8)
+    launched = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(LAUNCHED)}
+    try:  # else it would wait for the other processes, which are not asked
+        whole = replace(config, trainer=config.trainer | {"per_device_train_batch_size": local * processes})
+        args = trainer_args(whole, torch.device("cpu"), "unused")
+    finally:
+        os.environ.update(launched)
+        AcceleratorState._reset_state(reset_partial_state=True)
+    args.per_device_train_batch_size = local
+    return args
+
+
+def _with_values(sentence: str, trainer: dict) -> str:
+    """A library's sentence with the values of those fields that it names."""
+    named = [
+        f"{key}={show_value(value)}"
+        for key, value in trainer.items()
+        if re.search(rf"\b{key}\b", sentence) and str(value) not in sentence
+    ]
+    return f"{sentence.rstrip('.')} ({', '.join(named)})." if named else sentence
+
+
+def _missing_packages(trainer: dict) -> Iterator[str]:
     """A sentence for each of the trainer's fields that needs a package which is not installed."""
     needs = {"use_vllm": "vllm", "use_liger_kernel": "liger_kernel"}
     for field, package in needs.items():
@@ -52,11 +118,8 @@ def missing_packages(trainer: dict) -> Iterator[str]:
             yield f"report_to={name!r} needs the package {package}, which is not installed: pip install {package}"
 
 
-def optimizer_problem(args) -> str | None:
+def _optimizer_problem(args) -> str | None:
     """What is wrong with a trainer's optimizer or schedule, which are made and stepped here for one weight."""
-    import torch
-    from transformers import Trainer, get_scheduler
-
     weight = torch.nn.Parameter(torch.zeros(1))
     weight.grad = torch.zeros(1)
     optim, schedule = (getattr(value, "value", value) for value in (args.optim, args.lr_scheduler_type))
@@ -102,8 +165,6 @@ def _check_policy(name: str) -> None:
 
 def _check_task(config) -> None:
     """Make the task, unless a hub would have to be asked."""
-    from workbook.tasks import get_task
-
     family, _, rest = config.task.partition(":")
     if family == "hub" and not Path(rest).expanduser().exists():
         return
@@ -125,8 +186,6 @@ def _check_task(config) -> None:
 @lru_cache(maxsize=256)
 def _draw(task: str, options: str, num_prompts: int, eval_prompts: int, seed: int) -> None:
     """Make a task and, where that is quick, draw its prompts; remembered, since a sweep asks often."""
-    from workbook.tasks import get_task
-
     made = get_task(task, **json.loads(options))
     if not task.startswith("gym:") and num_prompts + eval_prompts <= QUICKLY_DRAWN:
         made.split(num_prompts, eval_prompts, seed)

@@ -28,18 +28,23 @@ from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.tasks import get_task
 from workbook.tasks.task import HELD_OUT_SEED
-from workbook.training.compare import WINDOW
-from workbook.training.config import CancellationConfig
+from workbook.training.config import sampling_settings, trainer_args
 from workbook.training.files import atomic_folder, write_json, write_parquet, write_text
-from workbook.training.folders import check_links, checkpoint_step, discard, newest_intact, remove_leftovers
+from workbook.training.folders import (
+    check_links,
+    checkpoint_step,
+    discard,
+    newest_intact,
+    read_metrics,
+    remove_leftovers,
+)
 from workbook.training.inputs import check_inputs, check_unedited, manifest, other_surroundings, read_manifest
 from workbook.training.memory import used_mib
 from workbook.training.messages import explain_error, one_line, show_value
-from workbook.training.processes import agree, is_main
-from workbook.training.recorder import Recorder
-from workbook.training.resumable import ResumableTrainer
+from workbook.training.processes import broadcast_from_main, is_main
+from workbook.training.resumable import Recorder, ResumableTrainer
 from workbook.training.run_config import RunConfig
-from workbook.training.runs import Run, create_run, is_done, never_trained, read_metrics, set_status, training_lock
+from workbook.training.runs import END_WINDOW, Run, create_run, is_done, never_trained, set_status, training_lock
 
 LONGEST = 1000  # characters of an error in status.json
 EVAL_SEED = HELD_OUT_SEED  # added to the run's seed for held-out prompts and their sampling
@@ -53,7 +58,7 @@ def train(config: RunConfig | dict | str | Path, folder: str | Path | None = Non
         Exception: whatever ended training.
     """
     created = create_run(config, folder, **overrides) if is_main() else None
-    run = Run(agree(created and created.folder))
+    run = Run(broadcast_from_main(created and created.folder))
     try:
         return execute(run.folder, progress)
     except Exception:
@@ -82,9 +87,9 @@ def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> R
                 f"{run.folder} is being trained by process {run.status()['pid']}; stop it first."
             ) from None
     try:
-        if not agree(is_main() and is_done(run)):
+        if not broadcast_from_main(is_main() and is_done(run)):
             _guarded(run, progress)
-        agree("written")  # the others wait for the main process's last words
+        broadcast_from_main("written")  # the others wait for the main process's last words
         return run
     finally:
         lock.release()
@@ -119,8 +124,8 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
     baseline = used_mib("cpu")  # the libraries alone
     trainer, task, policy, held_out = _build(config, run.folder)
     total = trainer.args.max_steps
-    checkpoint, complaints = agree(newest_intact(run.folder, total) if is_main() else None)
-    notes = [f"Skipped a damaged checkpoint: {complaint}." for complaint in complaints]
+    checkpoint, defects = broadcast_from_main(newest_intact(run.folder, total) if is_main() else None)
+    notes = [f"Skipped a damaged checkpoint: {defect}." for defect in defects]
     start = checkpoint_step(checkpoint) if checkpoint else 0
     written = {"total": total, "notes": notes}
     if is_main():
@@ -137,7 +142,7 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
         if config.eval_prompts and not checkpoint and not run.stopping:
             set_status(run, "running", "Sampling held-out prompts before it trains.", **written)
             _evaluate(run, config, trainer, policy, task, held_out, "before")
-    if agree(run.stopping) and start < total:
+    if broadcast_from_main(run.stopping) and start < total:
         set_status(run, "stopped", f"Stopped at step {start} of {total}; resume goes on.", **written)
         return
     set_status(run, "running", f"Training {config.policy} on {config.task}.", **written)
@@ -176,9 +181,9 @@ def _outcome(run: Run, total: int) -> str:
     elif "after" in means:  # evaluation.json was damaged on the way
         parts.append(f"held-out reward {means['after']} after training")
     if len(sampled):
-        ends = sampled.iloc[0], sampled.iloc[-WINDOW:].mean()
+        ends = sampled.iloc[0], sampled.iloc[-END_WINDOW:].mean()
         steps = "one step" if total == 1 else f"{total} steps"
-        parts.append(f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first batch, last {WINDOW}) in {steps}")
+        parts.append(f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first batch, last {END_WINDOW}) in {steps}")
     return "; ".join(parts) or f"trained for {total} steps"
 
 
@@ -246,37 +251,6 @@ def _finite(reward):
     return checked
 
 
-def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path) -> CancellationConfig:
-    """The trainer's settings of a run on a device, with the defaults that runs have.
-
-    Raises:
-        ValueError: TRL's, for sizes that do not divide, or ours for max_steps.
-    """
-    capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-    settings = {
-        "report_to": "none",
-        "logging_steps": 1,
-        "disable_tqdm": True,
-        "gradient_checkpointing": False,
-        "beta": 0.0,
-        "fp32_adapters": config.lora is not None,
-    } | config.trainer
-    args = CancellationConfig(
-        output_dir=str(output_dir),
-        seed=config.seed,
-        use_cpu=device.type == "cpu",
-        bf16=capable,
-        fp16=device.type == "cuda" and not capable,
-        **settings,
-    )
-    if args.max_steps <= 0:
-        raise ValueError(f"trainer.max_steps={args.max_steps} must be a positive number of optimizer steps.")
-    if "save_steps" not in settings:
-        boundary = max(1, args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps)
-        args.save_steps = boundary * max(1, round(args.max_steps / 5 / boundary))
-    return args
-
-
 def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, label: str) -> None:
     """Sample held-out rollouts as training does; write their token table, add their mean reward to evaluation.json."""
     rollouts = sample_rollouts(
@@ -295,12 +269,6 @@ def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, labe
         )
     rows = [row for row in run.evaluation().to_dict("records") if row["label"] != label]
     write_json(run.folder / "evaluation.json", [*rows, {"label": label, **interval._asdict()}])
-
-
-def sampling_settings(args: CancellationConfig) -> dict:
-    """Arguments of `sample_rollouts` under which it samples as the trainer of `args` does."""
-    same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "chat_template_kwargs", "generation_kwargs")
-    return {"max_new_tokens": args.max_completion_length} | {name: getattr(args, name) for name in same}
 
 
 def main(folder: str) -> int:

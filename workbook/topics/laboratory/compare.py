@@ -17,14 +17,14 @@ import altair as alt
 import pandas as pd
 
 from workbook.statistics import paired_difference
-from workbook.training.compare import WINDOW
 from workbook.training.run_config import RunConfig
+from workbook.training.runs import END_WINDOW
 from workbook.training.sweep_run import SweepRun
 from workbook.views.style import NEUTRAL, SERIES, finish, require
 
 OUTCOMES = {
     "area": "mean sampled reward over the run",
-    "end": f"mean sampled reward of the last {WINDOW} batches",
+    "end": f"mean sampled reward of the last {END_WINDOW} batches",
     "heldout": "mean held-out reward after training",
 }
 ENOUGH = 6  # seeds: with fewer, 2**(1 - n), the chance that all differences fall on one side by luck, exceeds 0.05
@@ -47,7 +47,7 @@ def run_tables(runs: Iterable) -> dict[str, pd.DataFrame]:
         rows = run.metrics().dropna(subset="reward")[["step", "reward"]]
         label = {"setting": setting, "seed": run.config.seed, "run": run.folder.name}
         heldout = run.evaluation().set_index("label")["mean"].get("after", float("nan"))
-        ends = {"area": rows["reward"].mean(), "end": rows["reward"].tail(WINDOW).mean(), "heldout": heldout}
+        ends = {"area": rows["reward"].mean(), "end": rows["reward"].tail(END_WINDOW).mean(), "heldout": heldout}
         curves.append(rows.assign(**label))
         outcomes.append(label | ends)
     table = pd.DataFrame(outcomes)

@@ -16,8 +16,8 @@ import pandas as pd
 from workbook.topics.laboratory.controls import BATCHINGS, ESTIMATORS, LOSSES
 from workbook.training.checks import Problem
 from workbook.training.config_text import parse_yaml
-from workbook.training.plan import complaints
 from workbook.training.run_config import RunConfig
+from workbook.training.validate import validate
 from workbook.views.memory import memory_bars
 
 OPTIMIZERS = {
@@ -160,14 +160,14 @@ def plan(vary: str | None = None, values: Sequence = (), seeds: Sequence[int] = 
             )
         if vary is None:
             config = experiment(**choices | {"seed": seeds[0]})
-            found = complaints(config)
+            found = validate(config)
             grid = None if len(seeds) == 1 else [{"seed": list(seeds)}]
         else:
             each = {value: experiment(**choices | {vary: value, "seed": seeds[0]}) for value in values}
             found = [
                 Problem(p.severity, f"{MENUS[vary][0] if vary in MENUS else vary} {value}: {p.sentence}")
                 for value, one in each.items()
-                for p in complaints(one)
+                for p in validate(one)
             ]
             config = each[values[0]]
             grid = [{"seed": list(seeds)} | _varied(one, each.values()) for one in each.values()]

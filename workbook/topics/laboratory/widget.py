@@ -20,7 +20,7 @@ from workbook.topics.laboratory.choices import Choices
 from workbook.topics.laboratory.plan import Plan, duration, forecast_chart, plan
 from workbook.training.checks import Problem
 from workbook.training.memory import at_peak, forecast_run
-from workbook.training.plan import batches, fits, forecast_seconds, long_enough, pace, start_trial
+from workbook.training.plan import batches, fits, forecast_seconds, measure_throughput, start_trial, trial_is_done
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run, start_run
 from workbook.training.sweep_run import SweepRun, as_yaml, start_sweep
@@ -226,11 +226,11 @@ class Laboratory:
             elif time.monotonic() - self._stopping_since >= KILL_AFTER_S:
                 self.forecast_button.description, self.forecast_button.disabled = "Kill", False
                 self.forecast_button.button_style = "danger"
-            if (self._stopping_since is not None or long_enough(trial)) and not trial.stopping:
+            if (self._stopping_since is not None or trial_is_done(trial)) and not trial.stopping:
                 trial.stop()
             time.sleep(0.2)
         try:
-            return forecast_sentence(planned, pace(trial))
+            return forecast_sentence(planned, measure_throughput(trial))
         except ValueError:
             if self._stopping_since is None:
                 raise
