@@ -1,4 +1,4 @@
-"""The residual meter: what is left of a shared token's update under each mechanism, and what mending it costs."""
+"""The residual meter: residual of a shared token's update under each mechanism, and what mending it costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pandas as pd
 from workbook.topics.exchange.shared import TRANSFORMS
 from workbook.topics.exchange.toy import MECHANISMS, TOGETHER, compute_exchange, compute_transforms
 from workbook.views.explorer import Explorer, menu, slider, switch
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES
+from workbook.views.figures import bars, by_sign, panels
+from workbook.views.style import NEUTRAL, POSITIVE, SERIES
 
 KEPT = ("right answers' own: push kept", "wrong answers' own: push kept")
 SHARES = ("shared token: residual", "own tokens pushed the wrong way", "groups silenced")
@@ -17,57 +18,59 @@ CLIPPINGS = ["none", "symmetric", "asymmetric"]
 
 def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChart:
     """Left the residual of each mechanism with its interval, right one group's pushes on the shared token."""
-    return titled(
-        alt.hconcat(_meter(meter), _pushes(pushes), spacing=30),
-        "What is left of the update on a token that the whole group shares",
+    return panels(
+        [_meter(meter), _pushes(pushes)],
+        "Residual of the update on a token that the whole group shares",
         "left: mean over 200 groups with its 95 % interval, blue: switched on; right: one group of eight rollouts",
         "Bars of the residual under each mechanism alone and all that are switched on; the pushes of one group.",
+        spacing=30,
     )
 
 
 def _meter(meter: pd.DataFrame) -> alt.LayerChart:
+    y = alt.Y("mechanism:N", sort=[*MECHANISMS, TOGETHER], title=None).axis(labelLimit=180)
     silent = "(datum.silent > 0.005 ? ', ' + format(datum.silent, '.0%') + ' of groups silent' : '')"
-    base = alt.Chart(meter).encode(
-        y=alt.Y("mechanism:N", sort=[*MECHANISMS, TOGETHER], title=None).axis(labelLimit=180)
+    texts = alt.Chart(meter).transform_calculate(text=f"format(datum.mean, '.2f') + {silent}")
+    return bars(
+        meter,
+        y,
+        alt.X("mean:Q", title="residual (0 cancels, 1 adds up)").scale(domain=[0, 1]),
+        color=alt.when("datum.on").then(alt.value(POSITIVE)).otherwise(alt.value("#b9c3cc")),
+        zero=False,
+        form=".3f",
+        shown=["silent"],
+        over=[texts.mark_text(align="left", dx=6).encode(x="high:Q", y=y, text="text:N")],
+        width=330,
+        height=250,
     )
-    x = alt.X("mean:Q", title="residual (0 cancels, 1 adds up)").scale(domain=[0, 1])
-    on = alt.when("datum.on").then(alt.value(POSITIVE)).otherwise(alt.value("#b9c3cc"))
-    return alt.layer(
-        base.mark_bar().encode(x=x, color=on, tooltip=["mechanism", alt.Tooltip("mean:Q", format=".3f"), "silent:Q"]),
-        base.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q"),
-        base.transform_calculate(text=f"format(datum.mean, '.2f') + {silent}")
-        .mark_text(align="left", dx=6)
-        .encode(x="high:Q", text="text:N"),
-    ).properties(width=330, height=250)
 
 
 def _pushes(pushes: pd.DataFrame) -> alt.LayerChart:
-    base = alt.Chart(pushes).encode(y=alt.Y("rollout:N", sort=None, title="rollout"))
-    x = (
-        alt.X("push:Q", title="push on the shared token (share of the group's total)")
-        .scale(domain=[-1, 1])
-        .axis(values=[-1, -0.5, 0, 0.5, 1])
+    y, ticks = alt.Y("rollout:N", sort=None, title="rollout"), [-1, -0.5, 0, 0.5, 1]
+    x = alt.X("push:Q", title="push on the shared token (share of the group's total)").scale(domain=[-1, 1])
+    rewards = alt.Chart(pushes).mark_text(align="left", color=NEUTRAL)
+    return bars(
+        pushes,
+        y,
+        x.axis(values=ticks),
+        color=by_sign("push"),
+        number="+.2f",
+        outlined="datum.rollout === 'net'",
+        shown=["reward"],
+        over=[rewards.encode(x=alt.value(4), y=y, text="reward:N")],
+        width=260,
+        height=250,
     )
-    net = alt.when("datum.rollout == 'net'").then(alt.value(1.5)).otherwise(alt.value(0))
-    up = alt.when("datum.push >= 0").then(alt.value(POSITIVE)).otherwise(alt.value(NEGATIVE))
-    label = alt.Text("push:Q", format="+.2f")
-    return alt.layer(
-        base.mark_bar(stroke="black").encode(x=x, color=up, strokeWidth=net, tooltip=["rollout", "reward", "push:Q"]),
-        base.transform_filter("datum.push >= 0").mark_text(align="left", dx=4).encode(x=x, text=label),
-        base.transform_filter("datum.push < 0").mark_text(align="right", dx=-4).encode(x=x, text=label),
-        base.mark_text(align="left", color=NEUTRAL).encode(x=alt.value(4), text="reward:N"),
-        alt.Chart().mark_rule().encode(x=alt.datum(0)),
-    ).properties(width=260, height=250)
 
 
-def say_exchange(meter: pd.DataFrame, pushes: pd.DataFrame) -> str:
-    """The residual of what is switched on."""
+def describe_exchange(meter: pd.DataFrame, pushes: pd.DataFrame) -> str:
+    """Residual of the mechanisms that are switched on, in a sentence."""
     last = meter.set_index("mechanism").loc[TOGETHER]
     silent = f" In {last['silent']:.0%} of groups nothing pushes it at all." if last["silent"] > 0.005 else ""
     if last["mean"] < 1e-9:
         return f"Switched on together: the shared token cancels.{silent}"
     interval = f"{last['mean']:.3f} [{last['low']:.3f}, {last['high']:.3f}]"
-    return f"Switched on together: {interval} of the update is left on the shared token.{silent}"
+    return f"Switched on together: a residual of {interval} on the shared token.{silent}"
 
 
 def explore_exchange() -> Explorer:
@@ -86,46 +89,43 @@ def explore_exchange() -> Explorer:
         "transform": menu("none", list(TRANSFORMS), "transform"),
         "follows_reward": slider(0.0, 0.0, 1.0, 0.05, "follows the reward"),
     }
-    return Explorer(compute_exchange, exchange_chart, controls, say_exchange)
+    return Explorer(compute_exchange, exchange_chart, controls, describe_exchange)
 
 
 def transforms_chart(table: pd.DataFrame) -> alt.VConcatChart:
     """Three transforms beside one another: what they do to the shared token, and to the tokens that should move."""
-    shares = _rows(table, SHARES, [0, 1], "share", ".3f")
-    kept = _rows(table, KEPT, [0, 3], "multiple of the untransformed push", ".2f")
-    return titled(
-        alt.vconcat(shares, kept, spacing=12),
+    shares = _measures(table, SHARES, [0, 1], "share", ".3f")
+    kept = _measures(table, KEPT, [0, 3], "multiple of the untransformed push", ".2f")
+    return panels(
+        [shares, kept],
         "What a transform mends, and what it does to the tokens that should move",
         "means over 200 groups with their 95 % intervals; bars end at the panel's edge, the label has the number",
         "For no transform, min-replace and advantage-orthogonal: residual, wrong-way and silenced shares, push kept.",
+        spacing=12,
+        vertical=True,
     )
 
 
-def _rows(table: pd.DataFrame, measures: tuple, domain: list, title: str, number: str) -> alt.FacetChart:
-    chosen = alt.FieldOneOfPredicate("measure", list(measures))
-    base = alt.Chart().encode(y=alt.Y("transform:N", sort=list(TRANSFORMS), title=None).axis(labelLimit=150))
+def _measures(table: pd.DataFrame, measures: tuple, domain: list, title: str, number: str) -> alt.FacetChart:
     x = alt.X("mean:Q", title=title).scale(domain=domain, clamp=True, nice=False).axis(tickCount=6)
-    color = alt.Color("transform:N", legend=None).scale(domain=list(TRANSFORMS), range=[NEUTRAL, *SERIES[:2]])
-    return (
-        alt.layer(
-            base.mark_bar().encode(x=x, color=color, tooltip=["measure", "transform", "mean:Q", "low:Q", "high:Q"]),
-            base.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q"),
-            base.mark_text(align="left", dx=6).encode(x="high:Q", text=alt.Text("mean:Q", format=number)),
-            data=table,
-        )
-        .properties(width=380, height=54)
-        .transform_filter(chosen)
-        .facet(
-            row=alt.Row("measure:N", sort=list(measures), title=None).header(
-                labelAngle=0, labelAlign="left", labelLimit=230, labelFontSize=12
-            ),
-            spacing=8,
-        )
+    chart = bars(
+        table,
+        alt.Y("transform:N", sort=list(TRANSFORMS), title=None).axis(labelLimit=150),
+        x,
+        color=alt.Color("transform:N", legend=None).scale(domain=list(TRANSFORMS), range=[NEUTRAL, *SERIES[:2]]),
+        number=number,
+        shown=["measure"],
+        zero=False,
+        width=380,
+        height=54,
     )
+    header = alt.Header(labelAngle=0, labelAlign="left", labelLimit=230, labelFontSize=12)
+    row = alt.Row("measure:N", sort=list(measures), title=None, header=header)
+    return chart.transform_filter(alt.FieldOneOfPredicate("measure", list(measures))).facet(row=row, spacing=8)
 
 
-def say_transforms(table: pd.DataFrame) -> str:
-    """What either transform costs, in one sentence."""
+def describe_transforms(table: pd.DataFrame) -> str:
+    """Cost of either transform, in a sentence."""
     mean = table.pivot(index="measure", columns="transform", values="mean")
     low, project = mean["min-replace"], mean["advantage-orthogonal"]
     return (
@@ -148,10 +148,4 @@ def explore_transforms() -> Explorer:
         "follows_reward": slider(0.0, 0.0, 1.0, 0.05, "follows the reward"),
         "group_size": slider(8, 2, 32, 1, "group size"),
     }
-    return Explorer(compute_transforms, transforms_chart, controls, say_transforms)
-
-
-def titled(chart, title: str, subtitle: str, description: str):
-    """A concat's title and description."""
-    heading = alt.TitleParams(title, subtitle=subtitle, anchor="start", subtitleColor=NEUTRAL)
-    return chart.properties(title=heading, description=f"{title}. {description}")
+    return Explorer(compute_transforms, transforms_chart, controls, describe_transforms)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from workbook.topics.exchange.charts import titled
 from workbook.topics.exchange.drift import OPERATORS, STEPS, WEIGHTS, compute_kl_drift, compute_solutions
 from workbook.topics.exchange.shared import TRANSFORMS
 from workbook.views.explorer import Explorer, log_slider, menu, slider
-from workbook.views.style import SERIES, require
+from workbook.views.figures import panels, series
+from workbook.views.style import require
 
 ORDERS = ["exact", "quadratic", "difference"]
 PATHS = ["from the first policy", "the steps' own, added"]
+STROKES = {"columns": 3, "symbolType": "stroke", "symbolStrokeWidth": 2.5, "labelLimit": 220}
 RUNS = ["your settings", "equal weights"]
 MEASURES = {
     "entropy": ("entropy over the right answers (nats)", [0, 1.1]),
@@ -23,66 +24,43 @@ MEASURES = {
 
 def kl_drift_chart(rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame) -> alt.HConcatChart:
     """Left one step's KL against the learning rate, right the KL over many steps; logarithmic axes."""
-    return titled(
-        alt.hconcat(_one_step(rates, chosen), _many_steps(path), spacing=40).resolve_scale(
-            color="independent", strokeDash="independent"
-        ),
+    return panels(
+        [_one_step(rates, chosen), _many_steps(path)],
         "An uncancelled push drifts: quadratic in the learning rate, and adding up",
         "left: one step, exact, its quadratic form, and their difference; right: 40 steps with the same learning rate",
         "Two log-log charts: KL divergence of one step against the learning rate, and over steps.",
-    )
+        spacing=40,
+    ).resolve_scale(color="independent", strokeDash="independent")
 
 
 def _one_step(rates: pd.DataFrame, chosen: pd.DataFrame) -> alt.LayerChart:
-    color, dash = _series("order:N", ORDERS)
     x = alt.X("lr:Q", title="learning rate").scale(type="log", domain=[1e-3, 10], nice=False)
     x = x.axis(format=".0e", values=[1e-3, 1e-2, 1e-1, 1, 10])
     y = _log_y("kl:Q", "KL(new, old) after one step (nats)")
-    return alt.layer(
-        alt.Chart(rates).mark_line(strokeWidth=2.5, clip=True).encode(x=x, y=y, color=color, strokeDash=dash),
-        alt.Chart(chosen)
-        .mark_point(size=90, filled=True, clip=True)
-        .encode(x=x, y=y, color=color, tooltip=["order", "lr", "kl"]),
-    ).properties(width=330, height=250)
+    look = {"by": "order", "names": ORDERS, "legend": STROKES, "clip": True, "spread": None}
+    marks = alt.Chart(chosen).mark_point(size=90, filled=True, opacity=1, clip=True)
+    marks = marks.encode(x=x, y=y, color=alt.Color("order:N"), tooltip=["order:N", "lr:Q", "kl:Q"])
+    return series(rates, x, y, **look, dash="order", points=False, over=[marks], width=330, height=250)
 
 
 def _many_steps(path: pd.DataFrame) -> alt.LayerChart:
-    color, dash = _series("series:N", PATHS)
-    title = "KL (nats), mean and 95 % interval"
-    line = alt.Chart(path).encode(x=alt.X("step:Q", title="step").scale(type="log", domain=[1, STEPS], nice=False))
-    return alt.layer(
-        line.mark_area(opacity=0.2, clip=True).encode(y=_log_y("low:Q", title), y2="high:Q", color=color),
-        line.mark_line(strokeWidth=2.5, clip=True).encode(y=_log_y("mean:Q", title), color=color, strokeDash=dash),
-    ).properties(width=330, height=250)
+    x = alt.X("step:Q", title="step").scale(type="log", domain=[1, STEPS], nice=False)
+    y = _log_y("mean:Q", "KL (nats), mean and 95 % interval")
+    look = {"by": "series", "names": PATHS, "legend": STROKES, "clip": True}
+    return series(path, x, y, **look, dash="series", points=False, width=330, height=250)
 
 
-def _series(field: str, names: list[str]) -> tuple[alt.Color, alt.StrokeDash]:
-    """Colour and dash of a few named lines, in one legend."""
-    legend = alt.Legend(
-        title=None,
-        orient="bottom",
-        columns=3,
-        symbolType="stroke",
-        symbolOpacity=1,
-        symbolStrokeWidth=2.5,
-        labelLimit=220,
-    )
-    color = alt.Color(field, legend=legend).scale(domain=names, range=SERIES[: len(names)])
-    dash = alt.StrokeDash(field, legend=legend).scale(domain=names, range=[[1, 0], [6, 4], [2, 2]][: len(names)])
-    return color, dash
-
-
-def _log_y(field: str, title: str | None = None) -> alt.Y:
+def _log_y(field: str, title: str) -> alt.Y:
     values = [10.0**exponent for exponent in range(-10, 2, 2)]
     scale = {"type": "log", "domain": [1e-10, 10], "nice": False, "clamp": True}
     return alt.Y(field, title=title).scale(**scale).axis(format=".0e", values=values)
 
 
-def say_kl_drift(rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame) -> str:
-    """One step's drift in both forms, and what became of it."""
+def describe_kl_drift(rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame) -> str:
+    """KL of one step in both forms, and after all steps."""
     kl = chosen.set_index("order")["kl"]
     if kl["exact"] < 1e-14:
-        return "No more than rounding is left of the push: the policy stays where it is."
+        return "No more than rounding remains of the push: the policy stays where it is."
     end = path[path["series"] == PATHS[0]].iloc[-1]
     return (
         f"One step: {kl['exact']:.2e} nats; the quadratic form says {kl['quadratic'] / kl['exact']:.3f} of that. "
@@ -98,33 +76,31 @@ def explore_kl_drift() -> Explorer:
         "lr": log_slider(0.1, -3, 1, "learning rate"),
         "same_sign": slider(1.0, 0.5, 1.0, 0.05, "same sign each step"),
     }
-    return Explorer(compute_kl_drift, kl_drift_chart, controls, say_kl_drift)
+    return Explorer(compute_kl_drift, kl_drift_chart, controls, describe_kl_drift)
 
 
 def solutions_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """Entropy over equally right answers, their log-odds and the reward, step by step, against equal weights."""
-    return titled(
-        alt.hconcat(*(_measure(table, name) for name in MEASURES), spacing=24),
+    x, look = alt.X("step:Q", title="step").scale(domain=[0, STEPS]), {"width": 215, "height": 230}
+    return panels(
+        [_measure(table, measure, x, RUNS, **look) for measure in MEASURES],
         "Three answers are equally right: do they stay equally likely?",
         "means over 48 seeds with 95 % intervals; dashed: the same with equal weights",
         "Three line charts over steps: entropy over the right answers, log-odds of two of them, and reward.",
+        spacing=24,
     )
 
 
-def _measure(table: pd.DataFrame, name: str) -> alt.LayerChart:
-    title, domain = MEASURES[name]
-    color, dash = _series("run:N", RUNS)
-    base = alt.Chart(table).transform_filter(alt.datum.measure == name)
-    base = base.encode(x=alt.X("step:Q", title="step").scale(domain=[0, STEPS]), color=color)
+def _measure(table: pd.DataFrame, measure: str, x: alt.X, runs: list[str], **look) -> alt.LayerChart:
+    """One of MEASURES over steps, a line per run."""
+    title, domain = MEASURES[measure]
     y = alt.Y("mean:Q", title=title).scale(domain=domain, nice=False)
-    return alt.layer(
-        base.mark_area(opacity=0.2, clip=True).encode(y=alt.Y("low:Q").scale(domain=domain, nice=False), y2="high:Q"),
-        base.mark_line(strokeWidth=2.5, clip=True).encode(y=y, strokeDash=dash),
-    ).properties(width=215, height=230)
+    lines = series(table, x, y, by="run", names=runs, dash="run", points=False, clip=True, **{"legend": STROKES} | look)
+    return lines.transform_filter(alt.datum.measure == measure)
 
 
-def say_solutions(table: pd.DataFrame) -> str:
-    """Where the entropy and the odds ended, against equal weights."""
+def describe_solutions(table: pd.DataFrame) -> str:
+    """Entropy, log-odds and reward after the last step, against equal weights."""
     end = table[table["step"] == STEPS]
     end = dict(zip(zip(end["measure"], end["run"], strict=True), end["mean"], strict=True))
     mine, equal = ({measure: end[measure, run] for measure in MEASURES} for run in RUNS)
@@ -144,7 +120,7 @@ def explore_solutions() -> Explorer:
         "transform": menu("none", list(TRANSFORMS), "transform"),
         "group_size": slider(8, 2, 32, 1, "group size"),
     }
-    return Explorer(compute_solutions, solutions_chart, controls, say_solutions)
+    return Explorer(compute_solutions, solutions_chart, controls, describe_solutions)
 
 
 def long_run_chart(table: pd.DataFrame) -> alt.HConcatChart:
@@ -153,28 +129,13 @@ def long_run_chart(table: pd.DataFrame) -> alt.HConcatChart:
     Columns measure ("entropy" or "log-odds"), run, step, mean, low, high.
     """
     require(table, ("measure", "run", "step", "mean", "low", "high"), "long_run_chart")
-    runs = list(dict.fromkeys(table["run"]))
-    return titled(
-        alt.hconcat(*(_long(table, name, runs) for name in ("entropy", "log-odds")), spacing=30),
+    runs = table["run"].drop_duplicates().tolist()
+    x = alt.X("step:Q", title="step").scale(type="log", nice=False).axis(values=[1, 10, 100, 1000])
+    look = {"spread": "bars", "legend": STROKES | {"columns": 2, "labelLimit": 260}, "width": 340, "height": 250}
+    return panels(
+        [_measure(table, measure, x, runs, **look) for measure in ("entropy", "log-odds")],
         "The same over many more steps: what goes on, and what halts",
         "means over seeds with 95 % intervals; the step axis is logarithmic",
         "Two line charts on a logarithmic step axis: entropy over the right answers, and change of their log-odds.",
+        spacing=30,
     )
-
-
-def _long(table: pd.DataFrame, name: str, runs: list[str]) -> alt.LayerChart:
-    title, domain = MEASURES[name]
-    legend = alt.Legend(
-        title=None, orient="bottom", columns=2, symbolType="stroke", symbolStrokeWidth=2.5, labelLimit=260
-    )
-    color = alt.Color("run:N", legend=legend).scale(domain=runs, range=SERIES[: len(runs)])
-    dash = alt.StrokeDash("run:N", legend=legend).scale(domain=runs, range=[[1, 0], [6, 4], [2, 2], [8, 3, 2, 3]])
-    base = alt.Chart(table).transform_filter(alt.datum.measure == name)
-    base = base.encode(
-        x=alt.X("step:Q", title="step").scale(type="log", nice=False).axis(values=[1, 10, 100, 1000]),
-        y=alt.Y("mean:Q", title=title).scale(domain=domain),
-    )
-    return alt.layer(
-        base.mark_errorbar(clip=True).encode(y=alt.Y("low:Q", title=title), y2="high:Q", color=color),
-        base.mark_line(strokeWidth=2.5, clip=True).encode(color=color, strokeDash=dash),
-    ).properties(width=340, height=250)
