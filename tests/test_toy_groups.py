@@ -19,10 +19,10 @@ from workbook.topics.groups.toy import (
     CLASSES,
     COMPARED,
     SIGNS,
+    assign_signs,
     compute_estimators,
     compute_growing,
     compute_intervention,
-    deal_signs,
     draw_groups,
     make_policy,
     moved,
@@ -107,11 +107,11 @@ def test_matching_does_not_take_out_what_an_off_center_baseline_adds(groups):
 
 def test_signs_are_dealt_anew_among_the_same_sizes(groups):
     advantages = groups.advantages("grpo")
-    shuffled = deal_signs(advantages, "shuffled", seed=1)
+    shuffled = assign_signs(advantages, "shuffled", seed=1)
     assert (shuffled != advantages).any()
     np.testing.assert_array_equal(np.sort(shuffled, 1), np.sort(advantages, 1))
-    np.testing.assert_array_equal(deal_signs(advantages, "all positive"), abs(advantages))
-    np.testing.assert_array_equal(deal_signs(advantages, "by reward"), advantages)
+    np.testing.assert_array_equal(assign_signs(advantages, "all positive"), abs(advantages))
+    np.testing.assert_array_equal(assign_signs(advantages, "by reward"), advantages)
 
 
 @pytest.mark.parametrize(("temperature", "noise"), [(1.0, 0.0), (0.7, 0.2)])
@@ -158,7 +158,7 @@ def test_growing_ends_at_the_net_push_and_stops_at_the_group():
     assert bars["rollouts"].eq(8).all()
     assert (path.loc[path["rollouts"] == 0, "push"] == 0).all()
     assert len(rollouts) == 8
-    assert rollouts["reward"].eq(rollouts["said"].str.endswith("7")).all()
+    assert rollouts["reward"].eq(rollouts["text"].str.endswith("7")).all()
     three = compute_growing(so_far=3)
     assert three["rollouts"]["seen"].sum() == 3
     assert three["path"].groupby("word")["seen"].sum().eq(4).all()  # the start and three rollouts
@@ -215,7 +215,7 @@ def test_training_starts_at_the_policy_and_learns():
         (lambda: draw_groups(make_policy(4), 0), "group_size=0"),
         (lambda: draw_groups(make_policy(4), temperature=0), "temperature=0"),
         (lambda: draw_groups(make_policy(4), noise=2), "noise=2"),
-        (lambda: deal_signs(np.ones((1, 2)), "random"), "signs='random'"),
+        (lambda: assign_signs(np.ones((1, 2)), "random"), "signs='random'"),
         (lambda: compute_intervention("all positive", matched=True), "all are positive"),
         (lambda: compute_growing(estimator="ppo"), "ppo"),
     ],

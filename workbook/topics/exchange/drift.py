@@ -1,11 +1,10 @@
-"""Drift of a softmax that no reward asked for: on one shared token, and among solutions that are equally right.
+"""Reward-irrelevant drift of a softmax: on one shared token, and among solutions that are equally right.
 
 The first is the learning tax of arXiv 2604.13088 (proposition 3.1, claim D4), the second its corollary 3.2 (D5).
 """
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import numpy as np
@@ -14,11 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from workbook.statistics import normal_interval
 from workbook.theory import kl_drift, solution_entropy
+from workbook.theory.choices import check_choice
 from workbook.theory.drift import log_odds_drift
 from workbook.theory.objective import transform_weights
-from workbook.topics.exchange.shared import TRANSFORMS, interval
-from workbook.topics.exchange.threads import single_thread
+from workbook.topics.exchange.shared import TRANSFORMS, check_range, single_thread
 
 VOCABULARY = 8
 RATES = [10 ** (exponent / 4) for exponent in range(-12, 5)]  # 0.001 to 10
@@ -28,7 +28,7 @@ WEIGHTS, OPERATORS = ("equal", "one favoured", "random"), ("softmax gradient", "
 
 
 def push_on_shared(p_shared: float = 0.4, residual: float = 0.2) -> tuple[Float[Tensor, " V"], Float[Tensor, " V"]]:
-    """Logits of a softmax over 8 tokens, and the push left on its first: residual (e - p), per unit of learning rate.
+    """Build logits of a softmax over 8 tokens, and the push on its first: residual (e - p), per unit of learning rate.
 
     p_shared: the first token's probability; the others fall off by halves. ValueError outside (0, 1).
     """
@@ -43,23 +43,22 @@ def push_on_shared(p_shared: float = 0.4, residual: float = 0.2) -> tuple[Float[
 def compute_kl_drift(
     p_shared: float = 0.4, residual: float = 0.2, lr: float = 0.1, same_sign: float = 1.0, seed: int = 0
 ) -> dict[str, pd.DataFrame]:
-    """KL drift of one step against the learning rate, exact, quadratic, their difference; and its sum over 40 steps.
+    """Tabulate KL drift of one step against the learning rate, exact and quadratic, and its sum over 40 steps.
 
-    residual: what is left of the shared token's push, as a share.  same_sign: probability that a step's residual has
+    residual: of the shared token's push, as a share.  same_sign: probability that a step's residual has
     the usual sign; 1 always, 0.5 by coin toss (64 draws).
 
     Returns rates: lr, order, kl (of one step);  chosen: the same at `lr`;  path: step, series, mean, low, high of
     the KL from the first policy, and of the sum of the steps' own KLs.
     """
-    if not 0.5 <= same_sign <= 1:
-        raise ValueError(f"same_sign={same_sign} is out of range: it must lie between 0.5 and 1.")
+    check_range(0.5, 1, same_sign=same_sign)
     logits, push = push_on_shared(p_shared, residual)
     rates, chosen = _one_step(logits, push, RATES), _one_step(logits, push, [lr])
     return {"rates": rates, "chosen": chosen, "path": _kl_path(logits, residual, lr, same_sign, seed)}
 
 
 def _one_step(logits: Tensor, push: Tensor, rates: list[float]) -> pd.DataFrame:
-    """KL after one step at each learning rate: exact, quadratic, and how far the two differ; at least 1e-16."""
+    """Compute KL after one step at each learning rate: exact, quadratic, and their difference; at least 1e-16."""
     steps = torch.tensor(rates, dtype=torch.float64)[:, None] * push
     columns = {order: kl_drift(logits, steps, order) for order in ("exact", "quadratic")}
     columns["difference"] = (columns["exact"] - columns["quadratic"]).abs()
@@ -71,36 +70,36 @@ def _one_step(logits: Tensor, push: Tensor, rates: list[float]) -> pd.DataFrame:
 
 
 def _kl_path(logits: Tensor, residual: float, lr: float, same_sign: float, seed: int) -> pd.DataFrame:
-    """KL from the first policy after each step, each step pushing along residual (e - p) at its own p."""
+    """Compute KL from the first policy after each step, each step pushing along residual (e - p) at its own p."""
     draws = 64
     generator = torch.Generator().manual_seed(seed)
     usual = torch.rand((STEPS, draws, 1), generator=generator, dtype=torch.float64) < same_sign
     signs, shared = torch.where(usual, 1.0, -1.0), torch.eye(VOCABULARY, dtype=torch.float64)[0]
-    now, added, rows = logits.expand(draws, -1), torch.zeros(draws, dtype=torch.float64), []
+    now, total, path = logits.expand(draws, -1), torch.zeros(draws, dtype=torch.float64), []
     for step in range(STEPS):
         move = lr * residual * signs[step] * (shared - now.softmax(-1))
-        added = added + kl_drift(now, move)
+        total = total + kl_drift(now, move)
         now = now + move
-        for series, kl in {
-            "from the first policy": kl_drift(logits, now - logits),
-            "the steps' own, added": added,
-        }.items():
-            rows.append({"step": step + 1, "series": series, **interval(kl.clamp(min=1e-16))})
-    return pd.DataFrame(rows)
+        path.append(torch.stack([kl_drift(logits, now - logits), total]))
+    intervals = normal_interval(torch.stack(path).clamp(min=1e-16))  # (steps, series)
+    where = {
+        "step": np.arange(1, STEPS + 1).repeat(2),
+        "series": ["from the first policy", "the steps' own, added"] * STEPS,
+    }
+    return pd.DataFrame(where | {name: value.flatten().numpy() for name, value in intervals._asdict().items()})
 
 
 def solution_step(
     logits: Float[Tensor, "S V"], coefficients: Float[Tensor, "S V"], lr: float, operator: str
 ) -> Float[Tensor, "S V"]:
-    """Logits after one step on sum_y k_y log pi(y), k_y the coefficient that output y has in the update.
+    """Take one step on sum_y k_y log pi(y), k_y the coefficient that output y has in the update.
 
     - softmax gradient: z += lr (k - p sum_y k_y)
     - natural gradient: z += lr F^+ (the same), which is lr k_y / p_y up to a constant common to all outputs
 
     Shapes: S softmaxes over V whole outputs. ValueError for an unknown operator.
     """
-    if operator not in OPERATORS:
-        raise ValueError(f"operator {operator!r} is unknown; valid are {', '.join(OPERATORS)}.")
+    check_choice("operator", operator, OPERATORS)
     p = logits.softmax(-1)
     if operator == "natural gradient":
         return logits + lr * torch.where(coefficients == 0, 0.0, coefficients / p)
@@ -120,15 +119,14 @@ def run_solutions(
     steps: int = STEPS,
     seed: int = 0,
 ) -> Float[Tensor, "steps1 seeds V"]:
-    """Log-probabilities of four outputs over steps of on-policy groups: three equally right ones, and a wrong one.
+    """Train on on-policy groups: log-probabilities of four outputs, three equally right ones and a wrong one.
 
     Each step draws a group, centres its rewards (Dr. GRPO), weighs its rollouts and steps. weights: "equal" all 1; "one
     favoured" 1 + strength for the first right answer; "random" exp(strength times a normal number) per rollout, as
     sequence ratios are.  transform: one of TRANSFORMS.  ValueError for unknown names.
     """
-    for name, value, valid in (("weights", weights, WEIGHTS), ("transform", transform, TRANSFORMS)):
-        if value not in valid:
-            raise ValueError(f"{name} {value!r} is unknown; valid are {', '.join(valid)}.")
+    check_choice("weights", weights, WEIGHTS)
+    check_choice("transform", transform, tuple(TRANSFORMS))
     generator = torch.Generator().manual_seed(seed)
     logits = torch.tensor(START, dtype=torch.float64).log().repeat(seeds, 1)
     group_ids, outputs = torch.arange(seeds).repeat_interleave(group_size), torch.eye(len(START), dtype=torch.float64)
@@ -158,7 +156,7 @@ def compute_solutions(
     lr: float = 0.5,
     group_size: int = 8,
 ) -> pd.DataFrame:
-    """Entropy over the right answers, log-odds of the first two, and reward, step by step, over 48 seeds.
+    """Tabulate entropy over the right answers, log-odds of the first two, and reward, step by step, over 48 seeds.
 
     Arguments as in `run_solutions`. Columns measure, run ("your settings", or "equal weights": the same with nothing
     unequal), step, mean, low, high (95 % interval over seeds).
@@ -167,20 +165,18 @@ def compute_solutions(
     names, values = [], []
     for run, (kind, change) in runs.items():
         path = run_solutions(kind, change, operator, strength if kind != "equal" else 0.0, lr, group_size)
-        measured = solution_measures(path)
-        names += [(measure, run) for measure in measured]
-        values += measured.values()
-    values = torch.stack(values)
-    mean, reach = values.mean(2), 1.96 * values.std(2) / math.sqrt(values.shape[2])
-    columns = {"mean": mean, "low": mean - reach, "high": mean + reach}
-    steps = values.shape[1]
-    texts = {name: np.repeat(of, steps) for name, of in zip(("measure", "run"), zip(*names, strict=True), strict=True)}
-    texts["step"] = np.tile(np.arange(steps), len(values))
-    return pd.DataFrame(texts | {name: column.flatten().numpy() for name, column in columns.items()})
+        for measure, curve in solution_measures(path).items():
+            names.append((measure, run))
+            values.append(curve)
+    intervals = normal_interval(torch.stack(values))  # (measures and runs, steps)
+    steps = len(values[0])
+    where = dict(zip(("measure", "run"), np.repeat(names, steps, axis=0).T, strict=True))
+    where["step"] = np.tile(np.arange(steps), len(values))
+    return pd.DataFrame(where | {name: value.flatten().numpy() for name, value in intervals._asdict().items()})
 
 
 def solution_measures(path: Float[Tensor, "steps1 seeds V"]) -> dict[str, Float[Tensor, "steps1 seeds"]]:
-    """Entropy over the right answers, how far the first two's log-odds moved, and the chance of a right answer."""
+    """Measure entropy over the right answers, drift of the first two's log-odds, and the chance of a right answer."""
     right = path[..., :3]
     return {
         "entropy": solution_entropy(right),

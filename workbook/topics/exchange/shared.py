@@ -1,4 +1,4 @@
-"""Groups whose rollouts share one weak-credit token: their draws, the weights they get, and what does not cancel.
+"""Groups whose rollouts share one weak-credit token: their draws, their weights, and the residual on that token.
 
 Rollout i begins with the shared token, drawn in one context by the whole group, and goes on with tokens of its own.
 The shared token gets the pushes w_i A_i g_i: weight, advantage, gradient direction. They cancel if the weights and the
@@ -8,13 +8,15 @@ directions are the same all over the group (arXiv 2604.13088; D1 to D3, D6 and D
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbook.statistics import normal_interval
 from workbook.theory import cancellation_residual, group_advantages, update_weights
 from workbook.theory.choices import TRANSFORM_LABELS, check_choice
 from workbook.theory.groups import group_index, group_sum
@@ -26,7 +28,7 @@ TRANSFORMS = {label: name for name, label in TRANSFORM_LABELS.items()}  # by the
 
 @dataclass(frozen=True)
 class Draw:
-    """B rollouts in groups: what they were rewarded, how far their ratios drifted, which tokens they have."""
+    """B rollouts in groups: advantages, log-ratios to the policy that sampled, and the tokens that they have."""
 
     advantages: Float[Tensor, " B"]
     group_ids: Int[Tensor, " B"]
@@ -46,7 +48,7 @@ def draw_groups(
     seed: int = 0,
     common: float = 0.5,
 ) -> Draw:
-    """Groups of rollouts with binary rewards (some right, some wrong in each), drifted ratios and unequal lengths.
+    """Draw groups of rollouts with binary rewards (both in each group), drifted ratios and unequal lengths.
 
     log u_it = drift (sqrt(common) z_i + sqrt(1 - common) e_it), z_i common to a rollout's tokens, and T_i =
     16 exp(length_spread z'_i), cut to 2..48. The shared token, t = 0, stands in one context and so has one log-ratio,
@@ -59,16 +61,9 @@ def draw_groups(
 
     Raises ValueError for a setting out of range.
     """
-    for name, value, low, high in (
-        ("drift", drift, 0, math.inf),
-        ("length_spread", length_spread, 0, math.inf),
-        ("follows_reward", follows_reward, 0, 1),
-        ("common", common, 0, 1),
-        ("right", right, 0, 1),
-        ("group_size", group_size, 2, math.inf),
-    ):
-        if not low <= value <= high:
-            raise ValueError(f"{name}={value} is out of range: it must lie between {low} and {high}.")
+    check_range(0, math.inf, drift=drift, length_spread=length_spread)
+    check_range(0, 1, follows_reward=follows_reward, common=common, right=right)
+    check_range(2, math.inf, group_size=group_size)
     noise = _noise(groups, group_size, seed)
     rewards = (noise["reward"] < right).double()
     rewards[:, 0], rewards[:, 1] = 1.0, 0.0  # a group of equal rewards pushes nothing
@@ -85,7 +80,7 @@ def draw_groups(
 
 @lru_cache(maxsize=8)
 def _noise(groups: int, group_size: int, seed: int) -> dict[str, Tensor]:
-    """All that is random, drawn once: moving a slider does not roll the dice anew."""
+    """Draw all that is random, once for all settings of the sliders."""
     generator, rollouts = torch.Generator().manual_seed(seed), groups * group_size
 
     def normal(*shape):
@@ -111,7 +106,7 @@ def shared_weights(
     masked_share: float = 0.25,
     columns: int = 1,
 ) -> tuple[Float[Tensor, "B columns"], Bool[Tensor, "B columns"]]:
-    """Update weights and mask of the first tokens of each rollout: the shared one, then (columns > 1) its own.
+    """Compute update weights and mask of the first tokens of each rollout: the shared one, then (columns > 1) its own.
 
     level, clipping, per_length: as `update_weights` takes them (per_length: aggregate "grpo", else "dr_grpo").
     masking: the shared token is left out of the loss in `masked_share` of the rollouts, at random.
@@ -137,9 +132,9 @@ def shared_weights(
 
 
 def transformed(name: str, weights: Tensor, mask: Tensor, draw: Draw) -> Tensor:
-    """Weights (B, columns) after one of TRANSFORMS, position by position over the rollouts that the mask has there.
+    """Transform weights (B, columns) by one of TRANSFORMS, position by position over the rollouts in the mask.
 
-    What is smaller than 1e-12 of the largest weight is rounding and becomes 0, lest a residual be taken of it.
+    Below 1e-12 of the largest weight is rounding: it becomes 0, lest a residual be taken of it.
     """
     check_choice("transform", name, tuple(TRANSFORMS))
     weights = transform_weights(weights, TRANSFORMS[name], draw.advantages, draw.group_ids, mask)
@@ -147,12 +142,11 @@ def transformed(name: str, weights: Tensor, mask: Tensor, draw: Draw) -> Tensor:
 
 
 def directions_at(draw: Draw, angle: float) -> Float[Tensor, "B W"]:
-    """Unit gradient directions of the shared token, any two of them `angle` degrees apart on average; 0: all equal.
+    """Draw unit gradient directions of the shared token, any two `angle` degrees apart on average; 0: all equal.
 
     g_i = (sqrt(cos angle), sqrt(1 - cos angle) d_i) with random unit d_i, so that E<g_i, g_j> = cos angle.
     """
-    if not 0 <= angle <= 90:
-        raise ValueError(f"angle={angle} is out of range: it must lie between 0 and 90 degrees.")
+    check_range(0, 90, angle=angle)
     cosine = math.cos(math.radians(angle))
     common = torch.full((len(draw.directions), 1), math.sqrt(cosine), dtype=torch.float64)
     return torch.cat([common, math.sqrt(1 - cosine) * draw.directions], 1)
@@ -164,7 +158,7 @@ def vector_residual(
     directions: Float[Tensor, "B W"],
     group_ids: Int[Tensor, " B"],
 ) -> Float[Tensor, " groups"]:
-    """cancellation_residual for gradients that differ: |sum_i w_i A_i g_i| / sum_i |w_i A_i| |g_i|, 0 where none push.
+    """Residual of gradients that differ: |sum_i w_i A_i g_i| / sum_i |w_i A_i| |g_i|, 0 where none push.
 
     >>> opposite, same = torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [1.0]])
     >>> one, sign, group = torch.ones(2), torch.tensor([1.0, -1.0]), torch.zeros(2)
@@ -184,7 +178,7 @@ def norm_imbalance(
     directions: Float[Tensor, "B W"],
     group_ids: Int[Tensor, " B"],
 ) -> Float[Tensor, " groups"]:
-    """How unequal the gradients of positive and of negative rollouts are in size: ||P| - |N|| / (|P| + |N|).
+    """Imbalance in size of the gradients of positive and of negative rollouts: ||P| - |N|| / (|P| + |N|).
 
     P (N) = sum of w_i A_i g_i over the rollouts with A_i > 0 (< 0); 0 where none push. It equals the residual where all
     directions are the same, and never exceeds |P + N| / (|P| + |N|), since it does not look at directions.
@@ -201,7 +195,7 @@ def norm_imbalance(
 
 
 def residuals(draw: Draw, transform: str = "none", angle: float = 60.0, own_embeddings: bool = False, **switches):
-    """Residual on the shared token of each group, the weights behind it (B,), and the directions (B, W).
+    """Compute the residual on the shared token of each group, the weights behind it (B,), and the directions (B, W).
 
     switches: of `shared_weights`.  own_embeddings: gradients `angle` degrees apart instead of equal ones.
     """
@@ -214,6 +208,32 @@ def residuals(draw: Draw, transform: str = "none", angle: float = 60.0, own_embe
 
 
 def interval(values: Float[Tensor, " groups"]) -> dict[str, float]:
-    """Mean over groups and its 95 % interval, 1.96 standard errors each way: quick enough for a slider."""
-    mean, reach = values.mean().item(), 1.96 * (values.std() / math.sqrt(len(values))).item()
-    return {"mean": mean, "low": mean - reach, "high": mean + reach}
+    """Mean over groups and its normal 95 % interval, as columns of a table."""
+    return {name: float(value) for name, value in normal_interval(values)._asdict().items()}
+
+
+def check_range(low: float, high: float, **settings: float) -> None:
+    """Raise a ValueError that names the first setting outside [low, high]."""
+    for name, value in settings.items():
+        if not low <= value <= high:
+            raise ValueError(f"{name}={value} is out of range: it must lie between {low} and {high}.")
+
+
+def single_thread(function: Callable) -> Callable:
+    """Run `function` with one thread of torch's: more of them cost a slider's small tensors more than they save.
+
+    >>> before = torch.get_num_threads()
+    >>> single_thread(torch.get_num_threads)(), torch.get_num_threads() == before
+    (1, True)
+    """
+
+    @wraps(function)
+    def wrapped(*args, **kwargs):
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.set_num_threads(threads)
+
+    return wrapped

@@ -1,4 +1,4 @@
-"""Every mechanism that keeps a shared token's pushes from cancelling, on one meter; what a transform mends and costs.
+"""Residual of a shared token under every mechanism that breaks cancellation; what a transform mends and costs.
 
 The tables behind chapter 03's explorers, over the groups of `exchange.shared` (arXiv 2604.13088; D1 to D3, D6 and
 D7 in the claims).
@@ -19,9 +19,9 @@ from workbook.topics.exchange.shared import (
     interval,
     residuals,
     shared_weights,
+    single_thread,
     transformed,
 )
-from workbook.topics.exchange.threads import single_thread
 
 MECHANISMS = {  # what each one changes about an exchangeable group
     "token ratio": {},
@@ -51,7 +51,7 @@ def compute_exchange(
     follows_reward: float = 0.0,
     seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
-    """Residual on the shared token under each mechanism alone and under those switched on, over 200 groups of 8.
+    """Compute the residual on the shared token under each mechanism alone and under those on, over 200 groups of 8.
 
     sequence, clipping ("none", "symmetric", "asymmetric"), per_length, own_embeddings, masking: the switches of the
     row "switched on, together".  transform: one of TRANSFORMS, in every row.  The rest are strengths, in every row.
@@ -74,7 +74,7 @@ def compute_exchange(
 
 
 def _pushes(draw: Draw, weights: Tensor, directions: Tensor) -> pd.DataFrame:
-    """The first group's pushes along its net push, as shares of their total size, and their sum."""
+    """Project the first group's pushes on its net push, as shares of their total size, and their sum."""
     first = draw.group_ids == 0
     pushes = (weights * draw.advantages)[first, None] * directions[first]
     net, total = pushes.sum(0), pushes.norm(dim=1).sum()
@@ -99,8 +99,7 @@ def compute_transforms(
     group_size: int = 8,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """What each of TRANSFORMS does to the shared token, and to the tokens that should move: one token of each
-    rollout's own.
+    """Tabulate what each transform does to the shared token, and to the tokens that should move: one of each rollout's.
 
     Columns measure, transform, mean, low, high (95 % interval over 200 groups). Measures: residual of the shared token;
     push that right (wrong) answers' own tokens keep, as a multiple of the untransformed mean; share of own tokens

@@ -120,7 +120,7 @@ def growing_chart(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame
         text="sign:N",
         opacity=alt.when("datum.seen").then(alt.value(1)).otherwise(alt.value(0)),
         color=positive.when("datum.advantage < 0").then(alt.value(NEGATIVE)).otherwise(alt.value(NEUTRAL)),
-        tooltip=["rollout:Q", "said:N", "reward:Q", alt.Tooltip("advantage:Q", format="+.3f")],
+        tooltip=["rollout:Q", "text:N", "reward:Q", alt.Tooltip("advantage:Q", format="+.3f")],
     )
     labels = f"{ {name: f'{word} ({name})' for name, word in EXAMPLES.items()} }[datum.label]"
     legend = alt.Legend(title=None, orient="bottom", labelExpr=labels, symbolStrokeWidth=2.5)
@@ -156,7 +156,7 @@ def describe_growing(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFr
     pushes = ", ".join(f"“{word}” {push[word]:+.3f}" for word in EXAMPLES.values())
     last, count = seen.iloc[-1], "all" if len(seen) == len(rollouts) else f"{len(seen)} of {len(rollouts)}"
     outcome = f"reward {last['reward']:.0f}, advantage {last['advantage']:+.2f}"
-    return f"Rollout {last['rollout']} says “{last['said']}”: {outcome}. Net push after {count}: {pushes}."
+    return f"Rollout {last['rollout']} says “{last['text']}”: {outcome}. Net push after {count}: {pushes}."
 
 
 def explore_growing() -> Explorer:

@@ -1,4 +1,4 @@
-"""A group of toy rollouts, three words each, and what their advantages push: the house model of chapter 02.
+"""Toy rollouts of three words each, and what their advantages push: the model of chapter 02.
 
 A rollout is an opening, a verb and a result, as in `so is 7`. Each word is drawn from a softmax of its own:
 
@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
+from workbook.statistics import normal_interval
 from workbook.theory.advantages import group_advantages
 
 WORDS = {
@@ -31,13 +32,13 @@ COMPARED = ["grpo", "dr_grpo", "rloo", "reinforce", "positive_only"]
 SIGNS = ["by reward", "shuffled", "all positive"]
 SIDES = ["A > 0", "A < 0"]
 PROMPTS = 4  # levels of difficulty that the groups of a batch go through
-Z = 1.96  # half width of a 95 % normal interval, in standard errors
+GROUPS = 256  # of a slider's batch
 
 
 def push_on_logits(
     tokens: Int[np.ndarray, "*N G"], advantages: Float[np.ndarray, "*N G"], probabilities: Float[np.ndarray, "*N V"]
 ) -> Float[np.ndarray, "*N G V"]:
-    """Push on each logit of one softmax, row i from rollout i: A_i (e_i - p); the net push is the sum over rollouts.
+    """Compute the push on each logit of one softmax, row i from rollout i: A_i (e_i - p); their sum is the net push.
 
     tokens: (G,) what each rollout drew there.  advantages: (G,).  probabilities: (V,).  All may have group axes before.
 
@@ -58,24 +59,23 @@ class Groups:
     rewards: Float[np.ndarray, "N G"]
 
     def advantages(self, estimator: str) -> Float[np.ndarray, "N G"]:
-        """`workbook.theory.group_advantages` of these rewards; reinforce takes the mean of all N groups."""
+        """Compute `workbook.theory.group_advantages` of these rewards; reinforce takes the mean of all N groups."""
         groups, size = self.rewards.shape
         ids = torch.arange(groups).repeat_interleave(size)
         return group_advantages(torch.tensor(self.rewards).flatten(), ids, estimator).view(groups, size).numpy()
 
     def net_push(self, advantages: Float[np.ndarray, "N G"], weights: dict | None = None) -> dict:
-        """{class: net push (N, V) on its logits}; weights: {class: (N, G)} of single words, 1 by default."""
+        """Sum pushes to {class: net push (N, V)} on its logits; weights: {class: (N, G)} of single words, default 1."""
+        scaled = {name: advantages * (1.0 if weights is None else weights[name]) for name in self.tokens}
         return {
-            name: push_on_logits(
-                words, advantages if weights is None else advantages * weights[name], self.probabilities[name]
-            ).sum(-2)
+            name: push_on_logits(words, scaled[name], self.probabilities[name]).sum(-2)
             for name, words in self.tokens.items()
         }
 
     def rates(self, advantages: Float[np.ndarray, "N G"], name: str) -> tuple[np.ndarray, np.ndarray]:
-        """How often each word occurs among the rollouts with A > 0 and among those with A < 0: each (N, V).
+        """Compute how often each word occurs among the rollouts with A > 0, and among those with A < 0: both (N, V).
 
-        Occurrences count by |A|; NaN where a group has no rollout of that sign.
+        Occurrences are weighted by |A|; NaN where a group has no rollout of that sign.
         """
         drawn = np.eye(self.probabilities[name].shape[-1])[self.tokens[name]]
         with np.errstate(invalid="ignore"):
@@ -83,7 +83,7 @@ class Groups:
             return tuple((side * drawn).sum(1) / side.sum(1) for side in sides)
 
     def match_frequencies(self, advantages: Float[np.ndarray, "N G"]) -> dict[str, Float[np.ndarray, "N G"]]:
-        """Weights of single words that make each occur equally often among positive and negative rollouts (R1).
+        """Weight single words so that each occurs equally often among positive and negative rollouts (R1).
 
         With f+ and f- a word's rates, an occurrence on the positive side is kept with weight min(f+, f-) / f+, one on
         the negative side with min(f+, f-) / f-: surplus occurrences are dropped, none are invented.
@@ -100,22 +100,22 @@ class Groups:
 def make_policy(
     groups: int, p_right: float = 0.5, spread: float = 0.0, styles: int = 3, p_template: float = 0.98
 ) -> dict[str, Float[np.ndarray, "N V"]]:
-    """The model's probabilities in each group's prompt, {class: (N, V)}.
+    """Build the model's probabilities in each group's prompt, {class: (N, V)}.
 
     p_right: probability of the right result, on average over four levels of difficulty from p_right - spread to
     p_right + spread, kept within 0.02 and 0.98.  styles: number of openings, 2 to 6.
 
     Raises ValueError for a probability outside (0, 1), a spread outside [0, 0.5] or another number of styles.
     """
-    for name, value in {"p_right": p_right, "p_template": p_template}.items():
-        if not 0 < value < 1:
-            raise ValueError(f"{name}={value} is not a probability: it must lie between 0 and 1.")
+    for name, p in (("p_right", p_right), ("p_template", p_template)):
+        if not 0 < p < 1:
+            raise ValueError(f"{name}={p} is not a probability: it must lie between 0 and 1.")
     if not 0 <= spread <= 0.5:
         raise ValueError(f"spread={spread} must lie between 0 and 0.5.")
     if not 2 <= styles <= len(WORDS["style"]):
         raise ValueError(f"styles={styles} must be a whole number from 2 to {len(WORDS['style'])}.")
-    right = np.clip(p_right + spread * np.linspace(-1, 1, PROMPTS), 0.02, 0.98)[np.arange(groups) % PROMPTS]
-    free = 1 / np.arange(1, styles + 1)
+    right = np.clip(p_right + spread * np.linspace(-1, 1, PROMPTS), 0.02, 0.98)[np.arange(groups) % PROMPTS]  # (N,)
+    free = 1 / np.arange(1, styles + 1)  # (V,)
     return {
         "style": np.tile(free / free.sum(), (groups, 1)),
         "template": np.tile([p_template, 1 - p_template], (groups, 1)),
@@ -147,28 +147,28 @@ def draw_groups(
     tokens = {}
     for name, p in policy.items():
         q = p ** (1 / temperature)
-        steps = (q / q.sum(-1, keepdims=True)).cumsum(-1)[:, None, :-1]
-        tokens[name] = (rng.random((len(p), group_size, 1)) > steps).sum(-1)
+        steps = (q / q.sum(-1, keepdims=True)).cumsum(-1)[:, None, :-1]  # (N, 1, V - 1), where the next word begins
+        tokens[name] = (rng.random((len(p), group_size, 1)) > steps).sum(-1)  # (N, G)
     errs = rng.random(tokens["result"].shape) < noise
     return Groups(tokens, policy, ((tokens["result"] == 0) ^ errs).astype(float))
 
 
 def moved(net: Float[np.ndarray, "*N V"], group_size: int) -> Float[np.ndarray, "*N"]:
-    """How much a net push moves within one softmax, per rollout: sum_v |net_v| / 2G.
+    """Size of a net push within one softmax, per rollout: sum_v |net_v| / 2G.
 
-    A net push sums to 0 over a softmax, so this is what goes up, and as much goes down. With sum_i A_i = 0 it is
+    A net push sums to 0 over a softmax, so as much goes up as goes down. With sum_i A_i = 0 it is
     (sum_i |A_i| / 2G) times the total variation distance between the words of positive and of negative rollouts.
     """
     return np.abs(net).sum(-1) / 2 / group_size
 
 
-def deal_signs(advantages: Float[np.ndarray, "N G"], signs: str, seed: int = 0) -> Float[np.ndarray, "N G"]:
-    """The intervention R3: the same rollouts and the same sizes |A|, with signs put together otherwise.
+def assign_signs(advantages: Float[np.ndarray, "N G"], signs: str, seed: int = 0) -> Float[np.ndarray, "N G"]:
+    """Reassign signs (intervention R3): the same rollouts and sizes |A|, with other signs.
 
-    by reward: as they are.  shuffled: a group's advantages dealt out anew among its rollouts.  all positive: |A|.
+    by reward: as they are.  shuffled: advantages permuted within each group.  all positive: |A|.
     Raises ValueError for another `signs`.
 
-    >>> deal_signs(np.array([[0.5, -0.5]]), "all positive").tolist()
+    >>> assign_signs(np.array([[0.5, -0.5]]), "all positive").tolist()
     [[0.5, 0.5]]
     """
     if signs not in SIGNS:
@@ -181,23 +181,23 @@ def deal_signs(advantages: Float[np.ndarray, "N G"], signs: str, seed: int = 0) 
 def compute_growing(
     so_far: int = 3, group_size: int = 8, estimator: str = "grpo", p_right: float = 0.5, draw: int = 0
 ) -> dict[str, pd.DataFrame]:
-    """One group whose rollouts are added one at a time; pushes are divided by G.
+    """Tabulate one group whose rollouts are added one at a time; pushes are divided by G.
 
     so_far: rollouts added (all, where the group has fewer).  draw: number of the random draw.
-    Returns bars (the net push so far on each word), path (after each rollout) and rollouts (what each one said).
+    Returns bars (the net push so far on each word), path (after each rollout) and rollouts (the text of each one).
     """
     groups = draw_groups(make_policy(8, p_right), group_size, seed=draw)  # reinforce takes the mean of all eight
     advantages = groups.advantages(estimator)[0]
-    path, said = [], [""] * group_size
+    path, texts = [], [""] * group_size
     for name, words in groups.tokens.items():
-        said = [f"{text} {WORDS[name][word]}".strip() for text, word in zip(said, words[0], strict=True)]
+        texts = [f"{text} {WORDS[name][word]}".strip() for text, word in zip(texts, words[0], strict=True)]
         pushes = push_on_logits(words[0], advantages, groups.probabilities[name][0]).cumsum(0) / group_size
         for v, word in enumerate(WORDS[name][: pushes.shape[1]]):
             path += [(name, word, i, push) for i, push in enumerate([0.0, *pushes[:, v]])]
     path = pd.DataFrame(path, columns=["class", "word", "rollouts", "push"])
     path["seen"] = path["rollouts"] <= so_far
     rollouts = pd.DataFrame(
-        {"rollout": np.arange(1, group_size + 1), "said": said, "reward": groups.rewards[0], "advantage": advantages}
+        {"rollout": np.arange(1, group_size + 1), "text": texts, "reward": groups.rewards[0], "advantage": advantages}
     )
     rollouts["sign"] = np.select([advantages > 0, advantages < 0], ["+", "−"], "0")
     rollouts["seen"] = rollouts["rollout"] <= so_far
@@ -208,21 +208,19 @@ def compute_growing(
 def compute_estimators(
     group_size: int = 8, p_right: float = 0.5, spread: float = 0.3, styles: int = 3, temperature: float = 1.0, seed=0
 ) -> pd.DataFrame:
-    """Estimators side by side on the same 256 groups, of four levels of difficulty: what each moves per class.
+    """Compare estimators on the same 256 groups, of four levels of difficulty: what each moves per class.
 
     Columns estimator, class, moved (mean over groups, see `moved`), low, high (normal 95 % interval over groups),
     share (of what the estimator moves in all three classes).
     """
-    groups = draw_groups(make_policy(256, p_right, spread, styles), group_size, temperature, seed=seed)
+    groups = draw_groups(make_policy(GROUPS, p_right, spread, styles), group_size, temperature, seed=seed)
     rows = []
     for estimator in COMPARED:
         net = groups.net_push(groups.advantages(estimator))
         sizes = {name: moved(push, group_size) for name, push in net.items()}
         total = sum(size.mean() for size in sizes.values())
-        rows += [
-            (estimator, name, *_mean_interval(size), size.mean() / total if total else 0.0)
-            for name, size in sizes.items()
-        ]
+        for name, size in sizes.items():
+            rows.append((estimator, name, *normal_interval(size), size.mean() / total if total else 0.0))
     return pd.DataFrame(rows, columns=["estimator", "class", "moved", "low", "high", "share"])
 
 
@@ -234,7 +232,7 @@ def compute_intervention(
     noise: float = 0.1,
     seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
-    """The same 256 groups under the intervention on signs (R3) and the frequency-matched control (R1); estimator grpo.
+    """Tabulate the same 256 groups under other signs (R3) and the frequency-matched control (R1); estimator grpo.
 
     Returns rates (how often each word occurs on each side), net (mean signed push per rollout on each word, with a
     normal 95 % interval) and sizes (what is moved per class, beside what it was before either switch).
@@ -242,18 +240,19 @@ def compute_intervention(
     """
     if matched and signs == "all positive":
         raise ValueError("Frequencies are matched between positive and negative rollouts; here all are positive.")
-    groups = draw_groups(make_policy(256), group_size, temperature, noise, seed)
+    groups = draw_groups(make_policy(GROUPS), group_size, temperature, noise, seed)
     before = groups.advantages("grpo")
-    after = deal_signs(before, signs, seed)
+    after = assign_signs(before, signs, seed)
     weights = groups.match_frequencies(after) if matched else None
     pushed, original = groups.net_push(after, weights), groups.net_push(before)
     rates, net, sizes = [], [], []
     for name in CLASSES:
-        sizes.append((name, *_mean_interval(moved(pushed[name], group_size)), moved(original[name], group_size).mean()))
+        size, before_size = (moved(net_push[name], group_size) for net_push in (pushed, original))
+        sizes.append((name, *normal_interval(size), before_size.mean()))
         sides = groups.rates(after, name)
         sides = [np.minimum(*sides)] * 2 if matched else sides
         for v, word in enumerate(WORDS[name][: pushed[name].shape[-1]]):
-            net.append((name, word, *_mean_interval(pushed[name][:, v] / group_size)))
+            net.append((name, word, *normal_interval(pushed[name][:, v] / group_size)))
             rates += [(name, word, side, pd.Series(f[:, v]).mean()) for side, f in zip(SIDES, sides, strict=True)]
     return {
         "rates": pd.DataFrame(rates, columns=["class", "word", "side", "rate"]),
@@ -265,7 +264,7 @@ def compute_intervention(
 def train_policy(
     estimator: str, steps: int = 100, lr: float = 0.5, copies: int = 64, group_size: int = 8, temperature=1.0, seed=0
 ) -> pd.DataFrame:
-    """Plain gradient steps on `copies` independent policies, one fresh group a step each: logits += lr * net push / G.
+    """Train `copies` independent policies, one fresh group a step each: logits += lr * net push / G.
 
     Columns step, copy, template (probability of `is`), style (entropy of the opening, nats), result (probability of
     `7`). reinforce takes the mean reward of all copies.
@@ -281,9 +280,3 @@ def train_policy(
         for name, push in groups.net_push(groups.advantages(estimator)).items():
             logits[name] = logits[name] + lr * push / group_size
     return pd.concat(rows, ignore_index=True)
-
-
-def _mean_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Mean and normal 95 % interval: quick enough for a slider, where a bootstrap is not."""
-    mean, half = values.mean(), Z * values.std(ddof=1) / len(values) ** 0.5
-    return mean, mean - half, mean + half
