@@ -1,9 +1,9 @@
-"""The cancellation index (H5): how much of the signal on a token is left after opposing pushes are summed.
+"""The cancellation index (H5): the signal that remains on a token after opposing pushes are summed.
 
 Plain, per token type of a prompt's group:   sum of A over its occurrences / sum of |A|
 Coupling-weighted, per token i:              sum_j A_j K_ij / sum_j |A_j K_ij|   over the tokens j of its group
 
-Both lie in [-1, 1]; 0 is full cancellation. `predicts` asks what they are good for: do they foretell dlogp, and the
+Both lie in [-1, 1]; 0 is full cancellation. `predicts` asks what they are good for: do they predict dlogp, and the
 known credit, better than a token's own advantage, its confidence or its frequency alone?
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import rankdata
+from scipy.stats import mannwhitneyu, rankdata
 
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import OutputStates, output_states
@@ -50,7 +50,7 @@ def _coupled(states: OutputStates, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def predictions(table: pd.DataFrame, predictors: Sequence[str], target: str = "dlogp") -> pd.DataFrame:
-    """How well each predictor ranks the target within each prompt: columns group, predictor, measure, value.
+    """Rank agreement of each predictor with the target within each prompt: columns group, predictor, measure, value.
 
     measure "rank correlation": Spearman's rho; "AUROC": the chance that a token whose target is above 0 has the larger
     predictor than one below 0 (1/2: no better than chance). Prompts in which predictor or target does not vary are
@@ -63,28 +63,18 @@ def predictions(table: pd.DataFrame, predictors: Sequence[str], target: str = "d
             if np.ptp(x) > 0 and np.ptp(y) > 0:
                 rho = np.corrcoef(rankdata(x), rankdata(y))[0, 1]
                 rows.append((name, predictor, "rank correlation", rho))
-                if (y > 0).any() and (y < 0).any():
-                    rows.append((name, predictor, "AUROC", _auroc(x[y > 0], x[y < 0])))
+                above, below = x[y > 0], x[y < 0]
+                if len(above) and len(below):
+                    wins = mannwhitneyu(above, below, method="asymptotic").statistic  # ties count half
+                    rows.append((name, predictor, "AUROC", float(wins / (len(above) * len(below)))))
     return pd.DataFrame(rows, columns=["group", "predictor", "measure", "value"])
 
 
 def predicts(table: pd.DataFrame, predictors: Sequence[str], target: str = "dlogp") -> pd.DataFrame:
     """`predictions`, summarized: columns predictor, measure, mean, low, high (an interval over prompts), prompts."""
+    by_measure = predictions(table, predictors, target).groupby(["predictor", "measure"], sort=False)["value"]
     rows = [
-        {"predictor": predictor, "measure": measure, **bootstrap_mean(found["value"])._asdict(), "prompts": len(found)}
-        for (predictor, measure), found in predictions(table, predictors, target).groupby(
-            ["predictor", "measure"], sort=False
-        )
+        {"predictor": predictor, "measure": measure, **bootstrap_mean(values)._asdict(), "prompts": len(values)}
+        for (predictor, measure), values in by_measure
     ]
     return pd.DataFrame(rows, columns=["predictor", "measure", "mean", "low", "high", "prompts"])
-
-
-def _auroc(above: np.ndarray, below: np.ndarray) -> float:
-    """The chance that a draw of `above` is larger than one of `below`, ties counting half.
-
-    >>> _auroc(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
-    0.875
-    """
-    ranks = rankdata(np.concatenate([above, below]))
-    wins = ranks[: len(above)].sum() - len(above) * (len(above) + 1) / 2
-    return float(wins / (len(above) * len(below)))
