@@ -28,7 +28,7 @@ def explorer(**kwargs) -> Explorer:
 
 
 def test_moving_a_control_pushes_rows_and_leaves_the_spec():
-    one = explorer(say=lambda table: f"ends at {table['y'].iloc[-1]:g} <b>")
+    one = explorer(describe=lambda table: f"ends at {table['y'].iloc[-1]:g} <b>")
     spec, version = one.chart.spec, one.chart.version
     one.set(slope=2.0)
     assert one.chart.data["table"] == rows(compute_line(2.0))
@@ -70,7 +70,7 @@ def test_settings_that_can_not_be_are_told_and_the_chart_stays():
 
 def test_what_is_slow_is_computed_when_the_slider_is_let_go(monkeypatch):
     assert explorer().controls["slope"].continuous_update
-    monkeypatch.setattr("workbook.views.explorer.QUICK", 0.0)
+    monkeypatch.setattr("workbook.views.explorer.MAX_DRAG_SECONDS", 0.0)
     one = explorer()
     assert not one.quick
     assert not one.controls["slope"].continuous_update

@@ -123,7 +123,7 @@ def text_chart(table: pd.DataFrame) -> alt.Chart:
 
 def explorer(rng: random.Random) -> list:
     controls = {"n": slider(2, 0, 9, 1, "n"), "seed": slider(rng.randint(0, 999), 0, 1000, 1, "seed")}
-    widget = Explorer(compute_texts, text_chart, controls, say=lambda table: " ".join(table["name"]))
+    widget = Explorer(compute_texts, text_chart, controls, describe=lambda table: " ".join(table["name"]))
     for _ in range(3):
         widget.set(n=rng.randint(0, 9), seed=rng.randint(0, 1000))
     check(widget.sentence)

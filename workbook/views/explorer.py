@@ -2,7 +2,7 @@
 
     compute(**settings) -> table, or {name: table}      numbers; ValueError where the settings can't be
     chart(**tables) -> alt.Chart                        a picture of exactly these tables
-    say(**tables) -> str                                one sentence with the numbers that matter
+    describe(**tables) -> str                           one sentence with the numbers that matter
 
 The chart is built once and afterwards receives rows. Reset goes back to the settings it began with, and the line of
 code below the chart is the setting a reader can take into a cell of their own.
@@ -13,21 +13,54 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import anywidget
 import ipywidgets
 import pandas as pd
+import traitlets
 
 from workbook.views.live import LiveChart, close, show
-from workbook.views.snippet import Snippet
-from workbook.views.style import escape
+from workbook.views.style import message_html
 
-QUICK = 0.050  # seconds: what takes longer is computed when a slider is let go, not on the way
-WIDTH = {"description_width": "170px"}
+MAX_DRAG_SECONDS = 0.050  # what takes longer is computed when a slider is let go, not on the way
+SNIPPET_ESM = """
+function render({ model, el }) {
+  const [text, button, box] = ["pre", "button", "div"].map(tag => document.createElement(tag));
+  box.className = 'workbook-code';
+  button.className = 'jupyter-button';
+  button.textContent = 'Copy as code';
+  const copied = document.createElement('span'); copied.setAttribute('role', 'status');
+  const show = () => { text.textContent = model.get('text'); };   // text, never markup
+  button.onclick = async () => {
+    const code = model.get('text');
+    try { await navigator.clipboard.writeText(code); }
+    catch { const area = document.createElement('textarea'); area.value = code; document.body.append(area);
+      area.select(); document.execCommand('copy'); area.remove(); }
+    copied.textContent = ' copied'; setTimeout(() => { copied.textContent = ''; }, 1500);
+  };
+  model.on('change:text', show); show();
+  box.append(button, copied, text); el.append(box);
+  return () => model.off('change:text', show);
+}
+export default { render };
+"""
+SNIPPET_CSS = """
+.workbook-code pre { margin: 4px 0 0; padding: 6px 8px; max-width: 860px; white-space: pre-wrap; font-size: 12px;
+  background: var(--jp-layout-color2, #f2f2f2); color: var(--jp-ui-font-color1, #222); }
+"""
+
+
+class Snippet(anywidget.AnyWidget):
+    """A line or two of Python on the page, with a button that copies it."""
+
+    _esm = SNIPPET_ESM
+    _css = SNIPPET_CSS
+    text = traitlets.Unicode().tag(sync=True)
 
 
 class Explorer:
     """Controls over a chart; `display()` puts it on the page with a picture of the chart as its fallback.
 
-    compute, chart, say: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
+    compute, chart, describe: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
     variables: {name in the reader's notebook: value}, what a cell has measured: compute's first arguments.
 
     Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it. They part
@@ -40,10 +73,11 @@ class Explorer:
         compute: Callable,
         chart: Callable,
         controls: dict[str, ipywidgets.ValueWidget],
-        say: Callable[..., str] | None = None,
+        describe: Callable[..., str] | None = None,
         variables: dict[str, object] | None = None,
     ):
-        self.compute, self.controls, self._say, self._variables = compute, controls, say, variables or {}
+        self.compute, self.controls, self._variables = compute, controls, variables or {}
+        self._describe = describe or (lambda **_: "")
         self._start = self.settings
         self.quick = False
         for control in controls.values():
@@ -60,7 +94,7 @@ class Explorer:
             control.observe(self._moved, "value")
         grid = ipywidgets.Box([*controls.values(), self.reset_button], layout={"flex_flow": "row wrap"})
         self.box = ipywidgets.VBox([grid, self.sentence, self.chart, self.snippet]).add_class("workbook-explorer")
-        self._tell()
+        self._update_text()
 
     @property
     def settings(self) -> dict:
@@ -70,7 +104,7 @@ class Explorer:
     @property
     def code(self) -> str:
         """An import and a call that compute what is drawn."""
-        values = ", ".join([*self._variables, *(f"{name}={_tidy(value)!r}" for name, value in self._drawn.items())])
+        values = ", ".join([*self._variables, *(f"{name}={_rounded(value)!r}" for name, value in self._drawn.items())])
         name = self.compute.__name__
         return f"from {self.compute.__module__} import {name}\n\n{name}({values})"
 
@@ -97,7 +131,7 @@ class Explorer:
     def _computed(self) -> dict[str, pd.DataFrame]:
         settings, began = self.settings, time.perf_counter()
         result = self.compute(*self._variables.values(), **settings)
-        if time.perf_counter() - began < QUICK and not self.quick:
+        if time.perf_counter() - began < MAX_DRAG_SECONDS and not self.quick:
             self._follow()
         self._drawn = settings
         return result if isinstance(result, dict) else {"table": result}
@@ -106,10 +140,10 @@ class Explorer:
         try:
             self.tables = self._computed()
         except ValueError as error:  # two controls may not go together; the chart stays as it was
-            self._show_sentence(str(error), color="#a94400")
+            self.sentence.value = message_html(str(error), error=True)
             return
         self.chart.push(**self.tables)
-        self._tell()
+        self._update_text()
 
     def _follow(self) -> None:
         """From now on redraw while a slider is dragged; for good, as a change of mind would pull it from the hand."""
@@ -118,42 +152,39 @@ class Explorer:
             if control.has_trait("continuous_update"):
                 control.continuous_update = True
 
-    def _tell(self) -> None:
+    def _update_text(self) -> None:
         self.snippet.text = self.code
-        self._show_sentence(self._say(**self.tables) if self._say else "")
-
-    def _show_sentence(self, text: str, color: str = "inherit") -> None:
-        self.sentence.value = f'<div role="status" style="color: {color}; line-height: 1.4">{escape(text)}</div>'
+        self.sentence.value = message_html(self._describe(**self.tables))
 
 
 def slider(value, low, high, step, label: str, **kwargs) -> ipywidgets.FloatSlider | ipywidgets.IntSlider:
     """A slider over numbers from low to high, whole ones if all four are."""
     whole = all(isinstance(number, int) for number in (value, low, high, step))
     kind = ipywidgets.IntSlider if whole else ipywidgets.FloatSlider
-    return kind(value=value, min=low, max=high, step=step, description=label, **_look(), **kwargs)
+    return kind(value=value, min=low, max=high, step=step, description=label, **_layout(), **kwargs)
 
 
 def log_slider(value, low, high, label: str, step: float = 0.1) -> ipywidgets.FloatLogSlider:
     """A slider over 10**low ... 10**high, in steps of `step` decades."""
     return ipywidgets.FloatLogSlider(
-        value=value, min=low, max=high, step=step, description=label, readout_format=".1e", **_look()
+        value=value, min=low, max=high, step=step, description=label, readout_format=".1e", **_layout()
     )
 
 
 def menu(value, options, label: str) -> ipywidgets.Dropdown:
     """A choice of one; options: values, or pairs (what is shown, value)."""
-    return ipywidgets.Dropdown(value=value, options=options, description=label, **_look())
+    return ipywidgets.Dropdown(value=value, options=options, description=label, **_layout())
 
 
 def switch(value: bool, label: str) -> ipywidgets.Checkbox:
     """On or off."""
-    return ipywidgets.Checkbox(value=value, description=label, indent=True, **_look())
+    return ipywidgets.Checkbox(value=value, description=label, indent=True, **_layout())
 
 
-def _look() -> dict:
-    return {"style": dict(WIDTH), "layout": {"width": "420px"}}
+def _layout() -> dict:
+    return {"style": {"description_width": "170px"}, "layout": {"width": "420px"}}
 
 
-def _tidy(value):
+def _rounded(value):
     """A number without the tail that a slider's binary fractions leave: 0.30000000000000004 -> 0.3."""
     return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -130,3 +130,9 @@ def escape(text) -> str:
     '&lt;b&gt;␇'
     """
     return html.escape(printable(text))
+
+
+def message_html(*sentences: str, error: bool = False) -> str:
+    """Sentences as HTML that screen readers announce, one a line; errors in red."""
+    style = f"line-height: 1.4; overflow-wrap: anywhere; color: {'#a94400' if error else 'inherit'}"
+    return f'<div role="status" style="{style}">{"<br>".join(map(escape, sentences))}</div>'
