@@ -17,6 +17,7 @@ from browser.conftest import find_browser
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook.book import chapters
+from workbook.book.pages import render_book
 from workbook.colab import SETUP_CELL
 from workbook.policies import smollm2 as weights_cache
 
@@ -187,7 +188,9 @@ def test_names_choose_and_unknown_ones_are_refused(shelf):
 def test_the_book_has_pictures_links_and_an_index(shelf, tmp_path):
     shelf("00_a", WIDGETS)
     shelf("01_b", "1", header="# Next\n\n**Question:** why $x_1^2$?\n\n$$\\frac{a}{b}$$")
-    chapters.run_chapters("smoke", book=tmp_path / "book")
+    executed = chapters.run_chapters("smoke")
+    notebooks, seconds = ({name: each[part] for name, each in executed.items()} for part in (0, 1))
+    render_book(notebooks, seconds, "smoke", tmp_path / "book")
     page, last, index = ((tmp_path / "book" / name).read_text() for name in ("00_a.html", "01_b.html", "index.html"))
     assert page.count('src="data:image/png;base64') == page.count('alt="Reward of the sampled') == 2
     assert 'href="01_b.html"' in page

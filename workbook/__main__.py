@@ -171,16 +171,18 @@ def _chapters(args) -> int:
         above = next(path for path in [Path(args.book), *Path(args.book).absolute().parents] if path.exists())
         if not above.is_dir() or not os.access(above, os.W_OK):
             raise ValueError(f"--book {args.book} can't be written: {above} is no folder that you may write to.")
-    verdicts = None
-    if args.book:
-        from workbook.claims import ledger
-
-        verdicts = ledger()
     try:
-        run_chapters(args.profile, names=args.names or None, in_place=args.in_place, book=args.book, ledger=verdicts)
+        executed = run_chapters(args.profile, names=args.names or None, in_place=args.in_place)
     except ChapterFailed as error:
         print(error, file=sys.stderr)  # with the lines of the cell
         return 2
+    if args.book is not None:
+        from workbook.book.pages import render_book
+        from workbook.claims import ledger
+
+        notebooks = {name: chapter.notebook for name, chapter in executed.items()}
+        seconds = {name: chapter.seconds for name, chapter in executed.items()}
+        render_book(notebooks, seconds, args.profile, Path(args.book), ledger())
     return 0
 
 

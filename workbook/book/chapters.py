@@ -12,6 +12,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -23,30 +27,30 @@ class ChapterFailed(RuntimeError):
     """A chapter that stopped with an error; the message names the chapter, the cell and the error."""
 
 
-def run_chapters(
-    profile: str = "smoke", names=None, in_place: bool = False, book=None, ledger=None
-) -> dict[str, float]:
-    """Run chapters in a profile and return the seconds that each took, printing them as it goes.
+class Executed(NamedTuple):
+    """A chapter that was run, with its outputs, and how long that took."""
+
+    notebook: NotebookNode
+    seconds: float
+
+
+def run_chapters(profile: str = "smoke", names=None, in_place: bool = False) -> dict[str, Executed]:
+    """Run chapters in a profile and return each with its outputs, printing the seconds as it goes.
 
     names: as in "04" or "04_policy"; all by default.  in_place: write the outputs into notebooks/, which are otherwise
-    left as they are.  book: a folder for HTML pages and their index.  ledger: of `workbook.claims.ledger`, for a page
-    of the book.
+    left as they are.
 
     Raises ValueError for a name that no chapter has, ChapterFailed at the first chapter that fails.
     """
-    done, seconds = {}, {}
+    chapters = {}
     for path in find_chapters(names):
         start = time.perf_counter()
-        done[path.stem] = execute(path, profile)
-        seconds[path.stem] = time.perf_counter() - start
-        print(f"{path.stem}: {seconds[path.stem]:.1f} s in the {profile} profile", flush=True)
+        notebook = execute(path, profile)
+        chapters[path.stem] = Executed(notebook, time.perf_counter() - start)
+        print(f"{path.stem}: {chapters[path.stem].seconds:.1f} s in the {profile} profile", flush=True)
         if in_place:
-            _write(done[path.stem], path)
-    if book is not None:
-        from workbook.book.pages import render_book
-
-        render_book(done, seconds, profile, Path(book), ledger)
-    return seconds
+            _write(notebook, path)
+    return chapters
 
 
 def find_chapters(names=None) -> list[Path]:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from workbook.lazy import lazy_names
 
-_HOMES = {"Policy": "policies.load", "load_policy": "policies.load"}
+_HOMES = {
+    "Policy": "policies.load",
+    "choose_device": "policies.load",
+    "choose_dtype": "policies.load",
+    "load_policy": "policies.load",
+    "recast_adapters": "policies.load",
+}
 __all__ = list(_HOMES)
 __getattr__ = lazy_names(__name__, _HOMES)

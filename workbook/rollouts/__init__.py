@@ -7,6 +7,7 @@ from workbook.lazy import lazy_names
 _HOMES = {
     "OutputStates": "rollouts.states",
     "Rollouts": "rollouts.sample",
+    "end_tokens": "rollouts.generation",
     "output_states": "rollouts.states",
     "sample_rollouts": "rollouts.sample",
     "sequence_logps": "rollouts.scoring",
