@@ -3,7 +3,7 @@
 LEVELS = ("token", "sequence")  # of the ratio
 CLIPPINGS = ("asymmetric", "symmetric")
 TRANSFORMS = ("min_replace", "advantage_orthogonal")
-TRANSFORM_LABELS = {None: "none", "min_replace": "min-replace", "advantage_orthogonal": "advantage-orthogonal"}
+TRANSFORMS_BY_LABEL = {"none": None, "min-replace": "min_replace", "advantage-orthogonal": "advantage_orthogonal"}
 TRANSFORM_INPUTS = ("clamped_ratios", "clipped_weights")
 AGGREGATES = ("grpo", "dapo", "dr_grpo")
 ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only")  # one advantage per rollout

@@ -12,9 +12,8 @@ from workbook.studies.effects import attribution, effect, having
 from workbook.studies.record import results_folder
 from workbook.studies.run_verdicts import FACTORS, labelled_runs
 from workbook.studies.sweeps import WINDOW, load_runs
-from workbook.theory.choices import TRANSFORM_LABELS
+from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
 
-TRANSFORMS = {label: name for name, label in TRANSFORM_LABELS.items()}
 RANGES = {"token": 0.2, "sequence": 0.03}  # the study's clip ranges
 FREE = 1e9  # its epsilon that clips nothing
 DRAWN = {

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from workbook.statistics import normal_interval
 from workbook.theory import cancellation_residual, group_advantages, update_weights
-from workbook.theory.choices import TRANSFORM_LABELS, check_choice
+from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
+from workbook.theory.choices import check_choice
 from workbook.theory.groups import group_index, group_sum
 from workbook.theory.objective import transform_weights
 
 GROUPS, LENGTH, LONGEST, WIDTH = 200, 16, 48, 16  # groups per setting; tokens, typical and at most; size of a gradient
-TRANSFORMS = {label: name for name, label in TRANSFORM_LABELS.items()}  # by their names in charts and tables
 
 
 @dataclass(frozen=True)
