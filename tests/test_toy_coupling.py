@@ -303,7 +303,7 @@ def square(x):
     [
         (lambda h, z, y: coupling_kernel(h, z, y), "Right"),
         (kernel_with(lambda p, e: square(e - p), square), "Right"),
-        (kernel_with(lambda p, e: square(e - p), lambda h: 1.0), "scores' inner product alone"),
+        (kernel_with(lambda p, e: square(e - p), lambda h: 1.0), "inner product of the scores e - p alone"),
         (kernel_with(lambda p, e: square(p), square), "p alone"),
         (kernel_with(lambda p, e: -square(e - p), square), "sign"),
         (kernel_with(lambda p, e: square(e - p), lambda h: square(h / h.norm(dim=1, keepdim=True))), "cosine"),

@@ -44,7 +44,7 @@ def check_coupling(function) -> None:
     """Check a function (hidden (N, D), logits (N, V), tokens (N,)) -> K (N, N).
 
     >>> check_coupling(lambda hidden, logits, tokens: coupling_kernel(hidden, logits, tokens) * 0 + hidden @ hidden.T)
-    Not quite: this is the hidden states' inner product alone; the scores' inner product multiplies it.
+    Not quite: this is the hidden states' inner product alone; that of the scores e - p multiplies it.
     """
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(4, 3, generator=generator, dtype=torch.float64)
@@ -55,8 +55,8 @@ def check_coupling(function) -> None:
     contexts, scores = hidden @ hidden.T, (e - p) @ (e - p).T
     unit = torch.nn.functional.normalize(hidden, dim=1)
     mistakes = {
-        "this is the hidden states' inner product alone; the scores' inner product multiplies it.": contexts,
-        "this is the scores' inner product alone; the hidden states' inner product multiplies it.": scores,
+        "this is the hidden states' inner product alone; that of the scores e - p multiplies it.": contexts,
+        "this is the inner product of the scores e - p alone; that of the hidden states multiplies it.": scores,
         "lengths of hidden states count, too: take their inner product, not the cosine.": unit @ unit.T * scores,
         "the score is e - p, with the one-hot e; yours seems to have p alone.": contexts * (p @ p.T),
         "the score is e - p with p the softmax of the logits; yours seems to have e minus the logits.": (

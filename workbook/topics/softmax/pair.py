@@ -1,4 +1,4 @@
-"""Two contexts, one softmax layer: all that an update on one token can do to the other, small enough for a slider.
+"""Two contexts, one softmax layer: coupling of their tokens through one update, small enough for a slider.
 
 Context i (A or B) reads the word x_i and says the word y_i. Its hidden state and its logits are
 
@@ -32,7 +32,7 @@ PARTS = ("output × output", "input × input", "input × output")
 
 @dataclass(frozen=True)
 class Pair:
-    """Both contexts: embeddings (V, D), maps M (2, D, D), reads x (2,), offsets c (2, V), tokens y (2,)."""
+    """Two contexts: embeddings (V, D), maps M (2, D, D), reads x (2,), offsets c (2, V), tokens y (2,)."""
 
     embeddings: Float[Tensor, "V D"]
     maps: Float[Tensor, "2 D D"]
@@ -43,13 +43,12 @@ class Pair:
 
     def logps(self, output: Tensor, embeddings: Tensor) -> Float[Tensor, "2 V"]:
         """Log-probabilities with this output layer and these embeddings, both (V, D)."""
-        hidden = (self.maps @ embeddings[self.reads].unsqueeze(2)).squeeze(2)
-        return ((hidden @ output.T + self.offsets) / self.temperature).log_softmax(-1)
+        return ((self._states(embeddings) @ output.T + self.offsets) / self.temperature).log_softmax(-1)
 
     @property
     def hidden(self) -> Float[Tensor, "2 D"]:
         """Hidden states over the temperature: dividing logits by it is dividing the output layer's input by it."""
-        return (self.maps @ self.embeddings[self.reads].unsqueeze(2)).squeeze(2) / self.temperature
+        return self._states(self.embeddings) / self.temperature
 
     @property
     def logits(self) -> Float[Tensor, "2 V"]:
@@ -58,22 +57,29 @@ class Pair:
 
     @property
     def probabilities(self) -> Float[Tensor, " 2"]:
-        """Of the token each context says."""
-        return self.logits.exp().gather(1, self.tokens[:, None]).squeeze(1)
+        """Probability of the token that each context says."""
+        return self.token_values(self.logits.exp())
 
     @property
-    def residuals(self) -> Float[Tensor, "2 V"]:
-        """e - p of both contexts."""
+    def scores(self) -> Float[Tensor, "2 V"]:
+        """Scores e - p of both contexts, the gradients of their log-probabilities by the logits."""
         return torch.nn.functional.one_hot(self.tokens, len(self.embeddings)) - self.logits.exp()
+
+    def token_values(self, values: Float[Tensor, "2 V"]) -> Float[Tensor, " 2"]:
+        """Values of the two tokens out of those of all words."""
+        return values.gather(1, self.tokens[:, None]).squeeze(1)
+
+    def _states(self, embeddings: Tensor) -> Tensor:
+        return (self.maps @ embeddings[self.reads].unsqueeze(2)).squeeze(2)  # h_i = M_i E[x_i], (2, D)
 
 
 def distributions(
     p: Float[Tensor, " n"], tokens: Int[Tensor, " n"], vocabulary: int, rivalry: float
 ) -> Float[Tensor, "n V"]:
-    """Row i: its token (word 0 or 1) has p_i; of the rest, the other of both words gets the share rho, the V - 2
-    remaining words the rest of it evenly.
+    """Build probabilities: row i's token (word 0 or 1) has p_i, the other of both the share rho of 1 - p_i.
 
-    rho = rivalry + (1 - rivalry) / (V - 1): rivalry 0 spreads the rest evenly, 1 would give all of it to the rival.
+    rho = rivalry + (1 - rivalry) / (V - 1); all other words share the remainder evenly. rivalry 0 spreads 1 - p_i
+    evenly, 1 would give all of it to the rival.
 
     >>> distributions(torch.tensor([0.4]), torch.tensor([0]), 4, 0.0)
     tensor([[0.4000, 0.2000, 0.2000, 0.2000]])
@@ -99,7 +105,7 @@ def make_pair(
     width: int = 2,
     seed: int = 0,
 ) -> Pair:
-    """Two contexts with these probabilities (at temperature 1), angle (degrees) and lengths of hidden states.
+    """Build two contexts with these probabilities (at temperature 1), angle (degrees) and lengths of hidden states.
 
     same: B says the word that A says.  rivalry: see `distributions`.  b_reads: a key of READS.  width, seed: D, and of
     the random embeddings, whose rows are unit vectors.  Double precision.  ValueError for a setting out of range.
@@ -114,7 +120,7 @@ def make_pair(
     embeddings = torch.randn(vocabulary, width, dtype=torch.float64, generator=generator)
     embeddings = torch.nn.functional.normalize(embeddings, dim=1)
     tokens, reads = torch.tensor([0, 0 if same else 1]), torch.tensor([2, READS[b_reads]])
-    wanted = torch.zeros(2, width, dtype=torch.float64)
+    wanted = torch.zeros(2, width, dtype=torch.float64)  # directions of h
     wanted[0, 0] = 1.0
     wanted[1, 0], wanted[1, 1] = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     maps = torch.stack([_reflection(embeddings[x], h) for x, h in zip(reads, wanted, strict=True)])
@@ -125,7 +131,7 @@ def make_pair(
 
 
 def real_step(pair: Pair, advantages: Float[Tensor, " 2"], lr: float, trained: str = "output") -> Float[Tensor, " 2"]:
-    """What really happens: autograd, one step of torch.optim.SGD on -sum A logp, and logp after minus before (2,).
+    """Take one real step, autograd and torch.optim.SGD on -sum A logp; return logp after minus before (2,).
 
     trained: "output" W alone, "untied" W and E as two matrices, "tied" one matrix that is both.
     """
@@ -134,15 +140,15 @@ def real_step(pair: Pair, advantages: Float[Tensor, " 2"], lr: float, trained: s
     output = pair.embeddings.clone().requires_grad_()
     embeddings = output if trained == "tied" else pair.embeddings.clone().requires_grad_(trained == "untied")
     optimizer = torch.optim.SGD([output, embeddings] if trained == "untied" else [output], lr=lr)
-    before = pair.logps(output, embeddings).gather(1, pair.tokens[:, None]).squeeze(1)
+    before = pair.token_values(pair.logps(output, embeddings))
     (-(advantages * before).sum()).backward()
     optimizer.step()
     with torch.no_grad():
-        return pair.logps(output, embeddings).gather(1, pair.tokens[:, None]).squeeze(1) - before.detach()
+        return pair.token_values(pair.logps(output, embeddings)) - before.detach()
 
 
 def coupling_parts(pair: Pair) -> dict[str, Float[Tensor, "2 2"]]:
-    """The coupling <grad logp_i, grad logp_j> when one tied matrix is trained, as a sum of three parts.
+    """Split the coupling <grad logp_i, grad logp_j> of one tied matrix into three parts.
 
     With r = (e - p) / temperature, v_i = M_i' W' r_i the gradient at the embedding that i reads, and h undivided:
 
@@ -150,10 +156,9 @@ def coupling_parts(pair: Pair) -> dict[str, Float[Tensor, "2 2"]]:
     - input × input: [x_i = x_j] <v_i, v_j>; added if the embeddings are trained, too, tied or not
     - input × output: r_i[x_j] <h_i, v_j> + r_j[x_i] <h_j, v_i>; added if both are one matrix
     """
-    residuals, hidden = pair.residuals, pair.hidden
-    at_input = (residuals / pair.temperature @ pair.embeddings).unsqueeze(1) @ pair.maps  # (2, 1, D)
-    at_input = at_input.squeeze(1)
-    crossed = residuals[:, pair.reads] * (hidden @ at_input.T)
+    scores, hidden = pair.scores, pair.hidden
+    at_input = ((scores / pair.temperature @ pair.embeddings).unsqueeze(1) @ pair.maps).squeeze(1)  # v, (2, D)
+    crossed = scores[:, pair.reads] * (hidden @ at_input.T)
     parts = (
         coupling_kernel(hidden, pair.logits, pair.tokens),
         (pair.reads[:, None] == pair.reads) * (at_input @ at_input.T),
@@ -163,13 +168,14 @@ def coupling_parts(pair: Pair) -> dict[str, Float[Tensor, "2 2"]]:
 
 
 def _reflection(start: Tensor, end: Tensor) -> Tensor:
-    """The reflection (D, D) that maps the unit vector start to the unit vector end."""
+    """Build the reflection (D, D) that maps the unit vector start to the unit vector end."""
     axis = start - end
     size = axis @ axis
     return torch.eye(len(start), dtype=start.dtype) - (2 * torch.outer(axis, axis) / size if size > 1e-24 else 0)
 
 
 def check_settings(vocabulary: int, rivalry: float, temperature: float, **probabilities: float) -> None:
+    """Raise a ValueError that names the first setting out of range."""
     for name, p in probabilities.items():
         if not 0 < p < 1:
             raise ValueError(f"{name}={p} is not the probability of an open choice: it must lie between 0 and 1.")

@@ -1,9 +1,11 @@
-"""What the pair of contexts of `pair` shows: tables for the explorers, a map over both probabilities, its verdict.
+"""Tables for the explorers of the two contexts in `pair`, a map over both probabilities, and its verdict.
 
-Pure functions: settings -> tables. The couplings come from `workbook.theory`, the moves also from real SGD steps.
+Pure functions: settings -> tables. Couplings come from `workbook.theory`, the moves also from real SGD steps.
 """
 
 from __future__ import annotations
+
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -31,31 +33,26 @@ GRID = 10  # cells along a side of the map
 
 
 def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float = 0.5, **settings) -> dict:
-    """One SGD step on the output layer, predicted and real: tables moves, kernel, vectors, coordinates.
+    """Tabulate one SGD step on the output layer, predicted and real: tables moves, kernel, vectors, coordinates.
 
     settings: of `make_pair`.  moves: dlogp (nats) of both tokens by SOURCES.  kernel: K.  vectors: hidden states.
     coordinates: the words' contributions to <e_A - p_A, e_B - p_B>.
     """
     pair = make_pair(**settings)
     advantages = torch.tensor([advantage_a, advantage_b], dtype=torch.float64)
-    moved = [_predict(pair, advantages, lr, order) for order in ("first", "exact")] + [real_step(pair, advantages, lr)]
-    said = [f"{context}'s “{WORDS[token]}”" for context, token in zip(CONTEXTS, pair.tokens, strict=True)]
+    deltas = [_predict(pair, advantages, lr, order) for order in ("first", "exact")] + [real_step(pair, advantages, lr)]
+    names = [f"{context}'s “{WORDS[token]}”" for context, token in zip(CONTEXTS, pair.tokens, strict=True)]
     kernel = coupling_kernel(pair.hidden, pair.logits, pair.tokens).tolist()
-    products = pair.residuals.prod(0)
+    products = pair.scores.prod(0)
     where = (f"“{WORDS[0]}”", f"“{WORDS[1]}”", "all other words")
     parts = (products[0], products[1], products[2:].sum())
     ends = pair.hidden[:, :2] * pair.temperature
     return {
         "moves": pd.DataFrame(
             [
-                {
-                    "row": f"{CONTEXTS[i]}, {source}",
-                    "token": said[i],
-                    "source": source,
-                    "dlogp": float(delta[i]),
-                }
+                {"row": f"{CONTEXTS[i]}, {source}", "token": names[i], "source": source, "dlogp": float(delta[i])}
                 for i in (0, 1)
-                for source, delta in zip(SOURCES, moved, strict=True)
+                for source, delta in zip(SOURCES, deltas, strict=True)
             ]
         ),
         "kernel": pd.DataFrame(
@@ -77,7 +74,7 @@ def compute_map(
     rivalry: float = 0.0,
     temperature: float = 1.0,
 ) -> dict:
-    """K_AB over both probabilities, for the same and for different tokens: tables map, and here (the one setting).
+    """Tabulate K_AB over both probabilities, for same and different tokens: tables map, and here (the one setting).
 
     Hidden states have length 1. The map's axes are probabilities at the temperature; p_a and p_b are at temperature 1.
     """
@@ -102,7 +99,7 @@ def compute_map(
 
 
 def map_verdict(table: pd.DataFrame) -> dict[str, float]:
-    """H2 on a map, in two numbers between 0 and 1.
+    """Sum up H2 on a map, in two numbers between 0 and 1.
 
     unsure: of the cells with |K| above half the largest, the share in which both tokens are unsure (p < 0.5).
     other: the largest |K| of different tokens over the largest of the same token.
@@ -127,28 +124,22 @@ def compute_tied(
     seed: int = 0,
     lr: float = 1e-5,
 ) -> dict:
-    """How a step on A moves B with three choices of what is trained: tables parts and real (dlogp of B over lr)."""
+    """Tabulate how a step on A moves B, by what is trained: tables parts and real (dlogp of B over lr)."""
     pair = make_pair(p_a, p_b, angle, same=same, b_reads=b_reads, vocabulary=vocabulary, width=width, seed=seed)
     parts = {name: float(part[1, 0]) for name, part in coupling_parts(pair).items()}
     step = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    rows = [(TRAINED[name], part, parts[part]) for k, name in enumerate(TRAINED) for part in PARTS[: k + 1]]
+    moves = [(label, float(real_step(pair, step, lr, name)[1]) / lr) for name, label in TRAINED.items()]
     return {
-        "parts": pd.DataFrame(
-            [
-                {"trained": TRAINED[trained], "part": part, "K": parts[part]}
-                for count, trained in enumerate(TRAINED, 1)
-                for part in PARTS[:count]
-            ]
-        ),
-        "real": pd.DataFrame(
-            [{"trained": TRAINED[name], "moved": float(real_step(pair, step, lr, name)[1]) / lr} for name in TRAINED]
-        ),
+        "parts": pd.DataFrame(rows, columns=["trained", "part", "K"]),
+        "real": pd.DataFrame(moves, columns=["trained", "moved"]),
     }
 
 
 def compute_learning_rates(lrs, advantages=(1.0, -1.0), **settings) -> pd.DataFrame:
-    """Columns lr, token, first, exact and kl (nats): exact = first - KL(old || new), whatever the step."""
+    """Tabulate lr, token, first, exact and kl (nats): exact = first - KL(old || new), whatever the step."""
     pair, advantages = make_pair(**settings), torch.tensor(advantages, dtype=torch.float64)
-    gradient = advantages[:, None] * pair.residuals  # of the logits
+    gradient = advantages[:, None] * pair.scores  # of the logits, (2, V)
     rows = []
     for lr in lrs:
         first, exact = (_predict(pair, advantages, lr, order).tolist() for order in ("first", "exact"))
@@ -166,8 +157,9 @@ def compute_cells(
     probabilities: Float[Tensor, " N"],
     contexts: Int[Tensor, " N"],
 ) -> pd.DataFrame:
-    """Coupling of all pairs i < j of N tokens, by kind of pair: columns context, token, confidence, pairs, mean, total.
+    """Average coupling over all pairs i < j of N tokens, by kind of pair.
 
+    Columns context, token, confidence, pairs, total, mean, signed.
     context: same or different (tokens drawn from one softmax have equal `contexts`).  token: same or different.
     confidence: both unsure (p < 0.5), one unsure, both sure.  mean and total: of |K|, and signed the mean of K.
     """
@@ -175,23 +167,12 @@ def compute_cells(
     i, j = torch.triu_indices(len(tokens), len(tokens), 1)
     kind = (contexts[i] == contexts[j]).long() * 6 + (tokens[i] == tokens[j]).long() * 3 + unsure[i] + unsure[j]
     values = kernel[i, j].double()
-    count, total, signed = (
-        torch.bincount(kind, weights, minlength=12).tolist() for weights in (None, values.abs(), values)
-    )
-    return pd.DataFrame(
-        [
-            {
-                "context": ("different", "same")[k // 6],
-                "token": ("different", "same")[k // 3 % 2],
-                "confidence": ("both sure", "one unsure", "both unsure")[k % 3],
-                "pairs": int(count[k]),
-                "total": total[k],
-                "mean": total[k] / count[k] if count[k] else float("nan"),
-                "signed": signed[k] / count[k] if count[k] else float("nan"),
-            }
-            for k in range(12)
-        ]
-    )
+    pairs, total, signed = (torch.bincount(kind, weights, minlength=12) for weights in (None, values.abs(), values))
+    same = ("different", "same")
+    kinds = product(same, same, ("both sure", "one unsure", "both unsure"))  # in the order of `kind`
+    columns = {"pairs": pairs, "total": total, "mean": total / pairs, "signed": signed / pairs}
+    table = pd.DataFrame(kinds, columns=["context", "token", "confidence"])
+    return table.assign(**{name: column.numpy() for name, column in columns.items()})
 
 
 def _predict(pair: Pair, advantages: Tensor, lr: float, order: str) -> Tensor:
