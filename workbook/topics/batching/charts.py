@@ -7,22 +7,22 @@ from functools import cache
 import altair as alt
 import pandas as pd
 
-from workbook.statistics import bootstrap_mean
-from workbook.studies.effects import effect
+from workbook.statistics import Interval, bootstrap_mean
+from workbook.studies.effects import differences
 from workbook.studies.sweeps import OUTCOMES, load_runs
 from workbook.topics.batching.cut import NAMES
-from workbook.topics.groups.charts import beside, small
 from workbook.views.explorer import Explorer, menu, slider
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, require
+from workbook.views.figures import by_sign, clear_of_zero, forest, panels, series
+from workbook.views.style import describe_rows, require
 
-OPTIMIZERS = {
+OPTIMIZER_SETTINGS = {
     "AdamW": {"optim": "adamw_torch", "adam_beta1": 0.9},
     "AdamW, no momentum": {"optim": "adamw_torch", "adam_beta1": 0.0},
     "SGD": {"optim": "sgd", "adam_beta1": None},
 }
 CLIPPING = {"off": 0.0, "at 1.0": 1.0}
 RATES = ("calm", "near instability")
-TOLD = {
+OUTCOME_LABELS = {
     "area under the reward curve": "area",
     "held-out reward at the end": "final",
     "share of runs that collapse": "collapsed",
@@ -36,11 +36,11 @@ OTHERS = [strategy for strategy in NAMES if strategy != "shuffled"]
 
 
 def label_cells(runs: pd.DataFrame) -> pd.DataFrame:
-    """The study's runs with the columns optimizer, clipping and rate, in the words of OPTIMIZERS, CLIPPING and RATES.
+    """The study's runs with columns optimizer, clipping and rate, in the words of OPTIMIZER_SETTINGS, CLIPPING, RATES.
 
     runs: as from `load_runs("batching")`; of an optimizer's two learning rates the smaller one is calm.
     """
-    named = {(s["optim"], s["adam_beta1"]): name for name, s in OPTIMIZERS.items()}
+    named = {(s["optim"], s["adam_beta1"]): name for name, s in OPTIMIZER_SETTINGS.items()}
     beta1 = runs["adam_beta1"].astype(object).where(runs["adam_beta1"].notna(), None)
     optimizer = pd.Series([named[pair] for pair in zip(runs["optim"], beta1, strict=True)], index=runs.index)
     clipping = runs["max_grad_norm"].map({value: name for name, value in CLIPPING.items()})
@@ -64,25 +64,29 @@ def compute_batching(
     runs, curves = _study()
     chosen = (runs["optimizer"] == optimizer) & (runs["clipping"] == clipping) & (runs["rate"] == rate)
     runs = runs.loc[chosen & (runs["seed"] < seeds), ["run", "batching", "seed", outcome]]
-    by_seed = runs.groupby(["seed", "batching"])[outcome].mean().unstack()
-    rows = []
-    for strategy in OTHERS:
-        pairs = (by_seed[strategy] - by_seed["shuffled"]).dropna()
-        if len(pairs):  # else an outcome that this strategy does not have: nothing to compare
-            found = bootstrap_mean(pairs)
-            rows.append((strategy, *found, found.low <= 0 <= found.high))
-    if not rows:
+    effects = _against_shuffled(runs, outcome)
+    if effects.empty:
         raise ValueError(f"{outcome} was not measured for {optimizer}, clipping {clipping}, {rate}.")
-    effects = pd.DataFrame(rows, columns=["strategy", "mean", "low", "high", "zero"])
     baseline = runs.loc[runs["batching"] == "shuffled", outcome].mean()
-    drawn = curves[curves["run"].isin(runs["run"])].groupby(["batching", "batch"], observed=True)["reward"].mean()
-    drawn = drawn.rename_axis(index={"batching": "strategy"}).reset_index()
+    means = curves[curves["run"].isin(runs["run"])].groupby(["batching", "batch"], observed=True)["reward"].mean()
+    means = means.rename_axis(index={"batching": "strategy"}).reset_index()
     return {
         "effects": effects.assign(
             strategy=effects["strategy"].map(NAMES), baseline=baseline, seeds=runs["seed"].nunique()
         ),
-        "curves": drawn.assign(strategy=drawn["strategy"].map(NAMES)),
+        "curves": means.assign(strategy=means["strategy"].map(NAMES)),
     }
+
+
+def _against_shuffled(runs: pd.DataFrame, outcome: str) -> pd.DataFrame:
+    """Paired differences of the outcome: columns strategy (without those that lack it), mean, low, high, zero."""
+    rows = []
+    for strategy in OTHERS:
+        pairs = differences(runs, outcome, {"batching": strategy}, {"batching": "shuffled"})["difference"]
+        if len(pairs):
+            interval = bootstrap_mean(pairs)
+            rows.append((strategy, *interval, interval.low <= 0 <= interval.high))
+    return pd.DataFrame(rows, columns=["strategy", *Interval._fields, "zero"])
 
 
 @cache
@@ -96,31 +100,16 @@ def _study() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def batching_chart(effects: pd.DataFrame, curves: pd.DataFrame) -> alt.HConcatChart:
     """Left each strategy's paired difference from shuffled with its interval, right the reward curves."""
-    names = list(NAMES.values())
-    base = alt.Chart(effects).encode(y=alt.Y("strategy:N", sort=names, title=None).axis(labelLimit=200))
-    title = "difference from shuffled"
-    holds = alt.when("datum.zero").then(alt.value(NEUTRAL)).otherwise(alt.value(POSITIVE))
-    number = [alt.Tooltip(f"{name}:Q", format="+.4f") for name in ("mean", "low", "high")]
-    left = alt.layer(
-        alt.Chart().mark_rule(strokeDash=[5, 4], color=NEUTRAL).encode(x=alt.datum(0)),
-        base.mark_rule(size=3, opacity=0.5).encode(x=alt.X("low:Q", title=title), x2="high:Q", color=holds),
-        base.mark_point(filled=True, size=80, opacity=1).encode(
-            x=alt.X("mean:Q", title=title), color=holds, tooltip=["strategy", *number]
-        ),
-        base.mark_text(dy=-11, fontSize=10).encode(x="mean:Q", text=alt.Text("mean:Q", format="+.3f")),
-    ).properties(width=270, height=220, title=small("paired by seed, 95 % intervals; grey: 0 lies inside"))
-    legend = alt.Legend(title=None, orient="bottom", columns=3)
-    color = alt.Color("strategy:N", sort=names, legend=legend).scale(domain=names, range=SERIES[: len(names)])
-    shape = alt.Shape("strategy:N", sort=names, legend=legend).scale(domain=names)
-    lines = alt.Chart(curves).encode(x=alt.X("batch:Q", title="generation batch").axis(tickMinStep=1), color=color)
-    y = alt.Y("reward:Q", title="sampled reward, mean over seeds").scale(domain=[0, 1])
-    right = alt.layer(
-        lines.mark_line(strokeWidth=2).encode(y=y),
-        lines.mark_point(filled=True, size=35, opacity=1).encode(
-            y=y, shape=shape, tooltip=["strategy", "batch:Q", alt.Tooltip("reward:Q", format=".3f")]
-        ),
-    ).properties(width=300, height=220, title=small("reward while training"))
-    return beside(
+    names, size = list(NAMES.values()), {"height": 220}
+    strategy = alt.Y("strategy:N", sort=names, title=None).axis(labelLimit=200)
+    look = {"number": "+.3f", "form": "+.4f", "threshold": 0, "color": clear_of_zero(), "width": 270}
+    title = "paired by seed, 95 % intervals; grey: 0 lies inside"
+    left = forest(effects, strategy, "difference from shuffled", title=title, **look, **size)
+    batch = alt.X("batch:Q", title="generation batch").axis(tickMinStep=1)
+    reward = alt.Y("reward:Q", title="sampled reward, mean over seeds").scale(domain=[0, 1])
+    look = {"names": names, "spread": None, "legend": {"columns": 3}, "form": ".3f", "width": 300}
+    right = series(curves, batch, reward, "strategy", title="reward while training", **look, **size)
+    return panels(
         [left, right],
         "Five ways of cutting a batch: one cell of the study",
         "left: what a strategy adds to the chosen outcome; right: mean curves",
@@ -128,7 +117,7 @@ def batching_chart(effects: pd.DataFrame, curves: pd.DataFrame) -> alt.HConcatCh
     )
 
 
-def say_batching(effects: pd.DataFrame, curves: pd.DataFrame) -> str:
+def describe_batching(effects: pd.DataFrame, curves: pd.DataFrame) -> str:
     """How many strategies differ from shuffled, and from what."""
     apart = effects.loc[~effects["zero"], "strategy"].tolist()
     first = effects.iloc[0]
@@ -141,13 +130,13 @@ def say_batching(effects: pd.DataFrame, curves: pd.DataFrame) -> str:
 def explore_batching() -> Explorer:
     """Menus over the cells of the batching study, and a slider over how many of its seeds one looks at."""
     controls = {
-        "outcome": menu("area", list(TOLD.items()), "outcome"),
-        "optimizer": menu("AdamW", list(OPTIMIZERS), "optimizer"),
+        "outcome": menu("area", list(OUTCOME_LABELS.items()), "outcome"),
+        "optimizer": menu("AdamW", list(OPTIMIZER_SETTINGS), "optimizer"),
         "clipping": menu("off", list(CLIPPING), "gradient clipping"),
         "rate": menu("calm", list(RATES), "learning rate"),
         "seeds": slider(10, 2, 10, 1, "seeds"),
     }
-    return Explorer(compute_batching, batching_chart, controls, say_batching)
+    return Explorer(compute_batching, batching_chart, controls, describe_batching)
 
 
 def cell_effects(runs: pd.DataFrame, outcome: str, cells: list[str]) -> pd.DataFrame:
@@ -155,39 +144,26 @@ def cell_effects(runs: pd.DataFrame, outcome: str, cells: list[str]) -> pd.DataF
 
     cells: the columns whose combinations are the cells.
     """
-    rows = []
-    for names, part in runs.groupby(cells, sort=False):
-        for strategy in OTHERS:
-            found = effect(part, outcome, {"batching": strategy}, {"batching": "shuffled"})
-            rows.append((strategy, ", ".join(map(str, names)), *found, found.low <= 0 <= found.high))
-    return pd.DataFrame(rows, columns=["strategy", "cell", "mean", "low", "high", "zero"])
+    parts = [
+        _against_shuffled(part, outcome).assign(cell=", ".join(map(str, names)))
+        for names, part in runs.groupby(cells, sort=False)
+    ]
+    return pd.concat(parts, ignore_index=True)[["strategy", "cell", *Interval._fields, "zero"]]
 
 
 def cells_chart(table: pd.DataFrame, outcome: str) -> alt.HConcatChart:
     """A panel per strategy, a line per cell of the study; the table of `cell_effects`. Hollow: 0 lies inside."""
     require(table, ("strategy", "cell", "mean", "low", "high", "zero"), "cells_chart")
-    panels, cells = [], list(dict.fromkeys(table["cell"]))
-    domain = [float(table["low"].min()), float(table["high"].max())]
-    for strategy in dict.fromkeys(table["strategy"]):
-        axis = None if panels else alt.Axis(labelLimit=260)
-        base = alt.Chart(table[table["strategy"] == strategy]).encode(
-            y=alt.Y("cell:N", sort=cells, title=None).axis(axis),
-            tooltip=["cell", *[alt.Tooltip(f"{name}:Q", format="+.4f") for name in ("mean", "low", "high")]],
-        )
-        x = alt.X("low:Q", title="difference from shuffled").scale(domain=domain, nice=True).axis(tickCount=4)
-        sign = alt.when("datum.mean >= 0").then(alt.value(POSITIVE)).otherwise(alt.value(NEGATIVE))
-        layers = [alt.Chart().mark_rule(strokeDash=[5, 4], color=NEUTRAL).encode(x=alt.datum(0))]
-        layers.append(base.mark_rule(size=2, opacity=0.6).encode(x=x, x2="high:Q", color=sign))
-        for inside in (True, False):
-            dots = base.transform_filter(alt.datum.zero == inside)
-            layers.append(dots.mark_point(size=45, filled=not inside, opacity=1).encode(x="mean:Q", color=sign))
-        title = small(NAMES[strategy])
-        panels.append(alt.layer(*layers).properties(width=150, height=alt.Step(20), title=title))
-    apart = table[~table["zero"]]
-    told = "; ".join(f"{NAMES[row.strategy]}, {row.cell}: {row.mean:+.3f}" for row in apart.itertuples())
-    return beside(
-        panels,
+    x = alt.X("mean:Q", title="difference from shuffled").axis(tickCount=4)
+    x = x.scale(domain=[float(table["low"].min()), float(table["high"].max())], nice=True)
+    cell = alt.Y("cell:N", sort=None, title=None).axis(labelLimit=260)
+    look = {"threshold": 0, "color": by_sign("mean"), "hollow": "datum.zero", "form": "+.4f"}
+    look |= {"width": 150, "height": alt.Step(20)}
+    parts = table.groupby("strategy", sort=False)
+    apart = table[~table["zero"]].assign(strategy=lambda rows: rows["strategy"].map(NAMES))
+    return panels(
+        [forest(part, cell, x, labels=k == 0, title=NAMES[name], **look) for k, (name, part) in enumerate(parts)],
         f"Every cell of the study: {outcome}",
         "differences from shuffled, paired by seed, with 95 % intervals; hollow: 0 lies inside",
-        f"Intervals that leave 0 out: {told or 'none'}.",
+        f"Intervals that leave 0 out: {describe_rows(apart, 'strategy', 'cell', form='+.3f') or 'none'}.",
     )
