@@ -17,7 +17,7 @@ from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.states import OutputStates, output_states
 from workbook.tasks import get_task
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
-from workbook.views import TokenHeatmap, shown
+from workbook.views import TokenHeatmap, live
 from workbook.views.heatmap import explain_pinned
 
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\"'&", "\u202eevil", "a\nb"]
@@ -199,7 +199,7 @@ def test_heatmaps_that_are_dropped_unseen_are_freed_with_their_layouts():
 
 def test_a_cell_that_runs_again_closes_what_it_showed_before(monkeypatch):
     running = {"metadata": {"cellId": "a"}, "header": {"msg_id": "1"}}
-    monkeypatch.setattr(shown, "get_ipython", lambda: SimpleNamespace(get_parent=lambda: running))
+    monkeypatch.setattr(live, "get_ipython", lambda: SimpleNamespace(get_parent=lambda: running))
 
     def show_in(cell, execution):
         running.update(metadata={"cellId": cell}, header={"msg_id": execution})

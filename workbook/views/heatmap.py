@@ -17,15 +17,16 @@ import torch
 import traitlets
 
 from workbook.rollouts.states import OutputStates
-from workbook.views.live import show
-from workbook.views.shown import OpenedWhenShown
+from workbook.views.live import OpenedWhenShown, show
+from workbook.views.renderer import picture
 from workbook.views.style import limit, printable, printable_table, require, visible
 from workbook.views.tokens import token_strip
 
 HERE = Path(__file__).parent
+KNOWN = ("advantage", "logp", "dlogp", "credit")  # numbers that describe a token
 PLACES = ("group", "rollout", "position", "token", "token_id")  # where a token stands: not something to colour by
-LONGEST = 14  # characters of a token that a cell shows
-LISTED = 10  # coupled tokens listed below the cells
+MAX_CHARACTERS = 14  # of a token's text in its cell
+MAX_COUPLED = 10  # tokens listed below the cells
 MAX_POSITIONS = 1_000_000  # of a rollout: the page keeps the place of each
 PICTURE_WIDTH, PICTURE_ROLLOUTS = 760, 12  # of the fallback picture: pixels, rows
 
@@ -81,8 +82,7 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
             )
         groups = [int(label) for label in pd.unique(table["group"])]
         group = groups[0] if group is None else int(group)
-        if group not in groups:
-            raise ValueError(f"group={group!r} is not in the table: choose one of {groups[:8]}.")
+        _check_group(group, groups)
         self.table, self.states, self.lr = table, states, lr
         super().__init__(groups=groups, group=group, column=column, **self._of_group(group))
         self.observe(self._regroup, "group")
@@ -96,15 +96,13 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
     def pin(self, rollout: int, position: int) -> None:
         """Pin a token as a click would; ValueError if the group shows no token there."""
         rows = self.rows
-        found = np.flatnonzero((rows["rollout"] == rollout) & (rows["position"] == position))
-        if not len(found):
+        places = np.flatnonzero((rows["rollout"] == rollout) & (rows["position"] == position))
+        if not len(places):
             raise ValueError(f"rollout={rollout}, position={position} is no token of group {self.group}.")
-        self.pinned = int(found[0])
+        self.pinned = int(places[0])
 
     def picture(self) -> tuple[dict, dict]:
         """The static half of its mime bundle: the first rollouts of the group, as far as a page is wide."""
-        from workbook.views.renderer import picture
-
         rows = self._drawn_rows()
         few = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:PICTURE_ROLLOUTS])]
         return picture(token_strip(few, self.column, group=self.group, width=PICTURE_WIDTH).to_dict())
@@ -119,8 +117,8 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
             body.append(f"<tr><th>{html.escape(str(rollout))}</th>")
             for token, value in zip(cells["token"], cells[column], strict=True):
                 sign = "+" if numeric and value > 0 else "−" if numeric and value < 0 else ""
-                told = html.escape(f"{column} {value:+.4g}" if numeric else f"{column} {value}", quote=True)
-                body.append(f'<td title="{told}">{html.escape(visible(token, LONGEST))}<sup>{sign}</sup></td>')
+                hint = html.escape(f"{column} {value:+.4g}" if numeric else f"{column} {value}", quote=True)
+                body.append(f'<td title="{hint}">{html.escape(visible(token, MAX_CHARACTERS))}<sup>{sign}</sup></td>')
             body.append("</tr>")
         return f"<table><caption>{html.escape(self.title)}</caption>{''.join(body)}</table>"
 
@@ -140,11 +138,10 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
         kinds, texts = pd.factorize(rows["token_id"] if "token_id" in rows else rows["token"])
         first = rows["token"].groupby(kinds).first()
         rollouts, labels = pd.factorize(rows["rollout"])
-        rewards = rows["reward"].groupby(rollouts).first() if "reward" in rows and _is_number(rows["reward"]) else None
-        names = [
-            printable(label if rewards is None else f"{label}  reward {rewards[k]:.2f}")
-            for k, label in enumerate(labels)
-        ]
+        names = [printable(label) for label in labels]
+        if "reward" in rows and _is_number(rows["reward"]):
+            rewards = rows["reward"].groupby(rollouts).first()
+            names = [f"{name}  reward {rewards[k]:.2f}" for k, name in enumerate(names)]
         columns, values = _encode(rows, self.table)
         if self.states is not None:
             columns.append({"name": "coupling", "slot": -1})
@@ -156,7 +153,7 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
                 "tokens": len(rows),
                 "positions": int(rows["position"].max()) + 1,
                 "rows": names,
-                "texts": [visible(first[k], LONGEST) for k in range(len(texts))],
+                "texts": [visible(first[k], MAX_CHARACTERS) for k in range(len(texts))],
             },
             "columns": columns,
             "values": values.tobytes(),
@@ -164,15 +161,14 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
         }
 
     def _regroup(self, _) -> None:
-        if self.group not in self.groups:
-            raise ValueError(f"group={self.group!r} is not in the table: choose one of {self.groups[:8]}.")
+        _check_group(self.group, self.groups)
         with self.hold_sync():
             self.pinned, self.details, self.coupling = -1, {}, b""
             for name, value in self._of_group(self.group).items():
                 setattr(self, name, value)
 
     def _explain(self, _) -> None:
-        """Tell the page what is known of the pinned token and what moves it."""
+        """Send the page what is known of the pinned token and what moves it."""
         if not 0 <= self.pinned < len(self.rows):
             self.coupling, self.details = b"", {}
             return
@@ -181,9 +177,8 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
             self.details = {"lines": [_describe(rows.iloc[self.pinned])]}
             return
         here = torch.from_numpy(np.flatnonzero((self.table["group"] == self.group).to_numpy()))
-        coupled = self.states.select(here).coupled(
-            self.pinned, torch.as_tensor(rows["advantage"].to_numpy(copy=True)), self.lr
-        )
+        advantages = torch.as_tensor(rows["advantage"].to_numpy(copy=True))
+        coupled = self.states.select(here).coupled(self.pinned, advantages, self.lr)
         with self.hold_sync(), np.errstate(invalid="ignore"):  # inf - inf
             self.coupling_limit = limit(coupled["coupling"])
             self.coupling = coupled["coupling"].to_numpy().astype("<f4").tobytes()
@@ -191,16 +186,16 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
 
 
 def explain_pinned(rows: pd.DataFrame, coupled: pd.DataFrame, pinned: int, lr: float) -> dict:
-    """What the page says of a pinned token: sentences with the formula's numbers, and the tokens that move it most.
+    """A pinned token's explanation: sentences with the formula's numbers, and the tokens that move it most.
 
     rows: token table of one group.  coupled: `OutputStates.coupled` of the pinned token, row by row.
     """
     amount, token = coupled["contribution"], rows["token"].iloc[pinned]
     same = (rows["token"] == token) if "token_id" not in rows else rows["token_id"] == rows["token_id"].iloc[pinned]
     up, down = amount[rows["advantage"] > 0].sum(), amount[rows["advantage"] < 0].sum()
-    top = amount.abs().sort_values(ascending=False, kind="stable").index[:LISTED]
+    top = amount.abs().sort_values(ascending=False, kind="stable").index[:MAX_COUPLED]
     j = int(top[0])
-    name, other = visible(token, LONGEST), visible(rows["token"].iloc[j], LONGEST)
+    name, other = (visible(text, MAX_CHARACTERS) for text in (token, rows["token"].iloc[j]))
     k = coupled.iloc[j]
     lines = [
         _describe(rows.iloc[pinned]),
@@ -223,12 +218,15 @@ def explain_pinned(rows: pd.DataFrame, coupled: pd.DataFrame, pinned: int, lr: f
 
 
 def _describe(row: pd.Series) -> str:
-    known = [
-        name for name in ("advantage", "logp", "dlogp", "credit") if name in row and pd.api.types.is_number(row[name])
-    ]
+    known = [name for name in KNOWN if name in row and pd.api.types.is_number(row[name])]
     values = ", ".join(f"{name} {row[name]:+.4g}" for name in known)
-    rollout = printable(row["rollout"])
-    return f"{visible(row['token'], LONGEST)} at position {row['position']} of rollout {rollout}: {values}"
+    place = f"position {row['position']} of rollout {printable(row['rollout'])}"
+    return f"{visible(row['token'], MAX_CHARACTERS)} at {place}: {values}"
+
+
+def _check_group(group: int, groups: list[int]) -> None:
+    if group not in groups:
+        raise ValueError(f"group={group!r} is not in the table: choose one of {groups[:8]}.")
 
 
 def _check_places(table: pd.DataFrame) -> None:
@@ -260,9 +258,7 @@ def _encode(rows: pd.DataFrame, table: pd.DataFrame) -> tuple[list[dict], np.nda
             values.append(rows[name].to_numpy(dtype=float))
         else:
             levels = sorted(map(str, table[name].dropna().unique()))
-            numbers = rows[name].map(
-                lambda value, levels=levels: levels.index(str(value)) if pd.notna(value) else np.nan
-            )
+            ranks = {level: rank for rank, level in enumerate(levels)}
             columns.append({"name": name, "slot": len(values), "levels": [visible(level, 24) for level in levels]})
-            values.append(numbers.to_numpy(dtype=float))
+            values.append(np.array([ranks[str(v)] if pd.notna(v) else np.nan for v in rows[name]], dtype=float))
     return columns, np.array(values)
