@@ -55,23 +55,25 @@ def lazy(module: str) -> dict[str, str]:
 
 def imported(node: ast.AST, package: str) -> dict[str, tuple[str, str | None]]:
     """{alias: (module, name, or None for the module itself)} of the imports inside a node."""
-    found = {}
-    for each in ast.walk(node):
-        if isinstance(each, ast.ImportFrom):
-            base = each.module or ""
-            if each.level:
-                base = ".".join([*package.split(".")[: len(package.split(".")) - each.level + 1], base]).rstrip(".")
-            for alias in each.names:
+    names = {}
+    for statement in ast.walk(node):
+        if isinstance(statement, ast.ImportFrom):
+            base = statement.module or ""
+            if statement.level:
+                base = ".".join([*package.split(".")[: len(package.split(".")) - statement.level + 1], base]).rstrip(
+                    "."
+                )
+            for alias in statement.names:
                 inner = f"{base}.{alias.name}"
                 if inner in FILES:
-                    found[alias.asname or alias.name] = (inner, None)
+                    names[alias.asname or alias.name] = (inner, None)
                 elif base in FILES:
-                    found[alias.asname or alias.name] = (base, alias.name)
-        elif isinstance(each, ast.Import):
-            for alias in each.names:
+                    names[alias.asname or alias.name] = (base, alias.name)
+        elif isinstance(statement, ast.Import):
+            for alias in statement.names:
                 if alias.name in FILES:
-                    found[alias.asname or alias.name.split(".")[0]] = (alias.name, None)
-    return found
+                    names[alias.asname or alias.name.split(".")[0]] = (alias.name, None)
+    return names
 
 
 @cache
@@ -93,19 +95,19 @@ def home(module: str, name: str) -> Definition:
 @cache
 def uses(module: str, name: str) -> frozenset[Definition]:
     """The project's own definitions that a definition names."""
-    node, found = definitions(module)[name], set()
+    node, used = definitions(module)[name], set()
     aliases = module_imports(module)
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name):
-            if each.id in definitions(module):
-                found.add((module, each.id))
-            elif each.id in aliases and aliases[each.id][1] is not None:
-                found.add(home(*aliases[each.id]))
-        elif isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name):
-            source, inner = aliases.get(each.value.id, ("", ""))
+    for inner_node in ast.walk(node):
+        if isinstance(inner_node, ast.Name):
+            if inner_node.id in definitions(module):
+                used.add((module, inner_node.id))
+            elif inner_node.id in aliases and aliases[inner_node.id][1] is not None:
+                used.add(home(*aliases[inner_node.id]))
+        elif isinstance(inner_node, ast.Attribute) and isinstance(inner_node.value, ast.Name):
+            source, inner = aliases.get(inner_node.value.id, ("", ""))
             if source and inner is None:
-                found.add(home(source, each.attr))
-    return frozenset(found)
+                used.add(home(source, inner_node.attr))
+    return frozenset(used)
 
 
 def reach(start: set[Definition]) -> set[Definition]:
@@ -131,13 +133,13 @@ def chapters() -> dict[str, dict]:
     """{chapter: modules imported, definitions reached, modules reached}."""
     table = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        found = chapter_imports(path)
-        start = {home(module, name) for module, name in found.values() if name is not None} | {
+        imports = chapter_imports(path)
+        start = {home(module, name) for module, name in imports.values() if name is not None} | {
             ("workbook.environment", "setup")
         }
         reached = reach(start)
         table[path.stem] = {
-            "imports": {module for module, _ in found.values()},
+            "imports": {module for module, _ in imports.values()},
             "definitions": reached,
             "modules": {module for module, _ in reached},
         }
@@ -146,14 +148,14 @@ def chapters() -> dict[str, dict]:
 
 def own_folders(table: dict[str, dict]) -> dict[str, dict[str, list[str]]]:
     """{chapter: {folder: modules that no other chapter reaches}}, of modules that more than one place could hold."""
-    found = {}
+    own = {}
     for name, row in table.items():
         others = set().union(*(other["modules"] for key, other in table.items() if key != name))
         folders: dict[str, list[str]] = {}
         for module in sorted(row["modules"] - others):
             folders.setdefault(module.rpartition(".")[0], []).append(module.rpartition(".")[2])
-        found[name] = folders
-    return found
+        own[name] = folders
+    return own
 
 
 def lines(definitions_reached: set[Definition]) -> int:
