@@ -15,6 +15,10 @@ from trl import GRPOConfig
 from workbook.training.run_config import RunConfig
 
 
+def _switch(default, words: str):
+    return field(default=default, metadata={"help": words})
+
+
 @dataclass
 class CancellationConfig(GRPOConfig):
     """Settings of a [`CancellationTrainer`]: all of TRL's `GRPOConfig`, and those below.
@@ -23,59 +27,42 @@ class CancellationConfig(GRPOConfig):
     needs the model and the number of processes.
     """
 
-    batching: str = field(
-        default="shuffled",
-        metadata={
-            "help": "How a generation batch is cut into optimizer mini-batches: shuffled (TRL's), query_preserved, "
-            "reward_balanced, query_preserved_reward_balanced or sign_partitioned."
-        },
+    batching: str = _switch(
+        "shuffled",
+        "How a generation batch is cut into optimizer mini-batches: shuffled (TRL's), query_preserved, "
+        "reward_balanced, query_preserved_reward_balanced or sign_partitioned.",
     )
-    advantage_estimator: str = field(
-        default="grpo",
-        metadata={
-            "help": "grpo (TRL's own), dr_grpo, rloo, reinforce, positive_only, negative_only, or counterfactual, "
-            "which has one per token."
-        },
+    advantage_estimator: str = _switch(
+        "grpo",
+        "grpo (TRL's own), dr_grpo, rloo, reinforce, positive_only, negative_only, or counterfactual, "
+        "which has one per token.",
     )
-    group_transform: str | None = field(
-        default=None,
-        metadata={"help": "Drift fix on the ratio weights of each group: None, min_replace or advantage_orthogonal."},
+    group_transform: str | None = _switch(
+        None, "Drift fix on the ratio weights of each group: None, min_replace or advantage_orthogonal."
     )
-    transform_on: str = field(
-        default="clamped_ratios",
-        metadata={
-            "help": "What group_transform works on: clamped_ratios, held inside the clip range, or clipped_weights, "
-            "the surrogate's own, 0 where it is clipped, so that min_replace stops a group with its first rollout."
-        },
+    transform_on: str = _switch(
+        "clamped_ratios",
+        "What group_transform works on: clamped_ratios, held inside the clip range, or clipped_weights, "
+        "the surrogate's own, 0 where it is clipped, so that min_replace stops a group with its first rollout.",
     )
-    clipping: str = field(
-        default="asymmetric",
-        metadata={
-            "help": "asymmetric (PPO's min, TRL's) or symmetric (no gradient outside the range, whatever the sign)."
-        },
+    clipping: str = _switch(
+        "asymmetric", "asymmetric (PPO's min, TRL's) or symmetric (no gradient outside the range, whatever the sign)."
     )
-    measure_cancellation: int = field(
-        default=0,
-        metadata={
-            "help": "Measure what cancels inside and across optimizer steps, every so many generation batches; "
-            "0 = never."
-        },
+    measure_cancellation: int = _switch(
+        0, "Measure what cancels inside and across optimizer steps, every so many generation batches; 0 = never."
     )
-    trim_padding: bool = field(
-        default=False,
-        metadata={"help": "Cut columns that are padding in the whole micro-batch before the forward pass."},
+    trim_padding: bool = _switch(
+        False, "Cut columns that are padding in the whole micro-batch before the forward pass."
     )
-    fp32_adapters: bool = field(
-        default=False,
-        metadata={"help": "Keep LoRA weights in float32, where TRL casts those of a quantized model to bfloat16."},
+    fp32_adapters: bool = _switch(
+        False, "Keep LoRA weights in float32, where TRL casts those of a quantized model to bfloat16."
     )
 
 
 def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path) -> CancellationConfig:
     """The trainer's settings of a run on a device, with the defaults that runs have.
 
-    Raises:
-        ValueError: TRL's, for sizes that do not divide, or ours for max_steps.
+    Raises ValueError: TRL's, for sizes that do not divide, or ours for max_steps.
     """
     capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     settings = {

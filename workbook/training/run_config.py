@@ -10,8 +10,7 @@ import numpy as np
 
 from workbook.training.config_text import read_yaml
 from workbook.training.messages import show_value
-from workbook.training.option_fields import check_options
-from workbook.training.schema import RUN, RUN_FIELDS, check_fields, nearest, show_name
+from workbook.training.schema import RUN, RUN_FIELDS, check_fields, check_options, nearest, show_name
 from workbook.training.trainer_fields import REASONS, RUN_SETS, TRAINER_FIELDS, check_trainer
 
 RESERVED = RUN_SETS  # of the trainer's fields: the run sets them itself

@@ -51,13 +51,9 @@ STATUS = {"state": "interrupted", "message": "", "pid": 0, "born": 0.0, "total":
 
 
 class Watched:
-    """A folder in which another process trains: whether it does, to stop it, and to wait for it.
+    """A folder in which another process trains: whether it does, to stop it, and to wait for it."""
 
-    Attributes:
-        folder: where it lies.
-    """
-
-    folder: Path
+    folder: Path  # where it lies
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r}, {self.status()['message']!r})"
@@ -80,12 +76,7 @@ class Watched:
         write_text(self.folder / "stop", "stop\n")
 
     def wait(self, timeout: float | None = None):
-        """Block until it ends; returns itself.
-
-        Raises:
-            TimeoutError: after `timeout` seconds.
-            RuntimeError: if it failed, with its message.
-        """
+        """Block until it ends; returns itself. TimeoutError after `timeout` seconds, RuntimeError if it failed."""
         start = time.monotonic()
         while self.running:
             if timeout is not None and time.monotonic() - start > timeout:
@@ -127,9 +118,8 @@ class Run(Watched):
 
     def samples(self) -> pd.DataFrame:
         """A few of the newest generation batch's rollouts: columns step, prompt, completion, reward, advantage."""
-        return pd.DataFrame(
-            read_records(self.folder / "samples.json", SAMPLED, ("prompt", "completion")), columns=SAMPLED
-        )
+        rows = read_records(self.folder / "samples.json", SAMPLED, ("prompt", "completion"))
+        return pd.DataFrame(rows, columns=SAMPLED)
 
     def status(self) -> dict:
         """state (starting, running, stopped, finished, failed, interrupted), step, total, message, notes.
@@ -159,8 +149,7 @@ class Run(Watched):
     def resume(self, wait: bool = False) -> Run:
         """Go on from the newest intact checkpoint, in a new process; a finished run is left as it is.
 
-        Raises:
-            ValueError: if it is running, or its config was edited since it started.
+        Raises ValueError if it is running, or its config was edited since it started.
         """
         self.check_idle()
         check_unedited(self.folder, self.config)
@@ -169,22 +158,20 @@ class Run(Watched):
         return self.wait() if wait else self
 
     def policy(self, base=None):
-        """The trained policy, loaded from final/; a trained adapter on the base it was trained on.
+        """Load the trained policy from final/; a trained adapter on the base it was trained on.
 
         base: that base, if it is loaded already (without adapters of its own); the adapter is put into it.
 
-        Raises:
-            ValueError: if the run has not finished, or the base is another.
+        Raises ValueError if the run has not finished, its model is damaged, or the base is another.
         """
         from workbook.policies.load import Policy, load_policy
 
         final = self.folder / "final"
         if final.is_symlink() or not final.exists():
-            raise ValueError(
-                f"{self.folder} has no final/ yet: it is {self.status()['state']}; wait() for it, or resume() it."
-            )
-        if complaint := damage(final):
-            raise ValueError(f"The model of {self.folder} is damaged ({complaint}); resume() writes it again.")
+            state = self.status()["state"]
+            raise ValueError(f"{self.folder} has no final/ yet: it is {state}; wait() for it, or resume() it.")
+        if defect := damage(final):
+            raise ValueError(f"The model of {self.folder} is damaged ({defect}); resume() writes it again.")
         if not (final / "adapter_config.json").exists():
             return load_policy(str(final))
         from peft import PeftModel
@@ -192,9 +179,8 @@ class Run(Watched):
         base = base or load_policy(self.config.policy, quantization=self.config.quantization)
         trained_on = (self.manifest().get("policy") or {}).get("sha256")
         if trained_on and base.provenance.get("sha256") not in (None, trained_on):
-            raise ValueError(
-                f"The weights of {base.provenance['name']} are not those that the adapter in {final} was trained on."
-            )
+            name = base.provenance["name"]
+            raise ValueError(f"The weights of {name} are not those that the adapter in {final} was trained on.")
         model = PeftModel.from_pretrained(base.model, str(final)).eval()
         return Policy(model, base.tokenizer, base.provenance | {"adapter": str(final)})
 
@@ -205,18 +191,13 @@ def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None 
 
     config = RunConfig.load(config).override(overrides)
     check_run(config)
-    if folder is None:
-        folder = new_folder(config.name)
-    run = Run(as_folder(folder))
-    holds_run = (run.folder / "config.yaml").is_file()
-    if holds_run and never_trained(run):
+    run = Run(as_folder(new_folder(config.name) if folder is None else folder))
+    if (run.folder / "config.yaml").is_file():
+        if not never_trained(run):
+            again = f"load_run({str(run.folder)!r}).resume()"
+            raise ValueError(f"{run.folder} already holds a run; resume it with {again}, or choose another folder.")
         discard(run.folder)
-    elif holds_run:
-        raise ValueError(
-            f"{run.folder} already holds a run; resume it with load_run({str(run.folder)!r}).resume(), "
-            "or choose another folder."
-        )
-    check_vacant(folder)
+    check_vacant(run.folder)
     run.made = tuple(missing_folders(run.folder))
     write_text(run.folder / "config.yaml", dump_yaml(asdict(config)))
     set_status(run, "starting", "Waiting for its process.")
@@ -261,23 +242,16 @@ def never_trained(run: Run) -> bool:
 
 
 def load_run(folder: str | Path) -> Run:
-    """The run that lies in `folder`, whatever its state.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """The run that lies in `folder`, whatever its state; ValueError if there is none."""
     if not (as_folder(folder) / "config.yaml").exists():
         raise ValueError(f"{folder} holds no run: it has no config.yaml.")
     return Run(folder)
 
 
 def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
-    """The run made last, of those whose folder's name begins with `name`; whatever its state, and whoever started it.
+    """The run made last, of those whose folder's name begins with `name`; ValueError if there is none.
 
     folder: where runs lie, by default $WORKBOOK_RUNS or ./runs.
-
-    Raises:
-        ValueError: if there is none.
     """
     folder = _runs_folder() if folder is None else as_folder(folder)
     configs = [path for path in folder.glob("*/config.yaml") if path.parent.name.startswith(name) and path.is_file()]
@@ -310,10 +284,8 @@ def set_status(run: Run, state: str, message: str, **more) -> None:
     """Write status.json, on the main process of a launch; the process is this one unless `more` names it."""
     if not is_main():
         return
-    write_json(
-        run.folder / "status.json",
-        {"state": state, "message": message, "total": 0, "notes": []} | identity(os.getpid()) | more,
-    )
+    status = {"state": state, "message": message, "total": 0, "notes": []} | identity(os.getpid())
+    write_json(run.folder / "status.json", status | more)
 
 
 def _launch(run: Run) -> None:
@@ -332,13 +304,10 @@ def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
         raise ValueError(f"runs={show_value(runs)} must be a list of runs or of their folders.")
     runs = [run if isinstance(run, Run) else load_run(run) for run in runs]
     settings = pd.DataFrame([_flatten(asdict(run.config)) for run in runs])
-    varying = [
-        c for c in settings if settings[c].map(lambda v: json.dumps(v, default=str)).nunique() > 1 and c != "name"
-    ]
-    return pd.concat(
-        [pd.DataFrame({"run": [r.folder.name for r in runs]}), settings[varying], pd.DataFrame(map(_results, runs))],
-        axis=1,
-    )
+    written = settings.map(lambda value: json.dumps(value, default=str))
+    varying = [name for name in settings if written[name].nunique() > 1 and name != "name"]
+    names = pd.DataFrame({"run": [run.folder.name for run in runs]})
+    return pd.concat([names, settings[varying], pd.DataFrame(map(_results, runs))], axis=1)
 
 
 def _results(run: Run) -> dict:

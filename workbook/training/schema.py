@@ -1,7 +1,10 @@
 """What a run's config may hold: the kinds of values, the run's own fields, and the sentence that refuses another value.
 
 A kind is a type with its range or choices for pydantic, and in words. `check_fields` turns a violation into a sentence
-of field, value and words. The trainer's fields stand in `workbook.training.trainer_fields`.
+of field, value and words. The trainer's fields stand in `workbook.training.trainer_fields`; what those of them that are
+mappings may hold stands here. Of transformers' GenerationConfig a run takes what changes the choice among next tokens,
+and no more: what has a field of its own stands there, since the trainer's log-probabilities read it; the rest makes no
+independent rollouts, needs code of a hub, or changes what `generate` returns.
 """
 
 from __future__ import annotations
@@ -96,7 +99,7 @@ SHARE_OR_NULL = number("a number from 0 to 1", null=True, ge=0, le=1)
 DECAY = number("a number of at least 0 and below 1", ge=0, lt=1)
 ABOVE_0_TO_1 = number("a number above 0 and at most 1", gt=0, le=1)
 SIZE, SIZE_OR_NULL = integer(1, MAX_SIZE), integer(1, MAX_SIZE, null=True)
-TOKENS_OR_NULL = integer(1, 1_000_000, null=True)
+LENGTH_OR_NULL = integer(1, 1_000_000, null=True)  # tokens
 
 RUN_FIELDS = {
     "name": Annotated[str, AfterValidator(_folder_name), Field(description=NAME)],
@@ -143,3 +146,89 @@ def nearest(name: Any, known: Iterable[str]) -> str:
     """Which of the known names was probably meant."""
     close = get_close_matches(str(name)[:100], known, n=3)
     return f"did you mean {' or '.join(close)}?" if close else f"valid fields are {', '.join(sorted(known)[:12])}, ..."
+
+
+TOKEN = Annotated[int, Field(ge=0, le=10_000_000)]
+TOKEN_IDS_OR_NULL = Annotated[list[TOKEN] | None, Field(min_length=1, description="a list of token ids, or null")]
+SAMPLING = {
+    "min_new_tokens": integer(0, 1_000_000, null=True),
+    "no_repeat_ngram_size": integer(0, 1_000_000),
+    "typical_p": ABOVE_0_TO_1,
+    "top_h": ABOVE_0_TO_1,
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff"), DECAY),
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens"), TOKEN_IDS_OR_NULL),
+    "bad_words_ids": Annotated[
+        list[Annotated[list[TOKEN], Field(min_length=1)]] | None,
+        Field(min_length=1, description="a list of lists of token ids, or null"),
+    ],
+    **dict.fromkeys(("renormalize_logits", "remove_invalid_values"), FLAG),
+}
+OWN_FIELD = {  # of the trainer, which is to be set instead
+    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "cache_implementation")},
+    **{"max_new_tokens": "max_completion_length", "max_length": "max_completion_length"},
+}
+TOKENIZING = (  # what the trainer itself asks of a chat template
+    *("conversation", "tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message"),
+    *("tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"),
+    "return_assistant_tokens_mask",
+)
+SCHEDULE_OPTIONS = {  # the numbers of all schedules; whether one takes them is asked of it
+    **dict.fromkeys(("lr_end", "num_cycles"), NOT_NEGATIVE),
+    "min_lr": NOT_NEGATIVE_OR_NULL,
+    "min_lr_ratio": SHARE,
+    **dict.fromkeys(("min_lr_rate", "warmup_lr_rate"), SHARE_OR_NULL),
+    "power": POSITIVE,
+    "timescale": integer(1, 10_000_000, null=True),
+    "num_decay_steps": integer(1, 10_000_000),
+    "num_stable_steps": integer(0, 10_000_000, null=True),
+}
+ORDERED = (
+    ("entropy_coef_min", "entropy_coef_max"),
+    ("vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max"),
+)
+CHECKPOINTING = {"use_reentrant": FLAG, "preserve_rng_state": FLAG}
+MODELS = {
+    "generation_kwargs": make_model("Sampling", SAMPLING),
+    "gradient_checkpointing_kwargs": make_model("Checkpointing", CHECKPOINTING),
+}
+SCHEDULE = make_model("Schedule", SCHEDULE_OPTIONS)
+
+
+def check_options(trainer: dict[str, Any]) -> None:
+    """Raise a ValueError for the first option, in a field of the trainer that is a mapping, which no run can have."""
+    for field, model in MODELS.items():
+        options = trainer.get(field) or {}
+        for name, value in options.items():
+            setting = f"trainer.{field} has {show_name(name)}={show_value(value)}"
+            if field == "generation_kwargs" and name in OWN_FIELD:
+                raise ValueError(f"{setting}, which is a field of its own; set trainer.{OWN_FIELD[name]} instead.")
+            if name not in model.model_fields:
+                raise ValueError(f"{setting}, which a run does not take; {nearest(name, model.model_fields)}")
+        check_fields(model, options, f"trainer.{field}.")
+    for name, value in (trainer.get("chat_template_kwargs") or {}).items():
+        if name in TOKENIZING:
+            raise ValueError(
+                f"trainer.chat_template_kwargs has {name}={show_value(value)}, which is set by the run itself; "
+                "give variables of the template, e.g. enable_thinking."
+            )
+    schedule = trainer.get("lr_scheduler_kwargs") or {}
+    known = {name: value for name, value in schedule.items() if name in SCHEDULE_OPTIONS}
+    check_fields(SCHEDULE, known, "trainer.lr_scheduler_kwargs.")
+    for low, least, high in (
+        *((low, trainer.get(low), high) for low, high in ORDERED),
+        *((f"lr_scheduler_kwargs.{name}", schedule.get(name), "learning_rate") for name in ("min_lr", "lr_end")),
+    ):
+        most = trainer.get(high)
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"trainer.{low}={least} must be at most {high}={most}.")
+    batching = "transformers_continuous_batching"
+    if (options := trainer.get(f"{batching}_config")) and not trainer.get(f"use_{batching}"):
+        raise ValueError(
+            f"trainer.{batching}_config={show_value(options)} has no effect without use_{batching}; "
+            "set that to true, or remove it."
+        )
+    least, most = (trainer.get("generation_kwargs") or {}).get("min_new_tokens"), trainer.get("max_completion_length")
+    if least and most and least > most:
+        raise ValueError(
+            f"trainer.generation_kwargs.min_new_tokens={least} must be at most max_completion_length={most}."
+        )

@@ -15,6 +15,7 @@ from workbook.training.schema import (
     DECAY,
     FLAG,
     FLAG_OR_NULL,
+    LENGTH_OR_NULL,
     MAX_SIZE,
     NOT_NEGATIVE,
     NOT_NEGATIVE_OR_NULL,
@@ -25,7 +26,6 @@ from workbook.training.schema import (
     SHARE_OR_NULL,
     SIZE,
     SIZE_OR_NULL,
-    TOKENS_OR_NULL,
     check_fields,
     choice,
     integer,
@@ -143,7 +143,7 @@ TRAINER_FIELDS = {
     **dict.fromkeys(("vllm_server_port", "vllm_group_port"), integer(1, 65_535)),
     "vllm_server_timeout": POSITIVE,
     "vllm_gpu_memory_utilization": ABOVE_0_TO_1,
-    "vllm_max_model_length": TOKENS_OR_NULL,
+    "vllm_max_model_length": LENGTH_OR_NULL,
     "vllm_tensor_parallel_size": integer(1, 1024),
     "vllm_importance_sampling_mode": choice("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
     **dict.fromkeys(("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"), POSITIVE_OR_NULL),
@@ -176,73 +176,45 @@ TRAINER_FIELDS = {
         ("log_level", "log_level_replica"), choice("detail", "debug", "info", "warning", "error", "critical", "passive")
     ),
 }
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 RUN_SETS = ("output_dir", "seed", "use_cpu", "bf16", "fp16")
 REFUSED = {  # a reason: the fields of TRL's config that a run does not take for it
     "is set by the run itself": RUN_SETS,
-    "would upload, and nothing of a run is uploaded": (
-        *(
-            "push_to_hub",
-            "hub_token",
-            "hub_private_repo",
-            "hub_model_id",
-            "hub_strategy",
-            "hub_always_push",
-            "hub_revision",
-        ),
-        *("log_completions_hub_repo", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+    "would upload, and nothing of a run is uploaded": _names(
+        """push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
+        log_completions_hub_repo trackio_space_id trackio_bucket_id trackio_static_space_id"""
     ),
-    "would change a run's checkpoints, which are its own": (
-        *(
-            "save_total_limit",
-            "save_only_model",
-            "save_on_each_node",
-            "enable_jit_checkpoint",
-            "resume_from_checkpoint",
-        ),
-        *("ignore_data_skip", "restore_callback_states_from_checkpoint", "load_best_model_at_end"),
-        *("metric_for_best_model", "greater_is_better"),
+    "would change a run's checkpoints, which are its own": _names(
+        """save_total_limit save_only_model save_on_each_node enable_jit_checkpoint resume_from_checkpoint
+        ignore_data_skip restore_callback_states_from_checkpoint load_best_model_at_end metric_for_best_model
+        greater_is_better"""
     ),
-    "has no effect on a run, whose eval_prompts are evaluated before and after": (
-        *(
-            "eval_strategy",
-            "eval_steps",
-            "eval_delay",
-            "eval_on_start",
-            "eval_do_concat_batches",
-            "eval_accumulation_steps",
-        ),
-        *("eval_use_gather_object", "per_device_eval_batch_size", "num_generations_eval", "prediction_loss_only"),
-        *("do_train", "do_eval", "do_predict", "include_for_metrics", "batch_eval_metrics", "label_names"),
-        *("bf16_full_eval", "fp16_full_eval"),
+    "has no effect on a run, whose eval_prompts are evaluated before and after": _names(
+        """eval_strategy eval_steps eval_delay eval_on_start eval_do_concat_batches eval_accumulation_steps
+        eval_use_gather_object per_device_eval_batch_size num_generations_eval prediction_loss_only do_train do_eval
+        do_predict include_for_metrics batch_eval_metrics label_names bf16_full_eval fp16_full_eval"""
     ),
     "has no effect on a run, whose length is max_steps": ("num_train_epochs",),
-    "has no effect on a run, whose metrics have a line for every step": (
-        *("logging_strategy", "logging_first_step", "logging_nan_inf_filter", "include_num_input_tokens_seen"),
-        *("skip_memory_metrics", "log_multimodal"),
+    "has no effect on a run, whose metrics have a line for every step": _names(
+        """logging_strategy logging_first_step logging_nan_inf_filter include_num_input_tokens_seen skip_memory_metrics
+        log_multimodal"""
     ),
-    "has no effect on a run, whose policy is loaded with the fields policy, quantization and lora": (
-        *("model_init_kwargs", "trust_remote_code"),
+    "has no effect on a run, whose policy is loaded with the fields policy, quantization and lora": _names(
+        """model_init_kwargs trust_remote_code"""
     ),
-    "has no effect on the loss or the sampling of a run": (
-        *(
-            "label_smoothing_factor",
-            "neftune_noise_alpha",
-            "max_tool_calling_iterations",
-            "data_seed",
-            "length_column_name",
-        ),
-        *(
-            "train_sampling_strategy",
-            "dataloader_drop_last",
-            "dataloader_multiprocessing_context",
-            "dataloader_in_order",
-        ),
-        *("remove_unused_columns", "debug", "optim_target_modules", "activation_checkpointing"),
-        *("activation_checkpointing_kwargs", "ds3_gather_for_generation"),
+    "has no effect on the loss or the sampling of a run": _names(
+        """label_smoothing_factor neftune_noise_alpha max_tool_calling_iterations data_seed length_column_name
+        train_sampling_strategy dataloader_drop_last dataloader_multiprocessing_context dataloader_in_order
+        remove_unused_columns debug optim_target_modules activation_checkpointing activation_checkpointing_kwargs
+        ds3_gather_for_generation"""
     ),
-    "is no setting of a run but of its launch, see data/configs/accelerate": (
-        *("local_rank", "deepspeed", "fsdp", "fsdp_config", "accelerator_config", "parallelism_config", "ddp_backend"),
-        *("ddp_static_graph",),
+    "is no setting of a run but of its launch, see data/configs/accelerate": _names(
+        """local_rank deepspeed fsdp fsdp_config accelerator_config parallelism_config ddp_backend ddp_static_graph"""
     ),
     "would break groups of rollouts": ("auto_find_batch_size",),
     "has another name: use_transformers_continuous_batching": ("use_transformers_paged",),
