@@ -8,9 +8,11 @@ import torch
 
 from workbook.studies import keep_runs as results
 from workbook.theory.advantages import group_advantages
+from workbook.theory.choices import ESTIMATORS, STRATEGIES
 from workbook.topics.credit.charts import credit_against_movement, movement_by_class
 from workbook.topics.groups.exercises import check_rloo, check_shared_push
-from workbook.topics.laboratory.controls import BATCHINGS, ESTIMATORS, TrainerControls, as_code, settings
+from workbook.topics.laboratory.controls import TrainerControls, as_code
+from workbook.topics.laboratory.settings import overrides
 from workbook.training.config import CancellationConfig
 from workbook.training.run_config import RunConfig
 from workbook.views.renderer import png
@@ -62,13 +64,13 @@ def test_charts_of_credit_draw_and_average():
         credit_against_movement(table.drop(columns="credit"))
 
 
-@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("batching", STRATEGIES)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_settings_are_accepted_by_a_run(batching, estimator):
-    overrides = settings(mini_batches=4, batching=batching, advantage_estimator=estimator)
-    config = RunConfig.load("data/configs/chain.yaml").override(overrides)
+    settings = overrides(mini_batches=4, batching=batching, advantage_estimator=estimator)
+    config = RunConfig.load("data/configs/chain.yaml").override(settings)
     CancellationConfig("unused", use_cpu=True, bf16=False, **config.trainer)
-    assert overrides["per_device_train_batch_size"] * overrides["steps_per_generation"] == 256
+    assert settings["per_device_train_batch_size"] * settings["steps_per_generation"] == 256
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_settings_are_accepted_by_a_run(batching, estimator):
 )
 def test_settings_without_an_effect_are_refused(choice, said):
     with pytest.raises(ValueError, match=said):
-        settings(**choice)
+        overrides(**choice)
 
 
 class Idle:
@@ -101,15 +103,15 @@ class Idle:
 def test_controls_show_the_code_and_start_what_they_show():
     started = []
 
-    def start(**overrides):
-        started.append(overrides)
+    def start(**settings):
+        started.append(settings)
         return Idle()
 
     controls = TrainerControls(start, "chain.yaml", BESIDE, steps=10)
     controls.fields["learning_rate"].value = 5e-4
     controls.fields["loss_type"].value = "grpo"
     controls.monitor.start_button.click()
-    assert started == [settings(learning_rate=5e-4, steps=10, loss_type="grpo")]
+    assert started == [overrides(learning_rate=5e-4, steps=10, loss_type="grpo")]
     assert controls.snippet.text == as_code("chain.yaml", started[0])
     controls.monitor.start_button.click()
     assert len(started) == 1, "one run at a time"

@@ -18,9 +18,9 @@ from ipywidgets.widgets.widget import _instances
 
 from workbook.policies.load import load_policy
 from workbook.topics.laboratory.compare import OUTCOMES, compare_settings, comparison_chart, run_tables
-from workbook.topics.laboratory.plan import (
+from workbook.topics.laboratory.settings import (
+    MAX_RUNS,
     MENUS,
-    MOST_RUNS,
     experiment,
     forecast_chart,
     parse_options,
@@ -95,7 +95,7 @@ def test_what_is_refused_before_the_trainer_is_asked():
         "at least 2 generations": {"group_size": 1},
         "leaves nothing to train; set lora": {"quantization": "nf4"},
         "needs two or more different values": {"vary": "batching", "values": ["shuffled"]},
-        f"more than {MOST_RUNS} runs": {"seeds": range(MOST_RUNS + 1)},
+        f"more than {MAX_RUNS} runs": {"seeds": range(MAX_RUNS + 1)},
         "must be a positive number of optimizer steps": {"steps": 0},
     }
     for sentence, choices in says.items():

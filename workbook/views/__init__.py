@@ -41,7 +41,7 @@ _HOMES = {
     "explore_tied": "topics.softmax.charts",
     "explore_transforms": "topics.exchange.charts",
     "flips_chart": "topics.flips.charts",
-    "forecast_chart": "topics.laboratory.plan",
+    "forecast_chart": "topics.laboratory.settings",
     "followers_chart": "topics.coupling.charts",
     "frequency_chart": "topics.groups.charts",
     "gradients_meet_chart": "topics.groups.charts",

@@ -173,9 +173,7 @@ class RunMonitor:
         if self.run is not None and self.run.status()["state"] not in ENDED:
             return
         run = self._start()
-        if len(self._metrics):
-            last = self._metrics.assign(run=self.label)
-            self.beside = last if self.beside is None else pd.concat([self.beside, last], ignore_index=True)
+        self.beside = self._with_beside(self._curves() if self.run is not None else [])
         self.run, self.started = run, self.started + 1
         self.label = f"your run {self.started}"
         self._metrics, self._total, self._seen = NOTHING, 0, None
@@ -286,9 +284,21 @@ class RunMonitor:
         self._say(sentence(status, self._metrics, stopping), error=state == "failed")
         return not running
 
-    def _tables(self, total: int) -> dict[str, pd.DataFrame]:
-        rows = monitor_rows(self._metrics, self.label, self.beside)
-        return {"rows": rows, "frame": monitor_frame(rows[rows["mine"]], total, self.target, self.label)}
+    def _curves(self) -> list[pd.DataFrame]:
+        """Metrics of what is watched with a column run, their name: one table for each curve, the newest last."""
+        return [self._metrics.assign(run=self.label)]
+
+    def _with_beside(self, curves: list[pd.DataFrame]) -> pd.DataFrame | None:
+        """The curves to compare with, and these beside them."""
+        curves = [table for table in (self.beside, *curves) if table is not None and len(table)]
+        return pd.concat(curves, ignore_index=True) if curves else self.beside
+
+    def _tables(self, steps: int) -> dict[str, pd.DataFrame]:
+        """What is drawn: the newest curve thick, others beside it, over so many optimizer steps."""
+        *others, newest = self._curves()
+        label = newest["run"].iloc[0] if len(newest) else self.label
+        rows = monitor_rows(newest.drop(columns="run"), label, self._with_beside(others))
+        return {"rows": rows, "frame": monitor_frame(rows[rows["mine"]], steps, self.target, label)}
 
     def _answer(self, act: Callable) -> None:
         """Do what a button says; what an error says is shown, since nobody reads a kernel's log."""

@@ -1,0 +1,32 @@
+"""The laboratory: an experiment of one's own, from its settings to a comparison over seeds (chapters 04, 08, 11, 12).
+
+settings    choices -> a run's settings, a grid around them, and what is wrong with both; forecasts of memory and time
+controls    menus and sliders for all choices, or for a few over a config, with a monitor's Start
+widget      `Laboratory`: choose, forecast, start, watch; `ExperimentMonitor` watches sweeps, too
+compare     curves and outcomes of runs, and the effect of a setting, paired by seed
+exercises   what fits a card, how many seeds an interval needs, a reward that no talk can win
+
+Terms: a *choice* is a menu's or slider's keyword, a *setting* a field of the trainer; a *trial* is the first generation
+batches of a run, trained to forecast its time; an *effect* is a mean difference from a baseline over seeds.
+"""
+
+from workbook.lazy import lazy_names
+
+_HOMES = {
+    "ExperimentMonitor": "topics.laboratory.widget",
+    "Laboratory": "topics.laboratory.widget",
+    "MIN_SEEDS": "topics.laboratory.compare",
+    "TrainerControls": "topics.laboratory.controls",
+    "check_fits": "topics.laboratory.exercises",
+    "check_reward": "topics.laboratory.exercises",
+    "check_seeds": "topics.laboratory.exercises",
+    "compare_settings": "topics.laboratory.compare",
+    "comparison_chart": "topics.laboratory.compare",
+    "experiment": "topics.laboratory.settings",
+    "forecast_chart": "topics.laboratory.settings",
+    "forecast_sentence": "topics.laboratory.widget",
+    "plan": "topics.laboratory.settings",
+    "run_tables": "topics.laboratory.compare",
+}
+__all__ = list(_HOMES)
+__getattr__ = lazy_names(__name__, _HOMES)

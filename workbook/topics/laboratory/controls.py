@@ -1,78 +1,124 @@
-"""Controls for a run: sliders and menus that say what to train, the same as a line of code, and a monitor's Start.
+"""Controls that say what to train: all choices of an experiment, or a few over a config, with a monitor's Start.
 
-`settings` and `as_code` are pure; the shell only calls the `start` it is given, which trains in a process of its own.
+The shells only call the `start` that they are given; what is chosen becomes settings in `settings`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 
 import ipywidgets
 import pandas as pd
 
 from workbook.theory.choices import ESTIMATORS, STRATEGIES
-from workbook.views.explorer import log_slider, menu, slider
+from workbook.topics.laboratory.settings import (
+    LABELS,
+    LOSSES,
+    MENUS,
+    VARIABLE,
+    experiment,
+    overrides,
+    parse_options,
+    parse_values,
+)
+from workbook.views.explorer import Snippet, log_slider, menu, slider
 from workbook.views.live import close, show
 from workbook.views.monitor import RunMonitor
-from workbook.views.snippet import Snippet
 from workbook.views.style import escape
 
-LOSSES = ("dr_grpo", "grpo", "dapo")
-BATCHINGS = STRATEGIES
+SECTIONS = {
+    "Model": ("model", "quantization", "lora"),
+    "Task": ("task", "task_options", "num_prompts", "max_tokens", "eval_prompts"),
+    "Objective": ("advantage_estimator", "ratio", "clipping", "group_transform", "loss_type"),
+    "Batches": ("prompts", "group_size", "mini_batches", "batching", "reuse", "accumulation"),
+    "Optimizer": ("optimizer", "learning_rate", "max_grad_norm", "steps"),
+    "Once, or side by side": ("seeds", "vary", "values"),
+}
+RANGES = {  # of sliders over integers: the least, the most where an experiment does not begin beyond it, and the label
+    "steps": (1, 200, "optimizer steps"),
+    "max_tokens": (1, 512, "tokens at most"),
+    "num_prompts": (1, 2048, "prompts of the task"),
+    "eval_prompts": (0, 128, "held-out prompts"),
+}
+TEXT = {"layout": {"width": "420px"}, "style": {"description_width": "170px"}, "continuous_update": False}
 
 
-def settings(
-    learning_rate: float = 1e-3,
-    group_size: int = 8,
-    steps: int = 60,
-    mini_batches: int = 1,
-    loss_type: str = "dr_grpo",
-    advantage_estimator: str = "grpo",
-    batching: str = "shuffled",
-    rollouts: int = 256,
-    optim: str | None = None,
-) -> dict:
-    """Overrides for `start_run`: `rollouts` per generation batch in groups, cut into optimizer mini-batches.
+class Choices:
+    """Menus, sliders and text fields for `plan`; `values()` is what they say, `observe(f)` calls f at each change.
 
-    optim: None leaves the optimizer to the config.
-
-    Raises ValueError where the choice can't have the effect it names, or doesn't divide.
-
-    >>> settings(mini_batches=4, batching="query_preserved")["per_device_train_batch_size"]
-    64
+    start: choices to begin with, as for `experiment`.
     """
-    if rollouts % (mini_batches * group_size):
-        raise ValueError(
-            f"{rollouts} rollouts can't be cut into mini_batches={mini_batches} of whole groups of {group_size}; "
-            "choose powers of 2."
+
+    def __init__(self, **start):
+        defaults = {key: parameter.default for key, parameter in signature(experiment).parameters.items()}
+        first = defaults | {"task_options": {}} | start
+        self.model = _combobox(first["model"], ["bundled", "smollm2-135m"], "model")
+        self.task = _combobox(first["task"], ["chain", "gym:chain_sum", "hub:", "own:"], "task")
+        options = ", ".join(f"{key}: {value}" for key, value in first["task_options"].items())
+        self.options = ipywidgets.Text(value=options, description="task options", **TEXT)
+        # by what is shown, since a menu whose value is None shows nothing; what one begins with may be no menu's option
+        self.options_of = {
+            key: options if first[key] in options.values() else options | {str(first[key]): first[key]}
+            for key, (_, options) in MENUS.items()
+        }
+        self.menus = {
+            key: menu(next(name for name, value in options.items() if value == first[key]), list(options), LABELS[key])
+            for key, options in self.options_of.items()
+        }
+        self.sliders = {"learning_rate": log_slider(first["learning_rate"], -6, 0, LABELS["learning_rate"])}
+        for key, (least, most, label) in RANGES.items():
+            self.sliders[key] = slider(first[key], least, max(most, first[key]), 1, label)
+        self.seeds = slider(1, 1, 6, 1, "seeds")
+        self.vary = menu("", [("nothing but seeds", ""), *((LABELS[key], key) for key in VARIABLE)], "vary")
+        self.swept = ipywidgets.Text(value="", description="its values", **TEXT)
+        self.vary.observe(lambda _: self._propose(), "value")
+        for field in (*self.sliders.values(), self.seeds):
+            field.continuous_update = False
+        texts = {"model": self.model, "task": self.task, "task_options": self.options}
+        sweep = {"seeds": self.seeds, "vary": self.vary, "values": self.swept}
+        self.fields = texts | self.menus | self.sliders | sweep
+        self.box = ipywidgets.VBox(
+            [_section(title, [self.fields[key] for key in keys]) for title, keys in SECTIONS.items()]
         )
-    if batching != "shuffled" and mini_batches == 1:
-        raise ValueError(
-            f"batching={batching!r} decides what goes into which mini-batch, so it needs mini_batches of 2 or more."
-        )
-    return {
-        "learning_rate": learning_rate,
-        "num_generations": group_size,
-        "max_steps": steps,
-        "loss_type": loss_type,
-        "advantage_estimator": advantage_estimator,
-        "batching": batching,
-        "per_device_train_batch_size": rollouts // mini_batches,
-        "steps_per_generation": mini_batches,
-    } | ({"optim": optim} if optim else {})
+        self.fixed = {key: first[key] for key in ("seed", "name")}
 
+    def observe(self, changed: Callable) -> None:
+        """Call `changed()` whenever a field says something else."""
+        for field in self.fields.values():
+            field.observe(lambda _: changed(), "value")
 
-def as_code(config: str, overrides: dict) -> str:
-    """The call that does the same.
+    def values(self) -> dict:
+        """Keywords for `plan`; ValueError, in one sentence, where a text can't be read."""
+        choices = {key: self.options_of[key][field.value] for key, field in self.menus.items()}
+        choices |= {key: field.value for key, field in self.sliders.items()}
+        choices["learning_rate"] = _two_figures(choices["learning_rate"])
+        seed = self.fixed["seed"]
+        swept = parse_values(self.vary.value, self.swept.value) if self.vary.value else []
+        return choices | {
+            "model": self.model.value.strip(),
+            "task": self.task.value.strip(),
+            "task_options": parse_options(self.options.value),
+            "name": self.fixed["name"],
+            "seeds": list(range(seed, seed + self.seeds.value)),
+            "vary": self.vary.value or None,
+            "values": swept,
+        }
 
-    >>> as_code("chain.yaml", {"max_steps": 60, "loss_type": "grpo"})
-    "start_run('chain.yaml', max_steps=60, loss_type='grpo')"
-    """
-    return f"start_run({', '.join([repr(config), *(f'{key}={value!r}' for key, value in overrides.items())])})"
+    def _propose(self) -> None:
+        """Put two values to begin with: what is chosen now, and the next option."""
+        key = self.vary.value
+        if key in MENUS:
+            shown = list(MENUS[key][1])
+            now = self.menus[key].value if self.menus[key].value in shown else shown[0]
+            self.swept.value = f"{now}; {next(name for name in shown if name != now)}"
+        else:
+            now = self.sliders["learning_rate"].value
+            self.swept.value = f"{now:.2g}; {now / 2:.2g}" if key else ""
 
 
 class TrainerControls:
-    """Sliders and menus over `settings`, the same as code, and a `RunMonitor` whose Start trains what they say.
+    """Sliders and menus over `overrides`, the same as code, and a `RunMonitor` whose Start trains what they say.
 
     start: a callable that takes the overrides and returns the run.  config: its first argument, to be shown.
     beside: metrics of the runs to compare with, and a column run, their names.  steps, rollouts: sizes to begin with.
@@ -91,30 +137,34 @@ class TrainerControls:
     ):
         self.config, self.rollouts = config, rollouts
         powers = [size for size in (2, 4, 8, 16) if rollouts % size == 0]
+        menus = {
+            "group_size": (8 if 8 in powers else powers[-1], powers),
+            "mini_batches": (1, (1, 2, 4)),
+            "loss_type": (LOSSES[0], LOSSES),
+            "advantage_estimator": (ESTIMATORS[0], ESTIMATORS),
+            "batching": (STRATEGIES[0], STRATEGIES),
+        }
+        menus = {key: menu(chosen, options, LABELS[key]) for key, (chosen, options) in menus.items()}
         self.fields = {
-            "learning_rate": log_slider(1e-3, -4, -2, "learning rate"),
-            "group_size": menu(8 if 8 in powers else powers[-1], powers, "group size G"),
-            "steps": slider(steps, 2, 4 * steps, 1, "optimizer steps"),
-            "mini_batches": menu(1, (1, 2, 4), "mini-batches a batch"),
-            "loss_type": menu(LOSSES[0], LOSSES, "loss type"),
-            "advantage_estimator": menu(ESTIMATORS[0], ESTIMATORS, "advantage estimator"),
-            "batching": menu(BATCHINGS[0], BATCHINGS, "batching"),
+            "learning_rate": log_slider(1e-3, -4, -2, LABELS["learning_rate"]),
+            "group_size": menus.pop("group_size"),
+            "steps": slider(steps, 2, 4 * steps, 1, RANGES["steps"][-1]),
+            **menus,
         }
         if optimizers:
-            self.fields["optim"] = menu(optimizers[0], optimizers, "optimizer")
+            self.fields["optim"] = menu(optimizers[0], optimizers, LABELS["optimizer"])
         self.monitor = RunMonitor(start=lambda: start(**self.overrides()), target=target, beside=beside)
         self.problem, self.snippet = ipywidgets.HTML(), Snippet()
         grid = ipywidgets.Box(list(self.fields.values()), layout={"flex_flow": "row wrap", "max_width": "900px"})
         self.box = ipywidgets.VBox([grid, self.problem, self.snippet, self.monitor.box])
         for field in self.fields.values():
-            field.observe(lambda _: self._say(), "value")
-        self._say()
+            field.observe(lambda _: self._show_code(), "value")
+        self._show_code()
 
     def overrides(self) -> dict:
-        """What the controls say now; ValueError if it can't be done."""
+        """The settings of the controls as they are now; ValueError if they can't be trained."""
         values = {name: field.value for name, field in self.fields.items()}
-        values["learning_rate"] = float(f"{values['learning_rate']:.2g}")
-        return settings(**values, rollouts=self.rollouts)
+        return overrides(self.rollouts, **values | {"learning_rate": _two_figures(values["learning_rate"])})
 
     def display(self) -> None:
         """Put the controls on the page, with the curves to compare with as their picture."""
@@ -127,9 +177,38 @@ class TrainerControls:
         """Take it off the page and free it; a run goes on."""
         close(self.box)
 
-    def _say(self) -> None:
-        """The code for what the controls say, or why it can't be done; Start would say the same."""
+    def _show_code(self) -> None:
+        """Show the call that trains the same, or why it can't be done; Start would say the same."""
         try:
             self.snippet.text, self.problem.value = as_code(self.config, self.overrides()), ""
         except ValueError as error:
-            self.problem.value = f'<div role="status" style="color: #a94400">{escape(error)}</div>'
+            self.problem.value = notice(str(error), error=True)
+
+
+def as_code(config: str, settings: dict) -> str:
+    """The call that trains a config with some settings.
+
+    >>> as_code("chain.yaml", {"max_steps": 60, "loss_type": "grpo"})
+    "start_run('chain.yaml', max_steps=60, loss_type='grpo')"
+    """
+    return f"start_run({', '.join([repr(config), *(f'{key}={value!r}' for key, value in settings.items())])})"
+
+
+def notice(*sentences: str, error: bool = False) -> str:
+    """HTML of a line of status, a sentence below the other; "" where none says anything."""
+    style = f"line-height: 1.4; overflow-wrap: anywhere; color: {'#a94400' if error else 'inherit'}"
+    text = "<br>".join(map(escape, sentences))
+    return f'<div role="status" style="{style}">{text}</div>' if text else ""
+
+
+def _two_figures(learning_rate: float) -> float:
+    return float(f"{learning_rate:.2g}")
+
+
+def _combobox(value: str, options: list[str], label: str) -> ipywidgets.Combobox:
+    return ipywidgets.Combobox(value=value, options=options, ensure_option=False, description=label, **TEXT)
+
+
+def _section(title: str, fields: list) -> ipywidgets.VBox:
+    heading = ipywidgets.HTML(f"<b>{title}</b>")
+    return ipywidgets.VBox([heading, ipywidgets.Box(fields, layout={"flex_flow": "row wrap", "max_width": "900px"})])

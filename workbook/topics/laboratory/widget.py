@@ -16,19 +16,17 @@ import ipywidgets
 import pandas as pd
 
 from workbook.tasks import get_task
-from workbook.topics.laboratory.choices import Choices
-from workbook.topics.laboratory.plan import Plan, duration, forecast_chart, plan
+from workbook.topics.laboratory.controls import Choices, notice
+from workbook.topics.laboratory.settings import Plan, duration, forecast_chart, plan
 from workbook.training.checks import Problem
 from workbook.training.memory import at_peak, forecast_run
 from workbook.training.plan import batches, fits, forecast_seconds, measure_throughput, start_trial, trial_is_done
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run, start_run
 from workbook.training.sweep_run import SweepRun, as_yaml, start_sweep
+from workbook.views.explorer import Snippet
 from workbook.views.live import LiveChart, close, show
-from workbook.views.monitor import ENDED, KILL_AFTER_S, NOTHING, STOPPING, RunMonitor, kill
-from workbook.views.monitor_chart import monitor_frame, monitor_rows
-from workbook.views.snippet import Snippet
-from workbook.views.style import escape
+from workbook.views.monitor import KILL_AFTER_S, NOTHING, STOPPING, RunMonitor, kill
 
 NO_MEMORY = pd.DataFrame({"part": ["weights"], "mib": [0.0]})
 
@@ -36,42 +34,16 @@ NO_MEMORY = pd.DataFrame({"part": ["weights"], "mib": [0.0]})
 class ExperimentMonitor(RunMonitor):
     """A `RunMonitor` that also watches sweeps: each of its runs is a curve, the one that trains now the thick one."""
 
-    def start(self) -> None:
-        """Begin what the choices say and watch it; what went before stays as curves. Nothing while one is going on."""
-        if self.run is not None and self.run.status()["state"] not in ENDED:
-            return
-        run = self._start()
-        self.beside = self._with_beside(self._drawn() if self.run is not None else [])
-        self.run, self.started = run, self.started + 1
-        self.label = f"your run {self.started}"
-        self._metrics, self._total, self._seen = NOTHING, 0, None
-        self._follow()
-
-    def _drawn(self) -> list[pd.DataFrame]:
-        """Metrics of this run, or of each of a sweep's, the newest last, with a column run."""
+    def _curves(self) -> list[pd.DataFrame]:
         if not isinstance(self.run, SweepRun):
-            return [self.run.metrics().assign(run=self.label)]
+            return super()._curves()
         curves = self.run.curves()
-        if not len(curves):
-            return []
         name = f"{self.label}: " + curves["setting"] + ", seed " + curves["seed"].astype(str)
-        each = [table for _, table in curves.assign(run=name).groupby("run", sort=False)]
-        return sorted(each, key=lambda table: table["time"].max())
+        tables = [table for _, table in curves.assign(run=name).groupby("run", sort=False)]
+        return sorted(tables, key=lambda table: table["time"].max()) or [NOTHING.assign(run=self.label)]
 
-    def _with_beside(self, more: list[pd.DataFrame]) -> pd.DataFrame | None:
-        if not more:
-            return self.beside
-        return pd.concat([*([] if self.beside is None else [self.beside]), *more], ignore_index=True)
-
-    def _tables(self, total: int) -> dict[str, pd.DataFrame]:
-        if not isinstance(self.run, SweepRun):
-            return super()._tables(total)
-        *others, newest = self._drawn() or [NOTHING.assign(run=self.label)]
-        beside = self._with_beside(others)
-        label = newest["run"].iloc[0] if len(newest) else self.label
-        rows = monitor_rows(newest.drop(columns="run"), label, beside)
-        steps = self.run.config.trainer.get("max_steps", 0)
-        return {"rows": rows, "frame": monitor_frame(rows[rows["mine"]], steps, self.target, label)}
+    def _tables(self, steps: int) -> dict[str, pd.DataFrame]:
+        return super()._tables(self.run.config.trainer.get("max_steps", 0) if isinstance(self.run, SweepRun) else steps)
 
 
 class Laboratory:
@@ -91,13 +63,11 @@ class Laboratory:
         wide = {"max_width": "860px"}
         self.problem, self.task_line, self.forecast_line = (ipywidgets.HTML(layout=wide) for _ in range(3))
         self.snippet = Snippet()
-        self.forecast_button = ipywidgets.Button(
-            description="Forecast", icon="clock-o", tooltip="Memory, and time by a trial"
+        tooltips = {"Forecast": "Memory, and time by a trial", "Forecast anyway": "Try what is forecast not to fit"}
+        self.forecast_button, self.anyway_button = (
+            ipywidgets.Button(description=name, icon="clock-o", tooltip=tooltip) for name, tooltip in tooltips.items()
         )
         self.forecast_button.on_click(lambda _: self.forecast())
-        self.anyway_button = ipywidgets.Button(
-            description="Forecast anyway", icon="clock-o", tooltip="Start a trial that is forecast not to fit"
-        )
         self.anyway_button.on_click(lambda _: self.forecast(anyway=True))
         self.memory = LiveChart(forecast_chart(NO_MEMORY))
         self.memory_box = ipywidgets.VBox([self.memory], layout={"display": "none"})
@@ -131,10 +101,9 @@ class Laboratory:
         if self._warned_of != planned.config and (sentence := fits(planned.config)):
             self._warned_of, self.monitor.start_button.description = planned.config, "Start anyway"
             raise ValueError(f"{sentence} Nothing was started; Start anyway would.")
-        begin = start_sweep if planned.grid else start_run
-        arguments = {"grid": planned.grid, "n_jobs": self.jobs} if planned.grid else {}
-        self.started.append(begin(planned.config, **arguments))
-        return self.started[-1]
+        run = start_sweep(planned.config, planned.grid, n_jobs=self.jobs) if planned.grid else start_run(planned.config)
+        self.started.append(run)
+        return run
 
     def forecast(self, anyway: bool = False) -> None:
         """Forecast memory and, where that suffices or anyway, time by a trial, in a thread.
@@ -147,7 +116,7 @@ class Laboratory:
                 return
         planned = self.plan()
         if planned.config is None:
-            _say(self.forecast_line, _errors(planned), error=True)
+            _show(self.forecast_line, _errors(planned), error=True)
             return
         self._stopping_since, self._forecasting = None, True
         self.anyway_button.layout.display = "none"
@@ -170,14 +139,14 @@ class Laboratory:
     def _changed(self) -> None:
         """Say what is wrong with the choices, or give their YAML; ask the task in a thread."""
         planned = self.plan()
-        _say(self.problem, *(problem.sentence for problem in planned.problems), error=planned.config is None)
+        _show(self.problem, *(problem.sentence for problem in planned.problems), error=planned.config is None)
         self._warned_of, self.monitor.start_button.description = None, "Start"
         self.anyway_button.layout.display = "none"
         if planned.config is None:
             return
         self.snippet.text = as_yaml(planned.config, planned.grid)
         if not self._forecasting:
-            _say(self.forecast_line, f"{planned.runs} {'run' if planned.runs == 1 else 'runs'}, not forecast yet.")
+            _show(self.forecast_line, f"{planned.runs} {'run' if planned.runs == 1 else 'runs'}, not forecast yet.")
             self.memory_box.layout.display = "none"
         self._asked, self._task_problem = self._asked + 1, None
         threading.Thread(target=self._ask_task, args=(planned.config, self._asked), daemon=True).start()
@@ -191,26 +160,26 @@ class Laboratory:
             answer = problem = str(error)
         if asked == self._asked:
             self._task_problem = problem
-            _say(self.task_line, *answer.split("\n"), error=problem is not None)
+            _show(self.task_line, *answer.split("\n"), error=problem is not None)
 
     def _forecast(self, planned: Plan, anyway: bool) -> None:
         folder = Path(tempfile.mkdtemp(prefix="workbook-trial-"))
         try:
-            _say(self.forecast_line, "Memory ...")
+            _show(self.forecast_line, "Memory ...")
             memory = at_peak(forecast_run(planned.config))
             self.memory.update(forecast_chart(memory))
             self.memory_box.layout.display = ""
             peak = f"Peak memory about {memory['mib'].sum():,.0f} MiB beside Python and its libraries."
             if not anyway and (sentence := fits(planned.config)):
-                _say(self.forecast_line, peak, f"{sentence} No trial was started.", error=True)
+                _show(self.forecast_line, peak, f"{sentence} No trial was started.", error=True)
                 self.anyway_button.layout.display = ""
             elif self._stopping_since is None:
                 self._trial = start_trial(planned.config, folder / "trial", anyway=True)
-                _say(self.forecast_line, peak, self._measure(planned, self._trial, peak))
+                _show(self.forecast_line, peak, self._measure(planned, self._trial, peak))
             else:
-                _say(self.forecast_line, peak, "Stopped before its trial began: time is not forecast.")
+                _show(self.forecast_line, peak, "Stopped before its trial began: time is not forecast.")
         except Exception as problem:
-            _say(self.forecast_line, str(problem), error=True)
+            _show(self.forecast_line, str(problem), error=True)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
             with self._lock:  # a click is a Stop before, and a Forecast afterwards
@@ -222,7 +191,7 @@ class Laboratory:
         """Follow a trial to its end; the forecast of time that it gives, in words."""
         while trial.running:
             if self._stopping_since is None:
-                _say(self.forecast_line, peak, f"Time: a trial. {trial.status()['message']}")
+                _show(self.forecast_line, peak, f"Time: a trial. {trial.status()['message']}")
             elif time.monotonic() - self._stopping_since >= KILL_AFTER_S:
                 self.forecast_button.description, self.forecast_button.disabled = "Kill", False
                 self.forecast_button.button_style = "danger"
@@ -241,7 +210,7 @@ class Laboratory:
         if self._stopping_since is None:
             self._stopping_since = time.monotonic()
             self.forecast_button.description, self.forecast_button.disabled = "Stopping", True
-            _say(self.forecast_line, STOPPING)
+            _show(self.forecast_line, STOPPING)
         elif self._trial is not None and time.monotonic() - self._stopping_since >= KILL_AFTER_S:
             kill(self._trial)
 
@@ -261,7 +230,5 @@ def _errors(planned: Plan) -> str:
     return " ".join(problem.sentence for problem in planned.problems if problem.severity == "error")
 
 
-def _say(line: ipywidgets.HTML, *sentences: str, error: bool = False) -> None:
-    style = f"line-height: 1.4; overflow-wrap: anywhere; color: {'#a94400' if error else 'inherit'}"
-    text = "<br>".join(escape(sentence) for sentence in sentences)
-    line.value = f'<div role="status" style="{style}">{text}</div>' if text else ""
+def _show(line: ipywidgets.HTML, *sentences: str, error: bool = False) -> None:
+    line.value = notice(*sentences, error=error)

@@ -1,19 +1,20 @@
-"""An experiment from a handful of choices: pure functions, over which `laboratory.Laboratory` is a shell.
+"""Run settings from a handful of choices: pure functions, over which the laboratory's widgets are shells.
 
 experiment(**choices) -> RunConfig          one setting
+overrides(**choices) -> dict                the trainer's fields of it that a few controls set
 plan(**choices, vary=, values=, seeds=)     that setting, a grid around it, and what is wrong with them
 forecast_chart(memory)                      what it will need
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import altair as alt
 import pandas as pd
 
-from workbook.topics.laboratory.controls import BATCHINGS, ESTIMATORS, LOSSES
+from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORMS
 from workbook.training.checks import Problem
 from workbook.training.config_text import parse_yaml
 from workbook.training.run_config import RunConfig
@@ -27,30 +28,39 @@ OPTIMIZERS = {
 }
 CLIP_RANGE = {"token": 0.2, "sequence": 0.03}  # a sequence ratio is a mean over some 40 tokens: its spread is smaller
 UNBOUNDED = 1e9  # a clip range that no ratio leaves
-MOST_RUNS = 12  # of a sweep that is started from a page
+MAX_RUNS = 12  # of a sweep that is started from a page
+OVERRIDDEN = (  # fields of the trainer that `overrides` sets
+    "learning_rate", "num_generations", "max_steps", "loss_type", "advantage_estimator", "batching",
+    "per_device_train_batch_size", "steps_per_generation",
+)  # fmt: skip
+LOSSES = ("dr_grpo", "grpo", "dapo")
+
+
+def _named(values: Iterable, **labelled) -> dict:
+    """Options of a menu as {shown: meant}: each value under its own name, after those with another label."""
+    return labelled | {str(value): value for value in values}
+
 
 # every choice that is a menu: its label and its options, as shown -> as meant
 MENUS = {
-    "advantage_estimator": ("advantage estimator", {name: name for name in (*ESTIMATORS, "counterfactual")}),
-    "ratio": ("importance ratio", {"token": "token", "sequence": "sequence"}),
-    "clipping": ("clipping", {name: name for name in ("asymmetric", "symmetric", "none")}),
-    "group_transform": (
-        "group transform",
-        {"none": None, "min_replace": "min_replace", "advantage_orthogonal": "advantage_orthogonal"},
-    ),
-    "loss_type": ("loss type", {name: name for name in LOSSES}),
-    "batching": ("batching", {name: name for name in BATCHINGS}),
-    "mini_batches": ("mini-batches a batch", {str(n): n for n in (1, 2, 4, 8)}),
-    "reuse": ("uses of each batch", {str(n): n for n in (1, 2, 4, 8)}),
-    "optimizer": ("optimizer", {name: name for name in OPTIMIZERS}),
+    "advantage_estimator": ("advantage estimator", _named((*ESTIMATORS, "counterfactual"))),
+    "ratio": ("importance ratio", _named(LEVELS)),
+    "clipping": ("clipping", _named((*CLIPPINGS, "none"))),
+    "group_transform": ("group transform", _named(TRANSFORMS, none=None)),
+    "loss_type": ("loss type", _named(LOSSES)),
+    "batching": ("batching", _named(STRATEGIES)),
+    "mini_batches": ("mini-batches a batch", _named((1, 2, 4, 8))),
+    "reuse": ("uses of each batch", _named((1, 2, 4, 8))),
+    "optimizer": ("optimizer", _named(OPTIMIZERS)),
     "max_grad_norm": ("gradient clipping", {"none": 0.0, "at norm 1": 1.0}),
-    "group_size": ("group size G", {str(n): n for n in (2, 4, 8, 16)}),
-    "prompts": ("prompts a batch", {str(n): n for n in (2, 4, 8, 16, 32)}),
-    "accumulation": ("micro-batches a step", {str(n): n for n in (1, 2, 4, 8)}),
+    "group_size": ("group size G", _named((2, 4, 8, 16))),
+    "prompts": ("prompts a batch", _named((2, 4, 8, 16, 32))),
+    "accumulation": ("micro-batches a step", _named((1, 2, 4, 8))),
     "quantization": ("weights", {"as they are": None, "NF4 (4 bits)": "nf4"}),
-    "lora": ("LoRA rank", {"none: train all": None, "4": 4, "8": 8, "16": 16, "32": 32}),
+    "lora": ("LoRA rank", {"none: train all": None} | _named((4, 8, 16, 32))),
 }
-VARIABLE = (*list(MENUS)[:-2], "learning_rate")  # what a sweep may vary
+LABELS = {key: label for key, (label, _) in MENUS.items()} | {"learning_rate": "learning rate"}
+VARIABLE = [key for key in LABELS if key not in ("quantization", "lora")]  # what a sweep may vary
 
 
 class Plan(NamedTuple):
@@ -142,6 +152,38 @@ def experiment(
     )
 
 
+def overrides(
+    rollouts: int = 256,
+    group_size: int = 8,
+    mini_batches: int = 1,
+    batching: str = "shuffled",
+    steps: int = 60,
+    optim: str | None = None,
+    **choices,
+) -> dict:
+    """The trainer's fields in which an `experiment` of so many rollouts a batch differs from a config, for `start_run`.
+
+    optim: TRL's name of the optimizer; None leaves it to the config.
+
+    Raises ValueError where the choice can't have the effect it names, or doesn't divide.
+
+    >>> overrides(mini_batches=4, batching="query_preserved")["per_device_train_batch_size"]
+    64
+    """
+    if rollouts % (mini_batches * group_size):
+        raise ValueError(
+            f"{rollouts} rollouts can't be cut into mini_batches={mini_batches} of whole groups of {group_size}; "
+            "choose powers of 2."
+        )
+    if batching != "shuffled" and mini_batches == 1:
+        raise ValueError(
+            f"batching={batching!r} decides what goes into which mini-batch, so it needs mini_batches of 2 or more."
+        )
+    sizes = {"prompts": rollouts // group_size, "group_size": group_size, "mini_batches": mini_batches, "steps": steps}
+    trainer = experiment(batching=batching, **sizes, **choices).trainer
+    return {key: trainer[key] for key in OVERRIDDEN} | ({"optim": optim} if optim else {})
+
+
 def plan(vary: str | None = None, values: Sequence = (), seeds: Sequence[int] = (0,), **choices) -> Plan:
     """The choices as a run, or as a grid over seeds and the values of one choice, with every complaint about them.
 
@@ -153,28 +195,23 @@ def plan(vary: str | None = None, values: Sequence = (), seeds: Sequence[int] = 
     try:
         if vary is not None and len(set(values)) < 2:
             raise ValueError(f"vary={vary!r} needs two or more different values to compare.")
-        if len(seeds) * max(1, len(values)) > MOST_RUNS:
+        runs = len(seeds) * max(1, len(values))
+        if runs > MAX_RUNS:
             raise ValueError(
-                f"{len(values)} values x {len(seeds)} seeds are more than {MOST_RUNS} runs; "
+                f"{len(values)} values x {len(seeds)} seeds are more than {MAX_RUNS} runs; "
                 "python -m workbook sweep takes any number."
             )
-        if vary is None:
-            config = experiment(**choices | {"seed": seeds[0]})
-            found = validate(config)
-            grid = None if len(seeds) == 1 else [{"seed": list(seeds)}]
-        else:
-            each = {value: experiment(**choices | {vary: value, "seed": seeds[0]}) for value in values}
-            found = [
-                Problem(p.severity, f"{MENUS[vary][0] if vary in MENUS else vary} {value}: {p.sentence}")
-                for value, one in each.items()
-                for p in validate(one)
-            ]
-            config = each[values[0]]
-            grid = [{"seed": list(seeds)} | _varied(one, each.values()) for one in each.values()]
+        variants = [{}] if vary is None else [{vary: value} for value in dict.fromkeys(values)]
+        configs = [experiment(**choices | variant | {"seed": seeds[0]}) for variant in variants]
+        problems = []
+        for variant, config in zip(variants, configs, strict=True):
+            where = "".join(f"{LABELS[key]} {value}: " for key, value in variant.items())
+            problems += [Problem(severity, where + sentence) for severity, sentence in validate(config)]
     except ValueError as error:
         return Plan(None, None, [Problem("error", str(error))])
-    failed = any(problem.severity == "error" for problem in found)
-    return Plan(None if failed else config, grid, found, len(seeds) * max(1, len(values)))
+    grid = [{"seed": list(seeds)} | _varied(config, configs) for config in configs]
+    failed = any(problem.severity == "error" for problem in problems)
+    return Plan(None if failed else configs[0], None if vary is None and len(seeds) == 1 else grid, problems, runs)
 
 
 def _varied(config: RunConfig, others) -> dict[str, list]:
@@ -231,10 +268,6 @@ def duration(seconds: float) -> str:
     >>> duration(48.2), duration(130), duration(9000)
     ('48 s', '2 min', '2.5 h')
     """
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 100
-        else f"{seconds / 60:.0f} min"
-        if seconds < 6000
-        else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
