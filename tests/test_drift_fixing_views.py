@@ -139,7 +139,7 @@ def test_the_explorer_of_a_batch_says_what_it_draws(rollouts, path):
     explorer = explore_reuse(rollouts, path)
     explorer.set(times=1, level="sequence", clipping="asymmetric", epsilon=0.01)
     row = explorer.tables["lines"].query("chosen").iloc[0]
-    assert f"Gone over 1 times: residual {row['mean']:.3f}" in explorer.sentence.value
+    assert f"After 1 epochs: residual {row['mean']:.3f}" in explorer.sentence.value
     assert "compute_reuse(rollouts, path, level='sequence', clipping='asymmetric', epsilon=0.01" in explorer.code
     before = row["mean"]
     explorer.set(transform="min_replace")

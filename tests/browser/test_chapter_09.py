@@ -25,7 +25,7 @@ def test_objectives_by_hand(chapter, capsys):
 
     def residuals():
         marks = chapter.marks(explorers.nth(0).locator("svg.marks").first, "point")
-        key, value = "times the batch was gone over", "residual (0 cancels, 1 adds up)"
+        key, value = "epochs on the batch", "residual (0 cancels, 1 adds up)"
         return {int(mark[key]): chapter.number(mark[value]) for mark in marks if value in mark}
 
     def changes(**settings):

@@ -1,4 +1,4 @@
-"""Charts of drift fixing: what reuse leaves on shared tokens, what objectives come to, what causes which failure."""
+"""Charts of drift fixing: the residual on shared tokens under reuse, outcomes of objectives, causes of failures."""
 
 from __future__ import annotations
 
@@ -10,20 +10,15 @@ from workbook.theory.choices import LEVELS
 from workbook.theory.groups import shared_places
 from workbook.topics.drift.probe import CLIPPINGS, left_on_shared, objective_weights
 from workbook.topics.drift.settings import DRAWN, TRANSFORMS, compute_objectives, intervals
-from workbook.topics.groups.charts import beside, small
 from workbook.views.explorer import Explorer, log_slider, menu, slider
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, finish, require
+from workbook.views.figures import INTERVAL, bars, by_sign, clear_of_zero, forest, panels, series
+from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, require, titled
 
-NAMES = list(TRANSFORMS)
-BY_TRANSFORM = alt.Scale(domain=NAMES, range=[NEUTRAL, *SERIES[:2]])
-DASHES = alt.Scale(domain=NAMES, range=[[1, 0], [6, 3], [2, 2]])
-SHAPES = alt.Scale(domain=NAMES, range=["circle", "square", "triangle-up"])
-LEGEND = alt.Legend(orient="bottom", symbolStrokeWidth=2.5)
-ZERO = alt.Chart().mark_rule(color="#999999").encode(x=alt.datum(0))
-INTERVAL = ("mean", "low", "high")
+LABELS, COLORS = list(TRANSFORMS), [NEUTRAL, *SERIES[:2]]  # of the transforms
+BY_TRANSFORM = alt.Scale(domain=LABELS, range=COLORS)
 
 
-# --- one batch, gone over again
+# --- one batch, used several times
 
 
 def compute_reuse(
@@ -35,7 +30,7 @@ def compute_reuse(
     transform: str = "none",
     times: int = 4,
 ) -> dict[str, pd.DataFrame]:
-    """What an objective leaves on the tokens that a group shares, for each time a batch has been gone over.
+    """Residual of an objective on the tokens that a group shares, for each number of epochs on a batch.
 
     path: (times + 1, B, T) log-probabilities, as from `reuse_path`.  Other arguments as in `objective_weights`.
 
@@ -43,10 +38,11 @@ def compute_reuse(
     reward and its push on the shared tokens as a share of the group's total, and their net.
     """
     settings = {"level": level, "clipping": clipping, "epsilon": epsilon, "transform": transform}
-    left = [left_on_shared(rollouts, objective_weights(rollouts, now, **settings)).set_index("group") for now in path]
-    lines = intervals(pd.concat({k: each["residual"] for k, each in enumerate(left)}, axis=1, names=["times"]))
+    tables = [left_on_shared(rollouts, objective_weights(rollouts, now, **settings)).set_index("group") for now in path]
+    residuals = {k: table["residual"] for k, table in enumerate(tables)}
+    lines = intervals(pd.concat(residuals, axis=1, names=["times"]))
     for name in ("silent", "own"):
-        lines[name] = [each[name].mean() for each in left]
+        lines[name] = [table[name].mean() for table in tables]
     lines["chosen"] = lines["times"] == times
     weights = objective_weights(rollouts, path[times], **settings)
     return {"lines": lines, "pushes": _pushes_of(rollouts, weights)}
@@ -66,78 +62,54 @@ def _pushes_of(rollouts: Rollouts, weights) -> pd.DataFrame:
 
 
 def reuse_chart(lines: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChart:
-    """Left the residual against the times a batch was gone over, right one group's pushes; tables of compute_reuse."""
-    x = alt.X("times:Q", title="times the batch was gone over").axis(tickMinStep=1, format="d")
-    title = "residual (0 cancels, 1 adds up)"
-    y = alt.Y("mean:Q", title=title).scale(domain=[0, 1])
-    base = alt.Chart(lines).encode(x=x)
-    chosen = base.transform_filter("datum.chosen")
-    tooltip = ["times:Q", *[alt.Tooltip(f"{name}:Q", format=".3f") for name in (*INTERVAL, "silent", "own")]]
-    left = alt.layer(
-        base.mark_area(opacity=0.2, color=POSITIVE).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
-        base.mark_line(strokeWidth=2.5, color=POSITIVE).encode(y=y),
-        base.mark_point(filled=True, size=45, opacity=1, color=POSITIVE).encode(y=y, tooltip=tooltip),
-        chosen.mark_rule(strokeDash=[4, 3], color=NEUTRAL),
-        chosen.mark_point(size=170, color="black", strokeWidth=2).encode(y=y),
-        chosen.mark_text(dy=-16, fontWeight="bold").encode(y=y, text=alt.Text("mean:Q", format=".3f")),
-    ).properties(width=330, height=230, title=small("shared tokens of all groups"))
-    bars = alt.Chart(pushes).encode(y=alt.Y("rollout:N", sort=None, title="rollout"))
-    push = alt.X("push:Q", title="push on shared tokens (share of the total)").scale(domain=[-0.6, 0.6], clamp=True)
-    up = alt.when("datum.push >= 0").then(alt.value(POSITIVE)).otherwise(alt.value(NEGATIVE))
-    net = alt.when("datum.rollout == 'net'").then(alt.value(1.5)).otherwise(alt.value(0))
-    number = alt.Text("push:Q", format="+.2f")
-    right = alt.layer(
-        bars.mark_bar(stroke="black").encode(
-            x=push, color=up, strokeWidth=net, tooltip=["rollout", "reward", "push:Q"]
-        ),
-        bars.transform_filter("datum.push >= 0").mark_text(align="left", dx=4).encode(x=push, text=number),
-        bars.transform_filter("datum.push < 0").mark_text(align="right", dx=-4).encode(x=push, text=number),
-        bars.mark_text(align="left", color=NEUTRAL).encode(x=alt.value(4), text="reward:N"),
-        ZERO,
-    ).properties(width=280, height=230, title=small("one group, at the chosen point"))
-    return beside(
+    """Left the residual against the epochs on a batch, right one group's pushes; tables of compute_reuse."""
+    x = alt.X("times:Q", title="epochs on the batch").axis(tickMinStep=1, format="d")
+    y = alt.Y("mean:Q", title="residual (0 cancels, 1 adds up)").scale(domain=[0, 1])
+    look = {"shown": ("silent", "own"), "form": ".3f", "width": 330, "height": 230}
+    left = series(lines, x, y, chosen="chosen", number=".3f", title="shared tokens of all groups", **look)
+    rollout = alt.Y("rollout:N", sort=None, title="rollout")
+    rewards = alt.Chart(pushes).mark_text(align="left", color=NEUTRAL)
+    right = bars(
+        pushes,
+        rollout,
+        alt.X("push:Q", title="push on shared tokens (share of the total)").scale(domain=[-0.6, 0.6], clamp=True),
+        color=by_sign("push"),
+        outlined="datum.rollout == 'net'",
+        number="+.2f",
+        shown=["reward"],
+        over=[rewards.encode(x=alt.value(4), y=rollout, text="reward:N")],
+        title="one group, at the chosen point",
+        width=280,
+        height=230,
+    )
+    return panels(
         [left, right],
-        "What is left on the tokens that a whole group shares",
+        "Residual on the tokens that a whole group shares",
         "left: mean over groups with its 95 % interval; right: pushes of one group's rollouts, and their sum",
         "A line of the residual against reuse, and bars of one group's pushes on the tokens that it shares.",
     )
 
 
-def say_reuse(lines: pd.DataFrame, pushes: pd.DataFrame) -> str:
+def describe_reuse(lines: pd.DataFrame, pushes: pd.DataFrame) -> str:
     """The chosen point in words."""
     here = lines[lines["chosen"]].iloc[0]
     return (
-        f"Gone over {here['times']:.0f} times: residual {here['mean']:.3f} [{here['low']:.3f}, {here['high']:.3f}]; "
+        f"After {here['times']:.0f} epochs: residual {here['mean']:.3f} [{here['low']:.3f}, {here['high']:.3f}]; "
         f"{here['silent']:.0%} of shared tokens have weight 0; tokens of a rollout's own keep {here['own']:.0%} of "
         "their push."
     )
 
 
-class LiveReuse(Explorer):
-    """An explorer over a batch that a cell has just gone over; the code below takes the reader's `rollouts, path`."""
-
-    @property
-    def code(self) -> str:
-        """An import and a call that compute what is drawn, from the variables `rollouts` and `path`."""
-        line, call = super().code.split("\n\n")
-        return f"{line}\n\n{call.replace('(', '(rollouts, path, ', 1)}"
-
-
 def explore_reuse(rollouts: Rollouts, path) -> Explorer:
-    """Level, clipping, epsilon, transform and times of reuse over one batch of a real policy."""
-
-    def compute(**settings):
-        return compute_reuse(rollouts, path, **settings)
-
-    compute.__name__, compute.__module__ = compute_reuse.__name__, compute_reuse.__module__
+    """Level, clipping, epsilon, transform and epochs on one batch of a real policy."""
     controls = {
         "level": menu("sequence", list(LEVELS), "ratio"),
         "clipping": menu("none", list(CLIPPINGS), "clipping"),
         "epsilon": log_slider(0.03, -2.5, 0, "clip range"),
         "transform": menu("none", [(name, value or "none") for name, value in TRANSFORMS.items()], "transform"),
-        "times": slider(min(4, len(path) - 1), 0, len(path) - 1, 1, "times gone over"),
+        "times": slider(min(4, len(path) - 1), 0, len(path) - 1, 1, "epochs on the batch"),
     }
-    return LiveReuse(compute, reuse_chart, controls, say_reuse)
+    return Explorer(compute_reuse, reuse_chart, controls, describe_reuse, {"rollouts": rollouts, "path": path})
 
 
 # --- whole runs
@@ -146,53 +118,40 @@ def explore_reuse(rollouts: Rollouts, path) -> Explorer:
 def objectives_chart(lines: pd.DataFrame, changes: pd.DataFrame) -> alt.HConcatChart:
     """Left an outcome against reuse, a line per transform; right what each changes; tables of compute_objectives."""
     require(lines, ("transform", "reuse", *INTERVAL, "chosen", "outcome"), "objectives_chart")
-    at = f"datum.reuse * pow(2, 0.07 * (indexof({NAMES}, datum.transform) - 1))"  # side by side
-    x = alt.X("at:Q", title="times each rollout is used").scale(type="log", base=2, domain=[0.85, 9.4], nice=False)
-    base = (
-        alt.Chart(lines)
-        .transform_calculate(at=at)
-        .encode(
-            x=x.axis(values=[1, 2, 4, 8]),
-            color=alt.Color("transform:N", title=None, sort=NAMES, legend=LEGEND, scale=BY_TRANSFORM),
-        )
-    )
+    x = alt.X("reuse:Q", title="times each rollout is used").axis(values=[1, 2, 4, 8])
+    x = x.scale(type="log", base=2, domain=[0.85, 9.4], nice=False)
+    y = alt.Y("mean:Q", title="mean over seeds, 95 % interval").scale(zero=True)
     chosen = alt.Chart(lines).transform_filter("datum.chosen && datum.transform == 'none'")
-    title, difference = "mean over seeds, 95 % interval", "difference to no transform"
-    y = alt.Y("mean:Q", title=title).scale(zero=True)
-    shown = ["transform:N", "reuse:Q", *[alt.Tooltip(f"{name}:Q", format=".4g") for name in INTERVAL]]
-    left = alt.layer(
-        chosen.mark_rule(strokeWidth=30, color="#eeeeee").encode(x="reuse:Q"),
-        base.mark_line(strokeWidth=2).encode(
-            y=y, strokeDash=alt.StrokeDash("transform:N", title=None, sort=NAMES, legend=LEGEND, scale=DASHES)
-        ),
-        base.mark_rule(strokeWidth=2, opacity=0.6).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
-        base.mark_point(filled=True, size=60, opacity=1).encode(
-            y=y, shape=alt.Shape("transform:N", title=None, sort=NAMES, legend=LEGEND, scale=SHAPES), tooltip=shown
-        ),
-        chosen.mark_text(align="left", fontWeight="bold").encode(x=alt.value(4), y=alt.value(-8), text="outcome:N"),
-    ).properties(width=360, height=240)
-    bars = alt.Chart(changes).encode(y=alt.Y("transform:N", sort=NAMES, title=None).axis(labelLimit=150))
-    change = alt.X("mean:Q", title=difference).scale(zero=True, padding=24)
-    color = alt.Color("transform:N", legend=None, scale=BY_TRANSFORM)
-    right = alt.layer(
-        ZERO,
-        bars.mark_rule(size=3, opacity=0.5).encode(x=alt.X("low:Q", title=difference), x2="high:Q", color=color),
-        bars.mark_point(filled=True, size=80, opacity=1).encode(x=change, color=color, tooltip=shown[:1] + shown[2:]),
-        bars.mark_text(dy=-13).encode(x=change, text=alt.Text("mean:Q", format="+.3~g")),
-    ).properties(width=200, height=130, title=small("at the chosen reuse, paired by seed"))
-    return beside(
+    text = chosen.mark_text(align="left", fontWeight="bold")
+    look = {"names": LABELS, "colors": COLORS, "dash": "transform", "dodge": 0.07, "spread": "bars", "form": ".4g"}
+    look |= {"under": [chosen.mark_rule(strokeWidth=30, color="#eeeeee").encode(x=x)], "width": 360}
+    look |= {"over": [text.encode(x=alt.value(4), y=alt.value(-8), text="outcome:N")]}
+    left = series(lines, x, y, "transform", **look)
+    right = forest(
+        changes,
+        alt.Y("transform:N", sort=LABELS, title=None).axis(labelLimit=150),
+        alt.X("mean:Q", title="difference to no transform").scale(zero=True, padding=24),
+        color=alt.Color("transform:N", legend=None, scale=BY_TRANSFORM),
+        zero=True,
+        number="+.3~g",
+        form=".4g",
+        title="at the chosen reuse, paired by seed",
+        width=200,
+        height=130,
+    )
+    return panels(
         [left, right],
-        "What an objective comes to, against how often each rollout is used",
-        "two mini-batches, gone over once to eight times, at an equal number of sampled rollouts",
+        "Outcomes of an objective, against how often each rollout is used",
+        "two mini-batches, one to eight epochs on them, at an equal number of sampled rollouts",
         "Lines: an outcome against reuse for three transforms. Dots: the difference each makes at the chosen reuse.",
     )
 
 
-def say_objectives(lines: pd.DataFrame, changes: pd.DataFrame) -> str:
+def describe_objectives(lines: pd.DataFrame, changes: pd.DataFrame) -> str:
     """The chosen point in words."""
     here = lines[lines["chosen"]].set_index("transform")
-    told = ", ".join(f"{name} {here.loc[name, 'mean']:.3g}" for name in NAMES if name in here.index)
-    return f"{here['outcome'].iloc[0]}, each rollout used {here['reuse'].iloc[0]:.0f} times: {told}."
+    means = ", ".join(f"{name} {here.loc[name, 'mean']:.3g}" for name in LABELS if name in here.index)
+    return f"{here['outcome'].iloc[0]}, each rollout used {here['reuse'].iloc[0]:.0f} times: {means}."
 
 
 def explore_objectives() -> Explorer:
@@ -203,35 +162,18 @@ def explore_objectives() -> Explorer:
         "clipping": menu("none", list(CLIPPINGS), "clipping"),
         "doublings": slider(1, 0, 3, 1, "reuse, 2^"),
     }
-    return Explorer(compute_objectives, objectives_chart, controls, say_objectives)
+    return Explorer(compute_objectives, objectives_chart, controls, describe_objectives)
 
 
-def group_size_chart(table: pd.DataFrame, series: str, title: str, unit: str) -> alt.LayerChart:
-    """A quantity against rollouts per prompt, a line per `series`; columns group_size, mean, low, high and it."""
-    require(table, ("group_size", series, *INTERVAL), "group_size_chart")
-    names = list(dict.fromkeys(table[series]))
-    at = f"datum.group_size * pow(2, 0.06 * indexof({names}, datum['{series}']))"  # side by side
-    x = alt.X("at:Q", title="rollouts per prompt, G").scale(type="log", base=2, domain=[1.8, 18.5], nice=False)
-    base = (
-        alt.Chart(table)
-        .transform_calculate(at=at)
-        .encode(
-            x=x.axis(values=[2, 4, 8, 16]),
-            color=alt.Color(f"{series}:N", title=None, sort=names).scale(domain=names, range=SERIES[: len(names)]),
-        )
-    )
+def group_size_chart(table: pd.DataFrame, by: str, title: str, unit: str) -> alt.LayerChart:
+    """A quantity against rollouts per prompt, a line per name of `by`; columns group_size, mean, low, high and it."""
+    require(table, ("group_size", by, *INTERVAL), "group_size_chart")
+    x = alt.X("group_size:Q", title="rollouts per prompt, G").axis(values=[2, 4, 8, 16])
+    x = x.scale(type="log", base=2, domain=[1.8, 18.5], nice=False)
     y = alt.Y("mean:Q", title=unit).scale(zero=False)
-    chart = alt.layer(
-        base.mark_rule(strokeWidth=2, opacity=0.6).encode(y=alt.Y("low:Q", title=unit), y2="high:Q"),
-        base.mark_line(strokeWidth=2).encode(y=y),
-        base.mark_point(filled=True, size=60, opacity=1).encode(
-            y=y,
-            shape=alt.Shape(f"{series}:N", title=None, sort=names).scale(domain=names),
-            tooltip=[f"{series}:N", "group_size:Q", *[alt.Tooltip(f"{name}:Q", format="+.4f") for name in INTERVAL]],
-        ),
-    )
-    told = (f"{getattr(row, series)}, G = {row.group_size}: {row.mean:+.3f}" for row in table.itertuples())
-    return finish(chart, title, "mean over seeds, 95 % interval", "; ".join(told), width=420, height=220)
+    look = {"dodge": 0.06, "spread": "bars", "form": "+.4f", "width": 420, "height": 220}
+    names = (f"{row[by]}, G = {row['group_size']}: {row['mean']:+.3f}" for row in table.to_dict("records"))
+    return titled(series(table, x, y, by, **look), title, "mean over seeds, 95 % interval", "; ".join(names))
 
 
 def tax_chart(table: pd.DataFrame) -> alt.Chart:
@@ -243,7 +185,7 @@ def tax_chart(table: pd.DataFrame) -> alt.Chart:
         .encode(
             x=alt.X("area:Q", title="mean sampled reward over the run").scale(zero=False, padding=12),
             y=alt.Y("tax:Q", title="tax: movement of style words (nats)").scale(type="log", nice=False, padding=12),
-            color=alt.Color("transform:N", sort=NAMES, scale=BY_TRANSFORM),
+            color=alt.Color("transform:N", sort=LABELS, scale=BY_TRANSFORM),
             shape=alt.Shape("level:N", title="ratio").scale(domain=list(LEVELS), range=["circle", "triangle-up"]),
             size=alt.Size("reuse:O", title="times used").scale(domain=[1, 2, 4, 8], range=[25, 60, 120, 220]),
             tooltip=["level:N", "clipping:N", "transform:N", "reuse:Q", "area:Q", "tax:Q"],
@@ -251,7 +193,7 @@ def tax_chart(table: pd.DataFrame) -> alt.Chart:
     )
     return finish(
         chart,
-        "What is learned, and what is paid for it",
+        "Reward learned and tax paid",
         "a dot per objective and reuse, means over seeds; the tax axis is logarithmic",
         f"{len(table)} objectives; tax from {table['tax'].min():.3g} to {table['tax'].max():.3g} nats.",
         width=460,
@@ -259,25 +201,17 @@ def tax_chart(table: pd.DataFrame) -> alt.Chart:
     )
 
 
-# --- several outcomes under one another
+# --- several outcomes below one another
 
 
 def effects_chart(table: pd.DataFrame, row: str, title: str, subtitle: str) -> alt.HConcatChart:
     """Effects with intervals, a panel per outcome with an axis of its own; columns `row`, outcome, mean, low, high."""
     require(table, (row, "outcome", *INTERVAL), "effects_chart")
-    panels = []
-    for k, (outcome, part) in enumerate(table.groupby("outcome", sort=False)):
-        axis = alt.Axis(labelLimit=260) if k == 0 else None
-        base = alt.Chart(part).encode(y=alt.Y(f"{row}:N", sort=None, title=None, axis=axis))
-        color = alt.condition("datum.low > 0 || datum.high < 0", alt.value(POSITIVE), alt.value(NEUTRAL))
-        x = alt.X("mean:Q", title=None).scale(zero=True, padding=12).axis(tickCount=4)
-        shown = [f"{row}:N", *[alt.Tooltip(f"{name}:Q", format="+.4f") for name in INTERVAL]]
-        panel = alt.layer(
-            ZERO,
-            base.mark_rule(size=3, opacity=0.5).encode(x=alt.X("low:Q", title=None), x2="high:Q", color=color),
-            base.mark_point(filled=True, size=60, opacity=1).encode(x=x, color=color, tooltip=shown),
-            base.mark_text(dy=-9, fontSize=9).encode(x=x, text=alt.Text("mean:Q", format="+.2~g")),
-        )
-        panels.append(panel.properties(width=128, height=alt.Step(30), title=small(str(outcome))))
-    told = "; ".join(f"{r[row]}, {r['outcome']}: {r['mean']:+.3g}" for r in table.to_dict("records"))
-    return beside(panels, title, subtitle, told)
+    name = alt.Y(f"{row}:N", sort=None, title=None).axis(labelLimit=260)
+    x = alt.X("mean:Q", title=None).scale(zero=True, padding=12).axis(tickCount=4)
+    look = {"zero": True, "number": "+.2~g", "form": "+.4f", "color": clear_of_zero()}
+    look |= {"width": 128, "height": alt.Step(30)}
+    charts = []
+    for outcome, part in table.groupby("outcome", sort=False):
+        charts.append(forest(part, name, x, labels=not charts, title=str(outcome), **look))
+    return panels(charts, title, subtitle, describe_rows(table, row, "outcome", form="+.3g"))
