@@ -67,16 +67,15 @@ def forest(
     y = y if labels else y.axis(None)
     base, dots = _colored(alt.Chart(table).encode(y=y), table, by, color, alt.YOffset, **names)
     hints = tooltips(table, _name(y), by, *shown, *INTERVAL, form=form)
-    dots = [(dots, {"filled": True})]
+    parts = [(dots, True)]
     if hollow:
-        plain = dots[0][0]
-        dots = [(plain.transform_filter(f"!({hollow})"), {"filled": True}), (plain.transform_filter(hollow), {})]
+        parts = [(dots.transform_filter(f"!({hollow})"), True), (dots.transform_filter(hollow), False)]
     return _panel(
         [
             *under,
             *_reference(zero, threshold, "x"),
             base.mark_rule(size=3, opacity=0.5).encode(x=_end(x, "low"), x2="high:Q", tooltip=hints),
-            *(part.mark_point(size=70, opacity=1, **filled).encode(x=x, tooltip=hints) for part, filled in dots),
+            *(part.mark_point(size=70, opacity=1, filled=full).encode(x=x, tooltip=hints) for part, full in parts),
             *_numbers(base, x, number, end=number_at == "end", small=by is not None),
             *over,
         ],
@@ -128,19 +127,15 @@ def series(
     base, dots = _colored(base, table, by, color, None, **names)
     lines = base.mark_line(strokeWidth=2.5, clip=clip)
     if dash:
-        dashes = _unique(table, dash) if dash != by else names.get("names") or _unique(table, by)
-        legend = alt.Legend(title=None, **_legend(names.get("legend"))) if names.get("legend", {}) is not None else None
+        dashes = (names.get("names") if dash == by else None) or _unique(table, dash)
         scale = alt.Scale(domain=dashes, range=[DASHES[k % len(DASHES)] for k in range(len(dashes))])
+        legend = _legend(names.get("legend", ()))
         lines = lines.encode(strokeDash=alt.StrokeDash(f"{dash}:N", sort=None, legend=legend, scale=scale))
         base, dots = (part.encode(detail=f"{dash}:N") for part in (base, dots))
-    low = {"y": _end(y, "low"), "y2": "high:Q"}
     layers = [*under, *_reference(zero, threshold, "y")]
     if spread:
-        layers.append(
-            base.mark_area(opacity=0.2, clip=clip).encode(**low)
-            if spread == "band"
-            else base.mark_rule(size=2, opacity=0.6, clip=clip).encode(**low)
-        )
+        band, ends = base.mark_area(opacity=0.2, clip=clip), base.mark_rule(size=2, opacity=0.6, clip=clip)
+        layers.append((band if spread == "band" else ends).encode(y=_end(y, "low"), y2="high:Q"))
     layers.append(lines.encode(y=y))
     if points:
         layers.append(dots.mark_point(filled=True, size=55, opacity=1, clip=clip).encode(y=y, tooltip=hints))
@@ -148,7 +143,7 @@ def series(
         layers += [
             here.mark_rule(strokeDash=[4, 3], color=NEUTRAL),
             here.mark_point(size=170, color="black", strokeWidth=2).encode(y=y, tooltip=hints),
-            *_numbers(here, y, number, end=False),
+            *_numbers(here, y, number),
         ]
     return _panel([*layers, *over], title, width, height)
 
@@ -190,12 +185,11 @@ def bars(
     base, _ = _colored(base, table, by, color, offset, shape=False, **names)
     columns = _spread_columns(table, length) if intervals else [_name(length)]
     hints = tooltips(table, _name(place), by, *shown, *columns, form=form)
-    drawn = base.mark_bar(**(mark or {})).encode(**{side: length}, tooltip=hints)
+    bodies = base.mark_bar(**(mark or {})).encode(**{side: length}, tooltip=hints)
     if outlined:
-        drawn = drawn.encode(
-            stroke=alt.value("black"), strokeWidth=alt.when(outlined).then(alt.value(1.5)).otherwise(alt.value(0))
-        )
-    black, layers = base.encode(color=alt.value("black")), [*under, drawn]
+        line = alt.when(outlined).then(alt.value(1.5)).otherwise(alt.value(0))
+        bodies = bodies.encode(stroke=alt.value("black"), strokeWidth=line)
+    black, layers = base.encode(color=alt.value("black")), [*under, bodies]
     if "low" in columns:
         ends = {side: _end(length, "low"), f"{side}2": "high:Q"}
         layers += [black.mark_rule(size=2).encode(**ends), *_numbers(black, length, number, end=True, small=vertical)]
@@ -241,9 +235,9 @@ def panels(charts, title: str, subtitle: str, description: str, spacing: int = 1
     return titled((alt.vconcat if vertical else alt.hconcat)(*charts, spacing=spacing), title, subtitle, description)
 
 
-def rule(value: float, axis: str, dashed: bool = False, color: str = GRID_LINE) -> alt.Chart:
-    """A line across the whole panel at a value of the axis "x" or "y"."""
-    mark = {"strokeDash": [5, 4], "size": 1.5} if dashed else {}
+def rule(value: float, axis: str, dashed: bool = False, color: str = GRID_LINE, **mark) -> alt.Chart:
+    """A line across the whole panel at a value of the axis "x" or "y"; mark: further settings of the line."""
+    mark = ({"strokeDash": [5, 4], "size": 1.5} if dashed else {}) | mark
     grid = alt.Axis(grid=True)  # Vega-Lite would take the grid away from all layers: a datum has none of its own accord
     return alt.Chart().mark_rule(color=color, **mark).encode(**{axis: alt.datum(value, axis=grid)})
 
@@ -300,8 +294,10 @@ def _spread_columns(table: pd.DataFrame, value) -> list[str]:
     return [_name(value), *(end for end in ("low", "high") if end in table)]
 
 
-def _legend(settings: dict | None) -> dict:
-    return {"orient": "bottom", "labelLimit": 320, "symbolOpacity": 1} | (settings or {})
+def _legend(settings) -> alt.Legend | None:
+    """A legend below the chart, with further settings; None for none at all."""
+    usual = {"title": None, "orient": "bottom", "labelLimit": 320, "symbolOpacity": 1}
+    return None if settings is None else alt.Legend(**usual | dict(settings))
 
 
 def _colored(base, table, by, color, offset, shape=True, names=None, colors=SERIES, shapes=None, legend=()):
@@ -310,17 +306,17 @@ def _colored(base, table, by, color, offset, shape=True, names=None, colors=SERI
         base = base.encode(color=alt.value(POSITIVE) if color is None else color)
         return base, base
     names = _unique(table, by) if names is None else list(names)
-    look = None if legend is None else alt.Legend(**{"title": None} | _legend(dict(legend)))
+    legend = _legend(legend)
     if offset:
         base = base.encode(offset(f"{by}:N", sort=names).scale(domain=names))
     if color is None:
         ends = [colors[k % len(colors)] for k in range(len(names))]
-        color = alt.Color(f"{by}:N", sort=names, legend=look).scale(domain=names, range=ends)
+        color = alt.Color(f"{by}:N", sort=names, legend=legend).scale(domain=names, range=ends)
     base = base.encode(color=color)
     if not shape:
         return base, base
     scale = alt.Scale(domain=names) if shapes is None else alt.Scale(domain=names, range=shapes)
-    return base, base.encode(shape=alt.Shape(f"{by}:N", sort=names, legend=look, scale=scale))
+    return base, base.encode(shape=alt.Shape(f"{by}:N", sort=names, legend=legend, scale=scale))
 
 
 def _reference(zero: bool, threshold: float | None, axis: str) -> list[alt.Chart]:
@@ -329,19 +325,17 @@ def _reference(zero: bool, threshold: float | None, axis: str) -> list[alt.Chart
     return lines if threshold is None else [*lines, rule(threshold, axis, dashed=True, color=NEUTRAL)]
 
 
-def _numbers(base, value, number: str | None, end: bool, small: bool = False) -> list[alt.Chart]:
+def _numbers(base, value, number: str | None, end: bool = False, small: bool = False) -> list[alt.Chart]:
     """The middle value as a number: above its dot, or at the upper end of its interval; none without a format."""
     if number is None:
         return []
-    place, at = {"fontSize": 10 if small else 11}, _end(value, "high") if end else value
     if isinstance(value, alt.Y):
-        mark, where = base.mark_text(dy=-9 - 4 * (not end), **place), {"y": at}
+        axis, place = "y", {"dy": -9 if end else -13}
     else:
-        mark, where = (
-            base.mark_text(**place | ({"align": "left", "dx": 6} if end else {"dy": -9 - (not small)})),
-            {"x": at},
-        )
-    return [mark.encode(**where, text=alt.Text(f"{_name(value)}:Q", format=number))]
+        axis, place = "x", {"align": "left", "dx": 6} if end else {"dy": -9 if small else -10}
+    size = {"fontSize": 10} if small else {"fontSize": 11, "fontWeight": "bold"}
+    text = base.mark_text(**size, **place).encode(text=alt.Text(f"{_name(value)}:Q", format=number))
+    return [text.encode(**{axis: _end(value, "high") if end else value})]
 
 
 def _panel(layers: list, title: str | None, width, height) -> alt.LayerChart:

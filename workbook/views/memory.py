@@ -5,7 +5,8 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from workbook.views.style import finish, require
+from workbook.views.figures import cells, rule
+from workbook.views.style import finish, require, titled
 
 # what is always there in blues, training in oranges, generation in greens
 COLOURS = {
@@ -50,9 +51,7 @@ def memory_bars(table: pd.DataFrame, measured: float | None = None, limit: float
     notes = []
     for value, dash, name in ((measured, [1, 0], "black line: measured"), (limit, [5, 4], "dashed: the limit")):
         if value is not None:
-            layers.append(
-                alt.Chart().mark_rule(size=2.5, strokeDash=dash, color="black").encode(x=alt.datum(value / per))
-            )
+            layers.append(rule(value / per, "x", color="black", size=2.5, strokeDash=dash))
             notes.append(f"{name}, {value / per:,.0f} {unit}")
     totals = rows.groupby("case", sort=False)["value"].sum()
     return finish(
@@ -65,23 +64,14 @@ def memory_bars(table: pd.DataFrame, measured: float | None = None, limit: float
     )
 
 
-def adapter_movement(table: pd.DataFrame) -> alt.Chart:
-    """How far each adapter moved the weights it sits on: columns layer, module, moved (a Frobenius norm)."""
+def adapter_movement(table: pd.DataFrame) -> alt.LayerChart:
+    """Size of each adapter's change to its weights: columns layer, module, moved (a Frobenius norm)."""
     require(table, ("layer", "module", "moved"), "adapter_movement")
-    chart = (
-        alt.Chart(table)
-        .mark_rect()
-        .encode(
-            x=alt.X("layer:O", title="layer").axis(labelAngle=0),
-            y=alt.Y("module:N", sort=None, title=None),
-            color=alt.Color("moved:Q", title="|ΔW|").scale(scheme="blues", domainMin=0),
-            tooltip=["layer:O", "module:N", alt.Tooltip("moved:Q", format=".4f")],
-        )
-    )
-    return finish(
-        chart,
-        "How far training moved each layer's weights",
+    color = alt.Color("moved:Q", title="|ΔW|").scale(scheme="blues", domainMin=0)
+    layers, shown = alt.X("layer:O", title="layer").axis(labelAngle=0), ("layer", "module", "moved")
+    return titled(
+        cells(table, layers, "module", color, stroke=None, form=".4f", shown=shown, height=alt.Step(22)),
+        "Change of each layer's weights in training",
         "Frobenius norm of scale × B A, the adapter's change to the 4-bit weights below it",
         f"{len(table)} adapters, from {table['moved'].min():.4f} to {table['moved'].max():.4f}.",
-        height=alt.Step(22),
     )
