@@ -46,12 +46,12 @@ def is_alive(process: dict) -> bool:
     if (child := _children.get(process["pid"])) is not None and child.poll() is not None:
         return False
     try:
-        found = psutil.Process(process["pid"])
-        if found.status() == psutil.STATUS_ZOMBIE:
+        there = psutil.Process(process["pid"])
+        if there.status() == psutil.STATUS_ZOMBIE:
             return False
         if since := process.get("since"):
             return _since(process["pid"]) == since
-        return abs(found.create_time() - process["born"]) < 1
+        return abs(there.create_time() - process["born"]) < 1
     except (psutil.Error, ValueError, TypeError, OverflowError):  # the latter: of numbers that no process has
         return False
 

@@ -22,21 +22,16 @@ class _Loader(yaml.SafeLoader):
     """Plain data only, numbers as in YAML 1.2's core schema, each key once."""
 
     def construct_mapping(self, node, deep=False):
-        keys = (
-            [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)] if hasattr(node, "value") else []
-        )
+        keys = [key.value for key, _ in getattr(node, "value", []) if isinstance(key, yaml.ScalarNode)]
         for i, key in enumerate(keys):
             if key in keys[:i] and key != "<<":
                 raise yaml.constructor.ConstructorError(None, None, f"{key} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
-def _replaces(tag: str) -> bool:
-    return tag in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")
-
-
+_REPLACED = {f"tag:yaml.org,2002:{name}" for name in ("float", "int", "timestamp")}
 _Loader.yaml_implicit_resolvers = {
-    start: [(tag, pattern) for tag, pattern in resolvers if not _replaces(tag)]
+    start: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED]
     for start, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _INTEGER = "tag:yaml.org,2002:int", re.compile(r"[-+]?(?=[0-9_]{1,400}\Z)[0-9]+(_[0-9]+)*\Z"), list("-+0123456789")
@@ -69,10 +64,7 @@ def dump_yaml(value: Any) -> str:
 
 
 def parse_yaml(text: str) -> Any:
-    """The plain data that a YAML text stands for.
-
-    Raises:
-        ValueError: saying where it is no YAML, or that it is too large, as a part of a sentence.
+    """The plain data that a YAML text stands for; ValueError, part of a sentence, where it is no YAML or too large.
 
     >>> parse_yaml("{learning_rate: 5e-4, max_steps: 10, save_strategy: 'no'}")
     {'learning_rate': 0.0005, 'max_steps': 10, 'save_strategy': 'no'}
@@ -92,26 +84,19 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_yaml(path: str | Path, kind: str) -> Any:
-    """The plain data of a YAML file; kind: what the file is, for messages.
-
-    Raises:
-        ValueError: naming the file, if it can't be read as that.
-    """
+    """The plain data of a YAML file; kind: what the file is, for messages. Raises ValueError, naming the file."""
+    advice = "give the path of a YAML file"
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_BYTES + 1)
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"The {kind} {path} is not UTF-8 (byte 0x{raw[error.start]:02x}); give the path of a YAML file."
-        ) from None
+        raise ValueError(f"The {kind} {path} is not UTF-8 (byte 0x{raw[error.start]:02x}); {advice}.") from None
     except (OSError, ValueError) as error:  # the latter: of a path with a NUL
         reason = getattr(error, "strerror", None) or explain_error(error)
-        raise ValueError(
-            f"The {kind} {one_line(path, 120)} can't be read ({reason}); give the path of a YAML file."
-        ) from None
+        raise ValueError(f"The {kind} {one_line(path, 120)} can't be read ({reason}); {advice}.") from None
     if len(raw) > MAX_BYTES:
-        raise ValueError(f"The {kind} {path} has more than {MAX_BYTES // 2**10} KiB; give the path of a YAML file.")
+        raise ValueError(f"The {kind} {path} has more than {MAX_BYTES // 2**10} KiB; {advice}.")
     try:
         return parse_yaml(text)
     except ValueError as error:

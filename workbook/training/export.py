@@ -29,7 +29,6 @@ def export_config(config: RunConfig, folder: str | Path, grid: Grid | None = Non
     """Write config.yaml, or with a grid sweep.yaml, into a folder, and the files of a task "own:" beside it.
 
     A config of own files names them as they lie in that folder: start it from there. Returns the file's path.
-
     Raises ValueError if the folder is a run's, or holds another file under one of these names.
     """
     folder = as_folder(folder)
@@ -76,9 +75,8 @@ def _check_target(folder: Path, path: Path, own: dict[str, Path]) -> None:
             values = read_yaml(path, "config")
             RunConfig.load({key: value for key, value in values.items() if key != "grid"})
         except (OSError, ValueError, AttributeError):
-            raise ValueError(
-                f"{folder} holds a {path.name} that is not a run's; name another folder, or remove it."
-            ) from None
+            other = f"{folder} holds a {path.name} that is not a run's"
+            raise ValueError(f"{other}; name another folder, or remove it.") from None
 
 
 def export_run(run: Run, folder: str | Path) -> Path:
@@ -149,20 +147,14 @@ def _without_places(value: Any) -> Any:
 
 
 def _readme(run: Run, model: Path, base: str) -> str:
-    adapter = (model / "adapter_config.json").exists()
-    what = f"a LoRA adapter for {base}" if adapter else f"all weights, trained from {base}"
-    kept = ", ".join(sorted(json.loads((model / SUMS).read_text(encoding="utf-8"))))
-    again = "python -m workbook train config.yaml"
-    beside = ""
-    if base != run.config.policy:
-        sha256 = (run.manifest().get("policy") or {}).get("sha256")
-        beside = (
-            f"{base} is a folder of your own, not in this export (SHA-256 of its weights: {sha256}): put it here too\n"
-        )
-    load = "load_policy('model')"
-    if adapter:
+    what, load = f"all weights, trained from {base}", "load_policy('model')"
+    if (model / "adapter_config.json").exists():
+        what = f"a LoRA adapter for {base}"
         load = f"load_policy({base!r}), then PeftModel.from_pretrained(model, 'model')"
-    return (
-        f"{run.status()['message']}\n\nmodel/: {what} ({kept})\nto load it: {load}\n{beside}"
-        f"the same run again, from this folder: {again}\n"
-    )
+    kept = ", ".join(sorted(json.loads((model / SUMS).read_text(encoding="utf-8"))))
+    lines = [run.status()["message"], "", f"model/: {what} ({kept})", f"to load it: {load}"]
+    if base != run.config.policy:
+        weights = f"SHA-256 of its weights: {(run.manifest().get('policy') or {}).get('sha256')}"
+        lines.append(f"{base} is a folder of your own, not in this export ({weights}): put it here too")
+    lines.append("the same run again, from this folder: python -m workbook train config.yaml")
+    return "\n".join(lines) + "\n"

@@ -47,9 +47,8 @@ def readable_errors(path: Path) -> Iterator[None]:
         full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
         reason = "the disk is full" if full else str(error)
         free = shutil.disk_usage(next(p for p in [path, *path.parents] if p.exists())).free // 2**20
-        raise StorageError(
-            f"Could not write {path}: {reason} ({free} MiB free); everything written before it is intact."
-        ) from error
+        failed = f"Could not write {path}: {reason} ({free} MiB free)"
+        raise StorageError(f"{failed}; everything written before it is intact.") from error
 
 
 def write_text(path: Path, text: str) -> None:
@@ -168,7 +167,7 @@ def checksums(folder: Path) -> dict[str, dict] | None:
         sums = None if folder.is_symlink() else read_json(folder / SUMS, dict)
     except ValueError:
         return None
-    whole = sums and all(isinstance(each, dict) and {"bytes", "sha256"} <= set(each) for each in sums.values())
+    whole = sums and all(isinstance(entry, dict) and {"bytes", "sha256"} <= set(entry) for entry in sums.values())
     return sums if whole else None
 
 
@@ -215,15 +214,13 @@ def save_state(folder: Path, name: str, state: Any) -> None:
             return {"tensor": path}
         if isinstance(value, dict):  # keys may be integers, as in an optimizer's state
             return {"dict": [[key, encode(item, f"{path}/{key}")] for key, item in value.items()]}
-        if isinstance(value, tuple):
-            return {"tuple": [encode(item, f"{path}/{i}") for i, item in enumerate(value)]}
-        if isinstance(value, list):
-            return {"list": [encode(item, f"{path}/{i}") for i, item in enumerate(value)]}
+        if isinstance(value, tuple | list):
+            kind = "tuple" if isinstance(value, tuple) else "list"
+            return {kind: [encode(item, f"{path}/{i}") for i, item in enumerate(value)]}
         if value is None or isinstance(value, bool | int | float | str):
             return {"value": value}
-        raise TypeError(
-            f"{path} is a {type(value).__name__}, which a checkpoint can't hold; valid: dicts, lists, tensors, scalars."
-        )
+        kind = type(value).__name__
+        raise TypeError(f"{path} is a {kind}, which a checkpoint can't hold; valid: dicts, lists, tensors, scalars.")
 
     tree = encode(state, name)
     save_file(tensors, folder / f"{name}.safetensors")
@@ -250,13 +247,12 @@ def load_state(folder: Path, name: str) -> Any:
 def made_with(policy) -> dict:
     """When, with which versions, where and from which commit something is made, and with which policy."""
     device = policy.provenance["device"]
+    cuda = device.startswith("cuda")
     return {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
         "platform": f"{platform.system()} {platform.machine()}",
-        "device": torch.cuda.get_device_name(device)
-        if device.startswith("cuda")
-        else f"{device}, {torch.get_num_threads()} threads",
+        "device": torch.cuda.get_device_name(device) if cuda else f"{device}, {torch.get_num_threads()} threads",
         "git": git_state(),
         "policy": policy.provenance,
     }
@@ -266,15 +262,13 @@ def git_state() -> dict | None:
     """Commit and whether tracked files differ from it; None outside a repository."""
 
     def git(*args):
-        return subprocess.run(
-            ["git", *args], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        return subprocess.check_output(
+            ["git", *args], cwd=Path(__file__).parent, text=True, stderr=subprocess.DEVNULL
+        ).strip()
 
     try:
-        return {
-            "commit": git("rev-parse", "HEAD"),
-            "modified": bool(git("status", "--porcelain", "--untracked-files=no")),
-        }
+        modified = bool(git("status", "--porcelain", "--untracked-files=no"))
+        return {"commit": git("rev-parse", "HEAD"), "modified": modified}
     except (OSError, subprocess.CalledProcessError):
         return None
 

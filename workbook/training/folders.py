@@ -56,22 +56,21 @@ def check_vacant(folder: str | Path) -> None:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{str(folder)!r} can't be used ({reason}); give an empty or a new folder.") from None
     if taken is not None:
-        raise ValueError(
-            f"{folder} holds files that are not a run's, e.g. {taken.name}; give an empty or a new folder."
-        )
+        others = f"{folder} holds files that are not a run's, e.g. {taken.name}"
+        raise ValueError(f"{others}; give an empty or a new folder.")
 
 
 def check_links(folder: Path) -> None:
-    """Raise a ValueError if anything that a run writes in its folder is a link, since what it leads to is not ours, or
-    a folder where a file is to be, or the other way about."""
+    """Raise a ValueError if what a run writes in its folder is a link, or a folder in a file's place, or a file in a
+    folder's; what a link leads to is not ours."""
     for path in sorted(folder.iterdir()):
         if path.name not in (*FILES, "final", "samples"):
             continue
         if path.is_symlink():
             raise ValueError(f"{path} is a link, which a run does not follow; put the {path.name} itself there.")
         if path.is_dir() == (path.name in FILES):
-            ours, found = ("file", "folder") if path.is_dir() else ("folder", "file")
-            raise ValueError(f"{path} is a {found}, where a run has a {ours}; move it elsewhere.")
+            ours, there = ("file", "folder") if path.is_dir() else ("folder", "file")
+            raise ValueError(f"{path} is a {there}, where a run has a {ours}; move it elsewhere.")
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -111,8 +110,8 @@ def discard(folder: Path, made: Iterable[Path] = ()) -> None:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The `checkpoint-N` folders in `folder`, newest first; links and half-written ones are none."""
-    found = [p for p in Path(folder).glob("checkpoint-*") if checkpoint_step(p) and p.is_dir() and not p.is_symlink()]
-    return sorted(found, key=checkpoint_step, reverse=True)
+    paths = [p for p in Path(folder).glob("checkpoint-*") if checkpoint_step(p) and p.is_dir() and not p.is_symlink()]
+    return sorted(paths, key=checkpoint_step, reverse=True)
 
 
 def checkpoint_step(path: Path) -> int:

@@ -19,10 +19,10 @@ from workbook.training.run_config import RunConfig
 
 
 def manifest(config: RunConfig, policy, dataset, baseline_mib: float, sources: dict[str, str] | None = None) -> dict:
-    """What a reader needs to make the run again: versions, device, seed, git state, checksums, config.
+    """Versions, device, seed, git state, checksums and config: all that is needed to make the run again.
 
-    baseline_mib is the memory the process held before the policy was loaded, to be taken off a CPU run's peak; sources
-    the checksums of the files of the task, by name.
+    baseline_mib: memory that the process held before the policy was loaded, to be taken off a CPU run's peak.
+    sources: checksums of the files of the task, by name.
     """
     rows = hashlib.sha256()
     for row in dataset:
@@ -41,15 +41,14 @@ def manifest(config: RunConfig, policy, dataset, baseline_mib: float, sources: d
 
 
 def _tokenizer_sha256(tokenizer) -> str:
-    parts = [sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.special_tokens_map]
-    return _sha256(parts)
+    return _sha256([sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.special_tokens_map])
 
 
 def _model_config_sha256(model) -> str:
     """Of what config.json and generation_config.json say, but for where and in which precision it was loaded."""
     surroundings = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "quantization_config")
     both = [model.config.to_dict(), model.generation_config.to_dict()]
-    return _sha256([{key: value for key, value in each.items() if key not in surroundings} for each in both])
+    return _sha256([{key: value for key, value in settings.items() if key not in surroundings} for settings in both])
 
 
 def _sha256(tree) -> str:
@@ -62,15 +61,14 @@ def read_manifest(folder: Path) -> dict | None:
     if not path.exists() and not path.is_symlink():
         return None
     try:
-        found = read_json(path, dict)
+        started = read_json(path, dict)
         for part in ("config", "policy", "versions", "task_sha256"):
-            if not isinstance(found.get(part, {} if part != "config" else None), dict):
+            if not isinstance(started.get(part, {} if part != "config" else None), dict):
                 raise ValueError(f"{path} is damaged: its {part} is no mapping.")
     except ValueError as error:
-        raise ValueError(
-            f"{error} It says what the run started from: restore it, or delete it to resume without that check."
-        ) from None
-    return found
+        advice = "It says what the run started from: restore it, or delete it to resume without that check."
+        raise ValueError(f"{error} {advice}") from None
+    return started
 
 
 def check_unedited(folder: Path, config: RunConfig) -> None:
@@ -81,12 +79,10 @@ def check_unedited(folder: Path, config: RunConfig) -> None:
     processes = processes if type(processes) is int and processes > 0 else 1
     if processes != process_count():  # a batch is the sum of theirs
         cpu = str(started.get("device")).startswith("cpu")
-        launcher = f"accelerate launch --multi_gpu --num_processes {processes}" if processes != 1 else "python"
-        prefix = "ACCELERATE_USE_CPU=true " if cpu and processes != 1 else ""
-        raise ValueError(
-            f"{folder} was started by {processes} process{'es' * (processes != 1)} and this launch has "
-            f"{process_count()}; go on with {prefix}{launcher} -m workbook resume {shlex.quote(str(folder))}"
-        )
+        many = f"{'ACCELERATE_USE_CPU=true ' * cpu}accelerate launch --multi_gpu --num_processes {processes}"
+        started_by = f"{processes} process{'es' * (processes != 1)} and this launch has {process_count()}"
+        again = f"{many if processes != 1 else 'python'} -m workbook resume {shlex.quote(str(folder))}"
+        raise ValueError(f"{folder} was started by {started_by}; go on with {again}")
     before, now = _settings(started["config"]), _settings(json.loads(json.dumps(asdict(config), default=str)))
     changed = [key for key in {**now, **before} if now.get(key) != before.get(key)]
     if changed:
@@ -112,7 +108,7 @@ def check_inputs(started: dict, now: dict) -> None:
     """
     sources, theirs = _part(started, "task_sha256"), now["task_sha256"]
     changed = [name for name in {**sources, **theirs} if sources and sources.get(name) != theirs.get(name)]
-    weights = [_part(each, "policy").get("sha256") for each in (started, now)]
+    weights = [_part(manifest, "policy").get("sha256") for manifest in (started, now)]
     name = now["policy"]["name"]
     if all(weights) and weights[0] != weights[1]:
         changed.append(f"the weights of the policy {name!r}")

@@ -129,20 +129,19 @@ def machine_table() -> pd.DataFrame:
     """
     rows = []
     for machine in MACHINES:
-        config, forecast = machine.config, machine_forecast(machine)
-        trainer = config.trainer
-        largest = at_peak(forecast).nlargest(1, "mib")["part"].item()
+        config, forecast, trainer = machine.config, machine_forecast(machine), machine.config.trainer
+        microbatch = trainer["per_device_train_batch_size"]
         rows.append(
             {
                 "machine": machine.name,
                 "policy": config.policy,
                 "quantization": config.quantization or "none",
                 "lora": config.lora or "none",
-                "per_device_train_batch_size": trainer["per_device_train_batch_size"],
+                "per_device_train_batch_size": microbatch,
                 "use_vllm": trainer.get("use_vllm", False),
-                "rollouts a step": trainer["per_device_train_batch_size"] * machine.cards,
+                "rollouts a step": microbatch * machine.cards,
                 "forecast GiB": round(peak_mib(forecast) / GIB, 1),
-                "mostly": largest,
+                "mostly": at_peak(forecast).nlargest(1, "mib")["part"].item(),
                 "left GiB": round(machine.gib * (1 - trainer.get("vllm_gpu_memory_utilization", 0)), 1),
                 "launch": machine.launch,
             }

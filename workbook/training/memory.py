@@ -50,7 +50,7 @@ def memory_forecast(
     reference: bool = False,
     measured: bool = False,
 ) -> pd.DataFrame:
-    """Memory a run needs, as a table of parts.
+    """Forecast of the memory that a run needs, as a table of parts.
 
     Args:
         config: the model's transformers config.
@@ -97,6 +97,7 @@ def memory_forecast(
     kv = 2 * text.num_hidden_layers * _widths(text)[1] * size
     # a layer's MLP over every prompt at once: gate, up and their product, with an adapter's output and its sum
     prefill = (3 + (2 if lora else 0)) * text.intermediate_size + 3 * text.hidden_size
+    per_token = kept_per_token(config, lora, dtype, gradient_checkpointing)
     trained = adapters if lora else linear + other
     adam = "adam" in optimizer or not OPTIMIZER_BYTES[optimizer]
     parts = [
@@ -104,11 +105,7 @@ def memory_forecast(
         ("adapters", adapters * 4, "always"),
         ("Adam's moments" if adam else "optimizer's states", trained * OPTIMIZER_BYTES[optimizer], "always"),
         ("gradients", trained * 4, "always"),
-        (
-            "kept for backward",
-            microbatch * length * kept_per_token(config, lora, dtype, gradient_checkpointing),
-            "training",
-        ),
+        ("kept for backward", microbatch * length * per_token, "training"),
         ("logits", HEAD_TILES[device] * tile, "training"),
         ("dequantized layer", largest * size if quantization else 0, "training"),
         ("key-value cache", rollouts * length * kv, "generation"),
@@ -135,6 +132,7 @@ def forecast_run(config) -> pd.DataFrame:
     dtype, _ = policies._dtype("auto", device, frozen=bool(config.quantization or config.lora))
     settings = config.trainer
     microbatch = settings.get("per_device_train_batch_size", 8)
+    rows = (config.task, json.dumps(config.task_options), config.num_prompts, config.seed)
     try:
         return memory_forecast(
             AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False),
@@ -142,9 +140,7 @@ def forecast_run(config) -> pd.DataFrame:
             lora=config.lora,
             rollouts=microbatch * steps_per_generation(settings),
             microbatch=microbatch,
-            prompt_length=_longest_prompt(
-                folder, config.task, json.dumps(config.task_options), config.num_prompts, config.seed
-            ),
+            prompt_length=_longest_prompt(folder, *rows),
             completion_length=settings.get("max_completion_length", DEFAULT_LENGTH),
             dtype=dtype,
             gradient_checkpointing=settings.get("gradient_checkpointing", False),

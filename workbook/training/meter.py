@@ -83,12 +83,12 @@ class CancellationMeter(TrainerCallback):
         scaler = self.trainer.accelerator.scaler  # float16: gradients that a pass would round to 0 are scaled up
         scale = 1.0 if scaler is None else scaler.get_scale()
         with torch.autocast(logps.device.type, enabled=False):
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 logps, _trained(model), (-scale * signs[0]).to(logps.dtype), retain_graph=True, allow_unused=True
             )
         if self.plus is None:
-            self.plus = [None] * len(found)
-        for i, gradient in enumerate(found):
+            self.plus = [None] * len(gradients)
+        for i, gradient in enumerate(gradients):
             if gradient is not None:
                 gradient = gradient if scale == 1.0 else gradient.float() / scale
                 self.plus[i] = gradient if self.plus[i] is None else self.plus[i] + gradient

@@ -66,19 +66,21 @@ def _what_fits(config: RunConfig, free: float) -> str:
     trainer = config.trainer
     size, parts = trainer.get("per_device_train_batch_size", 8), steps_per_generation(trainer)
     accumulation = trainer.get("gradient_accumulation_steps", 1)
-    for part in (2**i for i in range(1, 17) if size % 2**i == 0):  # the same rollouts and steps, in smaller pieces
-        smaller = {
+    divisors = [2**i for i in range(1, 17) if size % 2**i == 0]
+    same_rollouts = [  # and the same steps, in smaller pieces
+        {
             "per_device_train_batch_size": size // part,
             "gradient_accumulation_steps": accumulation * part,
             "steps_per_generation": parts * part,
         }
-        changed = _changed(config, {"generation_batch_size": None} | smaller)
+        for part in divisors
+    ]
+    fewer_rollouts = [{"per_device_train_batch_size": size // part} for part in divisors]
+    for smaller in same_rollouts + fewer_rollouts:
+        dropped = {"generation_batch_size": None} if smaller in same_rollouts else {}
+        changed = _changed(config, dropped | smaller)
         if changed is not None and peak_mib(forecast_run(changed)) <= free:
-            return f"it would fit with {_settings(smaller)}"
-    for part in (2**i for i in range(1, 17) if size % 2**i == 0):  # fewer rollouts
-        changed = _changed(config, {"per_device_train_batch_size": size // part})
-        if changed is not None and peak_mib(forecast_run(changed)) <= free:
-            return f"it would fit with {_settings({'per_device_train_batch_size': size // part})}"
+            return f"it would fit with {', '.join(f'{key}={value}' for key, value in smaller.items())}"
     adapters = "" if config.lora else ", lora set to a rank"
     return f"it might fit with a smaller policy{adapters} or a lower max_completion_length"
 
@@ -90,10 +92,6 @@ def _changed(config: RunConfig, settings: dict) -> RunConfig | None:
     except ValueError:
         return None
     return None if any(problem.severity == "error" for problem in validate(changed)) else changed
-
-
-def _settings(settings: dict) -> str:
-    return ", ".join(f"{key}={value}" for key, value in settings.items())
 
 
 def start_trial(config: RunConfig, folder: str | Path, anyway: bool = False) -> Run:

@@ -55,11 +55,7 @@ class RunConfig:
 
     @classmethod
     def load(cls, source: RunConfig | dict | str | Path) -> RunConfig:
-        """From a YAML file's path, a dict or a RunConfig.
-
-        Raises:
-            ValueError: naming the file and field, if one is unknown or invalid.
-        """
+        """From a YAML file's path, a dict or a RunConfig; ValueError, naming file and field, if one is invalid."""
         if isinstance(source, RunConfig):
             return source
         if isinstance(source, dict):
@@ -78,8 +74,7 @@ class RunConfig:
         """A copy with `settings` applied; a key like `trainer.learning_rate` or `task_options.operands` reaches into
         a section, and a bare field of CancellationConfig is understood as the trainer's.
 
-        Raises:
-            ValueError: if a field is unknown, set twice or invalid.
+        Raises ValueError if a field is unknown, set twice or invalid.
         """
         values, named = asdict(self), set()
         whole_first = sorted(settings.items(), key=lambda setting: setting[0] not in ("trainer", "task_options"))
@@ -93,9 +88,8 @@ class RunConfig:
             elif isinstance(values[section], dict):
                 values[section][name] = value
             else:
-                raise ValueError(
-                    f"{section}={show_value(values[section])} must be {RUN.model_fields[section].description}."
-                )
+                valid = RUN.model_fields[section].description
+                raise ValueError(f"{section}={show_value(values[section])} must be {valid}.")
         return RunConfig(**values)
 
 

@@ -127,8 +127,8 @@ class Run(Watched):
         A damaged status.json counts as an interrupted run's, and a note says so: resume() goes on.
         """
         try:
-            found = read_json(self.folder / "status.json", dict)
-            status = STATUS | {k: v for k, v in found.items() if k not in STATUS or type(v) is type(STATUS[k])}
+            stored = read_json(self.folder / "status.json", dict)
+            status = STATUS | {k: v for k, v in stored.items() if k not in STATUS or type(v) is type(STATUS[k])}
         except ValueError as error:
             status = STATUS | {"notes": [str(error)]}
         status["notes"] = [note for note in status["notes"] if isinstance(note, str)]

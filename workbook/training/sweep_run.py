@@ -44,30 +44,27 @@ class SweepRun(Watched):
     def status(self) -> dict:
         """As `Run.status`; step and total count the optimizer steps of all runs."""
         process = self._process()
-        each = {name: run.status() for name, run in self.runs.items()}
-        count = {state: sum(s["state"] == state for s in each.values()) for state in ("finished", "failed", "running")}
-        done = f"{count['finished']} of {len(each)} runs finished"
+        statuses = {name: run.status() for name, run in self.runs.items()}
+        finished, failed, now = (
+            [name for name, status in statuses.items() if status["state"] == state]
+            for state in ("finished", "failed", "running")
+        )
+        done = f"{len(finished)} of {len(statuses)} runs finished"
         if is_alive(process):
-            now = [name for name, s in each.items() if s["state"] == "running"]
-            state = "running" if now or count["finished"] or count["failed"] else "starting"
-            message = (
-                f"{done}{'; now ' if now else ''}{' and '.join(now)}." if state == "running" else "Loading the policy."
-            )
-        elif count["finished"] == len(each):
-            state, message = "finished", f"{self.config.name}: all {len(each)} runs finished."
-        elif count["failed"]:
-            name = next(name for name, s in each.items() if s["state"] == "failed")
-            state, message = "failed", f"{done}, {count['failed']} failed; {name}: {each[name]['message']}"
+            state, message = "starting", "Loading the policy."
+            if now or finished or failed:
+                state, message = "running", f"{done}{'; now ' if now else ''}{' and '.join(now)}."
+        elif len(finished) == len(statuses):
+            state, message = "finished", f"{self.config.name}: all {len(statuses)} runs finished."
+        elif failed:
+            reason = f"{failed[0]}: {statuses[failed[0]]['message']}"
+            state, message = "failed", f"{done}, {len(failed)} failed; {reason}"
         elif self.stopping:
             state, message = "stopped", f"Stopped: {done}; resume goes on."
         else:
             state, message = "interrupted", f"The process ended: {done}; resume() goes on."
-        return process | {
-            "state": state,
-            "message": message,
-            "step": sum(s["step"] for s in each.values()),
-            "total": self._total,
-        }
+        step = sum(status["step"] for status in statuses.values())
+        return process | {"state": state, "message": message, "step": step, "total": self._total}
 
     def curves(self) -> pd.DataFrame:
         """`Run.metrics` of every run that has some, with the columns run, setting and seed."""
@@ -132,14 +129,10 @@ class SweepRun(Watched):
 def start_sweep(config, grid: Grid, folder: str | Path | None = None, n_jobs: int = 1) -> SweepRun:
     """Start training every combination of a grid in a process of its own, which goes on if this one ends.
 
-    Args:
-        config: what the combinations share: a YAML file's path, a dict or a `RunConfig`.
-        grid: as in `sweep`.
-        folder: where to keep it; by default a new folder in $WORKBOOK_RUNS or ./runs.
-        n_jobs: runs at a time.
+    config: what the combinations share: a YAML file's path, a dict or a `RunConfig`.  grid: as in `sweep`.
+    folder: where to keep it; by default a new folder in $WORKBOOK_RUNS or ./runs.  n_jobs: runs at a time.
 
-    Raises:
-        ValueError: if a field is unknown or a value invalid, two combinations are the same, or the folder is in use.
+    Raises ValueError if a field is unknown or a value invalid, two combinations are the same, or the folder is in use.
     """
     config = RunConfig.load(config)
     check_jobs(n_jobs)
@@ -149,8 +142,8 @@ def start_sweep(config, grid: Grid, folder: str | Path | None = None, n_jobs: in
     if (folder / "sweep.yaml").exists():
         raise ValueError(f"{folder} already holds a sweep; SweepRun({str(folder)!r}).resume() goes on with it.")
     check_vacant(folder)
-    for name, each in named:
-        create_run(each, folder / name)
+    for name, run_config in named:
+        create_run(run_config, folder / name)
     write_text(folder / "sweep.yaml", as_yaml(config, grids if isinstance(grid, list) else grids[0]))
     sweep = SweepRun(folder)
     sweep._launch(n_jobs)

@@ -51,22 +51,23 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
         n_jobs: runs at a time; the cores are shared among them. A cluster runs as many as it has workers.
         quiet: no progress bar.
 
-    Returns:
-        `compare_runs` of all combinations; a failed one has its message there, and does not stop the others.
+    Returns `compare_runs` of all combinations; a failed one has its message there, and does not stop the others.
 
-    Raises:
-        ValueError: if a field is unknown, a value is invalid, a combination makes no run, or the folder holds runs of
-            another config; nothing is written then.
+    Raises ValueError, and writes nothing, if a field is unknown, a value is invalid, a combination makes no run, or the
+    folder holds runs of another config.
     """
     check_jobs(n_jobs)
     folder = as_folder(folder)
-    named = [(folder / name, each) for name, each in checked_runs(config, grid)]
-    for path, each in named:
+    named = [(folder / name, run_config) for name, run_config in checked_runs(config, grid)]
+    for path, run_config in named:
         if not (path / "config.yaml").exists():
             check_vacant(path)
-        elif load_run(path).config != each:
+        elif load_run(path).config != run_config:
             raise ValueError(f"{path} holds a run of another config; use another folder for this sweep, or remove it.")
-    runs = [load_run(path) if (path / "config.yaml").exists() else create_run(each, path) for path, each in named]
+    runs = [
+        load_run(path) if (path / "config.yaml").exists() else create_run(run_config, path)
+        for path, run_config in named
+    ]
     todo = [run.folder for run in runs if not is_done(run)]
     threads = max(1, (os.cpu_count() or 1) // max(1, n_jobs))
     jobs = (joblib.delayed(_train)(str(path.resolve()), threads) for path in todo)
@@ -80,8 +81,7 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
 def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
     """A sweep's YAML file: a run's fields, and `grid`, a mapping of fields to lists of values or a list of such.
 
-    Raises:
-        ValueError: if there is no grid, or a field is unknown.
+    Raises ValueError if there is no grid, or a field is unknown.
     """
     values = read_yaml(path, "sweep")
     grid = values.pop("grid", None) if isinstance(values, dict) else None
@@ -91,7 +91,7 @@ def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
         raise ValueError(f"The sweep {path} needs a grid: {error}") from None
     try:
         config = RunConfig.load(values)
-        for key, first in {key: each[key][0] for each in grids for key in each}.items():
+        for key, first in {key: values[0] for one in grids for key, values in one.items()}.items():
             config.override({key: first})
     except ValueError as error:
         raise ValueError(f"The sweep {path}: {error}") from None
@@ -101,20 +101,20 @@ def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
 def check_grid(grid: Any) -> list[dict[str, list]]:
     """A grid as a list of mappings of fields to lists of values. Raises ValueError, in one sentence, if it is none."""
     grids = grid if isinstance(grid, list) else [grid]
-    if not grids or not all(isinstance(each, dict) and each for each in grids):
+    if not grids or not all(isinstance(one, dict) and one for one in grids):
         raise ValueError(
             f"grid={show_value(grid)} must be a mapping of fields to lists of values, e.g. seed: [0, 1, 2], "
             "or a list of such mappings."
         )
-    if wrong := [key for each in grids for key in each if not isinstance(key, str)]:
+    if wrong := [key for one in grids for key in one if not isinstance(key, str)]:
         raise ValueError(f"grid: {show_value(wrong[0])} must be the name of a field, e.g. seed.")
-    for key, values in ((key, values) for each in grids for key, values in each.items()):
+    for key, values in (item for one in grids for item in one.items()):
         if not isinstance(values, list | tuple | range | np.ndarray) or not len(values):
             raise ValueError(f"grid: {one_line(key, 40)}={show_value(values)} must be a list of one value or more.")
-    runs = sum(math.prod(map(len, each.values())) for each in grids)
+    runs = sum(math.prod(map(len, one.values())) for one in grids)
     if runs > MAX_RUNS:
         raise ValueError(f"grid={show_value(grid)} makes {runs:,} runs; a sweep takes at most {MAX_RUNS:,}.")
-    return [{key: [plain(value, "grid") for value in values] for key, values in each.items()} for each in grids]
+    return [{key: [plain(value, "grid") for value in values] for key, values in one.items()} for one in grids]
 
 
 def check_jobs(n_jobs: Any) -> None:
@@ -127,7 +127,7 @@ def combinations(config, grid: Grid) -> Iterator[tuple[str, RunConfig, dict]]:
     """Folder name, shared config and settings of every combination in `grid`. Raises ValueError if it is no grid."""
     config = RunConfig.load(config)
     grids = check_grid(grid)
-    for keys, values in ((each, values) for each in grids for values in itertools.product(*each.values())):
+    for keys, values in ((one, values) for one in grids for values in itertools.product(*one.values())):
         settings = dict(zip(keys, values, strict=True))
         name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items())
         yield name.replace("/", "-"), config, settings
@@ -136,31 +136,27 @@ def combinations(config, grid: Grid) -> Iterator[tuple[str, RunConfig, dict]]:
 def checked_runs(config, grid: Grid) -> list[tuple[str, RunConfig]]:
     """Folder name and config of every combination in `grid`, each of which can be trained.
 
-    Raises:
-        ValueError: naming the combination that makes no run, or that is there twice.
+    Raises ValueError, naming the combination that makes no run, or that is there twice.
     """
-    found: dict[str, RunConfig] = {}
+    configs: dict[str, RunConfig] = {}
     settings_of: dict[Any, str] = {}
     for name, shared, settings in combinations(config, grid):
         try:
-            each = shared.override(settings)
-            check_run(each)
+            config = shared.override(settings)
+            check_run(config)
         except ValueError as error:
             raise ValueError(f"The combination {one_line(name, 100)} makes no run: {error}") from None
-        twin = name if name in found else settings_of.get(_hashable(asdict(each)))
+        short, key = one_line(name, 60), _hashable(asdict(config))
+        twin = name if name in configs else settings_of.get(key)
         if twin is not None:
             raise ValueError(
-                f"The grid has the same combination twice, {one_line(twin, 60)} and {one_line(name, 60)}; "
-                "name each once."
+                f"The grid has the same combination twice, {one_line(twin, 60)} and {short}; name each once."
             )
         if len(name.encode()) > MAX_NAME or not name.isprintable():
-            raise ValueError(
-                f"The combination {one_line(name, 60)} can't name a folder: "
-                f"at most {MAX_NAME} printable characters can."
-            )
-        found[name] = each
-        settings_of[_hashable(asdict(each))] = name
-    return list(found.items())
+            limit = f"at most {MAX_NAME} printable characters can"
+            raise ValueError(f"The combination {short} can't name a folder: {limit}.")
+        configs[name], settings_of[key] = config, name
+    return list(configs.items())
 
 
 def _hashable(value: Any) -> Any:

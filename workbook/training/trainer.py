@@ -43,8 +43,7 @@ from workbook.training.config import CancellationConfig
 from workbook.training.meter import CancellationMeter, mean_residual, token_pushes
 from workbook.training.trainer_inputs import by_rollout, by_token, is_scalar, keeping_base, loss_mask, model_facts, take
 
-# Batch columns that are padded on the left, and what pads the others; needed only to exchange rollouts between
-# processes.
+# Batch columns that are padded on the left; needed only to exchange rollouts between processes.
 LEFT_PADDED = ("prompt_ids", "prompt_mask")
 
 
@@ -62,11 +61,11 @@ class CancellationTrainer(GRPOTrainer):
     def __init__(self, model, reward_funcs=None, args: CancellationConfig | None = None, **kwargs):
         args = CancellationConfig("grpo-cancellation") if args is None else args
         super().__init__(model, reward_funcs, args=args, **kwargs)
-        found = problems(args, **model_facts(self))
-        if errors := [p.sentence for p in found if p.severity == "error"]:
+        faults = problems(args, **model_facts(self))
+        if errors := [fault.sentence for fault in faults if fault.severity == "error"]:
             raise ValueError(" ".join(errors))
-        for problem in found:
-            warnings.warn(problem.sentence, stacklevel=2)
+        for fault in faults:
+            warnings.warn(fault.sentence, stacklevel=2)
         if args.fp32_adapters:
             recast_adapters(self.model)
         if args.use_vllm and isinstance(self.model, PeftModel):
@@ -171,10 +170,9 @@ class CancellationTrainer(GRPOTrainer):
                 gathered[key] = value
                 continue
             if not isinstance(value, torch.Tensor):
-                raise ValueError(
-                    f"batching={self.args.batching!r} can't exchange the batch column {key!r} between processes, since "
-                    f"it is a {type(value).__name__} and not a tensor; use batching='shuffled', or one process."
-                )
+                column = f"the batch column {key!r} between processes, since it is a {type(value).__name__}"
+                advice = "use batching='shuffled', or one process."
+                raise ValueError(f"batching={self.args.batching!r} can't exchange {column} and not a tensor; {advice}")
             if value.ndim > 1:
                 pad = self._tokenizer.pad_token_id if key.endswith("_ids") else 0
                 value = self.accelerator.pad_across_processes(value, dim=1, pad_index=pad, pad_first=key in LEFT_PADDED)
@@ -246,11 +244,10 @@ class CancellationTrainer(GRPOTrainer):
         for ids, mask in zip(input_ids.split(batch_size), attention_mask.split(batch_size), strict=True):
             used = mask.any(dim=0).nonzero().squeeze(1)
             first_completion = ids.size(1) - logits_to_keep
-            left = min(int(used[0]), first_completion - 1)
-            right = max(int(used[-1]) + 1, first_completion + 1)
-            cut = ids.size(1) - right
+            kept = slice(min(int(used[0]), first_completion - 1), max(int(used[-1]) + 1, first_completion + 1))
+            cut = ids.size(1) - kept.stop
             logps, entropies, aux = super()._get_per_token_logps_and_entropies(
-                model, ids[:, left:right], mask[:, left:right], logits_to_keep - cut, **kwargs
+                model, ids[:, kept], mask[:, kept], logits_to_keep - cut, **kwargs
             )
             chunks.append((F.pad(logps, (0, cut)), None if entropies is None else F.pad(entropies, (0, cut)), aux))
         logps, entropies, aux = zip(*chunks, strict=True)

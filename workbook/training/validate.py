@@ -39,9 +39,7 @@ def check_run(config: RunConfig) -> None:
     """Check a `RunConfig` wholly, with its policy's and task's names, and write nothing.
 
     A model or data set of a hub is not asked for: `load_policy` and `get_task` say whether that is there.
-
-    Raises:
-        ValueError: one sentence that names the field, its value and what would be valid.
+    Raises ValueError, one sentence that names the field, its value and what would be valid.
     """
     for problem in validate(config):
         if problem.severity == "error":
@@ -107,15 +105,14 @@ def _with_values(sentence: str, trainer: dict) -> str:
 
 def _missing_packages(trainer: dict) -> Iterator[str]:
     """A sentence for each of the trainer's fields that needs a package which is not installed."""
-    needs = {"use_vllm": "vllm", "use_liger_kernel": "liger_kernel"}
-    for field, package in needs.items():
-        if trainer.get(field) and find_spec(package) is None:
-            yield f"{field}=True needs the package {package}, which is not installed: pip install {package}"
+    flags = {"use_vllm": "vllm", "use_liger_kernel": "liger_kernel"}
+    needs = {f"{field}=True": package for field, package in flags.items() if trainer.get(field)}
     trackers = trainer.get("report_to") or []
     for name in [trackers] if isinstance(trackers, str) else trackers:
-        package = TRACKERS.get(name)
+        needs[f"report_to={name!r}"] = TRACKERS.get(name)
+    for setting, package in needs.items():
         if package and find_spec(package) is None:
-            yield f"report_to={name!r} needs the package {package}, which is not installed: pip install {package}"
+            yield f"{setting} needs the package {package}, which is not installed: pip install {package}"
 
 
 def _optimizer_problem(args) -> str | None:
@@ -155,12 +152,11 @@ def _check_policy(name: str) -> None:
         there = folder.is_dir()
     except (OSError, RuntimeError) as error:  # a name that is too long; a user's home that is not there
         raise ValueError(f"policy={show_value(name)} can't be looked up ({explain_error(error)})") from None
+    named = f"policy={show_value(name)} must be"
     if not there and not re.fullmatch(HUB_ID, name):
-        raise ValueError(
-            f"policy={show_value(name)} must be 'bundled', 'smollm2-135m', an existing folder of a model or a hub id."
-        )
+        raise ValueError(f"{named} 'bundled', 'smollm2-135m', an existing folder of a model or a hub id.")
     if there and not (folder / "config.json").is_file():
-        raise ValueError(f"policy={show_value(name)} must be a folder that holds a model, but it has no config.json.")
+        raise ValueError(f"{named} a folder that holds a model, but it has no config.json.")
 
 
 def _check_task(config) -> None:

@@ -47,15 +47,12 @@ from workbook.training.run_config import RunConfig
 from workbook.training.runs import END_WINDOW, Run, create_run, is_done, never_trained, set_status, training_lock
 
 LONGEST = 1000  # characters of an error in status.json
-EVAL_SEED = HELD_OUT_SEED  # added to the run's seed for held-out prompts and their sampling
 
 
 def train(config: RunConfig | dict | str | Path, folder: str | Path | None = None, progress: bool = False, **overrides):
     """Make a run and train it in this process; one that fails before its first step leaves no folder. Returns the Run.
 
-    Raises:
-        ValueError: as `start_run`.
-        Exception: whatever ended training.
+    Raises ValueError as `start_run`, and whatever ended training.
     """
     created = create_run(config, folder, **overrides) if is_main() else None
     run = Run(broadcast_from_main(created and created.folder))
@@ -73,9 +70,8 @@ def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> R
     A finished run is left as it is. One process at a time trains a run: of a second one, `wait` decides whether it is
     refused, or waits until the first has ended and does what that left undone.
 
-    Raises:
-        ValueError: if what it is made from was edited since it started, or another process is training it.
-        Exception: whatever ended training; status.json then says failed, and why.
+    Raises ValueError if what it is made from was edited since it started, or another process is training it, and
+    whatever ended training; status.json then says failed, and why.
     """
     run = Run(folder)
     lock = training_lock(run)
@@ -83,9 +79,8 @@ def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> R
         try:
             lock.acquire(timeout=-1 if wait else 1)  # who asks for its status looks at the lock for a moment
         except Timeout:
-            raise ValueError(
-                f"{run.folder} is being trained by process {run.status()['pid']}; stop it first."
-            ) from None
+            pid = run.status()["pid"]
+            raise ValueError(f"{run.folder} is being trained by process {pid}; stop it first.") from None
     try:
         if not broadcast_from_main(is_main() and is_done(run)):
             _guarded(run, progress)
@@ -105,9 +100,7 @@ def _guarded(run: Run, progress: bool) -> None:
         if run.status()["state"] != "starting":  # while it starts it may have been asked to stop already
             (run.folder / "stop").unlink(missing_ok=True)
         remove_leftovers(run.folder)
-    warnings.filterwarnings(
-        "ignore", category=FutureWarning, module="transformers"
-    )  # renamed fields that TRL still sets
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # renamed fields that TRL sets
     disable_progress_bar()  # of loading and saving; training has its own
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -190,8 +183,7 @@ def _outcome(run: Run, total: int) -> str:
 def build_trainer(config: RunConfig, output_dir: str | Path):
     """The trainer, task and policy of a config; nothing is trained or written yet.
 
-    Raises:
-        ValueError: from `load_policy`, `get_task` or the trainer's checks, one sentence each.
+    Raises ValueError from `load_policy`, `get_task` or the trainer's checks, one sentence each.
     """
     return _build(config, output_dir)[:3]
 
@@ -204,34 +196,27 @@ def _build(config: RunConfig, output_dir: str | Path):
     set_seed(config.seed)
     rows, held_out = task.split(config.num_prompts, config.eval_prompts, config.seed)
     set_seed(config.seed)  # again, in case a task drew from the global generators
-    trainer = ResumableTrainer(
-        policy.model,
-        _finite(task.reward),
-        args=args,
-        train_dataset=rows,
-        processing_class=policy.tokenizer,
-    )
+    data = {"train_dataset": rows, "processing_class": policy.tokenizer}
+    trainer = ResumableTrainer(policy.model, _finite(task.reward), args=args, **data)
     trainer.remove_callback(PrinterCallback)
     return trainer, task, policy, held_out
 
 
 def _policy(config: RunConfig):
     """A run's policy; a ValueError for whatever else a library finds wrong with its files, and without an end token."""
+    named = f"policy={show_value(config.policy)}"
     try:
         policy = load_policy(config.policy, quantization=config.quantization, lora=config.lora, seed=config.seed)
     except (ValueError, OSError, RuntimeError, ImportError, MemoryError):
         raise
     except Exception as error:
-        sentence = f"policy={show_value(config.policy)} can't be loaded: {explain_error(error)}"
-        raise ValueError(sentence) from error
+        raise ValueError(f"{named} can't be loaded: {explain_error(error)}") from error
     if policy.tokenizer.eos_token_id is None:
-        raise ValueError(f"policy={show_value(config.policy)} has a tokenizer without an end token; set its eos_token.")
+        raise ValueError(f"{named} has a tokenizer without an end token; set its eos_token.")
     ends = policy.model.generation_config.eos_token_id
-    if not all(type(each) is int for each in (ends if isinstance(ends, list) else [ends]) if each is not None):
-        raise ValueError(
-            f"policy={show_value(config.policy)} has eos_token_id={show_value(ends)} in generation_config.json; "
-            "it must be a token's id, or a list of them."
-        )
+    if not all(type(end) is int for end in (ends if isinstance(ends, list) else [ends]) if end is not None):
+        at = f"eos_token_id={show_value(ends)} in generation_config.json"
+        raise ValueError(f"{named} has {at}; it must be a token's id, or a list of them.")
     return policy
 
 
@@ -243,9 +228,8 @@ def _finite(reward):
         rewards = reward(**columns)
         for value, completion in zip(rewards, columns["completions"], strict=True):
             if value is not None and not abs(value) <= torch.finfo(torch.float32).max:
-                raise ValueError(
-                    f"The reward {value!r} of {str(completion)[:80]!r} must be a finite number in float32."
-                )
+                rewarded = f"The reward {value!r} of {str(completion)[:80]!r}"
+                raise ValueError(f"{rewarded} must be a finite number in float32.")
         return rewards
 
     return checked
@@ -253,20 +237,13 @@ def _finite(reward):
 
 def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, label: str) -> None:
     """Sample held-out rollouts as training does; write their token table, add their mean reward to evaluation.json."""
-    rollouts = sample_rollouts(
-        policy,
-        task,
-        held_out,
-        config.eval_group_size,
-        seed=config.seed + HELD_OUT_SEED,
-        **sampling_settings(trainer.args),
-    )
+    asked = sampling_settings(trainer.args) | {"seed": config.seed + HELD_OUT_SEED}
+    rollouts = sample_rollouts(policy, task, held_out, config.eval_group_size, **asked)
     write_parquet(run.folder / f"evaluation-{label}.parquet", rollouts.token_table())
     interval = bootstrap_mean(rollouts.rewards.cpu().numpy(), clusters=rollouts.group_ids.cpu().numpy())
     if not all(map(math.isfinite, interval)):
-        raise ValueError(
-            f"The mean held-out reward {label} training is {interval.mean}, and every reward must be a finite number."
-        )
+        mean = f"The mean held-out reward {label} training is {interval.mean}"
+        raise ValueError(f"{mean}, and every reward must be a finite number.")
     rows = [row for row in run.evaluation().to_dict("records") if row["label"] != label]
     write_json(run.folder / "evaluation.json", [*rows, {"label": label, **interval._asdict()}])
 
