@@ -110,10 +110,10 @@ def made_runs():
 
 def test_all_cells_are_compared_and_drawn():
     table = cell_effects(made_runs(), "area", ["place"])
-    found = table.set_index(["strategy", "cell"])
+    effects = table.set_index(["strategy", "cell"])
     assert len(table) == 2 * len(OTHERS)
-    assert found.loc[("query_preserved", "here"), "mean"] == pytest.approx(0.5)
-    assert found["zero"].to_dict() == {key: key != ("query_preserved", "here") for key in found.index}
+    assert effects.loc[("query_preserved", "here"), "mean"] == pytest.approx(0.5)
+    assert effects["zero"].to_dict() == {key: key != ("query_preserved", "here") for key in effects.index}
     spec = cells_chart(table, "area").to_dict()
     assert len(spec["hconcat"]) == len(OTHERS)
     assert spec["description"].endswith("query-preserved, here: +0.500.")
@@ -141,7 +141,7 @@ def squared(gram, advantages):
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (lambda g, parts: None, "Not answered"),
         (whole, "Right"),
@@ -153,17 +153,17 @@ def squared(gram, advantages):
         (lambda g, parts: g.nothing, "AttributeError"),
     ],
 )
-def test_order_says_what_went_wrong(capsys, function, said):
+def test_order_says_what_went_wrong(capsys, function, message):
     check_order(function)
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (lambda gram, a: None, "Not answered"),
         (lambda gram, a: 1 - squared(gram, a)[2] ** 0.5 / sum(x**0.5 for x in squared(gram, a)[:2]), "Right"),
-        (lambda gram, a: squared(gram, a)[2] ** 0.5 / sum(x**0.5 for x in squared(gram, a)[:2]), "this is the residual"),
+        (lambda gram, a: squared(gram, a)[2] ** 0.5 / sum(x**0.5 for x in squared(gram, a)[:2]), "is the residual"),
         (lambda gram, a: 1 - squared(gram, a)[2] / sum(squared(gram, a)[:2]), "take their roots"),
         (lambda gram, a: 1 - gram.sum() ** 0.5 / gram.diagonal().sqrt().sum(), "stand for itself"),
         (lambda gram, a: 1 - (a @ gram @ a) ** 0.5 / sum(x**0.5 for x in squared(gram, a)[:2]), "no further sign"),
@@ -171,6 +171,6 @@ def test_order_says_what_went_wrong(capsys, function, said):
         (lambda gram, a: 0.5, "it should be 0.387"),
     ],
 )
-def test_in_step_says_what_went_wrong(capsys, function, said):
+def test_in_step_says_what_went_wrong(capsys, function, message):
     check_in_step(function)
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out

@@ -9,7 +9,8 @@ from torch.testing import assert_close
 from workbook.policies.load import load_policy
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import bootstrap_mean
-from workbook.studies.record import RESULTS, reading
+from workbook.studies import Tables
+from workbook.studies.record import RESULTS
 from workbook.studies.sweeps import load_runs
 from workbook.tasks import get_task
 from workbook.theory.advantages import counterfactual_advantages
@@ -25,7 +26,7 @@ from workbook.topics.drift.charts import (
 from workbook.topics.drift.exercises import IDS, REWARDS, check_compute, check_counterfactual
 from workbook.topics.drift.probe import left_on_shared, objective_weights, reuse_path, shared_tokens
 from workbook.topics.drift.settings import (
-    DRAWN,
+    OUTCOME_LABELS,
     compute_causes,
     compute_group_size,
     compute_objectives,
@@ -105,19 +106,19 @@ def test_shared_tokens_are_those_of_the_whole_group(rollouts):
 
 def test_what_is_left_is_counted_by_hand(rollouts, path):
     weights = objective_weights(rollouts, path[2], "sequence", "none")
-    left = left_on_shared(rollouts, weights).set_index("group")
+    table = left_on_shared(rollouts, weights).set_index("group")
     tokens = shared_tokens(rollouts).query("shared and advantage != 0")
     of_rollout = tokens["rollout"].map(dict(enumerate(weights.amax(1).tolist())))
     push = (of_rollout * tokens["advantage"]).groupby([tokens["group"], tokens["position"]])
-    expected = (push.sum().abs() / push.agg(lambda each: each.abs().sum())).groupby(level=0).mean()
-    assert left["residual"].to_dict() == pytest.approx(expected.to_dict(), abs=1e-5)
-    assert (left["residual"] > 1e-4).all()
-    assert (left["silent"] == 0).all()
+    expected = (push.sum().abs() / push.agg(lambda pushes: pushes.abs().sum())).groupby(level=0).mean()
+    assert table["residual"].to_dict() == pytest.approx(expected.to_dict(), abs=1e-5)
+    assert (table["residual"] > 1e-4).all()
+    assert (table["silent"] == 0).all()
     for transform in ("min_replace", "advantage_orthogonal"):
         mended = left_on_shared(rollouts, objective_weights(rollouts, path[2], "sequence", "none", 0.03, transform))
         assert mended["residual"].max() < 1e-5
     least = left_on_shared(rollouts, objective_weights(rollouts, path[2], "sequence", "none", 0.03, "min_replace"))
-    assert (least["own"] < left["own"].to_numpy()).all(), "min-replace costs push"
+    assert (least["own"] < table["own"].to_numpy()).all(), "min-replace costs push"
     with pytest.raises(ValueError, match="transform='best' is unknown"):
         objective_weights(rollouts, path[2], transform="best")
     with pytest.raises(ValueError, match="clipping='both' is unknown"):
@@ -162,21 +163,22 @@ def made(tmp_path_factory):
             tax = 1 + TRANSFORM[named.get("group_transform")] + 0.1 * np.log2(reuse) + 0.01 * named["seed"]
             tax += 0.5 * (named.get("optim") == "sgd") + 0.05 * np.log2(named.get("num_generations", 8))
             steps = named.get("max_steps", 48)
-            rows.append({"run": name, **named, "steps": steps} | dict.fromkeys((*DRAWN, "collapsed"), tax))
+            rows.append({"run": name, **named, "steps": steps} | dict.fromkeys((*OUTCOME_LABELS, "collapsed"), tax))
         table = pd.DataFrame(rows).drop(columns="compute")
         table["compute_to_score"] = np.nan
         curves = pd.DataFrame({"run": table["run"].repeat(5), "step": [1, 2, 3, 4, 5] * len(table)})
         (home / study / "bundled").mkdir(parents=True)
         table.to_parquet(home / study / "bundled" / "runs.parquet")
         curves.assign(reward=curves["step"] / 5).to_parquet(home / study / "bundled" / "curves.parquet")
-    with reading(home):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workbook.topics.drift.settings.BUNDLED", Tables("bundled", home))
         yield home
 
 
 def test_lines_and_changes_are_the_studys(made):
     tables = compute_objectives("tax", "token", "none", 2)
     lines = tables["lines"].set_index(["transform", "reuse"])
-    runs = load_runs("drift_fixing").query("importance_sampling_level == 'token' and epsilon > 1")
+    runs = load_runs("drift_fixing", folder=made).query("importance_sampling_level == 'token' and epsilon > 1")
     runs = runs[runs["group_transform"].isna()]
     for reuse, seeds in runs.groupby("num_iterations")["tax"]:
         whole, row = bootstrap_mean(seeds), lines.loc[("none", reuse)]
@@ -191,11 +193,11 @@ def test_lines_and_changes_are_the_studys(made):
 def test_a_cell_rests_on_the_seeds_that_it_has():
     wide = pd.DataFrame({"whole": [1.0, 2.0, 3.0], "less": [5.0, 7.0, np.nan], "one": [np.nan, 4.0, np.nan]})
     wide.columns.name = "cell"
-    told = intervals(wide).set_index("cell")
-    assert told["mean"].to_dict() == {"whole": 2.0, "less": 6.0, "one": 4.0}
-    assert told.loc["one", ["low", "high"]].tolist() == [4.0, 4.0]
-    assert told.loc["less", ["low", "high"]].tolist() == [5.0, 7.0]
-    assert 1 <= told.loc["whole", "low"] < 2 < told.loc["whole", "high"] <= 3
+    estimates = intervals(wide).set_index("cell")
+    assert estimates["mean"].to_dict() == {"whole": 2.0, "less": 6.0, "one": 4.0}
+    assert estimates.loc["one", ["low", "high"]].tolist() == [4.0, 4.0]
+    assert estimates.loc["less", ["low", "high"]].tolist() == [5.0, 7.0]
+    assert 1 <= estimates.loc["whole", "low"] < 2 < estimates.loc["whole", "high"] <= 3
 
 
 def test_a_transform_stands_under_either_clipping_and_a_score_never_reached_costs_the_run(made):
@@ -283,7 +285,7 @@ def test_charts_draw_their_tables_and_name_what_is_missing(made):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "messages"),
     [
         ({"used once": 48, "used four times": 78}, ["used once: right", "used four times: right"]),
         ({"used once": 12}, ["counts batches", "used four times: not answered"]),
@@ -293,10 +295,10 @@ def test_charts_draw_their_tables_and_name_what_is_missing(made):
         (None, ["Not answered"]),
     ],
 )
-def test_passes_are_checked(capsys, answer, said):
+def test_passes_are_checked(capsys, answer, messages):
     check_compute(answer)
-    told = capsys.readouterr().out
-    assert all(each in told for each in said), told
+    output = capsys.readouterr().out
+    assert all(message in output for message in messages), output
 
 
 def test_step_advantages_are_checked(capsys):
@@ -327,6 +329,6 @@ def test_step_advantages_are_checked(capsys):
         "should have": lambda r, ids: right + 0.2,
         "Not answered": lambda r, ids: None,
     }
-    for said, function in answers.items():
+    for message, function in answers.items():
         check_counterfactual(function)
-        assert said in capsys.readouterr().out, said
+        assert message in capsys.readouterr().out, message

@@ -112,7 +112,7 @@ def test_what_was_not_measured_says_so(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
         (lambda tokens: WORDS, "Right"),
         (lambda tokens: [number + 1 for number in WORDS], "count from 0; yours begins with 1"),
@@ -122,15 +122,15 @@ def test_what_was_not_measured_says_so(monkeypatch, tmp_path):
         (lambda tokens: None, "Not answered yet"),
     ],
 )
-def test_words_are_checked(answer, told, capsys):
+def test_words_are_checked(answer, message, capsys):
     check_words(answer)
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("factor", "told"),
+    ("factor", "message"),
     [(8, "Right"), (4, "a difference of two"), (2, "two are asked for"), (16, "both sides together"), (1, "it is 200")],
 )
-def test_sample_sizes_are_checked(factor, told, capsys):
+def test_sample_sizes_are_checked(factor, message, capsys):
     check_sample_size(lambda gap, p: factor * p * (1 - p) / gap**2)
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out

@@ -79,7 +79,7 @@ def test_every_stated_measurement_has_a_verdict():
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (96, "Right"),
         (95, "0.050"),
@@ -89,9 +89,9 @@ def test_every_stated_measurement_has_a_verdict():
         (None, "Not answered"),
     ],
 )
-def test_continuations_are_checked(capsys, answer, said):
+def test_continuations_are_checked(capsys, answer, message):
     check_continuations(answer)
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 def test_gaps_are_checked(capsys):
@@ -111,9 +111,9 @@ def test_gaps_are_checked(capsys):
         "Not answered": lambda table, eps: None,
         "raised KeyError": lambda table, eps: table["nothing"],
     }
-    for said, function in answers.items():
+    for message, function in answers.items():
         check_gap(function)
-        assert said in capsys.readouterr().out
+        assert message in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

@@ -104,13 +104,13 @@ def batching_chart(effects: pd.DataFrame, curves: pd.DataFrame) -> alt.HConcatCh
     strategy = alt.Y("strategy:N", sort=names, title=None).axis(labelLimit=200)
     look = {"number": "+.3f", "form": "+.4f", "threshold": 0, "color": clear_of_zero(), "width": 270}
     title = "paired by seed, 95 % intervals; grey: 0 lies inside"
-    left = forest(effects, strategy, "difference from shuffled", title=title, **look, **size)
+    differences_panel = forest(effects, strategy, "difference from shuffled", title=title, **look, **size)
     batch = alt.X("batch:Q", title="generation batch").axis(tickMinStep=1)
     reward = alt.Y("reward:Q", title="sampled reward, mean over seeds").scale(domain=[0, 1])
     look = {"names": names, "spread": None, "legend": {"columns": 3}, "form": ".3f", "width": 300}
-    right = series(curves, batch, reward, "strategy", title="reward while training", **look, **size)
+    curves_panel = series(curves, batch, reward, "strategy", title="reward while training", **look, **size)
     return panels(
-        [left, right],
+        [differences_panel, curves_panel],
         "Five ways of cutting a batch: one cell of the study",
         "left: what a strategy adds to the chosen outcome; right: mean curves",
         "Points with intervals: each strategy's difference from shuffled mini-batches. Lines: reward by batch.",

@@ -88,7 +88,7 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
         y=alt.Y("minibatch:O", title="mini-batch"),
     )
     ink = alt.when("datum.sign == '0'").then(alt.value("black")).otherwise(alt.value("white"))
-    left = alt.layer(
+    rollouts = alt.layer(
         base.mark_rect(stroke="white", strokeWidth=1).encode(
             color=alt.Color("sign:N", title="advantage", scale=colors),
             tooltip=["prompt:N", "sign:N", alt.Tooltip("advantage:Q", format="+.2f")],
@@ -98,7 +98,7 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
     ).properties(width=500, height=alt.Step(36), title=panel_title("the rollouts of each mini-batch, by prompt"))
     row = alt.Y("minibatch:O", title=None)
     signs = alt.Chart(batches).transform_calculate(signs="datum.positives + '+  ' + datum.negatives + '−'")
-    right = bars(
+    residuals = bars(
         batches,
         row,
         alt.X("residual:Q", title="residual (0 cancels, 1 one sign)").scale(domain=[0, 1]),
@@ -112,7 +112,7 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
         height=alt.Step(36),
     )
     return panels(
-        [left, right],
+        [rollouts, residuals],
         "One generation batch, cut into optimizer mini-batches",
         "left: colour and glyph are the sign of the advantage, letters the prompts; right: residual, and signs counted",
         "A row of cells for each mini-batch, marked by sign and prompt; bars: the mini-batch's residual.",

@@ -150,8 +150,8 @@ def curves_chart(curves: pd.DataFrame, bars: pd.DataFrame) -> alt.HConcatChart:
     y = alt.Y("size:Q", title="mean |dlogp| (nats, log scale)", scale=log).axis(tickCount=6, format="~g")
     here = alt.Chart(bars).mark_rule(strokeDash=[4, 3], color=NEUTRAL).encode(x=alt.X("lr:Q", scale=log))
     look = {"by": "kind", "names": kinds, "spread": None, "form": ".2g"}
-    left = figures.series(curves, x, y, over=[here], width=330, height=230, **look)
-    right = figures.bars(
+    by_rate = figures.series(curves, x, y, over=[here], width=330, height=230, **look)
+    by_kind = figures.bars(
         bars,
         alt.Y("kind:N", sort=kinds, title=None).axis(labelLimit=160),
         alt.X("dlogp:Q", title="mean dlogp at the dashed rate (nats)"),
@@ -162,7 +162,7 @@ def curves_chart(curves: pd.DataFrame, bars: pd.DataFrame) -> alt.HConcatChart:
         height=230,
     )
     return figures.panels(
-        [left, right],
+        [by_rate, by_kind],
         "One token pushes: how far others move",
         "means over prompts of the bundled policy; the pushing contexts are left out",
         "Left: mean movement over the learning rate. Right: the mean change at one rate.",

@@ -13,7 +13,7 @@ from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, require
 
 ALL_BANDS = ["all", *BANDS]
 BAND_COLORS = [NEUTRAL, "#9ecae1", "#4f97c9", "#174a7e"]  # all, then from low to high values
-MOVED = "mean change of log-probability (nats)"
+MOVEMENT = "mean change of log-probability (nats)"
 
 
 # --- the gap by sign and band
@@ -93,12 +93,12 @@ def budget_chart(lines: pd.DataFrame, bands: pd.DataFrame) -> alt.HConcatChart:
     ]
     look = {"names": sorted(lines["group_size"].unique().tolist()), "legend": {"title": "rollouts per prompt"}}
     look |= {"spread": None, "zero": True, "form": "+.4f", "over": marks, "width": 330, "height": 220}
-    left = series(lines, x, y, "group_size", title="gap against batch size", **look)
+    by_size = series(lines, x, y, "group_size", title="gap against batch size", **look)
     band = alt.X("band:N", sort=ALL_BANDS, title="band of value").axis(labelAngle=0)
     title = "the chosen cell, by value"
-    right = bars(bands, band, y, vertical=True, mark={"opacity": 0.8}, form="+.4f", title=title, width=190)
+    by_band = bars(bands, band, y, vertical=True, mark={"opacity": 0.8}, form="+.4f", title=title, width=190)
     return panels(
-        [left, right],
+        [by_size, by_band],
         "What a larger sample buys",
         "gap in value after one step; lines at the chosen cell span the seeds",
         "Lines: gap against batch size for each number of rollouts per prompt. Bars: the chosen cell by band of value.",
@@ -171,7 +171,7 @@ def value_path(table: pd.DataFrame) -> alt.LayerChart:
 def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
     """Movement of each class of token, one line per class: columns kind, mean, low, high (nats)."""
     require(summary, ("kind", "mean", "low", "high"), "movement_by_class")
-    x = alt.X("mean:Q", title=MOVED).scale(padding=36)
+    x = alt.X("mean:Q", title=MOVEMENT).scale(padding=36)
     return titled(
         forest(summary, "kind", x, number="+.3f", zero=True, form="+.4f", height=alt.Step(44)),
         "Which tokens training moved",
@@ -196,9 +196,9 @@ def credit_against_movement(table: pd.DataFrame) -> alt.LayerChart:
     )
     chart = alt.layer(
         *(rule(0, axis, color=NEUTRAL) for axis in "yx"),
-        base.mark_rule(opacity=0.6).encode(y=alt.Y("low:Q", title=MOVED), y2="high:Q"),
+        base.mark_rule(opacity=0.6).encode(y=alt.Y("low:Q", title=MOVEMENT), y2="high:Q"),
         base.mark_circle(opacity=0.9, stroke="white").encode(
-            y=alt.Y("mean:Q", title=MOVED).scale(padding=16),
+            y=alt.Y("mean:Q", title=MOVEMENT).scale(padding=16),
             size=alt.Size("tokens:Q", title="tokens").scale(type="log", range=[25, 500]),
             tooltip=["category:N", "credit:Q", alt.Tooltip("mean:Q", format="+.3f"), "tokens:Q"],
         ),

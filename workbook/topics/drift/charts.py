@@ -9,7 +9,7 @@ from workbook.rollouts.sample import Rollouts
 from workbook.theory.choices import LEVELS
 from workbook.theory.groups import shared_places
 from workbook.topics.drift.probe import CLIPPINGS, left_on_shared, objective_weights
-from workbook.topics.drift.settings import DRAWN, TRANSFORMS, compute_objectives, intervals
+from workbook.topics.drift.settings import OUTCOME_LABELS, TRANSFORMS, compute_objectives, intervals
 from workbook.views.explorer import Explorer, log_slider, menu, slider
 from workbook.views.figures import INTERVAL, bars, by_sign, clear_of_zero, forest, panels, series
 from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, require, titled
@@ -66,10 +66,10 @@ def reuse_chart(lines: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChart:
     x = alt.X("times:Q", title="epochs on the batch").axis(tickMinStep=1, format="d")
     y = alt.Y("mean:Q", title="residual (0 cancels, 1 adds up)").scale(domain=[0, 1])
     look = {"shown": ("silent", "own"), "form": ".3f", "width": 330, "height": 230}
-    left = series(lines, x, y, chosen="chosen", number=".3f", title="shared tokens of all groups", **look)
+    residuals = series(lines, x, y, chosen="chosen", number=".3f", title="shared tokens of all groups", **look)
     rollout = alt.Y("rollout:N", sort=None, title="rollout")
     rewards = alt.Chart(pushes).mark_text(align="left", color=NEUTRAL)
-    right = bars(
+    one_group = bars(
         pushes,
         rollout,
         alt.X("push:Q", title="push on shared tokens (share of the total)").scale(domain=[-0.6, 0.6], clamp=True),
@@ -83,7 +83,7 @@ def reuse_chart(lines: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChart:
         height=230,
     )
     return panels(
-        [left, right],
+        [residuals, one_group],
         "Residual on the tokens that a whole group shares",
         "left: mean over groups with its 95 % interval; right: pushes of one group's rollouts, and their sum",
         "A line of the residual against reuse, and bars of one group's pushes on the tokens that it shares.",
@@ -126,8 +126,8 @@ def objectives_chart(lines: pd.DataFrame, changes: pd.DataFrame) -> alt.HConcatC
     look = {"names": LABELS, "colors": COLORS, "dash": "transform", "dodge": 0.07, "spread": "bars", "form": ".4g"}
     look |= {"under": [chosen.mark_rule(strokeWidth=30, color="#eeeeee").encode(x=x)], "width": 360}
     look |= {"over": [text.encode(x=alt.value(4), y=alt.value(-8), text="outcome:N")]}
-    left = series(lines, x, y, "transform", **look)
-    right = forest(
+    outcomes = series(lines, x, y, "transform", **look)
+    differences = forest(
         changes,
         alt.Y("transform:N", sort=LABELS, title=None).axis(labelLimit=150),
         alt.X("mean:Q", title="difference to no transform").scale(zero=True, padding=24),
@@ -140,7 +140,7 @@ def objectives_chart(lines: pd.DataFrame, changes: pd.DataFrame) -> alt.HConcatC
         height=130,
     )
     return panels(
-        [left, right],
+        [outcomes, differences],
         "Outcomes of an objective, against how often each rollout is used",
         "two mini-batches, one to eight epochs on them, at an equal number of sampled rollouts",
         "Lines: an outcome against reuse for three transforms. Dots: the difference each makes at the chosen reuse.",
@@ -157,7 +157,7 @@ def describe_objectives(lines: pd.DataFrame, changes: pd.DataFrame) -> str:
 def explore_objectives() -> Explorer:
     """Outcome, ratio, clipping and reuse over the runs of the study drift_fixing."""
     controls = {
-        "outcome": menu("tax", [(label, name) for name, label in DRAWN.items()], "outcome"),
+        "outcome": menu("tax", [(label, name) for name, label in OUTCOME_LABELS.items()], "outcome"),
         "level": menu("sequence", list(LEVELS), "ratio"),
         "clipping": menu("none", list(CLIPPINGS), "clipping"),
         "doublings": slider(1, 0, 3, 1, "reuse, 2^"),

@@ -57,13 +57,15 @@ def flips_chart(shares: pd.DataFrame, curve: pd.DataFrame) -> alt.HConcatChart:
     size, look = {"width": 300, "height": 200}, {"names": SIGNS, "legend": {"title": "advantage", "orient": "top-left"}}
     share = alt.Y("mean:Q", title="share of tokens").scale(domain=[0, 1])
     title = "share of tokens, by sign of the advantage"
-    left = bars(shares, "change", share, "sign", vertical=True, number=".2f", form=".5f", title=title, **look, **size)
+    by_change = bars(
+        shares, "change", share, "sign", vertical=True, number=".2f", form=".5f", title=title, **look, **size
+    )
     eps = alt.X("eps:Q", title="eps (nats)").scale(type="log", domain=[EPSILONS[0], EPSILONS[-1]], nice=False)
     distance = alt.Y("mean:Q", title="distance").scale(domain=[0, 0.3], clamp=True)
     title = "distance between the two signs' shares, against eps"
-    right = series(curve, eps, distance, points=False, chosen="chosen", title=title, **size)
+    by_eps = series(curve, eps, distance, points=False, chosen="chosen", title=title, **size)
     return panels(
-        [left, right],
+        [by_change, by_eps],
         "What one update does to tokens of better and of worse rollouts",
         "left: share of tokens boosted, suppressed, stable; lines span the seeds",
         "Bars: shares of boosted, suppressed and stable tokens in positive and negative rollouts.",
