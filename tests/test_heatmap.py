@@ -90,9 +90,9 @@ def test_what_is_told_of_a_pinned_token_adds_up(sampled):
     _, _, rows, states = sampled
     group = rows[rows["group"] == 0].reset_index(drop=True)
     coupled = states.coupled(5, torch.tensor(rows["advantage"].to_numpy()), lr=0.1).iloc[: len(group)]
-    told = explain_pinned(group, coupled, 5, 0.1)
-    assert f"{coupled['contribution'].sum():+.4g} nats" in told["lines"][1]
-    sizes = [abs(one["numbers"][-1]) for one in told["coupled"]]
+    details = explain_pinned(group, coupled, 5, 0.1)
+    assert f"{coupled['contribution'].sum():+.4g} nats" in details["lines"][1]
+    sizes = [abs(one["numbers"][-1]) for one in details["coupled"]]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == pytest.approx(coupled["contribution"].abs().max())
 

@@ -100,7 +100,7 @@ def test_tokens_per_second_counts_a_batch_over_its_steps():
 
 
 def test_a_long_run_is_thinned_to_its_newest_step():
-    table = monitor_table(logged(5000), most=100)
+    table = monitor_table(logged(5000), max_points=100)
     counts = table["panel"].value_counts()
     assert counts.max() <= 100
     assert counts["memory"] > 50
@@ -159,9 +159,9 @@ def test_completions_stay_text():
         ("finished", 60, 60, "finished: Loading."),
     ],
 )
-def test_the_state_in_words(state, step, total, said):
+def test_the_state_in_words(state, step, total, words):
     status = {"state": state, "step": step, "total": total, "message": "Loading."}
-    assert sentence(status, logged(step)) == said
+    assert sentence(status, logged(step)) == words
     assert sentence(status, logged(step), stopping=True).startswith("stopping")
 
 
@@ -451,9 +451,9 @@ def test_a_run_that_goes_on_stopping_may_be_killed(monkeypatch):
 
 def settle(done):
     end = time.monotonic() + 60
-    while not (found := done()) and time.monotonic() < end:
+    while not (result := done()) and time.monotonic() < end:
         time.sleep(0.01)
-    assert found
+    assert result
 
 
 @pytest.mark.parametrize("keywords", [{"run": FakeRun()}, {"start": FakeRun}])

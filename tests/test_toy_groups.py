@@ -101,8 +101,8 @@ def test_matched_frequencies_are_equal_and_leave_nothing(groups, estimator):
 
 def test_matching_does_not_take_out_what_an_off_center_baseline_adds(groups):
     advantages = groups.advantages("reinforce")
-    left = groups.net_push(advantages, groups.match_frequencies(advantages))
-    assert max(np.abs(push).max() for push in left.values()) > 0.01
+    pushes = groups.net_push(advantages, groups.match_frequencies(advantages))
+    assert max(np.abs(push).max() for push in pushes.values()) > 0.01
 
 
 def test_signs_are_dealt_anew_among_the_same_sizes(groups):

@@ -16,7 +16,7 @@ from pandas.api.types import is_numeric_dtype
 
 from workbook.views.style import NEUTRAL, SERIES, printable_table, require
 
-MOST = 300  # points of one curve
+MAX_POINTS = 300  # of one curve
 SMALL, GAP, AXIS = 204, 14, 44  # widths: of a small panel, between two, and of an axis with its labels
 
 
@@ -73,10 +73,10 @@ def as_number(value) -> float:
         return float("nan")
 
 
-def monitor_table(metrics: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
+def monitor_table(metrics: pd.DataFrame, max_points: int = MAX_POINTS) -> pd.DataFrame:
     """What a run has logged as rows (step, panel, value), one for each step and entry of PANELS that has a value.
 
-    metrics: as of `Run.metrics`.  most: of a longer run, every k-th row of a panel and its newest.
+    metrics: as of `Run.metrics`.  max_points: of a longer run, every k-th row of a panel and its newest.
     """
     require(metrics, ("step", "reward"), "monitor_table")
     metrics = numbers(metrics)
@@ -85,7 +85,7 @@ def monitor_table(metrics: pd.DataFrame, most: int = MOST) -> pd.DataFrame:
         column = next((column for column in panel.columns if column in logged), None)
         if column is not None:
             table = logged[["step", column]].set_axis(["step", "value"], axis=1).dropna()
-            every = -(-len(table) // most) or 1
+            every = -(-len(table) // max_points) or 1
             tables.append(table.iloc[::-1].iloc[::every].iloc[::-1].assign(panel=name))
     return pd.concat(tables, ignore_index=True)[["step", "panel", "value"]].astype({"step": float, "value": float})
 

@@ -70,9 +70,7 @@ def _cells(rows: pd.DataFrame, column: str, longest: int) -> tuple[pd.DataFrame,
     """Text, place and sign of each cell, and the width of all, in pixels."""
     text = rows["token"].map(lambda token: visible(token, longest))
     widths = text.str.len().groupby(rows["position"]).max() * CHARACTER + PADDING
-    rights = widths.sort_index().cumsum()
-    left = rows["position"].map(rights - widths).to_numpy()
-    right = rows["position"].map(rights).to_numpy()
+    ends, place = widths.sort_index().cumsum(), rows["position"]
     reward = rows["reward"].map("  reward {:.2f}".format) if "reward" in rows else ""
     signs = [""] * len(rows)
     if pd.api.types.is_numeric_dtype(rows[column]):
@@ -81,13 +79,13 @@ def _cells(rows: pd.DataFrame, column: str, longest: int) -> tuple[pd.DataFrame,
         {
             "text": text,
             "rollout": rows["rollout"],
-            "position": rows["position"],
+            "position": place,
             "row": rows["rollout"].astype(str) + reward,
             "value": rows[column],
             "sign": signs,
-            "left": left,
-            "middle": (left + right) / 2,
-            "right": right,
+            "left": place.map(ends - widths),
+            "middle": place.map(ends - widths / 2),
+            "right": place.map(ends),
         }
     )
-    return cells, float(rights.iloc[-1])
+    return cells, float(ends.iloc[-1])

@@ -109,7 +109,7 @@ def growing_chart(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame
     ticks = {"title": "net push so far ÷ G", "values": [-0.6, -0.3, 0, 0.3, 0.6]}
     push = alt.X("push:Q").scale(**reach).axis(**ticks)
     color = figures.by_sign("push")
-    left = figures.bars(
+    pushes = figures.bars(
         bars, _words(), push, color=color, number="+.3f", form="+.3f", shown=["class"], width=280, height=230
     )
     lines = alt.Chart(path).transform_filter(alt.FieldOneOfPredicate("word", [*EXAMPLES.values()]))
@@ -124,7 +124,7 @@ def growing_chart(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame
     )
     labels = f"{ {name: f'{word} ({name})' for name, word in EXAMPLES.items()} }[datum.label]"
     legend = alt.Legend(title=None, orient="bottom", labelExpr=labels, symbolStrokeWidth=2.5)
-    right = alt.layer(
+    paths = alt.layer(
         rule(0, "y", color="#bbbbbb"),
         lines.transform_filter("datum.seen")
         .mark_line(interpolate="step-after", strokeWidth=2.5)
@@ -138,7 +138,7 @@ def growing_chart(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame
         signs.mark_text(fontSize=15, fontWeight="bold"),
     )
     return panels(
-        [left, right.properties(width=400, height=230)],
+        [pushes, paths.properties(width=400, height=230)],
         "Net push on each word while rollouts are added",
         "left: every word, so far; right: the way there, with the sign of each rollout's advantage above",
         "Bars: net push on each word of the three softmaxes. Lines: the same after each rollout, for so, is and 7.",
@@ -231,7 +231,7 @@ def intervention_chart(rates: pd.DataFrame, net: pd.DataFrame, sizes: pd.DataFra
     rate = alt.X("rate:Q", title="rate of occurrence").scale(domain=[0, 1]).axis(tickCount=3)
     side, below = {"sort": SIDES, "title": None}, alt.Legend(orient="bottom")
     dots = alt.Chart(rates).encode(x=rate, y=_words())
-    left = alt.layer(
+    occurrence = alt.layer(
         dots.mark_line(color="#999999").encode(detail="word:N"),
         dots.mark_point(filled=True, size=70, opacity=0.9).encode(
             color=alt.Color("side:N", legend=below, **side).scale(domain=SIDES, range=[POSITIVE, NEGATIVE]),
@@ -241,11 +241,11 @@ def intervention_chart(rates: pd.DataFrame, net: pd.DataFrame, sizes: pd.DataFra
     ).properties(width=190, height=230, title=panel_title("how often, on either side"))
     push = alt.X("push:Q", title="mean net push ÷ G").scale(domain=[-0.42, 0.42], clamp=True, nice=False)
     look = {"form": "+.3f", "width": 230, "height": 230, "title": "signed: net push on average"}
-    middle = figures.bars(
+    signed = figures.bars(
         net, _words(), push, color=figures.by_sign("push"), labels=False, mark={"opacity": 0.8}, **look
     )
     size = alt.X("moved:Q", title="moved per rollout").scale(domain=[0, 0.5], clamp=True, nice=False)
-    right = figures.bars(
+    sizes_moved = figures.bars(
         sizes,
         _classes(),
         size,
@@ -259,7 +259,7 @@ def intervention_chart(rates: pd.DataFrame, net: pd.DataFrame, sizes: pd.DataFra
         title="size in a group (mark: before)",
     )
     return panels(
-        [left, middle, right],
+        [occurrence, signed, sizes_moved],
         "The same rollouts with other signs, or with frequencies matched",
         "means over 256 groups with 95 % intervals; estimator grpo",
         "Left: how often each word occurs on each side. Middle: net push on each word. Right: what is moved per class.",
