@@ -341,7 +341,9 @@ PROBES = {
     "masked_update": _masked_update,
     "proxy_agreement": probe_of("proxy_agreement", *GIVEN),
     "update_share_by_category": probe_of("update_share_by_category", *GIVEN),
-    "sign_composition": probe_of("sign_composition", *GIVEN, module="workbook.topics.flips.composition", deals=2),
+    "sign_composition": probe_of(
+        "sign_composition", *GIVEN, module="workbook.topics.flips.composition", permutations=2
+    ),
     "reuse_path": probe_of("reuse_path", *GIVEN, module="workbook.topics.drift.probe", times=1),
     "repeated_updates": _repeated_updates,
     "sampling_budget": _sampling_budget,
