@@ -143,6 +143,13 @@ def _check_writable(path: str, option: str) -> None:
         raise ValueError(f"{option} {path} can't be written: permission denied.")
 
 
+def _glossary(args) -> int:
+    from workbook.book.glossary import glossary_text
+
+    print(glossary_text(args.term))
+    return 0
+
+
 def _machines(args) -> int:
     from workbook.training.machines import SHARED, machine_table
 
@@ -270,6 +277,10 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--html", type=_path, metavar="FILE", help="also write it as a page")
     claims.add_argument("--folder", type=_path, help="of the studies' tables (default: data/results)")
     claims.set_defaults(command=_claims)
+
+    glossary = commands.add_parser("glossary", help="the book's terms, with formula, unit and the code behind them")
+    glossary.add_argument("term", nargs="?", help="one of them, e.g. push; all by default")
+    glossary.set_defaults(command=_glossary)
 
     machines = commands.add_parser("machines", help="what to change for a machine, and the memory that it will need")
     machines.set_defaults(command=_machines)

@@ -15,6 +15,7 @@ from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from traitlets import default
 
+from workbook.book import glossary
 from workbook.book.chapters import describe
 from workbook.book.ledger_page import QUESTION as ASKED
 from workbook.book.ledger_page import TITLE as LEDGER
@@ -78,6 +79,8 @@ def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder
     if ledger is not None:
         (folder / "ledger.html").write_text(ledger_page(ledger, _links(names[-1], None, told)), encoding="utf-8")
         entries += f'\n<li><a href="ledger.html">{html.escape(LEDGER)}</a><p>{html.escape(ASKED)}</p></li>'
+    (folder / "glossary.html").write_text(glossary.glossary_page(_links(None, None, told), names), encoding="utf-8")
+    entries += f'\n<li><a href="glossary.html">{glossary.TITLE}</a><p>{glossary.QUESTION}</p></li>'
     (folder / "scale.html").write_text(scale_page(_links(None, None, told)), encoding="utf-8")
     entries += f'\n<li><a href="scale.html">{MACHINES}</a><p>{MACHINES_ASKED}</p></li>'
     index = INDEX.format(title=TITLE, entries=entries, profile=html.escape(profile))

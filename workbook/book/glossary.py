@@ -1,0 +1,93 @@
+"""The glossary: data/book/glossary.yaml as records, as text for the command line, and as a page of the book.
+
+Constants in it are read from the code, so that no number stands in two places.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from pkgutil import resolve_name
+from string import Template
+
+import yaml
+
+SOURCE = Path(__file__).resolve().parents[2] / "data" / "book" / "glossary.yaml"
+TITLE = "Glossary"
+QUESTION = "What do the book's terms mean, by which formula and in which unit?"
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term with its formula (TeX), unit, meaning (a sentence), the chapter that first uses it, and its code.
+
+    code: name below `workbook` of what computes it.  constants: {$name in formula and meaning: name below `workbook`}.
+    """
+
+    term: str
+    formula: str
+    unit: str
+    meaning: str
+    chapter: str
+    code: str
+    constants: dict[str, str] = field(default_factory=dict)
+
+
+def glossary() -> list[Term]:
+    """Read all terms, with the values of their constants filled in."""
+    return [_filled(Term(**record)) for record in yaml.safe_load(SOURCE.read_text(encoding="utf-8"))]
+
+
+def find_term(name: str) -> Term:
+    """Find a term by its name, or by a part of it that no other has. Raises ValueError, with neighbours, otherwise."""
+    terms = {term.term: term for term in glossary()}
+    if name in terms:
+        return terms[name]
+    holding = [term for term in terms if name.lower() in term]
+    if len(holding) == 1:
+        return terms[holding[0]]
+    near = holding or get_close_matches(name.lower(), terms, 3, 0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else "`python -m workbook glossary` lists them."
+    raise ValueError(f"{name!r} is no term of the glossary; {hint}")
+
+
+def glossary_text(name: str | None = None) -> str:
+    """Format one term, or all of them, as text with formulas in TeX."""
+    return "\n\n".join(_text(term) for term in ([find_term(name)] if name else glossary()))
+
+
+def glossary_page(links: str = "", chapters: Sequence[str] = ()) -> str:
+    """Render the page as HTML; links: a line of links for its top and bottom.  chapters: file names to link to."""
+    from workbook.book.scale_page import PAGE
+
+    body = "".join(_section(term, chapters) for term in sorted(glossary(), key=lambda term: term.term))
+    return PAGE.format(title=TITLE, links=links, body=f"<h1>{TITLE}</h1><p>{QUESTION}</p>{body}")
+
+
+def _filled(term: Term) -> Term:
+    values = {key: f"{resolve_name(f'workbook.{name}'):g}" for key, name in term.constants.items()}
+    filled = {name: Template(getattr(term, name)).substitute(values) for name in ("formula", "meaning")}
+    return Term(**vars(term) | filled)
+
+
+def _text(term: Term) -> str:
+    return (
+        f"{term.term}  [{term.unit}]\n    {term.formula}\n    {term.meaning}\n"
+        f"    chapter {term.chapter}, workbook.{term.code}"
+    )
+
+
+def _section(term: Term, chapters: Sequence[str]) -> str:
+    """One term in HTML, its formula as MathML, with an anchor and a link to its chapter if there is a page of it."""
+    from latex2mathml.converter import convert
+
+    page = next((name for name in chapters if name.startswith(term.chapter)), None)
+    chapter = f'<a href="{page}.html">chapter {term.chapter}</a>' if page else f"chapter {term.chapter}"
+    return (
+        f'<section id="{term.term.replace(",", "").replace(" ", "-")}"><h2>{html.escape(term.term)}</h2>'
+        f"{convert(term.formula, display='block')}<p>{html.escape(term.meaning)}</p>"
+        f"<p>Unit: {html.escape(term.unit)}. First in {chapter}; <code>workbook.{term.code}</code></p></section>\n"
+    )
