@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.studies import keep_runs as results
+from workbook.studies.keep import keep_records
+from workbook.studies.sweeps import load_records, seconds_to
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS, STRATEGIES
 from workbook.topics.credit.charts import credit_against_movement, movement_by_class
@@ -21,16 +22,16 @@ BESIDE = pd.DataFrame({"step": [1, 2], "reward": [0.4, 0.5], "run": "base"})
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [(None, "Not answered"), (0, "Right"), (0.5, "alone"), (1.0, "adds sizes"), (7, "advantage times")],
 )
-def test_shared_push_says_what_went_wrong(capsys, answer, said):
+def test_shared_push_says_what_went_wrong(capsys, answer, message):
     check_shared_push(answer)
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (lambda r, g: None, "Not answered"),
         (lambda r, g: group_advantages(r, g, "rloo"), "Right"),
@@ -41,9 +42,9 @@ def test_shared_push_says_what_went_wrong(capsys, answer, said):
         (lambda r, g: r / 0 + g.nothing, "AttributeError"),
     ],
 )
-def test_rloo_says_what_went_wrong(capsys, function, said):
+def test_rloo_says_what_went_wrong(capsys, function, message):
     check_rloo(function)
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 def test_charts_of_credit_draw_and_average():
@@ -74,11 +75,11 @@ def test_settings_are_accepted_by_a_run(batching, estimator):
 
 
 @pytest.mark.parametrize(
-    ("choice", "said"),
+    ("choice", "message"),
     [({"batching": "reward_balanced"}, "mini_batches of 2 or more"), ({"group_size": 7}, "groups of 7")],
 )
-def test_settings_without_an_effect_are_refused(choice, said):
-    with pytest.raises(ValueError, match=said):
+def test_settings_without_an_effect_are_refused(choice, message):
+    with pytest.raises(ValueError, match=message):
         overrides(**choice)
 
 
@@ -149,19 +150,19 @@ def sweep(tmp_path):
 
 def test_results_keep_the_records_alone(sweep, tmp_path):
     with pytest.raises(ValueError, match="has not finished"):
-        results.keep(sweep.parent, tmp_path / "kept")
+        keep_records(sweep.parent, tmp_path / "kept")
     pd.DataFrame({"step": [1], "reward": [0.5]}).to_parquet(sweep / "metrics.parquet")
-    (kept,) = results.keep(sweep.parent, tmp_path / "kept")
+    (kept,) = keep_records(sweep.parent, tmp_path / "kept")
     assert sorted(path.name for path in kept.iterdir()) == ["config.yaml", "manifest.json", "metrics.parquet"]
-    loaded = results.load_results(tmp_path / "kept")
+    loaded = load_records(tmp_path / "kept")
     assert loaded[["step", "reward", "run", "seed"]].to_numpy().tolist() == [[1, 0.5, "seed=3", 3]]
     with pytest.raises(ValueError, match="holds no run folders"):
-        results.keep(tmp_path / "nothing", tmp_path / "kept")
+        keep_records(tmp_path / "nothing", tmp_path / "kept")
     with pytest.raises(ValueError, match="holds no results"):
-        results.load_results(tmp_path / "nothing")
+        load_records(tmp_path / "nothing")
 
 
 def test_seconds_to_is_nan_where_the_aim_is_never_reached():
     metrics = pd.DataFrame({"time": [1.0, 2.0], "step_time": [1.0, 1.0], "reward": [0.1, 0.2]})
-    assert pd.isna(results.seconds_to(metrics, 0.9, window=1))
-    assert results.seconds_to(metrics, 0.2, window=1) == 2
+    assert pd.isna(seconds_to(metrics, 0.9, window=1))
+    assert seconds_to(metrics, 0.2, window=1) == 2

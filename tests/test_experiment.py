@@ -83,9 +83,9 @@ def own(tmp_path):
     ],
 )
 def test_a_plan_says_what_the_trainer_would_say(choices):
-    said = [problem.sentence for problem in plan(**choices).problems]
+    sentences = [problem.sentence for problem in plan(**choices).problems]
     config = experiment(**choices)
-    assert said == [problem.sentence for problem in problems(trainer_args(config, torch.device("cpu"), "unused"))]
+    assert sentences == [problem.sentence for problem in problems(trainer_args(config, torch.device("cpu"), "unused"))]
     assert (plan(**choices).config is None) == any(p.severity == "error" for p in plan(**choices).problems)
 
 
@@ -99,9 +99,9 @@ def test_what_is_refused_before_the_trainer_is_asked():
         "must be a positive number of optimizer steps": {"steps": 0},
     }
     for sentence, choices in says.items():
-        found = plan(**choices)
-        assert found.config is None
-        assert re.search(sentence, found.problems[0].sentence), found.problems
+        planned = plan(**choices)
+        assert planned.config is None
+        assert re.search(sentence, planned.problems[0].sentence), planned.problems
 
 
 def test_every_option_of_every_menu_is_a_run_that_the_trainer_understands():
@@ -120,9 +120,9 @@ def test_every_option_of_every_menu_is_a_run_that_the_trainer_understands():
 
 
 def test_a_refused_value_of_a_sweep_is_named():
-    found = plan(vary="group_transform", values=[None, "min_replace"], seeds=[0, 1])
-    assert found.config is None
-    assert found.problems[0].sentence.startswith(
+    planned = plan(vary="group_transform", values=[None, "min_replace"], seeds=[0, 1])
+    assert planned.config is None
+    assert planned.problems[0].sentence.startswith(
         "group transform min_replace: group_transform='min_replace' can't have"
     )
 
@@ -180,9 +180,9 @@ def test_time_is_forecast_from_whole_batches():
     assert forecast_seconds(Trial.config, measured, runs=3) == 3 * (7 + 25 * 5)
     with pytest.raises(ValueError, match="finished no generation batch: failed: no such task"):
         measure_throughput(Trial(3))
-    said = forecast_sentence(plan(mini_batches=2, reuse=2, steps=100), measured)
-    assert "about 2 min for one run: 7.0 s to start, then 25 generation batches of 5 s each" in said
-    assert "Measured on 2 of this very setting's batches" in said
+    sentence = forecast_sentence(plan(mini_batches=2, reuse=2, steps=100), measured)
+    assert "about 2 min for one run: 7.0 s to start, then 25 generation batches of 5 s each" in sentence
+    assert "Measured on 2 of this very setting's batches" in sentence
 
 
 def test_memory_is_drawn():
@@ -212,15 +212,15 @@ def outcomes(n=8, gap=0.1, settings=("a", "b"), noise=0.01):
 
 
 def test_differences_are_paired_by_seed():
-    found = compare_settings(outcomes())
-    row = found["effects"].iloc[0]
+    compared = compare_settings(outcomes())
+    row = compared["effects"].iloc[0]
     assert row["setting"] == "b"
     assert row["mean"] == pytest.approx(0.1, abs=0.02)
     assert 0.07 < row["low"] < row["high"] < 0.13, "what seeds have in common drops out"
     assert (row["seeds"], row["verdict"]) == (8, "higher")
     assert compare_settings(outcomes(), baseline="b")["effects"]["verdict"].tolist() == ["lower"]
     assert compare_settings(outcomes(gap=0.0))["effects"]["verdict"].tolist() == ["can't be told"]
-    assert found["pairs"]["difference"].mean() == pytest.approx(row["mean"])
+    assert compared["pairs"]["difference"].mean() == pytest.approx(row["mean"])
 
 
 def test_few_seeds_tell_nothing_whatever_their_interval():
@@ -259,8 +259,8 @@ def test_comparisons_that_cannot_be(change, says):
 def test_the_comparison_is_drawn_with_its_numbers(n):
     table = outcomes(n, settings=("a", "b", "c"))
     curves = pd.DataFrame([{**row, "step": step, "reward": 0.3 + 0.1 * step} for row in table[["setting", "seed", "run"]].to_dict("records") for step in (1, 2)])  # fmt: skip  # noqa: E501
-    found = compare_settings(table, "end")
-    chart = comparison_chart(curves, **found, outcome="end")
+    compared = compare_settings(table, "end")
+    chart = comparison_chart(curves, **compared, outcome="end")
     text = json.dumps(chart.to_dict())
     assert png(chart.to_dict()).startswith(b"\x89PNG")
     assert "Difference from a, paired by seed" in text

@@ -150,7 +150,7 @@ def test_completions_stay_text():
 
 
 @pytest.mark.parametrize(
-    ("state", "step", "total", "said"),
+    ("state", "step", "total", "words"),
     [
         ("starting", 0, 0, "starting: Loading ..."),
         ("running", 5, 60, "running: step 5 of 60, about 77 s left. Loading."),

@@ -27,7 +27,7 @@ from soak import campaign, sample
 from workbook.tasks import Chain, get_task, own_task, reward_server
 from workbook.tasks.own import BadRows, read_rows
 from workbook.tasks.own_reward import InProcess, end_all
-from workbook.tasks.own_rows import MOST_ROWS
+from workbook.tasks.own_rows import MAX_ROWS
 from workbook.tasks.task import split_rows
 
 FUNCTIONS = """from __future__ import annotations
@@ -212,11 +212,11 @@ def test_a_file_that_may_not_be_read_is_refused_in_a_sentence(file, monkeypatch)
 
 
 def test_sizes_are_bounded(file, monkeypatch):
-    monkeypatch.setattr("workbook.tasks.own_rows.MOST_BYTES", 30)
+    monkeypatch.setattr("workbook.tasks.own_rows.MAX_BYTES", 30)
     with pytest.raises(ValueError, match="the most that is taken"):
         read_rows(file())
-    with pytest.raises(ValueError, match=f"most that is taken is {MOST_ROWS:,}"):
-        read_rows([{"prompt": "a", "answer": "b"}] * (MOST_ROWS + 1))
+    with pytest.raises(ValueError, match=f"most that is taken is {MAX_ROWS:,}"):
+        read_rows([{"prompt": "a", "answer": "b"}] * (MAX_ROWS + 1))
     monkeypatch.undo()
     with pytest.raises(ValueError, match="3 prompts are asked for, but rows"):
         task(file(), "score").dataset(3)

@@ -25,15 +25,15 @@ def tiny(kind: str, **options):
     return AutoModelForCausalLM.from_config(config).eval()
 
 
-def batch(prompts=3, each=4, longest=12, new=5):
+def batch(prompts=3, group=4, longest=12, new=5):
     """Prompts of unequal length, left-padded, each with rollouts of unequal length, in no order."""
     generator = torch.Generator().manual_seed(1)
-    lengths = torch.randint(4, longest + 1, (prompts,), generator=generator).repeat_interleave(each)
-    ids = torch.randint(0, 50, (prompts, longest), generator=generator).repeat_interleave(each, 0)
+    lengths = torch.randint(4, longest + 1, (prompts,), generator=generator).repeat_interleave(group)
+    ids = torch.randint(0, 50, (prompts, longest), generator=generator).repeat_interleave(group, 0)
     mask = (torch.arange(longest) >= longest - lengths[:, None]).long()
-    tokens = torch.randint(0, 50, (prompts * each, new), generator=generator)
-    alive = (torch.arange(new) < torch.randint(1, new + 1, (prompts * each, 1), generator=generator)).long()
-    order = torch.randperm(prompts * each, generator=generator)[:-1]  # one prompt has fewer rollouts
+    tokens = torch.randint(0, 50, (prompts * group, new), generator=generator)
+    alive = (torch.arange(new) < torch.randint(1, new + 1, (prompts * group, 1), generator=generator)).long()
+    order = torch.randperm(prompts * group, generator=generator)[:-1]  # one prompt has fewer rollouts
     return [x[order] for x in (ids, mask, tokens, alive)]
 
 

@@ -108,9 +108,9 @@ def padded_batch(side):
     prompts, prompt_mask, completions, mask = [], [], [], []
     for prompt, completion in RAGGED:
         gap = width - len(prompt)
-        left = side == "left"
-        prompts.append([PAD] * gap + prompt if left else prompt + [PAD] * gap)
-        prompt_mask.append([0] * gap + [1] * len(prompt) if left else [1] * len(prompt) + [0] * gap)
+        before = side == "left"
+        prompts.append([PAD] * gap + prompt if before else prompt + [PAD] * gap)
+        prompt_mask.append([0] * gap + [1] * len(prompt) if before else [1] * len(prompt) + [0] * gap)
         completions.append(completion + [PAD] * (length - len(completion)))
         mask.append([1] * len(completion) + [0] * (length - len(completion)))
     return tuple(torch.tensor(rows) for rows in (prompts, prompt_mask, completions, mask))
@@ -156,9 +156,9 @@ def test_sequence_logps_carry_gradients_independent_of_padding(policy):
     for side in ("left", "right"):
         logps, _ = sequence_logps(policy.model, *padded_batch(side))
         gradients.append(torch.autograd.grad(logps.sum(), list(policy.model.parameters())))
-    for left, right in zip(*gradients, strict=True):
-        assert left.isfinite().all()
-        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4)
+    for padded_left, padded_right in zip(*gradients, strict=True):
+        assert padded_left.isfinite().all()
+        torch.testing.assert_close(padded_left, padded_right, rtol=1e-4, atol=1e-4)
     assert sum(g.abs().sum() for g in gradients[0]) > 1
 
 

@@ -96,13 +96,13 @@ def test_what_is_not_text_pays_nothing(tasks, family):
 
 @pytest.mark.parametrize("family", ["chain", "gym", "hub"])
 def test_the_last_of_several_answers_counts(tasks, family):
-    said = [
+    completions = [
         "the answer is 4",
         "the answer is 5 ; the answer is 4",
         "the answer is 4 ; the answer is 5",
         "Hm.\nthe answer is 4",
     ]
-    assert graded(tasks[family], said) == [1.0, 1.0, 0.0, 1.0]
+    assert graded(tasks[family], completions) == [1.0, 1.0, 0.0, 1.0]
     assert graded(tasks[family], ["2 + 2 =", "the prompt is 2 + 2 =" * 50]) == [0.0, 0.0]
 
 

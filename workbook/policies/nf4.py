@@ -85,8 +85,8 @@ def _is_right(layer: bitsandbytes.nn.Linear4bit) -> bool:
     maxima = _maxima(state)[: -(-rows * width // state.blocksize)]
     for dtype in {state.dtype, layer.compute_dtype or state.dtype}:
         arguments = (packed[:, None], maxima, state.blocksize, state.quant_type, (rows, width), dtype)
-        expected, found = dequantized(*arguments), torch.ops.bitsandbytes.dequantize_4bit.default(*arguments)
-        if not torch.allclose(found, expected, rtol=4 * torch.finfo(dtype).eps, atol=1e-6 * float(maxima.max())):
+        expected, actual = dequantized(*arguments), torch.ops.bitsandbytes.dequantize_4bit.default(*arguments)
+        if not torch.allclose(actual, expected, rtol=4 * torch.finfo(dtype).eps, atol=1e-6 * float(maxima.max())):
             return False
     return True
 

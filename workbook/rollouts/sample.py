@@ -238,9 +238,9 @@ def task_rewards(task, rows, completions, completion_rows) -> list[float]:
     """The task's rewards, asked for as TRL asks: every other column of the data set goes along, chats get messages."""
     prompts = [row["prompt"] for row in rows]
     is_chat = not isinstance(prompts[0], str)
-    said = [[{"role": "assistant", "content": text}] for text in completions] if is_chat else list(completions)
+    messages = [[{"role": "assistant", "content": text}] for text in completions] if is_chat else list(completions)
     columns = {name: [row[name] for row in rows] for name in rows[0] if name not in ("prompt", "completion")}
-    rewards = task.reward(prompts=prompts, completions=said, completion_ids=completion_rows, **columns)
+    rewards = task.reward(prompts=prompts, completions=messages, completion_ids=completion_rows, **columns)
     if len(rewards) != len(rows):
         raise ValueError(f"task.reward returned {len(rewards)} rewards, but {len(rows)} were asked for.")
     for completion, reward in zip(completions, rewards, strict=True):

@@ -24,7 +24,7 @@ TINY = 1e-6  # rewards that differ by less are the same
 
 
 class Row(NamedTuple):
-    """What a hack is made from: a question, its answer, a different answer, and all answers there are."""
+    """Material of a hack: a question, its answer, a different answer, and all answers there are."""
 
     question: str
     answer: str
@@ -172,8 +172,10 @@ def _rows(prompts: list, answers: list[str]) -> list[Row]:
 
 def _same(text: str, answer: str) -> bool:
     """Return whether a text happens to be the answer, in whatever notation."""
-    left, right = read_quantity(text), read_quantity(answer)
-    return folded(text) == folded(answer) or (left is not None and right is not None and left.value == right.value)
+    if folded(text) == folded(answer):
+        return True
+    stated, reference = read_quantity(text), read_quantity(answer)
+    return stated is not None and reference is not None and stated.value == reference.value
 
 
 def _earned(task: Task, hack: Hack, rows: list[Row], prompts: list, columns: dict) -> tuple[dict, str, str]:

@@ -113,7 +113,7 @@ class Chain(Task):
         return float(clock_answer(completion) == int(answer) and not self._rejected(completion))
 
     def _rejected(self, completion: str) -> bool:
-        """Whether a right completion is a false negative of the verifier."""
+        """Return whether a right completion is a false negative of the verifier."""
         if not self.false_negative_rate:
             return False
         digest = hashlib.blake2b(" ".join(completion.split()).encode(), digest_size=4).digest()
@@ -193,7 +193,7 @@ class Chain(Task):
         numbers, operators = self._parse(prompt)
         truth, slots = self._prefixes(numbers, operators), iter(self._slots(len(operators)))
         part: dict[str, object] = {"a": numbers[0], "op": operators[0], "b": numbers[1]}
-        left, before, on_rails, rows = len(operators), self.value(True, len(operators)), True, []
+        steps_left, before, on_rails, rows = len(operators), self.value(True, len(operators)), True, []
         words = [token.strip(" Ġ▁") for token in tokens]
         for i, word in enumerate(words):
             slot = next(slots, None) if on_rails else None
@@ -204,10 +204,10 @@ class Chain(Task):
                 continue
             after = before
             if slot.field:
-                left -= slot.field == "result"
+                steps_left -= slot.field == "result"
                 on_track = self._on_track(slot, word, part, truth)
-                after = self.value(on_track, left)
-                if slot.field == "result" and left:
+                after = self.value(on_track, steps_left)
+                if slot.field == "result" and steps_left:
                     part = {"a": int(word), "op": operators[slot.step + 1], "b": numbers[slot.step + 2]}
             rows.append((slot.category, after - before))
             before = after

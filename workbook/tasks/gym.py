@@ -27,9 +27,9 @@ import reasoning_gym
 from datasets import Dataset
 from reasoning_gym.factory import DATASETS
 
-from workbook.tasks.inputs import completion_text, positive_int
+from workbook.tasks.inputs import positive_int
 from workbook.tasks.quantity import plain_decimal, read_quantity, unwrap
-from workbook.tasks.task import Task, as_prompt
+from workbook.tasks.task import QuestionTask
 from workbook.tasks.verify import folded, only_repeats, stated_quantity, stated_texts
 
 EVALUATORS = {"eval", "exec", "compile", "parse_expr", "sympify"}
@@ -74,7 +74,7 @@ print(json.dumps(rows))
 """
 
 
-class Gym(Task):
+class Gym(QuestionTask):
     """The task "gym:<dataset>"; options are the fields of that data set's own config.
 
     chat: prompts are chat messages (default) or plain text. instruction: a sentence put after each question.
@@ -110,20 +110,10 @@ class Gym(Task):
 
     def dataset(self, n: int, seed: int = 0) -> Dataset:
         """Return n rows prompt, answer, metadata (JSON, for the verifier); questions may repeat in a small config."""
-        rows = {"prompt": [], "answer": [], "metadata": []}
-        for question, answer, metadata in self._rows(
-            positive_int("n", n, 1, SEED_STRIDE), positive_int("seed", seed, 0)
-        ):
-            rows["prompt"].append(as_prompt(f"{question}\n{self.instruction}".strip(), self.chat))
-            rows["answer"].append(str(answer))
-            rows["metadata"].append(metadata)
-        return Dataset.from_dict(rows)
-
-    def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
-        """As in `Task`; the verifier knows the prompt too, of which a repetition is no answer."""
-        return super().reward(
-            prompts, completions, answer, **columns | {"question": list(map(completion_text, prompts))}
-        )
+        rows = self._rows(positive_int("n", n, 1, SEED_STRIDE), positive_int("seed", seed, 0))
+        questions, answers, metadata = map(list, zip(*rows, strict=True))
+        prompts = list(map(self.pose, questions))
+        return Dataset.from_dict({"prompt": prompts, "answer": list(map(str, answers)), "metadata": metadata})
 
     def score(self, completion: str, answer: str, metadata: str = "{}", question: str = "", **row: Any) -> float:
         """Return 1 if the stated answer is the reference or reasoning-gym gives it full marks, else 0; if partial, its

@@ -11,14 +11,14 @@ from datasets import Dataset, load_dataset
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 
-from workbook.tasks.inputs import completion_text, positive_int
-from workbook.tasks.task import Task, as_prompt, split_rows
+from workbook.tasks.inputs import positive_int
+from workbook.tasks.task import QuestionTask, split_rows
 from workbook.tasks.verify import agrees
 
 HUB_TIMEOUT_S = 5.0  # until a hub counts as unreachable
 
 
-class Hub(Task):
+class Hub(QuestionTask):
     """The task "hub:<dataset>": a hub id or a local folder of Parquet, JSON lines, CSV, ...
 
     prompt_column, answer_column: columns of that data set; of an answer with `####` in it (GSM8K) what follows counts.
@@ -57,12 +57,6 @@ class Hub(Task):
         trained, held = split_rows(rows, prompts, train, held_out, self.name)
         return self._posed(trained), self._posed(held)
 
-    def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
-        """As in `Task`; the verifier knows the prompt too, whose words may be units of the answer."""
-        return super().reward(
-            prompts, completions, answer, **columns | {"question": list(map(completion_text, prompts))}
-        )
-
     def score(self, completion: str, answer: str, question: str = "", **row: Any) -> float:
         """Return 1 if the completion states the reference answer, alone and without reserve; see `verify.agrees`."""
         return float(agrees(completion, answer, question))
@@ -76,7 +70,7 @@ class Hub(Task):
     def _prompt(self, prompt: Any) -> Any:
         if isinstance(prompt, list):  # chat messages already
             return prompt if self.chat else "\n".join(message["content"] for message in prompt)
-        return as_prompt(f"{prompt}\n{self.instruction}".strip(), self.chat)
+        return self.pose(prompt)
 
 
 def _reference(answer: Any) -> str:

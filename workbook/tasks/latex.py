@@ -1,4 +1,4 @@
-r"""Whether two LaTeX expressions are equal, by math-verify, of which only the part that parses and compares is used.
+r"""Equality of two LaTeX expressions, by math-verify, of which only the part that parses and compares is used.
 
 math-verify finds answers in prose and forgives much on the way: of `2x = 12` it takes the 12, `12%` is 12 to it, `f'`
 is `f`, `X` is `x`. So it is given one bare expression that this module has looked at: known commands, no relation,

@@ -31,13 +31,13 @@ def equal(completion: str, answer: str) -> float:
     return float(verify(reference, stated, numeric_precision=DIGITS, timeout_seconds=None))
 
 
-def _differ_at_a_point(left: object, right: object) -> bool:
+def _differ_at_a_point(stated: object, reference: object) -> bool:
     """Return whether two expressions have different values at POINT; False of what has no value there."""
-    if not isinstance(left, Expr) or not isinstance(right, Expr):
+    if not isinstance(stated, Expr) or not isinstance(reference, Expr):
         return False
-    letters = sorted(left.free_symbols | right.free_symbols, key=str)
+    letters = sorted(stated.free_symbols | reference.free_symbols, key=str)
     point = dict(zip(letters, POINT * len(letters), strict=False))
-    values = [expression.subs(point).evalf(30) for expression in (left, right)]
+    values = [expression.subs(point).evalf(30) for expression in (stated, reference)]
     if not all(value.is_number and value.is_finite for value in values):
         return False
     return bool(abs(values[0] - values[1]) > abs(values[1]) * 10**-20 + 10**-25)

@@ -13,15 +13,15 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from workbook.tasks.inputs import short
 
-MOST_BYTES, MOST_ROWS, MOST_CHARACTERS = 32 * 2**20, 100_000, 20_000  # of a file, of its rows, of one text
-MOST_COLUMNS, MOST_NAME = 1_000, 100  # of a file, of a column's name in characters
-MOST_DIGITS, FLOAT_DIGITS, FLOAT_INTEGERS = 4_000, 17, 2**53  # of a number; that a float keeps; up to which it has all
+MAX_BYTES, MAX_ROWS, MAX_CHARACTERS = 32 * 2**20, 100_000, 20_000  # of a file, of its rows, of one text
+MAX_COLUMNS, MAX_NAME = 1_000, 100  # of a file, of a column's name in characters
+MAX_DIGITS, FLOAT_DIGITS, FLOAT_INTEGERS = 4_000, 17, 2**53  # of a number; that a float keeps; up to which it has all
 NAMED = 10  # bad rows, or columns, that a message names one by one
 LINE = "line"  # a column added to each row: where it stands in its file
 KINDS = {str: "text", float: "a number", bool: "true or false"}  # of further columns
@@ -65,11 +65,11 @@ def read_source(data: str | Path | list[dict]) -> tuple[list[dict], str]:
 
 
 def _sound_rows(source: str, numbered: Iterable[tuple[int, Any]]) -> list[dict]:
-    records = list(islice(numbered, MOST_ROWS + 1))
+    records = list(islice(numbered, MAX_ROWS + 1))
     if not records:
         raise ValueError(f"{source} has no rows.")
-    if len(records) > MOST_ROWS:
-        raise ValueError(f"{source} has more rows than {MOST_ROWS:,}; the most that is taken is {MOST_ROWS:,}.")
+    if len(records) > MAX_ROWS:
+        raise ValueError(f"{source} has more rows than {MAX_ROWS:,}; the most that is taken is {MAX_ROWS:,}.")
     columns = next((list(record) for _, record in records if isinstance(record, dict)), list(NEEDED))
     _check_columns(source, columns)
     first: dict[str, tuple[type, int]] = {}
@@ -79,8 +79,8 @@ def _sound_rows(source: str, numbered: Iterable[tuple[int, Any]]) -> list[dict]:
     return [{**record, "answer": _plain(record["answer"]), LINE: line} for line, record in records]
 
 
-class Unreadable(str):
-    """What is wrong with a record that could not be read, in its place."""
+class Unreadable(Exception):
+    """Reason for which a record could not be read; it stands in the record's place."""
 
 
 # --- from bytes to records
@@ -104,11 +104,11 @@ def _path(data: str | Path) -> Path:
 def _bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
+            raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ValueError(f"the data file {str(path)!r} can't be read: {error.strerror}.") from None
-    if len(raw) > MOST_BYTES:
-        raise ValueError(f"{path.name} is too large; the most that is taken is {MOST_BYTES / 2**20:g} MiB.")
+    if len(raw) > MAX_BYTES:
+        raise ValueError(f"{path.name} is too large; the most that is taken is {MAX_BYTES / 2**20:g} MiB.")
     return raw
 
 
@@ -161,25 +161,21 @@ def _json_lines(source: str, text: str) -> Iterator[tuple[int, Any]]:
                 yield line, Unreadable(f"is not valid JSON ({error.msg})")
             except RecursionError:
                 yield line, Unreadable("is not valid JSON (nested too deeply)")
-            except _Refused as error:
-                yield line, Unreadable(str(error))
-
-
-class _Refused(Exception):
-    """A part of a line of JSON that Python would read otherwise than it is written."""
+            except Unreadable as error:  # a part that Python would read otherwise than it is written
+                yield line, error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict:
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise _Refused(f"has {short(twice)} twice")
+        raise Unreadable(f"has {short(twice)} twice")
     return dict(pairs)
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
-        raise _Refused(f"holds a number of {len(digits):,} digits; put it in quotes")
+    if len(digits) > MAX_DIGITS:
+        raise Unreadable(f"holds a number of {len(digits):,} digits; put it in quotes")
     return int(digits)
 
 
@@ -187,11 +183,11 @@ def _float(digits: str) -> float:
     number = float(digits)
     if math.isfinite(number) and sum(map(str.isdigit, digits)) > FLOAT_DIGITS:
         try:
-            kept = len(digits) <= MOST_DIGITS and Decimal(repr(number)) == Decimal(digits)
+            kept = len(digits) <= MAX_DIGITS and Decimal(repr(number)) == Decimal(digits)
         except ArithmeticError:  # an exponent that no number has
             kept = False
         if not kept:
-            raise _Refused(f"holds the number {digits[:40]}, of more digits than a float keeps; put it in quotes")
+            raise Unreadable(f"holds the number {digits[:40]}, of more digits than a float keeps; put it in quotes")
     return number
 
 
@@ -208,37 +204,31 @@ def _check_columns(source: str, columns: list) -> None:
         raise ValueError(f"{source} has no column {' or '.join(missing)}; its columns are {_listed(columns)}.")
     if taken := sorted(TAKEN & set(columns)):
         raise ValueError(f"{source} has a column {taken[0]}, a name that is taken; call it something else.")
-    if len(columns) > MOST_COLUMNS:
-        raise ValueError(f"{source} has {len(columns):,} columns; the most that is taken is {MOST_COLUMNS}.")
+    if len(columns) > MAX_COLUMNS:
+        raise ValueError(f"{source} has {len(columns):,} columns; the most that is taken is {MAX_COLUMNS}.")
 
 
 def _is_name(name: Any) -> bool:
-    return isinstance(name, str) and name.isprintable() and 0 < len(name) <= MOST_NAME
+    return isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_NAME
 
 
 def _problem(record: Any, columns: set, first: dict[str, tuple[type, int]], line: int) -> str | None:
-    """What is wrong with a record, without a full stop; `first` remembers each column's first type and its line."""
+    """Name the fault of a record, without a full stop; `first` remembers each column's first type and its line."""
     if isinstance(record, Unreadable):
-        return record
+        return str(record)
     if not isinstance(record, dict):
         return f"is a {type(record).__name__}, but must be an object of columns"
     if set(record) != columns:
         lacks, more = columns - set(record), set(record) - columns
-        parts = [f"lacks {_listed(lacks)}"] * bool(lacks) + [f"has {_listed(more)}, which the first row lacks"] * bool(
-            more
-        )
-        return " and ".join(parts)
-    for name in NEEDED:
-        if (problem := _text_problem(name, record[name])) is not None:
-            return problem
-    for name, value in record.items():
-        if (problem := _kind_problem(name, value, first, line)) is not None:
-            return problem
-    return None
+        parts = [f"lacks {_listed(lacks)}"] * bool(lacks)
+        return " and ".join(parts + [f"has {_listed(more)}, which the first row lacks"] * bool(more))
+    faults = (_text_problem(name, record[name]) for name in NEEDED)
+    kind_faults = (_kind_problem(name, value, first, line) for name, value in record.items())
+    return next(filter(None, chain(faults, kind_faults)), None)
 
 
 def _kind_problem(name: str, value: Any, first: dict[str, tuple[type, int]], line: int) -> str | None:
-    """What is wrong with a further column's value: a data set's column holds values of one kind."""
+    """Name the fault of a further column's value: a data set's column holds values of one kind."""
     if name in NEEDED or value is None:
         return None
     kind = float if type(value) is int and -(2**63) <= value < 2**63 else type(value)
@@ -257,16 +247,16 @@ def _kind_problem(name: str, value: Any, first: dict[str, tuple[type, int]], lin
 
 
 def _text_problem(name: str, value: Any) -> str | None:
-    """What is wrong with a prompt or an answer."""
+    """Name the fault of a prompt or an answer."""
     if name == "answer" and type(value) is int:
-        return f"answer is an integer of more than {MOST_DIGITS:,} digits" if abs(value) >= 10**MOST_DIGITS else None
+        return f"answer is an integer of more than {MAX_DIGITS:,} digits" if abs(value) >= 10**MAX_DIGITS else None
     if not isinstance(value, str) and not (name == "answer" and type(value) is float and math.isfinite(value)):
         return f"{name} is {short(value)}, but must be text{' or a finite number' if name == 'answer' else ''}"
     text = str(value)
     if not text.strip():
         return f"{name} is empty"
-    if len(text) > MOST_CHARACTERS:
-        return f"{name} has {len(text):,} characters; the most that is taken is {MOST_CHARACTERS:,}"
+    if len(text) > MAX_CHARACTERS:
+        return f"{name} has {len(text):,} characters; the most that is taken is {MAX_CHARACTERS:,}"
     return None if _is_text(text) else NO_TEXT.format(name)
 
 

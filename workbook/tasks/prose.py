@@ -8,18 +8,7 @@ deny, scale or compare, states nothing here.
 import re
 from functools import lru_cache
 
-from workbook.tasks.wording import (
-    COMPARISONS,
-    DENIALS,
-    HEDGES,
-    INVERTED,
-    SCALES,
-    UNITS,
-    asked_nouns,
-    is_unit,
-    vocabulary,
-    words_of,
-)
+from workbook.tasks.wording import INVERTED, UNITS, asked_nouns, changes, is_unit, vocabulary, words_of
 
 LEADS = vocabulary("so thus therefore hence altogether overall total finally")
 FUNCTION_WORDS = LEADS | vocabulary(
@@ -116,16 +105,16 @@ def follows(after: str, question: str, is_money: bool = False) -> bool:
     return is_noun and words[0] not in NO_START
 
 
-def is_asked(left: str, question: str) -> bool:
+def is_asked(lhs: str, question: str) -> bool:
     r"""Return whether the left side of an equation is the expression that the question asks for.
 
     >>> is_asked(r"\sin 30", r"Compute $\sin 30$."), is_asked("2x", "Find x if 2x = 4.")
     (True, False)
     """
-    left = left.strip(" $")
+    lhs = lhs.strip(" $")
     start = r"\b(?:of|compute|evaluate|calculate|find|is|simplify)[ :$(\\\[]*"
-    pattern = rf"{start}{re.escape(left)}[ )\]\\]*(?:[$?.]|$)"
-    return len(left) > 1 and re.search(pattern, question, re.IGNORECASE | re.MULTILINE) is not None
+    pattern = rf"{start}{re.escape(lhs)}[ )\]\\]*(?:[$?.]|$)"
+    return len(lhs) > 1 and re.search(pattern, question, re.IGNORECASE | re.MULTILINE) is not None
 
 
 def _without_numbers(text: str, question: str) -> str:
@@ -154,8 +143,7 @@ def _stems(question: str) -> frozenset[str]:
 
 def _is_known(words: list[str], question: str) -> bool:
     """Return whether every word may stand around an answer."""
-    spoiling = SCALES - {"is", "was", "this", "thus", "has", "does", "its", "us"} - asked_nouns(question)
-    if set(words) & (DENIALS | HEDGES | COMPARISONS | spoiling):
+    if changes(words, {"is", "was", "this", "thus", "has", "does", "its", "us"} | asked_nouns(question)):
         return False
     stems = _stems(question) if question else frozenset()
     return all(word in FUNCTION_WORDS or STEM.sub("", word) in stems for word in words)

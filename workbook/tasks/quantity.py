@@ -13,40 +13,14 @@ from typing import NamedTuple
 
 from workbook.tasks.calculation import CURRENCIES, DECIMAL, sum_value
 from workbook.tasks.prose import follows, is_asked, lead, without_asides
-from workbook.tasks.wording import (
-    BELIEFS,
-    COMPARISONS,
-    DENIALS,
-    HEDGES,
-    INVERTED,
-    SCALES,
-    is_unit,
-    vocabulary,
-    words_of,
-)
+from workbook.tasks.wording import BELIEFS, INVERTED, changes, is_unit, vocabulary, words_of
 
 MAX_LENGTH = 300  # characters of a sentence that states a number
-PAIRS = (
-    ("**", "**"),
-    ("*", "*"),
-    ("__", "__"),
-    ("`", "`"),
-    ('"', '"'),
-    ("'", "'"),
-    ("“", "”"),
-    ("$$", "$$"),
-    ("$", "$"),
-    ("\\(", "\\)"),
-    ("\\[", "\\]"),
-    ("(", ")"),
-    ("\\boxed{", "}"),
-    ("\\text{", "}"),
-    ("\\textbf{", "}"),
-    ("\\mathbf{", "}"),
-    ("\\mathrm{", "}"),
-    ("<b>", "</b>"),
-    ("<strong>", "</strong>"),
-)
+ENCLOSING = r"""
+    **…** *…* __…__ `…` "…" '…' “…” $$…$$ $…$ \(…\) \[…\] (…)
+    \boxed{…} \text{…} \textbf{…} \mathbf{…} \mathrm{…} <b>…</b> <strong>…</strong>
+"""
+PAIRS = [tuple(pair.split("…")) for pair in ENCLOSING.split()]
 ATTACHED = vocabulary("cm mm km kg mg ml ft lb lbs oz hr hrs mins sec ms mph kph km/h m/s")
 LITERAL = re.compile(
     rf"(?P<sign>[-+] ?|minus |negative )?(?P<currency>[{CURRENCIES}] ?)?(?P<inner>-(?=[\d.]))?"
@@ -175,17 +149,17 @@ def _read(text: str, question: str, spoken: bool) -> Quantity | None:
         text = text.replace("$", "") if text.count("$") == 2 and text.endswith("$") else text
     if "=" not in text:
         return _literal(text, question, spoken)
-    *lefts, right = text.split("=")
-    if NOT_EQUATIONS.search(text) or not right.strip():
+    *sides, rhs = text.split("=")
+    if NOT_EQUATIONS.search(text) or not rhs.strip():
         return None
-    quantity = _literal(right, question, False, spoken)
+    quantity = _literal(rhs, question, False, spoken)
     if quantity is None:
         return None
-    for left in filter(None, map(str.strip, lefts)):
+    for lhs in filter(None, map(str.strip, sides)):
         if (
-            not names(left)
-            and not is_asked(left, _spaced(question))
-            and sum_value(_without_prose(left) if spoken else left) != quantity.value
+            not names(lhs)
+            and not is_asked(lhs, _spaced(question))
+            and sum_value(_without_prose(lhs) if spoken else lhs) != quantity.value
         ):
             return None
     return quantity
@@ -207,7 +181,7 @@ def _without_lead(text: str, question: str) -> str:
 
 def _changes(text: str) -> bool:
     """Return whether a text has a word that changes an answer."""
-    return bool(set(words_of(text)) & (DENIALS | HEDGES | COMPARISONS | SCALES - {"is", "was", "has", "this", "thus"}))
+    return changes(words_of(text), {"is", "was", "has", "this", "thus"})
 
 
 def _without_prose(text: str) -> str:
@@ -273,11 +247,10 @@ def names(text: str) -> bool:
     """
     label, _, name = text.rpartition(": ")
     text = unwrap(re.split(r"[.;]\s", name)[-1].strip()).rstrip("$ ").lstrip("$ ")
-    if _changes(label):
+    if _changes(label) or len(text) > 80 or not NAME.fullmatch(text):
         return False
-    if len(text) > 80 or not NAME.fullmatch(text):
-        return False
-    return not set(words_of(text)) & (DENIALS | HEDGES | COMPARISONS | FUNCTIONS | SCALES - {"is", "was", "us", "thus"})
+    words = words_of(text)
+    return FUNCTIONS.isdisjoint(words) and not changes(words, {"is", "was", "us", "thus"})
 
 
 def unwrap(text: str) -> str:
@@ -288,12 +261,12 @@ def unwrap(text: str) -> str:
     """
     for _ in range(12):
         before, text = text, text.strip()
-        for left, right in PAIRS:
-            inner = text[len(left) : len(text) - len(right)]
-            if len(text) <= len(left) + len(right) or not (text.startswith(left) and text.endswith(right)):
+        for opening, closing in PAIRS:
+            inner = text[len(opening) : len(text) - len(closing)]
+            if len(text) <= len(opening) + len(closing) or not (text.startswith(opening) and text.endswith(closing)):
                 continue
-            is_pair = _balanced(inner) if right[-1] in "})" else left != right or left not in inner
-            if not is_pair or (left == "(" and "," in inner):
+            is_pair = _balanced(inner) if closing[-1] in "})" else opening != closing or opening not in inner
+            if not is_pair or (opening == "(" and "," in inner):
                 continue
             text = inner
             break

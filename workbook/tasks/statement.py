@@ -1,4 +1,4 @@
-"""Where a completion states its answer, and whether the words around that leave the answer as it is."""
+"""Statements: the place at which a completion states its answer, and a check of the words around it."""
 
 import re
 from fractions import Fraction
@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from workbook.tasks.quantity import names, sum_value
 from workbook.tasks.wording import (
+    CHANGING,
     COMPARISONS,
-    DENIALS,
-    HEDGES,
     SCALES,
     SENTENCE_END,
     asked_nouns,
@@ -64,13 +63,12 @@ def first_sentence(text: str) -> tuple[str, str, str]:
 
 def last_numeric_sentence(text: str) -> tuple[Statement, str]:
     """Return the last sentence of a text that has a digit, and the statement that it makes."""
-    start, found = 0, ("", "", "")
-    for match in [*SENTENCE_END.finditer(text), None]:
-        end = match.start() if match else len(text)
+    start, before, sentence, after = 0, "", "", ""
+    ends = [match.span() for match in SENTENCE_END.finditer(text)]
+    for end, next_start in [*ends, (len(text), len(text))]:
         if any(c in "0123456789" for c in text[start:end]):
-            found = text[:start], text[start:end], text[match.end() :] if match else ""
-        start = match.end() if match else end
-    before, sentence, after = found
+            before, sentence, after = text[:start], text[start:end], text[next_start:]
+        start = next_start
     return Statement("", before, sentence, after), sentence.strip()
 
 
@@ -92,16 +90,17 @@ def _is_cut_off(before: str) -> bool:
 def _fits_before(before: str, value: Fraction | None) -> bool:
     """Return whether what stands before a box or tag, in its sentence, does not calculate with it or add an answer."""
     here, is_line_before = last_sentence(before)
-    left = "" if is_line_before else MARKUP_BEFORE.sub("", here)
-    if "\\boxed{" in left or "<answer" in left.casefold():
+    preceding = "" if is_line_before else MARKUP_BEFORE.sub("", here)
+    if "\\boxed{" in preceding or "<answer" in preceding.casefold():
         return False
-    if not left.endswith("="):
-        return not left or left[-1] in ",." or (left[-1].isalpha() and not re.search(r"\\[a-zA-Z]+$", left))
-    left = left[:-1].rpartition("=")[2]
-    letters = set(re.findall(r"[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", left)))
-    if names(left) or len(letters) > 1:
+    if not preceding.endswith("="):
+        is_word = preceding[-1:].isalpha() and not re.search(r"\\[a-zA-Z]+$", preceding)
+        return not preceding or preceding[-1] in ",." or is_word
+    preceding = preceding[:-1].rpartition("=")[2]
+    letters = set(re.findall(r"[A-Za-z]", re.sub(r"\\[A-Za-z]+", "", preceding)))
+    if names(preceding) or len(letters) > 1:
         return True
-    calculated = sum_value(left.strip(" $"))
+    calculated = sum_value(preceding.strip(" $"))
     return not letters and (calculated is None or value is None or calculated == value)
 
 
@@ -115,7 +114,7 @@ def _fits_after(after: str, marker: str, question: str) -> bool:
     words = words_of(right)
     if marker == "<answer>":  # its tag says where it ends; only what scales it would change it
         return right[0] == " " and not set(words[:1]) & (SCALES | COMPARISONS) and right.strip()[0] not in "%!^*/+-=<>"
-    spoiling = set(words) & (DENIALS | HEDGES | COMPARISONS) | set(words[:2]) & (SCALES - {"is", "was", "as", "this"})
+    spoiling = set(words) & CHANGING | set(words[:2]) & (SCALES - {"is", "was", "as", "this"})
     spoiling -= asked_nouns(question)
     is_prose = re.fullmatch(r"(?:[ (]|\\text|\\mathrm|\\,|\\ )[a-zA-Z ,/'\-$\\(){}]*", right)
     return not spoiling and is_prose is not None

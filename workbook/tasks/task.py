@@ -1,4 +1,4 @@
-"""What every task offers: prompts with answers, a reward that verifies and, where known, the credit of each token."""
+"""Base class of tasks: prompts with answers, a reward that verifies and, where known, the credit of each token."""
 
 import json
 from abc import ABC, abstractmethod
@@ -47,11 +47,7 @@ class Task(ABC):
     def describe_split(self, train: int, held_out: int, seed: int = 0) -> str:
         """Return one sentence with the numbers of training and held-out prompts. Raises ValueError as `split` does."""
         self.split(train, held_out, seed)
-        return (
-            f"{self.name}: {train} prompts to train, {held_out} held out."
-            if held_out
-            else f"{self.name}: {train} prompts."
-        )
+        return f"{self.name}: {train} prompts" + (f" to train, {held_out} held out." if held_out else ".")
 
     @abstractmethod
     def score(self, completion: str, answer: str, **row: Any) -> float:
@@ -78,6 +74,25 @@ class Task(ABC):
     def annotate(self, prompt: Any, answer: str, tokens: list[str]) -> Annotation | None:
         """Return (category, true credit) per completion token, None where the task does not know them."""
         return None
+
+
+class QuestionTask(Task):
+    """A task of questions, put as text or as a user's chat message; `score` is given the question, too.
+
+    chat: prompts are chat messages.  instruction: a sentence put after each question.
+    """
+
+    chat: bool
+    instruction: str
+
+    def pose(self, question: str) -> str | list[dict[str, str]]:
+        """Return the prompt of a question."""
+        return as_prompt(f"{question}\n{self.instruction}".strip(), self.chat)
+
+    def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
+        """As in `Task`; the verifier knows the prompt: repeating it is no answer, and its words may be units."""
+        question = list(map(completion_text, prompts))
+        return super().reward(prompts, completions, answer, **columns | {"question": question})
 
 
 def held_out_rows(task: Task, trained: set[str], n: int, seed: int) -> Dataset:

@@ -30,6 +30,7 @@ REASON = re.compile(r",?\s+(?=(?:because|since)\b)|,\s*(?=(?:as|so|which|where|m
 MAX_OTHER, MAX_OTHERS = 80, 40  # characters of a sentence that may state another number, and how many are read
 OTHER_END = re.compile(rf"(?:=|\bis) ?\$?({NUMBER.pattern})\W*$")
 CLOSING = re.compile(r"\W*i hope (?:it|this|that)(?: is)? (?:correct|right|helps?)(?: you)?\W*", re.IGNORECASE)
+ANSWERING = vocabulary("it its answer correct choose option choice that")  # words of another answer
 CHOICES = vocabulary("yes no true false y n agree disagree")
 
 
@@ -144,13 +145,13 @@ def folded(text: str) -> str:
 
 def _same(span: str, answer: str, question: str) -> bool:
     """Return whether a span says what the reference says: as text or, of LaTeX, as an expression."""
-    left, right = folded(_option(span, question)), folded(answer)
+    stated, reference = folded(_option(span, question)), folded(answer)
     expression = unwrap(answer)
     if is_expression(expression) or ("=" in expression and is_expression(expression.partition("=")[2])):
         return same_expression(_without_unit(unwrap(span)), expression, question)
-    if len(right) == 1 and right.isupper():  # the letter of an option
-        left = left.upper()
-    return left == right != ""
+    if len(reference) == 1 and reference.isupper():  # the letter of an option
+        stated = stated.upper()
+    return stated == reference != ""
 
 
 def _choice(line: str, answer: str, question: str) -> str:
@@ -201,16 +202,7 @@ def _other(after: str, answer: str) -> bool:
         words = words_of(sentence)
         if not any(c.isalnum() for c in sentence) or CLOSING.fullmatch(sentence):
             continue
-        if len(sentence.split()) < 4 or set(words) & {
-            "it",
-            "its",
-            "answer",
-            "correct",
-            "choose",
-            "option",
-            "choice",
-            "that",
-        }:
+        if len(sentence.split()) < 4 or set(words) & ANSWERING:
             return True
         if folded(answer) in CHOICES and set(words) & CHOICES - {folded(answer)}:
             return True

@@ -1,4 +1,4 @@
-"""What the words around an answer do to it: deny it, leave it open, take it back, or only name its unit.
+"""Words around an answer: those that deny it, leave it open or take it back, and those that only name its unit.
 
 An answer is paid where the words around it are known to leave it as it is (a subject and a verb before it, a unit after
 it), since nobody can list all words that change it. Where prose is free, before a marker and after the answer, it must
@@ -78,11 +78,8 @@ BELIEFS = vocabulary(
     compute determine have has obtain deduce note notice say
     """
 )
-EACH = vocabulary(
-    """
-    day week month year hour minute second mile person gallon pound piece item unit dozen night
-    """
-)
+EACH = vocabulary("day week month year hour minute second mile person gallon pound piece item unit dozen night")
+CHANGING = DENIALS | HEDGES | COMPARISONS
 INVERTED = vocabulary("had has have is are was were did do does can could should would will must may might")  # or asks
 WORD = re.compile(r"[^\W\d_]+")
 MONTH = re.compile(r"(\b(?:in|and|of|during|until|since|for),? )May\b(?! (?:be|have|not|or|well)\b)")
@@ -106,6 +103,11 @@ def words_of(text: str) -> list[str]:
     ['it', 'is', 'not', 'apples']
     """
     return WORD.findall(CONTRACTION.sub(" not", MONTH.sub(r"\1month", text).casefold()))
+
+
+def changes(words: list[str], exempt: frozenset[str] | set[str] = frozenset()) -> bool:
+    """Return whether a word denies, leaves open, compares or scales an answer; exempt: words of SCALES that do not."""
+    return any(word in CHANGING or (word in SCALES and word not in exempt) for word in words)
 
 
 def sentences(text: str) -> list[str]:
@@ -190,13 +192,13 @@ def takes_back(after: str, question: str = "") -> bool:
     >>> [takes_back(text) for text in ("Or 5", "No, wait.", "Well done", "since 3 + 9 is even", "That is wrong")]
     [True, True, False, False, True]
     """
-    brief = DENIALS | HEDGES | COMPARISONS | SCALES - {"is", "this", "yes", "thus"} - asked_nouns(question)
+    exempt = {"is", "this", "yes", "thus"} | asked_nouns(question)
     for sentence in sentences(after):
         words = words_of(sentence)
         gives_reason = bool(words) and words[0] in ("because", "since")
         if set(words) & REFUTATIONS or (set(words[:4]) & RETRACTIONS and not gives_reason):
             return True
-        if len(words) < 3 and set(words) & brief:
+        if len(words) < 3 and changes(words, exempt):
             return True
     return False
 
@@ -241,16 +243,16 @@ def asked_nouns(question: str) -> frozenset[str]:
 
 def _without_suffix(text: str) -> tuple[str, bool]:
     """Return a unit without "left", "in total", "per hour" and the like, and whether it had one."""
-    found = False
+    has_suffix = False
     while match := re.search(rf"(?:^|\s)(?:{UNIT_SUFFIX.pattern})$", text):
         if match["each"] and match["each"] not in EACH | UNITS:
             break
-        text, found = text[: match.start()].strip(), True
-    return text, found
+        text, has_suffix = text[: match.start()].strip(), True
+    return text, has_suffix
 
 
 def _is_noun(word: str, known: set[str]) -> bool:
     """Return whether a word may be a unit: known and none that scales, compares, denies or leaves open."""
-    if word in DENIALS | HEDGES | COMPARISONS | SCALES or SCALE.fullmatch(word) or (len(word) < 2 and "/" not in word):
+    if changes([word]) or SCALE.fullmatch(word) or (len(word) < 2 and "/" not in word):
         return False
     return word in UNITS or word in known or (len(word) > 3 and word.endswith("s"))

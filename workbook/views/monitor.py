@@ -21,7 +21,7 @@ import psutil
 from workbook.training.background import is_alive
 from workbook.views.live import LiveChart, close, refresh, show
 from workbook.views.monitor_chart import as_number, monitor_chart, monitor_frame, monitor_rows, numbers
-from workbook.views.style import escape, visible
+from workbook.views.style import escape, notice, visible
 
 ENDED = {"finished": "success", "stopped": "warning", "failed": "danger", "interrupted": "warning"}
 RESUMABLE = ("stopped", "failed", "interrupted")
@@ -34,11 +34,11 @@ TEXT = "font-family: monospace; overflow-wrap: anywhere; unicode-bidi: isolate; 
 
 
 def seconds_left(metrics: pd.DataFrame, total: int, recent: int = 20) -> float | None:
-    """Seconds until step `total` at the pace of the most recent steps; None where step_time says nothing."""
+    """Seconds until step `total` at the mean time of the most recent steps; None where step_time is not logged."""
     metrics = numbers(metrics)
     seconds = metrics["step_time"].tail(recent).mean() if "step_time" in metrics else float("nan")
-    left = total - int(metrics["step"].max()) if len(metrics) else 0
-    return seconds * left if left > 0 and pd.notna(seconds) else None
+    steps = total - int(metrics["step"].max()) if len(metrics) else 0
+    return seconds * steps if steps > 0 and pd.notna(seconds) else None
 
 
 def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str:
@@ -54,10 +54,10 @@ def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str
         return f"starting: {message.rstrip('.')} ..."
     if state != "running":
         return f"{state}: {message}"
-    left = seconds_left(metrics, status["total"])
-    time_left = (
-        "" if left is None else f", about {left:.0f} s left" if left < 100 else f", about {left / 60:.0f} min left"
-    )
+    seconds = seconds_left(metrics, status["total"])
+    time_left = ""
+    if seconds is not None:
+        time_left = f", about {seconds:.0f} s left" if seconds < 100 else f", about {seconds / 60:.0f} min left"
     return f"running: step {status['step']} of {status['total']}{time_left}. {message}"
 
 
@@ -107,7 +107,7 @@ class RunMonitor:
     stop() and resume(); also one that another kernel began: `RunMonitor(latest_run("chain"))`.
     start: a callable that begins a run, for the Start button; the new run is drawn beside the one before.
     target: a reward to draw a line at.  beside: metrics of other runs with a column run, their names.
-    interval: seconds between two looks.
+    interval: seconds between two readings of the run's folder.
 
     `await monitor` waits for the run's end while the buttons answer.  ValueError where there is neither run nor start.
     """
@@ -136,19 +136,11 @@ class RunMonitor:
         self.progress = ipywidgets.IntProgress(min=0, max=1, layout={"width": "320px"})
         self.line = ipywidgets.HTML(layout={"max_width": "860px"})
         self.completions = ipywidgets.HTML(layout={"max_width": "860px", "height": "220px", "overflow": "auto"})
-        self.start_button = ipywidgets.Button(description="Start", icon="play", button_style="primary")
-        self.stop_button = ipywidgets.Button(description="Stop", icon="stop", tooltip="Stop after the step in hand")
-        self.kill_button = ipywidgets.Button(
-            description="Kill", icon="times", button_style="danger", tooltip="End its process now, within its step"
-        )
-        self.resume_button = ipywidgets.Button(description="Resume", icon="play", tooltip="Go on from its checkpoint")
-        for button, act in (
-            (self.start_button, self.start),
-            (self.stop_button, self.stop),
-            (self.kill_button, self.kill),
-            (self.resume_button, self.resume),
-        ):
-            button.on_click(lambda _, act=act: self._answer(act))
+        self.start_button = self._button("Start", "play", self.start, button_style="primary")
+        self.stop_button = self._button("Stop", "stop", self.stop, tooltip="Stop after the step in hand")
+        look = {"button_style": "danger", "tooltip": "End its process now, within its step"}
+        self.kill_button = self._button("Kill", "times", self.kill, **look)
+        self.resume_button = self._button("Resume", "play", self.resume, tooltip="Go on from its checkpoint")
         buttons = [self.stop_button, self.kill_button, self.resume_button, self.progress]
         controls = ipywidgets.HBox([self.start_button, *buttons] if start else buttons)
         self.box = ipywidgets.VBox([controls, self.line, self.chart, self.completions])
@@ -258,7 +250,7 @@ class RunMonitor:
             while self.box.comm is not None and not self._look():  # a closed widget has no comm
                 time.sleep(self.interval)
         except Exception as error:  # _settle() meets it again, and raises it where it can be seen
-            self._say(f"The run can't be read: {error}", error=True)
+            self._show_line(f"The run can't be read: {error}", error=True)
 
     def _look(self) -> bool:
         """Bring everything on the page up to date; True once the run has ended, or if there is none yet."""
@@ -281,7 +273,7 @@ class RunMonitor:
         overdue = stopping and time.monotonic() - self._stopping_since >= KILL_AFTER_S
         self.kill_button.layout.display = "" if overdue else "none"
         self.resume_button.disabled = state not in RESUMABLE
-        self._say(sentence(status, self._metrics, stopping), error=state == "failed")
+        self._show_line(sentence(status, self._metrics, stopping), error=state == "failed")
         return not running
 
     def _curves(self) -> list[pd.DataFrame]:
@@ -300,13 +292,17 @@ class RunMonitor:
         rows = monitor_rows(newest.drop(columns="run"), label, self._with_beside(others))
         return {"rows": rows, "frame": monitor_frame(rows[rows["mine"]], steps, self.target, label)}
 
+    def _button(self, label: str, icon: str, act: Callable, **look) -> ipywidgets.Button:
+        button = ipywidgets.Button(description=label, icon=icon, **look)
+        button.on_click(lambda _: self._answer(act))
+        return button
+
     def _answer(self, act: Callable) -> None:
-        """Do what a button says; what an error says is shown, since nobody reads a kernel's log."""
+        """Do what a button says and show what an error says, since nobody reads a kernel's log."""
         try:
             act()
         except Exception as error:
-            self._say(str(error), error=True)
+            self._show_line(str(error), error=True)
 
-    def _say(self, text: str, error: bool = False) -> None:
-        style = f"line-height: 1.4; overflow-wrap: anywhere; color: {'#a94400' if error else 'inherit'}"
-        self.line.value = f'<div style="{style}">{escape(text)}</div>'
+    def _show_line(self, text: str, error: bool = False) -> None:
+        self.line.value = notice(text, error=error, announced=False)

@@ -25,7 +25,7 @@ from workbook.topics.laboratory.settings import (
 from workbook.views.explorer import Snippet, log_slider, menu, slider
 from workbook.views.live import close, show
 from workbook.views.monitor import RunMonitor
-from workbook.views.style import escape
+from workbook.views.style import notice
 
 SECTIONS = {
     "Model": ("model", "quantization", "lora"),
@@ -192,13 +192,6 @@ def as_code(config: str, settings: dict) -> str:
     "start_run('chain.yaml', max_steps=60, loss_type='grpo')"
     """
     return f"start_run({', '.join([repr(config), *(f'{key}={value!r}' for key, value in settings.items())])})"
-
-
-def notice(*sentences: str, error: bool = False) -> str:
-    """HTML of a line of status, a sentence below the other; "" where none says anything."""
-    style = f"line-height: 1.4; overflow-wrap: anywhere; color: {'#a94400' if error else 'inherit'}"
-    text = "<br>".join(map(escape, sentences))
-    return f'<div role="status" style="{style}">{text}</div>' if text else ""
 
 
 def _two_figures(learning_rate: float) -> float:

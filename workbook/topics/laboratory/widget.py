@@ -16,7 +16,7 @@ import ipywidgets
 import pandas as pd
 
 from workbook.tasks import get_task
-from workbook.topics.laboratory.controls import Choices, notice
+from workbook.topics.laboratory.controls import Choices
 from workbook.topics.laboratory.settings import Plan, duration, forecast_chart, plan
 from workbook.training.checks import Problem
 from workbook.training.memory import at_peak, forecast_run
@@ -27,6 +27,7 @@ from workbook.training.sweep_run import SweepRun, as_yaml, start_sweep
 from workbook.views.explorer import Snippet
 from workbook.views.live import LiveChart, close, show
 from workbook.views.monitor import KILL_AFTER_S, NOTHING, STOPPING, RunMonitor, kill
+from workbook.views.style import notice
 
 NO_MEMORY = pd.DataFrame({"part": ["weights"], "mib": [0.0]})
 
