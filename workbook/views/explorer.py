@@ -19,7 +19,7 @@ import pandas as pd
 import traitlets
 
 from workbook.views.live import LiveChart, close, show
-from workbook.views.style import message_html
+from workbook.views.style import notice
 
 MAX_DRAG_SECONDS = 0.050  # what takes longer is computed when a slider is let go, not on the way
 SNIPPET_ESM = """
@@ -140,7 +140,7 @@ class Explorer:
         try:
             self.tables = self._computed()
         except ValueError as error:  # two controls may not go together; the chart stays as it was
-            self.sentence.value = message_html(str(error), error=True)
+            self.sentence.value = notice(str(error), error=True)
             return
         self.chart.push(**self.tables)
         self._update_text()
@@ -154,7 +154,7 @@ class Explorer:
 
     def _update_text(self) -> None:
         self.snippet.text = self.code
-        self.sentence.value = message_html(self._describe(**self.tables))
+        self.sentence.value = notice(self._describe(**self.tables))
 
 
 def slider(value, low, high, step, label: str, **kwargs) -> ipywidgets.FloatSlider | ipywidgets.IntSlider:

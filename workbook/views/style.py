@@ -132,7 +132,12 @@ def escape(text) -> str:
     return html.escape(printable(text))
 
 
-def message_html(*sentences: str, error: bool = False) -> str:
-    """Sentences as HTML that screen readers announce, one a line; errors in red."""
+def notice(*sentences: str, error: bool = False, announced: bool = True) -> str:
+    """HTML of a line of status, a sentence below the other; "" where none says anything.
+
+    error: in red.  announced: whether screen readers read it out when it changes.
+    """
     style = f"line-height: 1.4; overflow-wrap: anywhere; color: {'#a94400' if error else 'inherit'}"
-    return f'<div role="status" style="{style}">{"<br>".join(map(escape, sentences))}</div>'
+    text = "<br>".join(map(escape, sentences))
+    role = ' role="status"' if announced else ""
+    return f'<div{role} style="{style}">{text}</div>' if text else ""
