@@ -91,9 +91,9 @@ def test_named_in_one_sentence(settings, launch, severity, words):
         value,
     ) in settings.items():  # set afterwards, since TRL's own constructor refuses some of them for one process
         setattr(args, field, value)
-    found = problems(args, **launch)
-    matching = [p for p in found if p.severity == severity and all(word in p.sentence for word in words)]
-    assert matching, found
+    faults = problems(args, **launch)
+    matching = [p for p in faults if p.severity == severity and all(word in p.sentence for word in words)]
+    assert matching, faults
     assert matching[0].sentence.endswith(".")
     assert "\n" not in matching[0].sentence
 

@@ -135,8 +135,8 @@ def test_the_command_line_trains_one_run_in_two_processes_and_resumes_it_bit_for
     trainer = CONFIG["trainer"] | {"per_device_train_batch_size": 2, "max_steps": 16, "batching": "query_preserved"}
     config, *folders = (tmp_path / name for name in ("config.yaml", "whole", "stopped"))
     config.write_text(yaml.safe_dump(CONFIG | {"eval_prompts": 2, "trainer": trainer}))
-    told = launch(2, str(TESTS / "distributed_runs.py"), str(config), *map(str, folders))
-    assert told.count("It lies in") == 3, told
+    output = launch(2, str(TESTS / "distributed_runs.py"), str(config), *map(str, folders))
+    assert output.count("It lies in") == 3, output
     whole, stopped = map(load_run, folders)
     for run in (whole, stopped):
         assert run.status()["state"] == "finished"

@@ -51,8 +51,8 @@ def test_a_machines_settings_make_a_run_in_which_every_intervention_works(machin
     fixed = {"group_transform": "min_replace", "batching": "query_preserved", "max_steps": 4, "use_vllm": False}
     args = trainer_args(machine.config.override(fixed), torch.device("cpu"), tmp_path)
     quantized = machine.config.quantization is not None
-    found = problems(args, world_size=machine.cards, quantized=quantized)
-    assert [p.sentence for p in found if p.severity == "error"] == []
+    faults = problems(args, world_size=machine.cards, quantized=quantized)
+    assert [p.sentence for p in faults if p.severity == "error"] == []
     assert not (quantized and machine.config.trainer.get("use_vllm")), "vLLM would quantize the base anew"
 
 

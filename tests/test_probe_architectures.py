@@ -223,11 +223,11 @@ def test_couplings_are_inner_products_of_gradients(case):
     ):
         now = sequence_logps(one.model, *(getattr(first, name) for name in FIELDS))[0][first.completion_mask.bool()]
         gradients = [torch.autograd.grad(now[i], weights, retain_graph=True, allow_unused=True) for i in picked]
-        flat = [torch.cat([g.flatten().double() for g in found if g is not None]) for found in gradients]
-        found = pairs[pairs["anchor"] == picked[0]].set_index("other")[column][picked]
+        flat = [torch.cat([g.flatten().double() for g in row if g is not None]) for row in gradients]
+        measured = pairs[pairs["anchor"] == picked[0]].set_index("other")[column][picked]
         expected = np.array([float(flat[0] @ other) for other in flat])
         loose = 0.02 if pairs["method"].iloc[0] == "difference" and column == "product" else 1e-3
-        np.testing.assert_allclose(found, expected, rtol=0, atol=loose * np.abs(expected).max())
+        np.testing.assert_allclose(measured, expected, rtol=0, atol=loose * np.abs(expected).max())
     assert identical(policy, before)
 
 
@@ -262,15 +262,15 @@ def test_values_are_those_of_continuing_without_a_cache(case):
     table = token_values(policy, Lengths(), few, 2, tokens=3, max_new_tokens=limit, temperature=1e-4, credit=False)
     ends, tokenizer, continued = end_tokens(policy), policy.tokenizer, 0
     for row in table.itertuples():
-        said = few.completion_ids[row.rollout, : row.position + 1].tolist()
+        written = few.completion_ids[row.rollout, : row.position + 1].tolist()
         prompt = few.prompt_ids[row.rollout][few.prompt_mask[row.rollout].bool()].tolist()
-        if said[-1] in ends or len(said) == limit:
+        if written[-1] in ends or len(written) == limit:
             assert row.value == float(few.rewards[row.rollout])
             continue
-        while len(said) < limit and said[-1] not in ends:
+        while len(written) < limit and written[-1] not in ends:
             with torch.no_grad():
-                said.append(int(policy.model(torch.tensor([prompt + said])).logits[0, -1].argmax()))
-        text = tokenizer.decode(said, skip_special_tokens=True)
+                written.append(int(policy.model(torch.tensor([prompt + written])).logits[0, -1].argmax()))
+        text = tokenizer.decode(written, skip_special_tokens=True)
         assert row.value == pytest.approx(len(text) % 7 / 6), text
         assert row.value_se == 0
         continued += 1
@@ -323,8 +323,8 @@ def test_products_beside_a_routing_boundary_are_exact():
         for i in (anchor, *range(len(now)))
     )
     expected = [float(sum((a * b).sum() for a, b in zip(own, other, strict=True))) for other in others]
-    found = pairs.sort_values("other")["product"]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    products = pairs.sort_values("other")["product"]
+    np.testing.assert_allclose(products, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
 def test_differences_across_a_jump_are_refused(monkeypatch):

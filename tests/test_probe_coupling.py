@@ -15,7 +15,7 @@ from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task
 from workbook.topics.coupling.directions import Along
 from workbook.topics.coupling.masked import KINDS, followers
-from workbook.topics.coupling.probe import CELL, SIGNS
+from workbook.topics.coupling.probe import CELL, PAIR_SIGNS
 
 CUTS = (0.05, 0.1)
 
@@ -66,8 +66,8 @@ def gradients(policy, rollouts, parameters):
     logps = sequence_logps(policy.model, *fields)[0][rollouts.completion_mask.bool()]
     rows = []
     for logp in logps:
-        found = torch.autograd.grad(logp, parameters, retain_graph=True, allow_unused=True)
-        pairs = zip(found, parameters, strict=True)
+        gradients = torch.autograd.grad(logp, parameters, retain_graph=True, allow_unused=True)
+        pairs = zip(gradients, parameters, strict=True)
         rows.append(torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs]))
     return torch.stack(rows), logps.exp().detach()
 
@@ -110,7 +110,7 @@ def test_kinds_of_pairs_are_counted_as_a_loop_counts_them():
     policy, rollouts = make_policy(), make_rollouts()
     rows, p = gradients(policy, rollouts, [policy.model.lm_head.weight])
     table, kernel = rollouts.token_table(), (rows @ rows.T).numpy()
-    found, prefix = {}, []
+    by_place, prefix = {}, []
     for _, row in table.iterrows():
         prefix.append((row["group"], *rollouts.completion_ids[row["rollout"], : row["position"]].tolist()))
     for i in range(len(table)):
@@ -123,11 +123,13 @@ def test_kinds_of_pairs_are_counted_as_a_loop_counts_them():
             sign = a["advantage"] * b["advantage"]
             signs = "same" if sign > 0 else "opposite" if sign < 0 else "none"
             bins = sorted(int(sum(x >= cut for cut in CUTS)) for x in (p[i], p[j]))
-            found.setdefault((a["group"], a["token_id"] == b["token_id"], where, signs, *bins), []).append(kernel[i, j])
+            by_place.setdefault((a["group"], a["token_id"] == b["token_id"], where, signs, *bins), []).append(
+                kernel[i, j]
+            )
     cells = coupling_by_confidence(policy, rollouts, CUTS).set_index(CELL)
-    assert set(cells.index) == set(found)
+    assert set(cells.index) == set(by_place)
     assert len(cells["pairs"]) > 12
-    for kind, values in found.items():
+    for kind, values in by_place.items():
         assert cells.loc[kind, "pairs"] == len(values)
         np.testing.assert_allclose(
             cells.loc[kind, ["mean", "size"]], [np.mean(values), np.abs(values).mean()], rtol=1e-5
@@ -140,7 +142,7 @@ def test_same_token_lifts_and_both_must_be_unsure(sampled):
     assert (cells.query("same")["mean"] > 0).all(), "the same token's K is never negative"
     unsure = cells["more_sure"] == 0
     assert cells[cells["same"] & unsure]["size"].mean() > 10 * cells[cells["same"] & ~unsure]["size"].mean()
-    assert set(cells["signs"]) <= set(SIGNS)
+    assert set(cells["signs"]) <= set(PAIR_SIGNS)
     n = rollouts.token_table().groupby("group").size()
     np.testing.assert_array_equal(cells.groupby("group")["pairs"].sum(), n * (n - 1) // 2)
 
@@ -157,11 +159,11 @@ def test_anchors_come_from_every_bin_and_follow_the_seed(sampled):
 
 def test_agreement_is_prompt_by_prompt_without_the_token_itself():
     rows = {"where": ["itself"] + ["across rollouts"] * 4, "kernel": [9.0, 1, 2, 3, -1], "product": [99.0, 2, 4, 6, 1]}
-    found = product_agreement(pd.DataFrame(rows | {"group": 5}))
-    assert found["group"].tolist() == [5]
-    assert found["sign_agreement"].item() == 0.75
-    assert found["rank_correlation"].item() == pytest.approx(1.0)
-    assert found["pairs"].item() == 4
+    agreement = product_agreement(pd.DataFrame(rows | {"group": 5}))
+    assert agreement["group"].tolist() == [5]
+    assert agreement["sign_agreement"].item() == 0.75
+    assert agreement["rank_correlation"].item() == pytest.approx(1.0)
+    assert agreement["pairs"].item() == 4
 
 
 def test_auto_takes_forward_mode_and_falls_back(monkeypatch):
@@ -214,15 +216,15 @@ def test_what_cannot_be_is_refused_in_a_sentence(settings, message):
         gradient_products(make_policy(), make_rollouts(), **settings)
 
 
-# --- who follows a push
+# --- followers of a push
 
 
 def few_rollouts(table):
     """Rollouts of one prompt from rows (advantage, [(token, probability), ...])."""
-    length = max(len(said) for _, said in table)
+    length = max(len(tokens) for _, tokens in table)
     ids, logps, mask = (torch.zeros(len(table), length) for _ in range(3))
-    for row, (_, said) in enumerate(table):
-        for t, (token, p) in enumerate(said):
+    for row, (_, tokens) in enumerate(table):
+        for t, (token, p) in enumerate(tokens):
             ids[row, t], logps[row, t], mask[row, t] = token, np.log(p), 1
     one = torch.ones(len(table), 1, dtype=torch.long)
     return Rollouts(
@@ -260,7 +262,7 @@ def test_followers_are_sorted_by_what_they_share_with_the_pushing_token():
     moved = rollouts.token_table().assign(chosen=chosen[rollouts.completion_mask.bool()].numpy())
     moved["dlogp"] = np.arange(12.0) - 6
     moved["predicted"] = -moved["dlogp"]
-    found = followers(rollouts, moved).set_index("kind")
+    kinds = followers(rollouts, moved).set_index("kind")
     at_start = [3, 6, 9]  # of the other three rollouts, where the pushing token stood, too
     expected = {
         "pushing": [0, 2],
@@ -270,12 +272,12 @@ def test_followers_are_sorted_by_what_they_share_with_the_pushing_token():
         "different, unsure": [7, 10, 11],
         "different, sure": [1, 5],
     }
-    assert set(found.index) == set(expected) == set(KINDS)
+    assert set(kinds.index) == set(expected) == set(KINDS)
     for kind, rows in expected.items():
         values = moved["dlogp"].iloc[rows]
-        assert found.loc[kind, "tokens"] == len(rows)
-        np.testing.assert_allclose(found.loc[kind, ["dlogp", "size"]], [values.mean(), values.abs().mean()])
-        assert found.loc[kind, "predicted"] == -found.loc[kind, "dlogp"]
+        assert kinds.loc[kind, "tokens"] == len(rows)
+        np.testing.assert_allclose(kinds.loc[kind, ["dlogp", "size"]], [values.mean(), values.abs().mean()])
+        assert kinds.loc[kind, "predicted"] == -kinds.loc[kind, "dlogp"]
     moved["chosen"] = True
     with pytest.raises(ValueError, match="followers needs one prompt and one pushing token; 4 tokens push here"):
         followers(rollouts, moved)

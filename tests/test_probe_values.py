@@ -57,11 +57,11 @@ def tiny(model_class=LlamaForCausalLM, config_class=LlamaConfig):
 
 def brute_force(policy, task, rollouts, rollout, length):
     """The value of a prefix by scoring every completion that begins with it."""
-    said = rollouts.completion_ids[rollout, :length].tolist()
+    prefix = rollouts.completion_ids[rollout, :length].tolist()
     wholes = []
     for more in range(LIMIT - length + 1):
         for new in itertools.product(range(len(WORDS)), repeat=more):
-            whole = said + list(new)
+            whole = prefix + list(new)
             if 1 not in whole[:-1] and (whole[-1] == 1 or len(whole) == LIMIT):
                 wholes.append(whole)
     expected = total = 0.0

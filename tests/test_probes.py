@@ -172,8 +172,8 @@ def test_shares_add_up_and_positive_only_differs(sampled):
     total = shares.groupby(["estimator", "measure"])["mean"].sum()
     assert set(shares["measure"]) == set(MEASURES)
     np.testing.assert_allclose(total, 1, atol=1e-6)
-    each = shares.set_index(["estimator", "measure", "category"])["mean"]
-    assert each["grpo", "movement", "result"] != pytest.approx(each["positive_only", "movement", "result"], abs=1e-3)
+    means = shares.set_index(["estimator", "measure", "category"])["mean"]
+    assert means["grpo", "movement", "result"] != pytest.approx(means["positive_only", "movement", "result"], abs=1e-3)
     with pytest.raises(ValueError, match="no categories"):
         update_share_by_category(policy, replace(rollouts, categories=None))
 
@@ -202,18 +202,18 @@ def test_the_coupled_push_foretells_a_step_better_than_the_own_advantage(sampled
     policy, rollouts = sampled
     table = cancellation_index(policy, rollouts)
     table["dlogp"] = token_flips(policy, rollouts, "sgd", lr=0.1)["dlogp"]
-    told = predicts(table, ["coupled_push", "advantage", "group"]).set_index(["predictor", "measure"])["mean"]
-    assert "group" not in told.index.get_level_values(0)  # it varies in no prompt
-    assert told["coupled_push", "rank correlation"] > told["advantage", "rank correlation"]
-    assert told["coupled_push", "AUROC"] > 0.6
+    means = predicts(table, ["coupled_push", "advantage", "group"]).set_index(["predictor", "measure"])["mean"]
+    assert "group" not in means.index.get_level_values(0)  # it varies in no prompt
+    assert means["coupled_push", "rank correlation"] > means["advantage", "rank correlation"]
+    assert means["coupled_push", "AUROC"] > 0.6
 
 
 def test_predictors_that_know_and_that_do_not():
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"group": np.repeat(np.arange(30), 40), "dlogp": rng.normal(size=1200)})
     table["right"], table["noise"] = table["dlogp"] ** 3, rng.normal(size=1200)
-    told = predicts(table, ["right", "noise"]).set_index(["predictor", "measure"])
-    assert told.loc[("right", "rank correlation"), "mean"] == pytest.approx(1)
-    assert told.loc[("right", "AUROC"), "mean"] == pytest.approx(1)
-    assert told.loc[("noise", "AUROC"), "low"] < 0.5 < told.loc[("noise", "AUROC"), "high"]
+    summary = predicts(table, ["right", "noise"]).set_index(["predictor", "measure"])
+    assert summary.loc[("right", "rank correlation"), "mean"] == pytest.approx(1)
+    assert summary.loc[("right", "AUROC"), "mean"] == pytest.approx(1)
+    assert summary.loc[("noise", "AUROC"), "low"] < 0.5 < summary.loc[("noise", "AUROC"), "high"]
     assert set(CHANGES) == {"boosted", "suppressed", "stable"}

@@ -216,9 +216,9 @@ def test_a_damaged_model_is_not_loaded_and_written_again(tmp_path):
 def test_a_sweep_with_a_damaged_process_file_has_ended(tmp_path, text):
     (tmp_path / "sweep.yaml").write_text(json.dumps(CONFIG | {"grid": {"seed": [0]}}))
     (tmp_path / "process.json").write_text(text)
-    found = SweepRun(tmp_path)
-    assert found.status()["state"] == "interrupted"
-    assert found._process()["jobs"] == 1
+    damaged = SweepRun(tmp_path)
+    assert damaged.status()["state"] == "interrupted"
+    assert damaged._process()["jobs"] == 1
 
 
 def test_a_sweep_writes_a_damaged_model_again(tmp_path):

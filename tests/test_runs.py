@@ -286,8 +286,8 @@ def test_grids_given_as_a_list_follow_one_another(tmp_path):
         "seed=1,learning_rate=0.002",
         "seed=0,policy=build-policies-hard",
     ]
-    assert [each.trainer["learning_rate"] for each in runs.values()] == [0.002, 0.002, SMALL["learning_rate"]]
-    assert [(each.seed, each.policy) for each in runs.values()][2] == (0, "build/policies/hard")
+    assert [run.trainer["learning_rate"] for run in runs.values()] == [0.002, 0.002, SMALL["learning_rate"]]
+    assert [(run.seed, run.policy) for run in runs.values()][2] == (0, "build/policies/hard")
     for wrong in ([], [{"seed": []}], [{"seed": 0}], [["seed"]], "seed"):
         (tmp_path / "sweep.yaml").write_text(json.dumps(CONFIG | {"grid": wrong}))
         with pytest.raises(ValueError, match=r"sweep\.yaml needs a grid"):

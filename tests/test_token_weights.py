@@ -93,7 +93,7 @@ def measured_pushes(monkeypatch, trainer, batch) -> torch.Tensor:
 def slopes(monkeypatch, trainer, batch, step=1e-6) -> torch.Tensor:
     """-d loss / d logp of plain TRL by central differences, token by token."""
     monkeypatch.setattr(trainer, "_meter", None)
-    found = torch.zeros_like(batch["logps"])
+    slope = torch.zeros_like(batch["logps"])
     with torch.no_grad():
         for place in batch["completion_mask"].nonzero().tolist():
             ends = []
@@ -102,20 +102,20 @@ def slopes(monkeypatch, trainer, batch, step=1e-6) -> torch.Tensor:
                 for name in ("logps", "old_per_token_logps") if trainer.loss_type in DETACHED else ("logps",):
                     moved[name][tuple(place)] += sign * step
                 ends.append(trl_loss(monkeypatch, trainer, batch | moved, moved["logps"]))
-            found[tuple(place)] = -(ends[0] - ends[1]) / (2 * step)
-    return found
+            slope[tuple(place)] = -(ends[0] - ends[1]) / (2 * step)
+    return slope
 
 
 def brute_residual(pushes, batch, chosen) -> float:
     """Mean over groups and positions of |sum| / sum of sizes, by loops."""
-    left = []
+    residuals = []
     for group in batch["group_id"].unique():
         for place in range(pushes.size(1)):
             rows = (batch["group_id"] == group) & chosen[:, place]
             if rows.any():
                 total = float(pushes[rows, place].abs().sum())
-                left.append(float(pushes[rows, place].sum().abs()) / total if total else 0.0)
-    return sum(left) / len(left)
+                residuals.append(float(pushes[rows, place].sum().abs()) / total if total else 0.0)
+    return sum(residuals) / len(residuals)
 
 
 TOOLS = torch.ones(8, 5, dtype=torch.long).index_fill(1, torch.tensor([1]), 0)
@@ -150,9 +150,9 @@ def test_pushes_are_the_slopes_of_trls_loss(monkeypatch, build, settings, column
     trainer.use_vllm = settings.get("use_vllm", False)
     batch = made_batch() | {key: value for key, value in columns.items() if key != "truncated"}
     batch["completion_mask"] = batch["completion_mask"] * columns.get("truncated", 1)
-    found, meter = measured_pushes(monkeypatch, trainer, batch), trainer._metrics["train"].copy()
+    pushes, meter = measured_pushes(monkeypatch, trainer, batch), trainer._metrics["train"].copy()
     expected = slopes(monkeypatch, trainer, batch)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(pushes, expected, rtol=1e-5, atol=1e-8)
     advantages = batch["advantages"].view(8, -1).expand(8, 5)
     active = (batch["completion_mask"] * batch.get("tool_mask", 1)).bool()
     pushing = active & (advantages != 0)
@@ -173,13 +173,13 @@ def test_a_correction_comes_before_the_transform(monkeypatch, build, level, tran
     batch = made_batch() | {"completion_mask": torch.ones(8, 5, dtype=torch.long)}
     batch["advantages"] = torch.tensor([1.5, -0.5, -0.5, -0.5] * 2, dtype=torch.float64)
     batch["importance_sampling_ratio"] = RATIOS[:, :width]
-    found = measured_pushes(monkeypatch, trainer, batch)
+    pushes = measured_pushes(monkeypatch, trainer, batch)
     log_ratio = batch["logps"] - batch["old_per_token_logps"]
     ratio = log_ratio if level == "token" else log_ratio.mean(1, keepdim=True)
     weights = ratio.exp().clamp(0.8, 1.2).expand(8, 5) * batch["importance_sampling_ratio"]
     own = () if transform is min_replace else (batch["advantages"],)
     expected = transform(weights, *own, batch["group_id"]) * batch["advantages"][:, None]
-    torch.testing.assert_close(found, expected / (8 * trainer.max_completion_length))
+    torch.testing.assert_close(pushes, expected / (8 * trainer.max_completion_length))
     logged = trainer._metrics["train"]
     assert logged["cancellation/weight_residual"][-1] < 1e-7
     assert logged["cancellation/weight_residual_before"][-1] > 1e-2
@@ -207,12 +207,12 @@ def test_a_sequence_ratio_keeps_each_tokens_advantage(monkeypatch, build, clippi
 
 def test_the_kl_penalty_is_no_push(monkeypatch, build):
     settings = QUERY | {"group_transform": "min_replace"}
-    batch, found = made_batch(), []
+    batch, measured = made_batch(), []
     for beta in (0.0, 0.7):
         trainer = build(beta=beta, use_bias_correction_kl=False, measure_cancellation=0, **settings)
         reference = {"ref_per_token_logps": batch["logps"] - 0.5 * torch.rand(8, 5)} if beta else {}
-        found.append(measured_pushes(monkeypatch, trainer, batch | reference))
-    torch.testing.assert_close(found[0], found[1])
+        measured.append(measured_pushes(monkeypatch, trainer, batch | reference))
+    torch.testing.assert_close(measured[0], measured[1])
 
 
 # -- rollouts that are masked or not scored ----------------------------------------------------------------------
@@ -333,16 +333,16 @@ def test_the_meter_splits_the_gradient_that_training_sums(build):
 
 def test_a_scaled_loss_is_measured_unscaled(build):
     """Under a GradScaler, as float16 trains with, a gradient that the pass would round to 0 still counts."""
-    meter, model, found = build()._meter, torch.nn.Linear(3, 2, dtype=torch.float16), []
+    meter, model, gradients = build()._meter, torch.nn.Linear(3, 2, dtype=torch.float16), []
     trainer = meter.trainer
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**16)):
         trainer.accelerator.scaler = scaler
         meter.on_step_begin(trainer.args, trainer.state, trainer.control)
         meter.add(model, model(torch.ones(1, 3).half()), torch.full((1, 2), 1e-8), torch.ones(1, 2))
-        found.append(meter.plus)
+        gradients.append(meter.plus)
     trainer.accelerator.scaler = None
-    assert not found[0][0].any()
-    torch.testing.assert_close(found[1][0], torch.full((2, 3), -1e-8), rtol=0.1, atol=0)
+    assert not gradients[0][0].any()
+    torch.testing.assert_close(gradients[1][0], torch.full((2, 3), -1e-8), rtol=0.1, atol=0)
 
 
 def test_the_meter_holds_two_copies_of_the_weights_at_most(build):

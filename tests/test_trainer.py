@@ -332,14 +332,14 @@ def test_what_a_shared_token_keeps(make_trainer, settings, cancels):
     settings = {"num_iterations": 2, "epsilon": 1e9, **QUERY, **settings}
     trainer = make_trainer(CancellationTrainer, CancellationConfig, measure_cancellation=1, **settings)
     trainer.train()
-    left = [row["cancellation/shared_residual"] for row in trainer.state.log_history if "loss" in row]
-    assert len(left) == 12
+    residuals = [row["cancellation/shared_residual"] for row in trainer.state.log_history if "loss" in row]
+    assert len(residuals) == 12
     if cancels is None:
-        assert max(left) < 1e-2
+        assert max(residuals) < 1e-2
     elif cancels:
-        assert max(left) < 1e-5
+        assert max(residuals) < 1e-5
     else:
-        assert max(left) > 1e-3
+        assert max(residuals) > 1e-3
 
 
 def test_one_sign_leaves_nothing_to_cancel_in_a_step(make_trainer):

@@ -89,7 +89,7 @@ def categorized(rollouts: Rollouts, overwrite: bool = False, tagger: str = "auto
 
 
 def tagger_name(tagger: str = "auto") -> str:
-    """What decides on words here: "NLTK <version>, <its data>", or "rules of the workbook"."""
+    """Name of the tagger that decides on words here: "NLTK <version>, <its data>", or "rules of the workbook"."""
     if _tagger(tagger) is None:
         return "rules of the workbook"
     return f"NLTK {import_module('nltk').__version__}, {NLTK_DATA}"
@@ -119,7 +119,7 @@ def token_classes(
 
 
 def _places(tokens: tuple[str, ...], text: str) -> Iterator[int | None]:
-    """Where each token's characters, without the space around them, begin in the text; None where they do not stand.
+    """Start of each token's characters, without the space around them, in the text; None where they do not stand.
 
     Tokens of some vocabularies carry the space before a word and those of others lose it when decoded alone, and
     special tokens are left out of the text. So each is looked for from where the last one ended, not far.
@@ -129,12 +129,12 @@ def _places(tokens: tuple[str, ...], text: str) -> Iterator[int | None]:
         core = token.strip()
         while cursor < len(text) and text[cursor].isspace():
             cursor += 1
-        found = text.find(core, cursor, cursor + len(core) + RESYNC) if core else -1
-        if found < 0:
+        start = text.find(core, cursor, cursor + len(core) + RESYNC) if core else -1
+        if start < 0:
             yield None
         else:
-            yield found
-            cursor = found + len(core)
+            yield start
+            cursor = start + len(core)
 
 
 def _class_alone(token: str) -> str:

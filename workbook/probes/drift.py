@@ -1,4 +1,4 @@
-"""What training did to what no reward asked for: style words, and the odds among equally right solutions.
+"""Reward-irrelevant drift of a training run: on style words, and in the odds among equally right solutions.
 
 Both policies score the same texts: the right chains of some prompts, each in several styles. So every difference is the
 policy's own, not that of other samples.
@@ -71,7 +71,7 @@ def drift_report(
 
 
 def learning_tax(report: pd.DataFrame) -> pd.DataFrame:
-    """How far style words moved, by prompt: columns group, tax (mean KL per word, nats), style_entropy (mean, nats).
+    """Movement of style words, by prompt: columns group, tax (mean KL per word, nats), style_entropy (mean, nats).
 
     Style has credit 0, so all of its movement is the tax. style_entropy times the style words per solution is the
     entropy over the equivalent solutions, by the chain rule.
@@ -81,19 +81,19 @@ def learning_tax(report: pd.DataFrame) -> pd.DataFrame:
 
 
 def odds_drift(report: pd.DataFrame) -> pd.DataFrame:
-    """How the odds among equivalent solutions moved, by prompt: columns group, odds (nats), entropy, entropy_before.
+    """Movement of the odds among equivalent solutions, by prompt: columns group, odds (nats), entropy, entropy_before.
 
     odds: mean over pairs of |change of log pi(y_a)/pi(y_b)|.  entropy: over the solutions in the report, given that one
     of them is produced, between 0 and the log of their number.
     """
-    found = []
+    rows = []
     whole = report.groupby(["group", "solution"])[["logp_before", "logp_after"]].sum()
     for group, logp in whole.groupby(level=0):
         before, after = (torch.from_numpy(logp[name].to_numpy().copy()) for name in logp)
         pairs = torch.triu_indices(len(before), len(before), 1)
         drift = log_odds_drift(before, after)[pairs[0], pairs[1]].abs().mean()
-        found.append((group, float(drift), float(solution_entropy(after)), float(solution_entropy(before))))
-    return pd.DataFrame(found, columns=["group", "odds", "entropy", "entropy_before"])
+        rows.append((group, float(drift), float(solution_entropy(after)), float(solution_entropy(before))))
+    return pd.DataFrame(rows, columns=["group", "odds", "entropy", "entropy_before"])
 
 
 def right_solutions(policy, task, prompts: list[dict], solutions: int, seed: int = 0) -> Rollouts:

@@ -1,4 +1,4 @@
-"""One real update and nothing left of it: what every probe does to a policy, and how it is undone.
+"""The measured and undone step: a real update of a policy inside `untouched`, which every probe is made of.
 
     with untouched(policy):
         update(policy, rollouts, optimizer="sgd", lr=0.1)
@@ -37,7 +37,7 @@ FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 @restoring
 def untouched(policy) -> Iterator[None]:
-    """Whatever is done to the policy inside, afterwards its weights, buffers, gradients and modes are as before.
+    """Put a policy back after the block: weights, buffers, gradients and modes are then as before.
 
     torch's random generators are put back, too. Memory: one copy of what can change, that is of buffers and of
     parameters that require gradients; frozen (quantized) weights are not copied.

@@ -68,7 +68,7 @@ def minibatch_order(
             order = order[_balanced_groups(signs[order], num_minibatches, generator)]
         return order.flatten()
     by_sign = order[signs[order].argsort(descending=True, stable=True)]  # positives, neutrals, negatives
-    if strategy == "reward_balanced":  # deal them out like cards: each sign's run then covers the parts evenly
+    if strategy == "reward_balanced":  # like cards, one by one: each sign's run then covers the parts evenly
         parts = by_sign.reshape(-1, num_minibatches).T
     else:
         parts = by_sign.reshape(num_minibatches, -1)

@@ -1,5 +1,7 @@
 """Names that the settings of an objective may have, each set once. Without torch, since a config is read without it."""
 
+from math import isfinite
+
 LEVELS = ("token", "sequence")  # of the ratio
 CLIPPINGS = ("asymmetric", "symmetric")
 TRANSFORMS = ("min_replace", "advantage_orthogonal")
@@ -9,6 +11,7 @@ AGGREGATES = ("grpo", "dapo", "dr_grpo")
 ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only")  # one advantage per rollout
 STRATEGIES = ("shuffled", "query_preserved", "reward_balanced", "query_preserved_reward_balanced", "sign_partitioned")
 WHOLE_GROUP = ("query_preserved", "query_preserved_reward_balanced")  # strategies that keep a group in one mini-batch
+SIGNS = ("positive", "negative")  # of a rollout's advantage
 
 
 def check_choice(name: str, value: object, valid: tuple) -> None:
@@ -18,3 +21,14 @@ def check_choice(name: str, value: object, valid: tuple) -> None:
     """
     if value not in valid:
         raise ValueError(f"{name} {value!r} is unknown; valid are {', '.join(map(str, valid))}.")
+
+
+def check_range(low: float, high: float, closed: bool = True, **settings: float) -> None:
+    """Raise a ValueError that names the first setting that is not finite, or outside [low, high]; not closed: (low, high).
+
+    >>> check_range(0, 1, share=0.5)
+    """
+    for name, value in settings.items():
+        if not isfinite(value) or not (low <= value <= high if closed else low < value < high):
+            bounds = f"from {low} to {high}" if closed else f"between {low} and {high}"
+            raise ValueError(f"{name}={value} is out of range: it must lie {bounds}.")

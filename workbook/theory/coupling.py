@@ -24,7 +24,7 @@ UNSURE = 0.5  # a token is unsure below this probability
 def coupling_kernel(
     hidden: Float[Tensor, "N D"], logits: Float[Tensor, "N V"], tokens: Int[Tensor, " N"], cap: float | None = None
 ) -> Float[Tensor, "N N"]:
-    """How far a unit step on token j's log-probability moves token i's, through the output layer alone.
+    """Coupling of tokens: how far a unit step on j's log-probability moves i's, through the output layer alone.
 
     K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> = <grad_W log pi(i), grad_W log pi(j)> (arXiv 2605.08666, figure 2; H2).
 
@@ -140,7 +140,7 @@ def _bent(residual: Tensor, logits: Tensor, cap: float | None) -> Tensor:
 
 
 def _after_cap(shift: Tensor, logits: Tensor, cap: float | None, order: str) -> Tensor:
-    """What a shift of W h becomes in the logits; exact: tanh(a + b) = (tanh a + tanh b) / (1 + tanh a tanh b)."""
+    """Shift of the logits that follows a shift of W h; exact: tanh(a + b) = (tanh a + tanh b) / (1 + tanh a tanh b)."""
     if cap is None or order == "first":
         return _bent(shift, logits, cap)
     pushed = (shift / cap).tanh_()

@@ -59,7 +59,7 @@ def active(mask: Shaped[Tensor, "*shape"] | None, like: Shaped[Tensor, "*shape"]
 def shared_places(
     completion_ids: Int[Tensor, "B T"], mask: Shaped[Tensor, "B T"], group_ids: Shaped[Tensor, " B"]
 ) -> Bool[Tensor, "B T"]:
-    """Where every rollout of a group has the same token at the same position: the tokens that the group shares.
+    """Mask of position-shared tokens: every rollout of the group has the same token at the same position.
 
     >>> ids = torch.tensor([[5, 1, 2], [5, 7, 2]])
     >>> shared_places(ids, torch.tensor([[1, 1, 1], [1, 1, 0]]), torch.zeros(2)).tolist()

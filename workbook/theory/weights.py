@@ -159,7 +159,7 @@ def cancellation_residual(
     advantages: Float[Tensor, " B"] | Float[Tensor, "B T"],
     group_ids: Shaped[Tensor, " B"],
 ) -> Float[Tensor, " groups"] | Float[Tensor, "groups T"]:
-    """What is left of a group's update on a token that all its rollouts share: 0 cancels, 1 adds up.
+    """Residual of a group's update on a token that all its rollouts share: 0 cancels, 1 adds up.
 
     residual_g = |sum_i w_i A_i| / sum_i |w_i A_i| over the rollouts of g, and 0 where nothing pushes (a neutral group):
     the normalized form of condition D1 (arXiv 2604.13088).
@@ -179,7 +179,7 @@ def cancellation_residual(
 
 
 def cancelled_share(pushes: Float[Tensor, "K D"]) -> Float[Tensor, ""]:
-    """How much of K pushes on one vector cancels: 0 = they point the same way, 1 = nothing is left.
+    """Share of K pushes on one vector that cancels: 0 = they point the same way, 1 = nothing remains.
 
     share = 1 - |sum_k g_k| / sum_k |g_k|, Euclidean norms; 0 where nothing pushes. Two pushes of equal length at a
     right angle give 1 - 1/sqrt(2) = 0.29, so a share of that size shows no opposition yet.

@@ -34,7 +34,7 @@ def launch(folder: Path, module: str, *arguments: str) -> dict:
 
 
 def identity(pid: int) -> dict:
-    """What tells a process from all others: pid; born, by the clock; since, its start after the machine's, on Linux.
+    """Marks of a process: pid; born, its start by the clock; since, its start after the machine's, on Linux.
 
     Raises psutil.Error if there is no such process.
     """

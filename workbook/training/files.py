@@ -182,7 +182,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def damage(path: Path, needed: Iterable[str] = ()) -> str | None:
-    """What is wrong with a folder that `atomic_folder` wrote, in words; None if every file is as it was written.
+    """Name the first defect of a folder that `atomic_folder` wrote; None if every file is as it was written.
 
     needed: names of files that it must have.
     """

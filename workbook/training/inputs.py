@@ -1,4 +1,4 @@
-"""What a run was made from, in manifest.json, and whether a resume would go on from the same.
+"""The manifest of a run: what it was made from, and a check that a resume goes on from the same.
 
 A resumed run ends in the bits of one that was never interrupted only if policy, prompts, reward and settings are those
 that it started with. Each has its checksum in the manifest; what differs is refused in a sentence that names it.

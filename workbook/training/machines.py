@@ -1,4 +1,4 @@
-"""What to change for a machine: settings for a T4 up to a cluster, with the memory that each will need, computed.
+"""Settings for machines from a T4 up to a cluster, with a forecast of the memory that each will need.
 
     python -m workbook machines
 

@@ -1,4 +1,4 @@
-"""What a (Q)LoRA GRPO run will need in memory, part by part, before anything is loaded; and what it did need.
+"""Memory of a (Q)LoRA GRPO run: a forecast part by part, before anything is loaded, and what a process holds.
 
 The forecast counts parameters exactly, on the meta device, and the rest from shapes: what autograd keeps of a pre-norm,
 gated decoder (Llama, Qwen and their like), and what TRL's tiled output head and transformers' sampling hold meanwhile.

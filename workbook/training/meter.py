@@ -1,4 +1,4 @@
-"""How much of the pushes on a policy cancels: inside one optimizer step, and across the steps of a generation batch.
+"""Share of the pushes on a policy that cancels: inside one optimizer step, and across those of a generation batch.
 
 Opposing gradients can meet in two places. Inside a step they are summed before the optimizer sees them. Across steps
 the optimizer takes one after the other, and what the first did the next may undo. Order and composition of mini-batches

@@ -1,4 +1,4 @@
-"""Before a run is started: what is wrong with its settings, and how long it will take.
+"""Forecasts of a run before it is started: whether it fits in memory, and how long it will take.
 
 Time is measured, not computed: `start_trial` trains the very setting for a few generation batches in a process of its
 own, and `measure_throughput` reads from it what a batch and the start take.
@@ -20,7 +20,7 @@ TRIAL_SECONDS = 60.0  # seconds of training after which a trial ends early
 
 
 class Throughput(NamedTuple):
-    """What a trial took, in seconds: until its first step, and per generation batch over so many of them."""
+    """Seconds of a trial until its first step, and per generation batch over so many of them."""
 
     start: float
     per_batch: float
@@ -112,7 +112,7 @@ def trial_is_done(trial: Run) -> bool:
 
 
 def measure_throughput(trial: Run) -> Throughput:
-    """What a trial took so far.
+    """Measure a trial's seconds so far.
 
     Raises ValueError if it has not finished a generation batch, with what its status says.
     """

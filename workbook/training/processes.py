@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 
 
 def process_count() -> int:
-    """How many processes this launch has; 1 without a launcher."""
+    """Number of processes of this launch; 1 without a launcher."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 

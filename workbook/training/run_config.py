@@ -1,4 +1,4 @@
-"""RunConfig: what to train on what, and how, as a dataclass, a YAML file or `key=value` settings."""
+"""RunConfig: the settings of a run, as a dataclass, a YAML file or `key=value` settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_DEPTH = 20  # of mappings and lists in one another
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What to train on what, and how.
+    """Settings of a run: policy, task, sizes, seed, and the trainer's own.
 
     Attributes:
         name: of the run; the start of its folder's name.

@@ -1,4 +1,4 @@
-"""What a run's config may hold: the kinds of values, the run's own fields, and the sentence that refuses another value.
+"""Schema of a run's config: kinds of values, the run's own fields, and the sentence that refuses another value.
 
 A kind is a type with its range or choices for pydantic, and in words. `check_fields` turns a violation into a sentence
 of field, value and words. The trainer's fields stand in `workbook.training.trainer_fields`; what those of them that are

@@ -180,7 +180,7 @@ class CancellationTrainer(GRPOTrainer):
         return gathered
 
     def _log_composition(self) -> None:
-        """How far a group's advantages fail to sum to 0 in an optimizer mini-batch: 0 = cancels, 1 = one sign only."""
+        """Log the residual of a group's advantages in an optimizer mini-batch: 0 = they cancel, 1 = one sign only."""
         accum, residuals = self.args.gradient_accumulation_steps, []
         for start in range(0, len(self._buffered_inputs), accum):
             window = self._buffered_inputs[start : start + accum]
@@ -211,7 +211,7 @@ class CancellationTrainer(GRPOTrainer):
             self.importance_sampling_level = level
 
     def _measure(self, loss: torch.Tensor, model, inputs: dict) -> None:
-        """Log what the loss's own weights leave on a token that a group shares; with equal ones they leave nothing."""
+        """Log the residual that the loss's own weights leave on a token that a group shares: 0 with equal weights."""
         pushes = token_pushes(loss, self._logps, self._loss_inputs["ref_per_token_logps"] if self.beta else None)
         advantages = by_token(inputs["advantages"]).expand_as(pushes)
         group_ids, active = inputs["group_id"], loss_mask(inputs).bool()
@@ -280,7 +280,7 @@ class CancellationTrainer(GRPOTrainer):
             self.importance_sampling_level = "token"
 
     def _log_before(self, weights: torch.Tensor, inputs: dict) -> None:
-        """The residual there would be without the transform."""
+        """Log the residual that there would be without the transform."""
         active, advantages = loss_mask(inputs).bool(), by_token(inputs["advantages"])
         pushes = weights * advantages
         if self.loss_type == "grpo":  # its mean over each rollout's own tokens

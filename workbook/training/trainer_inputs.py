@@ -1,4 +1,4 @@
-"""What the trainer reads of its batches and its model: advantages, loss masks, padding, adapters and their base."""
+"""Readings of the trainer's batches and model: advantages, loss masks, padding, adapters and their base."""
 
 from __future__ import annotations
 

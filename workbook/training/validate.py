@@ -1,4 +1,4 @@
-"""`check_run`: whether a run can be what its config says, asked before anything of it is written.
+"""Validation of a run's config as a whole, before anything of the run is written.
 
 A `RunConfig` is sound field by field once it exists (`workbook.training.schema`). What is left to ask is how fields go
 together, whether packages, optimizer and schedule are there, and whether policy and task are; no model is loaded.
@@ -116,7 +116,7 @@ def _missing_packages(trainer: dict) -> Iterator[str]:
 
 
 def _optimizer_problem(args) -> str | None:
-    """What is wrong with a trainer's optimizer or schedule, which are made and stepped here for one weight."""
+    """Name the fault of a trainer's optimizer or schedule, which are made and stepped here for one weight."""
     weight = torch.nn.Parameter(torch.zeros(1))
     weight.grad = torch.zeros(1)
     optim, schedule = (getattr(value, "value", value) for value in (args.optim, args.lr_scheduler_type))

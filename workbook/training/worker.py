@@ -1,4 +1,4 @@
-"""What a run does in its own process: build the trainer, evaluate, train, write, and say how it ended.
+"""A run in its own process: build the trainer, evaluate, train, write, and report how it ended.
 
     python -m workbook.training.worker FOLDER
 

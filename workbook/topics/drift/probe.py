@@ -1,4 +1,4 @@
-"""Gone over again: how far a batch's ratios drift while it is reused, and what each objective then leaves of it.
+"""Reuse of a batch: how far its ratios drift over epochs on it, and the residual that each objective leaves.
 
 The batch is moved by steps in which all rollouts weigh the same, so that every objective is asked about one and the
 same movement: what weight would it give each token next? The step from toy to policy of D1 to D3, D6 and D7.
@@ -25,9 +25,9 @@ CLIPPINGS = ("none", *BOUNDED)
 def reuse_path(
     policy, rollouts: Rollouts, times: int = 8, lr: float = 5e-4, optimizer: str = "adamw", minibatches: int = 2
 ) -> Float[Tensor, "times1 B T"]:
-    """Log-probabilities of a batch before and after each time it is gone over, in nats; the policy stays as it was.
+    """Log-probabilities of a batch before and after each epoch on it, in nats; the policy stays as it was.
 
-    Each time one optimizer step is taken on each of `minibatches` parts, whole groups in order, all ratios taken as 1.
+    An epoch: one optimizer step is taken on each of `minibatches` parts, whole groups in order, all ratios taken as 1.
 
     Raises ValueError if the groups can't be divided so, or a part pushes nothing.
     """
@@ -39,7 +39,7 @@ def reuse_path(
     ]
     with untouched(policy):
         stepper, path = optimizer_of(policy, optimizer, lr), [logps(policy, rollouts)]
-        for _ in progress(range(times), "going over the batch"):
+        for _ in progress(range(times), "epochs on the batch"):
             for part in parts:
                 update(policy, part, stepper)
             path.append(logps(policy, rollouts))
@@ -81,7 +81,7 @@ def shared_tokens(rollouts: Rollouts) -> pd.DataFrame:
 
 
 def left_on_shared(rollouts: Rollouts, weights: Float[Tensor, "B T"]) -> pd.DataFrame:
-    """What an objective leaves, by group: a row for each group whose rewards differ.
+    """Residual that an objective leaves, by group: a row for each group whose rewards differ.
 
     Columns: group; residual, |sum w A| / sum |w A| at a shared place, averaged over the group's shared places (0
     cancels, 1 adds up); silent, the share of shared tokens with weight 0; own, the size of the group's pushes |w A| on
@@ -91,7 +91,7 @@ def left_on_shared(rollouts: Rollouts, weights: Float[Tensor, "B T"]) -> pd.Data
     shared = shared_places(rollouts.completion_ids, rollouts.completion_mask, rollouts.group_ids)
     own, index = mask & ~shared, group_index(rollouts.group_ids, len(rollouts))
     places = group_extreme(shared.long(), *index, "amax")  # (groups, T)
-    left = (cancellation_residual(weights, rollouts.advantages, rollouts.group_ids) * places).sum(1)
+    residual = (cancellation_residual(weights, rollouts.advantages, rollouts.group_ids) * places).sum(1)
 
     def total(values: Tensor) -> Tensor:
         return group_sum(values.double().sum(1), *index)
@@ -99,7 +99,7 @@ def left_on_shared(rollouts: Rollouts, weights: Float[Tensor, "B T"]) -> pd.Data
     usual = total(advantages.abs() * own)
     columns = {
         "group": rollouts.group_ids.unique(),
-        "residual": left / places.sum(1),
+        "residual": residual / places.sum(1),
         "silent": total((weights == 0) & shared) / total(shared),
         "own": total((weights * advantages).abs() * own) / usual,
     }
