@@ -1,4 +1,4 @@
-"""What cancels inside an optimizer step, for any way of cutting a batch into mini-batches, from one pass over it.
+"""Cancellation inside an optimizer step, for any way of cutting a batch into mini-batches, from one pass over it.
 
 The gradient of a mini-batch is the sum of its rollouts' own gradients g_i (advantage included). So the inner products
 <g_i, g_j> of all pairs tell, for every partition, how long the push of the positives, of the negatives and of both
@@ -37,20 +37,20 @@ def gradient_gram(
     pushing = rollouts.completion_mask.bool() if chosen is None else rollouts.completion_mask.bool() & chosen
     advantages = rollouts.advantages if rollouts.advantages.dim() == 2 else rollouts.advantages[:, None]
     pushes = (pushing * advantages).to(policy.model.device)
-    found = torch.zeros(len(rollouts), kept)
+    own = torch.zeros(len(rollouts), kept)  # (B, kept): a row per rollout, its own gradient
     with untouched(policy), gradients(), evaluating(policy.model):
         for row in progress(pushes.any(1).nonzero().squeeze(1).tolist(), "gradients"):
             one = rollouts.select([row]).to(policy.model.device)
             logps = rollout_logps(policy.model, *(getattr(one, name) for name in FIELDS))
-            own = torch.autograd.grad((pushes[row] * logps[0]).sum(), weights, materialize_grads=True)
-            found[row] = _sketched(torch.cat([g.flatten().float().cpu() for g in own]), signs, kept)
-    return found @ found.T
+            grads = torch.autograd.grad((pushes[row] * logps[0]).sum(), weights, materialize_grads=True)
+            own[row] = _sketched(torch.cat([g.flatten().float().cpu() for g in grads]), signs, kept)
+    return own @ own.T
 
 
 def cancelled_in_steps(
     gram: Float[Tensor, "B B"], advantages: Float[Tensor, " B"], order: Int[Tensor, " B"], parts: int
 ) -> pd.DataFrame:
-    """What cancels between signs in each of `parts` equal mini-batches of an order, one row each.
+    """Cancellation between signs in each of `parts` equal mini-batches of an order, one row each.
 
     Columns: part, in_step (1 - |g+ + g-| / (|g+| + |g-|), 0 with one sign only; NaN where nothing pushes), sign_cosine
     (of g+ and g-; NaN with one sign only).

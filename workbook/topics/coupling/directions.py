@@ -1,4 +1,4 @@
-"""How log-probabilities change when the weights move along a direction: exactly, or by a small step there and back.
+"""Derivatives of log-probabilities along a direction of the weights: exact, or by central finite differences.
 
     change_j = d/ds log pi(j; theta + s g)  at s = 0  =  <grad log pi(j), g>
 
@@ -49,8 +49,8 @@ class Along:
         """Gradient of the log-probability of the token at place (rollout, position), by one backward pass."""
         with gradients(), evaluating(self.policy.model):
             logp = _scores(self.policy.model, rollouts)[place]
-            found = torch.autograd.grad(logp, list(self.parameters.values()), allow_unused=True)
-        named = zip(self.parameters.items(), found, strict=True)
+            slopes = torch.autograd.grad(logp, list(self.parameters.values()), allow_unused=True)
+        named = zip(self.parameters.items(), slopes, strict=True)
         return {name: torch.zeros_like(p) if g is None else g for (name, p), g in named}
 
     def change(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:

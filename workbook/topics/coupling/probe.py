@@ -25,11 +25,12 @@ from torch import Tensor
 from workbook.probes.step import progress
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import OutputStates, output_states
+from workbook.theory.coupling import UNSURE
 from workbook.topics.coupling.directions import Along
 
-CUTS = (0.5,)  # unsure: p < 0.5
+CUTS = (UNSURE,)  # of probabilities, into bins
 WHERE = ("itself", "same context", "within a rollout", "across rollouts")
-SIGNS = ("same", "opposite", "none")  # of both rollouts' advantages; none: one of them is 0
+PAIR_SIGNS = ("same", "opposite", "none")  # of both rollouts' advantages; none: one of them is 0
 CELL = ["group", "same", "where", "signs", "less_sure", "more_sure"]
 
 
@@ -95,13 +96,13 @@ def _cells(kernel: Float[Tensor, " M"], relations: dict[str, Int[Tensor, " M"]],
     bases = [int(values.max()) + 1 if len(values) else 1 for values in relations.values()]
     for values, base in zip(relations.values(), bases, strict=True):
         code = code * base + values
-    found, index, pairs = code.unique(return_inverse=True, return_counts=True)
-    total, size = (torch.zeros(len(found), dtype=kernel.dtype, device=kernel.device) for _ in range(2))
+    codes, index, pairs = code.unique(return_inverse=True, return_counts=True)
+    total, size = (torch.zeros(len(codes), dtype=kernel.dtype, device=kernel.device) for _ in range(2))
     total.index_add_(0, index, kernel)
     size.index_add_(0, index, kernel.abs())
     columns = {"pairs": pairs, "mean": total / pairs, "size": size / pairs}
     for (name, _), base in zip(reversed(relations.items()), reversed(bases), strict=True):
-        columns[name], found = found % base, found // base
+        columns[name], codes = codes % base, codes // base
     table = pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
     return _named(table.assign(group=group))[[*CELL, "pairs", "mean", "size"]]
 
@@ -136,8 +137,8 @@ def gradient_products(
         raise ValueError(f"anchors={anchors!r} must be a whole number of 1 or more.")
     generator, along, tables = np.random.default_rng(seed), Along(policy, parameters, method), []
     for tokens in _groups(policy, rollouts, cuts):
-        chosen = _stratified(tokens.bins, anchors, generator)
-        kernel = torch.stack([_kernel_row(tokens.states, int(i)) for i in chosen])
+        chosen = _stratified(tokens.bins, anchors, generator)  # (M,) places among the group's N tokens
+        kernel = torch.stack([_kernel_row(tokens.states, int(i)) for i in chosen])  # (M, N)
         alive = tokens.rollouts.completion_mask.bool()
         places = alive.nonzero()
         products = []
@@ -161,7 +162,7 @@ def gradient_products(
 
 
 def product_agreement(pairs: pd.DataFrame) -> pd.DataFrame:
-    """How well K stands for the full product, prompt by prompt; pairs: of `gradient_products`.
+    """Agreement of K with the full product, prompt by prompt; pairs: of `gradient_products`.
 
     Columns: group, correlation (Pearson's), rank_correlation (Spearman's), sign_agreement (share of pairs whose K and P
     have one sign), pairs. An anchor with itself is left out, as its product is a squared norm.
@@ -213,7 +214,7 @@ def _groups(policy, rollouts: Rollouts, cuts: Sequence[float]) -> Iterator[Group
 
 
 def contexts(part: Rollouts) -> list[int]:
-    """A number for what stands before each token, within one prompt: equal numbers, equal hidden states."""
+    """A number for the prefix of each token, within one prompt: equal numbers, equal hidden states."""
     known: dict[tuple, int] = {}
     lengths = part.completion_mask.sum(1).tolist()
     return [
@@ -231,11 +232,11 @@ def _stratified(bins: Int[Tensor, " N"], anchors: int, generator: np.random.Gene
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:
-    """Numbers of kinds as words."""
+    """Names for the numbers of kinds."""
     return table.assign(
         same=table["same"].astype(bool),
         where=table["where"].astype(int).map(dict(enumerate(WHERE))),
-        signs=table["signs"].astype(int).map(dict(enumerate(SIGNS))),
+        signs=table["signs"].astype(int).map(dict(enumerate(PAIR_SIGNS))),
         less_sure=table["less_sure"].astype(int),
         more_sure=table["more_sure"].astype(int),
     )

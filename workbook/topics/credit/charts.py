@@ -5,13 +5,12 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from workbook.topics.credit.gaps import BANDS, SIGNS
+from workbook.topics.credit.gaps import ALL_BANDS, ALL_SIGNS
 from workbook.topics.credit.settings import BATCHES, COLUMNS, POOLS, compute_budget, compute_gap
 from workbook.views.explorer import Explorer, log_slider, menu, slider
 from workbook.views.figures import bars, forest, panels, rule, series
 from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, require, titled, visible
 
-ALL_BANDS = ["all", *BANDS]
 BAND_COLORS = [NEUTRAL, "#9ecae1", "#4f97c9", "#174a7e"]  # all, then from low to high values
 MOVEMENT = "mean change of log-probability (nats)"
 
@@ -46,7 +45,7 @@ def describe_gap(table: pd.DataFrame) -> str:
 def gap_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Gap by sign and band; columns sign, band, mean, low, high."""
     require(table, ("sign", "band", "mean", "low", "high"), "gap_chart")
-    sign = alt.X("sign:N", sort=list(SIGNS), title="sign of the rollout's advantage").axis(labelAngle=0)
+    sign = alt.X("sign:N", sort=list(ALL_SIGNS), title="sign of the rollout's advantage").axis(labelAngle=0)
     look = {"names": ALL_BANDS, "colors": BAND_COLORS, "legend": {"title": "band", "orient": "right"}}
     return titled(
         bars(table, sign, "boosted − suppressed (reward)", "band", vertical=True, form="+.4f", height=240, **look),
@@ -94,7 +93,7 @@ def budget_chart(lines: pd.DataFrame, bands: pd.DataFrame) -> alt.HConcatChart:
     look = {"names": sorted(lines["group_size"].unique().tolist()), "legend": {"title": "rollouts per prompt"}}
     look |= {"spread": None, "zero": True, "form": "+.4f", "over": marks, "width": 330, "height": 220}
     by_size = series(lines, x, y, "group_size", title="gap against batch size", **look)
-    band = alt.X("band:N", sort=ALL_BANDS, title="band of value").axis(labelAngle=0)
+    band = alt.X("band:N", sort=list(ALL_BANDS), title="band of value").axis(labelAngle=0)
     title = "the chosen cell, by value"
     by_band = bars(bands, band, y, vertical=True, mark={"opacity": 0.8}, form="+.4f", title=title, width=190)
     return panels(

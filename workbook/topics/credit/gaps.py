@@ -22,11 +22,13 @@ import torch
 from workbook.probes.step import logps, optimizer_of, progress, untouched, update
 from workbook.rollouts.sample import Rollouts
 from workbook.theory.advantages import group_advantages
+from workbook.theory.choices import SIGNS
 from workbook.topics.flips.probe import EPS, frequency_matched
 
-SIGNS = ("all", "positive", "negative")
-BANDS = ("low", "middle", "high")
-ESTIMATORS = ("reinforce", "grpo")
+ALL_SIGNS = ("all", *SIGNS)  # of the rollout's advantage
+BANDS = ("low", "middle", "high")  # thirds of a pool, by value
+ALL_BANDS = ("all", *BANDS)
+BUDGET_ESTIMATORS = ("reinforce", "grpo")
 
 Pool = tuple[Rollouts, pd.DataFrame]  # rollouts, and rows of their token table with values
 
@@ -67,7 +69,7 @@ def value_gap(
     key = 2 * index + (moved["dlogp"] > 0).to_numpy()  # group and side
     band = np.searchsorted(cuts, moved[band_by], side="left")
     parts = []
-    for sign, of_sign in zip(SIGNS, (np.isfinite(own), own > 0, own < 0), strict=True):
+    for sign, of_sign in zip(ALL_SIGNS, (np.isfinite(own), own > 0, own < 0), strict=True):
         for name, number in (("all", None), *((name, number) for number, name in enumerate(BANDS))):
             rows = of_sign if number is None else of_sign & (band == number)
             counts = np.bincount(key[rows], minlength=2 * len(groups)).reshape(-1, 2)
@@ -102,7 +104,7 @@ def sampling_budget(
     pools: Mapping[str, Pool],
     batch_sizes: Sequence[int] = (16, 32, 64, 96),
     group_sizes: Sequence[int] = (1, 2, 4, 8),
-    estimators: Sequence[str] = ESTIMATORS,
+    estimators: Sequence[str] = BUDGET_ESTIMATORS,
     optimizer: str = "sgd",
     lr: float = 1.0,
     repeats: int = 2,
@@ -122,7 +124,7 @@ def sampling_budget(
     Raises ValueError if no part could be made.
     """
     measure = measure or (lambda table: value_gap(table).query("sign == 'all'"))
-    rng, found = np.random.default_rng(seed), []
+    rng, tables = np.random.default_rng(seed), []
     parts = [
         (batch, group, estimator, rows)
         for batch in batch_sizes
@@ -144,11 +146,11 @@ def sampling_budget(
             update(policy, part, optimizer, lr, **settings)
             for name, pool in pools.items():
                 gaps = measure(pool_change(policy, pool, before[name]))
-                found.append(gaps.assign(batch_size=batch, group_size=group, estimator=estimator, pool=name))
+                tables.append(gaps.assign(batch_size=batch, group_size=group, estimator=estimator, pool=name))
             _put_back(policy, start)
-    if not found:
+    if not tables:
         raise ValueError(f"None of batch_sizes={list(batch_sizes)} can be made of {len(rollouts)} rollouts.")
-    table = pd.concat(found, ignore_index=True)
+    table = pd.concat(tables, ignore_index=True)
     keys = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
     keys = ["batch_size", "group_size", "group", *keys]
     return table.groupby(keys, observed=True, as_index=False).mean()
@@ -170,7 +172,7 @@ def repeated_updates(
     pools, measure: as in `sampling_budget`.  Columns: measure's, and step (1 ... steps), pool, norm (of the gradient).
     """
     measure = measure or value_gap
-    found = []
+    tables = []
     with untouched(policy):
         before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
         stepper = optimizer_of(policy, optimizer, lr, settings.get("parameters"))
@@ -178,25 +180,8 @@ def repeated_updates(
             (norm,) = update(policy, rollouts, stepper, **settings)
             for name, pool in pools.items():
                 gaps = measure(pool_change(policy, pool, before[name]))
-                found.append(gaps.assign(step=step, pool=name, norm=float(norm)))
-    return pd.concat(found, ignore_index=True)
-
-
-def slope_by_prompt(table: pd.DataFrame, along: str, column: str = "gap", log2: bool = False) -> pd.DataFrame:
-    """Each prompt's least-squares slope of `column` against `along`: columns group (and seed, if there), slope.
-
-    log2: against the logarithm to base 2, so that the slope is per doubling.  Prompts with fewer than two values of
-    `along` are left out.  Raises ValueError if all are.
-    """
-    keys = [name for name in ("seed", "group") if name in table]
-    x = np.log2(table[along].astype(float)) if log2 else table[along].astype(float)
-    rows = table.assign(x=x, y=table[column].astype(float))
-    deviation = rows["x"] - rows.groupby(keys)["x"].transform("mean")
-    parts = rows.assign(xy=deviation * rows["y"], xx=deviation**2).groupby(keys)[["xy", "xx"]].sum()
-    parts = parts[parts["xx"] > 0]
-    if parts.empty:
-        raise ValueError(f"No prompt has {column} at two values of {along}, so there is no slope.")
-    return (parts["xy"] / parts["xx"]).rename("slope").reset_index()
+                tables.append(gaps.assign(step=step, pool=name, norm=float(norm)))
+    return pd.concat(tables, ignore_index=True)
 
 
 def _trained(policy) -> list[torch.nn.Parameter]:

@@ -3,9 +3,9 @@
 A prefix is a prompt with the first n tokens of its completion. Key-value caches of causal attention depend on what came
 before alone, so one forward pass over B rollouts holds the cache of each of their prefixes.
 
-    branches, last = cut(policy.model, rollouts, rollout, length)     n prefixes, all but their last token in the cache
-    logits = branches.advance(last)                                   (n, V): what may come next
-    branches.copy(rows)                                               some of its rows, or some rows several times
+    branches, last = prefill(policy.model, rollouts).cut(rollout, length, room)   n prefixes, the last token not cached
+    logits = branches.advance(last)                                               (n, V), of the next token
+    branches.copy(rows)                                                           some rows, or some several times
 
 Letters: n prefixes, W columns of the cache, V vocabulary, B rollouts, P prompt and T completion tokens.
 """

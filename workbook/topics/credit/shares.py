@@ -1,4 +1,4 @@
-"""Where an update goes (H6): the share of each category of token in what a step moves, measured three ways.
+"""Movement by category (H6): the share of each category of token in what a step moves, measured three ways.
 
 Claim (arXiv 2605.08666, figure 4): against training on positive rollouts only, critic-free RL moves the update's mass
 from template and formatting tokens to reasoning tokens.
@@ -38,9 +38,9 @@ def update_share_by_category(
 
     Raises ValueError if the rollouts' categories are unknown.
     """
-    each = category_shares(policy, rollouts, estimator, optimizer, lr, **settings)
+    table = category_shares(policy, rollouts, estimator, optimizer, lr, **settings)
     rows = []
-    for (measure, category), shares in each.groupby(["measure", "category"], sort=False)["share"]:
+    for (measure, category), shares in table.groupby(["measure", "category"], sort=False)["share"]:
         whole = {"mean": shares.mean()} if measure == "gradient norm" else bootstrap_mean(shares)._asdict()
         rows.append({"category": category, "measure": measure, **whole})
     return pd.DataFrame(rows).assign(estimator=estimator)

@@ -5,8 +5,8 @@
 
 `token_values` estimates them by sampling, with a standard error; `exact_values` bounds them by going through every
 continuation that is not too unlikely. After an end token, and at the length limit, the value is the rollout's own
-reward. The paper (arXiv 2605.08666, figure 5) calls the first of the two a token's value; the second is what is left of
-it once the goodness of what stood there before is taken off.
+reward. The paper (arXiv 2605.08666, figure 5) calls the first of the two a token's value; the second is the change of
+value that the token makes.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class _Sampler:
         twins: dict[tuple, list[Prefix]] = {}
         known = {}
         for rollout, length in dict.fromkeys(prefixes):
-            said = self.completions[rollout][:length]
-            if length == self.limit or (said and said[-1] in self.ends):
+            ids = self.completions[rollout][:length]
+            if length == self.limit or (ids and ids[-1] in self.ends):
                 known[rollout, length] = (float(self.rollouts.rewards[rollout]), 0.0)
             else:
-                twins.setdefault((*self.prompts[rollout], -1, *said), []).append((rollout, length))
+                twins.setdefault((*self.prompts[rollout], -1, *ids), []).append((rollout, length))
         firsts = [group[0] for group in twins.values()]
         model = self.policy.model
         with no_gradients(), evaluating(model):
@@ -123,24 +123,24 @@ class _Sampler:
             new = self._continue(branches, last, self.limit - length.to(last.device))
             yield batch, self._rewards(batch, new)
 
-    def _continue(self, branches: Branches, last: Int[Tensor, " n"], left: Int[Tensor, " n"]) -> list[list[int]]:
-        """K continuations of each prefix, of at most `left` tokens each: n * K ragged rows."""
+    def _continue(self, branches: Branches, last: Int[Tensor, " n"], room: Int[Tensor, " n"]) -> list[list[int]]:
+        """K continuations of each prefix, of at most `room` tokens each: n * K ragged rows."""
         probs = self._probs(branches.advance(last))
         tokens = torch.multinomial(probs, self.continuations, replacement=True, generator=self.generator).flatten()
-        left = left.repeat_interleave(self.continuations)
+        room = room.repeat_interleave(self.continuations)  # (n * K,)
         rows = torch.arange(len(tokens), device=tokens.device)
         branches = branches.copy(rows // self.continuations)
         going = torch.ones_like(rows, dtype=torch.bool)
-        out = torch.full((len(rows), int(left.max())), -1, device=tokens.device)
+        out = torch.full((len(rows), int(room.max())), -1, device=tokens.device)
         for step in range(out.shape[1]):
             out[rows[going], step] = tokens[going]
-            going &= ~torch.isin(tokens, self.ends) & (left > step + 1)
+            going &= ~torch.isin(tokens, self.ends) & (room > step + 1)
             count = int(going.sum())
             if count == 0:
                 break
             if count < STILL_GOING * len(rows):  # what has ended leaves the batch
                 branches = branches.copy(going.nonzero().squeeze(1))
-                rows, left, tokens, going = (each[going] for each in (rows, left, tokens, going))
+                rows, room, tokens, going = (values[going] for values in (rows, room, tokens, going))
             probs = self._probs(branches.advance(tokens))
             tokens = torch.multinomial(probs, 1, generator=self.generator).squeeze(1)
         return unpadded(out, out >= 0)
@@ -151,8 +151,8 @@ class _Sampler:
     def _rewards(self, batch: list[Prefix], new: list[list[int]]) -> np.ndarray:
         """Rewards (n, K) of the prefixes' continuations."""
         whole = [(r, self.completions[r][:n]) for r, n in batch for _ in range(self.continuations)]
-        said = [(r, old + more) for (r, old), more in zip(whole, new, strict=True)]
-        return np.array(_rewards(self.policy, self.task, self.rollouts, said)).reshape(len(batch), -1)
+        completions = [(r, old + more) for (r, old), more in zip(whole, new, strict=True)]
+        return np.array(_rewards(self.policy, self.task, self.rollouts, completions)).reshape(len(batch), -1)
 
 
 def exact_values(
@@ -181,8 +181,8 @@ def exact_values(
     tree = _Tree(policy, task, rollouts, limit, least, temperature, batch_size)
     prefixes = list(zip(table["rollout"], table["position"] + 1, strict=True))
     batches = [prefixes[start : start + BLOCK] for start in range(0, len(prefixes), BLOCK)]
-    found = [value for batch in progress(batches, "exact values") for value in tree.values(batch)]
-    table["value"], table["unexplored"] = np.array(found).reshape(-1, 2).T
+    values = [value for batch in progress(batches, "exact values") for value in tree.values(batch)]
+    table["value"], table["unexplored"] = np.array(values).reshape(-1, 2).T
     return table
 
 
@@ -200,12 +200,12 @@ class _Tree:
         self.prefixes = prefixes
         rollout, length = torch.tensor(prefixes).T
         parts = self.rollouts.select(rollout)
-        self.said = [
+        self.completions = [
             ids[:n] for ids, n in zip(unpadded(parts.completion_ids, parts.completion_mask), length, strict=True)
         ]
-        ended = torch.tensor([len(said) == self.limit or said[-1] in self.ends for said in self.said])
-        self.found = np.zeros((len(prefixes), 2))
-        self.found[ended.numpy(), 0] = parts.rewards[ended.to(parts.rewards.device)].cpu()
+        ended = torch.tensor([len(ids) == self.limit or ids[-1] in self.ends for ids in self.completions])
+        self.estimates = np.zeros((len(prefixes), 2))
+        self.estimates[ended.numpy(), 0] = parts.rewards[ended.to(parts.rewards.device)].cpu()
         owner = (~ended).nonzero().squeeze(1)
         if len(owner):
             with no_gradients(), evaluating(self.policy.model):
@@ -214,39 +214,39 @@ class _Tree:
                 owner = owner.to(last.device)
                 empty = torch.empty(len(owner), 0, dtype=torch.long, device=last.device)
                 self._explore(branches, last, owner, torch.ones_like(owner, dtype=torch.float64), empty)
-        return self.found
+        return self.estimates
 
     def _explore(
         self, branches: Branches, last, owner, mass: Float[Tensor, " n"], path: Int[Tensor, "n steps"]
     ) -> None:
-        """Add up the rewards under n branches of probability `mass`, which said `path` after prefix number `owner`."""
+        """Add up the rewards under n branches of probability `mass`, which wrote `path` after prefix number `owner`."""
         logits = branches.advance(last)
         masses = mass[:, None] * (logits.double() / self.temperature).softmax(-1)  # (n, V)
-        kept = (masses >= self.least) & (masses > 0)
-        np.add.at(self.found[:, 1], owner.cpu().numpy(), masses.masked_fill(kept, 0.0).sum(1).cpu().numpy())
-        parent, token = kept.nonzero(as_tuple=True)
+        kept = (masses >= self.least) & (masses > 0)  # (n, V); what is too unlikely only bounds the value
+        np.add.at(self.estimates[:, 1], owner.cpu().numpy(), masses.masked_fill(kept, 0.0).sum(1).cpu().numpy())
+        parent, token = kept.nonzero(as_tuple=True)  # (m,) each: a child per kept token
         owner, mass = owner[parent], masses[parent, token]
         path = torch.cat([path[parent], token[:, None]], dim=1)
-        full = torch.tensor([len(said) + path.shape[1] == self.limit for said in self.said], device=owner.device)
+        full = torch.tensor([len(ids) + path.shape[1] == self.limit for ids in self.completions], device=owner.device)
         ended = torch.isin(token, self.ends) | full[owner]
         if ended.any():
             owners = owner[ended].tolist()
             pairs = zip(owners, path[ended].tolist(), strict=True)
-            said = [(self.prefixes[i][0], self.said[i] + more) for i, more in pairs]
-            rewards = np.array(_rewards(self.policy, self.task, self.rollouts, said))
-            np.add.at(self.found[:, 0], owners, mass[ended].cpu().numpy() * rewards)
+            written = [(self.prefixes[i][0], self.completions[i] + more) for i, more in pairs]
+            rewards = np.array(_rewards(self.policy, self.task, self.rollouts, written))
+            np.add.at(self.estimates[:, 0], owners, mass[ended].cpu().numpy() * rewards)
         for rows in (~ended).nonzero().squeeze(1).split(self.at_once):
             if len(rows):
                 self._explore(branches.copy(parent[rows]), token[rows], owner[rows], mass[rows], path[rows])
 
 
-def _rewards(policy, task, rollouts: Rollouts, said: list[tuple[int, list[int]]]) -> list[float]:
+def _rewards(policy, task, rollouts: Rollouts, completions: list[tuple[int, list[int]]]) -> list[float]:
     """The task's rewards of completions (rollout whose prompt it answers, token ids)."""
     if rollouts.prompts is None:
         raise ValueError("rollouts have no prompts, and a reward needs them: sample_rollouts keeps them.")
     answers, extras = rollouts.answers or (None,) * len(rollouts), rollouts.extras or ({},) * len(rollouts)
-    rows = [{"prompt": rollouts.prompts[r], "answer": answers[r], **extras[r]} for r, _ in said]
-    ids = [tokens for _, tokens in said]
+    rows = [{"prompt": rollouts.prompts[r], "answer": answers[r], **extras[r]} for r, _ in completions]
+    ids = [tokens for _, tokens in completions]
     return task_rewards(task, rows, tuple(policy.tokenizer.batch_decode(ids, skip_special_tokens=True)), ids)
 
 

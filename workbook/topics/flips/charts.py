@@ -8,7 +8,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.topics.flips.probe import CHANGES, SIGNS, frequency_matched
+from workbook.theory.choices import SIGNS
+from workbook.topics.flips.probe import CHANGES, frequency_matched
 from workbook.topics.flips.settings import EPSILONS, FACTORS, GROUP_SIZES, OPTIMIZERS, PROMPTS, compute_flips
 from workbook.views.explorer import Explorer, log_slider, menu, switch
 from workbook.views.figures import bars, cells, forest, panels, rule, series

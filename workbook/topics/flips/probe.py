@@ -15,12 +15,11 @@ import torch
 
 from workbook.probes.step import logp_change, logps, optimizer_of, untouched, update
 from workbook.rollouts.sample import Rollouts
-from workbook.statistics import Interval, bootstrap_mean, paired_difference
+from workbook.statistics import Interval, bootstrap_bounds, bootstrap_mean, paired_difference
 from workbook.theory.batching import minibatch_order
+from workbook.topics.flips.claims import EPS
 
-EPS = 0.01  # nats: a probability that changed by less than about 1 % of itself counts as stable
 CHANGES = ("boosted", "suppressed", "stable")
-SIGNS = ("positive", "negative")  # of the rollout's advantage
 AFTER = ("mini_batch", "generation")
 
 
@@ -100,10 +99,12 @@ def flip_distance(table: pd.DataFrame, eps: float = EPS) -> Interval:
     """
     shares = _shares_by_prompt(table, eps)
     difference = (shares["positive"] - shares["negative"]).to_numpy()
-    draws = np.random.default_rng(0).integers(len(difference), size=(2_000, len(difference)))
-    distances = np.abs(difference[draws].mean(1)).sum(1) / 2
-    low, high = np.quantile(distances, [0.025, 0.975])
-    return Interval(float(np.abs(difference.mean(0)).sum() / 2), float(low), float(high))
+
+    def distance(means: np.ndarray) -> np.ndarray:  # (..., changes) -> (...)
+        return np.abs(means).sum(-1) / 2
+
+    bounds = bootstrap_bounds(len(difference), lambda drawn: distance(difference[drawn].mean(1)), resamples=2_000)
+    return Interval(*map(float, (distance(difference.mean(0)), *bounds)))
 
 
 def eps_curve(table: pd.DataFrame, values: Iterable[float] = tuple(np.geomspace(1e-4, 1, 17))) -> pd.DataFrame:
