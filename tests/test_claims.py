@@ -3,6 +3,8 @@
 import json
 import shlex
 import shutil
+import subprocess
+import sys
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -13,11 +15,10 @@ import pytest
 
 from workbook import __main__, claims
 from workbook.book.ledger_page import ledger_page
-from workbook.claims import CLAIMS, SCALES, ledger, summary, tell
-from workbook.statistics import Interval, verdict
+from workbook.claims import CLAIMS, SCALES, format_ledger, format_summary, ledger, summary, verdict_of
+from workbook.statistics import Estimate, Interval, verdict
 from workbook.studies.record import RESULTS
-from workbook.studies.run_verdicts import FREE, GSPO
-from workbook.studies.verdicts import COLUMNS, SHARED
+from workbook.topics.drift.claims import GSPO, SEQUENCE
 from workbook.views.ledger import ledger_chart, standardized
 
 IDS = [
@@ -150,10 +151,34 @@ def _verdicts(table: pd.DataFrame) -> pd.Series:
 RECORDED = Path(__file__).parent / "data" / "ledger.parquet"
 
 
-def test_the_ledger_equals_the_recorded_one_value_for_value():
+@pytest.fixture(scope="module")
+def committed():
+    """The ledger of the committed tables, every verdict recomputed without each seed."""
+    return ledger()
+
+
+def test_the_ledger_equals_the_recorded_one_value_for_value(committed):
     recorded = pd.read_parquet(RECORDED)
-    recorded["without"] = [{int(seed): said for seed, said in json.loads(row).items()} for row in recorded["without"]]
-    pd.testing.assert_frame_equal(ledger(), recorded, rtol=1e-12, atol=1e-12)
+    recorded["without"] = [{int(seed): v for seed, v in json.loads(row).items()} for row in recorded["without"]]
+    pd.testing.assert_frame_equal(committed, recorded, rtol=1e-12, atol=1e-12)
+
+
+def test_a_claim_alone_is_measured_as_in_the_ledger(committed):
+    columns = ["claim", "study", "measured", "stated", "mean", "low", "high", "seeds", "n", "verdict", "reason"]
+    for name in ("H2", "R1", "H-falsifier"):
+        rows = committed[(committed["claim"] == name) & (committed["scale"] == "smollm2")]
+        alone = claims.measurements(name, claims.Tables("smollm2"))
+        pd.testing.assert_frame_equal(alone[columns], rows[columns].reset_index(drop=True), check_dtype=False)
+
+
+def test_the_command_line_loads_no_model_library():
+    """What `python -m workbook claims` answers must not wait for torch, TRL or altair."""
+    code = "import sys; from workbook.__main__ import main; status = main(['claims', '--claim', 'H12']); "
+    code += "loud = {'torch', 'trl', 'transformers', 'bitsandbytes', 'altair', 'scipy'} & set(sys.modules); "
+    code += "assert not loud, loud; sys.exit(status)"
+    answer = subprocess.run([sys.executable, "-c", code], cwd=RESULTS.parents[1], capture_output=True, text=True)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.stdout.startswith("H12  ")
 
 
 # --- every claim is there
@@ -231,7 +256,7 @@ CHANGES = {  # study, change, and the rows whose verdict must become which
     "H13": ("batching", partial(_raise, outcome="collapsed", by=0.5, batching="reward_balanced"), {"H13": "collapse"}),
     "D7": (
         "drift_fixing",
-        partial(_raise, outcome="shared_residual", by=0.5, group_transform="advantage_orthogonal", **FREE),
+        partial(_raise, outcome="shared_residual", by=0.5, group_transform="advantage_orthogonal", **SEQUENCE),
         {"D7": "rollouts share"},
     ),
     "D8": (
@@ -341,23 +366,17 @@ def test_a_claim_is_fragile_only_if_its_worst_verdict_is():
 # --- falsifiers
 
 
-def _probe(measured: str, claim: str, interval: tuple, reason: str = "") -> dict:
-    row = dict.fromkeys(COLUMNS, "") | {"claim": claim, "measured": measured, "reason": reason}
-    return row | dict(zip(Interval._fields, interval, strict=True)) | {"verdict": "inconclusive"}
-
-
 def test_paper_h_is_refuted_by_shared_tokens_that_move_as_far_or_boosted_ones_worth_no_more():
-    from workbook.studies.run_verdicts import _falsifier_h
+    rows = CLAIMS["H-falsifier"].rows
 
-    def said(shared, gap, reason=""):
-        rows = [_probe(SHARED, "H5", shared), _probe("positive rollouts", "H7", gap, reason)]
-        table = pd.DataFrame(rows, columns=COLUMNS)
-        return [row.verdict for row in _falsifier_h(table)]
+    def outcomes(shared, gap, doubt=""):
+        estimates = Estimate(*shared, 6, 60), Estimate(*gap, 6, 60, doubt)
+        return [verdict_of(e, row, falsifier=True)[0] for e, row in zip(estimates, rows, strict=False)]
 
-    assert said((1.5, 1.0, 2.0), (0.1, 0.05, 0.2)) == ["met", "not met"]
-    assert said((0.5, 0.4, 0.9), (-0.1, -0.2, 0.0)) == ["not met", "met"]
-    assert said((0.9, 0.8, 1.1), (0.1, 0.0, 0.2)) == ["inconclusive", "inconclusive"]
-    assert said((0.5, 0.4, 0.9), (0.1, 0.05, 0.2), "fewer than 10 prompts") == ["not met", "inconclusive"]
+    assert outcomes((1.5, 1.0, 2.0), (0.1, 0.05, 0.2)) == ["met", "not met"]
+    assert outcomes((0.5, 0.4, 0.9), (-0.1, -0.2, 0.0)) == ["not met", "met"]
+    assert outcomes((0.9, 0.8, 1.1), (0.1, 0.0, 0.2)) == ["inconclusive", "inconclusive"]
+    assert outcomes((0.5, 0.4, 0.9), (0.1, 0.05, 0.2), "fewer than 10 prompts") == ["not met", "inconclusive"]
 
 
 @pytest.mark.parametrize(
@@ -383,17 +402,19 @@ def test_paper_d_is_refuted_by_unfixed_runs_that_neither_drift_nor_collapse(tmp_
 # --- text and page
 
 
-def test_the_ledger_as_text_and_as_a_page(told, world, capsys, monkeypatch, tmp_path):
-    text = tell(told, commands=True)
+def test_the_ledger_as_text_and_as_a_page(told, world, capsys, tmp_path):
+    text = format_ledger(told, commands=True)
     assert all(f"{name}  {claim.statement}" in text for name, claim in CLAIMS.items())
     assert "$ python -m workbook sweep data/configs/studies/batching.yaml" in text
+    short = format_summary(told).splitlines()
+    assert len(short) == 2 * len(CLAIMS), "a claim, and a line for its scale"
+    assert "    bundled   replicates" in short
     page = ledger_page(told.assign(measured=told["measured"] + "<b>&"))
     assert all(f'<section id="{name}">' in page for name in IDS)
     assert "<b>" not in page
     assert "<script" not in page
     assert "<math" in page
     assert 'alt="How far each measurement lies' in page
-    monkeypatch.setattr(claims, "ledger", partial(ledger, fragile=False))
     out = tmp_path / "ledger.html"
     asked = ["claims", "--scale", "bundled", "--claim", "H12", "--folder", str(world), "--html", str(out)]
     assert __main__.main(asked) == 0

@@ -3,8 +3,10 @@
 import pandas as pd
 import pytest
 
-from workbook.studies import record
-from workbook.topics.coupling import study
+from workbook.claims import CLAIMS, verdict_of
+from workbook.statistics import Estimate
+from workbook.studies import Tables, record
+from workbook.topics.coupling import claims, study
 from workbook.topics.coupling.charts import compute_confidence
 from workbook.views import (
     agreement_chart,
@@ -22,24 +24,25 @@ def test_times_smaller_is_a_geometric_mean_over_prompts():
     rows = [
         {"seed": 0, "group": g, "kind": kind, "size": size, "pairs": pairs}
         for g, rest in enumerate((1.0, 4.0))
-        for kind, size, pairs in ((study.TOP, 8.0, 1), (study.TOP, 2.0, 2), ("other", rest, 5), ("still", 0.0, 1))
+        for kind, size, pairs in ((claims.TOP, 8.0, 1), (claims.TOP, 2.0, 2), ("other", rest, 5), ("still", 0.0, 1))
     ]
-    found = study.times_smaller(pd.DataFrame(rows).query("kind != 'still' or group == 0"), "size").set_index("kind")
+    found = claims.times_smaller(pd.DataFrame(rows).query("kind != 'still' or group == 0"), "size").set_index("kind")
     assert found.loc["other", "mean"] == pytest.approx((4.0 / 1.0 * 4.0 / 4.0) ** 0.5)  # (8 + 2 * 2) / 3 = 4 on top
     assert found.loc["other", "prompts"] == 2
     assert "still" not in found.index, "what never moves has no ratio"
 
 
 def test_verdicts_are_as_bad_as_their_worst():
-    def rows(*intervals):
-        return pd.DataFrame(intervals, columns=["mean", "low", "high"])
+    def judged(*intervals, prompts=claims.MIN_PROMPTS):
+        rows = pd.DataFrame(intervals, columns=["mean", "low", "high"]).assign(seeds=3, prompts=prompts)
+        return verdict_of(claims.kinds_of(rows.assign(kind="other")), CLAIMS["H2"].rows[0])[0]
 
     good, unclear, bad = (5.0, 4.0, 6.0), (4.0, 2.0, 6.0), (2.0, 1.0, 2.5)
-    assert study.judged(rows(good, good), above=3) == "replicates"
-    assert study.judged(rows(good, unclear), above=3) == "inconclusive"
-    assert study.judged(rows(unclear, bad, good), above=3) == "does not replicate"
-    assert study.judged(rows(good).assign(prompts=study.LEAST), above=3) == "replicates"
-    assert study.judged(rows(good).assign(prompts=study.LEAST - 1), above=3) == "inconclusive", "too few prompts"
+    assert judged(good, good) == "replicates"
+    assert judged(good, unclear) == "inconclusive"
+    assert judged(unclear, bad, good) == "does not replicate"
+    assert judged(good, prompts=claims.MIN_PROMPTS - 1) == "inconclusive", "too few prompts"
+    assert verdict_of([Estimate(*bad, 3, 9), Estimate(*good, 3, 9)], CLAIMS["H4"].rows[0])[1].mean == 2.0
 
 
 def test_a_study_measures_every_claim(tmp_path, monkeypatch):
@@ -48,14 +51,14 @@ def test_a_study_measures_every_claim(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "LRS", (0.1,))
     monkeypatch.setattr(record, "RESULTS", tmp_path)
     record.measure("coupling", "tiny", seeds=[0])
-    assert (study.coupling_times("tiny")["mean"] > 1).all()
+    tables = Tables("tiny")
+    assert (claims.coupling_times(tables)["mean"] > 1).all()
     for opposite in (False, True):
-        assert len(study.product_times("tiny", opposite)) >= 3
-    follower, times = study.follow_times("tiny")
-    assert follower.mean > 0
-    assert (times["mean"] > 0).all()
-    assert study.hidden_by_adam("tiny").mean > study.TIMES
-    along = study.agreement_along("tiny")
+        assert len(claims.product_times(tables, opposite)) >= 3
+    assert claims.follower(tables).mean > 0
+    assert (claims.follow_times(tables)["mean"] > 0).all()
+    assert claims.hidden_by_adam(tables).mean > claims.MIN_RATIO
+    along = claims.agreement_along(tables)
     assert along["step"].tolist() == [0, 1]
     assert along["mean"].between(0, 1).all()
 

@@ -9,7 +9,7 @@ import pytest
 from workbook import __main__
 from workbook.statistics import Interval, nested_mean, nested_statistic, verdict
 from workbook.studies import SCALES, Bench, Scale, load_measured, measure
-from workbook.topics.flips.study import distance
+from workbook.topics.flips.claims import distance
 from workbook.training.files import damage
 
 

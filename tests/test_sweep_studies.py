@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 import yaml
 
+from workbook.studies.keep import keep_sweep
 from workbook.studies.record import RESULTS
-from workbook.studies.sweeps import OUTCOMES, keep_sweep, load_runs, study_commands, study_config
+from workbook.studies.sweeps import OUTCOMES, load_runs, study_commands, study_config
 from workbook.topics.batching.pilot import rates
 from workbook.training import sweep
 from workbook.training.sweeps import combinations, load_sweep

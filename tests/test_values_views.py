@@ -4,10 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from workbook.claims import CLAIMS, measurements
+from workbook.studies import Tables
 from workbook.topics.credit.charts import shares_chart, steps_chart, value_path
+from workbook.topics.credit.claims import MIN_PROMPTS, category_shift, mean_gap
 from workbook.topics.credit.exercises import check_continuations, check_gap
 from workbook.topics.credit.settings import COLUMNS, POOLS, compute_budget, compute_gap
-from workbook.topics.credit.study import LEAST, _above_zero, category_shift, credit_verdicts
 from workbook.views import explore_budget, explore_gap
 
 
@@ -60,14 +62,20 @@ def test_charts_draw_their_tables_and_name_what_is_missing():
 
 
 def test_few_prompts_are_inconclusive_however_sure_the_bootstrap_is():
-    sure = pd.DataFrame({"seed": 0, "group": range(LEAST), "gap": 1.0})
-    assert _above_zero(sure, "gap")[1] == "replicates"
-    assert _above_zero(sure.iloc[1:], "gap")[1] == "inconclusive"
+    tables = Tables("bundled")
+    gap = {"of": "value", "band": "all", "sign": "positive", "pool": "training", "matched": False, "optimizer": "sgd"}
+    tables._whole["credit/gaps"] = pd.DataFrame({"seed": 0, "group": range(MIN_PROMPTS), "gap": 1.0, **gap})
+    assert mean_gap(tables, "training", "positive").doubt == ""
+    assert measurements("H7", tables).query("measured.str.contains('positive')")["verdict"].item() == "replicates"
+    tables._whole["credit/gaps"] = tables._whole["credit/gaps"].iloc[1:]
+    row = measurements("H7", tables).query("measured.str.contains('positive')").iloc[0]
+    assert (row["verdict"], row["reason"]) == ("inconclusive", f"fewer than {MIN_PROMPTS} prompts")
 
 
 def test_every_stated_measurement_has_a_verdict():
-    table = credit_verdicts("bundled")
-    assert set(table["claim"]) == {"H6", "H7", "H8", "H9", "R1", "R4"}
+    table = measurements([name for name in CLAIMS if CLAIMS[name].rows[-1].study == "credit"], Tables("bundled"))
+    assert set(table["claim"]) == {"H6", "H7", "H8", "H9", "R1", "R4", "H-falsifier"}
+    table = table[(table["claim"] != "H-falsifier") & (table["study"] == "credit")]
     assert set(table["verdict"]) <= {"replicates", "does not replicate", "inconclusive"}
     assert (table["low"] <= table["mean"]).all()
     assert (table["mean"] <= table["high"]).all()

@@ -1,4 +1,4 @@
-"""The command line: train, resume and sweep runs, measure studies, tell the claims, run the chapters.
+"""The command line: train, resume and sweep runs, measure studies, judge the claims, run the chapters.
 
 python -m workbook train data/configs/chain.yaml --set learning_rate=5e-4 --set batching=query_preserved
 """
@@ -99,7 +99,7 @@ def _sweep(args) -> int:
 
 
 def _keep(args) -> int:
-    from workbook.studies.sweeps import keep_sweep
+    from workbook.studies.keep import keep_sweep
 
     print(keep_sweep(args.sweep, args.scale, args.folder))
     return 0
@@ -114,16 +114,16 @@ def _measure(args) -> int:
 
 
 def _claims(args) -> int:
-    from workbook.claims import CLAIMS, ledger, tell
+    from workbook.claims import CLAIMS, format_ledger, format_summary, ledger
 
     if args.claim is not None and args.claim not in CLAIMS:
         raise ValueError(f"--claim {one_line(args.claim, 60)} is unknown: choose one of {', '.join(CLAIMS)}.")
     if args.html is not None:
         _check_writable(args.html, "--html")
-    table = ledger(args.scale, folder=args.folder)
+    table = ledger(args.scale, args.fragile or args.html is not None, args.folder)
     if args.claim is not None:
         table = table[table["claim"] == args.claim]
-    print(tell(table, commands=args.claim is not None))
+    print(format_ledger(table, commands=True) if args.claim else format_summary(table))
     if args.html is not None:
         from workbook.book.ledger_page import ledger_page
 
@@ -258,7 +258,7 @@ def _parser() -> argparse.ArgumentParser:
             "--set", action="append", default=[], metavar="KEY=VALUE", help="override a field; may be repeated"
         )
 
-    keep = commands.add_parser("keep", help="write what a sweep's runs came to, small enough to commit")
+    keep = commands.add_parser("keep", help="write the outcomes of a sweep's runs, small enough to commit")
     keep.add_argument("sweep", type=_path, help="the sweep's folder, e.g. runs/batching")
     keep.add_argument("--scale", help="default: that of the runs' policy")
     keep.add_argument("--folder", type=_path, help="where to write (default: data/results)")
@@ -273,7 +273,8 @@ def _parser() -> argparse.ArgumentParser:
 
     claims = commands.add_parser("claims", help="what was measured of each claim, and the verdicts")
     claims.add_argument("--scale", help="bundled, smollm2 or larger (default: all of them)")
-    claims.add_argument("--claim", help="one of them, with the commands that recompute it, e.g. H11")
+    claims.add_argument("--claim", help="measurements of one, and the commands that recompute them, e.g. H11")
+    claims.add_argument("--fragile", action="store_true", help="recompute each verdict without each seed (slower)")
     claims.add_argument("--html", type=_path, metavar="FILE", help="also write it as a page")
     claims.add_argument("--folder", type=_path, help="of the studies' tables (default: data/results)")
     claims.set_defaults(command=_claims)

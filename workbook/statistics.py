@@ -1,20 +1,21 @@
-"""Means and differences with bootstrap intervals, over what was sampled independently: prompts, runs or seeds."""
+"""Means and differences with intervals over what was sampled independently: prompts, runs or seeds.
+
+Two bootstraps, one of units (`bootstrap_bounds`: prompts, runs or seeds) and one of seeds with the prompts within them
+(`nested_estimate`), and a normal interval that is quick enough for a slider.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import bootstrap
 
 
 class Interval(NamedTuple):
-    """An estimate and its bootstrap confidence interval, in the unit of the data."""
+    """An estimate and its confidence interval, in the unit of the data."""
 
     mean: float
     low: float
@@ -24,51 +25,63 @@ class Interval(NamedTuple):
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-_SIZES: ContextVar[list[tuple[int, int]] | None] = ContextVar("sizes", default=None)
-_AT_MOST: ContextVar[int | None] = ContextVar("at_most", default=None)
+class Estimate(NamedTuple):
+    """An interval with what it rests on: seeds, and n, the prompts (or runs) of all seeds.
 
-
-@contextmanager
-def resamples_at_most(count: int) -> Iterator[None]:
-    """Inside, no interval takes more bootstrap resamples than this, whatever was asked for: quicker, and rougher."""
-    token = _AT_MOST.set(count)
-    try:
-        yield
-    finally:
-        _AT_MOST.reset(token)
-
-
-@contextmanager
-def sample_sizes() -> Iterator[list[tuple[int, int]]]:
-    """What each `nested_statistic` made inside rests on: (seeds, prompts), in the order in which they were made.
-
-    >>> table = pd.DataFrame({"seed": [0, 0, 1], "group": [0, 1, 0], "gap": [1.0, 1.0, 1.0]})
-    >>> with sample_sizes() as sizes:
-    ...     _ = nested_mean(table, "gap")
-    >>> sizes
-    [(2, 3)]
+    doubt: why no verdict follows from it, though it has an interval; empty if one does.
     """
-    token = _SIZES.set(sizes := [])
-    try:
-        yield sizes
-    finally:
-        _SIZES.reset(token)
+
+    mean: float
+    low: float
+    high: float
+    seeds: float
+    n: float
+    doubt: str = ""
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(*self[:3])
+
+    def __str__(self) -> str:
+        return str(self.interval)
 
 
-def bootstrap_mean(values, clusters=None, *, level: float = 0.95, resamples: int = 9_999, seed: int = 0) -> Interval:
+# --- one level: units
+
+
+def bootstrap_bounds(
+    n: int,
+    statistic: Callable[[np.ndarray], np.ndarray],
+    level: float = 0.95,
+    resamples: int | None = None,
+    seed: int = 0,
+) -> tuple:
+    """Low and high end of a statistic's percentile interval, n units being resampled.
+
+    statistic: (resamples, n) indices of units -> (resamples, ...) values.  resamples: 9,999 by default.  Returns two
+    arrays (...).
+    """
+    resamples = resamples or 9_999
+    drawn = np.random.default_rng(seed).integers(n, size=(resamples, n))
+    values, tail = np.sort(statistic(drawn), axis=0), (1 - level) / 2
+    ends = []
+    for share in (tail, 1 - tail):
+        place = share * resamples + (1 - share)  # counted from 1, as scipy.stats.quantile does
+        below, rest = int(place), place % 1
+        ends.append((1 - rest) * values[below - 1] + rest * values[min(below, resamples - 1)])
+    return tuple(ends)
+
+
+def bootstrap_mean(
+    values, clusters=None, *, level: float = 0.95, resamples: int | None = None, seed: int = 0
+) -> Interval:
     """Mean of `values` with a percentile bootstrap interval that resamples whole clusters.
 
-    Args:
-        values: (N,) numbers.
-        clusters: (N,) labels of what was drawn independently, e.g. the prompt of each rollout; each value its own by
-        default.
-            Clusters count equally, whatever their size.
-        level: confidence level in (0, 1).
-        resamples: bootstrap resamples.
-        seed: of the resampling.
+    values: (N,) numbers.  clusters: (N,) labels of what was drawn independently, e.g. the prompt of each rollout; each
+    value its own by default. Clusters count equally, whatever their size.  level: of confidence, in (0, 1).
+    resamples, seed: as in `bootstrap_bounds`.
 
-    Raises:
-        ValueError: if `values` is empty or holds a NaN or infinity.
+    Raises ValueError if `values` is empty or holds a NaN or infinity.
 
     >>> bootstrap_mean([1.0, 1.0, 1.0])
     Interval(mean=1.0, low=1.0, high=1.0)
@@ -84,15 +97,105 @@ def bootstrap_mean(values, clusters=None, *, level: float = 0.95, resamples: int
     mean = float(values.mean())
     if np.ptp(values) == 0:  # nothing varies: the percentile interval is the point
         return Interval(mean, mean, mean)
-    interval = bootstrap(
-        (values,),
-        np.mean,
-        confidence_level=level,
-        n_resamples=_limited(resamples),
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
-    return Interval(mean, float(interval.low), float(interval.high))
+    low, high = bootstrap_bounds(len(values), lambda drawn: values[drawn].mean(1), level, resamples, seed)
+    return Interval(mean, float(low), float(high))
+
+
+def paired_difference(after, before, **kwargs) -> Interval:
+    """Mean of `after - before`, pair by pair, with its bootstrap interval; arguments as in `bootstrap_mean`.
+
+    Raises ValueError if the two differ in length.
+    """
+    after, before = np.asarray(after, dtype=float), np.asarray(before, dtype=float)
+    if after.shape != before.shape:
+        raise ValueError(f"after and before must be paired; got {after.size} and {before.size} values.")
+    return bootstrap_mean(after - before, **kwargs)
+
+
+# --- two levels: seeds, and prompts within
+
+
+def nested_mean(table: pd.DataFrame, column: str, **kwargs) -> Interval:
+    """Mean of a column with a bootstrap interval over two levels: seeds are resampled, then prompts within each.
+
+    Prompts of one seed share an update, so they are not independent of one another; seeds are. Rows of one prompt are
+    averaged first, then prompts of a seed, then seeds, all with equal weights; rows with NaN are left out.
+    Arguments as in `nested_estimate`.
+
+    Raises ValueError if no row has a number.
+
+    >>> table = pd.DataFrame({"seed": [0, 0, 1, 1], "group": [0, 1, 0, 1], "gap": [1.0, 1.0, 3.0, 3.0]})
+    >>> nested_mean(table, "gap")
+    Interval(mean=2.0, low=1.0, high=3.0)
+    """
+    return nested_estimate(table, column, **kwargs).interval
+
+
+def nested_statistic(table: pd.DataFrame, columns: list[str], statistic: Callable, **kwargs) -> Interval:
+    """Statistic of several columns' means, e.g. their ratio, with the interval of `nested_estimate`."""
+    return nested_estimate(table, columns, statistic, **kwargs).interval
+
+
+def nested_estimate(
+    table: pd.DataFrame,
+    columns: str | list[str],
+    statistic: Callable[[np.ndarray], np.ndarray] = lambda means: means[..., 0],
+    outer: str = "seed",
+    inner: str = "group",
+    level: float = 0.95,
+    resamples: int | None = None,
+) -> Estimate:
+    """Estimate of a statistic of columns' means (the one column's mean by default), as `nested_mean` resamples.
+
+    statistic: (..., columns) means -> (...) numbers; it is taken of each resample's means.  Prompts that lack one of
+    the columns are left out.  resamples: 4,999 by default.  Raises ValueError if no prompt has all columns.
+
+    >>> table = pd.DataFrame({"seed": [0, 0, 1], "group": [0, 1, 0], "gap": [1.0, 1.0, 1.0]})
+    >>> nested_estimate(table, "gap")[3:5]  # seeds, prompts
+    (2, 3)
+    """
+    columns, resamples = [columns] if isinstance(columns, str) else columns, resamples or 4_999
+    prompts = table.groupby([outer, inner])[columns].mean().dropna()
+    if prompts.empty:
+        raise ValueError(f"{', '.join(columns)}: none of the {len(table)} rows given has numbers for all.")
+    seeds = [rows.to_numpy(dtype=float) for _, rows in prompts.groupby(level=0)]
+    means = np.empty((resamples, len(seeds), len(columns)))
+    for values, (at, weights) in zip(seeds, _draws(tuple(map(len, seeds)), resamples), strict=True):
+        means[at] = weights @ values / len(values)
+    low, high = np.quantile(statistic(means.mean(1)), [(1 - level) / 2, (1 + level) / 2])
+    whole = np.mean([values.mean(0) for values in seeds], axis=0)
+    return Estimate(float(statistic(whole)), float(low), float(high), len(seeds), len(prompts))
+
+
+def slope_by_prompt(table: pd.DataFrame, along: str, column: str = "gap", log2: bool = False) -> pd.DataFrame:
+    """Each prompt's least-squares slope of `column` against `along`: columns group (and seed, if there), slope.
+
+    log2: against the logarithm to base 2, so that the slope is per doubling.  Prompts with fewer than two values of
+    `along` are left out.  Raises ValueError if all are.
+    """
+    keys = [name for name in ("seed", "group") if name in table]
+    x = np.log2(table[along].astype(float)) if log2 else table[along].astype(float)
+    rows = table.assign(x=x, y=table[column].astype(float))
+    deviation = rows["x"] - rows.groupby(keys)["x"].transform("mean")
+    parts = rows.assign(xy=deviation * rows["y"], xx=deviation**2).groupby(keys)[["xy", "xx"]].sum()
+    parts = parts[parts["xx"] > 0]
+    if parts.empty:
+        raise ValueError(f"No prompt has {column} at two values of {along}, so there is no slope.")
+    return (parts["xy"] / parts["xx"]).rename("slope").reset_index()
+
+
+@lru_cache(maxsize=8)
+def _draws(sizes: tuple[int, ...], resamples: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each seed, where it was drawn (resamples, seeds), and how often each of its prompts then: always the same."""
+    rng, draws = np.random.default_rng(0), []
+    drawn = rng.integers(len(sizes), size=(resamples, len(sizes)))
+    for k, size in enumerate(sizes):
+        at = drawn == k
+        draws.append((at, rng.multinomial(size, np.full(size, 1 / size), size=int(at.sum())).astype(np.float32)))
+    return draws
+
+
+# --- quick
 
 
 def normal_interval(values, errors: float = 1.96) -> Interval:
@@ -108,78 +211,10 @@ def normal_interval(values, errors: float = 1.96) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def paired_difference(after, before, **kwargs) -> Interval:
-    """Mean of `after - before`, pair by pair, with its bootstrap interval; arguments as in `bootstrap_mean`.
-
-    Raises:
-        ValueError: if the two differ in length.
-    """
-    after, before = np.asarray(after, dtype=float), np.asarray(before, dtype=float)
-    if after.shape != before.shape:
-        raise ValueError(f"after and before must be paired; got {after.size} and {before.size} values.")
-    return bootstrap_mean(after - before, **kwargs)
+# --- what follows
 
 
-def nested_mean(table: pd.DataFrame, column: str, **kwargs) -> Interval:
-    """Mean of a column with a bootstrap interval over two levels: seeds are resampled, then prompts within each.
-
-    Prompts of one seed share an update, so they are not independent of one another; seeds are. Rows of one prompt are
-    averaged first, then prompts of a seed, then seeds, all with equal weights; rows with NaN are left out.
-    Arguments as in `nested_statistic`.
-
-    Raises ValueError if no row has a number.
-
-    >>> table = pd.DataFrame({"seed": [0, 0, 1, 1], "group": [0, 1, 0, 1], "gap": [1.0, 1.0, 3.0, 3.0]})
-    >>> nested_mean(table, "gap")
-    Interval(mean=2.0, low=1.0, high=3.0)
-    """
-    return nested_statistic(table, [column], lambda means: means[..., 0], **kwargs)
-
-
-def nested_statistic(
-    table: pd.DataFrame,
-    columns: list[str],
-    statistic: Callable[[np.ndarray], np.ndarray],
-    outer: str = "seed",
-    inner: str = "group",
-    level: float = 0.95,
-    resamples: int = 4_999,
-) -> Interval:
-    """A statistic of several columns' means, e.g. their ratio, with the interval of `nested_mean`.
-
-    statistic: (..., columns) means -> (...) numbers; it is taken of each resample's means.  Prompts that lack one of
-    the columns are left out.  Raises ValueError if none has all of them.
-    """
-    prompts = table.groupby([outer, inner])[columns].mean().dropna()
-    if prompts.empty:
-        raise ValueError(f"{', '.join(columns)}: none of the {len(table)} rows given has numbers for all.")
-    seeds, resamples = [rows.to_numpy(dtype=float) for _, rows in prompts.groupby(level=0)], _limited(resamples)
-    if (sizes := _SIZES.get()) is not None:
-        sizes.append((len(seeds), len(prompts)))
-    means = np.empty((resamples, len(seeds), len(columns)))
-    for values, (at, weights) in zip(seeds, _draws(tuple(map(len, seeds)), resamples), strict=True):
-        means[at] = weights @ values / len(values)
-    low, high = np.quantile(statistic(means.mean(1)), [(1 - level) / 2, (1 + level) / 2])
-    whole = np.mean([values.mean(0) for values in seeds], axis=0)
-    return Interval(float(statistic(whole)), float(low), float(high))
-
-
-def _limited(resamples: int) -> int:
-    return min(resamples, _AT_MOST.get() or resamples)
-
-
-@lru_cache(maxsize=4)
-def _draws(sizes: tuple[int, ...], resamples: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each seed, where it was drawn (resamples, seeds), and how often each of its prompts then: always the same."""
-    rng, draws = np.random.default_rng(0), []
-    drawn = rng.integers(len(sizes), size=(resamples, len(sizes)))
-    for k, size in enumerate(sizes):
-        at = drawn == k
-        draws.append((at, rng.multinomial(size, np.full(size, 1 / size), size=int(at.sum())).astype(np.float32)))
-    return draws
-
-
-def verdict(interval: Interval, above: float | None = None, below: float | None = None) -> str:
+def verdict(interval: Interval | Estimate, above: float | None = None, below: float | None = None) -> str:
     """What an interval says of a claim: "replicates" if all of it lies above (below) the threshold, "does not
     replicate" if none of it does, else "inconclusive". Raises ValueError unless exactly one threshold is given.
 

@@ -15,9 +15,9 @@ from jinja2 import Environment
 from latex2mathml.converter import convert
 
 from workbook.claims import CLAIMS, SCALES, summary
+from workbook.claims.text import format_effect
 from workbook.views import ledger_chart
-from workbook.views.ledger import LOOKS
-from workbook.views.ledger import SCALES as NAMES
+from workbook.views.ledger import SCALE_NAMES, VERDICT_MARKS
 from workbook.views.renderer import picture
 from workbook.views.style import NEUTRAL
 
@@ -41,7 +41,7 @@ def ledger_page(table: pd.DataFrame, links: str = "") -> str:
     for name, part in table.groupby("claim", sort=False):
         scales = [_scale(scale, rows) for scale, rows in part.groupby("scale", sort=False)]
         fails = "Met" if name.endswith("falsifier") else "Refuted"
-        claims.append({"name": name, **CLAIMS[name]._asdict(), "fails": fails, "scales": scales})
+        claims.append({"name": name, "claim": CLAIMS[name], "fails": fails, "scales": scales})
     grid = verdicts.set_index(["claim", "scale"])
     scales = [scale for scale in SCALES if scale in set(table["scale"])]
     cells = {
@@ -54,9 +54,9 @@ def ledger_page(table: pd.DataFrame, links: str = "") -> str:
         title=TITLE,
         question=QUESTION,
         links=links,
-        papers={key: told for key, told in PAPERS.items() if key in set(verdicts["paper"])},
+        papers={key: title for key, title in PAPERS.items() if key in set(verdicts["paper"])},
         claims=claims,
-        scales=[NAMES[scale] for scale in scales],
+        scales=[SCALE_NAMES[scale] for scale in scales],
         cells=cells,
         figure=_figure(table),
         paired=convert(PAIRED, display="block"),
@@ -68,8 +68,8 @@ def _scale(scale: str, rows: pd.DataFrame) -> dict:
     """What a page shows of one claim at one scale."""
     measured = [
         {
-            "told": row.measured,
-            "effect": f"{row.mean:.3g} [{row.low:.3g}, {row.high:.3g}]",
+            "measured": row.measured,
+            "effect": format_effect(row),
             "stated": row.stated or "–",
             "seeds": f"{row.seeds:.0f}",
             "n": f"{row.n:.0f}",
@@ -80,16 +80,16 @@ def _scale(scale: str, rows: pd.DataFrame) -> dict:
     ]
     missing = rows.loc[rows["mean"].isna()].groupby("reason", sort=False)["measured"].agg(list).to_dict()
     return {
-        "name": NAMES[scale],
+        "name": SCALE_NAMES[scale],
         "rows": measured,
         "missing": missing,
-        "commands": [each for each in dict.fromkeys(rows["command"]) if each],
+        "commands": [text for text in dict.fromkeys(rows["command"]) if text],
     }
 
 
-def _cell(said: str, fragile: bool) -> dict:
-    color, shape = LOOKS.get(said, (NEUTRAL, ""))
-    return {"verdict": said, "mark": MARKS.get(shape, ""), "color": color, "fragile": fragile}
+def _cell(verdict: str, fragile: bool) -> dict:
+    color, shape = VERDICT_MARKS.get(verdict, (NEUTRAL, ""))
+    return {"verdict": verdict, "mark": MARKS.get(shape, ""), "color": color, "fragile": fragile}
 
 
 def _figure(table: pd.DataFrame) -> dict | None:
@@ -123,7 +123,7 @@ td.number { white-space: nowrap; font-variant-numeric: tabular-nums }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; padding: .5rem; font-size: .82rem }
 math[display="block"] { margin: .8em 0; overflow-x: auto; overflow-y: hidden; padding: .25em 0 }
 </style></head><body>{{ links | safe }}
-{%- macro said(cell) %}<span class="verdict"><span aria-hidden="true" style="color:{{ cell.color }}">{{ cell.mark }}
+{%- macro marked(cell) %}<span class="verdict"><span aria-hidden="true" style="color:{{ cell.color }}">{{ cell.mark }}
 </span> {{ cell.verdict }}</span>{% if cell.fragile %} <small>fragile</small>{% endif %}{% endmacro %}
 <main><h1>{{ title }}</h1>
 <p>{{ question }} Everything here is computed from the tables of the studies, nothing is typed. Each threshold was
@@ -146,21 +146,21 @@ of that half of its interval which points to the threshold:</p>
 <h2>At a glance</h2>
 <div class="wide"><table><tr><th>claim</th>{% for scale in scales %}<th>{{ scale }}</th>{% endfor %}</tr>
 {% for name, row in cells.items() %}<tr><td><a href="#{{ name }}">{{ name }}</a></td>
-{% for cell in row %}<td>{{ said(cell) }}</td>{% endfor %}</tr>
+{% for cell in row %}<td>{{ marked(cell) }}</td>{% endfor %}</tr>
 {% endfor %}</table></div>
-<p>{% for key, told in papers.items() %}{{ key }}: {{ told }}. {% endfor %}</p>
+<p>{% for key, title in papers.items() %}{{ key }}: {{ title }}. {% endfor %}</p>
 {% for claim in claims %}
-<section id="{{ claim.name }}"><h2>{{ claim.name }}: {{ claim.statement }}</h2>
-<p>{{ claim.fails }} if {{ claim.falsifier }}.</p>
+<section id="{{ claim.name }}"><h2>{{ claim.name }}: {{ claim.claim.statement }}</h2>
+<p>{{ claim.fails }} if {{ claim.claim.refuted_if }}.</p>
 {% for scale in claim.scales %}<h3>{{ scale.name }}</h3>
 {% if scale.rows %}<div class="wide"><table>
 <tr><th>measured</th><th>effect, 95 % interval</th><th>stated</th><th>seeds</th><th>n</th><th>verdict</th></tr>
-{% for row in scale.rows %}<tr><td>{{ row.told }}</td><td class="number">{{ row.effect }}</td>
+{% for row in scale.rows %}<tr><td>{{ row.measured }}</td><td class="number">{{ row.effect }}</td>
 <td class="number">{{ row.stated }}</td><td class="number">{{ row.seeds }}</td><td class="number">{{ row.n }}</td>
-<td>{{ said(row) }}{% if row.reason %} <span class="reason">({{ row.reason }})</span>{% endif %}</td></tr>
+<td>{{ marked(row) }}{% if row.reason %} <span class="reason">({{ row.reason }})</span>{% endif %}</td></tr>
 {% endfor %}</table></div>{% endif %}
-{% for reason, told in scale.missing.items() %}
-<p class="reason">Not measured: {{ told | join("; ") }} – {{ reason }}</p>{% endfor %}
+{% for reason, missing in scale.missing.items() %}
+<p class="reason">Not measured: {{ missing | join("; ") }} – {{ reason }}</p>{% endfor %}
 <details><summary>To measure it again</summary><pre>{{ scale.commands | join("\n") }}</pre></details>
 {% endfor %}</section>{% endfor %}
 </main>{{ links | safe }}</body></html>

@@ -37,7 +37,7 @@ _HOMES = {
     "shared_token": "topics.coupling.masked",
     "shares_by_prompt": "topics.flips.probe",
     "sign_composition": "topics.flips.composition",
-    "slope_by_prompt": "topics.credit.gaps",
+    "slope_by_prompt": "statistics",
     "tagger_name": "probes.categories",
     "token_flips": "topics.flips.probe",
     "token_values": "topics.credit.values",

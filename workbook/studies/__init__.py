@@ -3,10 +3,18 @@
     python -m workbook measure flips --scale bundled      # writes data/results/flips/bundled/seed=0 ...
 
 A study is a function Bench -> {name: table}; its tables have a row per prompt and condition, to be bootstrapped over
-seeds and prompts (`workbook.statistics.nested_mean`). Chapters read them with `load_measured`.
+seeds and prompts (`workbook.statistics.nested_mean`). Chapters read them with `load_measured`, claims by `Tables`.
 """
 
-from workbook.studies.bench import SCALES, Bench, Scale
-from workbook.studies.record import load_measured, measure
+from workbook.lazy import lazy_names
 
-__all__ = ["SCALES", "Bench", "Scale", "load_measured", "measure"]
+_HOMES = {
+    "SCALES": "studies.scales",
+    "Bench": "studies.bench",
+    "Scale": "studies.scales",
+    "Tables": "studies.claim",
+    "load_measured": "studies.record",
+    "measure": "studies.record",
+}
+__all__ = list(_HOMES)
+__getattr__ = lazy_names(__name__, _HOMES)

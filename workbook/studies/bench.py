@@ -6,39 +6,15 @@ laid beside what another does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
 
 from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.studies.scales import SCALES, check_scale
 from workbook.tasks import get_task
-from workbook.training.messages import show_value
 
 HELD_OUT = 4  # added to a seed for its held-out prompts; seeds that differ modulo 8 share no prompt of the chain task
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How large a study is: which policy and task, how many prompts, rollouts per prompt, new tokens and seeds."""
-
-    name: str
-    policy: str
-    task: str
-    prompts: int
-    held_out: int
-    group_size: int
-    max_new_tokens: int
-    seeds: int
-    task_options: dict = field(default_factory=dict)
-
-
-ONE_DIGIT_SUMS = {"chat": True, "max_terms": 2, "max_digits": 1}
-SCALES = {
-    "tiny": Scale("tiny", "bundled", "chain", 6, 4, 8, 48, 1),
-    "bundled": Scale("bundled", "bundled", "chain", 64, 64, 8, 48, 5),
-    "smollm2": Scale("smollm2", "smollm2-135m", "gym:chain_sum", 8, 4, 8, 20, 3, ONE_DIGIT_SUMS),
-}
 
 
 class Bench:
@@ -48,8 +24,7 @@ class Bench:
     """
 
     def __init__(self, scale: str, seed: int = 0):
-        if scale not in SCALES:
-            raise ValueError(f"scale={show_value(scale)} is unknown: choose one of {', '.join(SCALES)}.")
+        check_scale(scale)
         self.scale, self.seed = SCALES[scale], seed
 
     @cached_property

@@ -1,22 +1,26 @@
-"""Effects of a setting on what runs come to: paired by seed, with bootstrap intervals over seeds.
+"""Effects of a setting on the outcomes of runs: paired by seed, with bootstrap intervals over seeds.
 
 Runs of one seed share their prompts, so each seed gives one difference, averaged over whatever else was varied; the
-seeds are what was drawn independently.
+seeds are what was drawn independently. `of_runs` and `comparison` make a claim's measurements of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
-from workbook.statistics import Interval, bootstrap_mean
+from workbook.statistics import Estimate, Interval, bootstrap_bounds, bootstrap_mean
+from workbook.studies.claim import Tables
+from workbook.studies.sweeps import passes
+
+DEFAULTS = {"clipping": "asymmetric", "group_transform": "none"}  # where a run sets none
 
 
 def differences(runs: pd.DataFrame, outcome: str, chosen: dict, baseline: dict, by: Sequence[str] = ()) -> pd.DataFrame:
-    """One difference per seed and combination of `by`: the outcome under `chosen` less that under `baseline`.
+    """One difference per seed and combination of `by`: the outcome under `chosen` minus that under `baseline`.
 
     runs: as from `load_runs`.  chosen, baseline: {setting: value} that select the two kinds of runs; None is a setting
     left at nothing.  Settings besides those named and `by` are averaged over, in each kind.
@@ -34,26 +38,27 @@ def differences(runs: pd.DataFrame, outcome: str, chosen: dict, baseline: dict, 
     return table.assign(difference=table["chosen"] - table["baseline"])
 
 
-def effect(runs: pd.DataFrame, outcome: str, chosen: dict, baseline: dict, by: Sequence[str] = ()) -> Interval:
+def effect(runs, outcome: str, chosen: dict, baseline: dict, by: Sequence[str] = (), resamples=None) -> Interval:
     """Mean paired difference with its 95 % bootstrap interval over seeds; arguments as in `differences`.
 
     by: what to pair on beside the seed, where one kind lacks some settings of the other.
     """
+    return bootstrap_mean(_pairs(runs, outcome, chosen, baseline, by)["difference"], resamples=resamples)
+
+
+def ratio(runs, outcome: str, chosen: dict, baseline: dict, by: Sequence[str] = (), resamples=None) -> Interval:
+    """Ratio of the two kinds' means, with the bootstrap interval of `effect`: seeds are resampled in pairs."""
+    pairs = _pairs(runs, outcome, chosen, baseline, by)[["chosen", "baseline"]].to_numpy()
+    bounds = bootstrap_bounds(len(pairs), lambda drawn: np.divide(*pairs[drawn].mean(1).T), resamples=resamples)
+    return Interval(*map(float, (np.divide(*pairs.mean(0)), *bounds)))
+
+
+def _pairs(runs, outcome, chosen, baseline, by) -> pd.DataFrame:
+    """Each seed's means of `differences`; raises ValueError if there are none."""
     table = differences(runs, outcome, chosen, baseline, by)
     if table.empty:
         raise ValueError(f"no seed has the outcome {outcome} under both {chosen} and {baseline}.")
-    return bootstrap_mean(table.groupby("seed")["difference"].mean())
-
-
-def ratio(runs: pd.DataFrame, outcome: str, chosen: dict, baseline: dict, by: Sequence[str] = ()) -> Interval:
-    """Ratio of the two kinds' means, with the bootstrap interval of `effect`: seeds are resampled in pairs."""
-    pairs = differences(runs, outcome, chosen, baseline, by).groupby("seed")[["chosen", "baseline"]].mean().to_numpy()
-    if len(pairs) == 0:
-        raise ValueError(f"no seed has the outcome {outcome} under both {chosen} and {baseline}.")
-    drawn = np.random.default_rng(0).integers(len(pairs), size=(9_999, len(pairs)))
-    ratios = np.divide(*pairs[drawn].mean(1).T)
-    mean = pairs.mean(0)
-    return Interval(float(mean[0] / mean[1]), *map(float, np.quantile(ratios, [0.025, 0.975])))
+    return table.groupby("seed")[["chosen", "baseline", "difference"]].mean()
 
 
 def effects(runs: pd.DataFrame, outcome: str, chosen: dict, baseline: dict, by: Sequence[str]) -> pd.DataFrame:
@@ -65,7 +70,7 @@ def effects(runs: pd.DataFrame, outcome: str, chosen: dict, baseline: dict, by: 
     return pd.DataFrame(rows, columns=[*by, *Interval._fields, "seeds"])
 
 
-def slope(runs: pd.DataFrame, outcome: str, setting: str, chosen: dict, baseline: dict | None = None) -> Interval:
+def slope(runs, outcome: str, setting: str, chosen: dict, baseline: dict | None = None, resamples=None) -> Interval:
     """How the difference grows with the binary logarithm of a setting: least-squares slope per seed, over seeds.
 
     baseline: None for the outcome itself under `chosen`.  Unit: the outcome's per doubling.  Seeds with fewer than two
@@ -83,15 +88,15 @@ def slope(runs: pd.DataFrame, outcome: str, setting: str, chosen: dict, baseline
     ]
     if not slopes:
         raise ValueError(f"{setting}: no seed has the outcome {outcome} at two of its values under {chosen}.")
-    return bootstrap_mean(slopes)
+    return bootstrap_mean(slopes, resamples=resamples)
 
 
-def level(runs: pd.DataFrame, outcome: str, chosen: dict) -> Interval:
+def level(runs: pd.DataFrame, outcome: str, chosen: dict, resamples: int | None = None) -> Interval:
     """Mean of the outcome itself under `chosen`, each seed's runs averaged first, with its interval over seeds."""
     values = runs[having(runs, chosen)].groupby("seed")[outcome].mean().dropna()
     if values.empty:
         raise ValueError(f"no run with the settings {chosen} has the outcome {outcome}.")
-    return bootstrap_mean(values)
+    return bootstrap_mean(values, resamples=resamples)
 
 
 def attribution(runs: pd.DataFrame, outcome: str, factors: dict[str, Sequence]) -> pd.DataFrame:
@@ -115,13 +120,14 @@ def attribution(runs: pd.DataFrame, outcome: str, factors: dict[str, Sequence]) 
     if np.linalg.matrix_rank(design) < design.shape[1]:
         raise ValueError(f"factors {', '.join(factors)}: some combination of their levels has no run with {outcome}.")
     values, seeds = rows[outcome].to_numpy(float), rows["seed"].to_numpy()
+    runs_of = [np.flatnonzero(seeds == seed) for seed in np.unique(seeds)]
+
+    def coefficients(drawn: np.ndarray) -> np.ndarray:  # (resamples, seeds) -> (resamples, terms)
+        indices = (np.concatenate([runs_of[seed] for seed in row]) for row in drawn)
+        return np.array([np.linalg.lstsq(design[i], values[i], rcond=None)[0][1:] for i in indices])
+
+    low, high = bootstrap_bounds(len(runs_of), coefficients, resamples=2_000)
     fitted = np.linalg.lstsq(design, values, rcond=None)[0][1:]
-    rng, drawn = np.random.default_rng(0), []
-    places = {seed: np.flatnonzero(seeds == seed) for seed in np.unique(seeds)}
-    for _ in range(2_000):
-        index = np.concatenate([places[seed] for seed in rng.choice(list(places), len(places))])
-        drawn.append(np.linalg.lstsq(design[index], values[index], rcond=None)[0][1:])
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     table = pd.DataFrame({"term": list(terms), "mean": fitted, "low": low, "high": high})
     shares = {name: _share(terms, values, name) for name in factors}
     return table.assign(share=[shares.get(term.split("=")[0]) if " x " not in term else np.nan for term in terms])
@@ -135,7 +141,7 @@ def _design(rows: pd.DataFrame, factors: dict[str, Sequence]) -> dict[str, np.nd
     pairs = {
         f"{a} x {b}": x * y for f, g in combinations(factors, 2) for a, x in main[f].items() for b, y in main[g].items()
     }
-    return {term: x for each in main.values() for term, x in each.items()} | pairs
+    return {term: x for levels in main.values() for term, x in levels.items()} | pairs
 
 
 def _share(terms: dict[str, np.ndarray], values: np.ndarray, name: str) -> float:
@@ -161,3 +167,57 @@ def having(runs: pd.DataFrame, settings: dict) -> np.ndarray:
     for name, value in settings.items():
         chosen &= (runs[name].isna() if value is None else runs[name] == value).to_numpy()
     return chosen
+
+
+# --- measurements of a claim
+
+
+def of_runs(study: str, among: dict, measure: Callable, kinds: Callable | None = None) -> Callable[[Tables], Estimate]:
+    """A claim's measurement: `measure(runs, resamples=...)` of the study's runs with the settings `among`.
+
+    kinds: runs -> which of them count as n; all of them by default.
+    """
+
+    def of(tables: Tables) -> Estimate:
+        runs = labelled_runs(study, tables)
+        runs = runs[having(runs, among)]
+        interval, used = measure(runs, resamples=tables.resamples), runs[kinds(runs)] if kinds else runs
+        return Estimate(*interval, used["seed"].nunique(), len(used))
+
+    return of
+
+
+def comparison(
+    study: str,
+    outcome: str,
+    chosen: dict,
+    baseline: dict,
+    among: dict | None = None,
+    by: Sequence[str] = (),
+    how=effect,
+) -> Callable[[Tables], Estimate]:
+    """A claim's measurement: the difference (or how=ratio) that a setting makes among the runs with some others."""
+
+    def measure(runs, resamples):
+        varied = [name for name in by if name in runs]  # a setting that all runs share is no column
+        return how(runs, outcome, chosen, baseline, varied, resamples)
+
+    return of_runs(study, among or {}, measure, lambda runs: having(runs, chosen) | having(runs, baseline))
+
+
+def labelled_runs(study: str, tables: Tables) -> pd.DataFrame:
+    """A sweep's runs, what they left at its default filled in, with the columns that claims select or compare by.
+
+    reused: whether a batch of rollouts serves two epochs or more.  spent: compute to a score, or of the whole run if
+    it never got there.  sparsity: none, less able policy or false negatives.
+    """
+    runs = tables[f"{study}/runs"]
+    runs = runs.fillna({name: value for name, value in DEFAULTS.items() if name in runs})
+    if "num_iterations" in runs:
+        batches = tables[f"{study}/curves"].groupby("run")["reward"].count()
+        whole = runs["run"].map(batches) * passes(runs["num_iterations"])
+        runs = runs.assign(reused=runs["num_iterations"] > 1, spent=runs["compute_to_score"].fillna(whole))
+    if "false_negative_rate" in runs:
+        conditions = [runs["false_negative_rate"] > 0, runs["policy"] != "bundled"]
+        runs = runs.assign(sparsity=np.select(conditions, ["false negatives", "less able policy"], "none"))
+    return runs

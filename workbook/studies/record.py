@@ -14,10 +14,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
-from pyarrow.parquet import read_schema
 
-from workbook.studies.bench import SCALES, Bench
-from workbook.training.files import atomic_folder, made_with, write_json, write_parquet
+from workbook.studies.scales import SCALES, check_scale
 from workbook.training.messages import explain_error, show_value
 
 RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
@@ -75,8 +73,7 @@ def measure(
     Raises ValueError for an unknown study or scale.
     """
     from workbook.studies.bench import Bench
-    from workbook.training.files import atomic_folder, write_json, write_parquet
-    from workbook.training.provenance import made_with
+    from workbook.training.files import atomic_folder, made_with, write_json, write_parquet
 
     run = _study(study)
     if seeds is not None and len(set(seeds)) < len(list(seeds)):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from workbook.studies.sweeps import load_runs
 
-CALM = 0.25
+CALM = 0.25  # share of the rate near instability
 
 
 def rates(pilot: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -1,19 +1,7 @@
 """Study of chapter 06: which tokens couple (H2, R2), what a masked update moves (H3), how well the output layer stands
 for the whole network (H4), and what Adam's first step hides (H10).
 
-Stated before anything was measured; a token is unsure at p < 0.5, and pairs in one and the same context are set apart:
-
-- H2 replicates if mean |K| of pairs of the same token, both unsure, is at least `TIMES` that of every other kind of
-  pair (geometric mean over prompts, lower end of the interval). Likewise with full gradients instead of K.
-- R2: the same, of pairs across rollouts whose advantages have opposite signs, with full gradients.
-- H3: in each prompt the token that is unsure most often on both sides pushes, in its positive rollouts alone. It
-  replicates if the same token, unsure, in other rollouts follows (mean dlogp above 0), and moves at least `TIMES` as
-  far as every other kind of token outside the pushing contexts.  SGD, at the rate that moves the group's tokens by
-  `MOVED` nats (root mean square); the paper's rate of 0.1 beside it.
-- H4 replicates if the sign of dlogp after a full step and after one of the output layer alone agree on at least `AGREE`
-  of the tokens, at every moment of training that is looked at.  SGD, at the rate of `MOVED` nats, too.
-- H10: a sure token pushes instead of an unsure one, at the same rate. It replicates if SGD's movement of the other
-  tokens falls at least `TIMES` as far as AdamW's.
+What was stated before, and what is judged by it: `workbook.topics.coupling.claims`.
 """
 
 from __future__ import annotations
@@ -24,14 +12,10 @@ import pandas as pd
 from workbook.policies.load import load_policy
 from workbook.probes.step import along_training, matched_lr, progress
 from workbook.rollouts.sample import Rollouts
-from workbook.statistics import Interval, nested_mean, verdict
 from workbook.studies.bench import Bench
-from workbook.studies.record import load_measured
 from workbook.topics.coupling.masked import UNSURE, choose_tokens, followers, masked_update, shared_token
 from workbook.topics.coupling.probe import coupling_by_confidence, gradient_products, product_agreement
 
-TIMES, AGREE = 3.0, 0.6
-LEAST = 5  # prompts below which no interval is trusted; set after SmolLM2 had been measured, to judge more strictly
 MOVED = 0.03  # nats, root mean square: of the group's tokens by a masked step, of a batch's by a full one
 PAPER_LR = 0.1
 FINE = tuple(np.arange(1, 12) / 12)  # cuts of the map: twelve bins, to be merged into 6, 4, 3 or 2
@@ -167,96 +151,3 @@ def _agreement(bench: Bench, steps: int, every: int, prompts: int, lr: float) ->
             per_prompt = columns.astype(float).groupby("group").agg(means).reset_index()
             rows.append(per_prompt.assign(step=step, optimizer=optimizer, reward=reward))
     return pd.concat(rows, ignore_index=True)
-
-
-# --- what the claims are judged by
-
-TOP = "same token, both unsure"
-
-
-def coupling_times(scale: str) -> pd.DataFrame:
-    """How many times smaller K is for each other kind of pair: H2, by the proxy. See `times_smaller`."""
-    return times_smaller(_apart(load_measured("coupling", scale, "cells")), "size")
-
-
-def product_times(scale: str, opposite: bool = False, weights: str = "all") -> pd.DataFrame:
-    """The same by full gradients: H2; with opposite, across rollouts of opposite signs alone: R2."""
-    table = _apart(load_measured("coupling", scale, "products"))
-    table = table[table["weights"] == weights]
-    if opposite:
-        table = table[(table["where"] == "across rollouts") & (table["signs"] == "opposite")]
-    return times_smaller(table, "product_size")
-
-
-def _apart(table: pd.DataFrame) -> pd.DataFrame:
-    """Pairs that do not stand in one and the same context, with the name of their kind."""
-    token = np.where(table["same"], "same token", "different tokens")
-    confidence = np.select(
-        [table["more_sure"] == 0, table["less_sure"] == 0], ["both unsure", "one unsure"], "both sure"
-    )
-    kind = pd.Series(token, table.index) + ", " + confidence
-    return table.assign(kind=kind)[table["where"] != "same context"]
-
-
-def times_smaller(table: pd.DataFrame, size: str, top: str = TOP, count: str = "pairs") -> pd.DataFrame:
-    """How many times as large `size` is for the kind `top` as for each other: columns kind, mean, low, high, prompts.
-
-    Sizes are averaged over the tokens or pairs of a prompt; then the logarithm of the ratio is averaged over prompts
-    and seeds (a geometric mean) and resampled. Prompts that lack a kind, or in which it does not move at all, are out.
-
-    Raises ValueError if no prompt has the kind `top`.
-    """
-    totals = table.assign(total=table[size] * table[count]).groupby(["seed", "group", "kind"])[["total", count]].sum()
-    sizes = (totals["total"] / totals[count]).unstack("kind")
-    if top not in sizes:
-        raise ValueError(f"no prompt has any of: {top}.")
-    rows = []
-    for kind in sizes.columns.drop(top):
-        with np.errstate(divide="ignore"):
-            ratio = np.log(sizes[top] / sizes[kind]).replace([np.inf, -np.inf], np.nan).rename("ratio").reset_index()
-        if ratio["ratio"].isna().all():
-            continue
-        interval = Interval(*np.exp(nested_mean(ratio, "ratio")))
-        rows.append({"kind": kind, **interval._asdict(), "prompts": int(ratio["ratio"].notna().sum())})
-    return pd.DataFrame(rows)
-
-
-def follow_times(scale: str, optimizer: str = "sgd", rate: str = "matched") -> tuple[Interval, pd.DataFrame]:
-    """H3: mean dlogp (nats) of the same token, unsure, in other rollouts, and how many times less other kinds move."""
-    table = _pushed(scale, optimizer, rate)
-    table = table[~table["kind"].isin(["pushing", "same context"])]
-    follower = nested_mean(table[table["kind"] == "same token, unsure"], "dlogp")
-    return follower, times_smaller(table, "size", "same token, unsure", "tokens")
-
-
-def hidden_by_adam(scale: str) -> Interval:
-    """H10: how many times more SGD's movement falls than AdamW's when a sure token pushes in place of an unsure one."""
-    table = load_measured("coupling", scale, "masked").query("rate == 'matched' and kind != 'pushing'")
-    totals = table.assign(total=table["size"] * table["tokens"])
-    totals = totals.groupby(["seed", "group", "optimizer", "pushing"])[["total", "tokens"]].sum()
-    logs = np.log(totals["total"] / totals["tokens"]).unstack(["optimizer", "pushing"])
-    fall = {optimizer: logs[optimizer, "unsure"] - logs[optimizer, "sure"] for optimizer in ("sgd", "adamw")}
-    gap = (fall["sgd"] - fall["adamw"]).replace([np.inf, -np.inf], np.nan).rename("gap").reset_index()
-    return Interval(*np.exp(nested_mean(gap, "gap")))
-
-
-def agreement_along(scale: str, optimizer: str = "sgd", column: str = "agree") -> pd.DataFrame:
-    """H4: share of tokens that agree in sign at each moment of training: columns step, mean, low, high."""
-    table = load_measured("coupling", scale, "agreement").query("optimizer == @optimizer")
-    return pd.DataFrame([{"step": step, **nested_mean(rows, column)._asdict()} for step, rows in table.groupby("step")])
-
-
-def judged(rows: pd.DataFrame, above: float) -> str:
-    """One verdict on several intervals, all of which must lie above: the worst of theirs.
-
-    Where an interval rests on fewer than `LEAST` prompts, nothing can be told: inconclusive.
-    """
-    if "prompts" in rows and rows["prompts"].min() < LEAST:
-        return "inconclusive"
-    each = {verdict(Interval(row.mean, row.low, row.high), above=above) for row in rows.itertuples()}
-    return next(word for word in ("does not replicate", "inconclusive", "replicates") if word in each)
-
-
-def _pushed(scale: str, optimizer: str, rate: str) -> pd.DataFrame:
-    table = load_measured("coupling", scale, "masked")
-    return table[(table["pushing"] == "unsure") & (table["optimizer"] == optimizer) & (table["rate"] == rate)]

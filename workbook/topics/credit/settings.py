@@ -7,13 +7,15 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from workbook.studies.record import load_measured
-from workbook.topics.credit.gaps import BANDS, SIGNS, value_gap
+from workbook.statistics import normal_interval
+from workbook.studies.claim import Tables
+from workbook.topics.credit.gaps import ALL_BANDS, ALL_SIGNS, value_gap
 
 POOLS = ("training", "held-out")
 COLUMNS = ("value", "credit_mc", "credit")
 BATCHES = (16, 32, 64, 96)
-LEAST = 3  # prompts that a mean is taken over, at the least
+MIN_PROMPTS = 3  # that a mean is taken over
+BUNDLED = Tables("bundled")
 
 
 def compute_gap(
@@ -28,15 +30,15 @@ def compute_gap(
     rows = []
     for (sign, band), part in gaps.groupby(["sign", "band"]):
         gap = part["gap"].to_numpy()
-        error = 2 * gap.std(ddof=1) / len(gap) ** 0.5 if len(gap) >= LEAST else np.nan
         moved = int(part["n_boosted"].sum() + part["n_suppressed"].sum())
-        rows.append((sign, band, gap.mean(), gap.mean() - error, gap.mean() + error, len(gap), moved))
+        interval = normal_interval(gap, errors=2) if len(gap) >= MIN_PROMPTS else [np.nan] * 3
+        rows.append((sign, band, *interval, len(gap), moved))
     table = pd.DataFrame(rows, columns=["sign", "band", "mean", "low", "high", "prompts", "tokens"]).dropna()
     if table.empty:
         raise ValueError(
-            f"Fewer than {LEAST} prompts have tokens beyond eps = {eps:.3g} nats both ways; take a smaller eps."
+            f"Fewer than {MIN_PROMPTS} prompts have tokens beyond eps = {eps:.3g} nats both ways; take a smaller eps."
         )
-    order = 10 * table["sign"].map(SIGNS.index) + table["band"].map(("all", *BANDS).index)
+    order = 10 * table["sign"].map(ALL_SIGNS.index) + table["band"].map(ALL_BANDS.index)
     return table.iloc[np.argsort(order)].reset_index(drop=True)
 
 
@@ -58,7 +60,7 @@ def compute_budget(
             f"{batch_size} rollouts with {group_size} per prompt under {estimator} were not measured: grpo needs two "
             "per prompt, and there are 64 prompts."
         )
-    cell = cell.assign(order=cell["band"].map(("all", *BANDS).index)).sort_values("order")
+    cell = cell.assign(order=cell["band"].map(ALL_BANDS.index)).sort_values("order")
     return {
         "lines": lines.reset_index(drop=True),
         "bands": cell[["band", "mean", "low", "high"]].reset_index(drop=True),
@@ -67,16 +69,16 @@ def compute_budget(
 
 @cache
 def _tokens(pool: str) -> pd.DataFrame:
-    tokens = load_measured("credit", "bundled", "tokens")
+    tokens = BUNDLED["credit/tokens"]
     return tokens[tokens["pool"] == pool].select_dtypes("number").reset_index(drop=True)
 
 
 @cache
 def _budget() -> pd.DataFrame:
     """Mean gap of each cell over prompts, then its mean and range over seeds."""
-    table = load_measured("credit", "bundled", "budget")
+    table = BUNDLED["credit/budget"]
     table = table[table["of"] == "value"]
     cell = ["estimator", "pool", "band", "batch_size", "group_size"]
     seeds = table.groupby([*cell, "seed"], observed=True)["gap"].mean()
-    found = seeds.groupby(cell, observed=True).agg(["mean", "min", "max"])
-    return found.set_axis(["mean", "low", "high"], axis=1).reset_index()
+    ranges = seeds.groupby(cell, observed=True).agg(["mean", "min", "max"])
+    return ranges.set_axis(["mean", "low", "high"], axis=1).reset_index()

@@ -1,48 +1,25 @@
 """Study of chapter 07: hidden credit. Where updates go (H6), and which tokens they favour (H7, H8, H9).
 
-Stated before anything was measured. Values come from `token_values` on tokens drawn at random from some rollouts of
-every prompt, of training prompts and of held-out ones (R4); gaps are taken within prompts; intervals resample seeds,
-then prompts. boosted and suppressed: beyond `EPS` nats. Steps are SGD's at the rate that moves tokens by `MOVED` nats
-(root mean square), AdamW's beside it at the same movement.
-
-- H6 replicates if GRPO's share of movement (sum of |dlogp|), less that of training on positive rollouts only, is above
-  0 for reasoning tokens and below 0 for formatting tokens.
-- H7 replicates if the gap in value is above 0 in positive rollouts and in negative ones, each by itself; R1 asks the
-  same at matched frequencies, R4 on held-out prompts.  The gap in credit (value after minus before) stands beside it.
-- H8 replicates if the gap grows per doubling of the batch (`FIXED_GROUP` rollouts per prompt, GRPO), and per doubling
-  of the rollouts per prompt (batch of `FIXED_BATCH`, baseline of the batch): slope above 0, both.
-- H9 replicates if the gap grows per step on one fixed batch: slope above 0.
-
-Added when the first seed of SmolLM2 showed gaps that a single prompt had: fewer than `LEAST` prompts leave H7, H8 and
-H9 inconclusive, since a bootstrap of so few is too narrow.
+What was stated before, and what is judged by it: `workbook.topics.credit.claims`.
 """
 
 from __future__ import annotations
 
-from itertools import chain
-
-import numpy as np
 import pandas as pd
 import torch
 
 from workbook.probes.categories import categorized
 from workbook.probes.step import logps, matched_lr, untouched, update
 from workbook.rollouts.sample import Rollouts
-from workbook.statistics import Interval, nested_mean, sample_sizes, verdict
 from workbook.studies.bench import Bench
-from workbook.studies.record import load_measured
-from workbook.topics.credit.gaps import Pool, pool_change, repeated_updates, sampling_budget, slope_by_prompt, value_gap
+from workbook.topics.credit.gaps import Pool, pool_change, repeated_updates, sampling_budget, value_gap
 from workbook.topics.credit.shares import category_shares
 from workbook.topics.credit.values import token_values
 from workbook.topics.flips.probe import EPS
 
 MOVED = 0.1  # nats, root mean square over all tokens, of one step on all training rollouts
 SHARE = 0.1  # in "same share" the tokens that moved most count, this share of the pool, whatever EPS is
-FIXED_GROUP, FIXED_BATCH = {"tiny": 4, "bundled": 8, "smollm2": 4}, {"tiny": 16, "bundled": 64, "smollm2": 16}
-REASONING = {"bundled": ("result",), "tiny": ("result",), "smollm2": ("Reasoning", "Math")}
-FORMATTING = {"bundled": ("template", "style"), "tiny": ("template", "style"), "smollm2": ("Template",)}
 OPTIMIZERS = ("sgd", "adamw")
-LEAST = 10  # prompts, over all seeds
 SIZES = {  # valued: rollouts per prompt.  tuned: rollouts at which learning rates are found.  fixed: the batch of H9
     "tiny": {"valued": 4, "tokens": 6, "continuations": 4, "tuned": 48, "fixed": 48, "steps": 3, "repeats": 1},
     "bundled": {"valued": 4, "tokens": 14, "continuations": 8, "tuned": 512, "fixed": 512, "steps": 16, "repeats": 2},
@@ -166,71 +143,6 @@ def _repeated(bench: Bench, pools: dict[str, Pool], lr: float, sizes: dict) -> p
     return _small(
         repeated_updates(bench.policy, batch, pools, sizes["steps"], "sgd", lr, _measure).drop(columns="norm")
     )
-
-
-def credit_verdicts(scale: str, folder=None) -> pd.DataFrame:
-    """Every measurement stated above: columns claim, where, mean, low, high, verdict, seeds, prompts (NaN if none).
-
-    Raises ValueError, naming the command, if the study was not made at this scale.
-    """
-    tables = {name: load_measured("credit", scale, name, folder) for name in ("shares", "gaps", "budget", "repeated")}
-    stated = (_h6(tables["shares"], scale), _h7(tables["gaps"]), _h8(tables["budget"], scale), _h9(tables["repeated"]))
-    rows = []
-    with sample_sizes() as sizes:
-        for claim, where, found, outcome in chain.from_iterable(stated):
-            rests_on = sizes[-1] if pd.notna(found.mean) else (np.nan, np.nan)
-            rows.append((claim, where, *found, outcome, *rests_on))
-    return pd.DataFrame(rows, columns=["claim", "where", *Interval._fields, "verdict", "seeds", "prompts"])
-
-
-def category_shift(shares: pd.DataFrame, categories: tuple[str, ...], measure: str = "movement") -> pd.DataFrame:
-    """GRPO's share of these categories less that of positive-only training: columns seed, group, shift."""
-    rows = shares[(shares["measure"] == measure) & shares["category"].isin(categories)]
-    each = rows.groupby(["seed", "group", "estimator"])["share"].sum().unstack()
-    return (each["grpo"] - each["positive_only"]).rename("shift").reset_index()
-
-
-def _h6(shares, scale):
-    reasoning = nested_mean(category_shift(shares, REASONING[scale]), "shift")
-    formatting = nested_mean(category_shift(shares, FORMATTING[scale]), "shift")
-    yield "H6", "reasoning tokens: share of GRPO less positive-only", reasoning, verdict(reasoning, above=0)
-    yield "H6", "formatting tokens: share of GRPO less positive-only", formatting, verdict(formatting, below=0)
-
-
-def _h7(gaps):
-    chosen = gaps[(gaps["of"] == "value") & (gaps["band"] == "all") & (gaps["sign"] != "all")]
-    for (optimizer, pool, matched, sign), rows in chosen.groupby(["optimizer", "pool", "matched", "sign"], sort=False):
-        claim = "R1" if matched else "H7" if pool == "training" else "R4"
-        where = f"{sign} rollouts, {pool} prompts, {optimizer}" + (", frequencies matched" if matched else "")
-        yield claim, where, *_above_zero(rows, "gap")
-
-
-def _h8(budget, scale):
-    for pool, rows in budget[(budget["of"] == "value") & (budget["band"] == "all")].groupby("pool", sort=False):
-        batches = rows[(rows["group_size"] == FIXED_GROUP[scale]) & (rows["estimator"] == "grpo")]
-        groups = rows[(rows["batch_size"] == FIXED_BATCH[scale]) & (rows["estimator"] == "reinforce")]
-        for what, part, along in (("batch", batches, "batch_size"), ("rollouts per prompt", groups, "group_size")):
-            yield "H8", f"per doubling of the {what}, {pool} prompts", *_slope(part, along, log2=True)
-
-
-def _h9(repeated):
-    chosen = repeated[(repeated["of"] == "value") & (repeated["band"] == "all")]
-    for (pool, sign), rows in chosen.groupby(["pool", "sign"], sort=False):
-        yield "H9", f"per step, {sign} rollouts, {pool} prompts", *_slope(rows, "step")
-
-
-def _slope(rows: pd.DataFrame, along: str, log2: bool = False) -> tuple[Interval, str]:
-    try:
-        slopes = slope_by_prompt(rows, along, log2=log2)
-    except ValueError:  # no prompt had tokens on both sides
-        return Interval(*[float("nan")] * 3), "not measured"
-    return _above_zero(slopes, "slope")
-
-
-def _above_zero(rows: pd.DataFrame, column: str) -> tuple[Interval, str]:
-    found = nested_mean(rows, column)
-    enough = len(rows[["seed", "group"]].drop_duplicates()) >= LEAST
-    return found, verdict(found, above=0) if enough else "inconclusive"
 
 
 def _small(table: pd.DataFrame) -> pd.DataFrame:

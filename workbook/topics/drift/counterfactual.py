@@ -1,8 +1,7 @@
 """Do counterfactual step advantages (a reading of IBPO) come nearer to true credit than a group's advantages?
 
-Only the chain task knows true credit, so this is measured on the bundled policy alone. Stated beforehand: within a
-prompt, the correlation of a token's advantage with its true credit is higher for the counterfactual estimator than for
-grpo, over all tokens, at the group size of the other studies (8). The larger group is there to see whether more
+Only the chain task knows true credit, so this is measured on the bundled policy alone. What was stated
+beforehand, and what is judged by it: `workbook.topics.drift.claims`. The larger group is there to see whether more
 rollouts that share a state help.
 """
 
@@ -12,9 +11,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.rollouts.sample import sample_rollouts
-from workbook.statistics import Interval, nested_mean
 from workbook.studies.bench import Bench
-from workbook.studies.record import load_measured
 from workbook.theory.advantages import counterfactual_advantages, group_advantages
 
 ESTIMATORS = ("grpo", "dr_grpo", "rloo", "counterfactual")
@@ -43,17 +40,9 @@ def _compared(rollouts, group_size: int) -> pd.DataFrame:
     for estimator in ESTIMATORS[:-1]:
         table[estimator] = group_advantages(rollouts.rewards, rollouts.group_ids, estimator).numpy()[rollout]
     rows = []
-    for group, each in table.groupby("group"):
-        if each["reward"].nunique() > 1:
-            found = {name: np.corrcoef(each[name], each["credit"])[0, 1] for name in ESTIMATORS}
-            rows += [(group, group_size, name, correlation) for name, correlation in found.items()]
+    for group, tokens in table.groupby("group"):
+        if tokens["reward"].nunique() > 1:
+            rows += [
+                (group, group_size, name, np.corrcoef(tokens[name], tokens["credit"])[0, 1]) for name in ESTIMATORS
+            ]
     return pd.DataFrame(rows, columns=["group", "group_size", "estimator", "correlation"])
-
-
-def nearer_to_credit(
-    scale: str, estimator: str = "counterfactual", than: str = "grpo", group_size: int = 8
-) -> Interval:
-    """Correlation with true credit of one estimator less that of another, over seeds and prompts."""
-    table = load_measured("counterfactual", scale, "prompts").query("group_size == @group_size")
-    wide = table.pivot_table(index=["seed", "group"], columns="estimator", values="correlation").reset_index()
-    return nested_mean(wide.assign(nearer=wide[estimator] - wide[than]), "nearer")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 import pandas as pd
 
-from workbook.statistics import Interval
-from workbook.studies.effects import attribution, effect, having
-from workbook.studies.record import results_folder
-from workbook.studies.run_verdicts import FACTORS, labelled_runs
-from workbook.studies.sweeps import WINDOW, load_runs
+from workbook.statistics import Interval, bootstrap_mean
+from workbook.studies.claim import Tables
+from workbook.studies.effects import attribution, effect, having, labelled_runs
+from workbook.studies.sweeps import WINDOW, passes
 from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
+from workbook.topics.drift.claims import FACTORS, UNCLIPPED
 
 RANGES = {"token": 0.2, "sequence": 0.03}  # the study's clip ranges
-FREE = 1e9  # its epsilon that clips nothing
-DRAWN = {
+OUTCOME_LABELS = {
     "tax": "tax: movement of style words (nats)",
     "odds": "change of log-odds of equal solutions (nats)",
     "solution_entropy_lost": "entropy lost over equal solutions (nats)",
@@ -27,33 +24,29 @@ DRAWN = {
     "compute": "compute to a score (passes per rollout)",
 }
 MINIBATCHES, RESAMPLES = 2, 999
+BUNDLED = Tables("bundled")
 
 
 def objectives() -> pd.DataFrame:
-    """The runs of drift_fixing, settings in words: columns level, clipping, transform, reuse, seed, collapsed, DRAWN.
+    """The runs of drift_fixing, settings in words.
 
-    A transform sees ratios held inside the clip range by either clipping, so its runs stand under both.  compute:
-    `compute_to_score`, or that of the whole run where the score was never reached.
+    Columns level, clipping, transform, reuse, seed, collapsed and those of OUTCOME_LABELS. A transform sees ratios held
+    inside the clip range by either clipping, so its runs stand under both.  compute: `compute_to_score`, or that of the
+    whole run where the score was never reached.
     """
-    return _objectives(str(results_folder()))
-
-
-@lru_cache(maxsize=2)
-def _objectives(folder: str) -> pd.DataFrame:
-    runs = load_runs("drift_fixing", folder=folder)
-    whole = runs["steps"] / (MINIBATCHES * runs["num_iterations"]) * (1 + 3 * runs["num_iterations"])
+    runs = BUNDLED["drift_fixing/runs"]
+    whole = runs["steps"] / (MINIBATCHES * runs["num_iterations"]) * passes(runs["num_iterations"])
     symmetric = runs["clipping"].eq("symmetric") if "clipping" in runs else np.zeros(len(runs), bool)
     named = runs.assign(
         level=runs["importance_sampling_level"],
         reuse=runs["num_iterations"].astype(int),
         transform=_named(runs["group_transform"]),
-        clipping=np.select([runs["epsilon"] >= FREE, symmetric], ["none", "symmetric"], "asymmetric"),
+        clipping=np.select([runs["epsilon"] >= UNCLIPPED, symmetric], ["none", "symmetric"], "asymmetric"),
         compute=runs["compute_to_score"].fillna(whole),
     )
     both = named[(named["clipping"] == "asymmetric") & (named["transform"] != "none")].assign(clipping="symmetric")
-    return pd.concat([named, both], ignore_index=True)[
-        ["level", "clipping", "transform", "reuse", "seed", "collapsed", *DRAWN]
-    ]
+    columns = ["level", "clipping", "transform", "reuse", "seed", "collapsed", *OUTCOME_LABELS]
+    return pd.concat([named, both], ignore_index=True)[columns]
 
 
 def compute_objectives(
@@ -61,19 +54,19 @@ def compute_objectives(
 ) -> dict[str, pd.DataFrame]:
     """An outcome against reuse, a line per transform; and what each transform changes at 2**doublings times.
 
-    outcome: one of DRAWN.  Returns lines: transform, reuse, mean, low, high, chosen, outcome;  changes: transform,
-    mean, low, high of the difference to no transform, paired by seed.  95 % bootstrap intervals over seeds.
+    outcome: one of OUTCOME_LABELS.  Returns lines: transform, reuse, mean, low, high, chosen, outcome;  changes:
+    transform, mean, low, high of the difference to no transform, paired by seed.  95 % bootstrap intervals over seeds.
 
     Raises ValueError for what was not measured.
     """
-    if outcome not in DRAWN:
-        raise ValueError(f"outcome={outcome!r} is unknown; valid are {', '.join(DRAWN)}.")
+    if outcome not in OUTCOME_LABELS:
+        raise ValueError(f"outcome={outcome!r} is unknown; valid are {', '.join(OUTCOME_LABELS)}.")
     runs = objectives()
     runs = runs[(runs["level"] == level) & (runs["clipping"] == clipping)].dropna(subset=outcome)
     if not (runs["reuse"] == 2**doublings).any():
         raise ValueError(f"level={level!r}, clipping={clipping!r}, reuse {2**doublings}: no run was made with these.")
     lines = _rows(runs, outcome, ["transform", "reuse"])
-    lines = lines.assign(chosen=lines["reuse"] == 2**doublings, outcome=DRAWN[outcome])
+    lines = lines.assign(chosen=lines["reuse"] == 2**doublings, outcome=OUTCOME_LABELS[outcome])
     here = runs[runs["reuse"] == 2**doublings].pivot(index="seed", columns="transform", values=outcome)
     changes = intervals(here.drop(columns="none").sub(here["none"], axis=0)[list(TRANSFORMS)[1:]])
     return {"lines": lines, "changes": changes}
@@ -95,14 +88,14 @@ def compute_readings(outcomes: tuple[str, ...] = ("final", "tax", "jitter", "col
     transform: its name and "clamped ratios" (study drift_fixing) or "clipped weights" (drift_fixing_clipped). Rollouts
     are used at least twice; differences to no transform are paired by seed and reuse, 95 % over seeds.
     """
-    clamped, rows = load_runs("drift_fixing"), []
+    clamped, rows = BUNDLED["drift_fixing/runs"], []
     gspo = {"importance_sampling_level": "sequence", "epsilon": RANGES["sequence"], "clipping": None}
     clamped = clamped[having(clamped, gspo) & (clamped["num_iterations"] > 1)]
-    readings = {"clamped ratios": clamped, "clipped weights": load_runs("drift_fixing_clipped")}
+    readings = {"clamped ratios": clamped, "clipped weights": BUNDLED["drift_fixing_clipped/runs"]}
     for name, transform in list(TRANSFORMS.items())[1:]:
         for reading, runs in readings.items():
             kinds = ({"group_transform": transform}, {"group_transform": None})
-            rows += [(f"{name}, {reading}", each, *effect(runs, each, *kinds, ["num_iterations"])) for each in outcomes]
+            rows += [(f"{name}, {reading}", y, *effect(runs, y, *kinds, ["num_iterations"])) for y in outcomes]
     return pd.DataFrame(rows, columns=["transform", "outcome", *Interval._fields])
 
 
@@ -112,7 +105,7 @@ def compute_causes(outcomes: tuple[str, ...] = ("tax", "odds", "solution_entropy
     Columns cause, outcome, mean, low, high, share (of the outcome's variance that the factor accounts for): rows of
     `effects.attribution`, main effects only.
     """
-    runs = labelled_runs("what_causes_what", "bundled")
+    runs = labelled_runs("what_causes_what", BUNDLED)
     words = {"group_transform": "exchangeable", "optim": "optimizer", "sparsity": "sparse reward"}
     rows = []
     for outcome in outcomes:
@@ -128,7 +121,7 @@ def estimator_curves() -> pd.DataFrame:
 
     run: the estimator.
     """
-    runs, curves = load_runs("advantages"), load_runs("advantages", table="curves")
+    runs, curves = BUNDLED["advantages/runs"], BUNDLED["advantages/curves"]
     named = curves.merge(runs[["run", "seed", "advantage_estimator"]], on="run").sort_values(["run", "step"])
     smooth = named.groupby("run")["reward"].transform(lambda rewards: rewards.rolling(WINDOW).mean())
     table = named.assign(reward=smooth, run=named["advantage_estimator"]).dropna(subset="reward")
@@ -141,12 +134,12 @@ def compute_group_size(outcome: str = "final") -> pd.DataFrame:
     Columns level (those that were run with it), group_size, mean, low, high: the difference to no transform, paired by
     seed, 95 % over seeds.
     """
-    runs, rows = load_runs("group_size"), []
+    runs, rows = BUNDLED["group_size/runs"], []
     for level in runs.loc[runs["group_transform"].notna(), "importance_sampling_level"].unique():
         for size in sorted(runs["num_generations"].unique()):
             here = {"importance_sampling_level": level, "num_generations": size, "per_device_train_batch_size": 32}
-            found = effect(runs, outcome, here | {"group_transform": "min_replace"}, here | {"group_transform": None})
-            rows.append((level, int(size), *found))
+            kinds = (here | {"group_transform": transform} for transform in ("min_replace", None))
+            rows.append((level, int(size), *effect(runs, outcome, *kinds)))
     return pd.DataFrame(rows, columns=["level", "group_size", *Interval._fields])
 
 
@@ -155,7 +148,7 @@ def compute_sampling_budget(outcome: str = "final") -> pd.DataFrame:
 
     Columns series, group_size, rollouts (of a generation batch), mean, low, high.
     """
-    runs = load_runs("group_size")
+    runs = BUNDLED["group_size/runs"]
     runs = runs[runs["group_transform"].isna() & (runs["importance_sampling_level"] == "token")]
     runs = runs.assign(
         group_size=runs["num_generations"].astype(int),
@@ -172,8 +165,8 @@ def compute_sampling_budget(outcome: str = "final") -> pd.DataFrame:
 
 
 def compute_remedies(outcomes: tuple[str, ...] = ("area", "final", "tax", "jitter")) -> pd.DataFrame:
-    """Every remedy of the study combined, less TRL's shuffle without a transform: columns remedy, outcome, mean, ..."""
-    runs, rows = load_runs("combined"), []
+    """Every remedy of the study combined, minus TRL's shuffle without a transform: remedy, outcome, mean, low, high."""
+    runs, rows = BUNDLED["combined/runs"], []
     baseline = {"batching": "shuffled", "group_transform": None}
     for batching, transform in runs[["batching", "group_transform"]].drop_duplicates().itertuples(index=False):
         chosen = {"batching": batching, "group_transform": None if pd.isna(transform) else transform}
@@ -193,16 +186,9 @@ def _rows(runs: pd.DataFrame, outcome: str, by: list[str]) -> pd.DataFrame:
 
 
 def intervals(wide: pd.DataFrame) -> pd.DataFrame:
-    """Mean and 95 % bootstrap interval of every column over its rows without a gap; columns alike are drawn together.
+    """Mean and 95 % bootstrap interval of every column over its rows without a gap.
 
     Returns the names of the columns' levels as columns, and mean, low, high.
     """
-    values, found = wide.to_numpy(float), np.empty((3, wide.shape[1]))
-    patterns, kind = np.unique(np.isfinite(values), axis=1, return_inverse=True)
-    for k, there in enumerate(patterns.T):
-        columns = kind.ravel() == k
-        kept = values[there][:, columns]
-        drawn = np.random.default_rng(0).integers(len(kept), size=(RESAMPLES, len(kept)))
-        found[:, columns] = kept.mean(0), *np.quantile(kept[drawn].mean(1), [0.025, 0.975], axis=0)
-    told = pd.DataFrame(dict(zip(Interval._fields, found, strict=True)))
-    return pd.concat([wide.columns.to_frame(index=False), told], axis=1)
+    rows = [bootstrap_mean(wide[column].dropna(), resamples=RESAMPLES) for column in wide]
+    return pd.concat([wide.columns.to_frame(index=False), pd.DataFrame(rows)], axis=1)

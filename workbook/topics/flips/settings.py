@@ -7,7 +7,6 @@ Learning rates are factors of the one at which the seed's whole batch moves by 0
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from itertools import product
 
 import numpy as np
@@ -16,7 +15,7 @@ import pandas as pd
 from workbook.probes.step import matched_lr, progress
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
-from workbook.studies.record import load_measured
+from workbook.studies.claim import Tables
 from workbook.theory.advantages import group_advantages
 from workbook.topics.flips.probe import CHANGES, shares_by_prompt, token_flips
 from workbook.topics.flips.study import MOVED
@@ -25,6 +24,7 @@ FACTORS = (0.1, 0.3, 1.0, 3.0)
 PROMPTS = (4, 16, 32)
 GROUP_SIZES = (2, 4, 8)
 EPSILONS = tuple(float(f"{eps:.3g}") for eps in np.geomspace(1e-3, 1, 25))
+BUNDLED = Tables("bundled")
 OPTIMIZERS = ("sgd", "adamw")  # momentum makes no difference to one step
 
 
@@ -59,15 +59,11 @@ def compute_flips(
 
     eps (nats) is taken to the nearest that was measured.  Raises ValueError for settings that were not.
     """
-    table = _measured()
-    chosen = table[
-        (table["optimizer"] == optimizer)
-        & np.isclose(table["factor"], factor)
-        & (table["prompts"] == prompts)
-        & (table["group_size"] == group_size)
-    ]
+    table = BUNDLED["flip_settings/shares"]
+    setting = {"optimizer": optimizer, "factor": factor, "prompts": prompts, "group_size": group_size}
+    here = (table["optimizer"] == optimizer) & np.isclose(table["factor"], factor) & (table["prompts"] == prompts)
+    chosen = table[here & (table["group_size"] == group_size)]
     if chosen.empty:
-        setting = {"optimizer": optimizer, "factor": factor, "prompts": prompts, "group_size": group_size}
         raise ValueError(f"{setting} was not measured; factors are {FACTORS}, prompts {PROMPTS}, groups {GROUP_SIZES}.")
     nearest = min(EPSILONS, key=lambda measured: abs(np.log(measured / eps)))
     gaps = (chosen["positive"] - chosen["negative"]).abs().groupby([chosen["eps"], chosen["seed"]]).sum() / 2
@@ -80,8 +76,3 @@ def compute_flips(
         "shares": shares.assign(order=order).sort_values(["order", "sign"], ascending=[True, False], ignore_index=True),
         "curve": curve.assign(chosen=np.isclose(curve["eps"], nearest)),
     }
-
-
-@cache
-def _measured() -> pd.DataFrame:
-    return load_measured("flip_settings", "bundled", "shares")

@@ -1,0 +1,36 @@
+"""Scales of a study: which policy and task, how many prompts, rollouts and seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workbook.training.messages import show_value
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a study is: which policy and task, how many prompts, rollouts per prompt, new tokens and seeds."""
+
+    name: str
+    policy: str
+    task: str
+    prompts: int
+    held_out: int
+    group_size: int
+    max_new_tokens: int
+    seeds: int
+    task_options: dict = field(default_factory=dict)
+
+
+ONE_DIGIT_SUMS = {"chat": True, "max_terms": 2, "max_digits": 1}
+SCALES = {
+    "tiny": Scale("tiny", "bundled", "chain", 6, 4, 8, 48, 1),
+    "bundled": Scale("bundled", "bundled", "chain", 64, 64, 8, 48, 5),
+    "smollm2": Scale("smollm2", "smollm2-135m", "gym:chain_sum", 8, 4, 8, 20, 3, ONE_DIGIT_SUMS),
+}
+
+
+def check_scale(name: str) -> None:
+    """Raise a ValueError unless `name` is one of SCALES."""
+    if name not in SCALES:
+        raise ValueError(f"scale={show_value(name)} is unknown: choose one of {', '.join(SCALES)}.")

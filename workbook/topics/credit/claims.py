@@ -1,0 +1,214 @@
+"""Claims of chapter 07: hidden credit. Where updates go (H6), and which tokens they favour (H7, H8, H9).
+
+Stated before anything was measured. Values come from `token_values` on tokens drawn at random from some rollouts of
+every prompt, of training prompts and of held-out ones (R4); gaps are taken within prompts; intervals resample seeds,
+then prompts. boosted and suppressed: beyond 0.01 nats. Steps are SGD's at the rate that moves tokens by 0.1 nats
+(root mean square), AdamW's beside it at the same movement.
+
+- H6 replicates if GRPO's share of movement (sum of |dlogp|), minus that of training on positive rollouts only, is
+  above 0 for reasoning tokens and below 0 for formatting tokens.
+- H7 replicates if the gap in value is above 0 in positive rollouts and in negative ones, each by itself; R1 asks the
+  same at matched frequencies, R4 on held-out prompts.  The gap in credit (value after minus before) stands beside it.
+- H8 replicates if the gap grows per doubling of the batch (`FIXED_GROUP` rollouts per prompt, GRPO), and per doubling
+  of the rollouts per prompt (batch of `FIXED_BATCH`, baseline of the batch): slope above 0, both.
+- H9 replicates if the gap grows per step on one fixed batch: slope above 0.
+
+Added when the first seed of SmolLM2 showed gaps that a single prompt had: fewer than `MIN_PROMPTS` prompts leave H7, H8
+and H9 inconclusive, since a bootstrap of so few is too narrow.
+
+R1 and the falsifier of paper H rest on chapter 05's study as well, so they stand here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+
+import pandas as pd
+
+from workbook.statistics import Estimate, nested_estimate, slope_by_prompt
+from workbook.studies.claim import Claim, Measurement, Tables
+from workbook.theory.choices import SIGNS
+from workbook.topics.flips.claims import SHARED, distance_row, shared_ratio
+
+FIXED_GROUP, FIXED_BATCH = {"tiny": 4, "bundled": 8, "smollm2": 4}, {"tiny": 16, "bundled": 64, "smollm2": 16}
+REASONING = {"bundled": ("result",), "tiny": ("result",), "smollm2": ("Reasoning", "Math")}
+FORMATTING = {"bundled": ("template", "style"), "tiny": ("template", "style"), "smollm2": ("Template",)}
+MIN_PROMPTS = 10  # over all seeds
+NO_GAP = "no prompt has both boosted and suppressed tokens of this kind"
+
+
+def category_shift(shares: pd.DataFrame, categories: tuple[str, ...], measure: str = "movement") -> pd.DataFrame:
+    """GRPO's share of these categories minus that of positive-only training: columns seed, group, shift."""
+    rows = shares[(shares["measure"] == measure) & shares["category"].isin(categories)]
+    sums = rows.groupby(["seed", "group", "estimator"])["share"].sum().unstack()
+    return (sums["grpo"] - sums["positive_only"]).rename("shift").reset_index()
+
+
+def mean_shift(tables: Tables, categories: dict[str, tuple[str, ...]]) -> Estimate:
+    """H6: mean of `category_shift`; categories: of each scale."""
+    shares = tables["credit/shares"]
+    return nested_estimate(category_shift(shares, categories[tables.scale]), "shift", resamples=tables.resamples)
+
+
+def mean_gap(
+    tables: Tables, pool: str, sign: str, matched: bool = False, optimizer: str = "sgd", of: str = "value"
+) -> Estimate:
+    """Gap in value between boosted and suppressed tokens after one step: H7; R4 held-out; R1 matched."""
+    gaps = tables["credit/gaps"]
+    here = (gaps["of"] == of) & (gaps["band"] == "all") & (gaps["sign"] == sign) & (gaps["pool"] == pool)
+    return _trusted(gaps[here & (gaps["matched"] == matched) & (gaps["optimizer"] == optimizer)], "gap", tables)
+
+
+def gap_per_doubling(tables: Tables, pool: str, along: str) -> Estimate:
+    """H8: slope of the gap per doubling of "batch_size" (GRPO) or of "group_size" (baseline of the batch)."""
+    rows = _of_value(tables["credit/budget"], pool)
+    if along == "batch_size":
+        rows = rows[(rows["group_size"] == FIXED_GROUP[tables.scale]) & (rows["estimator"] == "grpo")]
+    else:
+        rows = rows[(rows["batch_size"] == FIXED_BATCH[tables.scale]) & (rows["estimator"] == "reinforce")]
+    return _trusted_slope(rows, along, tables, log2=True)
+
+
+def gap_per_step(tables: Tables, pool: str, sign: str) -> Estimate:
+    """H9: slope of the gap per step on one batch."""
+    rows = _of_value(tables["credit/repeated"], pool)
+    return _trusted_slope(rows[rows["sign"] == sign], "step", tables)
+
+
+def _of_value(table: pd.DataFrame, pool: str) -> pd.DataFrame:
+    return table[(table["of"] == "value") & (table["band"] == "all") & (table["pool"] == pool)]
+
+
+def _trusted_slope(rows: pd.DataFrame, along: str, tables: Tables, log2: bool = False) -> Estimate:
+    try:
+        slopes = slope_by_prompt(rows, along, log2=log2)
+    except ValueError:  # no prompt had tokens on both sides
+        raise ValueError(NO_GAP) from None
+    return _trusted(slopes, "slope", tables)
+
+
+def _trusted(rows: pd.DataFrame, column: str, tables: Tables) -> Estimate:
+    """Mean over seeds and prompts, doubted if there are fewer than `MIN_PROMPTS` of these."""
+    if rows.empty:
+        raise ValueError(NO_GAP)
+    few = len(rows[["seed", "group"]].drop_duplicates()) < MIN_PROMPTS
+    estimate = nested_estimate(rows, column, resamples=tables.resamples)
+    return estimate._replace(doubt=f"fewer than {MIN_PROMPTS} prompts" if few else "")
+
+
+def gap_rows(whole: str, pools: tuple[str, ...], matched: bool = False, prefix: str = "") -> list[Measurement]:
+    """H7's measurements, of each sign in each pool of prompts; whole: their name where none was measured."""
+    ending = ", frequencies matched" if matched else ""
+    return [
+        Measurement(
+            "credit",
+            f"{prefix}{sign} rollouts, {pool} prompts, sgd{ending}",
+            partial(mean_gap, pool=pool, sign=sign, matched=matched),
+            above=0,
+            whole=prefix + whole,
+        )
+        for pool, sign in product(pools, SIGNS)
+    ]
+
+
+def _row(whole: str, label: str, measure, **threshold: float) -> Measurement:
+    return Measurement("credit", label, measure, **threshold, whole=whole)
+
+
+H6 = "updates shift from formatting to reasoning tokens, against positive-only training"
+H7 = "boosted tokens have higher value than suppressed ones, in rollouts of either sign"
+H8 = "that gap grows with the batch and with rollouts per prompt"
+H9 = "that gap grows with repeated updates on one batch"
+R1 = "H1 and H7 hold with token frequencies matched"
+R4 = "H7 holds on held-out prompts"
+ALONG = {"batch_size": "batch", "group_size": "rollouts per prompt"}
+
+CLAIMS = [
+    Claim(
+        "H6",
+        "H",
+        H6,
+        "Fig 4",
+        "reasoning tokens gain no share of the movement, or formatting tokens lose none",
+        [
+            _row(
+                H6,
+                "reasoning tokens: share of GRPO less positive-only",
+                partial(mean_shift, categories=REASONING),
+                above=0,
+            ),
+            _row(
+                H6,
+                "formatting tokens: share of GRPO less positive-only",
+                partial(mean_shift, categories=FORMATTING),
+                below=0,
+            ),
+        ],
+    ),
+    Claim(
+        "H7",
+        "H",
+        H7,
+        "Fig 5",
+        "boosted tokens are worth no more than suppressed ones, in rollouts of one sign",
+        gap_rows(H7, ("training",)),
+    ),
+    Claim(
+        "H8",
+        "H",
+        H8,
+        "Fig 6",
+        "the gap in value does not grow with the batch, or not with the rollouts per prompt",
+        [
+            _row(
+                H8,
+                f"per doubling of the {name}, {pool} prompts",
+                partial(gap_per_doubling, pool=pool, along=along),
+                above=0,
+            )
+            for pool, (along, name) in product(("held-out", "training"), ALONG.items())
+        ],
+    ),
+    Claim(
+        "H9",
+        "H",
+        H9,
+        "Fig 11",
+        "the gap in value does not grow per step",
+        [
+            _row(H9, f"per step, {sign} rollouts, {pool} prompts", partial(gap_per_step, pool=pool, sign=sign), above=0)
+            for pool, sign in product(("training", "held-out"), ("all", *SIGNS))
+        ],
+    ),
+    Claim(
+        "R1",
+        "R",
+        R1,
+        "review of H: frequencies",
+        "with frequencies matched the shares lie apart, or the gap in value is gone",
+        [
+            distance_row(optimizer="adamw", tokens="matched"),
+            *gap_rows(R1, ("training", "held-out"), matched=True),
+        ],
+    ),
+    Claim(
+        "R4",
+        "R",
+        R4,
+        "review of H: held-out prompts",
+        "on held-out prompts boosted tokens are worth no more than suppressed ones",
+        gap_rows(R4, ("held-out",)),
+    ),
+    Claim(
+        "H-falsifier",
+        "H",
+        "shared tokens move as much as specific ones, or boosted tokens are worth no more than suppressed",
+        "review of H: what would falsify it",
+        "shared tokens move at least as far as specific ones, or boosted ones are worth no more than others",
+        [
+            Measurement("flips", f"1: {SHARED}", shared_ratio, below=1),
+            *gap_rows(H7, ("training",), prefix="2: boosted - suppressed tokens, value: "),
+        ],
+    ),
+]
