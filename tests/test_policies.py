@@ -24,7 +24,8 @@ from transformers import BertConfig, BertLMHeadModel
 from workbook.policies import load as policies
 from workbook.policies import nf4
 from workbook.policies import smollm2 as weights_cache
-from workbook.policies.load import choose_dtype, load_policy, recast_adapters
+from workbook.policies.devices import choose_dtype
+from workbook.policies.load import load_policy, recast_adapters
 from workbook.rollouts.sample import sample_rollouts, sequence_logps
 
 

@@ -29,7 +29,7 @@ REPORTED = ("torch", "transformers", "trl", "peft", "bitsandbytes", "datasets", 
 
 @dataclass(frozen=True)
 class Profile:
-    """How large a chapter runs, and on what: a chapter reads its sizes here and its sliders start from them.
+    """Sizes at which a chapter runs, and its device: a chapter reads them here, and its sliders start from them.
 
     name: smoke (tests), teach (minutes on a CPU) or full (a GPU, or patience).  device: "cpu", "cuda" or "mps".
     dtype: what LLM activations are computed in there (float32 unless the device does better).
@@ -103,7 +103,7 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a bar per loaded model would stand in the chapter
     import torch
 
-    from workbook.policies.load import choose_device, choose_dtype
+    from workbook.policies.devices import choose_device, choose_dtype
     from workbook.views.renderer import enable_charts
 
     device = choose_device().type

@@ -6,8 +6,8 @@ from workbook.lazy import lazy_names
 
 _HOMES = {
     "Policy": "policies.load",
-    "choose_device": "policies.load",
-    "choose_dtype": "policies.load",
+    "choose_device": "policies.devices",
+    "choose_dtype": "policies.devices",
     "load_policy": "policies.load",
     "recast_adapters": "policies.load",
 }

@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from workbook.policies import smollm2
+from workbook.policies.devices import as_device, as_dtype
 from workbook.policies.model_files import ADAPTER, check_files, read_record
 from workbook.policies.restoring import seeded
 from workbook.policies.trial import padding_error
@@ -47,40 +48,6 @@ class Policy:
     model: nn.Module
     tokenizer: object
     provenance: dict
-
-
-def choose_device() -> torch.device:
-    """The best device at hand: cuda, else mps, else cpu."""
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def choose_dtype(
-    device_type: str, capability: tuple[int, int] | None = None, frozen: bool = True
-) -> tuple[torch.dtype, str]:
-    """The dtype for a model's weights on a device, and the reason in a sentence.
-
-    capability is CUDA's compute capability (major, minor); frozen says that the weights are not trained themselves
-    (inference, 4-bit, or a base under LoRA).
-
-    >>> choose_dtype("cuda", (7, 5))[0], choose_dtype("cuda", (8, 0))[0], choose_dtype("cpu")[0]
-    (torch.float16, torch.bfloat16, torch.float32)
-    >>> choose_dtype("cuda", (7, 5), frozen=False)[0]
-    torch.float32
-    """
-    if device_type == "cpu":
-        return torch.float32, "float32: the fast and exact choice on a CPU"
-    if device_type != "cuda":
-        return torch.float32, f"float32: half precision on {device_type} is not relied upon here"
-    if capability is None:
-        raise ValueError('capability=None cannot be judged for device_type="cuda": pass (major, minor), e.g. (7, 5).')
-    compute = f"compute capability {capability[0]}.{capability[1]}"
-    if not frozen:
-        return torch.float32, f"float32 ({compute}): trained weights lose small updates in half precision"
-    if capability >= (8, 0):
-        return torch.bfloat16, f"bfloat16: {compute} has it in hardware, and frozen weights lose little"
-    return torch.float16, f"float16: {compute} (T4 class) has no bfloat16 in hardware, and the weights are frozen"
 
 
 def recast_adapters(model: nn.Module) -> nn.Module:
@@ -117,12 +84,12 @@ def load_policy(
         raise ValueError(f'quantization={quantization!r} is unknown: use None or "nf4".')
     asked = {"quantization": quantization, "lora": lora if isinstance(lora, int) else None}
     lora = _lora_config(lora)
-    device = _device(device, quantization)
-    dtype, reason = _dtype(dtype, device, frozen=bool(quantization or lora))
+    device = as_device(device, quantization)
+    dtype, reason = as_dtype(dtype, device, frozen=bool(quantization or lora))
     if not isinstance(name, str | os.PathLike):
         raise ValueError(f'name={name!r:.80} is no policy: it must be text or a path, e.g. "bundled".')
     name = os.fspath(name)
-    folder, source = _locate(name)
+    folder, source = locate(name)
     check_files(folder)
     model, tokenizer = _read_model(folder, quantization, dtype, device), _read_tokenizer(folder)
     kind = type(model).__name__
@@ -162,36 +129,8 @@ def _lora_config(lora):
     return LoraConfig(r=lora, lora_alpha=2 * lora, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
-def _device(device, quantization) -> torch.device:
-    if device is None:
-        device = choose_device()
-        if quantization and device.type not in ("cpu", "cuda"):
-            device = torch.device("cpu")
-    try:
-        device = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f'device={device!r} is unknown: use None, "cpu", "cuda", "cuda:0" or "mps".') from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f'device="{device}" is not available here: use None or "cpu".')
-    if device.type == "cuda" and device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
-    if quantization and device.type not in ("cpu", "cuda"):
-        raise ValueError(f'quantization="{quantization}" does not run on device="{device}": use "cpu" or "cuda".')
-    return device
-
-
-def _dtype(dtype, device: torch.device, frozen: bool) -> tuple[torch.dtype, str]:
-    if dtype == "auto":
-        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        return choose_dtype(device.type, capability, frozen)
-    chosen = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if chosen not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-        raise ValueError(f'dtype={dtype!r} is unknown: use "auto", "float64", "float32", "bfloat16" or "float16".')
-    return chosen, "as asked for"
-
-
-def _locate(name: str) -> tuple[Path, dict]:
-    """The local folder that holds the named model, and the part of provenance that tells its origin."""
+def locate(name: str) -> tuple[Path, dict]:
+    """The local folder that holds the named model, and the part of provenance that names its origin."""
     if name == "smollm2-135m":
         folder = smollm2.smollm2_folder()
     elif name == "bundled":
@@ -282,7 +221,7 @@ def _read_tokenizer(folder: Path):
 
 
 def _refusal(folder: Path, lack: str, problem) -> ValueError:
-    """Why the folder cannot be loaded, in one sentence."""
+    """Refusal of a folder that cannot be loaded, in one sentence."""
     own_code = [
         name
         for name in ("config.json", "tokenizer_config.json")
@@ -297,7 +236,7 @@ def _refusal(folder: Path, lack: str, problem) -> ValueError:
 
 
 def _first_sentence(problem: BaseException | str) -> str:
-    """What another package says, cut to its first sentence and to MAX_MESSAGE characters."""
+    """Another package's message, cut to its first sentence and to MAX_MESSAGE characters."""
     text = " ".join(str(problem).split()) or type(problem).__name__
     text = re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0]
     if isinstance(problem, (KeyError, AttributeError, TypeError, IndexError)):

@@ -1,4 +1,4 @@
-"""What a model's folder must hold to be read: weights of its own in safetensors, and no adapter put in unasked."""
+"""Checks of a model's folder before it is read: weights of its own in safetensors, and no adapter put in unasked."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def dequantized(
 
 
 def _is_right(layer: bitsandbytes.nn.Linear4bit) -> bool:
-    """Whether the layer's first rows are dequantized to what the formula says, in each dtype that it is asked for."""
+    """Return whether the layer's first rows are dequantized as the formula says, in each dtype that it is asked for."""
     state = layer.weight.quant_state
     rows, width = state.shape[0], state.shape[-1]
     rows = min(rows, max(64, COMPARED // width // 64 * 64))  # 64 rows are whole blocks of any size up to 64 widths

@@ -51,13 +51,13 @@ class _InterruptHandler:
             self.previous(number, frame)
 
     def defers(self, frame: FrameType | None) -> bool:
-        """Whether the frame, or one that it was called from, is a manager's own code."""
+        """Return whether the frame, or one that it was called from, is a manager's own code."""
         while frame is not None and frame.f_code not in self.deferring:
             frame = frame.f_back
         return frame is not None
 
     def install(self) -> bool:
-        """Whether it had to be, and could be: interrupts may be ignored, or end the process."""
+        """Return whether it was put in place: it may be there, and interrupts may be ignored or end the process."""
         current = signal.getsignal(signal.SIGINT)
         if current is self or not callable(current):
             return False
@@ -191,7 +191,7 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _varies_with_length(module: nn.Module) -> bool:
-    """Whether it is a rotary embedding whose frequencies transformers changes during a forward pass."""
+    """Return whether a module is a rotary embedding whose frequencies transformers changes during a forward pass."""
     kinds = vars(module).get("rope_type")
     kinds = kinds.values() if isinstance(kinds, dict) else [kinds]
     return any("dynamic" in kind or kind == "longrope" for kind in kinds if isinstance(kind, str))

@@ -13,7 +13,7 @@ _padding_errors: WeakKeyDictionary[nn.Module, dict[bool, float]] = WeakKeyDictio
 
 
 def padding_error(model: nn.Module, positions: bool = True) -> float:
-    """How far left padding changes a model's logits, mask and positions notwithstanding; at most 1 is rounding.
+    """Error of a model's logits under left padding, in tolerances of rounding: more than 1 if padding changes it.
 
     RWKV and decoders of BART ignore padding, and eager attention in float64 yields NaN behind it. positions: whether
     the model is told them; GPT-2 counts padding otherwise. Found by a trial on a few tokens, once for each model;

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from workbook.rollouts.scoring import sequence_logps
 
 PACKABLE = ("llama", "qwen2", "qwen3")
-WORTH = 0.75  # packed, if that leaves at most this share of the positions
+MAX_POSITION_SHARE = 0.75  # rows are packed if that leaves at most this share of the positions
 
 
 def rollout_logps(
@@ -27,14 +27,12 @@ def rollout_logps(
     completion_mask: Int[Tensor, "B T"],
 ) -> Float[Tensor, "B T"]:
     """Log-probability of each completion token, zero outside the mask; packed where that saves work."""
-    longest = max(
-        1, int(completion_mask.sum(1).max())
-    )  # of these rows: what is padding for all of them is not computed
+    longest = max(1, int(completion_mask.sum(1).max()))  # what is padding for all of these rows is not computed
     width = completion_ids.shape[1]
     completion_ids, completion_mask = completion_ids[:, :longest], completion_mask[:, :longest]
     rows, slots, prompts = _places(prompt_ids, prompt_mask)
     positions = len(prompts) * (prompt_ids.shape[1] + (int(slots.max()) + 1) * longest)
-    if _packable(model) and positions <= WORTH * len(rows) * (prompt_ids.shape[1] + longest):
+    if _packable(model) and positions <= MAX_POSITION_SHARE * len(rows) * (prompt_ids.shape[1] + longest):
         logps = _packed_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask, rows, slots, prompts)
     else:
         logps, _ = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask)
@@ -85,7 +83,7 @@ def _packed_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mas
 
 
 def _attention(alive: Tensor, inside: Tensor, dtype: torch.dtype) -> Float[Tensor, "n 1 L L"]:
-    """Who sees whom, as numbers to add, 0 or the dtype's lowest; alive (n, P) prompts, inside (n, S, T) completions."""
+    """Additive attention mask, 0 or the dtype's lowest; alive (n, P) masks prompts, inside (n, S, T) completions."""
     _, count, length = inside.shape
     width = alive.shape[1]
     block = torch.arange(count, device=alive.device).repeat_interleave(length)

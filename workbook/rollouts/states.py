@@ -1,4 +1,4 @@
-"""What the output layer saw and said where each token was drawn: hidden states, logits, and what couples to one token.
+"""Output states: hidden states and logits where each token was drawn, and the coupling of tokens through that layer.
 
 Heads come in several kinds, and all end up as one plain linear layer under a softmax, so that one formula serves:
 
@@ -40,7 +40,7 @@ class OutputStates:
     cap: float | None = None
 
     def coupled(self, index: int, weights: Float[Tensor, " N"], lr: float = 1.0) -> pd.DataFrame:
-        """How a step on every token through the output layer moves token `index`: one row per token j.
+        """Movement of token `index` by a step on every token through the output layer: one row per token j.
 
         delta log pi(i) = sum of contribution over j, to first order, with contribution_j = lr w_j <h_i, h_j>
         <e_i - p_i, e_j - p_j> (arXiv 2605.08666, figure 2; H2 in the claims).
@@ -109,7 +109,7 @@ def output_states(policy, rollouts: Rollouts, batch_size: int = 32) -> OutputSta
 
 @restoring
 def _watched(head: nn.Module) -> Iterator[dict]:
-    """What goes into the layer (hidden) and comes out (logits), of its latest pass inside the block."""
+    """Record inputs (hidden) and outputs (logits) of a layer, of its latest pass inside the block."""
     seen, handle = {}, None
     try:
         handle = head.register_forward_hook(lambda _, inputs, output: seen.update(hidden=inputs[0], logits=output))

@@ -125,11 +125,12 @@ def forecast_run(config) -> pd.DataFrame:
     """
     from transformers import AutoConfig
 
-    from workbook.policies import load as policies
+    from workbook.policies.devices import as_dtype
+    from workbook.policies.load import locate
 
-    folder, _ = policies._locate(config.policy)
+    folder, _ = locate(config.policy)
     device = run_device(config)
-    dtype, _ = policies._dtype("auto", device, frozen=bool(config.quantization or config.lora))
+    dtype, _ = as_dtype("auto", device, frozen=bool(config.quantization or config.lora))
     settings = config.trainer
     microbatch = settings.get("per_device_train_batch_size", 8)
     rows = (config.task, json.dumps(config.task_options), config.num_prompts, config.seed)
@@ -155,9 +156,9 @@ def forecast_run(config) -> pd.DataFrame:
 
 def run_device(config) -> torch.device:
     """The device that a run trains on."""
-    from workbook.policies import load as policies
+    from workbook.policies.devices import as_device
 
-    return policies._device(None, config.quantization)
+    return as_device(None, config.quantization)
 
 
 def steps_per_generation(trainer: dict) -> int:

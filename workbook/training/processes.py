@@ -16,7 +16,7 @@ from typing import TypeVar
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
-from workbook.policies.load import choose_device
+from workbook.policies.devices import choose_device
 
 Value = TypeVar("Value")
 

@@ -286,7 +286,7 @@ class RunMonitor:
         return pd.concat(curves, ignore_index=True) if curves else self.beside
 
     def _tables(self, steps: int) -> dict[str, pd.DataFrame]:
-        """What is drawn: the newest curve thick, others beside it, over so many optimizer steps."""
+        """Tables of the chart: the newest curve thick, others beside it, over so many optimizer steps."""
         *others, newest = self._curves()
         label = newest["run"].iloc[0] if len(newest) else self.label
         rows = monitor_rows(newest.drop(columns="run"), label, self._with_beside(others))

@@ -64,7 +64,7 @@ VARIABLE = [key for key in LABELS if key not in ("quantization", "lora")]  # wha
 
 
 class Plan(NamedTuple):
-    """What the choices come to; `grid` is None for a single run, `config` where there is an error among `problems`."""
+    """Settings that choices make; `grid` is None for a single run, `config` where `problems` hold an error."""
 
     config: RunConfig | None
     grid: list[dict] | None
@@ -185,7 +185,7 @@ def overrides(
 
 
 def plan(vary: str | None = None, values: Sequence = (), seeds: Sequence[int] = (0,), **choices) -> Plan:
-    """The choices as a run, or as a grid over seeds and the values of one choice, with every complaint about them.
+    """The choices as a run, or as a grid over seeds and the values of one choice, with every problem that they have.
 
     >>> plan(vary="optimizer", values=["AdamW", "SGD"], seeds=[0, 1]).grid[1]
     {'seed': [0, 1], 'optim': ['sgd']}
@@ -258,7 +258,7 @@ def parse_values(vary: str, text: str) -> list:
 
 
 def forecast_chart(memory: pd.DataFrame, case: str = "this setting") -> alt.LayerChart:
-    """Where the memory of a setting goes at its peak: columns part, mib, as of `training.memory.at_peak`."""
+    """Parts of a setting's memory at its peak: columns part, mib, as of `training.memory.at_peak`."""
     return memory_bars(memory.assign(case=case))
 
 

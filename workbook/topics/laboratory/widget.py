@@ -83,7 +83,7 @@ class Laboratory:
         self._changed()
 
     def plan(self) -> Plan:
-        """What the choices say now; its problems hold what can't be read, too."""
+        """The plan of the choices as they are now; its problems hold what can't be read, too."""
         try:
             return plan(**self.choices.values())
         except ValueError as error:
@@ -138,7 +138,7 @@ class Laboratory:
         close(self.box)
 
     def _changed(self) -> None:
-        """Say what is wrong with the choices, or give their YAML; ask the task in a thread."""
+        """Show the problems of the choices, or their YAML; ask the task in a thread."""
         planned = self.plan()
         _show(self.problem, *(problem.sentence for problem in planned.problems), error=planned.config is None)
         self._warned_of, self.monitor.start_button.description = None, "Start"
@@ -153,7 +153,7 @@ class Laboratory:
         threading.Thread(target=self._ask_task, args=(planned.config, self._asked), daemon=True).start()
 
     def _ask_task(self, config: RunConfig, asked: int) -> None:
-        """Whether the task is there and has so many prompts; the newest question alone is answered."""
+        """Ask whether the task is there and has so many prompts; the newest question alone is answered."""
         try:
             task = get_task(config.task, **config.task_options)
             answer, problem = task.describe_split(config.num_prompts, config.eval_prompts, config.seed), None
