@@ -9,8 +9,10 @@ _HOMES = {
     "Rollouts": "rollouts.sample",
     "end_tokens": "rollouts.generation",
     "output_states": "rollouts.states",
+    "pad_rows": "rollouts.scoring",
     "sample_rollouts": "rollouts.sample",
     "sequence_logps": "rollouts.scoring",
+    "tokenize_prompts": "rollouts.scoring",
 }
 __all__ = list(_HOMES)
 __getattr__ = lazy_names(__name__, _HOMES)
