@@ -211,19 +211,19 @@ def test_cells_sort_every_pair_by_its_kind():
 @pytest.mark.parametrize(
     ("chosen", "words"),
     [
-        ({"p_a": 1.0}, r"p_a=1.0 is not the probability"),
+        ({"p_a": 1.0}, r"p_a=1.0 is out of range: it must lie strictly between 0 and 1"),
         ({"p_b": 0.0}, r"p_b=0.0"),
         ({"vocabulary": 3}, "vocabulary=3 is too small"),
         ({"rivalry": 1.0}, "rivalry=1.0 is out of range"),
         ({"temperature": 0.0}, "temperature=0.0 is out of range"),
-        ({"length_a": -1.0}, "length_a=-1.0 is no length"),
-        ({"b_reads": "nothing"}, "b_reads='nothing' is unknown: choose one of another word"),
+        ({"length_a": -1.0}, "length_a=-1.0 is out of range"),
+        ({"b_reads": "nothing"}, "b_reads 'nothing' is unknown; valid are another word"),
     ],
 )
 def test_refusals_say_what_is_wrong(chosen, words):
     with pytest.raises(ValueError, match=words):
         make_pair(**chosen)
-    with pytest.raises(ValueError, match="trained='all' is unknown"):
+    with pytest.raises(ValueError, match="trained 'all' is unknown"):
         real_step(make_pair(), torch.ones(2).double(), 0.1, "all")
 
 

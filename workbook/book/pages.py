@@ -52,7 +52,7 @@ class BookExporter(HTMLExporter):
 
 
 def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder: Path, ledger=None) -> None:
-    """One HTML page per executed notebook, by name, and an index with title, question and seconds.
+    """Write one HTML page per executed notebook, by name, and an index with title, question and seconds.
 
     ledger: of `workbook.claims.ledger`, for a page of its own after the chapters.
     """
@@ -60,47 +60,47 @@ def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder
         template_name="lab", require_js_url="", mathjax_url="", mermaid_js_url="", embed_images=True
     )
     folder.mkdir(parents=True, exist_ok=True)
-    told = {name: describe(notebook, name) for name, notebook in notebooks.items()}
+    titles = {name: describe(notebook, name) for name, notebook in notebooks.items()}
     names = list(notebooks)
     for k, (name, notebook) in enumerate(notebooks.items()):
-        page, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": told[name][0]}})
+        page, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": titles[name][0]}})
         page = _describe_pictures(re.sub(r'<script src="">\s*</script>', "", page), notebook)
         page = re.sub(r'(href="[\w./-]*)\.ipynb', r"\1.html", page)
         before = names[k - 1] if k else None
-        links = _links(before, names[k + 1] if k + 1 < len(names) else None, told)
+        links = _links(before, names[k + 1] if k + 1 < len(names) else None, titles)
         page = re.sub(r"<body[^>]*>", lambda tag, links=links: tag[0] + STYLE + links, page, count=1)
         page = page.replace("</body>", f"{links}</body>")
         (folder / f"{name}.html").write_text(page, encoding="utf-8")
     entries = "\n".join(
         f'<li><a href="{name}.html">{html.escape(title)}</a> <small>{seconds[name]:.0f} s</small>'
         f"<p>{html.escape(question)}</p></li>"
-        for name, (title, question) in told.items()
+        for name, (title, question) in titles.items()
     )
     if ledger is not None:
-        (folder / "ledger.html").write_text(ledger_page(ledger, _links(names[-1], None, told)), encoding="utf-8")
+        (folder / "ledger.html").write_text(ledger_page(ledger, _links(names[-1], None, titles)), encoding="utf-8")
         entries += f'\n<li><a href="ledger.html">{html.escape(LEDGER)}</a><p>{html.escape(ASKED)}</p></li>'
-    (folder / "glossary.html").write_text(glossary.glossary_page(_links(None, None, told), names), encoding="utf-8")
+    (folder / "glossary.html").write_text(glossary.glossary_page(_links(None, None, titles), names), encoding="utf-8")
     entries += f'\n<li><a href="glossary.html">{glossary.TITLE}</a><p>{glossary.QUESTION}</p></li>'
-    (folder / "scale.html").write_text(scale_page(_links(None, None, told)), encoding="utf-8")
+    (folder / "scale.html").write_text(scale_page(_links(None, None, titles)), encoding="utf-8")
     entries += f'\n<li><a href="scale.html">{MACHINES}</a><p>{MACHINES_ASKED}</p></li>'
     index = INDEX.format(title=TITLE, entries=entries, profile=html.escape(profile))
     (folder / "index.html").write_text(index, encoding="utf-8")
     print(f"The book lies in {folder / 'index.html'}")
 
 
-def _links(before: str | None, after: str | None, told: dict) -> str:
-    """A line of links to the chapter before, the index and the chapter after."""
+def _links(before: str | None, after: str | None, titles: dict) -> str:
+    """Format a line of links to the chapter before, the index and the chapter after."""
 
     def link(name, text, rel):
         return f'<a rel="{rel}" href="{name}.html">{text}</a>' if name else "<span></span>"
 
-    left = link(before, f"← {html.escape(told[before][0])}" if before else "", "prev")
-    right = link(after, f"{html.escape(told[after][0])} →" if after else "", "next")
-    return f'<nav class="book" aria-label="Chapters">{left}<a href="index.html">All chapters</a>{right}</nav>'
+    previous = link(before, f"← {html.escape(titles[before][0])}" if before else "", "prev")
+    following = link(after, f"{html.escape(titles[after][0])} →" if after else "", "next")
+    return f'<nav class="book" aria-label="Chapters">{previous}<a href="index.html">All chapters</a>{following}</nav>'
 
 
 def _describe_pictures(page: str, notebook) -> str:
-    """The page with each output's picture given its description, which this template of nbconvert leaves out."""
+    """Give each output's picture its description, which this template of nbconvert leaves out."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     pictures = [output.metadata.get("image/png", {}) for output in outputs if "image/png" in output.get("data", ())]
     texts = (about.get("alt", "picture") for about in pictures)

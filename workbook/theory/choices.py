@@ -24,11 +24,11 @@ def check_choice(name: str, value: object, valid: tuple) -> None:
 
 
 def check_range(low: float, high: float, closed: bool = True, **settings: float) -> None:
-    """Raise a ValueError that names the first setting that is not finite, or outside [low, high]; not closed: (low, high).
+    """Raise a ValueError that names the first setting outside [low, high] (not closed: (low, high)), or not finite.
 
     >>> check_range(0, 1, share=0.5)
     """
     for name, value in settings.items():
         if not isfinite(value) or not (low <= value <= high if closed else low < value < high):
-            bounds = f"from {low} to {high}" if closed else f"between {low} and {high}"
+            bounds = f"from {low} to {high}" if closed else f"strictly between {low} and {high}"
             raise ValueError(f"{name}={value} is out of range: it must lie {bounds}.")

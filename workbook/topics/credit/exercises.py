@@ -9,6 +9,10 @@ import pandas as pd
 from workbook.grading import UNANSWERED, answer_of, grade
 
 VALUE, STANDARD_ERROR = 0.4, 0.05  # a token's value, and the standard error that is asked for
+TOKENS = pd.DataFrame(  # two prompts of unequal difficulty and numbers of tokens: pooled, the gap has the wrong sign
+    [(0, 0.2, 0.9), *[(0, -0.2, 0.8)] * 6, *[(1, 0.2, 0.2)] * 6, (1, -0.2, 0.1), (1, 0.001, 1.0)],
+    columns=["group", "dlogp", "value"],
+)
 
 
 def check_continuations(answer: int | None) -> None:
@@ -34,19 +38,13 @@ def check_continuations(answer: int | None) -> None:
         print(f"It suffices, but fewer do: with {answer} the error is {math.sqrt(variance / answer):.4f}.")
 
 
-def example_tokens() -> pd.DataFrame:
-    """Build two prompts of unequal difficulty and numbers of tokens: pooled, their gap has the wrong sign."""
-    rows = [(0, 0.2, 0.9)] + [(0, -0.2, 0.8)] * 6 + [(1, 0.2, 0.2)] * 6 + [(1, -0.2, 0.1)] + [(1, 0.001, 1.0)]
-    return pd.DataFrame(rows, columns=["group", "dlogp", "value"])
-
-
 def check_gap(function) -> None:
     """Check a function (table with group, dlogp, value; eps) -> gap: mean over prompts of boosted minus suppressed.
 
     >>> check_gap(lambda table, eps: table["value"][table["dlogp"] > eps].mean())
     Not quite: this is the mean value of the boosted tokens alone; subtract that of the suppressed ones.
     """
-    table, eps = example_tokens(), 0.01
+    table, eps = TOKENS.copy(), 0.01
     boosted, suppressed = table[table["dlogp"] > eps], table[table["dlogp"] < -eps]
 
     def by_prompt(rows: pd.DataFrame) -> pd.Series:

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from workbook.statistics import normal_interval
 from workbook.theory import kl_drift, solution_entropy
-from workbook.theory.choices import check_choice
+from workbook.theory.choices import check_choice, check_range
 from workbook.theory.drift import log_odds_drift
 from workbook.theory.objective import transform_weights
-from workbook.topics.exchange.shared import TRANSFORMS, check_range, single_thread
+from workbook.topics.exchange.shared import TRANSFORMS, single_thread
 
 VOCABULARY = 8
 RATES = [10 ** (exponent / 4) for exponent in range(-12, 5)]  # 0.001 to 10
@@ -32,8 +32,7 @@ def push_on_shared(p_shared: float = 0.4, residual: float = 0.2) -> tuple[Float[
 
     p_shared: the first token's probability; the others fall off by halves. ValueError outside (0, 1).
     """
-    if not 0 < p_shared < 1:
-        raise ValueError(f"p_shared={p_shared} is not a probability: it must lie between 0 and 1.")
+    check_range(0, 1, closed=False, p_shared=p_shared)
     rest = 0.5 ** torch.arange(VOCABULARY - 1, dtype=torch.float64)
     p = torch.cat([torch.tensor([p_shared], dtype=torch.float64), (1 - p_shared) * rest / rest.sum()])
     return p.log(), residual * (torch.eye(VOCABULARY, dtype=torch.float64)[0] - p)

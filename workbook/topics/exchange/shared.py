@@ -19,7 +19,7 @@ from torch import Tensor
 from workbook.statistics import normal_interval
 from workbook.theory import cancellation_residual, group_advantages, update_weights
 from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
-from workbook.theory.choices import check_choice
+from workbook.theory.choices import check_choice, check_range
 from workbook.theory.groups import group_index, group_sum
 from workbook.theory.objective import transform_weights
 
@@ -210,13 +210,6 @@ def residuals(draw: Draw, transform: str = "none", angle: float = 60.0, own_embe
 def interval(values: Float[Tensor, " groups"]) -> dict[str, float]:
     """Mean over groups and its normal 95 % interval, as columns of a table."""
     return {name: float(value) for name, value in normal_interval(values)._asdict().items()}
-
-
-def check_range(low: float, high: float, **settings: float) -> None:
-    """Raise a ValueError that names the first setting outside [low, high]."""
-    for name, value in settings.items():
-        if not low <= value <= high:
-            raise ValueError(f"{name}={value} is out of range: it must lie between {low} and {high}.")
 
 
 def single_thread(function: Callable) -> Callable:

@@ -12,6 +12,7 @@ N groups, G rollouts in each, V words in a softmax.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ from jaxtyping import Float, Int
 
 from workbook.statistics import normal_interval
 from workbook.theory.advantages import group_advantages
+from workbook.theory.choices import check_choice, check_range
 
 WORDS = {
     "style": ("so", "then", "thus", "hence", "now", "well"),
@@ -107,13 +109,9 @@ def make_policy(
 
     Raises ValueError for a probability outside (0, 1), a spread outside [0, 0.5] or another number of styles.
     """
-    for name, p in (("p_right", p_right), ("p_template", p_template)):
-        if not 0 < p < 1:
-            raise ValueError(f"{name}={p} is not a probability: it must lie between 0 and 1.")
-    if not 0 <= spread <= 0.5:
-        raise ValueError(f"spread={spread} must lie between 0 and 0.5.")
-    if not 2 <= styles <= len(WORDS["style"]):
-        raise ValueError(f"styles={styles} must be a whole number from 2 to {len(WORDS['style'])}.")
+    check_range(0, 1, closed=False, p_right=p_right, p_template=p_template)
+    check_range(0, 0.5, spread=spread)
+    check_range(2, len(WORDS["style"]), styles=styles)
     right = np.clip(p_right + spread * np.linspace(-1, 1, PROMPTS), 0.02, 0.98)[np.arange(groups) % PROMPTS]  # (N,)
     free = 1 / np.arange(1, styles + 1)  # (V,)
     return {
@@ -137,12 +135,9 @@ def draw_groups(
 
     Raises ValueError for a group without rollouts, a temperature of 0 or less, a noise outside [0, 1].
     """
-    if group_size < 1:
-        raise ValueError(f"group_size={group_size} must be at least 1.")
-    if temperature <= 0:
-        raise ValueError(f"temperature={temperature} must be above 0.")
-    if not 0 <= noise <= 1:
-        raise ValueError(f"noise={noise} is not a probability: it must lie between 0 and 1.")
+    check_range(1, math.inf, group_size=group_size)
+    check_range(0, math.inf, closed=False, temperature=temperature)
+    check_range(0, 1, noise=noise)
     rng = np.random.default_rng(seed)
     tokens = {}
     for name, p in policy.items():
@@ -171,8 +166,7 @@ def assign_signs(advantages: Float[np.ndarray, "N G"], signs: str, seed: int = 0
     >>> assign_signs(np.array([[0.5, -0.5]]), "all positive").tolist()
     [[0.5, 0.5]]
     """
-    if signs not in SIGNS:
-        raise ValueError(f"signs={signs!r} is unknown; valid are {', '.join(SIGNS)}.")
+    check_choice("signs", signs, SIGNS)
     if signs == "shuffled":
         return np.random.default_rng(seed).permuted(advantages, axis=1)
     return np.abs(advantages) if signs == "all positive" else advantages

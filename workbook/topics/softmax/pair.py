@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbook.theory import coupling_kernel
+from workbook.theory.choices import check_choice, check_range
 
 WORDS, CONTEXTS = ("so", "now"), ("A", "B")  # what A says, and what B says if not the same
 READS = {"another word": 3, "the word that A reads": 2, "the word that A says": 0}  # what B reads; A reads word 2
@@ -111,11 +112,8 @@ def make_pair(
     the random embeddings, whose rows are unit vectors.  Double precision.  ValueError for a setting out of range.
     """
     check_settings(p_a=p_a, p_b=p_b, vocabulary=vocabulary, rivalry=rivalry, temperature=temperature)
-    if b_reads not in READS:
-        raise ValueError(f"b_reads={b_reads!r} is unknown: choose one of {', '.join(READS)}.")
-    for name, value in (("length_a", length_a), ("length_b", length_b)):
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name}={value} is no length: it must be 0 or more.")
+    check_choice("b_reads", b_reads, tuple(READS))
+    check_range(0, math.inf, length_a=length_a, length_b=length_b)
     generator = torch.Generator().manual_seed(seed)
     embeddings = torch.randn(vocabulary, width, dtype=torch.float64, generator=generator)
     embeddings = torch.nn.functional.normalize(embeddings, dim=1)
@@ -135,8 +133,7 @@ def real_step(pair: Pair, advantages: Float[Tensor, " 2"], lr: float, trained: s
 
     trained: "output" W alone, "untied" W and E as two matrices, "tied" one matrix that is both.
     """
-    if trained not in TRAINED:
-        raise ValueError(f"trained={trained!r} is unknown: choose one of {', '.join(TRAINED)}.")
+    check_choice("trained", trained, tuple(TRAINED))
     output = pair.embeddings.clone().requires_grad_()
     embeddings = output if trained == "tied" else pair.embeddings.clone().requires_grad_(trained == "untied")
     optimizer = torch.optim.SGD([output, embeddings] if trained == "untied" else [output], lr=lr)
@@ -176,12 +173,9 @@ def _reflection(start: Tensor, end: Tensor) -> Tensor:
 
 def check_settings(vocabulary: int, rivalry: float, temperature: float, **probabilities: float) -> None:
     """Raise a ValueError that names the first setting out of range."""
-    for name, p in probabilities.items():
-        if not 0 < p < 1:
-            raise ValueError(f"{name}={p} is not the probability of an open choice: it must lie between 0 and 1.")
+    check_range(0, 1, closed=False, **probabilities)
     if not (isinstance(vocabulary, int) and vocabulary >= 4):
         raise ValueError(f"vocabulary={vocabulary} is too small: it must be a whole number of words, 4 or more.")
     if not 0 <= rivalry < 1:
         raise ValueError(f"rivalry={rivalry} is out of range: it must be 0 or more and below 1.")
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature={temperature} is out of range: it must be above 0 and finite.")
+    check_range(0, math.inf, closed=False, temperature=temperature)
