@@ -312,11 +312,9 @@ def _padding(padding_changes: bool, kind: str) -> Iterator[Problem]:
 
 
 def _checkpoints(args) -> Iterator[Problem]:
-    accum, window = args.gradient_accumulation_steps, args.steps_per_generation * args.num_iterations
-    boundary = max(1, window // accum)
     strategy = getattr(args.save_strategy, "value", args.save_strategy)
-    if strategy == "steps" and args.save_steps % boundary:
+    if strategy == "steps" and args.save_steps % args.steps_per_batch:
         yield warning(
             f"save_steps={args.save_steps} falls inside a generation batch, whose rollouts a checkpoint does not hold, so a resumed run would "
-            f"differ; use a multiple of {boundary}."
+            f"differ; use a multiple of {args.steps_per_batch}."
         )

@@ -58,6 +58,11 @@ class CancellationConfig(GRPOConfig):
         False, "Keep LoRA weights in float32, where TRL casts those of a quantized model to bfloat16."
     )
 
+    @property
+    def steps_per_batch(self) -> int:
+        """Optimizer steps on each generation batch."""
+        return max(1, self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps)
+
 
 def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path) -> CancellationConfig:
     """The trainer's settings of a run on a device, with the defaults that runs have.
@@ -84,8 +89,7 @@ def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path
     if args.max_steps <= 0:
         raise ValueError(f"trainer.max_steps={args.max_steps} must be a positive number of optimizer steps.")
     if "save_steps" not in settings:
-        boundary = max(1, args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps)
-        args.save_steps = boundary * max(1, round(args.max_steps / 5 / boundary))
+        args.save_steps = args.steps_per_batch * max(1, round(args.max_steps / 5 / args.steps_per_batch))
     return args
 
 

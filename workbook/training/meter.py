@@ -66,10 +66,7 @@ class CancellationMeter(TrainerCallback):
         self.trainer, self.plus, self.signs = trainer, None, None
         self.first, self.last, self.length = None, None, 0.0
         self.grad_scale = 1.0  # by which clipping has multiplied the gradient that the optimizer takes
-        args = trainer.args
-        self.window = max(
-            1, args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
-        )  # optimizer steps per generation batch
+        self.window = trainer.args.steps_per_batch
 
     def add(self, model, logps: torch.Tensor, pushes: torch.Tensor, advantages: torch.Tensor) -> None:
         """Add one micro-batch: its tokens' log-probabilities, with their graph, what each pushes, and its advantage."""
