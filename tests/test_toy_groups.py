@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from workbook.statistics import bootstrap_mean
-from workbook.topics.groups.charts import (
+from workbook.topics.groups.charts import growing_chart
+from workbook.topics.groups.exercises import OPENINGS, check_net_push, check_signs
+from workbook.topics.groups.many_groups import (
     estimators_chart,
     frequency_chart,
     group_size_chart,
-    growing_chart,
     intervention_chart,
     training_chart,
 )
-from workbook.topics.groups.exercises import OPENINGS, check_net_push, check_signs
 from workbook.topics.groups.toy import (
     CLASSES,
     COMPARED,
@@ -215,7 +215,7 @@ def test_training_starts_at_the_policy_and_learns():
         (lambda: draw_groups(make_policy(4), 0), "group_size=0"),
         (lambda: draw_groups(make_policy(4), temperature=0), "temperature=0"),
         (lambda: draw_groups(make_policy(4), noise=2), "noise=2"),
-        (lambda: assign_signs(np.ones((1, 2)), "random"), "signs='random'"),
+        (lambda: assign_signs(np.ones((1, 2)), "random"), "signs 'random' is unknown"),
         (lambda: compute_intervention("all positive", matched=True), "all are positive"),
         (lambda: compute_growing(estimator="ppo"), "ppo"),
     ],

@@ -31,12 +31,10 @@ class NoPicture(ValueError):
 def draw(spec: dict, vegalite: str, scale: float) -> bytes:
     """The PNG of a spec of plain JSON values; vegalite: the version to draw with, scale: pixels per pixel of the page.
 
-    Raises NoPicture for a spec that Vega-Lite refuses, that takes longer than TIMEOUT_S, or that ends the process.
+    Raises NoPicture for a spec that Vega-Lite refuses, that takes longer than TIMEOUT_S, or that ends the process, and
+    RecursionError for one that is nested too deeply.
     """
-    try:
-        request = json.dumps([spec, vegalite, scale, TIMEOUT_S], allow_nan=False).encode()
-    except RecursionError:
-        raise NoPicture("No picture of this chart: its spec is nested too deeply.") from None
+    request = json.dumps([spec, vegalite, scale, TIMEOUT_S], allow_nan=False).encode()
     if len(request) > MAX_SPEC_BYTES:
         raise NoPicture(
             f"No picture of this chart: its spec and data take {len(request) / 2**20:,.0f} MiB, and at most "

@@ -63,10 +63,9 @@ def png(spec: dict, scale: float = SCALE) -> bytes:
     Raises NoPicture, a ValueError in one sentence, for a spec that can't be drawn.
     """
     try:
-        spec = plain(spec)
+        written = draw(plain(spec), vegalite_version(), scale)
     except RecursionError:
         raise NoPicture("No picture of this chart: its spec is nested too deeply.") from None
-    written = draw(spec, vegalite_version(), scale)
     image = Image.open(io.BytesIO(written)).convert("RGB")
     few = image.quantize(dither=Image.Dither.NONE)  # a palette of 256 colours halves the size, where it loses nothing
     exact = ImageChops.difference(few.convert("RGB"), image).getbbox() is None

@@ -31,13 +31,6 @@ def diverging(m: float) -> alt.Scale:
     return alt.Scale(scheme="blueorange", reverse=True, domain=[-m, m], domainMid=0, clamp=True)
 
 
-def color_and_shape(column: str, names: list[str], colors=SERIES, title: str | None = None, **legend) -> dict:
-    """Encodings {"color", "shape"} of a series, by which one legend shows both; legend: of `alt.Legend`."""
-    shown = alt.Legend(title=title, symbolOpacity=1, **legend)
-    color = alt.Color(f"{column}:N", legend=shown).scale(domain=names, range=colors[: len(names)])
-    return {"color": color, "shape": alt.Shape(f"{column}:N", legend=shown).scale(domain=names)}
-
-
 def require(frame, columns, chart: str) -> None:
     """Raise a ValueError naming the columns that `frame` lacks."""
     if missing := [column for column in columns if column not in frame]:
