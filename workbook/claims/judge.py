@@ -34,9 +34,9 @@ CLAIMS = {claim.id: claim for claim in sorted([*FLIPS, *COUPLING, *CREDIT, *BATC
 
 
 def measurements(
-    claims: str | Iterable[str], tables: Tables, described: bool = True, studies: Iterable[str] | None = None
+    claims: str | Iterable[str | Claim], tables: Tables, described: bool = True, studies: Iterable[str] | None = None
 ) -> pd.DataFrame:
-    """Every measurement of some claims: a row each, with `COLUMNS`.
+    """Every measurement of some claims, by their ids or records: a row each, with `COLUMNS`.
 
     stated: the threshold in words.  seeds, n: what the interval rests on, n counting the prompts (or runs) of all
     seeds.  reason: why it is "not measured", or worse than its interval.  threshold, toward: as numbers, toward +1 if
@@ -45,8 +45,8 @@ def measurements(
     described: also the rows that decide nothing.  studies: those whose rows are wanted, by default all.
     """
     rows = []
-    for name in [claims] if isinstance(claims, str) else claims:
-        rows += _rows(CLAIMS[name], tables, described, studies)
+    for claim in [claims] if isinstance(claims, str) else claims:
+        rows += _rows(claim if isinstance(claim, Claim) else CLAIMS[claim], tables, described, studies)
     return pd.DataFrame(rows, columns=COLUMNS)
 
 

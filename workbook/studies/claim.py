@@ -1,6 +1,6 @@
 """Claims as records: what is stated, what would refute it, and the measurements that decide, each against a number.
 
-    Claim("H1", "H", statement, "Fig 1", refuted_if, rows=[Measurement("flips", label, measure, below=0.1)])
+    Claim("H1", statement, "Fig 1", refuted_if, rows=[Measurement("flips", label, measure, below=0.1)])
 
 A measurement is a function `Tables` -> `Estimate`, so that a chapter and the ledger cannot disagree; `workbook.claims`
 collects the records of all topics and judges them.
@@ -110,14 +110,13 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper (H or D; R: a control that a review of H asked for), and what would refute it.
+    """A claim of a paper, and what would refute it.
 
     source: figure, table or section of the paper.  A claim whose id ends in "falsifier" is one: it states what would
     refute the paper, and its measurements are of the opposite.
     """
 
     id: str
-    paper: str
     statement: str
     source: str
     refuted_if: str
@@ -126,3 +125,8 @@ class Claim:
     @property
     def is_falsifier(self) -> bool:
         return self.id.endswith("falsifier")
+
+    @property
+    def paper(self) -> str:
+        """H or D; R for a control that a review of H asked for."""
+        return "D" if self.id == "IBPO" else self.id[0]

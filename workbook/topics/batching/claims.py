@@ -42,7 +42,6 @@ NO_BETTER = "it learns no more than shuffled mini-batches, or with no less jitte
 CLAIMS = [
     Claim(
         "H11",
-        "H",
         "mini-batches of one sign keep opposite pushes from cancelling inside a step, and hurt",
         "Fig 7",
         "as much cancels inside a step as with shuffled mini-batches, or as much is learned",
@@ -59,7 +58,6 @@ CLAIMS = [
     ),
     Claim(
         "H12",
-        "H",
         "keeping a prompt's rollouts in one mini-batch stabilizes and improves GRPO",
         "Fig 8",
         NO_BETTER,
@@ -67,7 +65,6 @@ CLAIMS = [
     ),
     Claim(
         "H13",
-        "H",
         "balancing the signs in every mini-batch stabilizes and improves GRPO",
         "Fig 8",
         NO_BETTER,

@@ -9,9 +9,9 @@ Stated before anything was measured; a token is unsure at p < 0.5, and pairs in 
 - H3: in each prompt the token that is unsure most often on both sides pushes, in its positive rollouts alone. It
   replicates if the same token, unsure, in other rollouts follows (mean dlogp above 0), and moves at least `MIN_RATIO`
   times as far as every other kind of token outside the pushing contexts.  SGD, at the rate that moves the group's
-  tokens by `MOVED` of the study (nats, root mean square); the paper's rate of 0.1 beside it.
+  tokens by `MASKED_STEP_NATS` of the study (nats, root mean square); the paper's rate of 0.1 beside it.
 - H4 replicates if the sign of dlogp after a full step and after one of the output layer alone agree on at least
-  `MIN_AGREEMENT` of the tokens, at every moment of training that is looked at.  SGD, at the rate of `MOVED`, too.
+  `MIN_AGREEMENT` of the tokens, at every moment of training that is looked at.  SGD, at the rate of `MASKED_STEP_NATS`, too.
 - H10: a sure token pushes instead of an unsure one, at the same rate. It replicates if SGD's movement of the other
   tokens falls at least `MIN_RATIO` times as far as AdamW's.
 """
@@ -134,7 +134,6 @@ def agreement_along(tables: Tables, optimizer: str = "sgd", column: str = "agree
 CLAIMS = [
     Claim(
         "H2",
-        "H",
         "only the same token, unsure both times, couples strongly",
         "Fig 2",
         f"some other kind of pair couples at least 1/{MIN_RATIO:g} as strongly",
@@ -145,7 +144,6 @@ CLAIMS = [
     ),
     Claim(
         "H3",
-        "H",
         "a masked update moves the same unsure token elsewhere, and others hardly",
         "Fig 3, Table 1",
         f"the same token elsewhere does not follow, or another kind moves at least 1/{MIN_RATIO:g} as far",
@@ -161,7 +159,6 @@ CLAIMS = [
     ),
     Claim(
         "H4",
-        "H",
         "full step and output layer alone agree in sign, steadily over training",
         "Fig 10",
         f"at some moment of training at most {MIN_AGREEMENT:g} of the tokens agree in sign",
@@ -176,7 +173,6 @@ CLAIMS = [
     ),
     Claim(
         "H10",
-        "H",
         "Adam's first step hides the size of coupled gradients",
         "appendix D.3",
         f"SGD's movement falls at most {MIN_RATIO:g} times as far as AdamW's when a sure token pushes",
@@ -191,7 +187,6 @@ CLAIMS = [
     ),
     Claim(
         "R2",
-        "R",
         "identical unsure tokens of opposite rollouts have large gradient products",
         "review of H: products across signs",
         f"some other kind of pair has products at least 1/{MIN_RATIO:g} as large",

@@ -21,6 +21,7 @@ R1 and the falsifier of paper H rest on chapter 05's study as well, so they stan
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -97,118 +98,95 @@ def _trusted(rows: pd.DataFrame, column: str, tables: Tables) -> Estimate:
     return estimate._replace(doubt=f"fewer than {MIN_PROMPTS} prompts" if few else "")
 
 
-def gap_rows(whole: str, pools: tuple[str, ...], matched: bool = False, prefix: str = "") -> list[Measurement]:
-    """H7's measurements, of each sign in each pool of prompts; whole: their name where none was measured."""
-    ending = ", frequencies matched" if matched else ""
+def gap_rows(pools: tuple[str, ...], matched: bool = False, optimizer: str = "sgd", prefix: str = "") -> list:
+    """H7's measurements, of each sign in each pool of prompts."""
+    label = f"{prefix}{{}} rollouts, {{}} prompts, {optimizer}" + (", frequencies matched" if matched else "")
     return [
-        Measurement(
-            "credit",
-            f"{prefix}{sign} rollouts, {pool} prompts, sgd{ending}",
-            partial(mean_gap, pool=pool, sign=sign, matched=matched),
-            above=0,
-            whole=prefix + whole,
-        )
+        row(label.format(sign, pool), mean_gap, pool=pool, sign=sign, matched=matched, optimizer=optimizer)
         for pool, sign in product(pools, SIGNS)
     ]
 
 
-def _row(whole: str, label: str, measure, **threshold: float) -> Measurement:
-    return Measurement("credit", label, measure, **threshold, whole=whole)
+def row(label: str, measure, below: float | None = None, **settings) -> Measurement:
+    """A measurement of this study, above 0 unless `below` is given."""
+    return Measurement("credit", label, partial(measure, **settings), 0 if below is None else None, below)
 
 
-H6 = "updates shift from formatting to reasoning tokens, against positive-only training"
+def claim(id: str, source: str, statement: str, refuted_if: str, rows: list[Measurement]) -> Claim:
+    """A claim whose measurements by this study stand as one row, the statement's, where the study was not made."""
+    rows = [replace(row, whole=row.whole or statement) if row.study == "credit" else row for row in rows]
+    return Claim(id, statement, source, refuted_if, rows)
+
+
 H7 = "boosted tokens have higher value than suppressed ones, in rollouts of either sign"
-H8 = "that gap grows with the batch and with rollouts per prompt"
-H9 = "that gap grows with repeated updates on one batch"
-R1 = "H1 and H7 hold with token frequencies matched"
-R4 = "H7 holds on held-out prompts"
-ALONG = {"batch_size": "batch", "group_size": "rollouts per prompt"}
+PART_2 = "2: boosted - suppressed tokens, value: "
+TRAINING, HELD_OUT, ALONG = "training", "held-out", {"batch_size": "batch", "group_size": "rollouts per prompt"}
 
 CLAIMS = [
-    Claim(
+    claim(
         "H6",
-        "H",
-        H6,
         "Fig 4",
+        "updates shift from formatting to reasoning tokens, against positive-only training",
         "reasoning tokens gain no share of the movement, or formatting tokens lose none",
         [
-            _row(
-                H6,
-                "reasoning tokens: share of GRPO less positive-only",
-                partial(mean_shift, categories=REASONING),
-                above=0,
-            ),
-            _row(
-                H6,
-                "formatting tokens: share of GRPO less positive-only",
-                partial(mean_shift, categories=FORMATTING),
-                below=0,
-            ),
+            row("reasoning tokens: share of GRPO less positive-only", mean_shift, categories=REASONING),
+            row("formatting tokens: share of GRPO less positive-only", mean_shift, below=0, categories=FORMATTING),
         ],
     ),
-    Claim(
+    claim(
         "H7",
-        "H",
-        H7,
         "Fig 5",
+        H7,
         "boosted tokens are worth no more than suppressed ones, in rollouts of one sign",
-        gap_rows(H7, ("training",)),
+        gap_rows((TRAINING,)),
     ),
-    Claim(
+    claim(
         "H8",
-        "H",
-        H8,
         "Fig 6",
+        "that gap grows with the batch and with rollouts per prompt",
         "the gap in value does not grow with the batch, or not with the rollouts per prompt",
         [
-            _row(
-                H8,
-                f"per doubling of the {name}, {pool} prompts",
-                partial(gap_per_doubling, pool=pool, along=along),
-                above=0,
-            )
-            for pool, (along, name) in product(("held-out", "training"), ALONG.items())
+            row(f"per doubling of the {ALONG[along]}, {pool} prompts", gap_per_doubling, pool=pool, along=along)
+            for pool, along in product((HELD_OUT, TRAINING), ALONG)
         ],
     ),
-    Claim(
+    claim(
         "H9",
-        "H",
-        H9,
         "Fig 11",
+        "that gap grows with repeated updates on one batch",
         "the gap in value does not grow per step",
         [
-            _row(H9, f"per step, {sign} rollouts, {pool} prompts", partial(gap_per_step, pool=pool, sign=sign), above=0)
-            for pool, sign in product(("training", "held-out"), ("all", *SIGNS))
+            row(f"per step, {sign} rollouts, {pool} prompts", gap_per_step, pool=pool, sign=sign)
+            for pool, sign in product((TRAINING, HELD_OUT), ("all", *SIGNS))
         ],
     ),
-    Claim(
+    claim(
         "R1",
-        "R",
-        R1,
         "review of H: frequencies",
+        "H1 and H7 hold with token frequencies matched",
         "with frequencies matched the shares lie apart, or the gap in value is gone",
-        [
-            distance_row(optimizer="adamw", tokens="matched"),
-            *gap_rows(R1, ("training", "held-out"), matched=True),
-        ],
+        [distance_row(optimizer="adamw", tokens="matched"), *gap_rows((TRAINING, HELD_OUT), matched=True)],
     ),
-    Claim(
+    claim(
         "R4",
-        "R",
-        R4,
         "review of H: held-out prompts",
+        "H7 holds on held-out prompts",
         "on held-out prompts boosted tokens are worth no more than suppressed ones",
-        gap_rows(R4, ("held-out",)),
+        gap_rows((HELD_OUT,)),
     ),
-    Claim(
+    claim(
         "H-falsifier",
-        "H",
-        "shared tokens move as much as specific ones, or boosted tokens are worth no more than suppressed",
         "review of H: what would falsify it",
+        "shared tokens move as much as specific ones, or boosted tokens are worth no more than suppressed",
         "shared tokens move at least as far as specific ones, or boosted ones are worth no more than others",
         [
             Measurement("flips", f"1: {SHARED}", shared_ratio, below=1),
-            *gap_rows(H7, ("training",), prefix="2: boosted - suppressed tokens, value: "),
+            *(replace(row, whole=PART_2 + H7) for row in gap_rows((TRAINING,), prefix=PART_2)),
         ],
     ),
+]
+UNDER_ADAMW = [  # the same gaps after an AdamW step, for the chapter alone
+    Claim("H7", H7, "Fig 5", "", gap_rows((TRAINING,), optimizer="adamw")),
+    Claim("R1", "matched", "", "", gap_rows((TRAINING, HELD_OUT), matched=True, optimizer="adamw")),
+    Claim("R4", "held-out", "", "", gap_rows((HELD_OUT,), optimizer="adamw")),
 ]

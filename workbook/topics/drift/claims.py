@@ -116,7 +116,6 @@ def attributed(tables: Tables, outcome: str) -> dict[str, Estimate]:
 CLAIMS = [
     Claim(
         "D1",
-        "D",
         "shared tokens stay where they are if weights are exchangeable within the group",
         "condition on the weights",
         "with exchangeable weights style words move at least half as far as without",
@@ -124,7 +123,6 @@ CLAIMS = [
     ),
     Claim(
         "D2",
-        "D",
         "a sequence-level ratio leaves an update on shared tokens, a token-level one does not",
         "Cor 3.3",
         "the sequence-level ratio leaves no more on shared tokens than the token-level one",
@@ -141,7 +139,6 @@ CLAIMS = [
     ),
     Claim(
         "D3",
-        "D",
         "asymmetric clipping leaves an update on shared tokens, symmetric clipping does not",
         "clipping in the objective",
         "asymmetric clipping leaves no more on shared tokens than symmetric clipping",
@@ -158,7 +155,6 @@ CLAIMS = [
     ),
     Claim(
         "D4",
-        "D",
         "without cancellation reward-irrelevant tokens drift, more with every step: the learning tax",
         "Prop 3.1",
         "runs without the fix pay no more tax, or it does not grow with reuse",
@@ -178,7 +174,6 @@ CLAIMS = [
     ),
     Claim(
         "D5",
-        "D",
         "without cancellation the entropy over equivalent solutions falls",
         "Cor 3.2",
         "runs without the fix lose no more entropy over equivalent solutions",
@@ -195,7 +190,6 @@ CLAIMS = [
     ),
     Claim(
         "D6",
-        "D",
         "the group's least weight for all of it restores cancellation",
         "Eq 17",
         "more than a hundredth of the update is left on shared tokens, or the tax does not fall",
@@ -203,7 +197,6 @@ CLAIMS = [
     ),
     Claim(
         "D7",
-        "D",
         "weights made orthogonal to the advantages restore cancellation",
         "Eq 18",
         "more than a hundredth of the update is left on shared tokens, or the tax does not fall",
@@ -211,7 +204,6 @@ CLAIMS = [
     ),
     Claim(
         "D8",
-        "D",
         "with that fix training scores higher, with less jitter and less compute",
         "Tables 1, 2",
         "the held-out reward is not higher, or jitter or compute to a score not lower",
@@ -224,7 +216,6 @@ CLAIMS = [
     ),
     Claim(
         "D9",
-        "D",
         "the fix gains more with more rollouts per prompt",
         "Table 4",
         "the gain in held-out reward does not grow with the group",
@@ -243,7 +234,6 @@ CLAIMS = [
     ),
     Claim(
         "IBPO",
-        "D",
         "comparing rollouts where they part gives step credit that teaches faster [reading]",
         "arXiv 2605.16302",
         "its advantages come no nearer to true credit, or no more is learned",
@@ -266,7 +256,6 @@ CLAIMS = [
     ),
     Claim(
         "D-falsifier",
-        "D",
         "runs with exchangeable weights still fail, or runs without them do not",
         "what would settle it",
         "runs with exchangeable weights pay a tax, or runs without them pay none",

@@ -92,7 +92,6 @@ def distance_row(**condition: str) -> Measurement:
 CLAIMS = [
     Claim(
         "H1",
-        "H",
         "shares of boosted, suppressed and stable tokens are alike in positive and negative rollouts",
         "Fig 1, 9",
         f"the shares of the two signs lie {MAX_TV_DISTANCE:g} or more apart (total variation)",
@@ -100,7 +99,6 @@ CLAIMS = [
     ),
     Claim(
         "H5",
-        "H",
         "opposing pushes cancel on tokens that both signs share",
         "sections 3-4",
         f"shared tokens move at least {MAX_SHARED_RATIO:g} times as far as specific ones, "
@@ -119,7 +117,6 @@ CLAIMS = [
     ),
     Claim(
         "R3",
-        "R",
         "with frequencies fixed, signs dealt to other occurrences move a token",
         "review of H: sign composition alone",
         "the token does not move towards signs dealt to its other occurrences",
@@ -127,7 +124,6 @@ CLAIMS = [
     ),
     Claim(
         "R5",
-        "R",
         "H1 holds under SGD as under Adam",
         "review of H: optimizer artefacts",
         f"under SGD the shares of the two signs lie {MAX_TV_DISTANCE:g} or more apart",
