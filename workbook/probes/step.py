@@ -30,6 +30,8 @@ OPTIMIZERS: dict[str, Callable] = {
     "adamw": lambda parameters, lr: torch.optim.AdamW(parameters, lr),
     "adamw_no_momentum": lambda parameters, lr: torch.optim.AdamW(parameters, lr, betas=(0.0, 0.999)),
 }
+ONE_STEP_OPTIMIZERS = ("sgd", "adamw")  # momentum makes no difference to one step
+STEP_NATS = 0.1  # root mean square change of log-probability to which the studies match the learning rate of one step
 SCORED_AT_ONCE = 64  # rollouts
 SHOWN_AFTER = 2.0  # seconds of work until a bar shows it
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")

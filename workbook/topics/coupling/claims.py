@@ -11,7 +11,7 @@ Stated before anything was measured; a token is unsure at p < 0.5, and pairs in 
   times as far as every other kind of token outside the pushing contexts.  SGD, at the rate that moves the group's
   tokens by `MASKED_STEP_NATS` of the study (nats, root mean square); the paper's rate of 0.1 beside it.
 - H4 replicates if the sign of dlogp after a full step and after one of the output layer alone agree on at least
-  `MIN_AGREEMENT` of the tokens, at every moment of training that is looked at.  SGD, at the rate of `MASKED_STEP_NATS`, too.
+  `MIN_AGREEMENT` of the tokens, at every moment of training that is looked at.  SGD, at the same rate, too.
 - H10: a sure token pushes instead of an unsure one, at the same rate. It replicates if SGD's movement of the other
   tokens falls at least `MIN_RATIO` times as far as AdamW's.
 """

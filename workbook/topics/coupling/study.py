@@ -16,7 +16,7 @@ from workbook.studies.bench import Bench
 from workbook.topics.coupling.masked import UNSURE, choose_tokens, followers, masked_update, shared_token
 from workbook.topics.coupling.probe import coupling_by_confidence, gradient_products, product_agreement
 
-MOVED = 0.03  # nats, root mean square: of the group's tokens by a masked step, of a batch's by a full one
+MASKED_STEP_NATS = 0.03  # root mean square: of the group's tokens by a masked step, of a batch's by a full one
 PAPER_LR = 0.1
 FINE = tuple(np.arange(1, 12) / 12)  # cuts of the map: twelve bins, to be merged into 6, 4, 3 or 2
 LORA = 8
@@ -75,8 +75,8 @@ def _masked(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
     """What moves when one token of a prompt pushes: a row per prompt, pushing confidence, optimizer, rate and kind."""
     tables = []
     for group, part, unsure, sure in _with_shared_tokens(rollouts, prompts):
-        sgd = matched_lr(policy, part, "sgd", MOVED, chosen=unsure)
-        adam = matched_lr(policy, part, "adamw", MOVED, start=1e-4, chosen=unsure)
+        sgd = matched_lr(policy, part, "sgd", MASKED_STEP_NATS, chosen=unsure)
+        adam = matched_lr(policy, part, "adamw", MASKED_STEP_NATS, start=1e-4, chosen=unsure)
         steps = [("sgd", sgd, "matched"), ("adamw", adam, "matched"), ("sgd", PAPER_LR, "the paper's")]
         for pushing, chosen in {"unsure": unsure, "sure": sure}.items():
             if chosen is None:
@@ -133,10 +133,10 @@ def _agreement(bench: Bench, steps: int, every: int, prompts: int, lr: float) ->
         if not rollouts.advantages.any():
             continue
         everything = rollouts.completion_mask.bool()
-        sgd = masked_update(policy, rollouts, everything, "sgd", matched_lr(policy, rollouts, "sgd", MOVED))
+        sgd = masked_update(policy, rollouts, everything, "sgd", matched_lr(policy, rollouts, "sgd", MASKED_STEP_NATS))
         taken = {"sgd": sgd}
         if scale.name not in SGD_ALONE:
-            adam_lr = matched_lr(policy, rollouts, "adamw", MOVED, start=1e-4)
+            adam_lr = matched_lr(policy, rollouts, "adamw", MASKED_STEP_NATS, start=1e-4)
             taken["adamw"] = masked_update(policy, rollouts, everything, "adamw", adam_lr)
         for optimizer, table in taken.items():
             agree = np.sign(table["dlogp"]) == np.sign(sgd["predicted"])

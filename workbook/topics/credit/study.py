@@ -9,26 +9,30 @@ import pandas as pd
 import torch
 
 from workbook.probes.categories import categorized
-from workbook.probes.step import logps, matched_lr, untouched, update
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, logps, matched_lr, untouched, update
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
-from workbook.topics.credit.gaps import Pool, pool_change, repeated_updates, sampling_budget, value_gap
+from workbook.topics.credit.gaps import (
+    BUDGET_ESTIMATORS,
+    Pool,
+    pool_change,
+    repeated_updates,
+    sampling_budget,
+    value_gap,
+)
 from workbook.topics.credit.shares import category_shares
 from workbook.topics.credit.values import token_values
 from workbook.topics.flips.probe import EPS
 
-MOVED = 0.1  # nats, root mean square over all tokens, of one step on all training rollouts
 SHARE = 0.1  # in "same share" the tokens that moved most count, this share of the pool, whatever EPS is
-OPTIMIZERS = ("sgd", "adamw")
 SIZES = {  # valued: rollouts per prompt.  tuned: rollouts at which learning rates are found.  fixed: the batch of H9
     "tiny": {"valued": 4, "tokens": 6, "continuations": 4, "tuned": 48, "fixed": 48, "steps": 3, "repeats": 1},
     "bundled": {"valued": 4, "tokens": 14, "continuations": 8, "tuned": 512, "fixed": 512, "steps": 16, "repeats": 2},
     "smollm2": {"valued": 3, "tokens": 8, "continuations": 4, "tuned": 16, "fixed": 16, "steps": 4, "repeats": 1},
 }
-BOTH = ("reinforce", "grpo")
 BUDGETS = {  # (batch sizes, rollouts per prompt, estimators)
-    "tiny": [((8, 16), (1, 2, 4), BOTH)],
-    "bundled": [((16, 32, 64, 96), (1, 2, 4, 8), BOTH)],
+    "tiny": [((8, 16), (1, 2, 4), BUDGET_ESTIMATORS)],
+    "bundled": [((16, 32, 64, 96), (1, 2, 4, 8), BUDGET_ESTIMATORS)],
     "smollm2": [((16, 32), (4,), ("grpo",)), ((16,), (2, 4, 8), ("reinforce",))],
 }
 
@@ -37,7 +41,7 @@ def credit_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables shares (H6), gaps (H7), budget (H8), repeated (H9), rates, and for seed 0 tokens, of one seed."""
     sizes, pools = SIZES[bench.scale.name], make_pools(bench)
     tuned = bench.rollouts if sizes["tuned"] >= len(bench.rollouts) else _mixed(bench.rollouts, sizes["tuned"])
-    rates = {name: matched_lr(bench.policy, tuned, name, MOVED) for name in OPTIMIZERS}
+    rates = {name: matched_lr(bench.policy, tuned, name, STEP_NATS) for name in ONE_STEP_OPTIMIZERS}
     gaps, tokens = _one_step(bench, pools, rates)
     tables = {
         "shares": _shares(bench, rates["sgd"]),

@@ -14,7 +14,7 @@ from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.theory.advantages import counterfactual_advantages, group_advantages
 
-ESTIMATORS = ("grpo", "dr_grpo", "rloo", "counterfactual")
+COMPARED = ("grpo", "dr_grpo", "rloo", "counterfactual")  # advantage estimators
 LARGE = 64  # rollouts per prompt of the second measurement, on an eighth of the prompts
 
 
@@ -37,12 +37,10 @@ def _compared(rollouts, group_size: int) -> pd.DataFrame:
     rollout, position = table["rollout"].to_numpy(), table["position"].to_numpy()
     scored = (rollouts.rewards, rollouts.completion_ids, rollouts.completion_mask, rollouts.group_ids)
     table["counterfactual"] = counterfactual_advantages(*scored).numpy()[rollout, position]
-    for estimator in ESTIMATORS[:-1]:
+    for estimator in COMPARED[:-1]:
         table[estimator] = group_advantages(rollouts.rewards, rollouts.group_ids, estimator).numpy()[rollout]
     rows = []
     for group, tokens in table.groupby("group"):
         if tokens["reward"].nunique() > 1:
-            rows += [
-                (group, group_size, name, np.corrcoef(tokens[name], tokens["credit"])[0, 1]) for name in ESTIMATORS
-            ]
+            rows += [(group, group_size, name, np.corrcoef(tokens[name], tokens["credit"])[0, 1]) for name in COMPARED]
     return pd.DataFrame(rows, columns=["group", "group_size", "estimator", "correlation"])

@@ -8,9 +8,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from workbook.probes.step import ONE_STEP_OPTIMIZERS
 from workbook.theory.choices import SIGNS
 from workbook.topics.flips.probe import CHANGES, frequency_matched
-from workbook.topics.flips.settings import EPSILONS, FACTORS, GROUP_SIZES, OPTIMIZERS, PROMPTS, compute_flips
+from workbook.topics.flips.settings import EPSILONS, FACTORS, GROUP_SIZES, PROMPTS, compute_flips
 from workbook.views.explorer import Explorer, log_slider, menu, switch
 from workbook.views.figures import bars, cells, forest, panels, rule, series
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, describe_rows, finish, require, titled
@@ -35,7 +36,7 @@ def explore_flips() -> Explorer:
         flips_chart,
         {
             "eps": log_slider(0.01, -3, 0, "eps (nats)", step=0.05),
-            "optimizer": menu("adamw", list(OPTIMIZERS), "optimizer"),
+            "optimizer": menu("adamw", list(ONE_STEP_OPTIMIZERS), "optimizer"),
             "factor": menu(1.0, [(f"{factor:g} × matched", factor) for factor in FACTORS], "learning rate"),
             "prompts": menu(32, list(PROMPTS), "prompts in the batch"),
             "group_size": menu(8, list(GROUP_SIZES), "rollouts per prompt, G"),

@@ -12,29 +12,27 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from workbook.probes.step import matched_lr, progress
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr, progress
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.claim import Tables
 from workbook.theory.advantages import group_advantages
 from workbook.topics.flips.probe import CHANGES, shares_by_prompt, token_flips
-from workbook.topics.flips.study import MOVED
 
 FACTORS = (0.1, 0.3, 1.0, 3.0)
 PROMPTS = (4, 16, 32)
 GROUP_SIZES = (2, 4, 8)
 EPSILONS = tuple(float(f"{eps:.3g}") for eps in np.geomspace(1e-3, 1, 25))
 BUNDLED = Tables("bundled")
-OPTIMIZERS = ("sgd", "adamw")  # momentum makes no difference to one step
 
 
 def flip_settings_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table shares: a row per optimizer, factor, prompts, group_size, eps and change, averaged over prompts."""
     policy, rollouts = bench.policy, bench.rollouts
-    rates = {optimizer: matched_lr(policy, rollouts, optimizer, MOVED) for optimizer in OPTIMIZERS}
+    rates = {optimizer: matched_lr(policy, rollouts, optimizer, STEP_NATS) for optimizer in ONE_STEP_OPTIMIZERS}
     tables = []
     for optimizer, factor, prompts, group_size in progress(
-        list(product(OPTIMIZERS, FACTORS, PROMPTS, GROUP_SIZES)), "settings"
+        list(product(ONE_STEP_OPTIMIZERS, FACTORS, PROMPTS, GROUP_SIZES)), "settings"
     ):
         part = _part(rollouts, prompts, group_size)
         table = token_flips(policy, part, optimizer, factor * rates[optimizer])

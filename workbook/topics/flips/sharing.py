@@ -15,13 +15,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from workbook.probes.step import matched_lr
+from workbook.probes.step import STEP_NATS, matched_lr
 from workbook.statistics import Estimate, nested_estimate
 from workbook.studies.bench import Bench
 from workbook.studies.claim import Tables
 from workbook.topics.flips.composition import NEARLY_CERTAIN
 from workbook.topics.flips.probe import token_flips
-from workbook.topics.flips.study import MOVED
 
 IDENTITIES = {"word": ["token_id"], "word and place": ["token_id", "position"]}
 
@@ -29,7 +28,7 @@ IDENTITIES = {"word": ["token_id"], "word and place": ["token_id", "position"]}
 def sharing_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables identities (a row per prompt and identity) and company (a row per seed and class of token)."""
     policy, rollouts = bench.policy, bench.rollouts
-    table = token_flips(policy, rollouts, "sgd", matched_lr(policy, rollouts, "sgd", MOVED))
+    table = token_flips(policy, rollouts, "sgd", matched_lr(policy, rollouts, "sgd", STEP_NATS))
     identities = [_identity(table, keys).assign(identity=name) for name, keys in IDENTITIES.items()]
     return {"identities": pd.concat(identities, ignore_index=True), "company": _company(table)}
 

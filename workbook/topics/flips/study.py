@@ -12,18 +12,17 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from workbook.probes.step import matched_lr
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.studies.bench import Bench
 from workbook.topics.flips.composition import NEARLY_CERTAIN, composition_effects, sign_composition
 from workbook.topics.flips.index import cancellation_index, predictions
 from workbook.topics.flips.probe import EPS, frequency_matched, shares_by_prompt, token_flips
 
-MOVED = 0.1  # nats, root mean square
 MINI_BATCHES = 4
 BANDS = (0.0, 0.3, 0.6, NEARLY_CERTAIN)  # of confidence, the token's probability
 EPSILONS = (1e-3, 3e-3, EPS, 3e-2, 1e-1, 3e-1)
 FAMILY = {"sgd": "sgd", "sgd_momentum": "sgd", "adam": "adamw", "adamw": "adamw", "adamw_no_momentum": "adamw"}
-OPTIMIZERS = {"smollm2": ("sgd", "adamw", "adamw_no_momentum")}  # of the generation batch; elsewhere all
+GENERATION_OPTIMIZERS = {"smollm2": ("sgd", "adamw", "adamw_no_momentum")}  # elsewhere all of FAMILY
 PERMUTATIONS = {"smollm2": 3}  # elsewhere 8
 PREDICTORS = ("coupled_index", "coupled_push", "type_index", "advantage", "confidence", "frequency")
 
@@ -31,10 +30,10 @@ PREDICTORS = ("coupled_index", "coupled_push", "type_index", "advantage", "confi
 def flips_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables shares, predictions, shared, effects, doses and rates of one seed; a row per prompt and condition."""
     policy, rollouts = bench.policy, bench.rollouts
-    rates = {family: matched_lr(policy, rollouts, family, MOVED) for family in ("sgd", "adamw")}
+    rates = {family: matched_lr(policy, rollouts, family, STEP_NATS) for family in ONE_STEP_OPTIMIZERS}
     steps = {family: token_flips(policy, rollouts, family, rate) for family, rate in rates.items()}
     shares = [_shares(table, optimizer=family, after="one step") for family, table in steps.items()]
-    for optimizer in OPTIMIZERS.get(bench.scale.name, tuple(FAMILY)):
+    for optimizer in GENERATION_OPTIMIZERS.get(bench.scale.name, tuple(FAMILY)):
         lr = rates[FAMILY[optimizer]]
         for after in ("mini_batch", "generation") if optimizer in rates else ("generation",):
             table = token_flips(policy, rollouts, optimizer, lr, MINI_BATCHES, after, seed=bench.seed)
