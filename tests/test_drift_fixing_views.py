@@ -326,7 +326,7 @@ def test_step_advantages_are_checked(capsys):
             [torch.stack([r[ids[:, t] == ids[i, t]].mean() for t in range(3)]) - r.mean() for i in range(4)]
         ),
         "returned the shape": lambda r, ids: r,
-        "should have": lambda r, ids: right + 0.2,
+        "rollout and position (0, 0) should be -0.1667": lambda r, ids: right + 0.2,
         "Not answered": lambda r, ids: None,
     }
     for message, function in answers.items():

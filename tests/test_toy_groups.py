@@ -307,7 +307,7 @@ def leave_one_out(rewards):
         (by_hand(np.zeros_like), "no baseline"),
         (lambda tokens, rewards, p: rewards, "returned the shape"),
         (lambda tokens, rewards, p: p, "sum to 1 over the words"),
-        (lambda tokens, rewards, p: [0.5, -0.5, 0], "word 2 should get"),
+        (lambda tokens, rewards, p: [0.5, -0.5, 0], "word 2 should be -0.8, but yours is 0."),
         (lambda tokens, rewards, p: 1 / 0, "it raised ZeroDivisionError"),
     ],
 )

@@ -37,15 +37,14 @@ def grade(
     right,
     mistakes: Mapping[str, object],
     praise: str,
-    *,
-    shape: str = "one number",
-    otherwise: str = "entry {place[0]} should be {right:.4g}, but yours is {got:.4g}.",
+    entry: str = "",
+    otherwise: str = "{entry} should be {right:.4g}, but yours is {got:.4g}.",
 ) -> None:
     """Print the praise, the mistake that gives this very answer, or the entry that is furthest off.
 
     got: of `answer_of`; None prints nothing more.  mistakes: sentence -> the answer that the mistake gives, or a
-    condition on the answer; the first that fits is printed.  shape: what the entries of `right` are, in words.
-    otherwise: for any other answer; {place}, {got} and {right} are the entry furthest off.
+    condition on the answer; the first that fits is printed.  entry: what an entry of `right` belongs to, e.g. "token".
+    otherwise: for any other answer; {place}, {got} and {right} are of the entry furthest off.
     Answers are equal within 1e-4, and to a mistake's answer within 1e-3, of the largest entry.
 
     >>> grade(torch.tensor(3.0), 2.0, {"this forgets the half.": 4.0, "it is below 5.": lambda got: got < 5}, "Right.")
@@ -57,16 +56,16 @@ def grade(
     if right.ndim == 0 and got.numel() == 1:
         got = got.reshape(())
     if got.shape != right.shape:
-        wanted = f"{tuple(right.shape)}, {shape}" if right.ndim else shape
+        wanted = f"{tuple(right.shape)}, one number for each {entry or 'entry'}" if right.ndim else "one number"
         print(f"Not quite: it returned the shape {tuple(got.shape)}; return {wanted}.")
     elif _equal(got, right, 1e-4):
         print(praise)
     else:
         fits = (text for text, wrong in mistakes.items() if (wrong(got) if callable(wrong) else _equal(got, wrong)))
-        furthest = int((got - right).abs().argmax())
-        place = tuple(int(index) for index in torch.unravel_index(torch.tensor(furthest), right.shape))
-        sentence = next(fits, otherwise).format(place=place, got=float(got[place]), right=float(right[place]))
-        print(f"Not quite: {sentence}")
+        place = tuple(index.item() for index in torch.unravel_index((got - right).abs().argmax(), right.shape))
+        name = f"{entry or 'entry'} {place if len(place) > 1 else place[0]}" if place else "it"
+        values = {"place": place, "got": got[place].item() + 0.0, "right": right[place].item()}  # + 0: no "-0"
+        print("Not quite: " + next(fits, otherwise).format(entry=name, **values))
 
 
 def _equal(got: Tensor, wanted, tolerance: float = 1e-3) -> bool:

@@ -55,11 +55,5 @@ def check_in_step(function) -> None:
         "this lets every rollout stand for itself; first add up those of one sign.": 1 - single,
         "the advantages are in the gradients already; the Gram matrix needs no further sign.": 1 - signed,
     }
-    grade(
-        answer_of(function, GRAM.clone(), ADVANTAGES.clone()),
-        1 - residual,
-        mistakes,
-        f"Right: {1 - residual:.3f}. Two of these rollouts oppose each other, the third one is unrelated.",
-        shape="one number for the mini-batch",
-        otherwise="it should be {right:.3f}, but yours is {got:.3f}.",
-    )
+    praise = f"Right: {1 - residual:.3f}. Two of these rollouts oppose each other, the third one is unrelated."
+    grade(answer_of(function, GRAM.clone(), ADVANTAGES.clone()), 1 - residual, mistakes, praise)

@@ -27,7 +27,7 @@ def check_forecast(function) -> None:
         "the sign is turned around: a positive push makes its own token more likely.": -right,
     }
     praise = "Right: one row of the kernel, weighed by what every token of the group pushes with."
-    grade(answer_of(function, kernel.clone(), pushes.clone(), lr), right, mistakes, praise, shape="one for each token")
+    grade(answer_of(function, kernel.clone(), pushes.clone(), lr), right, mistakes, praise, "token")
 
 
 def check_first_step(function) -> None:
@@ -53,4 +53,4 @@ def check_first_step(function) -> None:
         / gradient.norm(),
     }
     praise = "Right: every weight moves by lr, however large or small its gradient was."
-    grade(answer_of(function, gradient.clone(), lr), right, mistakes, praise, shape="one for each weight")
+    grade(answer_of(function, gradient.clone(), lr), right, mistakes, praise, "weight")

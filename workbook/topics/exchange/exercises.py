@@ -69,7 +69,7 @@ def check_symmetric_clip(function) -> None:
         right,
         mistakes,
         "Right: equal ratios get equal weights, whatever the advantage's sign, so the shared token cancels.",
-        shape="one weight for each ratio",
+        "ratio",
         otherwise=f"ratio {{place[0]}} of {ratios.tolist()} should get the weight {{right:g}}; yours is {{got:g}}.",
     )
 

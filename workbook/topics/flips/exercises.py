@@ -36,14 +36,7 @@ def check_shares(function: Callable) -> None:
             lambda got: torch.allclose(got[1], _shares(DLOGP[ADVANTAGE <= 0], eps).double(), atol=1e-5)
         ),
     }
-    grade(
-        got,
-        right,
-        mistakes,
-        "Right: and a token that moved by exactly eps counts as stable.",
-        shape="two signs, three changes",
-        otherwise="row {place[0]}, column {place[1]} should be {right:.3f}, but yours is {got:.3f}.",
-    )
+    grade(got, right, mistakes, "Right: and a token that moved by exactly eps counts as stable.", "sign and change")
 
 
 def check_balance(function: Callable) -> None:
@@ -58,14 +51,8 @@ def check_balance(function: Callable) -> None:
         "this is the sign of the token's own rollout; add up all occurrences of the token.": SIGNS.sign(),
         "this is the sum; divide it by the sum of the sizes.": net,
     }
-    grade(
-        answer_of(function, TOKENS, SIGNS),
-        net / (same * SIGNS.abs()).sum(1),
-        mistakes,
-        "Right: 1 where all occurrences pull up, -1 where all pull down, near 0 where they cancel.",
-        shape="one number for each token",
-        otherwise="token {place[0]} should get {right:+.3f}, but yours gets {got:+.3f}.",
-    )
+    praise = "Right: 1 where all occurrences pull up, -1 where all pull down, near 0 where they cancel."
+    grade(answer_of(function, TOKENS, SIGNS), net / (same * SIGNS.abs()).sum(1), mistakes, praise, "token")
 
 
 def check_words(function: Callable) -> None:

@@ -44,14 +44,8 @@ def check_rloo(function) -> None:
         "this is the group's mean, the rollout's own reward included; leave it out.": mean,
         "this divides by the standard deviation, as GRPO does; leave-one-out does not.": scaled,
     }
-    grade(
-        answer_of(function, rewards, group_ids),
-        right,
-        mistakes,
-        "Right: the baseline of each rollout is the mean reward of the others in its group.",
-        shape="one number for each rollout",
-        otherwise="rollout {place[0]} should have {right:.3f}, but yours has {got:.3f}.",
-    )
+    praise = "Right: the baseline of each rollout is the mean reward of the others in its group."
+    grade(answer_of(function, rewards, group_ids), right, mistakes, praise, "rollout")
 
 
 def check_net_push(function) -> None:
@@ -79,14 +73,8 @@ def check_net_push(function) -> None:
             lambda got: abs(got.sum()) > 1e-6
         ),
     }
-    grade(
-        got,
-        right,
-        mistakes,
-        "Right: and since leave-one-out advantages sum to 0, the part with -p falls out of the sum.",
-        shape="one number for each word of the softmax",
-        otherwise="word {place[0]} should get {right:+.3f}, but yours gets {got:+.3f}.",
-    )
+    praise = "Right: and since leave-one-out advantages sum to 0, the part with -p falls out of the sum."
+    grade(got, right, mistakes, praise, "word")
 
 
 def check_signs(signs) -> None:

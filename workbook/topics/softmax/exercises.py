@@ -66,13 +66,9 @@ def check_coupling(function) -> None:
         "both inner products are right, but they are multiplied, not added.": contexts + scores,
         "the sign is turned around: K_ii is a squared length and so never negative.": -right,
     }
+    praise = "Right: one inner product for the contexts, one for the tokens, and their product for the pair."
     grade(
-        answer_of(function, hidden.clone(), logits.clone(), tokens.clone()),
-        right,
-        mistakes,
-        "Right: one inner product for the contexts, one for the tokens, and their product for the pair.",
-        shape="one number for each pair of tokens",
-        otherwise="K[{place[0]}, {place[1]}] should be {right:.3f}, but yours is {got:.3f}.",
+        answer_of(function, hidden.clone(), logits.clone(), tokens.clone()), right, mistakes, praise, "pair of tokens"
     )
 
 
