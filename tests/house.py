@@ -49,8 +49,12 @@ def definitions(module: str) -> dict[str, ast.stmt]:
 @cache
 def lazy(module: str) -> dict[str, str]:
     """Names that a face imports when they are first used, with their modules."""
-    homes = definitions(module).get("_HOMES")
-    return {name: f"workbook.{home}" for name, home in ast.literal_eval(homes.value).items()} if homes else {}
+    faces = definitions(module)
+    if "_NAMES" in faces:
+        names = ast.literal_eval(faces["_NAMES"].value)
+        return {name: f"workbook.{home}" for home, offered in names.items() for name in offered.split()}
+    homes = ast.literal_eval(faces["_HOMES"].value) if "_HOMES" in faces else {}
+    return {name: f"workbook.{home}" for name, home in homes.items()}
 
 
 def imported(node: ast.AST, package: str) -> dict[str, tuple[str, str | None]]:

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 from workbook.lazy import lazy_names
 
-_HOMES = {
-    "CancellationConfig": "training.config",
-    "CancellationTrainer": "training.trainer",
-    "QWEN_1_5B": "training.machines",
-    "QWEN_7B": "training.machines",
-    "Run": "training.runs",
-    "RunConfig": "training.run_config",
-    "WORKLOAD": "training.machines",
-    "at_peak": "training.memory",
-    "build_trainer": "training.worker",
-    "compare_runs": "training.runs",
-    "export_config": "training.export",
-    "export_run": "training.export",
-    "forecast_run": "training.memory",
-    "forecast_seconds": "training.plan",
-    "latest_run": "training.runs",
-    "load_run": "training.runs",
-    "load_sweep": "training.sweeps",
-    "measure_throughput": "training.plan",
-    "memory_forecast": "training.memory",
-    "parameter_counts": "training.memory",
-    "peak_mib": "training.memory",
-    "problems": "training.checks",
-    "start_run": "training.runs",
-    "start_sweep": "training.sweep_run",
-    "start_trial": "training.plan",
-    "sweep": "training.sweeps",
+_NAMES = {  # module: what it offers
+    "training.checks": "problems",
+    "training.config": "CancellationConfig",
+    "training.export": "export_config export_run",
+    "training.machines": "QWEN_1_5B QWEN_7B WORKLOAD",
+    "training.memory": "at_peak forecast_run memory_forecast parameter_counts peak_mib",
+    "training.plan": "forecast_seconds measure_throughput start_trial",
+    "training.run_config": "RunConfig",
+    "training.runs": "Run compare_runs latest_run load_run start_run",
+    "training.sweep_run": "start_sweep",
+    "training.sweeps": "load_sweep sweep",
+    "training.trainer": "CancellationTrainer",
+    "training.worker": "build_trainer",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)
 __getattr__ = lazy_names(__name__, _HOMES)

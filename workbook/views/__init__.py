@@ -4,69 +4,41 @@ from __future__ import annotations
 
 from workbook.lazy import lazy_names
 
-_HOMES = {
-    "Explorer": "views.explorer",
-    "Laboratory": "topics.laboratory.widget",
-    "LiveChart": "views.live",
-    "RunMonitor": "views.monitor",
-    "TokenHeatmap": "views.heatmap",
-    "agreement_chart": "topics.coupling.charts",
-    "cells_chart": "topics.softmax.charts",
-    "compare_settings": "topics.laboratory.compare",
-    "comparison_chart": "topics.laboratory.compare",
-    "compute_gradients_meet": "topics.groups.charts",
-    "confidence_chart": "topics.coupling.charts",
-    "curves_chart": "topics.coupling.charts",
-    "doses_chart": "topics.flips.charts",
-    "enable_charts": "views.renderer",
-    "endpoints_chart": "topics.batching.cut",
-    "estimators_chart": "topics.groups.many_groups",
-    "explore_batching": "topics.batching.charts",
-    "explore_budget": "topics.credit.charts",
-    "explore_confidence": "topics.coupling.charts",
-    "explore_cut": "topics.batching.cut",
-    "explore_estimators": "topics.groups.many_groups",
-    "explore_exchange": "topics.exchange.charts",
-    "explore_flips": "topics.flips.charts",
-    "explore_flips_of": "topics.flips.charts",
-    "explore_gap": "topics.credit.charts",
-    "explore_gradients_meet": "topics.groups.charts",
-    "explore_growing": "topics.groups.charts",
-    "explore_intervention": "topics.groups.many_groups",
-    "explore_kl_drift": "topics.exchange.drift_charts",
-    "explore_map": "topics.softmax.charts",
-    "explore_pair": "topics.softmax.charts",
-    "explore_push": "topics.coupling.charts",
-    "explore_solutions": "topics.exchange.drift_charts",
-    "explore_tied": "topics.softmax.charts",
-    "explore_transforms": "topics.exchange.charts",
-    "flips_chart": "topics.flips.charts",
-    "forecast_chart": "topics.laboratory.settings",
-    "followers_chart": "topics.coupling.charts",
-    "frequency_chart": "topics.groups.many_groups",
-    "gradients_meet_chart": "topics.groups.charts",
-    "group_size_chart": "topics.groups.many_groups",
-    "growing_chart": "topics.groups.charts",
-    "intervals_chart": "views.charts",
-    "intervention_chart": "topics.groups.many_groups",
-    "learning_curve": "views.charts",
-    "learning_rate_chart": "topics.softmax.charts",
-    "ledger_chart": "views.ledger",
-    "map_chart": "topics.softmax.charts",
-    "mechanism_chart": "topics.batching.cut",
-    "movement_chart": "topics.flips.charts",
-    "pair_chart": "topics.softmax.charts",
-    "predictors_chart": "topics.flips.charts",
-    "products_chart": "topics.coupling.charts",
-    "refresh": "views.live",
-    "reward_before_after": "views.charts",
-    "run_tables": "topics.laboratory.compare",
-    "show": "views.live",
-    "tied_chart": "topics.softmax.charts",
-    "times_chart": "topics.coupling.charts",
-    "token_strip": "views.tokens",
-    "training_chart": "topics.groups.many_groups",
-    "verdict_grid": "topics.flips.charts",
+_NAMES = {  # module: what it offers
+    "topics.batching.charts": "explore_batching",
+    "topics.batching.cut": "endpoints_chart explore_cut mechanism_chart",
+    "topics.coupling.charts": (
+        "agreement_chart confidence_chart curves_chart explore_confidence explore_push followers_chart "
+        "products_chart times_chart"
+    ),
+    "topics.credit.charts": "explore_budget explore_gap",
+    "topics.exchange.charts": "explore_exchange explore_transforms",
+    "topics.exchange.drift_charts": "explore_kl_drift explore_solutions",
+    "topics.flips.charts": (
+        "doses_chart explore_flips explore_flips_of flips_chart movement_chart predictors_chart verdict_grid"
+    ),
+    "topics.groups.charts": (
+        "compute_gradients_meet explore_gradients_meet explore_growing gradients_meet_chart growing_chart"
+    ),
+    "topics.groups.many_groups": (
+        "estimators_chart explore_estimators explore_intervention frequency_chart group_size_chart "
+        "intervention_chart training_chart"
+    ),
+    "topics.laboratory.compare": "compare_settings comparison_chart run_tables",
+    "topics.laboratory.settings": "forecast_chart",
+    "topics.laboratory.widget": "Laboratory",
+    "topics.softmax.charts": (
+        "cells_chart explore_map explore_pair explore_tied learning_rate_chart map_chart pair_chart tied_chart"
+    ),
+    "views.charts": "intervals_chart learning_curve reward_before_after",
+    "views.explorer": "Explorer",
+    "views.heatmap": "TokenHeatmap",
+    "views.ledger": "ledger_chart",
+    "views.live": "LiveChart refresh show",
+    "views.monitor": "RunMonitor",
+    "views.renderer": "enable_charts",
+    "views.tokens": "token_strip",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)
 __getattr__ = lazy_names(__name__, _HOMES)
