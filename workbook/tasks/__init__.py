@@ -10,7 +10,14 @@ from workbook.tasks.inputs import short
 if TYPE_CHECKING:
     from workbook.tasks.task import Task
 
-_HOMES = {"Chain": "tasks.chain", "Task": "tasks.task", "own_task": "tasks.own"}
+_HOMES = {
+    "BadRows": "tasks.own_rows",
+    "Chain": "tasks.chain",
+    "Task": "tasks.task",
+    "attack_reward": "tasks.attack",
+    "describe_attack": "tasks.attack",
+    "own_task": "tasks.own",
+}
 __all__ = [*_HOMES, "get_task"]
 __getattr__ = lazy_names(__name__, _HOMES)
 

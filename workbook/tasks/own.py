@@ -23,14 +23,7 @@ __all__ = ["BadRows", "Own", "own_task", "read_rows"]
 
 
 class Own(Task):
-    """The task "own:<data file>": rows of one's own, scored by a function of one's own.
-
-    data: the path of a .csv, .jsonl or .json (lines) file, or a list of dicts; each row has the columns prompt and
-    answer, and whatever else the function wants to know.
-    reward: "<file>.py:<function>", called in a process of its own, or a function at hand; see `own_task`.
-    chat: prompts become the chat message of a user.  seconds: the most that one call may take.
-    Raises BadRows for rows, ValueError for a file, column or function that can't be used.
-    """
+    """The task "own:<data file>": rows of one's own, scored by a function of one's own; arguments as of `own_task`."""
 
     def __init__(
         self, data: str | Path | list[dict], reward: str | Callable, chat: bool = False, seconds: float = 2.0
@@ -95,12 +88,17 @@ def own_task(
     chat: bool = False,
     seconds: float = 2.0,
 ) -> Own:
-    """Return a task of one's own rows and reward function; arguments as of `Own`.
+    """Return a task of one's own rows and reward function.
 
-    reward(completion, answer, **row) -> a finite number; row holds those further columns that the function takes by
+    path_or_rows: the path of a .csv, .jsonl or .json (lines) file, or a list of dicts; each row has the columns prompt
+    and answer, and whatever else the function wants to know.
+    reward: (completion, answer, **row) -> a finite number; row holds those further columns that the function takes by
     name (all, if it takes **row), the prompt, and the row's line. Named as "<file>.py:<function>" it can be written
     into a run's config (`task: own:<data file>`, `task_options: {reward: ...}`) and is ended when it hangs; a function
     at hand works in this process alone, where one that hangs is given up, but goes on.
+    chat: prompts become the chat message of a user.  seconds: the most that one call may take.
+
+    Raises BadRows for rows, ValueError for a file, column or function that can't be used.
 
     >>> rows = [{"prompt": "2 + 3 =", "answer": 5}, {"prompt": "2 + 2 =", "answer": 4}]
     >>> task = own_task(rows, lambda completion, answer: answer in completion)
