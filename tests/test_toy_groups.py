@@ -18,7 +18,7 @@ from workbook.topics.groups.many_groups import (
 from workbook.topics.groups.toy import (
     CLASSES,
     COMPARED,
-    SIGNS,
+    SIGN_RULES,
     assign_signs,
     compute_estimators,
     compute_growing,
@@ -277,7 +277,7 @@ def test_frequencies_can_not_be_matched_without_negative_rollouts():
     explorer = explore_intervention()
     explorer.set(matched=True)
     drawn = explorer.tables
-    explorer.set(signs=SIGNS[-1])
+    explorer.set(signs=SIGN_RULES[-1])
     assert "all are positive" in explorer.sentence.value
     assert explorer.tables is drawn
 

@@ -12,7 +12,7 @@ from workbook.grading import answer_of, grade
 DLOGP = torch.tensor([0.20, -0.05, 0.004, 0.03, -0.30, 0.010, -0.002, -0.08])
 ADVANTAGE = torch.tensor([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 0.0])
 TOKENS = torch.tensor([7, 7, 4, 7, 4, 9])
-SIGNS = torch.tensor([1.5, -0.5, 1.5, -0.5, -0.5, -0.5])
+PUSHES = torch.tensor([1.5, -0.5, 1.5, -0.5, -0.5, -0.5])
 PIECES = ("The", "re", "fore", " the", " answ", "er", " is", " 1", "2", ".")
 WORDS = [0, 0, 0, 1, 2, 2, 3, 4, 4, 5]
 GAPS = ((0.1, 0.5), (0.01, 0.2), (0.001, 0.1))  # a gap in value, and the mean reward
@@ -46,13 +46,13 @@ def check_balance(function: Callable) -> None:
     Not quite: this is the sign of the token's own rollout; add up all occurrences of the token.
     """
     same = TOKENS[:, None] == TOKENS
-    net = (same * SIGNS).sum(1)
+    net = (same * PUSHES).sum(1)
     mistakes = {
-        "this is the sign of the token's own rollout; add up all occurrences of the token.": SIGNS.sign(),
+        "this is the sign of the token's own rollout; add up all occurrences of the token.": PUSHES.sign(),
         "this is the sum; divide it by the sum of the sizes.": net,
     }
     praise = "Right: 1 where all occurrences pull up, -1 where all pull down, near 0 where they cancel."
-    grade(answer_of(function, TOKENS, SIGNS), net / (same * SIGNS.abs()).sum(1), mistakes, praise, "token")
+    grade(answer_of(function, TOKENS, PUSHES), net / (same * PUSHES.abs()).sum(1), mistakes, praise, "token")
 
 
 def check_words(function: Callable) -> None:

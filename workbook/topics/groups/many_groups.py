@@ -10,7 +10,7 @@ from workbook.topics.groups.toy import (
     CLASSES,
     COMPARED,
     SIDES,
-    SIGNS,
+    SIGN_RULES,
     compute_estimators,
     compute_intervention,
 )
@@ -118,7 +118,7 @@ def describe_intervention(rates: pd.DataFrame, net: pd.DataFrame, sizes: pd.Data
 def explore_intervention() -> Explorer:
     """Permute the signs, or match frequencies, and leave everything else as it is."""
     controls = {
-        "signs": menu("by reward", SIGNS, "signs (R3)"),
+        "signs": menu("by reward", SIGN_RULES, "signs (R3)"),
         "matched": switch(False, "match frequencies (R1)"),
         "group_size": slider(8, 2, 32, 1, "group size G"),
         "temperature": slider(1.0, 0.5, 1.5, 0.05, "sampler's temperature"),

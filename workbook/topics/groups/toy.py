@@ -31,7 +31,7 @@ WORDS = {
 }
 CLASSES = list(WORDS)
 COMPARED = ["grpo", "dr_grpo", "rloo", "reinforce", "positive_only"]
-SIGNS = ["by reward", "shuffled", "all positive"]
+SIGN_RULES = ["by reward", "shuffled", "all positive"]
 SIDES = ["A > 0", "A < 0"]
 PROMPTS = 4  # levels of difficulty that the groups of a batch go through
 GROUPS = 256  # of a slider's batch
@@ -166,7 +166,7 @@ def assign_signs(advantages: Float[np.ndarray, "N G"], signs: str, seed: int = 0
     >>> assign_signs(np.array([[0.5, -0.5]]), "all positive").tolist()
     [[0.5, 0.5]]
     """
-    check_choice("signs", signs, SIGNS)
+    check_choice("signs", signs, SIGN_RULES)
     if signs == "shuffled":
         return np.random.default_rng(seed).permuted(advantages, axis=1)
     return np.abs(advantages) if signs == "all positive" else advantages
