@@ -8,7 +8,7 @@ import torch
 from workbook.statistics import bootstrap_mean
 from workbook.studies.sweeps import load_runs
 from workbook.theory.batching import STRATEGIES, minibatch_order
-from workbook.topics.batching.charts import OTHERS, cell_effects, cells_chart, compute_batching, label_cells
+from workbook.topics.batching.charts import OTHERS, cell_effects, compute_batching, label_cells, study_cells_chart
 from workbook.topics.batching.cut import compute_cut
 from workbook.topics.batching.exercises import check_in_step, check_order
 from workbook.views import endpoints_chart, explore_batching, explore_cut, mechanism_chart
@@ -114,11 +114,11 @@ def test_all_cells_are_compared_and_drawn():
     assert len(table) == 2 * len(OTHERS)
     assert effects.loc[("query_preserved", "here"), "mean"] == pytest.approx(0.5)
     assert effects["zero"].to_dict() == {key: key != ("query_preserved", "here") for key in effects.index}
-    spec = cells_chart(table, "area").to_dict()
+    spec = study_cells_chart(table, "area").to_dict()
     assert len(spec["hconcat"]) == len(OTHERS)
     assert spec["description"].endswith("query-preserved, here: +0.500.")
-    with pytest.raises(ValueError, match="cells_chart needs the column"):
-        cells_chart(table.drop(columns="zero"), "area")
+    with pytest.raises(ValueError, match="study_cells_chart needs the column"):
+        study_cells_chart(table.drop(columns="zero"), "area")
 
 
 def test_charts_of_the_mechanism_and_of_end_points_keep_their_numbers():

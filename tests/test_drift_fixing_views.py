@@ -19,8 +19,8 @@ from workbook.topics.drift.charts import (
     effects_chart,
     explore_objectives,
     explore_reuse,
-    group_size_chart,
     objectives_chart,
+    rollouts_per_prompt_chart,
     tax_chart,
 )
 from workbook.topics.drift.exercises import IDS, REWARDS, check_compute, check_counterfactual
@@ -271,7 +271,8 @@ def test_charts_draw_their_tables_and_name_what_is_missing(made):
     assert f"used 8 times: none {here:.3g}" in explorer.sentence.value
     assert len(objectives_chart(**explorer.tables).to_dict()["hconcat"]) == 2
     assert (
-        "sequence, G = 2: -0.300" in group_size_chart(compute_group_size(), "level", "T", "u").to_dict()["description"]
+        "sequence, G = 2: -0.300"
+        in rollouts_per_prompt_chart(compute_group_size(), "level", "T", "u").to_dict()["description"]
     )
     spec = effects_chart(compute_remedies(), "remedy", "T", "s").to_dict()
     assert len(spec["hconcat"]) == 4

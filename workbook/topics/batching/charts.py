@@ -151,9 +151,9 @@ def cell_effects(runs: pd.DataFrame, outcome: str, cells: list[str]) -> pd.DataF
     return pd.concat(parts, ignore_index=True)[["strategy", "cell", *Interval._fields, "zero"]]
 
 
-def cells_chart(table: pd.DataFrame, outcome: str) -> alt.HConcatChart:
+def study_cells_chart(table: pd.DataFrame, outcome: str) -> alt.HConcatChart:
     """A panel per strategy, a line per cell of the study; the table of `cell_effects`. Hollow: 0 lies inside."""
-    require(table, ("strategy", "cell", "mean", "low", "high", "zero"), "cells_chart")
+    require(table, ("strategy", "cell", "mean", "low", "high", "zero"), "study_cells_chart")
     x = alt.X("mean:Q", title="difference from shuffled").axis(tickCount=4)
     x = x.scale(domain=[float(table["low"].min()), float(table["high"].max())], nice=True)
     cell = alt.Y("cell:N", sort=None, title=None).axis(labelLimit=260)

@@ -165,9 +165,9 @@ def explore_objectives() -> Explorer:
     return Explorer(compute_objectives, objectives_chart, controls, describe_objectives)
 
 
-def group_size_chart(table: pd.DataFrame, by: str, title: str, unit: str) -> alt.LayerChart:
+def rollouts_per_prompt_chart(table: pd.DataFrame, by: str, title: str, unit: str) -> alt.LayerChart:
     """A quantity against rollouts per prompt, a line per name of `by`; columns group_size, mean, low, high and it."""
-    require(table, ("group_size", by, *INTERVAL), "group_size_chart")
+    require(table, ("group_size", by, *INTERVAL), "rollouts_per_prompt_chart")
     x = alt.X("group_size:Q", title="rollouts per prompt, G").axis(values=[2, 4, 8, 16])
     x = x.scale(type="log", base=2, domain=[1.8, 18.5], nice=False)
     y = alt.Y("mean:Q", title=unit).scale(zero=False)
