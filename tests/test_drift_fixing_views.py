@@ -119,9 +119,9 @@ def test_what_is_left_is_counted_by_hand(rollouts, path):
         assert mended["residual"].max() < 1e-5
     least = left_on_shared(rollouts, objective_weights(rollouts, path[2], "sequence", "none", 0.03, "min_replace"))
     assert (least["own"] < table["own"].to_numpy()).all(), "min-replace costs push"
-    with pytest.raises(ValueError, match="transform='best' is unknown"):
+    with pytest.raises(ValueError, match="transform 'best' is unknown"):
         objective_weights(rollouts, path[2], transform="best")
-    with pytest.raises(ValueError, match="clipping='both' is unknown"):
+    with pytest.raises(ValueError, match="clipping 'both' is unknown"):
         objective_weights(rollouts, path[2], clipping="both")
 
 
