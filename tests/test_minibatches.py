@@ -55,21 +55,21 @@ def test_gram_is_that_of_the_gradients(policy, rollouts, gram):
 
 
 def test_in_step_is_the_cancelled_share_of_the_two_signs(policy, rollouts, gram):
-    found = cancelled_in_steps(gram, rollouts.advantages, torch.arange(32), 2)
-    assert found["part"].tolist() == [0, 1]
+    steps = cancelled_in_steps(gram, rollouts.advantages, torch.arange(32), 2)
+    assert steps["part"].tolist() == [0, 1]
     for part, members in enumerate(torch.arange(32).chunk(2)):
         signs = [members[sign * rollouts.advantages[members] > 0].tolist() for sign in (1, -1)]
         pushes = torch.stack([push(policy, rollouts, members) for members in signs])
-        assert found["in_step"][part] == pytest.approx(float(cancelled_share(pushes)), abs=1e-3)
-        assert found["sign_cosine"][part] == pytest.approx(float(torch.cosine_similarity(*pushes, dim=0)), abs=1e-3)
+        assert steps["in_step"][part] == pytest.approx(float(cancelled_share(pushes)), abs=1e-3)
+        assert steps["sign_cosine"][part] == pytest.approx(float(torch.cosine_similarity(*pushes, dim=0)), abs=1e-3)
 
 
 def test_one_sign_and_no_sign():
     gram = torch.eye(4)
-    found = cancelled_in_steps(gram, torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.arange(4), 2)
-    assert found["in_step"][0] == 0
-    assert np.isnan(found["sign_cosine"][0])
-    assert np.isnan(found["in_step"][1])
+    steps = cancelled_in_steps(gram, torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.arange(4), 2)
+    assert steps["in_step"][0] == 0
+    assert np.isnan(steps["sign_cosine"][0])
+    assert np.isnan(steps["in_step"][1])
     with pytest.raises(ValueError, match="parts=3 does not divide 4"):
         cancelled_in_steps(gram, torch.ones(4), torch.arange(4), 3)
 

@@ -109,7 +109,7 @@ def test_matching_takes_away_a_gap_that_frequency_alone_makes():
 def test_one_repeated_update_is_the_plain_step_and_all_of_them_are_counted_from_the_start(measured):
     policy, rollouts, values = measured
     kept = []
-    found = repeated_updates(
+    gaps = repeated_updates(
         policy, rollouts, {"own": (rollouts, values)}, 3, "sgd", 1.0, lambda t: kept.append(t) or value_gap(t)
     )
     whole = token_flips(policy, rollouts, "sgd", lr=1.0).loc[values.index, "dlogp"]
@@ -121,32 +121,32 @@ def test_one_repeated_update_is_the_plain_step_and_all_of_them_are_counted_from_
         after = logps(policy, rollouts)
     change = (after - before).numpy()[values["rollout"].to_numpy(), values["position"].to_numpy()]
     np.testing.assert_allclose(kept[2]["dlogp"], change, atol=1e-5)
-    assert sorted(found["step"].unique()) == [1, 2, 3]
-    assert set(found["pool"]) == {"own"}
+    assert sorted(gaps["step"].unique()) == [1, 2, 3]
+    assert set(gaps["pool"]) == {"own"}
 
 
 def test_a_budget_is_spent_on_parts_of_the_size_asked_for(measured):
     policy, rollouts, values = measured
     pools = {"own": (rollouts, values)}
-    found = sampling_budget(policy, rollouts, pools, (8, 16, 128), (1, 2, 8), lr=2.0, repeats=1)
-    cells = set(found[["batch_size", "group_size", "estimator"]].itertuples(index=False, name=None))
+    gaps = sampling_budget(policy, rollouts, pools, (8, 16, 128), (1, 2, 8), lr=2.0, repeats=1)
+    cells = set(gaps[["batch_size", "group_size", "estimator"]].itertuples(index=False, name=None))
     assert {size for size, _, _ in cells} == {8, 16}  # 128 rollouts there are not
     assert (8, 1, "reinforce") in cells
     assert (8, 1, "grpo") not in cells
     assert (16, 1, "reinforce") not in cells  # eight prompts can't give sixteen single rollouts
-    assert found["gap"].notna().all()
+    assert gaps["gap"].notna().all()
     again = sampling_budget(policy, rollouts, pools, (8, 16, 128), (1, 2, 8), lr=2.0, repeats=1)
-    pd.testing.assert_frame_equal(found, again)
+    pd.testing.assert_frame_equal(gaps, again)
     with pytest.raises(ValueError, match=r"None of batch_sizes=\[7\] can be made"):
         sampling_budget(policy, rollouts, pools, (7,), (2,))
 
 
 def test_the_whole_batch_as_its_part_is_the_plain_step(measured):
     policy, rollouts, values = measured
-    found = sampling_budget(policy, rollouts, {"own": (rollouts, values)}, (64,), (8,), ("grpo",), lr=1.0, repeats=1)
+    gaps = sampling_budget(policy, rollouts, {"own": (rollouts, values)}, (64,), (8,), ("grpo",), lr=1.0, repeats=1)
     flips = token_flips(policy, rollouts, "sgd", lr=1.0).loc[values.index, "dlogp"]
     plain = value_gap(values.assign(dlogp=flips)).query("sign == 'all'")
-    both = found.merge(plain, on=["group", "band"])
+    both = gaps.merge(plain, on=["group", "band"])
     assert len(both) == len(plain) > 0
     np.testing.assert_allclose(both["gap_x"], both["gap_y"], atol=1e-6)
 
@@ -161,10 +161,10 @@ def test_slopes_are_least_squares_prompt_by_prompt():
 
 def test_shares_by_prompt_average_to_the_shares(measured):
     policy, rollouts, _ = measured
-    each = category_shares(policy, rollouts, "grpo", measures=("movement",))
+    shares = category_shares(policy, rollouts, "grpo", measures=("movement",))
     whole = update_share_by_category(policy, rollouts, "grpo").query("measure == 'movement'")
-    means = each.groupby("category")["share"].mean()
+    means = shares.groupby("category")["share"].mean()
     np.testing.assert_allclose(whole.set_index("category")["mean"], means[whole["category"]], atol=1e-9)
-    np.testing.assert_allclose(each.groupby("group")["share"].sum(), 1)
+    np.testing.assert_allclose(shares.groupby("group")["share"].sum(), 1)
     with pytest.raises(ValueError, match=r"measures holds \['size'\]; valid are movement"):
         category_shares(policy, rollouts, measures=("size",))
