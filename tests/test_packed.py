@@ -4,9 +4,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workbook.policies.trial import padding_error
-from workbook.rollouts.packed import PACKABLE, rollout_logps
-from workbook.rollouts.scoring import sequence_logps
+from workbook.policies.checks import padding_error
+from workbook.rollouts.scoring import PACKABLE, rollout_logps, sequence_logps
 
 
 def tiny(kind: str, **options):

@@ -24,10 +24,9 @@ from safetensors import SafetensorError
 from torch import nn
 
 from workbook.policies import smollm2
+from workbook.policies.checks import ADAPTER, check_files, padding_error, read_record
 from workbook.policies.devices import as_device, as_dtype
-from workbook.policies.model_files import ADAPTER, check_files, read_record
 from workbook.policies.restoring import seeded
-from workbook.policies.trial import padding_error
 
 BUNDLED = Path(__file__).resolve().parents[2] / "data" / "bundled"
 HUB_TIMEOUT_S = 4.0  # until the hub counts as unreachable

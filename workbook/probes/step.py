@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from workbook.policies.restoring import evaluating, gradients, no_gradients, restoring
-from workbook.rollouts.packed import rollout_logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.rollouts.scoring import rollout_logps
 from workbook.theory.weights import update_weights
 
 OPTIMIZERS: dict[str, Callable] = {

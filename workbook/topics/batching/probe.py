@@ -14,8 +14,8 @@ from torch import Tensor
 
 from workbook.policies.restoring import evaluating, gradients
 from workbook.probes.step import FIELDS, progress, untouched
-from workbook.rollouts.packed import rollout_logps
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.scoring import rollout_logps
 
 SKETCHED = 2**22  # numbers kept of a longer gradient; an inner product is then off by about |g||h| / 2048
 

@@ -19,8 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbook.policies.restoring import evaluating, gradients, no_gradients, restoring
 from workbook.probes.step import FIELDS, untouched
-from workbook.rollouts.packed import rollout_logps
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.scoring import rollout_logps
 
 METHODS = ("auto", "jvp", "difference")
 STEP = 1e-2  # nats: how far a finite difference moves the log-probability that moves farthest

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from workbook.policies.trial import padding_error
+from workbook.policies.checks import padding_error
 from workbook.rollouts.sample import Rollouts
 
 CACHE_AT_ONCE = 2**26  # numbers held in one batch's cache (256 MiB in float32)
