@@ -103,7 +103,7 @@ def _curves(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
 
 def _with_shared_tokens(rollouts: Rollouts, prompts: int, both: bool = False):
     """(group, its rollouts, what pushes if unsure, if sure or None) of the first prompts that have such tokens."""
-    found = []
+    groups = []
     for group in rollouts.group_ids.unique().tolist():
         part = rollouts.select(rollouts.group_ids == group)
         masks = []
@@ -111,8 +111,8 @@ def _with_shared_tokens(rollouts: Rollouts, prompts: int, both: bool = False):
             token = shared_token(part, confidence)
             masks.append(token if token is None else choose_tokens(part, token, confidence=confidence, sign=1))
         if masks[0] is not None and not (both and masks[1] is None):
-            found.append((group, part, *masks))
-    return progress(found[:prompts], "masked updates")
+            groups.append((group, part, *masks))
+    return progress(groups[:prompts], "masked updates")
 
 
 def _agreement(bench: Bench, steps: int, every: int, prompts: int, lr: float) -> pd.DataFrame:

@@ -59,11 +59,11 @@ def flips_study(bench: Bench) -> dict[str, pd.DataFrame]:
 def _shares(table: pd.DataFrame, controls: bool = True, **condition) -> pd.DataFrame:
     """shares_by_prompt at every eps, of all tokens and of matched ones; none where no prompt has both signs."""
     tables = {"all": table} | ({"matched": frequency_matched(table)} if controls else {})
-    found = [pd.DataFrame()]
+    parts = [pd.DataFrame()]
     for name, rows in tables.items():
-        if rows.groupby("group")["advantage"].agg(lambda each: each.min() < 0 < each.max()).any():
-            found += [shares_by_prompt(rows, eps).assign(eps=eps, tokens=name, **condition) for eps in EPSILONS]
-    return pd.concat(found)
+        if rows.groupby("group")["advantage"].agg(lambda advantages: advantages.min() < 0 < advantages.max()).any():
+            parts += [shares_by_prompt(rows, eps).assign(eps=eps, tokens=name, **condition) for eps in EPSILONS]
+    return pd.concat(parts)
 
 
 def _predictions(table: pd.DataFrame) -> pd.DataFrame:
