@@ -27,14 +27,13 @@ def differences(runs: pd.DataFrame, outcome: str, chosen: dict, baseline: dict, 
 
     Columns: those of `by`, seed, chosen, baseline, difference.  Raises ValueError if a kind has no runs.
     """
-    keys = [*by, "seed"]
-    found = {}
+    keys, means = [*by, "seed"], {}
     for name, settings in {"chosen": chosen, "baseline": baseline}.items():
         rows = runs[having(runs, settings)]
         if rows.empty:
             raise ValueError(f"no run has the settings {settings}.")
-        found[name] = rows.groupby(keys, dropna=False)[outcome].mean()
-    table = pd.DataFrame(found).dropna().reset_index()
+        means[name] = rows.groupby(keys, dropna=False)[outcome].mean()
+    table = pd.DataFrame(means).dropna().reset_index()
     return table.assign(difference=table["chosen"] - table["baseline"])
 
 

@@ -18,6 +18,8 @@ Stated before anything was measured; a token is unsure at p < 0.5, and pairs in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 
@@ -28,7 +30,6 @@ MIN_RATIO = 3.0  # of the same token, both unsure, to any other kind
 MIN_AGREEMENT = 0.6  # share of tokens whose signs agree
 MIN_PROMPTS = 5  # below which no interval is trusted; set after SmolLM2 had been measured, to judge more strictly
 TOP = "same token, both unsure"
-NEAREST = "times as large as the nearest other kind of pair, "
 
 
 def coupling_times(tables: Tables) -> pd.DataFrame:
@@ -126,10 +127,23 @@ def hidden_by_adam(tables: Tables) -> Estimate:
 def agreement_along(tables: Tables, optimizer: str = "sgd", column: str = "agree") -> pd.DataFrame:
     """H4: share of tokens that agree in sign at each moment of training: columns step, mean, low, high, seeds, n."""
     table = tables["coupling/agreement"].query("optimizer == @optimizer")
-    moments = table.groupby("step")
-    rows = [(step, *nested_estimate(part, column, resamples=tables.resamples)[:5]) for step, part in moments]
+    steps = table.groupby("step")
+    rows = [(step, *nested_estimate(part, column, resamples=tables.resamples)[:5]) for step, part in steps]
     return pd.DataFrame(rows, columns=["step", "mean", "low", "high", "seeds", "n"])
 
+
+def kinds_row(label: str, read: Callable[..., pd.DataFrame], **settings) -> Measurement:
+    """A measurement of every kind in a table of `times_smaller`."""
+    return Measurement("coupling", label, lambda tables: kinds_of(read(tables, **settings)), above=MIN_RATIO)
+
+
+def moments(tables: Tables) -> list[Estimate]:
+    """H4: an estimate of each moment of `agreement_along`."""
+    return [Estimate(*row) for row in agreement_along(tables).drop(columns="step").itertuples(index=False)]
+
+
+NEAREST = "times as large as the nearest other kind of pair, "
+HIDDEN = "fall of SGD's movement / fall of AdamW's, when a sure token pushes instead of an unsure one"
 
 CLAIMS = [
     Claim(
@@ -137,10 +151,7 @@ CLAIMS = [
         "only the same token, unsure both times, couples strongly",
         "Fig 2",
         f"some other kind of pair couples at least 1/{MIN_RATIO:g} as strongly",
-        [
-            Measurement("coupling", NEAREST + "output layer", lambda t: kinds_of(coupling_times(t)), above=MIN_RATIO),
-            Measurement("coupling", NEAREST + "all weights", lambda t: kinds_of(product_times(t)), above=MIN_RATIO),
-        ],
+        [kinds_row(NEAREST + "output layer", coupling_times), kinds_row(NEAREST + "all weights", product_times)],
     ),
     Claim(
         "H3",
@@ -148,12 +159,7 @@ CLAIMS = [
         "Fig 3, Table 1",
         f"the same token elsewhere does not follow, or another kind moves at least 1/{MIN_RATIO:g} as far",
         [
-            Measurement(
-                "coupling",
-                "times as far as the nearest other kind of token",
-                lambda t: kinds_of(follow_times(t)),
-                above=MIN_RATIO,
-            ),
+            kinds_row("times as far as the nearest other kind of token", follow_times),
             Measurement("coupling", "nats by which the same token elsewhere follows", follower, above=0),
         ],
     ),
@@ -162,41 +168,20 @@ CLAIMS = [
         "full step and output layer alone agree in sign, steadily over training",
         "Fig 10",
         f"at some moment of training at most {MIN_AGREEMENT:g} of the tokens agree in sign",
-        [
-            Measurement(
-                "coupling",
-                "share of tokens that agree, at the worst moment",
-                lambda t: [Estimate(*row) for row in agreement_along(t).drop(columns="step").itertuples(index=False)],
-                above=MIN_AGREEMENT,
-            )
-        ],
+        [Measurement("coupling", "share of tokens that agree, at the worst moment", moments, above=MIN_AGREEMENT)],
     ),
     Claim(
         "H10",
         "Adam's first step hides the size of coupled gradients",
         "appendix D.3",
         f"SGD's movement falls at most {MIN_RATIO:g} times as far as AdamW's when a sure token pushes",
-        [
-            Measurement(
-                "coupling",
-                "fall of SGD's movement / fall of AdamW's, when a sure token pushes instead of an unsure one",
-                hidden_by_adam,
-                above=MIN_RATIO,
-            )
-        ],
+        [Measurement("coupling", HIDDEN, hidden_by_adam, above=MIN_RATIO)],
     ),
     Claim(
         "R2",
         "identical unsure tokens of opposite rollouts have large gradient products",
         "review of H: products across signs",
         f"some other kind of pair has products at least 1/{MIN_RATIO:g} as large",
-        [
-            Measurement(
-                "coupling",
-                NEAREST + "opposite signs",
-                lambda t: kinds_of(product_times(t, opposite=True)),
-                above=MIN_RATIO,
-            )
-        ],
+        [kinds_row(NEAREST + "opposite signs", product_times, opposite=True)],
     ),
 ]

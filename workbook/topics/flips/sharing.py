@@ -30,7 +30,7 @@ def sharing_study(bench: Bench) -> dict[str, pd.DataFrame]:
     policy, rollouts = bench.policy, bench.rollouts
     table = token_flips(policy, rollouts, "sgd", matched_lr(policy, rollouts, "sgd", STEP_NATS))
     identities = [_identity(table, keys).assign(identity=name) for name, keys in IDENTITIES.items()]
-    return {"identities": pd.concat(identities, ignore_index=True), "company": _company(table)}
+    return {"identities": pd.concat(identities, ignore_index=True), "company": _cross_prompt(table)}
 
 
 def _identity(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -42,7 +42,7 @@ def _identity(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return sizes.reindex(columns=["shared", "specific"]).reset_index()
 
 
-def _company(table: pd.DataFrame) -> pd.DataFrame:
+def _cross_prompt(table: pd.DataFrame) -> pd.DataFrame:
     """Least-squares effects (nats per unit of advantage) of a word's net advantage in its own and in other prompts."""
     unsure = table[table["logp"] < np.log(NEARLY_CERTAIN)]
     rows = []
@@ -58,11 +58,11 @@ def _company(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def identity_ratio(tables: Tables, identity: str) -> Estimate:
-    """Mean |dlogp| of shared tokens, relative to specific ones, with tokens told apart by `identity`."""
+    """Mean |dlogp| of shared tokens, relative to specific ones, with tokens distinguished by `identity`."""
     table = tables["sharing/identities"].query("identity == @identity")
     return nested_estimate(table, ["shared", "specific"], lambda pair: pair[..., 0] / pair[..., 1])
 
 
-def company_effect(tables: Tables, category: str, cause: str) -> Estimate:
+def cross_prompt_effect(tables: Tables, category: str, cause: str) -> Estimate:
     """Nats by which a word of the class moves per unit of net advantage on it in its own prompt, or in the others."""
     return nested_estimate(tables["sharing/company"].query("category == @category"), cause)
