@@ -71,7 +71,7 @@ def adapter_movement(table: pd.DataFrame) -> alt.LayerChart:
     layers, shown = alt.X("layer:O", title="layer").axis(labelAngle=0), ("layer", "module", "moved")
     return titled(
         cells(table, layers, "module", color, stroke=None, form=".4f", shown=shown, height=alt.Step(22)),
-        "Change of each layer's weights in training",
+        "How far training moved each layer's weights",
         "Frobenius norm of scale × B A, the adapter's change to the 4-bit weights below it",
         f"{len(table)} adapters, from {table['moved'].min():.4f} to {table['moved'].max():.4f}.",
     )

@@ -74,9 +74,8 @@ def completions_html(samples: pd.DataFrame) -> str:
         cells = "".join(f'<td dir="ltr" style="{TEXT}">{text}</td>' for text in texts)
         reward, advantage = as_number(row.reward), as_number(row.advantage)
         rows.append(f"<tr><td>{reward:.3g}</td><td>{advantage:+.2f}</td>{cells}</tr>")
-    head = "".join(
-        f'<th style="text-align: left">{name}</th>' for name in ("reward", "advantage", "prompt", "completion")
-    )
+    names = ("reward", "advantage", "prompt", "completion")
+    head = "".join(f'<th style="text-align: left">{name}</th>' for name in names)
     step = escape(samples["step"].iloc[0])
     caption = f'<caption style="text-align: left">Some completions sampled for step {step}</caption>'
     return f'<table style="{TABLE}">{caption}<thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
