@@ -77,7 +77,7 @@ def test_moved_is_what_goes_up_and_what_goes_down(groups):
         np.testing.assert_allclose(moved(push, 8), push.clip(min=0).sum(-1) / 8, atol=1e-12)
 
 
-def test_compute_push_takes_groups_of_groups():
+def test_push_on_logits_takes_groups_of_groups():
     tokens, advantages, p = np.array([[0, 1], [1, 1]]), np.array([[1.0, -1.0], [2.0, 0.5]]), np.array([[0.2, 0.8]] * 2)
     both = push_on_logits(tokens, advantages, p)
     for n in range(2):
@@ -105,7 +105,7 @@ def test_matching_does_not_take_out_what_an_off_center_baseline_adds(groups):
     assert max(np.abs(push).max() for push in pushes.values()) > 0.01
 
 
-def test_signs_are_dealt_anew_among_the_same_sizes(groups):
+def test_signs_are_permuted_among_the_same_sizes(groups):
     advantages = groups.advantages("grpo")
     shuffled = assign_signs(advantages, "shuffled", seed=1)
     assert (shuffled != advantages).any()
