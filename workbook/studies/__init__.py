@@ -10,11 +10,17 @@ from workbook.lazy import lazy_names
 
 _HOMES = {
     "SCALES": "studies.scales",
+    "OUTCOMES": "studies.sweeps",
     "Bench": "studies.bench",
     "Scale": "studies.scales",
     "Tables": "studies.claim",
+    "effect": "studies.effects",
+    "effects": "studies.effects",
     "load_measured": "studies.record",
+    "load_records": "studies.sweeps",
+    "load_runs": "studies.sweeps",
     "measure": "studies.record",
+    "seconds_to": "studies.sweeps",
 }
 __all__ = list(_HOMES)
 __getattr__ = lazy_names(__name__, _HOMES)

@@ -75,6 +75,9 @@ class Tables:
             return missing
 
 
+BUNDLED = Tables("bundled")  # what the chapters' sliders read
+
+
 @dataclass(frozen=True)
 class Measurement:
     """One number that a claim is judged by.

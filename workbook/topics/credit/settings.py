@@ -8,14 +8,13 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import normal_interval
-from workbook.studies.claim import Tables
+from workbook.studies.claim import BUNDLED
 from workbook.topics.credit.gaps import ALL_BANDS, ALL_SIGNS, value_gap
 
 POOLS = ("training", "held-out")
 COLUMNS = ("value", "credit_mc", "credit")
 BATCHES = (16, 32, 64, 96)
 MIN_PROMPTS = 3  # that a mean is taken over
-BUNDLED = Tables("bundled")
 
 
 def compute_gap(

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import Interval, bootstrap_mean
-from workbook.studies.claim import Tables
+from workbook.studies.claim import BUNDLED
 from workbook.studies.effects import attribution, effect, having, labelled_runs
 from workbook.studies.sweeps import WINDOW, passes
 from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
@@ -24,7 +24,6 @@ OUTCOME_LABELS = {
     "compute": "compute to a score (passes per rollout)",
 }
 MINIBATCHES, RESAMPLES = 2, 999
-BUNDLED = Tables("bundled")
 
 
 def objectives() -> pd.DataFrame:

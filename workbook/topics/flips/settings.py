@@ -15,7 +15,7 @@ import pandas as pd
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr, progress
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
-from workbook.studies.claim import Tables
+from workbook.studies.claim import BUNDLED
 from workbook.theory.advantages import group_advantages
 from workbook.topics.flips.probe import CHANGES, shares_by_prompt, token_flips
 
@@ -23,7 +23,6 @@ FACTORS = (0.1, 0.3, 1.0, 3.0)
 PROMPTS = (4, 16, 32)
 GROUP_SIZES = (2, 4, 8)
 EPSILONS = tuple(float(f"{eps:.3g}") for eps in np.geomspace(1e-3, 1, 25))
-BUNDLED = Tables("bundled")
 
 
 def flip_settings_study(bench: Bench) -> dict[str, pd.DataFrame]:
