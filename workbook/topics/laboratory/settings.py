@@ -205,7 +205,7 @@ def plan(vary: str | None = None, values: Sequence = (), seeds: Sequence[int] = 
         configs = [experiment(**choices | variant | {"seed": seeds[0]}) for variant in variants]
         problems = []
         for variant, config in zip(variants, configs, strict=True):
-            where = "".join(f"{LABELS[key]} {value}: " for key, value in variant.items())
+            where = "".join(f"{MENUS[key][0] if key in MENUS else key} {value}: " for key, value in variant.items())
             problems += [Problem(severity, where + sentence) for severity, sentence in validate(config)]
     except ValueError as error:
         return Plan(None, None, [Problem("error", str(error))])
