@@ -1,4 +1,4 @@
-"""Processes that outlive their starter: launching them, and telling from any other process whether one still works.
+"""Processes that outlive their starter: launch them, watch them from any other process, stop them and wait for them.
 
 A process is known by its number and by when it began. On Linux that is counted from the machine's start, since setting
 the clock moves every other time; a process on another machine that shares the folder is known by the lock it holds.
@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 
+FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
 _children: dict[int, subprocess.Popen] = {}
 
 
@@ -83,3 +85,47 @@ def is_locked(path: Path) -> bool:
         return False
     finally:
         os.close(descriptor)
+
+
+class Watched:
+    """A folder in which another process trains: whether it does, to stop it, and to wait for it."""
+
+    folder: Path  # where it lies
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r}, {self.status()['message']!r})"
+
+    def status(self) -> dict:
+        """state (starting, running, stopped, finished, failed, interrupted), step, total, message, pid."""
+        raise NotImplementedError
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to stop since it last started."""
+        return (self.folder / "stop").exists()
+
+    @property
+    def running(self) -> bool:
+        return self.status()["state"] not in FINAL_STATES
+
+    def stop(self) -> None:
+        """Ask it to stop after the optimizer step in hand; what was trained stays resumable."""
+        from workbook.training.files import write_text  # which imports torch, and a monitor does without
+
+        write_text(self.folder / "stop", "stop\n")
+
+    def wait(self, timeout: float | None = None):
+        """Block until it ends; returns itself. TimeoutError after `timeout` seconds, RuntimeError if it failed."""
+        start = time.monotonic()
+        while self.running:
+            if timeout is not None and time.monotonic() - start > timeout:
+                raise TimeoutError(f"{self.folder} is still running after {timeout:.0f} s: {self.status()['message']}")
+            time.sleep(0.1)
+        if self.status()["state"] == "failed":
+            raise RuntimeError(self.status()["message"])
+        return self
+
+    def check_idle(self) -> None:
+        """Raise a ValueError if it is running."""
+        if self.running:
+            raise ValueError(f"{self.folder} is running (process {self.status()['pid']}); stop() it first.")

@@ -26,7 +26,7 @@ from pathlib import Path
 import pandas as pd
 from filelock import FileLock
 
-from workbook.training.background import identity, is_alive, is_locked, launch
+from workbook.training.background import FINAL_STATES, Watched, identity, is_alive, is_locked, launch
 from workbook.training.config_text import dump_yaml
 from workbook.training.files import damage, read_json, write_json, write_text
 from workbook.training.folders import (
@@ -44,52 +44,9 @@ from workbook.training.processes import is_main
 from workbook.training.run_config import RunConfig
 
 END_WINDOW = 5  # generation batches averaged at the end of a curve: fixed, so that nobody picks the step after the fact
-FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
 SAMPLED = ["step", "prompt", "completion", "reward", "advantage"]
 EVALUATED = ["label", "mean", "low", "high"]
 STATUS = {"state": "interrupted", "message": "", "pid": 0, "born": 0.0, "total": 0, "notes": []}  # of every status.json
-
-
-class Watched:
-    """A folder in which another process trains: whether it does, to stop it, and to wait for it."""
-
-    folder: Path  # where it lies
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.folder)!r}, {self.status()['message']!r})"
-
-    def status(self) -> dict:
-        """state (starting, running, stopped, finished, failed, interrupted), step, total, message, pid."""
-        raise NotImplementedError
-
-    @property
-    def stopping(self) -> bool:
-        """Whether it was asked to stop since it last started."""
-        return (self.folder / "stop").exists()
-
-    @property
-    def running(self) -> bool:
-        return self.status()["state"] not in FINAL_STATES
-
-    def stop(self) -> None:
-        """Ask it to stop after the optimizer step in hand; what was trained stays resumable."""
-        write_text(self.folder / "stop", "stop\n")
-
-    def wait(self, timeout: float | None = None):
-        """Block until it ends; returns itself. TimeoutError after `timeout` seconds, RuntimeError if it failed."""
-        start = time.monotonic()
-        while self.running:
-            if timeout is not None and time.monotonic() - start > timeout:
-                raise TimeoutError(f"{self.folder} is still running after {timeout:.0f} s: {self.status()['message']}")
-            time.sleep(0.1)
-        if self.status()["state"] == "failed":
-            raise RuntimeError(self.status()["message"])
-        return self
-
-    def check_idle(self) -> None:
-        """Raise a ValueError if it is running."""
-        if self.running:
-            raise ValueError(f"{self.folder} is running (process {self.status()['pid']}); stop() it first.")
 
 
 class Run(Watched):
