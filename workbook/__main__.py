@@ -120,9 +120,8 @@ def _claims(args) -> int:
         raise ValueError(f"--claim {one_line(args.claim, 60)} is unknown: choose one of {', '.join(CLAIMS)}.")
     if args.html is not None:
         _check_writable(args.html, "--html")
-    table = ledger(args.scale, args.fragile or args.html is not None, args.folder)
-    if args.claim is not None:
-        table = table[table["claim"] == args.claim]
+    fragile = args.fragile or args.html is not None
+    table = ledger(args.scale, fragile, args.folder, claims=[args.claim] if args.claim else list(CLAIMS))
     print(format_ledger(table, commands=True) if args.claim else format_summary(table))
     if args.html is not None:
         from workbook.book.ledger_page import ledger_page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -35,7 +36,11 @@ COLUMNS = [
 
 
 def ledger(
-    scale: str | None = None, fragile: bool = True, folder: str | Path | None = None, n_jobs: int = 2
+    scale: str | None = None,
+    fragile: bool = True,
+    folder: str | Path | None = None,
+    n_jobs: int = 2,
+    claims: Sequence[str] = tuple(CLAIMS),
 ) -> pd.DataFrame:
     """Every measurement of `CLAIMS` at a scale, or at all of `SCALES`: a row per claim, measurement and scale.
 
@@ -45,7 +50,7 @@ def ledger(
     for rows that decide nothing), without ({seed: the verdict without it}; empty unless fragile).
 
     fragile: whether to recompute every verdict without each seed, which takes as long again for each; False where not
-    asked.  folder: of the tables, instead of data/results.  n_jobs: processes for that.
+    asked.  folder: of the tables, instead of data/results.  n_jobs: processes for that.  claims: those wanted.
 
     Raises ValueError for an unknown scale, and for a folder that holds no tables or one that can't be read.
     """
@@ -54,7 +59,7 @@ def ledger(
     if folder is not None:
         check_results(folder)
     try:
-        parts = [_at_scale(name, fragile, folder, n_jobs) for name in (SCALES if scale is None else (scale,))]
+        parts = [_at_scale(Tables(name, folder), claims, fragile, n_jobs) for name in ([scale] if scale else SCALES)]
     except (LookupError, TypeError, NameError, AttributeError) as error:
         if folder is None:
             raise
@@ -64,20 +69,19 @@ def ledger(
     return table.sort_values("claim", key=lambda c: c.map(order), kind="stable", ignore_index=True)
 
 
-def _at_scale(scale: str, fragile: bool, folder, n_jobs: int) -> pd.DataFrame:
+def _at_scale(tables: Tables, claims: Sequence[str], fragile: bool, n_jobs: int) -> pd.DataFrame:
     """All columns of a ledger at one scale."""
-    tables = Tables(scale, folder)
-    table = measurements(CLAIMS, tables)
+    scale, table = tables.scale, measurements(claims, tables)
     if scale == LARGER:
         table.loc[table["verdict"] == NOT_MEASURED, "reason"] = NEEDS_GPU
-    claims = [CLAIMS[name] for name in table["claim"]]
+    records = [CLAIMS[name] for name in table["claim"]]
     table = table.assign(
         scale=scale,
-        paper=[claim.paper for claim in claims],
-        statement=[claim.statement for claim in claims],
-        falsifier=[claim.refuted_if for claim in claims],
+        paper=[claim.paper for claim in records],
+        statement=[claim.statement for claim in records],
+        falsifier=[claim.refuted_if for claim in records],
         command=[command(row.study, row.claim, scale) for row in table.itertuples()],
-        without=_without(table, tables, n_jobs) if fragile else [{} for _ in claims],
+        without=_without(table, tables, n_jobs) if fragile else [{} for _ in records],
     )
     changed = [
         any(other != verdict for other in without.values())
@@ -94,7 +98,8 @@ def _without(table: pd.DataFrame, tables: Tables, n_jobs: int) -> list[dict[int,
     seeds = {study: _seeds(study, tables) for study in table.loc[table["mean"].notna(), "study"].unique()}
     every = sorted(set().union(*seeds.values()))
     tasks = [(tables.without(seed, DRAFT_RESAMPLES), {s for s in seeds if seed in seeds[s]}) for seed in every]
-    changed = joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(_verdicts)(*task) for task in tasks)
+    claims = list(table["claim"].unique())
+    changed = joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(_verdicts)(claims, *task) for task in tasks)
     return [
         {
             seed: row.verdict if row.study not in studies else verdicts.get(row[:3], NOT_MEASURED)
@@ -106,9 +111,9 @@ def _without(table: pd.DataFrame, tables: Tables, n_jobs: int) -> list[dict[int,
     ]
 
 
-def _verdicts(tables: Tables, studies: set[str]) -> dict[tuple, str]:
+def _verdicts(claims: Sequence[str], tables: Tables, studies: set[str]) -> dict[tuple, str]:
     """{(claim, study, measured): verdict} of the rows of some studies that decide."""
-    rows = measurements(CLAIMS, tables, described=False, studies=studies)
+    rows = measurements(claims, tables, described=False, studies=studies)
     return dict(zip(rows[KEY].itertuples(index=False, name=None), rows["verdict"], strict=True))
 
 
