@@ -30,7 +30,6 @@ from workbook.training.run_config import RunConfig
 from workbook.training.trainer_fields import TRACKERS
 
 LAUNCHED = ("ACCELERATE_", "FSDP_", "LOCAL_", "MASTER_", "RANK", "WORLD_SIZE")  # variables of a launcher
-
 QUICKLY_DRAWN = 10_000  # prompts; with more of them, or of a gym task, the run itself says whether there are enough
 HUB_ID = r"[\w-][\w.-]*(/[\w-][\w.-]*)?"
 
