@@ -8,16 +8,15 @@ import pytest
 import torch
 from soak import interrupts, sample
 
-from workbook.policies.restoring import no_gradients, restoring
+from workbook.policies.restoring import evaluating, no_gradients, restoring
 from workbook.probes import step
 from workbook.rollouts import generation as sampling
-from workbook.rollouts import scoring as sequences
 from workbook.rollouts import states
 from workbook.topics.coupling import directions
 
 MANAGERS = (
     ("token_flips", step.untouched),
-    ("logps", sequences.evaluating),
+    ("logps", evaluating),
     ("sample_rollouts", sampling._generation_config),
     ("output_states", states._watched),
     ("gradient_products jvp", directions._forward_mode),
