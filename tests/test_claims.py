@@ -132,7 +132,7 @@ def world(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def told(world):
+def world_ledger(world):
     return ledger("bundled", fragile=False, folder=world)
 
 
@@ -141,7 +141,7 @@ def _verdicts(table: pd.DataFrame) -> pd.Series:
     return deciding.set_index(["claim", "measured"])["verdict"]
 
 
-# --- the committed tables say what they said
+# --- the committed tables give what they gave
 
 # Made once, from the tables in data/results/:
 #   table = ledger()
@@ -223,14 +223,16 @@ def test_commands_are_those_of_the_command_line():
 # --- the verdicts follow from the tables
 
 
-def test_in_a_world_where_the_papers_are_right_every_sweep_says_so(told):
-    measured = told[told["mean"].notna()]
+def test_in_a_world_where_the_papers_are_right_every_sweep_says_so(world_ledger):
+    measured = world_ledger[world_ledger["mean"].notna()]
     assert set(measured["verdict"]) == {"replicates", "not met", "described"}
-    found = set(measured["claim"])
-    assert found == {"H11", "H12", "H13", *(f"D{k}" for k in range(1, 10)), "IBPO", "D-falsifier"}
-    assert not told.loc[told["study"].isin(SWEEPS), "mean"].isna().any(), "every row of a sweep finds its runs"
-    assert set(told["verdict"]) <= WORDS
-    rows = told.set_index(["claim", "measured"])
+    names = set(measured["claim"])
+    assert names == {"H11", "H12", "H13", *(f"D{k}" for k in range(1, 10)), "IBPO", "D-falsifier"}
+    assert not world_ledger.loc[world_ledger["study"].isin(SWEEPS), "mean"].isna().any(), (
+        "every row of a sweep finds its runs"
+    )
+    assert set(world_ledger["verdict"]) <= WORDS
+    rows = world_ledger.set_index(["claim", "measured"])
     tax = rows.loc[("D1", "tax: min_replace / no fix")]
     assert tax["mean"] == pytest.approx(0.01 / np.mean([0.05 * 2, 0.05 * 3]), rel=0.05)
     assert (tax["seeds"], tax["n"]) == (len(SEEDS), len(SEEDS) * 2 * 2 * 2)  # transforms x reuse x clipping
@@ -241,7 +243,7 @@ def test_in_a_world_where_the_papers_are_right_every_sweep_says_so(told):
     other = rows.loc[("D8", "advantage_orthogonal on clipped weights - no fix: held-out reward at the end")]
     assert other["mean"] == pytest.approx(0.1, rel=0.05)
     assert other["verdict"] == "described"
-    by_factor = told[told["measured"].str.startswith("tax by group_transform")]
+    by_factor = world_ledger[world_ledger["measured"].str.startswith("tax by group_transform")]
     assert by_factor["mean"].item() == pytest.approx(0.004 - 0.05, rel=0.05)
 
 
@@ -283,16 +285,16 @@ CHANGES = {  # study, change, and the rows whose verdict must become which
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_result_changes_its_own_verdict_and_no_other(name, world, told, tmp_path):
+def test_a_changed_result_changes_its_own_verdict_and_no_other(name, world, world_ledger, tmp_path):
     study, change, expected = CHANGES[name]
     shutil.copytree(world, tmp_path / "results")
     _write(tmp_path / "results", study, change(SWEEPS[study]()))
-    before, after = _verdicts(told), _verdicts(ledger("bundled", fragile=False, folder=tmp_path / "results"))
+    before, after = _verdicts(world_ledger), _verdicts(ledger("bundled", fragile=False, folder=tmp_path / "results"))
     changed = after[after != before]
     assert set(changed.index.get_level_values(0)) == set(expected)
-    for (claim, measured), said in changed.items():
+    for (claim, measured), outcome in changed.items():
         assert expected[claim] in measured
-        assert said == ("met" if "falsifier" in claim else "does not replicate")
+        assert outcome == ("met" if "falsifier" in claim else "does not replicate")
     assert len(changed) == len(expected)
 
 
@@ -309,10 +311,10 @@ def test_a_corrupted_table_of_what_is_committed_changes_its_claim_alone(tmp_path
     changed = _verdicts(after)[_verdicts(after) != _verdicts(before)]
     assert changed.to_dict() == {("H4", "share of tokens that agree, at the worst moment"): "does not replicate"}
     shutil.rmtree(folder / "credit")
-    gone = ledger("smollm2", fragile=False, folder=folder).set_index("claim")
-    assert gone.loc["H8", "verdict"] == "not measured"
-    assert "python -m workbook measure credit --scale smollm2" in gone.loc["H8", "reason"]
-    assert set(gone.loc[["H4"], "verdict"]) == {"does not replicate"}
+    without_credit = ledger("smollm2", fragile=False, folder=folder).set_index("claim")
+    assert without_credit.loc["H8", "verdict"] == "not measured"
+    assert "python -m workbook measure credit --scale smollm2" in without_credit.loc["H8", "reason"]
+    assert set(without_credit.loc[["H4"], "verdict"]) == {"does not replicate"}
     drawn = standardized(before)
     clear = drawn[(drawn["reason"] == "") & ~drawn["claim"].str.contains("falsifier")]
     assert ((clear["z"] > 1) == (clear["verdict"] == "replicates")).all(), "beyond 1 exactly if it replicates"
@@ -358,9 +360,9 @@ def test_a_claim_is_fragile_only_if_its_worst_verdict_is():
         ("D-falsifier", "met", {}),
     ]
     table = pd.DataFrame(rows, columns=["claim", "verdict", "without"]).assign(scale="bundled", paper="H", statement="")
-    found = summary(table).set_index("claim")
-    assert found["verdict"].to_dict() == {"H1": "does not replicate", "H2": "replicates", "D-falsifier": "met"}
-    assert found["fragile"].to_dict() == {"H1": False, "H2": True, "D-falsifier": False}
+    claimed = summary(table).set_index("claim")
+    assert claimed["verdict"].to_dict() == {"H1": "does not replicate", "H2": "replicates", "D-falsifier": "met"}
+    assert claimed["fragile"].to_dict() == {"H1": False, "H2": True, "D-falsifier": False}
 
 
 # --- falsifiers
@@ -391,8 +393,8 @@ def test_paper_d_is_refuted_by_unfixed_runs_that_neither_drift_nor_collapse(tmp_
     ) * 1.0
     table = table.assign(tax=np.where(bare, tax, 0.001), collapsed=once if collapsed == "one run" else collapsed)
     _write(tmp_path, "what_causes_what", table)
-    found = ledger("bundled", fragile=False, folder=tmp_path)
-    parts = found[(found["claim"] == "D-falsifier") & (found["verdict"] != "described")].set_index("measured")[
+    judged = ledger("bundled", fragile=False, folder=tmp_path)
+    parts = judged[(judged["claim"] == "D-falsifier") & (judged["verdict"] != "described")].set_index("measured")[
         "verdict"
     ]
     assert parts.filter(like="1: tax").item() == "not met"
@@ -402,14 +404,14 @@ def test_paper_d_is_refuted_by_unfixed_runs_that_neither_drift_nor_collapse(tmp_
 # --- text and page
 
 
-def test_the_ledger_as_text_and_as_a_page(told, world, capsys, tmp_path):
-    text = format_ledger(told, commands=True)
+def test_the_ledger_as_text_and_as_a_page(world_ledger, world, capsys, tmp_path):
+    text = format_ledger(world_ledger, commands=True)
     assert all(f"{name}  {claim.statement}" in text for name, claim in CLAIMS.items())
     assert "$ python -m workbook sweep data/configs/studies/batching.yaml" in text
-    short = format_summary(told).splitlines()
+    short = format_summary(world_ledger).splitlines()
     assert len(short) == 2 * len(CLAIMS), "a claim, and a line for its scale"
     assert "    bundled   replicates" in short
-    page = ledger_page(told.assign(measured=told["measured"] + "<b>&"))
+    page = ledger_page(world_ledger.assign(measured=world_ledger["measured"] + "<b>&"))
     assert all(f'<section id="{name}">' in page for name in IDS)
     assert "<b>" not in page
     assert "<script" not in page
@@ -434,8 +436,8 @@ def test_distances_are_beyond_one_exactly_where_the_interval_is_clear():
     table["toward"] = rng.choice([-1.0, 1.0], 400)
     for row in standardized(table).itertuples():
         limit = {"above" if row.toward > 0 else "below": row.threshold}
-        said = verdict(Interval(row.mean, row.low, row.high), **limit)
-        assert said == ("replicates" if row.z > 1 else "does not replicate" if row.z < -1 else "inconclusive")
+        outcome = verdict(Interval(row.mean, row.low, row.high), **limit)
+        assert outcome == ("replicates" if row.z > 1 else "does not replicate" if row.z < -1 else "inconclusive")
     flat = pd.DataFrame({"mean": [0.0, 2.0], "low": [0.0, 2.0], "high": [0.0, 2.0], "threshold": 0.0, "toward": 1.0})
     assert standardized(flat)["z"].tolist() == [0.0, 100.0]
     with pytest.raises(ValueError, match="ledger_chart needs the column"):

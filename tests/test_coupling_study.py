@@ -26,10 +26,10 @@ def test_times_smaller_is_a_geometric_mean_over_prompts():
         for g, rest in enumerate((1.0, 4.0))
         for kind, size, pairs in ((claims.TOP, 8.0, 1), (claims.TOP, 2.0, 2), ("other", rest, 5), ("still", 0.0, 1))
     ]
-    found = claims.times_smaller(pd.DataFrame(rows).query("kind != 'still' or group == 0"), "size").set_index("kind")
-    assert found.loc["other", "mean"] == pytest.approx((4.0 / 1.0 * 4.0 / 4.0) ** 0.5)  # (8 + 2 * 2) / 3 = 4 on top
-    assert found.loc["other", "prompts"] == 2
-    assert "still" not in found.index, "what never moves has no ratio"
+    times = claims.times_smaller(pd.DataFrame(rows).query("kind != 'still' or group == 0"), "size").set_index("kind")
+    assert times.loc["other", "mean"] == pytest.approx((4.0 / 1.0 * 4.0 / 4.0) ** 0.5)  # (8 + 2 * 2) / 3 = 4 on top
+    assert times.loc["other", "prompts"] == 2
+    assert "still" not in times.index, "what never moves has no ratio"
 
 
 def test_verdicts_are_as_bad_as_their_worst():

@@ -47,9 +47,9 @@ def test_each_seed_counts_once_and_only_if_it_has_both_kinds(runs):
 
 
 def test_ratios_are_of_means(runs):
-    found = ratio(runs, "reward", ON, OFF, ["rate"])
-    assert found.mean == pytest.approx(3 / 1.5)
-    assert (found.low, found.high) == pytest.approx((3 / 2, 3 / 1))
+    estimate = ratio(runs, "reward", ON, OFF, ["rate"])
+    assert estimate.mean == pytest.approx(3 / 1.5)
+    assert (estimate.low, estimate.high) == pytest.approx((3 / 2, 3 / 1))
 
 
 def test_effects_at_each_value():

@@ -40,9 +40,9 @@ SMALL = {
 def test_the_batching_studys_rates_follow_from_its_pilot():
     _, grids = load_sweep(CONFIGS / "batching.yaml")
     used = {(g["optim"][0], g.get("adam_beta1", [None])[0]): tuple(g["learning_rate"]) for g in grids}
-    found = rates()
-    assert len(found) == len(used) == 3
-    for row in found.itertuples():
+    by_rule = rates()
+    assert len(by_rule) == len(used) == 3
+    for row in by_rule.itertuples():
         beta1 = None if np.isnan(row.adam_beta1) else row.adam_beta1
         assert used[row.optim, beta1] == pytest.approx((row.calm, row.near))
 
