@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbook.tasks import get_task
+from workbook.tasks.calculation import plain_decimal
 from workbook.tasks.gym import allowed_datasets, is_allowed
-from workbook.tasks.quantity import plain_decimal
 from workbook.tasks.statement import read_statement
 from workbook.tasks.verify import clock_answer, stated_quantity, stated_texts
 

@@ -1,4 +1,4 @@
-"""The value of a calculation that a completion writes out, such as `48 / 2 + 48`, read exactly and never evaluated."""
+"""Exact values: of a calculation that a completion writes out, such as `48 / 2 + 48`, and as a decimal number."""
 
 import re
 from fractions import Fraction
@@ -26,6 +26,21 @@ def sum_value(text: str) -> Fraction | None:
     except (ValueError, ZeroDivisionError, IndexError):
         return None
     return None if rest else value
+
+
+def plain_decimal(value: Fraction) -> str | None:
+    """Return a value as a plain decimal number, None where that has no end or too many digits.
+
+    >>> plain_decimal(Fraction(-25, 2)), plain_decimal(Fraction(12)), plain_decimal(Fraction(1, 3))
+    ('-12.5', '12', None)
+    """
+    for places in range(41):
+        scaled = value * 10**places
+        if scaled.denominator == 1 and abs(scaled.numerator) < 10**80:
+            digits = str(abs(scaled.numerator)).rjust(places + 1, "0")
+            whole, decimals = (digits[:-places], "." + digits[-places:]) if places else (digits, "")
+            return f"{'-' * (value < 0)}{whole}{decimals}"
+    return None
 
 
 def _sum(tokens: list[str]) -> tuple[Fraction, list[str]]:

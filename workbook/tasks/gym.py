@@ -27,8 +27,9 @@ import reasoning_gym
 from datasets import Dataset
 from reasoning_gym.factory import DATASETS
 
+from workbook.tasks.calculation import plain_decimal
 from workbook.tasks.inputs import positive_int
-from workbook.tasks.quantity import plain_decimal, read_quantity, unwrap
+from workbook.tasks.quantity import read_quantity, unwrap
 from workbook.tasks.task import QuestionTask
 from workbook.tasks.verify import folded, only_repeats, stated_quantity, stated_texts
 

@@ -297,18 +297,3 @@ def _without_subject(text: str) -> str:
     if match and not _changes(match[0]):
         text = text[match.end() :]
     return unwrap(FILLERS.sub("", text))
-
-
-def plain_decimal(value: Fraction) -> str | None:
-    """Return a value as a plain decimal number, None where that has no end or too many digits.
-
-    >>> plain_decimal(Fraction(-25, 2)), plain_decimal(Fraction(12)), plain_decimal(Fraction(1, 3))
-    ('-12.5', '12', None)
-    """
-    for places in range(41):
-        scaled = value * 10**places
-        if scaled.denominator == 1 and abs(scaled.numerator) < 10**80:
-            digits = str(abs(scaled.numerator)).rjust(places + 1, "0")
-            whole, decimals = (digits[:-places], "." + digits[-places:]) if places else (digits, "")
-            return f"{'-' * (value < 0)}{whole}{decimals}"
-    return None
