@@ -409,8 +409,10 @@ def test_the_ledger_as_text_and_as_a_page(world_ledger, world, capsys, tmp_path)
     assert all(f"{name}  {claim.statement}" in text for name, claim in CLAIMS.items())
     assert "$ python -m workbook sweep data/configs/studies/batching.yaml" in text
     short = format_summary(world_ledger).splitlines()
-    assert len(short) == 2 * len(CLAIMS), "a claim, and a line for its scale"
-    assert "    bundled   replicates" in short
+    assert len(short) == 1 + len(CLAIMS), "a head, and a line for each claim"
+    assert short[0].split() == ["claim", "bundled", "states", "that"]
+    assert short[1].startswith("H1 ")
+    assert short[1].split()[1] == "replicates"
     page = ledger_page(world_ledger.assign(measured=world_ledger["measured"] + "<b>&"))
     assert all(f'<section id="{name}">' in page for name in IDS)
     assert "<b>" not in page

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from workbook.statistics import Interval
-from workbook.studies.effects import attribution, differences, effect, effects, having, level, ratio, slope
+from workbook.studies.paired import attribution, differences, effect, effects, having, level, ratio, slope
 
 ON, OFF = {"fix": "on"}, {"fix": None}
 

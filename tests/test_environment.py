@@ -64,7 +64,8 @@ def test_setup_seeds_all_three_generators_and_reports(capsys):
     assert first == again
     assert all(a != b for a, b in zip(first, other, strict=True))
     text = capsys.readouterr().out
-    for expected in (metadata.version("torch"), "transformers", "GiB free", str(profile.dtype).removeprefix("torch."), "smoke"):
+    dtype = str(profile.dtype).removeprefix("torch.")
+    for expected in (metadata.version("torch"), "transformers", "GiB free", dtype, "smoke"):
         assert expected in text
 
 

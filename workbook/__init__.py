@@ -7,5 +7,22 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from workbook.environment import Profile, setup
+from workbook.lazy import lazy_names
 
-__all__ = ["Profile", "setup"]
+_NAMES = {  # module: what many chapters use of it
+    "policies.load": "load_policy",
+    "probes.step": "matched_lr",
+    "rollouts.sample": "sample_rollouts",
+    "rollouts.scoring": "sequence_logps",
+    "rollouts.states": "output_states",
+    "statistics": "bootstrap_mean nested_mean paired_difference",
+    "tasks": "get_task own_task",
+    "training.run_config": "RunConfig",
+    "training.runs": "start_run",
+    "views.charts": "intervals_chart",
+    "views.heatmap": "TokenHeatmap",
+    "views.monitor": "RunMonitor",
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+__all__ = ["Profile", "setup", *_HOMES]
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -1,0 +1,11 @@
+"""The book: chapters run in cold kernels, rendered as pages, with the ledger and the glossary beside them."""
+
+from workbook.lazy import lazy_names
+
+_NAMES = {  # module: what it offers
+    "book.chapters": "describe find_chapters run_chapters",
+    "book.pages": "render_book",
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+__all__ = list(_HOMES)
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import pkgutil
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
 
+from workbook import topics
 from workbook.statistics import Estimate, verdict
 from workbook.studies.claim import Claim, Measurement, NotMeasured, Tables
-from workbook.topics.batching.claims import CLAIMS as BATCHING
-from workbook.topics.coupling.claims import CLAIMS as COUPLING
-from workbook.topics.credit.claims import CLAIMS as CREDIT
-from workbook.topics.drift.claims import CLAIMS as DRIFT
-from workbook.topics.flips.claims import CLAIMS as FLIPS
 
 NOT_MEASURED, DESCRIBED = "not measured", "described"
 WORST_FIRST = ("does not replicate", "met", "inconclusive", NOT_MEASURED, "not met", "replicates")  # met: a falsifier
@@ -30,7 +29,14 @@ def _place(claim: Claim) -> tuple:
     return claim.is_falsifier, claim.id == "IBPO", "HRD".find(claim.id[0]), number
 
 
-CLAIMS = {claim.id: claim for claim in sorted([*FLIPS, *COUPLING, *CREDIT, *BATCHING, *DRIFT], key=_place)}
+def _collect() -> Iterator[Claim]:
+    """The records of every topic that has a claims.py."""
+    for topic in pkgutil.iter_modules(topics.__path__, f"{topics.__name__}."):
+        if find_spec(f"{topic.name}.claims"):
+            yield from import_module(f"{topic.name}.claims").CLAIMS
+
+
+CLAIMS = {claim.id: claim for claim in sorted(_collect(), key=_place)}
 
 
 def measurements(

@@ -1,4 +1,4 @@
-"""A ledger as text: one line per claim and scale, or every measurement of a claim."""
+"""A ledger as text: one line per claim, or every measurement of a claim."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from workbook.claims.ledger import summary
 
 
 def format_summary(table: pd.DataFrame) -> str:
-    """A `ledger` as text: each claim, and under it one line per scale with its verdict."""
-    lines = []
-    for claim, rows in summary(table).groupby("claim", sort=False):
-        lines.append(f"{claim}  {rows['statement'].iloc[0]}")
-        lines += [f"    {row.scale:<10}{_marked(row.verdict, row.fragile)}" for row in rows.itertuples()]
-    return "\n".join(lines)
+    """A `ledger` as text, one line per claim: its verdict at each scale, and what it states."""
+    claims = summary(table)
+    scales = list(claims["scale"].unique())
+    claims["marked"] = [_marked(*row) for row in zip(claims["verdict"], claims["fragile"], strict=True)]
+    rows = [["claim", *scales, "states that"]]
+    for claim, of_claim in claims.groupby("claim", sort=False):
+        marked = of_claim.set_index("scale")["marked"]
+        rows.append([claim, *(marked.get(scale, "") for scale in scales), of_claim["statement"].iloc[0]])
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+    widths[-1] = 0
+    return "\n".join("".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows)
 
 
 def format_ledger(table: pd.DataFrame, commands: bool = False) -> str:

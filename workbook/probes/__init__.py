@@ -10,7 +10,7 @@ from workbook.lazy import lazy_names
 _NAMES = {  # module: what it offers
     "probes.categories": "categorized tagger_name",
     "probes.drift": "drift_report learning_tax odds_drift",
-    "probes.step": "untouched update",
+    "probes.step": "matched_lr optimizer_of untouched update",
     "statistics": "slope_by_prompt",
     "topics.batching.probe": "cancelled_in_steps gradient_gram",
     "topics.coupling.masked": "choose_tokens followers masked_update output_layer_step proxy_agreement shared_token",

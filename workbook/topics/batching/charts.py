@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.statistics import Interval, bootstrap_mean
-from workbook.studies.effects import differences
+from workbook.studies.paired import differences
 from workbook.studies.sweeps import OUTCOMES, load_runs
 from workbook.topics.batching.cut import NAMES
 from workbook.views.explorer import Explorer, menu, slider

@@ -12,7 +12,7 @@ from functools import partial
 
 from workbook.statistics import Estimate, nested_estimate
 from workbook.studies.claim import Claim, Measurement, Tables
-from workbook.studies.effects import comparison
+from workbook.studies.paired import comparison
 
 CELL = ["learning_rate", "max_grad_norm"]  # each optimizer has learning rates of its own
 OUTCOMES = {"area": "area under the reward curve", "jitter": "jitter", "collapsed": "share of runs that collapse"}

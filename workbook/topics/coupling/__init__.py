@@ -1,0 +1,28 @@
+"""Token coupling in a policy: which token's update moves which other token (chapter 06, 10; H2 to H4, H10, R2).
+
+probe         coupling kernels and products of full gradients, by confidence and kind of pair
+directions    derivatives of log-probabilities along a direction of the weights, without storing gradients
+masked        an update on chosen tokens alone; spillover of a single-token update; the output layer as a proxy
+study         tables measured once          claims        what is stated, against which number, and how it is estimated
+charts        figures, each beside its explorer          exercises     checks of chapter 06
+
+Terms: K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> is the output layer's *coupling*; a token is *unsure* below
+`theory.coupling.UNSURE`; *agreement* is the share of tokens whose change the output layer predicts in sign.
+"""
+
+from workbook.lazy import lazy_names
+
+_NAMES = {  # module: what it offers
+    "topics.coupling.charts": (
+        "agreement_chart confidence_chart curves_chart explore_confidence explore_push followers_chart "
+        "products_chart times_chart"
+    ),
+    "topics.coupling.exercises": "check_first_step check_forecast",
+    "topics.coupling.masked": (
+        "KINDS choose_tokens followers masked_update output_layer_step proxy_agreement shared_token"
+    ),
+    "topics.coupling.probe": "coupling_by_confidence gradient_products product_agreement",
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+__all__ = list(_HOMES)
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -1,0 +1,29 @@
+"""Hidden credit: whether tokens that an update boosts are worth more (chapter 07; H6 to H9, R1, R4).
+
+values        a token's value, exact on the chain task, elsewhere by continuing rollouts after it
+prefixes      rollouts' prefixes, ready to be continued, their key-value caches cut from one pass
+gaps          the gap in value: of boosted minus suppressed tokens, by sign, sampling budget and repeated update
+shares        the share of each category of token in what a step moves
+study         tables measured once, for verdicts; settings: for sliders
+claims        what is stated, against which number, and how it is estimated
+charts        figures, each beside its explorer          exercises     checks of chapter 07
+
+Terms: a token's *value* is the expected reward once it is written; its *credit* is what it changed about that.
+"""
+
+from workbook.lazy import lazy_names
+
+_NAMES = {  # module: what it offers
+    "topics.credit.charts": (
+        "credit_against_movement explore_budget explore_gap movement_by_class shares_chart steps_chart value_path"
+    ),
+    "topics.credit.claims": "category_shift",
+    "topics.credit.exercises": "check_continuations check_gap",
+    "topics.credit.gaps": "repeated_updates sampling_budget value_gap",
+    "topics.credit.settings": "compute_gap",
+    "topics.credit.shares": "category_shares update_share_by_category",
+    "topics.credit.values": "exact_values token_values",
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+__all__ = list(_HOMES)
+__getattr__ = lazy_names(__name__, _HOMES)

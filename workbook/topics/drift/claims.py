@@ -19,7 +19,7 @@ from functools import partial
 
 from workbook.statistics import Estimate, nested_estimate
 from workbook.studies.claim import Claim, Measurement, Tables
-from workbook.studies.effects import attribution, comparison, effect, labelled_runs, level, of_runs, ratio, slope
+from workbook.studies.paired import attribution, comparison, effect, labelled_runs, level, of_runs, ratio, slope
 
 UNCLIPPED = 1e9  # an epsilon that clips nothing
 MIN_TAX = 0.01  # nats: movement of style words that counts as a failure

@@ -7,7 +7,7 @@ import pandas as pd
 
 from workbook.statistics import Interval, bootstrap_mean
 from workbook.studies.claim import BUNDLED
-from workbook.studies.effects import attribution, effect, having, labelled_runs
+from workbook.studies.paired import attribution, effect, having, labelled_runs
 from workbook.studies.sweeps import WINDOW, passes
 from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
 from workbook.topics.drift.claims import FACTORS, UNCLIPPED

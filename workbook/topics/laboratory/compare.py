@@ -17,7 +17,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.statistics import bootstrap_mean
-from workbook.studies.effects import differences
+from workbook.studies.paired import differences
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import END_WINDOW
 from workbook.training.sweep_run import SweepRun
