@@ -219,12 +219,14 @@ def test_false_negatives_are_a_share_of_right_completions_always_the_same_ones()
     task, missing_more = Chain(false_negative_rate=rate), Chain(false_negative_rate=0.6)
     prompt = "5 - 6 + 3 - 1 + 2 ="
     answer, rights = plain.solve(prompt), list(plain.equivalent_solutions(prompt))
-    found = [task.score(text, answer) for text in rights]
+    scores = [task.score(text, answer) for text in rights]
     assert all(plain.score(text, answer) == 1 for text in rights)
-    assert abs(sum(found) / len(rights) - (1 - rate)) < 4 * (rate * (1 - rate) / len(rights)) ** 0.5
-    assert [task.score(f"  {text} ", answer) for text in rights] == found  # the same text is judged the same
+    assert abs(sum(scores) / len(rights) - (1 - rate)) < 4 * (rate * (1 - rate) / len(rights)) ** 0.5
+    assert [task.score(f"  {text} ", answer) for text in rights] == scores  # the same text is judged the same
     more = [missing_more.score(text, answer) for text in rights]
-    assert all(kept <= before for kept, before in zip(more, found, strict=True))  # a higher rate rejects these and more
+    assert all(
+        kept <= before for kept, before in zip(more, scores, strict=True)
+    )  # a higher rate rejects these and more
     wrong = plain.render(prompt, results=[(int(answer) + 1) % 10] * 4)
     assert task.score(wrong, answer) == 0
     assert task.value(True, 2) == pytest.approx((1 - rate) * plain.value(True, 2))

@@ -189,7 +189,7 @@ def test_the_book_has_pictures_links_and_an_index(shelf, tmp_path):
     shelf("00_a", WIDGETS)
     shelf("01_b", "1", header="# Next\n\n**Question:** why $x_1^2$?\n\n$$\\frac{a}{b}$$")
     executed = chapters.run_chapters("smoke")
-    notebooks, seconds = ({name: each[part] for name, each in executed.items()} for part in (0, 1))
+    notebooks, seconds = ({name: chapter[part] for name, chapter in executed.items()} for part in (0, 1))
     render_book(notebooks, seconds, "smoke", tmp_path / "book")
     page, last, index = ((tmp_path / "book" / name).read_text() for name in ("00_a.html", "01_b.html", "index.html"))
     assert page.count('src="data:image/png;base64') == page.count('alt="Reward of the sampled') == 2

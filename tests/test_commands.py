@@ -20,11 +20,11 @@ SHARP = dict(sample("bad_inputs", 500))
 @pytest.mark.parametrize("start", range(8))
 def test_a_mistake_is_one_sentence_and_leaves_nothing(start, tmp_path, monkeypatch):
     monkeypatch.delenv("WORKBOOK_RUNS", raising=False)
-    found = {}
+    findings = {}
     for i, name in enumerate(list(SHARP)[start::8]):
         (tmp_path / str(i)).mkdir()
-        found[name] = MISTAKES.attempt(tmp_path / str(i), *SHARP[name])
-    assert {name: finding for name, finding in found.items() if finding} == {}
+        findings[name] = MISTAKES.attempt(tmp_path / str(i), *SHARP[name])
+    assert {name: finding for name, finding in findings.items() if finding} == {}
 
 
 def test_the_campaigns_mutations_repeat_themselves():

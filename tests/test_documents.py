@@ -20,7 +20,7 @@ text = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 
 def blocks(name: str, language: str) -> list[str]:
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", text[name], re.MULTILINE | re.DOTALL)
-    return [block for said, block in fenced if said == language]
+    return [block for kind, block in fenced if kind == language]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -32,14 +32,14 @@ def test_every_file_that_is_named_exists(name):
 
 
 def test_every_test_that_contributing_names_exists():
-    found = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     pairs = re.findall(r"(tests/\w+\.py)::(test_\w+)", text["CONTRIBUTING.md"])
     assert len(pairs) >= 4
     for path, test in pairs:
         assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), (path, test)
     alone = re.findall(r"`(test_\w+)`", text["CONTRIBUTING.md"])
     assert len(alone) >= 5
-    assert [test for test in alone if f"def {test}(" not in found] == []
+    assert [test for test in alone if f"def {test}(" not in tests] == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "data/book/scale.md"])

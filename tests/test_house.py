@@ -57,7 +57,7 @@ def test_chapters_import_from_faces_alone(chapters):
         for name, row in chapters.items()
     }
     single = {"workbook.statistics", "workbook.grading", "workbook.environment"}
-    assert {name: left for name, modules in inner.items() if (left := set(modules) - single)} == {}
+    assert {name: others for name, modules in inner.items() if (others := set(modules) - single)} == {}
 
 
 def test_few_files_stand_in_the_root():

@@ -83,12 +83,12 @@ def _sweep(args) -> int:
 
     config, grid = load_sweep(args.config)
     settings = _settings(args.set)
-    varied = {place(key) for each in check_grid(grid) for key in each}
+    varied = {place(key) for part in check_grid(grid) for key in part}
     if both := [f"{key}={show_value(value)}" for key, value in settings.items() if place(key) in varied]:
         raise ValueError(f"--set {both[0]} would be overridden by the grid of {args.config}, which varies it.")
     config = config.override(settings)
     folder = args.folder or Path("runs") / Path(args.config).stem
-    runs = [each for _, each in checked_runs(config, grid)]
+    runs = [run for _, run in checked_runs(config, grid)]
     if sentence := fits(runs[0], at_once=min(args.jobs, len(runs))):
         print(f"Warning: {sentence}", file=sys.stderr)
     table = sweep(config, grid, folder, n_jobs=args.jobs)

@@ -64,8 +64,8 @@ def take_turns(ours, theirs, rounds: int) -> list[tuple[float, float]]:
     for i in range(rounds):
         taken = {id(ours): 0.0, id(theirs): 0.0}
         for k in range(SETTINGS["steps_per_generation"]):
-            for each in (ours, theirs) if (i + k) % 2 else (theirs, ours):  # neither always has warm caches
-                taken[id(each)] += micro_step(*each)
+            for built in (ours, theirs) if (i + k) % 2 else (theirs, ours):  # neither always has warm caches
+                taken[id(built)] += micro_step(*built)
         pairs.append((taken[id(ours)], taken[id(theirs)]))
     return pairs
 
@@ -85,4 +85,4 @@ def test_step_time_against_trl(tmp_path, capsys, settings):
     finally:
         torch.set_num_threads(threads)
     with capsys.disabled():
-        print(f"\ntrainer step, {settings or 'defaults'}: times GRPOTrainer's", *(f"{each:.3f}" for each in ratios))
+        print(f"\ntrainer step, {settings or 'defaults'}: times GRPOTrainer's", *(f"{ratio:.3f}" for ratio in ratios))

@@ -37,13 +37,15 @@ def theirs(policy, task, rollouts, tokens, prefixes_at_once):
     """The same values by generate(): K sequences of each prefix, left-padded, `prefixes_at_once` in a batch."""
     began = time.process_time()
     prompts = unpadded(rollouts.prompt_ids, rollouts.prompt_mask)
-    said = unpadded(rollouts.completion_ids, rollouts.completion_mask)
+    completions = unpadded(rollouts.completion_ids, rollouts.completion_mask)
     table = rollouts.token_table().loc[tokens].sort_values("position", ascending=False)
     rewards = []
     for start in range(0, len(table), prefixes_at_once):
         part = table.iloc[start : start + prefixes_at_once]
         pairs = list(zip(part["rollout"], part["position"] + 1, strict=True))
-        ids, mask = pad_rows([prompts[r] + said[r][:n] for r, n in pairs], policy.tokenizer.pad_token_id, side="left")
+        ids, mask = pad_rows(
+            [prompts[r] + completions[r][:n] for r, n in pairs], policy.tokenizer.pad_token_id, side="left"
+        )
         config = GenerationConfig(
             max_new_tokens=LIMIT - min(n for _, n in pairs),
             do_sample=True,
@@ -57,7 +59,8 @@ def theirs(policy, task, rollouts, tokens, prefixes_at_once):
         )
         out = policy.model.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, ids.shape[1] :]
         whole = [
-            said[r][:n] + new for (r, n), new in zip([p for p in pairs for _ in range(K)], out.tolist(), strict=True)
+            completions[r][:n] + new
+            for (r, n), new in zip([p for p in pairs for _ in range(K)], out.tolist(), strict=True)
         ]
         rows = [{"prompt": rollouts.prompts[r], "answer": rollouts.answers[r]} for r, _ in pairs for _ in range(K)]
         texts = tuple(policy.tokenizer.batch_decode(whole, skip_special_tokens=True))

@@ -29,7 +29,7 @@ WIDGETS = """async () => { const kernel = window.jupyterapp.shell.currentWidget.
   const comm = [...kernel._comms.values()].find(one => one.targetName === 'jupyter.widget');
   if (comm) await comm.send({method: 'custom', content: {}}).done }"""
 HUNG = 600  # seconds after which a chapter is not slow but stuck
-DRAWN = "() => [...document.querySelectorAll('[data-drawn]')].map(e => e.dataset.drawn).join()"
+DRAWN_CHARTS = "() => [...document.querySelectorAll('[data-drawn]')].map(e => e.dataset.drawn).join()"
 WATCH_REMOVALS = """selector => { window.removedDrawings = 0; const seen = n => n.nodeType === 1 &&
     (n.matches('svg, .vega-embed') || n.querySelector('svg.marks'));
   window.removals?.disconnect();
@@ -144,7 +144,7 @@ class Chapter:
         for _ in range(10 * HUNG):
             self.python("0")  # messages of one kind are handled in order
             self.page.evaluate(WIDGETS)
-            now = self.page.evaluate(DRAWN)
+            now = self.page.evaluate(DRAWN_CHARTS)
             if now == before:
                 return
             before = now

@@ -52,9 +52,9 @@ def test_chapter_03(open_chapter, capsys):
     with chapter.no_flicker():
         chapter.drag("follows the reward", 0.7, nth=1)
         chapter.press("group size", "ArrowLeft", 6)
-    said = costs.locator("[role=status]").first.inner_text()
-    assert said.startswith("Min-replace keeps")
-    assert said != costs_before
+    status = costs.locator("[role=status]").first.inner_text()
+    assert status.startswith("Min-replace keeps")
+    assert status != costs_before
     bars = chapter.marks(costs.locator("svg.marks"), "bar")
     assert len(bars) == 15
     chapter.shot("03-transforms", costs)

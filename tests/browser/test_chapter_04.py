@@ -15,8 +15,8 @@ def line(monitor):
 
 
 def step(monitor) -> int:
-    found = re.search(r"step (\d+) of", line(monitor).inner_text())
-    return int(found[1]) if found else 0
+    match = re.search(r"step (\d+) of", line(monitor).inner_text())
+    return int(match[1]) if match else 0
 
 
 def rewards(chapter, monitor, run: str) -> dict[int, float]:

@@ -60,9 +60,9 @@ def test_a_pinned_token_is_explained_with_its_numbers(run_cells):
     cell(chapter, 3).click()
     chapter.settle()
     assert chapter.python("heatmap.pinned") == 3
-    told = chapter.panel.locator(".th-details").inner_text()
+    details = chapter.panel.locator(".th-details").inner_text()
     lines = chapter.python("heatmap.details['lines']")
-    assert all(line in told for line in lines)
+    assert all(line in details for line in lines)
     same = chapter.python("(heatmap.rows['token_id'] == heatmap.rows['token_id'].iloc[3]).tolist()")
     coupled = {one["index"] for one in chapter.python("heatmap.details['coupled']")}
     cells = classes(chapter)

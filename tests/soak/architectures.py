@@ -174,13 +174,13 @@ def couplings_are_those_of_autograd(policy) -> str | None:
     ):
         now = sequence_logps(one.model, *fields)[0][rollouts.completion_mask.bool()]
         own = torch.autograd.grad(now[anchor], weights, retain_graph=True, materialize_grads=True)
-        found = pairs.sort_values("other")[column].to_numpy()
+        couplings = pairs.sort_values("other")[column].to_numpy()
         expected = []
         for logp in now:
             other = torch.autograd.grad(logp, weights, retain_graph=True, materialize_grads=True)
             expected.append(sum(float((a.double() * b.double()).sum()) for a, b in zip(own, other, strict=True)))
         largest = max(map(abs, expected))
-        worst = max(abs(a - b) for a, b in zip(found, expected, strict=True))
+        worst = max(abs(a - b) for a, b in zip(couplings, expected, strict=True))
         if worst > loose * largest:
             return f"{column} is off by {worst / largest:.3g} of the largest"
     return None

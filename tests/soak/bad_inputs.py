@@ -178,17 +178,17 @@ def attempt(folder: Path, files: dict, command: list[str], words: str) -> str | 
                 status = end.code
     finally:
         os.chdir(here)
-    said = err.getvalue().rstrip("\n")
+    message = err.getvalue().rstrip("\n")
     if status != 2:
-        return f"status {status}, and it said {said!r:.200} {out.getvalue()!r:.100}"
-    if "\n" in said or "\r" in said or not said:
-        return f"{len(said.splitlines())} lines: {said!r:.400}"
-    if len(said) > LONGEST:
-        return f"{len(said)} characters: {said:.400}"
-    if NOISE.search(said.replace(words, "")) or "hf_secret" in said:
-        return f"noise: {said}"
-    if words not in said:
-        return f"does not name {words!r}: {said}"
+        return f"status {status}, and it said {message!r:.200} {out.getvalue()!r:.100}"
+    if "\n" in message or "\r" in message or not message:
+        return f"{len(message.splitlines())} lines: {message!r:.400}"
+    if len(message) > LONGEST:
+        return f"{len(message)} characters: {message:.400}"
+    if NOISE.search(message.replace(words, "")) or "hf_secret" in message:
+        return f"noise: {message}"
+    if words not in message:
+        return f"does not name {words!r}: {message}"
     return None if _tree(folder) == before else f"left or changed {sorted(set(_tree(folder)) ^ set(before))}"
 
 

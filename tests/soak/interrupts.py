@@ -77,15 +77,15 @@ def attempt(folder: Path, probe: str, way: str, place: float, occurrence: float,
 
 def interrupt_at_line(call, line: tuple[str, int], occurrence: int, second: int | None) -> bool:
     """Call, with a SIGINT at the line's so many-th event, and another `second` calls later; True if it arrived."""
-    left = occurrence
+    remaining = occurrence
 
     def trace(frame, event, _):
-        nonlocal left
+        nonlocal remaining
         if event == "call":
             return trace if frame.f_code.co_filename == line[0] else None
-        if event == "line" and frame.f_lineno == line[1] and left:
-            left -= 1
-            if not left:
+        if event == "line" and frame.f_lineno == line[1] and remaining:
+            remaining -= 1
+            if not remaining:
                 if second:
                     sys.setprofile(count_down(second))
                 signal.raise_signal(signal.SIGINT)
@@ -96,12 +96,12 @@ def interrupt_at_line(call, line: tuple[str, int], occurrence: int, second: int 
 
 def count_down(calls: int):
     """A profile function that raises SIGINT at the so many-th call or return."""
-    left = calls
+    remaining = calls
 
     def profile(frame, event, argument):
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == 0:
             signal.raise_signal(signal.SIGINT)
 
     return profile

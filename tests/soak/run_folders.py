@@ -138,14 +138,14 @@ def _answer(name: str, use) -> str | None:
 
 def _foreign(folder: Path) -> dict[str, str]:
     """All that a reader owns: what lies elsewhere, and in the run's folder what is marked as theirs, or is a link."""
-    found = {}
+    owned = {}
     for parent, folders, names in os.walk(folder):
         for path in (Path(parent) / name for name in [*names, *folders]):
             if path.is_symlink():
-                found[str(path.relative_to(folder))] = f"-> {os.readlink(path)}"
+                owned[str(path.relative_to(folder))] = f"-> {os.readlink(path)}"
             elif path.is_file() and path.read_bytes()[:7] == b"foreign":
-                found[str(path.relative_to(folder))] = path.read_text()
-    return found
+                owned[str(path.relative_to(folder))] = path.read_text()
+    return owned
 
 
 def _contents(folder: Path) -> set[str]:
@@ -170,9 +170,9 @@ def _tear(run, _, chance):
 
 
 def _retype(run, _, chance):
-    found = sorted(p for p in run.rglob("*.json") if p.is_file() and not p.is_symlink())
-    if found:
-        chance.choice(found).write_bytes(chance.choice(TEXTS).encode(errors="surrogatepass"))
+    records = sorted(p for p in run.rglob("*.json") if p.is_file() and not p.is_symlink())
+    if records:
+        chance.choice(records).write_bytes(chance.choice(TEXTS).encode(errors="surrogatepass"))
 
 
 def _put_foreign(run, _, chance):

@@ -130,14 +130,14 @@ class Stubbed(CancellationTrainer):
         (slopes,) = torch.autograd.grad(loss, self.scored, retain_graph=True)
         mask = inputs["completion_mask"].bool()
         advantages = inputs["advantages"].view(len(mask), -1).expand(mask.shape)
-        left = []
+        residuals = []
         for group in inputs["group_id"].unique():
             for place in range(mask.size(1)):
                 rows = (inputs["group_id"] == group) & mask[:, place] & (advantages[:, place] != 0)
                 if rows.any():
                     total = float(slopes[rows, place].abs().sum())
-                    left.append(float(slopes[rows, place].sum().abs()) / total if total else 0.0)
-        expected = sum(left) / len(left) if left else 0.0
+                    residuals.append(float(slopes[rows, place].sum().abs()) / total if total else 0.0)
+        expected = sum(residuals) / len(residuals) if residuals else 0.0
         logged = self._metrics["train"]["cancellation/weight_residual"][-1]
         if abs(logged - expected) > 1e-4:
             return f"logged a residual of {logged}, where the loss's is {expected}"

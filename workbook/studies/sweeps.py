@@ -30,7 +30,7 @@ OUTCOMES = {
     "in_step": "share of the gradient that cancels between signs inside an optimizer step (training.meter)",
     "sign_cosine": "cosine of the gradients by rollouts of either sign inside an optimizer step",
     "across_steps": "share of the displacement that cancels across the steps of a generation batch",
-    "shared_residual": "what is left of a group's update on a token that all of it shares: 0 cancels, 1 adds up",
+    "shared_residual": "residual of a group's update on a token that all of it shares: 0 cancels, 1 adds up",
     "weight_residual": "the same over all positions, shared or not",
     "batch_residual": "the same by the composition of optimizer mini-batches alone",
     "grad_norm": "mean gradient norm",
