@@ -56,7 +56,7 @@ def test_chapters_import_from_faces_alone(chapters):
         name: sorted(module for module in row["imports"] if house.FILES[module].name != "__init__.py" and "." in module)
         for name, row in chapters.items()
     }
-    single = {"workbook.statistics", "workbook.grading", "workbook.environment"}
+    single = {"workbook.statistics", "workbook.environment"}
     assert {name: others for name, modules in inner.items() if (others := set(modules) - single)} == {}
 
 

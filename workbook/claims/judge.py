@@ -32,7 +32,7 @@ def _place(claim: Claim) -> tuple:
 def _collect() -> Iterator[Claim]:
     """The records of every topic that has a claims.py."""
     for topic in pkgutil.iter_modules(topics.__path__, f"{topics.__name__}."):
-        if find_spec(f"{topic.name}.claims"):
+        if topic.ispkg and find_spec(f"{topic.name}.claims"):
             yield from import_module(f"{topic.name}.claims").CLAIMS
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from workbook.grading import answer_of, grade
+from workbook.topics.grading import answer_of, grade
 
 GROUPS = torch.tensor([4, 7, 4, 9, 7, 9, 4, 7, 9, 2, 2, 2])  # four prompts of three rollouts, mixed up
 PARTS = 2

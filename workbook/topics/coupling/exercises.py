@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from workbook.grading import answer_of, grade
+from workbook.topics.grading import answer_of, grade
 
 
 def check_forecast(function) -> None:

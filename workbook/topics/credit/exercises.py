@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from workbook.grading import UNANSWERED, answer_of, grade
+from workbook.topics.grading import UNANSWERED, answer_of, grade
 
 VALUE, STANDARD_ERROR = 0.4, 0.05  # a token's value, and the standard error that is asked for
 TOKENS = pd.DataFrame(  # two prompts of unequal difficulty and numbers of tokens: pooled, the gap has the wrong sign

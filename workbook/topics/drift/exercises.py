@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from workbook.grading import UNANSWERED, answer_of, grade
 from workbook.theory.advantages import counterfactual_advantages, group_advantages
+from workbook.topics.grading import UNANSWERED, answer_of, grade
 
 BATCHES = {"used once": (12, 1), "used four times": (6, 4)}  # generation batches to a score, times each is used
 IDS = torch.tensor([[5, 1, 9], [5, 1, 8], [5, 2, 8], [6, 2, 8]])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from workbook.grading import UNANSWERED, answer_of, grade
 from workbook.theory import cancellation_residual, surrogate_weights
 from workbook.topics.exchange.drift import run_solutions, solution_measures
 from workbook.topics.exchange.shared import GROUPS, TRANSFORMS, draw_groups, residuals, shared_weights, transformed
+from workbook.topics.grading import UNANSWERED, answer_of, grade
 
 ADVANTAGES = (1.5, -0.5, -0.5, -0.5)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from workbook.grading import UNANSWERED, answer_of, grade
 from workbook.theory.advantages import group_advantages
+from workbook.topics.grading import UNANSWERED, answer_of, grade
 from workbook.topics.groups.toy import push_on_logits
 
 OPENINGS = ["so", "then", "so", "so", "thus", "so", "then", "so"]  # of eight rollouts that all go on with `is`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workbook.grading import UNANSWERED, answer_of
+from workbook.topics.grading import UNANSWERED, answer_of
 
 # completion, answer, the right reward, and what is wrong with a function that gives another
 CASES = (

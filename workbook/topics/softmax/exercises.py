@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from workbook.grading import UNANSWERED, answer_of, grade
 from workbook.theory import coupling_kernel
+from workbook.topics.grading import UNANSWERED, answer_of, grade
 from workbook.topics.softmax.pair import make_pair
 from workbook.topics.softmax.toy import compute_pair
 
