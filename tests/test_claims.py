@@ -160,7 +160,8 @@ def committed():
 def test_the_ledger_equals_the_recorded_one_value_for_value(committed):
     recorded = pd.read_parquet(RECORDED)
     recorded["without"] = [{int(seed): v for seed, v in json.loads(row).items()} for row in recorded["without"]]
-    pd.testing.assert_frame_equal(committed, recorded, rtol=1e-12, atol=1e-12)
+    rows = committed[committed["claim"].isin(recorded["claim"])].reset_index(drop=True)  # a new claim adds its own
+    pd.testing.assert_frame_equal(rows, recorded, rtol=1e-12, atol=1e-12)
 
 
 def test_a_claim_alone_is_measured_as_in_the_ledger(committed):
@@ -187,9 +188,9 @@ def test_the_command_line_loads_no_model_library():
 def test_every_claim_has_a_row_at_every_scale_and_a_reason_where_nothing_was_measured(tmp_path):
     _write(tmp_path, "batching_pilot", pd.DataFrame({"run": ["a"], "seed": [0]}))  # which no claim reads
     table = ledger(folder=tmp_path)
-    assert set(CLAIMS) == set(IDS)
+    assert set(IDS) <= set(CLAIMS)
     for scale in SCALES:
-        assert set(table.loc[table["scale"] == scale, "claim"]) == set(IDS)
+        assert set(table.loc[table["scale"] == scale, "claim"]) == set(CLAIMS)
     assert set(table["verdict"]) == {"not measured"}
     assert not table["fragile"].any()
     assert (table["reason"].str.len() > 10).all()

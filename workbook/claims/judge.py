@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 
 from workbook import topics
-from workbook.statistics import Estimate, verdict
+from workbook.statistics import Estimate
 from workbook.studies.claim import Claim, Measurement, NotMeasured, Tables
 
-NOT_MEASURED, DESCRIBED = "not measured", "described"
+NOT_MEASURED = "not measured"
 WORST_FIRST = ("does not replicate", "met", "inconclusive", NOT_MEASURED, "not met", "replicates")  # met: a falsifier
-FALSIFIED = {"replicates": "not met", "does not replicate": "met", "inconclusive": "inconclusive"}  # the claim: it
 COLUMNS = (
     *("claim", "study", "measured", "stated", "mean", "low", "high", "verdict", "seeds", "n", "reason"),
     *("threshold", "toward"),
@@ -24,9 +23,9 @@ COLUMNS = (
 
 
 def _place(claim: Claim) -> tuple:
-    """Order of the ledger: H, R, D, each by number, then IBPO and the falsifiers."""
+    """Order of the ledger: H, R, D, others, each by number, then IBPO and the falsifiers."""
     number = int(claim.id[1:]) if claim.id[1:].isdigit() else 99
-    return claim.is_falsifier, claim.id == "IBPO", "HRD".find(claim.id[0]), number
+    return claim.is_falsifier, claim.id == "IBPO", f"HRD{claim.id[0]}".index(claim.id[0]), number
 
 
 def _collect() -> Iterator[Claim]:
@@ -124,19 +123,12 @@ def verdict_of(
     if not estimates:
         raise ValueError(f"{measurement.label}: nothing was measured.")
 
-    def outcome(estimate: Estimate) -> str:
-        if not measurement.decides:
-            return DESCRIBED
-        if estimate.doubt:
-            return "inconclusive"
-        plain = verdict(estimate, above=measurement.above, below=measurement.below)
-        return FALSIFIED[plain] if falsifier else plain
-
     def strength(estimate: Estimate) -> tuple[int, float]:
-        return WORST_FIRST.index(outcome(estimate)), estimate.low if measurement.below is None else -estimate.high
+        rank = WORST_FIRST.index(measurement.judge(estimate, falsifier))
+        return rank, estimate.low if measurement.below is None else -estimate.high
 
     weakest = min(estimates, key=strength) if len(estimates) > 1 else estimates[0]
-    return outcome(weakest), weakest
+    return measurement.judge(weakest, falsifier), weakest
 
 
 def _unless(other: Estimate, outcome: str) -> str:

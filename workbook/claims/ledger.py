@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from workbook.claims.judge import CLAIMS, DESCRIBED, NOT_MEASURED, measurements, worst
-from workbook.studies.claim import LARGER, Tables
+from workbook.claims.judge import CLAIMS, NOT_MEASURED, measurements, worst
+from workbook.studies.claim import DESCRIBED, LARGER, Tables
 from workbook.studies.record import STUDIES, check_results
 from workbook.studies.sweeps import declared, study_commands
 from workbook.training.messages import one_line, show_value
@@ -20,13 +20,6 @@ REMADE = "build/results"  # where the printed commands write, so that what is co
 NEEDS_GPU = "this scale needs a GPU, and none was at hand"
 FIRST = {  # what a study's runs start from, if it must be made first
     "what_causes_what": "python data/bundled/make_policy.py --error-rate 0.4 --out build/policies/hard"
-}
-SEEDS_FROM = {  # the table of a measured study that says which seeds it has; of a sweep it is that of its runs
-    "flips": "rates",
-    "coupling": "cells",
-    "credit": "rates",
-    "minibatches": "steps",
-    "counterfactual": "prompts",
 }
 KEY = ["claim", "study", "measured"]
 COLUMNS = [
@@ -95,7 +88,7 @@ def _without(table: pd.DataFrame, tables: Tables, n_jobs: int) -> list[dict[int,
     import joblib
 
     decides = ~table["verdict"].isin([NOT_MEASURED, DESCRIBED])
-    seeds = {study: _seeds(study, tables) for study in table.loc[table["mean"].notna(), "study"].unique()}
+    seeds = {study: tables.seeds(study) for study in table.loc[table["mean"].notna(), "study"].unique()}
     every = sorted(set().union(*seeds.values()))
     tasks = [(tables.without(seed, DRAFT_RESAMPLES), {s for s in seeds if seed in seeds[s]}) for seed in every]
     claims = list(table["claim"].unique())
@@ -115,11 +108,6 @@ def _verdicts(claims: Sequence[str], tables: Tables, studies: set[str]) -> dict[
     """{(claim, study, measured): verdict} of the rows of some studies that decide."""
     rows = measurements(claims, tables, described=False, studies=studies)
     return dict(zip(rows[KEY].itertuples(index=False, name=None), rows["verdict"], strict=True))
-
-
-def _seeds(study: str, tables: Tables) -> set[int]:
-    """The seeds that a study was measured with."""
-    return set(tables[f"{study}/{SEEDS_FROM.get(study, 'runs')}"]["seed"].tolist())
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from workbook.statistics import Estimate
-from workbook.studies.record import STUDIES, NotMeasured, load_measured
+from workbook.statistics import Estimate, verdict
+from workbook.studies.record import STUDIES, NotMeasured, load_measured, measured_seeds
 from workbook.studies.scales import SCALES
 from workbook.studies.sweeps import load_runs
 
+DESCRIBED = "described"  # of a measurement that decides nothing
+FALSIFIED = {"replicates": "not met", "does not replicate": "met", "inconclusive": "inconclusive"}
 LARGER = "larger"  # than what a CPU can be asked to measure; no study has it yet
 
 
@@ -63,6 +65,12 @@ class Tables:
         tables = Tables(self.scale, self.folder, seed, resamples)
         tables._whole = self._whole  # what was read serves both
         return tables
+
+    def seeds(self, study: str) -> set[int]:
+        """The seeds that a study was measured with."""
+        if study in STUDIES:
+            return measured_seeds(study, self.scale, self.folder)
+        return set(self[f"{study}/runs"]["seed"].tolist())
 
     def _read(self, study: str, table: str) -> pd.DataFrame | NotMeasured:
         try:
@@ -109,6 +117,19 @@ class Measurement:
     @property
     def decides(self) -> bool:
         return self.above is not None or self.below is not None
+
+    def judge(self, estimate: Estimate, falsifier: bool = False) -> str:
+        """The rule of every verdict: does the whole interval lie on the threshold's side?
+
+        It does: "replicates"; none of it does: "does not replicate"; else, or if the estimate is doubted: inconclusive.
+        falsifier: the claim is one, which is "not met" where its opposite replicates, and "met" where that does not.
+        """
+        if not self.decides:
+            return DESCRIBED
+        if estimate.doubt:
+            return "inconclusive"
+        outcome = verdict(estimate, above=self.above, below=self.below)
+        return FALSIFIED[outcome] if falsifier else outcome
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,12 @@ def load_measured(study: str, scale: str, table: str, folder: str | Path | None 
     return pd.concat(pd.read_parquet(path).assign(seed=seed) for path, seed in zip(paths, seeds, strict=True))
 
 
+def measured_seeds(study: str, scale: str, folder: str | Path | None = None) -> set[int]:
+    """The seeds that a study was measured with at a scale."""
+    manifests = _folder(study, scale, folder).glob("seed=*/manifest.json")
+    return {json.loads(path.read_text(encoding="utf-8"))["seed"] for path in manifests}
+
+
 def _check_study(name: str) -> None:
     if name not in STUDIES:
         raise ValueError(f"study={show_value(name)} is unknown: choose one of {', '.join(STUDIES)}.")

@@ -102,14 +102,14 @@ def gap_rows(pools: tuple[str, ...], matched: bool = False, optimizer: str = "sg
     """H7's measurements, of each sign in each pool of prompts."""
     label = f"{prefix}{{}} rollouts, {{}} prompts, {optimizer}" + (", frequencies matched" if matched else "")
     return [
-        row(label.format(sign, pool), mean_gap, pool=pool, sign=sign, matched=matched, optimizer=optimizer)
+        row(label.format(sign, pool), mean_gap, above=0, pool=pool, sign=sign, matched=matched, optimizer=optimizer)
         for pool, sign in product(pools, SIGNS)
     ]
 
 
-def row(label: str, measure, below: float | None = None, **settings) -> Measurement:
-    """A measurement of this study, above 0 unless `below` is given."""
-    return Measurement("credit", label, partial(measure, **settings), 0 if below is None else None, below)
+def row(label: str, measure, above: float | None = None, below: float | None = None, **settings) -> Measurement:
+    """A measurement of this study: measure(tables, **settings) against a threshold."""
+    return Measurement("credit", label, partial(measure, **settings), above, below)
 
 
 def claim(id: str, source: str, statement: str, refuted_if: str, rows: list[Measurement]) -> Claim:
@@ -129,7 +129,7 @@ CLAIMS = [
         "updates shift from formatting to reasoning tokens, against positive-only training",
         "reasoning tokens gain no share of the movement, or formatting tokens lose none",
         [
-            row("reasoning tokens: share of GRPO less positive-only", mean_shift, categories=REASONING),
+            row("reasoning tokens: share of GRPO less positive-only", mean_shift, above=0, categories=REASONING),
             row("formatting tokens: share of GRPO less positive-only", mean_shift, below=0, categories=FORMATTING),
         ],
     ),
@@ -146,7 +146,9 @@ CLAIMS = [
         "that gap grows with the batch and with rollouts per prompt",
         "the gap in value does not grow with the batch, or not with the rollouts per prompt",
         [
-            row(f"per doubling of the {ALONG[along]}, {pool} prompts", gap_per_doubling, pool=pool, along=along)
+            row(
+                f"per doubling of the {ALONG[along]}, {pool} prompts", gap_per_doubling, above=0, pool=pool, along=along
+            )
             for pool, along in product((HELD_OUT, TRAINING), ALONG)
         ],
     ),
@@ -156,7 +158,7 @@ CLAIMS = [
         "that gap grows with repeated updates on one batch",
         "the gap in value does not grow per step",
         [
-            row(f"per step, {sign} rollouts, {pool} prompts", gap_per_step, pool=pool, sign=sign)
+            row(f"per step, {sign} rollouts, {pool} prompts", gap_per_step, above=0, pool=pool, sign=sign)
             for pool, sign in product((TRAINING, HELD_OUT), ("all", *SIGNS))
         ],
     ),
