@@ -28,6 +28,14 @@ def test_faces_offer_what_they_list():
             assert getattr(importlib.import_module(module), name) is getattr(importlib.import_module(home), name)
 
 
+def test_faces_list_what_they_offer():
+    """`dir`, which completion in a notebook asks, names what is not imported yet."""
+    for module in house.FILES:
+        face = importlib.import_module(module) if (offered := house.lazy(module)) else None
+        assert sorted(set(offered) - set(dir(face))) == []
+        assert face is None or {"__doc__", "__all__"} <= set(dir(face))
+
+
 @pytest.fixture(scope="module")
 def chapters():
     return house.chapters()

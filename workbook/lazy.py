@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return a package's `__getattr__` (PEP 562): homes gives the module of each name, below `workbook`."""
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return a package's `__getattr__` and `__dir__` (PEP 562): homes gives the module of each name, below `workbook`.
+
+    What `dir` lists is what a notebook completes, and what `help` describes.
+    """
 
     def attribute(name: str):
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"workbook.{homes[name]}"), name)
 
-    return attribute
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return attribute, names

@@ -12,4 +12,4 @@ _HOMES = {
     "recast_adapters": "policies.load",
 }
 __all__ = list(_HOMES)
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

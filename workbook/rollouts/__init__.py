@@ -15,4 +15,4 @@ _HOMES = {
     "tokenize_prompts": "rollouts.scoring",
 }
 __all__ = list(_HOMES)
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -23,4 +23,4 @@ _HOMES = {
     "seconds_to": "studies.sweeps",
 }
 __all__ = list(_HOMES)
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -19,7 +19,7 @@ _HOMES = {
     "own_task": "tasks.own",
 }
 __all__ = [*_HOMES, "get_task"]
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 # How a task's name begins, and what makes it: imported when it is asked for, as reasoning-gym takes seconds
 MAKERS = {"chain": "chain.Chain", "gym:": "gym.Gym", "hub:": "hub.Hub", "own:": "own.own_task"}

@@ -22,4 +22,4 @@ _HOMES = {
     "update_weights": "theory.weights",
 }
 __all__ = list(_HOMES)
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -29,4 +29,4 @@ _HOMES = {
     "run_tables": "topics.laboratory.compare",
 }
 __all__ = list(_HOMES)
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
