@@ -58,15 +58,16 @@ def check_seeds(function: Callable) -> None:
 
     >>> check_seeds(lambda level: 5)
     Not quite: with 5 seeds the range covers the median in 0.938 of all cases, which is below 0.95.
+    >>> check_seeds(lambda level: float("nan"))
+    Not quite: nan is no whole number of seeds; round up.
     """
     for level, right in SEEDS.items():
-        got = answer_of(function, level)
-        if got is None:
+        seeds = _number_of(function, level)
+        if seeds is None:
             return
-        seeds = float(got)
         if seeds == right:
             continue
-        if seeds != int(seeds):
+        if not seeds.is_integer():
             print(f"Not quite: {seeds:g} is no whole number of seeds; round up.")
         elif seeds < right:
             covers = f"with {seeds:.0f} seeds the range covers the median in {1 - 2 ** (1 - seeds):.3f} of all cases"
@@ -84,10 +85,23 @@ def check_reward(function: Callable) -> None:
     Not quite: 'so the answer is 12' states 12, which only contains the digit 2; it should get 0, not 1.
     """
     for completion, answer, right, why in CASES:
-        got = answer_of(function, completion, answer)
+        got = _number_of(function, completion, answer)
         if got is None:
             return
-        if float(got) != right:
-            print(f"Not quite: {completion!r} {why}; it should get {right:g}, not {float(got):g}.")
+        if got != right:
+            print(f"Not quite: {completion!r} {why}; it should get {right:g}, not {got:g}.")
             return
     print("Right: what is paid is the last stated answer, and nothing said on the way.")
+
+
+def _number_of(function: Callable, *arguments) -> float | None:
+    """Return a reader's answer as a number; None, and a printed sentence, if it is none.
+
+    >>> _number_of(lambda level: [5, 6], 0.9)
+    Not quite: it returned the shape (2,); return one number.
+    """
+    got = answer_of(function, *arguments)
+    if got is not None and got.numel() != 1:
+        print(f"Not quite: it returned the shape {tuple(got.shape)}; return one number.")
+        return None
+    return None if got is None else float(got)
