@@ -27,7 +27,7 @@ def finest(explorer):
     return max(stops(explorer), key=stops(explorer).get)
 def sound(explorer):
     try:
-        expected = explorer.compute(**explorer.settings)
+        expected = explorer.compute(*explorer.variables.values(), **explorer.settings)
     except ValueError as error:
         import html
         return html.escape(str(error)) in explorer.sentence.value

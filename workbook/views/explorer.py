@@ -76,7 +76,7 @@ class Explorer:
         describe: Callable[..., str] | None = None,
         variables: dict[str, object] | None = None,
     ):
-        self.compute, self.controls, self._variables = compute, controls, variables or {}
+        self.compute, self.controls, self.variables = compute, controls, variables or {}
         self._describe = describe or (lambda **_: "")
         self._start = self.settings
         self.quick = False
@@ -104,7 +104,7 @@ class Explorer:
     @property
     def code(self) -> str:
         """An import and a call that compute what is drawn."""
-        values = ", ".join([*self._variables, *(f"{name}={_rounded(value)!r}" for name, value in self._drawn.items())])
+        values = ", ".join([*self.variables, *(f"{name}={_rounded(value)!r}" for name, value in self._drawn.items())])
         name = self.compute.__name__
         return f"from {self.compute.__module__} import {name}\n\n{name}({values})"
 
@@ -130,7 +130,7 @@ class Explorer:
 
     def _computed(self) -> dict[str, pd.DataFrame]:
         settings, began = self.settings, time.perf_counter()
-        result = self.compute(*self._variables.values(), **settings)
+        result = self.compute(*self.variables.values(), **settings)
         if time.perf_counter() - began < MAX_DRAG_SECONDS and not self.quick:
             self._follow()
         self._drawn = settings
