@@ -150,7 +150,7 @@ def check_storm(chapter) -> None:
     assert chapter.python("complaints") == []
     assert chapter.errors == []
     # the trap is set right: an exception in a callback would have been seen
-    chapter.execute(f"explorers[{chapter.explorers[0]!r}].compute = lambda **_: 1 / 0")
+    chapter.execute(f"explorers[{chapter.explorers[0]!r}].compute = lambda *_, **__: 1 / 0")
     chapter.panel.locator(".workbook-explorer .noUi-handle").first.press("ArrowRight")
     chapter.panel.locator(".workbook-explorer .noUi-handle").first.press("ArrowLeft")
     chapter.settle()
