@@ -9,6 +9,11 @@ TRANSFORMS_BY_LABEL = {"none": None, "min-replace": "min_replace", "advantage-or
 TRANSFORM_INPUTS = ("clamped_ratios", "clipped_weights")
 AGGREGATES = ("grpo", "dapo", "dr_grpo")
 ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only")  # one advantage per rollout
+RULES = (  # credit rules with a name: one advantage per rollout or per token, see theory.credit_rules
+    *("prefix_credit", "lambda_grpo", "edit_mask", "ibpo", "gtpo", "nthr", "token_hidden_reward"),
+    *("advantage_reweighting", "lopti", "w_reinforce", "negative_token_filtering", "balanced_aggregation"),
+    *("coin_reward", "permuted", "oracle"),
+)
 STRATEGIES = ("shuffled", "query_preserved", "reward_balanced", "query_preserved_reward_balanced", "sign_partitioned")
 WHOLE_GROUP = ("query_preserved", "query_preserved_reward_balanced")  # strategies that keep a group in one mini-batch
 SIGNS = ("positive", "negative")  # of a rollout's advantage

@@ -1,0 +1,138 @@
+"""CreditBatch: what a credit rule is given, whole groups of rollouts with everything that is known about them.
+
+A credit rule is a function of one argument, `rule(batch) -> Tensor`, that returns one advantage per rollout (B,) or one
+per token (B, T); outside the mask they count for nothing. What is dear (output states, another pass through the policy,
+continuations) is computed when a rule first asks for it and then kept, so that a rule that does not ask pays nothing.
+
+Letters: B rollouts, T completion tokens (right-padded), N tokens in the mask in row-major order, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from .advantages import group_advantages
+from .groups import active, group_index
+
+Rule = Callable[["CreditBatch"], Tensor]
+# What is computed on first access, by the name of the attribute.
+LAZY = ("old_logps", "logps", "entropies", "states", "tokens", "prompts", "known_credit")
+PER_TOKEN = ("old_logps", "logps", "entropies", "known_credit")
+
+
+class CreditBatch:
+    """B rollouts in whole groups, as a credit rule sees them.
+
+    Args:
+        rewards: (B,) finite numbers.
+        group_ids: (B,) any labels.
+        completion_ids: (B, T).
+        mask: (B, T), 1 on completion tokens.
+        step: optimizer steps done so far.
+        generator: source of every random draw of a rule, on the CPU; None makes one seeded with `step`.
+        continuation: function (rollouts (n,), prefixes) -> (n rewards, number of tokens sampled), for `continue_from`.
+        lazy: values of LAZY, or functions of no argument that compute them on first access:
+            old_logps (B, T) nats, of the policy that sampled;  logps (B, T) nats and entropies (B, T) nats, of the
+            policy of now;  states, an object with hidden (N, D), logits (N, V), tokens (N,), kernel() and
+            select(index);  tokens, a list of strings per rollout;  prompts, a string per rollout;  known_credit (B, T)
+            on tasks that know it. Per-token values are 0 outside the mask.
+
+    Raises ValueError for shapes that do not agree, rewards that are not finite, and, on access, for what the caller did
+    not give.
+
+    >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.tensor([[5, 1], [5, 2]]), torch.ones(2, 2))
+    >>> batch.group_advantages().tolist()
+    [0.5, -0.5]
+    >>> batch.known_credit
+    Traceback (most recent call last):
+    ValueError: batch.known_credit is not known here: whoever made this batch gave no known_credit.
+    """
+
+    def __init__(
+        self,
+        rewards: Float[Tensor, " B"],
+        group_ids: Shaped[Tensor, " B"],
+        completion_ids: Int[Tensor, "B T"],
+        mask: Shaped[Tensor, "B T"],
+        step: int = 0,
+        generator: torch.Generator | None = None,
+        continuation: Callable[[Tensor, list[list[int]]], tuple[Any, int]] | None = None,
+        **lazy: Any,
+    ):
+        if unknown := sorted(set(lazy) - set(LAZY)):
+            raise ValueError(f"CreditBatch has no {unknown[0]!r}; what may be given is {', '.join(LAZY)}.")
+        if completion_ids.ndim != 2 or len(completion_ids) != len(rewards):
+            shape = tuple(completion_ids.shape)
+            raise ValueError(f"completion_ids has shape {shape}; it must be ({len(rewards)}, T), a row per reward.")
+        group_index(group_ids, len(rewards))
+        if not rewards.isfinite().all():
+            raise ValueError(f"rewards holds {float(rewards[~rewards.isfinite()][0])}; every one must be finite.")
+        self.rewards, self.group_ids, self.completion_ids = rewards, group_ids, completion_ids
+        self.mask: Bool[Tensor, "B T"] = active(mask, completion_ids, "completion_ids")
+        self.step, self.sampled_tokens = step, 0
+        self.generator = torch.Generator().manual_seed(step) if generator is None else generator
+        self._continuation, self._lazy, self._values = continuation, lazy, {}
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def __repr__(self) -> str:
+        groups, known = len(self.groups()), [name for name in LAZY if name in self._lazy]
+        return f"CreditBatch({len(self)} rollouts in {groups} groups, knows {', '.join(known) or 'no more'})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in LAZY:
+            raise AttributeError(f"a CreditBatch has no attribute {name!r}")
+        if name not in self._values:
+            value = self._lazy.get(name)
+            value = value() if callable(value) else value
+            if value is None:
+                raise ValueError(f"batch.{name} is not known here: whoever made this batch gave no {name}.")
+            self._values[name] = self._masked(name, value) if name in PER_TOKEN else value
+        return self._values[name]
+
+    def knows(self, name: str) -> bool:
+        """Whether the caller gave this value of LAZY, or continuations ("continue_from"). Computes nothing."""
+        return (self._continuation if name == "continue_from" else self._lazy.get(name)) is not None
+
+    def groups(self) -> list[Int[Tensor, " G"]]:
+        """The rollouts of each group, as rows of this batch, in the order of the groups' labels."""
+        index, count = group_index(self.group_ids, len(self))
+        return [(index == group).nonzero().squeeze(1) for group in range(count)]
+
+    def group_advantages(self, estimator: str = "dr_grpo") -> Float[Tensor, " B"]:
+        """One advantage per rollout, by `theory.advantages.group_advantages`."""
+        return group_advantages(self.rewards, self.group_ids, estimator)
+
+    def continue_from(self, rollouts: Int[Tensor, " n"], prefixes: Sequence[Sequence[int]]) -> Float[Tensor, " n"]:
+        """Rewards of prefixes that the policy continues, one sample each, behind the prompts of these rollouts.
+
+        rollouts: (n,) rows of this batch.  prefixes: a list of token ids each, which may be empty or end the
+        completion (nothing is sampled then). The tokens sampled are added to `sampled_tokens`.
+
+        Raises ValueError where there is no policy to sample from, and for rows, prefixes or ids that are not valid.
+        """
+        if self._continuation is None:
+            raise ValueError("batch.continue_from is not known here: whoever made this batch gave no policy to sample.")
+        rollouts = torch.as_tensor(rollouts, dtype=torch.long, device="cpu").reshape(-1)
+        prefixes = [[int(token) for token in prefix] for prefix in prefixes]
+        if len(rollouts) != len(prefixes):
+            raise ValueError(f"continue_from got {len(rollouts)} rollouts and {len(prefixes)} prefixes; one for one.")
+        if len(rollouts) and not 0 <= int(rollouts.min()) <= int(rollouts.max()) < len(self):
+            raise ValueError(f"continue_from got rollouts {rollouts.tolist()}; each must be from 0 to {len(self) - 1}.")
+        if not len(rollouts):
+            return self.rewards.new_zeros(0)
+        rewards, sampled = self._continuation(rollouts, prefixes)
+        self.sampled_tokens += int(sampled)
+        return torch.as_tensor(rewards, dtype=self.rewards.dtype, device=self.rewards.device)
+
+    def _masked(self, name: str, value: Tensor) -> Tensor:
+        if value.shape != self.mask.shape:
+            shape, valid = tuple(value.shape), tuple(self.mask.shape)
+            raise ValueError(f"batch.{name} has shape {shape}; it must be {valid}, as completion_ids.")
+        return value.detach().masked_fill(~self.mask, 0.0)
