@@ -7,6 +7,7 @@ from workbook.lazy import lazy_names
 _HOMES = {
     "OutputStates": "rollouts.states",
     "Rollouts": "rollouts.sample",
+    "credit_batch": "rollouts.credit",
     "end_tokens": "rollouts.generation",
     "output_states": "rollouts.states",
     "pad_rows": "rollouts.scoring",

@@ -202,7 +202,7 @@ def _scored(
     rewards = torch.tensor(task_rewards(task, rows, completions, completion_rows), device=model.device)
     group_ids = torch.arange(len(rows), device=model.device) // group_size
     tokens = token_strings(tokenizer, completion_rows)
-    categories, credits = _annotations(task, rows, tokens)
+    categories, credits = annotations(task, rows, tokens)
     return Rollouts(
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
@@ -249,7 +249,7 @@ def task_rewards(task, rows, completions, completion_rows) -> list[float]:
     return [float(reward) for reward in rewards]
 
 
-def _annotations(task, rows, tokens):
+def annotations(task, rows, tokens):
     """Categories and credits per token where the task knows them, (None, None) where it knows none."""
     annotate = getattr(task, "annotate", None)
     if annotate is None:

@@ -24,8 +24,9 @@ loses.
 import hashlib
 import itertools
 import random
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from datasets import Dataset
@@ -40,6 +41,7 @@ CLOSINGS = ("so", "thus", "hence", "therefore")
 TEMPLATE = ("with", ";", "is", "the", "answer", "=")
 OPERATORS = ("+", "-")
 EOS = ("<eos>", "</s>", "<|im_end|>", "<|endoftext|>")
+STEP = re.compile(r"\b([0-9]{1,3}) ([+-]) ([0-9]{1,3}) is ([0-9]{1,3})\b")  # as a completion has it
 SEED_CLASSES = 8  # seeds that differ modulo this share no prompt
 
 Style = tuple[str, ...]
@@ -212,6 +214,18 @@ class Chain(Task):
             rows.append((slot.category, after - before))
             before = after
         return rows
+
+    def calibrated(self, completions: Iterable[str]) -> "Chain":
+        """Return the task with the error rate of these completions: of the steps "a + b is r", where r is not a + b.
+
+        It is held at 1 - 1 / modulus, that of a guess; without a step in them the task is left as it is.
+
+        >>> Chain().calibrated(["start with 5 ; then 5 - 6 is 9 ; now 9 + 3 is 1 ; so the answer is 1"]).error_rate
+        0.5
+        """
+        steps = [step for text in completions for step in STEP.findall(text)]
+        wrong = sum(self._apply(int(a), operator, int(b)) != int(result) for a, operator, b, result in steps)
+        return replace(self, error_rate=min(wrong / len(steps), 1 - 1 / self.modulus)) if steps else self
 
     def _on_track(self, slot: Slot, word: str, part: dict[str, object], truth: list[int]) -> bool:
         """Put a written word in its place and say whether exact arithmetic from here reaches the answer."""

@@ -75,6 +75,10 @@ class Task(ABC):
         """Return (category, true credit) per completion token, None where the task does not know them."""
         return None
 
+    def calibrated(self, completions: Iterable[str]) -> "Task":
+        """Return the task whose `annotate` knows the credit under the policy that wrote these completions."""
+        return self
+
 
 class QuestionTask(Task):
     """A task of questions, put as text or as a user's chat message; `score` is given the question, too.

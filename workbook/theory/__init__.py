@@ -3,6 +3,7 @@
 from workbook.lazy import lazy_names
 
 _HOMES = {
+    "CreditBatch": "theory.credit",
     "ESTIMATORS": "theory.choices",
     "STRATEGIES": "theory.choices",
     "advantage_orthogonal": "theory.weights",

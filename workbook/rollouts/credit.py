@@ -1,0 +1,194 @@
+"""A `CreditBatch` of rollouts and a policy: what credit rules are given, in training, in studies and in tests alike.
+
+What a rule does not ask for is not computed. Sampling in a rule draws from the batch's own generator, and leaves the
+global random states, grad mode, and the model's train or eval mode as they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from workbook.policies.restoring import evaluating, no_gradients
+from workbook.rollouts.generation import end_tokens, generate, sampling_config
+from workbook.rollouts.sample import Rollouts, annotations, task_rewards
+from workbook.rollouts.scoring import pad_rows, sequence_logps, token_strings, unpadded
+from workbook.rollouts.states import OutputStates, output_states
+from workbook.theory.credit import CreditBatch
+
+
+def credit_batch(
+    policy,
+    rollouts: Rollouts,
+    task=None,
+    seed: int | Sequence[int] = 0,
+    step: int = 0,
+    max_new_tokens: int | None = None,
+    temperature: float = 1.0,
+    batch_size: int = 256,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    generation_kwargs: dict | None = None,
+    **known: Tensor,
+) -> CreditBatch:
+    """What a credit rule is told about rollouts of a policy, in whole groups.
+
+    task: rewards the continuations that a rule asks for, and knows true credit where it can; without one, the rollouts'
+    own `credits` are the known credit. A task whose known credit depends on how often the policy errs is asked for
+    that of the policy that wrote these rollouts (`Task.calibrated`).
+    seed, step: all that the batch's generator depends on; seed may be several numbers.
+    max_new_tokens: of prefix and continuation together (None: the width of completion_ids).  temperature: of the
+    distribution that log-probabilities, entropies, states and continuations are of.  top_p ... generation_kwargs: of
+    continuations, as in `sample_rollouts`.  batch_size: rows in a pass.
+    known: values of `theory.credit.LAZY` that are at hand already, e.g. logps.
+
+    Where the rollouts' old_logps are not known they are those of now. The batch holds copies: a rule that changes them
+    changes nothing else. Raises ValueError for rewards that are not finite, and on access for what is not known.
+
+    >>> from workbook.policies import load_policy
+    >>> from workbook.rollouts import sample_rollouts
+    >>> from workbook.tasks import Chain
+    >>> policy, task = load_policy("bundled"), Chain()
+    >>> batch = credit_batch(policy, sample_rollouts(policy, task, 1, 2, max_new_tokens=4), task)
+    >>> batch.continue_from([0], [batch.completion_ids[0, :2].tolist()]).shape, batch.sampled_tokens
+    (torch.Size([1]), 2)
+    """
+    source = _Source(policy, rollouts, task, temperature, batch_size)
+    if max_new_tokens is None:
+        max_new_tokens = rollouts.completion_ids.shape[1]
+    sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
+    sampling |= {"repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens}
+    generator = torch.Generator().manual_seed(_seed(seed, step))
+    lazy = {"old_logps": source.old_logps, "logps": lambda: source.scores[0], "entropies": lambda: source.scores[1]}
+    lazy |= {"states": source.states, "tokens": source.tokens, "prompts": source.prompts}
+    lazy |= {"known_credit": source.known_credit} if rollouts.credits or hasattr(task, "annotate") else {}
+    return CreditBatch(
+        rewards=rollouts.rewards.detach().clone(),
+        group_ids=rollouts.group_ids.clone(),
+        completion_ids=rollouts.completion_ids.clone(),
+        mask=rollouts.completion_mask.bool(),
+        step=step,
+        generator=generator,
+        continuation=_continuation(source, sampling, generation_kwargs or {}, generator) if source.can_sample else None,
+        **lazy | {name: value.detach().clone() for name, value in known.items()},
+    )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What a batch is made from; each method computes one value of it."""
+
+    policy: object
+    rollouts: Rollouts
+    task: object
+    temperature: float
+    batch_size: int
+
+    @property
+    def can_sample(self) -> bool:
+        return hasattr(self.task, "reward") and self.rollouts.prompts is not None
+
+    @cached_property
+    def rows(self) -> list[dict]:
+        """The data set's rows, one for each rollout."""
+        rollouts, none = self.rollouts, [None] * len(self.rollouts)
+        extras = rollouts.extras or [{}] * len(rollouts)
+        columns = zip(rollouts.prompts or none, rollouts.answers or none, extras, strict=True)
+        return [{"prompt": prompt, "answer": answer} | extra for prompt, answer, extra in columns]
+
+    @cached_property
+    def scores(self) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+        """Log-probabilities and entropies under the policy of now."""
+        rollouts, model = self.rollouts, self.policy.model
+        inputs = (rollouts.prompt_ids, rollouts.prompt_mask, rollouts.completion_ids, rollouts.completion_mask)
+        with evaluating(model), no_gradients():
+            return sequence_logps(model, *(tensor.to(model.device) for tensor in inputs), self.temperature)
+
+    def old_logps(self) -> Float[Tensor, "B T"]:
+        """Log-probabilities of the policy that sampled, those of now where they are not known."""
+        old = self.rollouts.old_logps
+        return torch.where(old.isnan(), self.scores[0].to(old), old) if old.isnan().any() else old.clone()
+
+    def states(self) -> OutputStates:
+        """Output states of softmax(z / temperature): the output layer takes h / temperature then."""
+        states, divisor = output_states(self.policy, self.rollouts), self.temperature
+        if divisor == 1:
+            return states
+        cap = None if states.cap is None else states.cap / divisor
+        return OutputStates(states.hidden / divisor, states.logits / divisor, states.tokens, cap)
+
+    def tokens(self) -> list[list[str]]:
+        rows = unpadded(self.rollouts.completion_ids, self.rollouts.completion_mask)
+        return [list(row) for row in self.rollouts.tokens or token_strings(self.policy.tokenizer, rows)]
+
+    def prompts(self) -> list[str]:
+        """Prompts as text; of a chat, what its template makes of it."""
+        prompts = self.rollouts.prompts or [None]
+        if isinstance(prompts[0], str):
+            return list(prompts)
+        rows = unpadded(self.rollouts.prompt_ids, self.rollouts.prompt_mask)
+        return [self.policy.tokenizer.decode(row) for row in rows]
+
+    def known_credit(self) -> Float[Tensor, "B T"] | None:
+        """True credit of each token, None where it is not known of any."""
+        credits = self.rollouts.credits
+        if hasattr(self.task, "annotate") and self.rollouts.prompts is not None:
+            texts = self.rollouts.completions or self.policy.tokenizer.batch_decode(
+                unpadded(self.rollouts.completion_ids, self.rollouts.completion_mask), skip_special_tokens=True
+            )
+            task = self.task.calibrated(texts) if hasattr(self.task, "calibrated") else self.task
+            credits = annotations(task, self.rows, self.tokens())[1]
+        if credits is None:
+            return None
+        mask = self.rollouts.completion_mask.bool()
+        known = torch.zeros(mask.shape, dtype=self.rollouts.rewards.dtype, device=mask.device)
+        known[mask] = torch.tensor([credit for row in credits for credit in row]).to(known)
+        return known
+
+
+def _continuation(source: _Source, sampling: dict, generation_kwargs: dict, generator: torch.Generator) -> Callable:
+    """The function behind `CreditBatch.continue_from`."""
+    policy, rollouts = source.policy, source.rollouts
+    most, ends = sampling["max_new_tokens"], set(end_tokens(policy))
+    prompts = unpadded(rollouts.prompt_ids, rollouts.prompt_mask)
+
+    def continue_from(chosen: Tensor, prefixes: list[list[int]]) -> tuple[list[float], int]:
+        for prefix in prefixes:
+            if len(prefix) > most:
+                raise ValueError(
+                    f"continue_from got a prefix of {len(prefix)} tokens; a completion has at most {most}."
+                )
+        seed = int(torch.randint(2**62, (), generator=generator))
+        completions = [list(prefix) for prefix in prefixes]
+        open_ended = [i for i, prefix in enumerate(prefixes) if len(prefix) < most and not ends & set(prefix[-1:])]
+        if open_ended:
+            asked = sampling | {"max_new_tokens": max(most - len(prefixes[i]) for i in open_ended)}
+            config = sampling_config(policy, asked, generation_kwargs)
+            contexts = [prompts[int(chosen[i])] + completions[i] for i in open_ended]
+            pad = policy.tokenizer.pad_token_id
+            with evaluating(policy.model), no_gradients():
+                ids, mask = pad_rows(contexts, pad, side="left", device=policy.model.device)
+                sampled = generate(policy, ids, mask, seed, config, source.batch_size)
+            for i, row in zip(open_ended, sampled, strict=True):
+                completions[i] += row[: most - len(completions[i])]
+        texts = policy.tokenizer.batch_decode(completions, skip_special_tokens=True)
+        rows = [source.rows[row] for row in chosen.tolist()]
+        count = sum(map(len, completions)) - sum(map(len, prefixes))
+        return task_rewards(source.task, rows, texts, completions), count
+
+    return continue_from
+
+
+def _seed(seed: int | Sequence[int], step: int) -> int:
+    """A generator's seed, of numbers that may be close to one another."""
+    numbers = [seed] if isinstance(seed, int) else list(seed)
+    digest = hashlib.blake2b(repr([*map(int, numbers), int(step)]).encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big")
