@@ -14,10 +14,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from workbook.places import PACKAGE, clone
+
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = PACKAGE.parent
 NOTEBOOKS = ROOT / "notebooks"
 CELL_TIMEOUT = 3600  # seconds
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -54,8 +56,13 @@ def run_chapters(profile: str = "smoke", names=None, in_place: bool = False) -> 
 
 
 def find_chapters(names=None) -> list[Path]:
-    """The chapters' notebooks in order, or those whose file name starts with one of `names`."""
+    """The chapters' notebooks in order, or those whose file name starts with one of `names`.
+
+    Raises ValueError for a name that no chapter has, and where the workbook was installed without its notebooks.
+    """
     chapters = sorted(NOTEBOOKS.glob("*.ipynb"))
+    if not chapters:
+        clone("The command chapters")
     for name in names or ():
         if not any(path.name.startswith(name) for path in chapters):
             raise ValueError(f"names={name!r} fits no chapter: there are {', '.join(path.stem for path in chapters)}.")

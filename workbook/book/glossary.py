@@ -9,13 +9,14 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from pathlib import Path
 from pkgutil import resolve_name
 from string import Template
 
 import yaml
 
-SOURCE = Path(__file__).resolve().parents[2] / "data" / "book" / "glossary.yaml"
+from workbook.places import data_path
+
+SOURCE = data_path("book", "glossary.yaml")
 TITLE = "Glossary"
 QUESTION = "What do the book's terms mean, by which formula and in which unit?"
 

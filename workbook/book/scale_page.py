@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import html
-from pathlib import Path
 
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
-from workbook.training.machines import SHARED, machine_table
+from workbook.places import data_path
+from workbook.training.machines import machine_table, shared_settings
 
-SOURCE = Path(__file__).resolve().parents[2] / "data" / "book" / "scale.md"
+SOURCE = data_path("book", "scale.md")
 TITLE = "What to change for your machine"
 QUESTION = "Which fields of a config change from a laptop to a T4, a node or a cluster, and what is known about it?"
 
@@ -17,7 +17,7 @@ QUESTION = "Which fields of a config change from a laptop to a T4, a node or a c
 def scale_page(links: str = "") -> str:
     """The page as HTML; links: a line of links for its top and bottom, as HTML."""
     table = machine_table().set_index("machine").rename_axis(None).T.to_html(border=0)
-    shared = ", ".join(f"<code>{key}: {html.escape(str(value))}</code>" for key, value in SHARED.items())
+    shared = ", ".join(f"<code>{key}: {html.escape(str(value))}</code>" for key, value in shared_settings().items())
     body = MarkdownWithMath(renderer=IPythonRenderer(escape=False)).render(SOURCE.read_text(encoding="utf-8"))
     body = body.replace("<p>{machines}</p>", f'<div class="wide">{table}</div><p>Each with {shared}.</p>')
     return PAGE.format(title=TITLE, links=links, body=body)

@@ -23,12 +23,13 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from workbook.places import data_path
 from workbook.policies import smollm2
 from workbook.policies.checks import ADAPTER, check_files, padding_error, read_record
 from workbook.policies.devices import as_device, as_dtype
 from workbook.policies.restoring import seeded
 
-BUNDLED = Path(__file__).resolve().parents[2] / "data" / "bundled"
+BUNDLED = data_path("bundled")
 HUB_TIMEOUT_S = 4.0  # until the hub counts as unreachable
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 TRUSTED = {"local_files_only": True, "trust_remote_code": False}

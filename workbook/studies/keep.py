@@ -21,7 +21,8 @@ import pandas as pd
 import torch
 import yaml
 
-from workbook.studies.record import RESULTS
+from workbook.places import clone, data_path
+from workbook.studies.record import RESULTS, UNNAMED
 from workbook.studies.scales import SCALES
 from workbook.studies.sweeps import OUTCOMES, TARGET_SCORE, WINDOW, passes, study_commands, study_config
 from workbook.theory.drift import jitter
@@ -46,7 +47,9 @@ def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path
     """
     if scale not in (None, *SCALES, "larger"):
         raise ValueError(f"scale={show_value(scale)} is unknown: choose one of {', '.join(SCALES)} or larger.")
-    if results is not None and Path(results).exists() and not Path(results).is_dir():
+    if results is None:
+        clone(UNNAMED)
+    elif Path(results).exists() and not Path(results).is_dir():
         raise ValueError(f"folder={str(results)!r} is no folder; give the path of one.")
     folder = Path(folder).resolve()  # whose name is the study's
     paths = sorted(path.parent for path in folder.glob("*/config.yaml"))
@@ -152,7 +155,7 @@ def _manifest(runs: list[Run], study: str, scale: str) -> dict:
     manifests = [run.manifest() for run in runs if (run.folder / "manifest.json").exists()]
     commits = sorted({manifest["git"]["commit"] for manifest in manifests if manifest["git"]})
     shared = {name: manifests[0][name] for name in ("created", "versions", "platform", "device", "policy")}
-    source = RESULTS.parents[1] / study_config(study, scale)
+    source = data_path(*study_config(study, scale).parts[1:])
     return {
         "command": " && ".join(study_commands(study, scale)),
         "runs": len(runs),

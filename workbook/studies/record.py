@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from workbook.places import clone, data_path
 from workbook.studies.scales import SCALES, check_scale
 from workbook.training.messages import explain_error, show_value
 
-RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
-CONFIGS = RESULTS.parent / "configs" / "studies"
+RESULTS = data_path("results")
+CONFIGS = data_path("configs", "studies")
+UNNAMED = "Writing to data/results, since no folder is named,"
 STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
     "counterfactual": "topics.drift.counterfactual:counterfactual_study",
     "coupling": "topics.coupling.study:coupling_study",
@@ -70,7 +72,7 @@ def measure(
     A seed's folder appears whole or not at all, so a study that was broken off goes on where it was.
     seeds: by default all of the scale's.  folder: instead of data/results.
 
-    Raises ValueError for an unknown study or scale.
+    Raises ValueError for an unknown study or scale, and for no folder where the package holds data/results itself.
     """
     from workbook.studies.bench import Bench
     from workbook.training.files import atomic_folder, made_with, write_json, write_parquet
@@ -83,6 +85,8 @@ def measure(
     _folder(study, scale, folder)
     seeds = range(SCALES[scale].seeds) if seeds is None else seeds
     folders = [_folder(study, scale, folder) / f"seed={seed}" for seed in seeds]
+    if folder is None and not all(place.exists() for place in folders):
+        clone(UNNAMED)
     for seed, place in zip(seeds, folders, strict=True):
         if place.exists():
             continue

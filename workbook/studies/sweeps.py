@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from workbook.places import data_path
 from workbook.studies import record
 from workbook.studies.record import NotMeasured
 
@@ -66,7 +67,7 @@ def study_config(study: str, scale: str) -> Path:
 
 def declared(study: str, scale: str) -> bool:
     """Whether a study has a grid of runs at a scale."""
-    return (record.RESULTS.parents[1] / study_config(study, scale)).exists()
+    return data_path(*study_config(study, scale).parts[1:]).exists()
 
 
 def study_commands(study: str, scale: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from workbook.places import find_file
 from workbook.training.messages import explain_error, one_line
 
 MAX_BYTES = 2**20  # of a file
@@ -84,10 +85,13 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_yaml(path: str | Path, kind: str) -> Any:
-    """The plain data of a YAML file; kind: what the file is, for messages. Raises ValueError, naming the file."""
+    """The plain data of a YAML file, data/... also from other folders; kind: what the file is, for messages.
+
+    Raises ValueError, naming the file.
+    """
     advice = "give the path of a YAML file"
     try:
-        with open(path, "rb") as file:
+        with open(find_file(path), "rb") as file:
             raw = file.read(MAX_BYTES + 1)
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -26,6 +26,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from workbook.places import PACKAGE, clone
+
 Value = TypeVar("Value")
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "numpy")
@@ -259,17 +261,16 @@ def made_with(policy) -> dict:
 
 
 def git_state() -> dict | None:
-    """Commit and whether tracked files differ from it; None outside a repository."""
+    """Commit and whether tracked files differ from it; None outside a clone, though it be another repository."""
 
     def git(*args):
-        return subprocess.check_output(
-            ["git", *args], cwd=Path(__file__).parent, text=True, stderr=subprocess.DEVNULL
-        ).strip()
+        return subprocess.check_output(["git", *args], cwd=PACKAGE, text=True, stderr=subprocess.DEVNULL).strip()
 
     try:
+        clone("A commit")
         modified = bool(git("status", "--porcelain", "--untracked-files=no"))
         return {"commit": git("rev-parse", "HEAD"), "modified": modified}
-    except (OSError, subprocess.CalledProcessError):
+    except (ValueError, OSError, subprocess.CalledProcessError):
         return None
 
 
