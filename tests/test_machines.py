@@ -8,10 +8,20 @@ import torch
 import yaml
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 
+from workbook.__main__ import main
 from workbook.book.pages import render_book
+from workbook.environment import PROFILES
+from workbook.places import data_path
+from workbook.policies import load
+from workbook.tasks import get_task
+from workbook.training import memory
 from workbook.training.checks import problems
 from workbook.training.config import trainer_args
-from workbook.training.machines import MACHINES, machine_table
+from workbook.training.machines import MACHINES, config_for, config_names, machine_table, ready_config, write_config
+from workbook.training.memory import forecast_run, memory_forecast, peak_mib
+from workbook.training.run_config import RunConfig
+from workbook.training.shapes import QWEN_1_5B, SHAPES
+from workbook.training.validate import check_run
 
 CONFIGS = Path(__file__).parents[1] / "data" / "configs" / "accelerate"
 
@@ -65,3 +75,74 @@ def test_forecasts_fit_and_the_page_shows_them(tmp_path):
     assert '<a href="scale.html">What to change for your machine</a>' in index
     assert all(f"<td>{value}</td>" in page for value in table["forecast GiB"])
     assert "{machines}" not in page
+
+
+def test_every_ready_config_has_a_machine_and_every_machine_a_ready_config():
+    assert sorted(path.stem for path in data_path("configs", "machines").iterdir()) == sorted(config_names())
+    for name in config_names():
+        assert ready_config(name).name == name
+        assert ready_config(name).policy in SHAPES
+        check_run(ready_config(name).override({"use_vllm": False}))
+
+
+@pytest.mark.parametrize("name", config_names())
+def test_a_ready_config_is_forecast_where_it_is_written_without_asking_a_hub(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(load, "_from_hub", None)
+    monkeypatch.setattr(memory, "run_device", lambda config: torch.device("cpu"))
+    path, missing = write_config(name, tmp_path)
+    config = RunConfig.load(path)
+    assert missing == (
+        ["use_vllm=True needs the package vllm, which is not installed: pip install vllm"]
+        if config.trainer.get("use_vllm")
+        else []
+    )
+    peak = peak_mib(forecast_run(config))
+    longer = peak_mib(forecast_run(config.override({"max_completion_length": 4096})))
+    assert 1024 < peak < longer
+
+
+def test_prompts_without_a_tokenizer_are_taken_to_be_longer_than_they_are():
+    rows = ("chain", "{}", 64, 0)
+    assert memory._longest_prompt(load.BUNDLED, *rows) < memory._longest_prompt(None, *rows) < 200
+    chat = ("gym:chain_sum", "{}", 64, 0)
+    assert memory._longest_prompt(None, *chat) > memory.TEMPLATE_TOKENS
+
+
+def test_what_vllm_samples_is_not_counted_in_the_trainers_memory():
+    sizes = {"rollouts": 512, "microbatch": 1, "prompt_length": 64, "completion_length": 512}
+    ours, vllms = (memory_forecast(QWEN_1_5B, lora=8, **sizes, vllm=vllm) for vllm in (False, True))
+    assert vllms[vllms["phase"] == "generation"]["mib"].sum() == 0
+    assert peak_mib(vllms) < peak_mib(ours)
+
+
+def test_a_card_gets_the_config_of_its_size():
+    assert [config_for(gib) and config_for(gib).name for gib in (8, 14.6, 22.5, 79.2)] == [
+        None,
+        "qwen2.5-1.5b_t4",
+        "qwen2.5-7b_24gb",
+        "qwen2.5-7b_24gb",
+    ]
+
+
+def test_the_command_writes_a_config_once_and_overwrites_none_of_ones_own(tmp_path, capsys):
+    ask = ["machines", "--write", "qwen2.5-1.5b_t4", "--folder", str(tmp_path / "new")]
+    path = tmp_path / "new" / "qwen2.5-1.5b_t4.yaml"
+    assert main(ask) == 0
+    assert f"python -m workbook train {path}" in capsys.readouterr().out
+    assert main(ask) == 0, "the same again"
+    path.write_text("mine: true\n")
+    assert main(ask) == 2
+    assert "is there already and differs" in capsys.readouterr().err
+    assert path.read_text() == "mine: true\n"
+    assert main(["machines", "--write", "qwen"]) == 2
+    assert "'qwen' is no ready config: choose one of qwen2.5-1.5b_t4, " in capsys.readouterr().err
+    assert main([*ask[:3], "--folder", str(path)]) == 2
+    assert "is no folder" in capsys.readouterr().err
+
+
+def test_chapter_11_can_hold_out_as_many_prompts_as_each_profile_asks_for():
+    config = RunConfig.load(data_path("configs", "smollm2_chain_sum.yaml"))
+    task = get_task(config.task, **config.task_options)
+    for profile in PROFILES.values():
+        train, held_out = task.split(config.num_prompts, profile.llm_eval_prompts, config.seed)
+        assert (len(train), len(held_out)) == (config.num_prompts, profile.llm_eval_prompts)

@@ -150,11 +150,15 @@ def _glossary(args) -> int:
 
 
 def _machines(args) -> int:
-    from workbook.training.machines import SHARED, machine_table
+    from workbook.training.machines import machine_table, shared_settings, write_config
 
+    if args.write is not None:
+        path, missing = write_config(args.write, args.folder)
+        print("\n".join([f"{path} is ready: python -m workbook train {path}", *missing]))
+        return 0
     print(machine_table().set_index("machine").T.to_string())
-    print("Each with " + ", ".join(f"{key}: {value}" for key, value in SHARED.items()))
-    print("Memory is computed for one card, not measured; what the libraries hold is not in it.")
+    print("Each with " + ", ".join(f"{key}: {value}" for key, value in shared_settings().items()))
+    print("Memory is computed for one card; what the libraries hold is not in it. --write NAME writes a config.")
     return 0
 
 
@@ -287,6 +291,8 @@ def _parser() -> argparse.ArgumentParser:
     glossary.set_defaults(command=_glossary)
 
     machines = commands.add_parser("machines", help="what to change for a machine, and the memory that it will need")
+    machines.add_argument("--write", metavar="NAME", help="write a ready config, e.g. qwen2.5-1.5b_t4")
+    machines.add_argument("--folder", type=_path, default=".", help="where to write it (default: here)")
     machines.set_defaults(command=_machines)
 
     attack = commands.add_parser("attack-reward", help="which of some forty hacks the reward of a config pays")

@@ -66,7 +66,7 @@ PROFILES = {
     "teach": Profile("teach"),
     "full": Profile(
         "full", chain_steps=120, chain_seeds=5, eval_prompts=512,
-        llm_steps=300, llm_prompts=16, llm_group_size=8, llm_eval_prompts=256,
+        llm_steps=300, llm_prompts=16, llm_group_size=8, llm_eval_prompts=128,
     ),
 }  # fmt: skip
 

@@ -4,6 +4,8 @@ The forecast counts parameters exactly, on the meta device, and the rest from sh
 gated decoder (Llama, Qwen and their like), and what TRL's tiled output head and transformers' sampling hold meanwhile.
 It leaves out the libraries themselves, the allocator's waste and the loading of a checkpoint. Chapter 11 shows it
 beside a measured peak.
+
+Runs of models in `training.shapes` are forecast without a hub.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from torch import nn
 
 from workbook.training.messages import one_line
 from workbook.training.processes import process_count
+from workbook.training.shapes import SHAPES
 from workbook.training.trainer_fields import OPTIMIZER_BYTES
 
 MIB = 2**20
@@ -31,6 +34,8 @@ HEAD_ROWS, HEAD_COLUMNS = 4096, 32768  # the tile of logits that TRL's output he
 # Tiles at once in that head's backward pass. With Triton's kernel, the logits alone. In plain torch also their float32
 # copy, the scaled copy, log p, p, the gradient, and in its formula a mask of a byte and two more temporaries.
 HEAD_TILES = {"cuda": 1, "cpu": 8.25}
+CHARACTERS = 3  # of a prompt per token, fewer than there are, where the model's own tokenizer is not at hand
+TEMPLATE_TOKENS = 40  # of a chat template, likewise
 SAMPLING_COPIES = 4  # of the next token's logits: the model's, the float32 copy, the scaled, their softmax
 
 
@@ -49,6 +54,7 @@ def memory_forecast(
     optimizer: str = DEFAULT_OPTIMIZER,
     reference: bool = False,
     measured: bool = False,
+    vllm: bool = False,
 ) -> pd.DataFrame:
     """Forecast of the memory that a run needs, as a table of parts.
 
@@ -65,6 +71,7 @@ def memory_forecast(
         optimizer: transformers' name of it, `optim`; a paged one is counted whole.
         reference: whether a KL penalty keeps a copy of the model beside it, as beta does where all weights are trained.
         measured: whether `measure_cancellation` keeps two copies of the trained weights.
+        vllm: whether vLLM samples, in memory of its own that is not counted here.
 
     Returns:
         Columns part, mib, phase ("always", "generation" or "training"). The peak is "always" plus the larger of the
@@ -99,6 +106,7 @@ def memory_forecast(
     prefill = (3 + (2 if lora else 0)) * text.intermediate_size + 3 * text.hidden_size
     per_token = kept_per_token(config, lora, dtype, gradient_checkpointing)
     trained = adapters if lora else linear + other
+    sampled = 0 if vllm else rollouts
     adam = "adam" in optimizer or not OPTIMIZER_BYTES[optimizer]
     parts = [
         ("weights", linear * (NF4_BITS / 8 if quantization else size) + other * size, "always"),
@@ -108,9 +116,9 @@ def memory_forecast(
         ("kept for backward", microbatch * length * per_token, "training"),
         ("logits", HEAD_TILES[device] * tile, "training"),
         ("dequantized layer", largest * size if quantization else 0, "training"),
-        ("key-value cache", rollouts * length * kv, "generation"),
-        ("prompt's activations", rollouts * prompt_length * prefill * size, "generation"),
-        ("next-token logits", SAMPLING_COPIES * rollouts * text.vocab_size * 4, "generation"),
+        ("key-value cache", sampled * length * kv, "generation"),
+        ("prompt's activations", sampled * prompt_length * prefill * size, "generation"),
+        ("next-token logits", SAMPLING_COPIES * sampled * text.vocab_size * 4, "generation"),
         *([("reference model", (linear + other) * size, "always")] if reference else []),
         *([("copies to measure by", 2 * trained * 4, "training")] if measured else []),
     ]
@@ -121,6 +129,7 @@ def forecast_run(config) -> pd.DataFrame:
     """A `RunConfig`'s `memory_forecast` on this machine, from the model's config and tokenizer, without its weights.
 
     Prompts are measured on the run's own training set. Its evaluations and the prompts' scoring are not in the table.
+    Of a model in SHAPES neither a hub nor a folder is asked; the length of its prompts is then a generous estimate.
     Raises ValueError for a model without the shapes of a gated decoder, and as `load_policy` and `get_task` do.
     """
     from transformers import AutoConfig
@@ -128,30 +137,42 @@ def forecast_run(config) -> pd.DataFrame:
     from workbook.policies.devices import as_dtype
     from workbook.policies.load import locate
 
-    folder, _ = locate(config.policy)
     device = run_device(config)
     dtype, _ = as_dtype("auto", device, frozen=bool(config.quantization or config.lora))
-    settings = config.trainer
-    microbatch = settings.get("per_device_train_batch_size", 8)
+    shape, folder = SHAPES.get(config.policy), None
+    if shape is None:
+        folder, _ = locate(config.policy)
+        shape = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     rows = (config.task, json.dumps(config.task_options), config.num_prompts, config.seed)
     try:
-        return memory_forecast(
-            AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False),
-            quantization=config.quantization,
-            lora=config.lora,
-            rollouts=microbatch * steps_per_generation(settings),
-            microbatch=microbatch,
-            prompt_length=_longest_prompt(folder, *rows),
-            completion_length=settings.get("max_completion_length", DEFAULT_LENGTH),
-            dtype=dtype,
-            gradient_checkpointing=settings.get("gradient_checkpointing", False),
-            device="cuda" if device.type == "cuda" else "cpu",
-            optimizer=settings.get("optim", DEFAULT_OPTIMIZER),
-            reference=bool(settings.get("beta")) and not config.lora,
-            measured=bool(settings.get("measure_cancellation")),
-        )
+        return forecast_shape(config, shape, _longest_prompt(folder, *rows), dtype, device.type)
     except AttributeError as error:  # another model's config has other names
         raise ValueError(f"policy={config.policy!r} can't be forecast: {one_line(error)}.") from None
+
+
+def forecast_shape(config, shape, prompt_length: int, dtype: torch.dtype, device: str) -> pd.DataFrame:
+    """`memory_forecast` of a `RunConfig`'s settings for a model's shape, its transformers config, on a kind of device.
+
+    prompt_length: tokens of the longest prompt.  dtype: of frozen weights.  device: "cpu" or "cuda".
+    """
+    settings = config.trainer
+    microbatch = settings.get("per_device_train_batch_size", 8)
+    return memory_forecast(
+        shape,
+        quantization=config.quantization,
+        lora=config.lora,
+        rollouts=microbatch * steps_per_generation(settings),
+        microbatch=microbatch,
+        prompt_length=prompt_length,
+        completion_length=settings.get("max_completion_length", DEFAULT_LENGTH),
+        dtype=dtype,
+        gradient_checkpointing=settings.get("gradient_checkpointing", False),
+        device="cuda" if device == "cuda" else "cpu",
+        optimizer=settings.get("optim", DEFAULT_OPTIMIZER),
+        reference=bool(settings.get("beta")) and not config.lora,
+        measured=bool(settings.get("measure_cancellation")),
+        vllm=bool(settings.get("use_vllm")),
+    )
 
 
 def run_device(config) -> torch.device:
@@ -252,15 +273,25 @@ def parameter_counts(config, lora: int | None = None) -> tuple[int, int, int, in
 
 @cache
 def _longest_prompt(folder, task: str, options: str, n: int, seed: int) -> int:
-    """Tokens of the longest prompt of a training set; remembered, since forecasts are compared by the handful."""
+    """Tokens of the longest prompt of a training set; remembered, since forecasts are compared by the handful.
+
+    Without a folder that has the tokenizer, more of them than there will be.
+    """
     from transformers import AutoTokenizer
 
     from workbook.rollouts.scoring import tokenize_prompts
     from workbook.tasks import get_task
 
-    prompts = get_task(task, **json.loads(options)).dataset(n, seed)["prompt"]
+    prompts = list(get_task(task, **json.loads(options)).dataset(n, seed)["prompt"])
+    if folder is None:
+        return max(len(_text(prompt).encode()) for prompt in prompts) // CHARACTERS + TEMPLATE_TOKENS
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    return max(map(len, tokenize_prompts(tokenizer, list(prompts))))
+    return max(map(len, tokenize_prompts(tokenizer, prompts)))
+
+
+def _text(prompt: str | list) -> str:
+    """A prompt's text, of a chat that of all messages."""
+    return prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
 
 
 def _widths(text) -> tuple[int, int]:

@@ -58,7 +58,7 @@ def validate(config: RunConfig) -> list[Problem]:
     if config.quantization and not config.lora:  # transformers says so only once the trainer is built
         frozen = f"quantization={config.quantization!r} freezes all weights"
         return [error(f"{frozen}, so lora={config.lora} leaves nothing to train; set lora to a rank, e.g. 8.")]
-    if missing := list(_missing_packages(trainer)):
+    if missing := list(missing_packages(trainer)):
         return [error(sentence) for sentence in missing]
     try:
         args = _trainer_args(config)
@@ -102,7 +102,7 @@ def _with_values(sentence: str, trainer: dict) -> str:
     return f"{sentence.rstrip('.')} ({', '.join(named)})." if named else sentence
 
 
-def _missing_packages(trainer: dict) -> Iterator[str]:
+def missing_packages(trainer: dict) -> Iterator[str]:
     """A sentence for each of the trainer's fields that needs a package which is not installed."""
     flags = {"use_vllm": "vllm", "use_liger_kernel": "liger_kernel"}
     needs = {f"{field}=True": package for field, package in flags.items() if trainer.get(field)}

@@ -238,6 +238,8 @@ def _finite(reward):
 def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, label: str) -> None:
     """Sample held-out rollouts as training does; write their token table, add their mean reward to evaluation.json."""
     asked = sampling_settings(trainer.args) | {"seed": config.seed + HELD_OUT_SEED}
+    if policy.model.device.type == "cuda":  # no more at a time than training samples, which is what is forecast
+        asked["batch_size"] = trainer.args.per_device_train_batch_size * trainer.args.steps_per_generation
     rollouts = sample_rollouts(policy, task, held_out, config.eval_group_size, **asked)
     write_parquet(run.folder / f"evaluation-{label}.parquet", rollouts.token_table())
     interval = bootstrap_mean(rollouts.rewards.cpu().numpy(), clusters=rollouts.group_ids.cpu().numpy())

@@ -32,8 +32,9 @@ def check_fits(settings: dict | None, limit_gib: float = 15.0) -> None:
     >>> check_fits({"quantization": "nf4", "lora": 16, "microbatch": 8})
     Not quite: 24 GiB, most of it kept for backward; what else can be recomputed instead of kept?
     """
-    from workbook.training.machines import QWEN_7B, WORKLOAD
+    from workbook.training.machines import WORKLOAD
     from workbook.training.memory import at_peak, memory_forecast
+    from workbook.training.shapes import QWEN_7B
 
     if settings is None:
         print(UNANSWERED)
