@@ -2,13 +2,18 @@
 
 Run by the setup cell before anything else is imported; needs the standard library and packaging, which every notebook
 kernel depends on. Colab's own packages are in use by the running kernel, so each is held at its version by a
-constraints file. Two packages are installed without
+constraints file; the one exception is in REMOVED. Two packages are installed without
 their declared dependencies, which would move Colab's own: see NO_DEPENDENCIES.
+
+    python -m workbook.colab --address URL      once the repository has an address: writes it wherever one stands
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,23 +26,32 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 HOME = Path(__file__).resolve().parents[1]
+# Where Colab fetches the workbook from, and what the badges lead to. OWNER stands for an address that is still to come.
+REPOSITORY = "https://github.com/OWNER/cancellation-workbook"
+WITH_ADDRESS = ("workbook/colab.py", "pyproject.toml", "README.md", "CITATION.cff")  # besides the chapters
 
-# The first code cell of every chapter.
-SETUP_CELL = """
+# The first code cell of every chapter. git must not ask for a password, which nobody could give.
+SETUP_CELL = (
+    """
 import os
 import sys
 
 if "google.colab" in sys.modules:  # fetch the workbook and what Colab lacks; what Colab has stays as it is
-    if not os.path.exists("/content/workbook"):
-        address = os.environ.get("WORKBOOK_REPOSITORY") or input("Address of this workbook's git repository: ")
-        !git clone -q --depth=1 {address} /content/workbook
-    %run /content/workbook/workbook/colab.py
+    address = os.environ.get("WORKBOOK_REPOSITORY", "%s")
+    if os.system(f"cd /content; [ -d workbook ] || GIT_TERMINAL_PROMPT=0 git clone -q --depth=1 '{address}' workbook"):
+        sys.exit(f"{address} can't be cloned: set os.environ['WORKBOOK_REPOSITORY'] to this workbook's address.")
+    %%run /content/workbook/workbook/colab.py
 
 import workbook
 
 profile = workbook.setup(seed=0)
 """.strip()
+    % REPOSITORY
+)
 
+# What is taken away, unless it is at least of this version: peft raises on an older one as soon as a plain LoRA is
+# added, and nothing here uses it.
+REMOVED = {"torchao": ">=0.16"}
 # What to install instead of the dependencies that a package declares, and why it is not left to them:
 # trl 1.16 declares datasets>=4.7 and pyarrow>=21 and runs with Colab's 4.0 and 18.1 (tests/test_colab.py);
 # reasoning-gym pins exact versions of small packages (tabulate==0.9.0 ...) that Colab has in others.
@@ -50,19 +64,23 @@ NO_DEPENDENCIES = {
 
 
 def plan(requirements: list[str], installed: dict[str, str], constraints: str) -> list[list[str]]:
-    """Return the pip commands (their arguments) that meet `requirements` and leave every installed version as it is.
+    """Return the pip commands that meet `requirements` and leave every installed version but REMOVED's as it is.
 
     requirements: as pyproject.toml declares them.  installed: {name: version}, held by the file `constraints`.
 
-    >>> plan(["numpy>=2.0", "gguf>=0.17", "trl==1.16.*"], {"numpy": "2.1.3"}, "c.txt")
-    [['-c', 'c.txt', 'gguf>=0.17'], ['--no-deps', 'trl==1.16.*']]
+    >>> plan(["numpy>=2.0", "gguf>=0.17", "trl==1.16.*"], {"numpy": "2.1.3", "torchao": "0.10.0"}, "c.txt")
+    [['uninstall', '-y', 'torchao'], ['install', '-c', 'c.txt', 'gguf>=0.17'], ['install', '--no-deps', 'trl==1.16.*']]
     """
-    present = set(map(canonicalize_name, installed))
+    versions = {canonicalize_name(name): version for name, version in installed.items()}
+    present = versions.keys()
+    removed = [name for name, bound in REMOVED.items() if name in present and not meets(versions[name], bound)]
     missing = {text: name for text in requirements if (name := package(text)) not in present}
     bare = [text for text, name in missing.items() if name in NO_DEPENDENCIES]
     held = [text for text in missing if text not in bare]
     held += [name for text in bare for name in NO_DEPENDENCIES[missing[text]] if name not in present]
-    return [["-c", constraints, *held]] * bool(held) + [["--no-deps", *bare]] * bool(bare)
+    commands = [["uninstall", "-y", *removed]] * bool(removed)
+    commands += [["install", "-c", constraints, *held]] * bool(held)
+    return commands + [["install", "--no-deps", *bare]] * bool(bare)
 
 
 def unmet(requirements: list[str], installed: dict[str, str]) -> list[str]:
@@ -104,8 +122,10 @@ def requirements() -> list[str]:
 def prepare() -> None:
     """Install what is missing, then let this kernel and the processes it starts import the workbook.
 
-    Raises SystemExit with the reason if an installed version is too old or an installation fails.
+    Raises SystemExit with the reason outside Colab, if an installed version is too old, or if pip fails.
     """
+    if "google.colab" not in sys.modules:
+        raise SystemExit("This is no Colab: `make lab` or pip install the workbook here.")
     installed = {dist.metadata["Name"]: dist.version for dist in metadata.distributions() if dist.metadata["Name"]}
     if old := unmet(requirements(), installed):
         raise SystemExit(
@@ -115,13 +135,78 @@ def prepare() -> None:
         constraints = Path(folder, "constraints.txt")
         constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(installed.items())))
         for arguments in plan(requirements(), installed, str(constraints)):
-            print("pip install", *arguments, flush=True)
-            subprocess.run([sys.executable, "-m", "pip", "install", "-q", *arguments], check=True)
+            print("pip", *arguments, flush=True)
+            if subprocess.run([sys.executable, "-m", "pip", "-q", *arguments], check=False).returncode:
+                raise SystemExit("This pip command failed, for the reason above it; run this cell again.")
     if str(HOME) not in sys.path:
         sys.path.insert(0, str(HOME))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOME), os.environ.get("PYTHONPATH")]))
     os.chdir(HOME / "notebooks")
 
 
+def slug(address: str) -> str:
+    """Return the OWNER/NAME of a repository's address; ValueError for one that Colab has no badge for.
+
+    >>> slug("https://github.com/someone/cancellation-workbook.git")
+    'someone/cancellation-workbook'
+    """
+    match = re.fullmatch(r"https://github\.com/([A-Za-z0-9][\w-]*/[\w-][\w.-]*?)(\.git)?/?", address, re.ASCII)
+    if not match:
+        raise ValueError(
+            f"address={address!r:.99} must read https://github.com/OWNER/NAME: Colab opens such notebooks."
+        )
+    return match[1]
+
+
+def badge(chapter: str, address: str = REPOSITORY) -> str:
+    """Return the line of Markdown that opens a chapter in Colab; chapter: its file's name without .ipynb."""
+    place = f"https://colab.research.google.com/github/{slug(address)}/blob/main/notebooks/{chapter}.ipynb"
+    return f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({place})"
+
+
+def set_address(address: str, root: Path = HOME) -> list[Path]:
+    """Write the repository's address into every chapter and file that has it; returns those that changed.
+
+    A chapter gets its badge below the title, and the common setup cell, whether or not it has them.
+    Raises ValueError for an address that Colab has no badge for; then nothing is written.
+    """
+    old, new = slug(REPOSITORY), slug(address)
+    texts = {root / name: (root / name).read_text(encoding="utf-8") for name in WITH_ADDRESS}
+    changed = {path: re.sub(rf"(github\.com/){old}(?![\w-])", rf"\g<1>{new}", text) for path, text in texts.items()}
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        texts[path] = path.read_text(encoding="utf-8")
+        changed[path] = _addressed(json.loads(texts[path]), path.stem, f"https://github.com/{new}")
+    for path, text in changed.items():
+        if text != texts[path]:
+            beside = path.with_suffix(".new")
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(path)
+    return [path for path, text in changed.items() if text != texts[path]]
+
+
+def _addressed(notebook: dict, chapter: str, address: str) -> str:
+    """A chapter's file with its badge and its setup cell for this address."""
+    header, setup = notebook["cells"][:2]
+    title, *rest = "".join(header["source"]).split("\n")
+    if rest[:2] and rest[1].startswith("[![Open in Colab]"):
+        del rest[:2]
+    header["source"] = "\n".join([title, "", badge(chapter, address), *rest]).splitlines(keepends=True)
+    setup["source"] = SETUP_CELL.replace(REPOSITORY, address).splitlines(keepends=True)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Prepare this Colab, or with --address write the repository's address wherever one stands."""
+    parser = argparse.ArgumentParser(prog="python -m workbook.colab", description=main.__doc__)
+    parser.add_argument("--address", metavar="URL", help="of the repository, https://github.com/OWNER/NAME")
+    address = parser.parse_args().address
+    if address is None:
+        return prepare()
+    try:
+        print(*(path.relative_to(HOME) for path in set_address(address)), sep="\n")
+    except (ValueError, OSError) as error:
+        raise SystemExit(str(error)) from None
+
+
 if __name__ == "__main__":
-    prepare()
+    main()
