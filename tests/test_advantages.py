@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbook.theory import ESTIMATORS, counterfactual_advantages, group_advantages
+from workbook.theory import ESTIMATORS, group_advantages, prefix_credit
 
 batches = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.3, 1.0]), st.integers(-3, 3)), min_size=1, max_size=24)
 
@@ -130,7 +130,7 @@ def test_counterfactual_equals_the_definition(data, size, width):
     groups = data.draw(st.lists(st.sampled_from([9, -4]), min_size=size, max_size=size))
     rewards = data.draw(st.lists(st.sampled_from([0.0, 0.1, 1.0]), min_size=size, max_size=size))
     mask = [[int(t < length) for t in range(width)] for length in lengths]
-    advantages = counterfactual_advantages(
+    advantages = prefix_credit(
         torch.tensor(rewards, dtype=torch.float64), torch.tensor(ids), torch.tensor(mask), torch.tensor(groups)
     )
     expected = [[counterfactual_by_hand(rewards, ids, mask, groups, i, t) for t in range(width)] for i in range(size)]
@@ -141,20 +141,20 @@ def test_counterfactual_neutral_steps_are_exactly_zero():
     """A step that all take, and a fork between equal rewards inside a group of unequal ones."""
     ids = torch.tensor([[3, 1], [3, 1], [3, 2], [4, 0]])
     rewards = torch.tensor([0.1, 0.1, 0.1, 1.0])
-    advantages = counterfactual_advantages(rewards, ids, torch.ones(4, 2), torch.zeros(4))
+    advantages = prefix_credit(rewards, ids, torch.ones(4, 2), torch.zeros(4))
     assert (advantages[:3, 1] == 0).all()
     assert (advantages[:3, 0] < 0).all()
     assert (advantages[3] > 0).all()  # alone after its first token: the group advantage
-    everyone = counterfactual_advantages(rewards, torch.zeros(4, 1, dtype=torch.long), torch.ones(4, 1), torch.zeros(4))
+    everyone = prefix_credit(rewards, torch.zeros(4, 1, dtype=torch.long), torch.ones(4, 1), torch.zeros(4))
     assert (everyone == 0).all()
 
 
 def test_counterfactual_fallback_is_the_chosen_estimator():
     ids, rewards, groups = torch.tensor([[1, 5], [2, 5]]), torch.tensor([1.0, 0.0]), torch.tensor([0, 0])
     for estimator in ("dr_grpo", "grpo"):
-        advantages = counterfactual_advantages(rewards, ids, torch.ones(2, 2), groups, fallback=estimator)
+        advantages = prefix_credit(rewards, ids, torch.ones(2, 2), groups, fallback=estimator)
         torch.testing.assert_close(advantages[:, 1], group_advantages(rewards, groups, estimator))
     with pytest.raises(ValueError, match="mask has shape"):
-        counterfactual_advantages(rewards, ids, torch.ones(2, 3), groups)
+        prefix_credit(rewards, ids, torch.ones(2, 3), groups)
     with pytest.raises(ValueError, match="completion_ids has shape"):
-        counterfactual_advantages(rewards, ids[:1], torch.ones(1, 2), groups)
+        prefix_credit(rewards, ids[:1], torch.ones(1, 2), groups)

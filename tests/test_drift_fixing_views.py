@@ -13,7 +13,7 @@ from workbook.studies import Tables
 from workbook.studies.record import RESULTS
 from workbook.studies.sweeps import load_runs
 from workbook.tasks import get_task
-from workbook.theory.advantages import counterfactual_advantages
+from workbook.theory.advantages import prefix_credit
 from workbook.topics.drift.charts import (
     compute_reuse,
     effects_chart,
@@ -23,7 +23,7 @@ from workbook.topics.drift.charts import (
     rollouts_per_prompt_chart,
     tax_chart,
 )
-from workbook.topics.drift.exercises import IDS, REWARDS, check_compute, check_counterfactual
+from workbook.topics.drift.exercises import IDS, REWARDS, check_compute, check_prefix_credit
 from workbook.topics.drift.probe import left_on_shared, objective_weights, reuse_path, shared_tokens
 from workbook.topics.drift.settings import (
     OUTCOME_LABELS,
@@ -314,7 +314,7 @@ def test_step_advantages_are_checked(capsys):
                 out[i, t] = rewards[i] - rewards.mean()
         return out
 
-    right = counterfactual_advantages(REWARDS, IDS, torch.ones_like(IDS), torch.zeros(4))
+    right = prefix_credit(REWARDS, IDS, torch.ones_like(IDS), torch.zeros(4))
     assert_close(by_state(REWARDS, IDS), right)
     answers = {
         "Right": by_state,
@@ -331,5 +331,5 @@ def test_step_advantages_are_checked(capsys):
         "Not answered": lambda r, ids: None,
     }
     for message, function in answers.items():
-        check_counterfactual(function)
+        check_prefix_credit(function)
         assert message in capsys.readouterr().out, message

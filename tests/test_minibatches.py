@@ -15,7 +15,7 @@ from workbook.theory.batching import STRATEGIES
 from workbook.theory.weights import cancelled_share
 from workbook.topics.batching import probe as minibatches
 from workbook.topics.batching import study
-from workbook.topics.drift.counterfactual import COMPARED, counterfactual_study
+from workbook.topics.drift.prefix_credit import COMPARED, prefix_credit_study
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_the_studies_at_the_tiny_scale():
     assert steps.groupby("strategy").size().eq(2 * study.DRAWS).all()
     means = steps.groupby("strategy")["in_step"].mean()
     assert means["sign_partitioned"] < means["shuffled"]
-    prompts = counterfactual_study(bench)["prompts"]
+    prompts = prefix_credit_study(bench)["prompts"]
     assert set(prompts["estimator"]) == set(COMPARED)
     wide = prompts.pivot_table(index=["group_size", "group"], columns="estimator", values="correlation")
     np.testing.assert_allclose(wide["dr_grpo"], wide["rloo"], atol=1e-6)  # one is a multiple of the other in a group

@@ -10,7 +10,7 @@ from trl import GRPOTrainer
 
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
-from workbook.theory.advantages import counterfactual_advantages, group_advantages
+from workbook.theory.advantages import group_advantages, prefix_credit
 from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
 from workbook.training.meter import token_pushes
@@ -250,7 +250,7 @@ def test_a_rollout_without_a_reward_moves_nothing(build):
         group_advantages(batch["rewards"][scored], batch["group_id"][scored], "dr_grpo"),
     )
     columns = (batch[name][scored] for name in ("rewards", "completion_ids", "completion_mask", "group_id"))
-    torch.testing.assert_close(batch["advantages"][scored], counterfactual_advantages(*columns))
+    torch.testing.assert_close(batch["advantages"][scored], prefix_credit(*columns))
 
 
 def test_syncs_leave_a_half_precision_base_as_it_was():

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from workbook.policies.load import load_policy
-from workbook.theory.advantages import counterfactual_advantages
+from workbook.theory.advantages import prefix_credit
 from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
 
@@ -354,11 +354,11 @@ def test_one_sign_leaves_nothing_to_cancel_in_a_step(make_trainer):
     assert all(share > 0 for share in shares["query_preserved"])
 
 
-def test_counterfactual_advantages_reach_the_loss(make_trainer):
+def test_prefix_credit_reach_the_loss(make_trainer):
     trainer = make_trainer(CancellationTrainer, CancellationConfig, advantage_estimator="counterfactual", **QUERY)
     next_batch(trainer)
     for part in trainer._buffered_inputs:
-        expected = counterfactual_advantages(
+        expected = prefix_credit(
             part["rewards"], part["completion_ids"], part["completion_mask"], part["group_id"]
         )
         torch.testing.assert_close(part["advantages"], expected)

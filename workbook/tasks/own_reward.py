@@ -173,14 +173,14 @@ def checked(answer: dict) -> dict:
     return as_reward(answer.get("reward")) if "files" not in answer else answer
 
 
-def python_file(file: str | Path) -> Path:
+def python_file(file: str | Path, kind: str = "reward") -> Path:
     """Return the full path of a Python file; ValueError, in one sentence, if there is none."""
     with suppress(OSError, RuntimeError, ValueError):  # a name too long, a home folder that nobody has, a NUL
         path = Path(file).expanduser().resolve()
         if path.suffix == ".py" and path.is_file():
             return path
     raise ValueError(
-        f"the reward file {short(str(file), 200)} is no Python file; give the path of an existing .py file."
+        f"the {kind} file {short(str(file), 200)} is no Python file; give the path of an existing .py file."
     )
 
 

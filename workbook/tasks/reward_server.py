@@ -29,7 +29,7 @@ MAX_REWARD = 1e18  # its square, of which a group's spread is made, is finite in
 CLOSED = 65  # exit status of a process whose function has closed the file that it answers through
 
 
-def load_function(path: Path, name: str) -> Callable:
+def load_function(path: Path, name: str, kind: str = "reward") -> Callable:
     """Return the function `name` of a Python file; its folder is importable meanwhile, for helpers beside it.
 
     Raises ValueError, in one sentence, if the file cannot be imported or has no such function.
@@ -40,7 +40,7 @@ def load_function(path: Path, name: str) -> Callable:
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
-        raise ValueError(f"the reward file {path.name} can't be imported: {one_line(error, path)}.") from None
+        raise ValueError(f"the {kind} file {path.name} can't be imported: {one_line(error, path)}.") from None
     finally:
         if str(path.parent) in sys.path:
             sys.path.remove(str(path.parent))

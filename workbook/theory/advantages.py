@@ -55,29 +55,29 @@ def group_advantages(
     return advantages if keep is None else torch.where(keep, advantages, 0.0)
 
 
-def counterfactual_advantages(
+def prefix_credit(
     rewards: Float[Tensor, " B"],
     completion_ids: Int[Tensor, "B T"],
     mask: Shaped[Tensor, "B T"],
     group_ids: Shaped[Tensor, " B"],
     fallback: str = "dr_grpo",
 ) -> Float[Tensor, "B T"]:
-    """One advantage per step: how the group's rollouts that took it from a state fared against all that were there.
+    """Prefix credit, one advantage per step: how rollouts that took it from a state fared against all that were there.
 
     A_it = mean{r_j : j has i's tokens up to and including t} - mean{r_j : j has i's tokens before t}, over the
     rollouts j of i's group whose position t is in the mask. A step that everybody takes is worth exactly 0. Where no
     other rollout shares the state, A_it is the group advantage of i (`fallback`: an estimator of group_advantages;
     dr_grpo is in the same unit, the reward's).
 
-    This is a reading of Implicit Behavior Policy Optimization (arXiv 2605.16302 and 2604.13088v2) from its abstract:
-    states are token prefixes. It is not the authors' exact method.
+    States are token prefixes: the process reward that a group of outcomes hides (arXiv 2509.21154), and TreeRPO's
+    without the resampling. It is not Implicit Behavior Policy Optimization (arXiv 2605.16302), which revises rollouts.
 
     Shapes: rewards (B,), completion_ids (B, T), mask (B, T) 1 on completion tokens, group_ids (B,); result (B, T), 0
     outside the mask. Raises ValueError as group_advantages does, and for shapes that do not agree.
 
     >>> ids = torch.tensor([[5, 1], [5, 2], [6, 1]])
     >>> rewards = torch.tensor([1.0, 0.0, 0.5])
-    >>> counterfactual_advantages(rewards, ids, torch.ones(3, 2), torch.zeros(3)).tolist()
+    >>> prefix_credit(rewards, ids, torch.ones(3, 2), torch.zeros(3)).tolist()
     [[0.0, 0.5], [0.0, -0.5], [0.0, 0.0]]
     """
     rewards = _checked(rewards)

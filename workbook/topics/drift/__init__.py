@@ -1,7 +1,9 @@
-"""Drift fixing: what exchangeable weights buy over epochs on one batch, and their cost (chapter 09; D1 to D9, IBPO).
+"""Drift fixing: what exchangeable weights buy over epochs on one batch, and their cost (chapter 09; D1 to D9).
+
+Prefix credit, a rule of the process-reward kind, is judged here too.
 
 probe            epochs on one batch: importance ratios, weights of each objective, the residual on shared tokens
-counterfactual   step advantages from counterfactual prefixes, against the credit that is known
+prefix_credit    step advantages from shared prefixes, against the credit that is known
 settings         the sweeps' runs under other settings: what charts and sliders read
 claims           what is stated, against which number, and how it is estimated
 charts           figures, each beside its explorer          exercises        checks of chapter 09
@@ -14,8 +16,8 @@ from workbook.lazy import lazy_names
 _NAMES = {  # module: what it offers
     "topics.drift.charts": "effects_chart explore_objectives explore_reuse rollouts_per_prompt_chart tax_chart",
     "topics.drift.claims": "nearer_to_credit",
-    "topics.drift.counterfactual": "LARGE",
-    "topics.drift.exercises": "check_compute check_counterfactual",
+    "topics.drift.prefix_credit": "LARGE",
+    "topics.drift.exercises": "check_compute check_prefix_credit",
     "topics.drift.probe": "left_on_shared objective_weights reuse_path shared_tokens",
     "topics.drift.settings": (
         "compute_causes compute_group_size compute_readings compute_remedies compute_sampling_budget "

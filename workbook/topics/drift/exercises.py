@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from workbook.theory.advantages import counterfactual_advantages, group_advantages
+from workbook.theory.advantages import group_advantages, prefix_credit
 from workbook.topics.grading import UNANSWERED, answer_of, grade
 
 BATCHES = {"used once": (12, 1), "used four times": (6, 4)}  # generation batches to a score, times each is used
@@ -42,14 +42,14 @@ def check_compute(answer: dict | None) -> None:
             print(f"{name}: not quite: {passes:g}; it is the number of batches times the passes of one rollout.")
 
 
-def check_counterfactual(function) -> None:
-    """Check a function (rewards (B,), ids (B, T)) of one group -> step advantages (B, T), `counterfactual_advantages`.
+def check_prefix_credit(function) -> None:
+    """Check a function (rewards (B,), ids (B, T)) of one group -> step advantages (B, T), `prefix_credit`.
 
-    >>> check_counterfactual(lambda rewards, ids: (rewards - rewards.mean())[:, None].expand(4, 3))
+    >>> check_prefix_credit(lambda rewards, ids: (rewards - rewards.mean())[:, None].expand(4, 3))
     Not quite: this is the group's advantage on every token; compare only with rollouts that stood in the same state.
     """
     group = torch.zeros(len(IDS))
-    right = counterfactual_advantages(REWARDS, IDS, torch.ones_like(IDS), group)
+    right = prefix_credit(REWARDS, IDS, torch.ones_like(IDS), group)
     same_token = IDS[:, None] == IDS  # (B, B, T)
     same_prefix = same_token.cumprod(2)
     after = _mean_reward(same_prefix)

@@ -1,4 +1,4 @@
-"""Do counterfactual step advantages (a reading of IBPO) come nearer to true credit than a group's advantages?
+"""Does prefix credit come nearer to true credit than a group's advantages?
 
 Only the chain task knows true credit, so this is measured on the bundled policy alone. What was stated
 beforehand, and what is judged by it: `workbook.topics.drift.claims`. The larger group is there to see whether more
@@ -12,13 +12,13 @@ import pandas as pd
 
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
-from workbook.theory.advantages import counterfactual_advantages, group_advantages
+from workbook.theory.advantages import group_advantages, prefix_credit
 
-COMPARED = ("grpo", "dr_grpo", "rloo", "counterfactual")  # advantage estimators
+COMPARED = ("grpo", "dr_grpo", "rloo", "prefix_credit")  # advantage estimators
 LARGE = 64  # rollouts per prompt of the second measurement, on an eighth of the prompts
 
 
-def counterfactual_study(bench: Bench) -> dict[str, pd.DataFrame]:
+def prefix_credit_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table prompts: a row per prompt, group size and estimator.
 
     Raises ValueError for a task that does not know true credit.
@@ -36,7 +36,7 @@ def _compared(rollouts, group_size: int) -> pd.DataFrame:
     table = rollouts.token_table()
     rollout, position = table["rollout"].to_numpy(), table["position"].to_numpy()
     scored = (rollouts.rewards, rollouts.completion_ids, rollouts.completion_mask, rollouts.group_ids)
-    table["counterfactual"] = counterfactual_advantages(*scored).numpy()[rollout, position]
+    table["prefix_credit"] = prefix_credit(*scored).numpy()[rollout, position]
     for estimator in COMPARED[:-1]:
         table[estimator] = group_advantages(rollouts.rewards, rollouts.group_ids, estimator).numpy()[rollout]
     rows = []
