@@ -29,13 +29,17 @@ PREFERRED = ["image/png", "text/html", "text/markdown", "text/latex", "text/plai
 
 
 class MathMLRenderer(IPythonRenderer):
-    """Markdown to HTML, formulas as MathML, which browsers draw themselves."""
+    """Markdown to HTML, formulas as MathML, which browsers draw themselves, and nothing fetched from elsewhere."""
 
     def inline_math(self, body: str) -> str:
         return convert(body)
 
     def block_math(self, body: str) -> str:
         return convert(body, display="block")
+
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        """A picture; one from elsewhere, as a badge is, stands as its words."""
+        return html.escape(text) if url.startswith("http") else super().image(text, url, title)
 
 
 class BookExporter(HTMLExporter):

@@ -17,6 +17,7 @@ import os
 import re
 import threading
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -248,8 +249,15 @@ def _add_lora(model: nn.Module, config, seed: int) -> nn.Module:
     from peft import get_peft_model
 
     model.requires_grad_(False)
-    with seeded(seed, model.device):
-        return recast_adapters(get_peft_model(model, config))
+    try:
+        with seeded(seed, model.device):
+            return recast_adapters(get_peft_model(model, config))
+    except ImportError as problem:  # peft looks for torchao wherever an adapter goes on a layer in full precision
+        if "torchao" not in str(problem):
+            raise
+        raise ImportError(
+            f"peft refuses the installed torchao {version('torchao')}: pip uninstall torchao, which nothing here uses."
+        ) from None
 
 
 def _weights_sha256(folder: Path) -> str | None:
