@@ -16,6 +16,7 @@ _NAMES = {  # module: what it offers
     "training.shapes": "QWEN_1_5B QWEN_7B",
     "training.sweep_run": "start_sweep",
     "training.sweeps": "load_sweep sweep",
+    "training.token_tables": "token_biography",
     "training.trainer": "CancellationTrainer",
     "training.worker": "build_trainer",
 }

@@ -57,6 +57,7 @@ def problems(
         return unknown
     return [
         *_measuring(args, aux_loss, sharded),
+        *_recording(args, sharded),
         *_batching(args, world_size),
         *_reweighting(args),
         *_estimator(args),
@@ -86,9 +87,10 @@ def _unknown_values(args) -> Iterator[Problem]:
         value = getattr(args, name)
         if value not in valid:
             yield error(f"{name}={value!r} is unknown; valid values are {', '.join(map(str, valid))}.")
-    every = args.measure_cancellation
-    if not isinstance(every, int) or every < 0:
-        yield error(f"measure_cancellation={every!r} must be a number of generation batches, or 0 for never.")
+    for name, unit in {"measure_cancellation": "generation batches", "record_tokens": "optimizer steps"}.items():
+        every = getattr(args, name)
+        if type(every) is not int or every < 0:
+            yield error(f"{name}={every!r} must be a number of {unit}, or 0 for never.")
 
 
 def _measuring(args, aux_loss: bool, sharded: bool) -> Iterator[Problem]:
@@ -118,6 +120,20 @@ def _measuring(args, aux_loss: bool, sharded: bool) -> Iterator[Problem]:
     if any(part in optim for part in STEPPING_INSIDE):
         yield error(
             f"{setting} reads the gradient that the optimizer takes, of which optim={optim!r} keeps none; use 'adamw_torch', or measure_cancellation=0."
+        )
+
+
+def _recording(args, sharded: bool) -> Iterator[Problem]:
+    """Rules for record_tokens, which takes the KL penalty's part out of a push and scores rollouts after the step."""
+    setting = f"record_tokens={args.record_tokens}"
+    if args.record_tokens and args.beta and args.use_bias_correction_kl:
+        yield error(
+            f"{setting} can't tell a push from the pull of beta={args.beta} under use_bias_correction_kl=True, which weights it by the ratio; set "
+            "use_bias_correction_kl=False, or record_tokens=0."
+        )
+    if args.record_tokens and sharded:
+        yield error(
+            f"{setting} scores rollouts with whole weights, which FSDP and DeepSpeed shard; set record_tokens=0."
         )
 
 

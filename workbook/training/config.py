@@ -51,6 +51,11 @@ class CancellationConfig(GRPOConfig):
     measure_cancellation: int = _switch(
         0, "Measure what cancels inside and across optimizer steps, every so many generation batches; 0 = never."
     )
+    record_tokens: int = _switch(
+        0,
+        "Write what the step did to each token, as a Parquet table in output_dir/tokens, at the first optimizer step "
+        "and every so many; 0 = never.",
+    )
     trim_padding: bool = _switch(
         False, "Cut columns that are padding in the whole micro-batch before the forward pass."
     )

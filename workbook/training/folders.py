@@ -23,10 +23,11 @@ FILES = (  # in the order in which they are removed: while there is a config.yam
     *("evaluation.json", "evaluation-before.parquet", "evaluation-after.parquet"),
     *("manifest.json", "status.json", "training.lock", "log.txt", "config.yaml"),
 )
-OURS = "|".join(["checkpoint-[1-9][0-9]*", "final", "samples", *(name.replace(".", r"\.") for name in FILES)])
+FOLDERS = ("final", "samples", "tokens")
+OURS = "|".join(["checkpoint-[1-9][0-9]*", *FOLDERS, *(name.replace(".", r"\.") for name in FILES)])
 STATE = "training_state"  # stem of the state files in a checkpoint
 NEEDED = (f"{STATE}.json", f"{STATE}.safetensors", "trainer_state.json")  # in a checkpoint, besides the weights
-SAMPLES = r"step-\d{6,}\.parquet"
+TABLES = r"step-\d{6,}\.parquet|thinned\.json"  # in samples/ and tokens/
 
 
 def as_folder(folder: str | Path) -> Path:
@@ -64,7 +65,7 @@ def check_links(folder: Path) -> None:
     """Raise a ValueError if what a run writes in its folder is a link, or a folder in a file's place, or a file in a
     folder's; what a link leads to is not ours."""
     for path in sorted(folder.iterdir()):
-        if path.name not in (*FILES, "final", "samples"):
+        if path.name not in (*FILES, *FOLDERS):
             continue
         if path.is_symlink():
             raise ValueError(f"{path} is a link, which a run does not follow; put the {path.name} itself there.")
@@ -75,8 +76,8 @@ def check_links(folder: Path) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Delete what a killed trainer left half-written; only for a run that nobody trains now."""
-    samples = folder / "samples"
-    places = [(folder, OURS), *([] if samples.is_symlink() else [(samples, SAMPLES)])]
+    parts = [part for name in ("samples", "tokens") if not (part := folder / name).is_symlink()]
+    places = [(folder, OURS), *((part, TABLES) for part in parts)]
     for place, names in places:
         for path in list(place.iterdir()) if place.is_dir() else ():
             if path.is_symlink() or not is_leftover(path.name, of=names):
@@ -103,6 +104,12 @@ def discard(folder: Path, made: Iterable[Path] = ()) -> None:
             with suppress(OSError):
                 path.unlink()
     remove_folder(folder / "final")
+    tokens = folder / "tokens"
+    for path in [] if tokens.is_symlink() or not tokens.is_dir() else tokens.iterdir():
+        if re.fullmatch(TABLES, path.name, re.ASCII) and path.is_file() and not path.is_symlink():
+            path.unlink(missing_ok=True)
+    with suppress(OSError):
+        tokens.rmdir()
     with suppress(OSError):
         for path in dict.fromkeys([folder, *made]):
             os.rmdir(path)

@@ -7,6 +7,7 @@ A run folder holds
     metrics.jsonl          a line per optimizer step while it trains; metrics.parquet once it ends
     checkpoint-N/          atomic, checked, safetensors and JSON only
     samples.json           some of the newest generation batch's rollouts
+    tokens/                what each recorded step did to each token, as Parquet (see `training.token_tables`)
     samples/               prompts, completions, rewards, advantages at each checkpoint, as Parquet
     evaluation-*.parquet   token tables of held-out rollouts before and after
     final/                 the trained model or adapter
@@ -42,6 +43,8 @@ from workbook.training.inputs import check_unedited
 from workbook.training.messages import show_value
 from workbook.training.processes import is_main
 from workbook.training.run_config import RunConfig
+from workbook.training.token_tables import FOLDER as TOKENS
+from workbook.training.token_tables import read_step, recorded_steps, thinning_note
 
 END_WINDOW = 5  # generation batches averaged at the end of a curve: fixed, so that nobody picks the step after the fact
 SAMPLED = ["step", "prompt", "completion", "reward", "advantage"]
@@ -78,6 +81,17 @@ class Run(Watched):
         rows = read_records(self.folder / "samples.json", SAMPLED, ("prompt", "completion"))
         return pd.DataFrame(rows, columns=SAMPLED)
 
+    def token_steps(self) -> list[int]:
+        """Optimizer steps that have a token table (`record_tokens`); a damaged one is left out, with a warning."""
+        return recorded_steps(self.folder / TOKENS)
+
+    def tokens(self, step: int) -> pd.DataFrame:
+        """What a step did to each token that it trained on; columns as `training.token_tables` says.
+
+        `attrs["objective"]` is the loss as it was trained. Raises ValueError for a step without a table.
+        """
+        return read_step(self.folder / TOKENS, step)
+
     def status(self) -> dict:
         """state (starting, running, stopped, finished, failed, interrupted), step, total, message, notes.
 
@@ -88,7 +102,8 @@ class Run(Watched):
             status = STATUS | {k: v for k, v in stored.items() if k not in STATUS or type(v) is type(STATUS[k])}
         except ValueError as error:
             status = STATUS | {"notes": [str(error)]}
-        status["notes"] = [note for note in status["notes"] if isinstance(note, str)]
+        notes = [*status["notes"], thinning_note(self.folder / TOKENS)]
+        status["notes"] = [note for note in notes if isinstance(note, str)]
         path = self.folder / "metrics.jsonl"
         rows = read_metrics(path, last_only=True) or read_metrics(path)
         status["step"] = rows[-1]["step"] if rows else 0

@@ -17,9 +17,9 @@ its field:
    that adapters are merged into at each sync is put back (`trainer_inputs.keeping_base`).
 6. Extra metrics under `cancellation/`, and extra columns `group_id` and `rewards` in each batch. What a token weighs is
    read from the graph of the loss that is trained; with `measure_cancellation`, so is how much cancels inside and
-   across optimizer steps (`training.meter`). Nothing is computed a second time for it, so
-   that measuring cannot train. Settings that would make an intervention a silent no-op are refused
-   (`training.checks`).
+   across optimizer steps (`training.meter`), and with `record_tokens`, what each token's push was and what the step
+   did to it (`training.token_record`). Nothing of the loss is computed a second time for it, so that measuring cannot
+   train. Settings that would make an intervention a silent no-op are refused (`training.checks`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trl import GRPOTrainer
 from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
 
 from workbook.policies.load import recast_adapters
-from workbook.theory.advantages import counterfactual_advantages, group_advantages
+from workbook.theory.advantages import group_advantages, prefix_credit
 from workbook.theory.batching import minibatch_order
 from workbook.theory.groups import shared_places
 from workbook.theory.objective import ratio_weights, transform_weights
@@ -41,6 +41,7 @@ from workbook.theory.weights import cancellation_residual
 from workbook.training.checks import problems, reweights
 from workbook.training.config import CancellationConfig
 from workbook.training.meter import CancellationMeter, mean_residual, token_pushes
+from workbook.training.token_record import TokenRecord
 from workbook.training.trainer_inputs import by_rollout, by_token, is_scalar, keeping_base, loss_mask, model_facts, take
 
 # Batch columns that are padded on the left; needed only to exchange rollouts between processes.
@@ -73,9 +74,11 @@ class CancellationTrainer(GRPOTrainer):
         self._rewards_per_func = None  # of the latest generation batch, all processes
         self._loss_inputs = None  # the batch whose loss is being computed, as TRL is to read it
         self._logps = None  # its log-probabilities, with their graph
+        self._scored = None  # the call that gave them, and all that it gave
         self._meter = CancellationMeter(self) if args.measure_cancellation else None
-        if self._meter:
-            self.add_callback(self._meter)
+        self._record = TokenRecord(self) if args.record_tokens else None
+        for measure in filter(None, (self._meter, self._record)):
+            self.add_callback(measure)
 
     # -- rollouts: group labels and advantages ----------------------------------------------------------------
 
@@ -91,11 +94,13 @@ class CancellationTrainer(GRPOTrainer):
         local = len(output["advantages"])
         mine = slice(self.accelerator.process_index * local, (self.accelerator.process_index + 1) * local)
         output["group_id"], output["rewards"] = group_ids[mine], rewards[mine]
+        if self._record:
+            output["rollout"] = torch.arange(mine.start, mine.stop, device=group_ids.device)
         if self.args.advantage_estimator == "counterfactual":
             scored = ~output["rewards"].isnan()  # a rollout no reward function could score moves nothing
             columns = (output[name][scored] for name in ("rewards", "completion_ids", "completion_mask", "group_id"))
             tokens = torch.zeros_like(output["completion_ids"], dtype=output["advantages"].dtype)
-            tokens[scored] = counterfactual_advantages(*columns).to(tokens.dtype)
+            tokens[scored] = prefix_credit(*columns).to(tokens.dtype)
             output["advantages"] = tokens
         elif advantages is not None:
             output["advantages"] = advantages[mine].to(output["advantages"].dtype)
@@ -196,10 +201,11 @@ class CancellationTrainer(GRPOTrainer):
 
     def _compute_loss(self, model, inputs):
         reweighted = reweights(self.args)
-        if not self.model.training or not (reweighted or self._meter):
+        recorded = self._record is not None and self._record.due
+        if not self.model.training or not (reweighted or self._meter or recorded):
             return super()._compute_loss(model, inputs)
         level, self._loss_inputs = self.importance_sampling_level, dict(inputs)
-        if reweighted and self.beta:  # a leaf, so that the KL penalty's part in a derivative can be told
+        if (reweighted or recorded) and self.beta:  # a leaf, so that the KL penalty's part in a derivative can be told
             self._loss_inputs["ref_per_token_logps"] = inputs["ref_per_token_logps"].detach().requires_grad_()
         try:
             loss = super()._compute_loss(model, self._loss_inputs)
@@ -207,13 +213,17 @@ class CancellationTrainer(GRPOTrainer):
                 self._measure(loss, model, inputs)
             return loss
         finally:
-            self._loss_inputs = self._logps = None
+            self._loss_inputs = self._logps = self._scored = None
             self.importance_sampling_level = level
 
     def _measure(self, loss: torch.Tensor, model, inputs: dict) -> None:
         """Log the residual that the loss's own weights leave on a token that a group shares: 0 with equal weights."""
         pushes = token_pushes(loss, self._logps, self._loss_inputs["ref_per_token_logps"] if self.beta else None)
         advantages = by_token(inputs["advantages"]).expand_as(pushes)
+        if self._record and self._record.due:
+            self._record.add(inputs, *self._scored, pushes, advantages)
+        if not (self._meter or reweights(self.args)):
+            return
         group_ids, active = inputs["group_id"], loss_mask(inputs).bool()
         pushing = active & (advantages != 0)
         self._log_cancellation("clipped", (pushes[pushing] == 0).float().mean() if pushing.any() else 0.0)
@@ -233,6 +243,7 @@ class CancellationTrainer(GRPOTrainer):
         outputs = score(model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **kwargs)
         if self._loss_inputs is not None:
             self._logps = outputs[0]
+            self._scored = ((input_ids, attention_mask, logits_to_keep), kwargs), outputs
             if reweights(self.args):
                 self._reweight(outputs[0].detach(), self._loss_inputs)
         return outputs

@@ -116,7 +116,7 @@ TRAINER_FIELDS = {
     "group_transform": choice(None, *TRANSFORMS),
     "transform_on": choice(*TRANSFORM_INPUTS),
     "clipping": choice(*CLIPPINGS),
-    "measure_cancellation": integer(0, 10_000_000),
+    **dict.fromkeys(("measure_cancellation", "record_tokens"), integer(0, 10_000_000)),
     "trim_padding": FLAG,
     "fp32_adapters": FLAG,
     # sampling
