@@ -22,7 +22,6 @@ ASKED = [
     QUERY | SEQUENCE | {"group_transform": "advantage_orthogonal", "transform_on": "clipped_weights"},
     {"loss_type": "grpo", "off_policy_mask_threshold": 0.05},
     {"top_entropy_quantile": 0.4},
-    SEQUENCE | {"top_entropy_quantile": 0.4},
 ]
 COLUMNS = [
     ({"loss_type": "grpo"}, {"tool_mask": TOOLS}),
@@ -35,6 +34,71 @@ COLUMNS = [
     ({"loss_type": "sapo"}, {"advantages": PER_TOKEN}),
     ({"loss_type": "cispo", "epsilon_high": 5.0} | SEQUENCE, {"advantages": PER_TOKEN}),
 ]
+
+
+GROUP = pd.DataFrame({"rollout": [0, 1], "position": 0, "token": "x", "ratio": [1.5, 1.0], "advantage": [-0.5, 0.5]})
+DR_GRPO = {"loss_type": "dr_grpo", "level": "token", "epsilon_low": 0.2, "epsilon_high": 0.2, "normalizer": 96}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "change", "words"),
+    [
+        (1.31, -0.87, {}, "r is above 1.2, but A < 0, so r A is the smaller: not clipped"),
+        (1.31, 0.87, {}, "R is above 1.2 and A > 0, so clip(r) A is the smaller, a constant: clipped (clip high)"),
+        (0.5, -1.0, {}, "R is below 0.8 and A < 0, so clip(r) A is the smaller, a constant: clipped (clip low)"),
+        (1.0, 1.0, {}, "R is inside 0.8 to 1.2, so nothing is clipped"),
+        (1.31, -0.87, {"clipping": "symmetric"}, "where clip(r) is constant: clipped (clip high)"),
+        (3.5, -0.87, {"delta": 2.0}, "above delta = 2, so both sides are constant"),
+        (1.31, -0.87, {"loss_type": "cispo", "epsilon_high": 1.2}, "held there, a constant"),
+        (1.0, 0.0, {}, "advantage is 0"),
+    ],
+)
+def test_what_stopped_a_token_is_said_in_a_sentence(ratio, advantage, change, words):
+    rows = GROUP.assign(ratio=[ratio, 1.0], advantage=[advantage, 0.5], logp=-1.0, logp_after=[-1.25, -1.0])
+    lines = describe_push(rows, 0, DR_GRPO | change | {"learning_rate": 1e-3})
+    assert words.lower() in lines[0].lower()
+    assert lines[2].endswith("(learning rate 0.001) moved its log-probability by -0.25, from -1 to -1.25 nats.")
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("truncated", "its completion was cut off"), ("tool", "a tool wrote it"), ("entropy", "below the quantile")],
+)
+def test_a_masked_tokens_push_is_zero_and_says_why(reason, words):
+    rows = GROUP.assign(stopped=[reason, ""], ratio=[math.nan if reason == "truncated" else 1.5, 1.0], push=0.0)
+    first, second = describe_push(rows, 0, DR_GRPO)
+    assert words in first
+    assert "= 0 · (-0.5) / 96 = -0" in second
+    assert "Recorded in training: +0." in second
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"loss_type": "<b>"}, "loss_type='<b>' is none of grpo, "),
+        ({"normalizer": 0}, "normalizer='0' must be a number above 0"),
+        ({"normalizer": {"7": 3.0}}, "normalizer='None' must be"),
+        ({"epsilon_low": "much"}, "epsilon_low='much' must be a number"),
+        ({"epsilon_high": 10**400}, "epsilon_high='1000"),
+        ({"group_transform": "halve"}, "group_transform='halve' is none of"),
+        ({"level": "sequence", "top_entropy_quantile": 0.2}, "top_entropy_quantile=0.2 scales"),
+        ({"loss_type": "vespo"}, "column(s) logp, old_logp"),
+        ({"loss_type": []}, "loss_type='[]' is none of"),
+    ],
+)
+def test_an_objective_without_what_the_formula_needs_is_a_sentence(change, sentence):
+    (line,) = describe_push(GROUP, 0, DR_GRPO | change)
+    assert line.startswith("No formula: ")
+    assert sentence in line
+
+
+def test_a_push_that_the_formula_does_not_explain_is_said():
+    assert "something that this formula does not have" in describe_push(GROUP.assign(push=1.0), 0, DR_GRPO)[1]
+
+
+def test_each_micro_batch_may_have_its_own_normalizer():
+    objective = DR_GRPO | {"loss_type": "bnpo", "normalizer": {"0": 10.0, "1": 20.0}}
+    assert [loss_term(GROUP, i, objective).push for i in (0, 1)] == [1.5 * -0.5 / 10, 0.5 / 20]
 
 
 def objective_of(trainer, batch) -> dict:

@@ -80,22 +80,23 @@ def loss_term(rows: pd.DataFrame, index: int, objective: dict) -> LossTerm:
     rows = rows.reset_index(drop=True)
     if missing := [name for name in NEEDED if name not in rows]:
         raise ValueError(f"it needs the column(s) {', '.join(missing)}.")
-    row = rows.iloc[index]
+    kind, row, mask = _loss_type(objective), rows.iloc[index], _stopped(rows).iloc[index]
+    rollout = rows[rows["rollout"] == row["rollout"]]
+    counted = rollout[~_stopped(rollout).isin(UNCOUNTED)]
+    advantage, divisors = {"A": float(row["advantage"])}, {"N": _normalizer(objective, row["rollout"])}
+    if kind in OWN_LENGTH:
+        divisors["T"] = max(len(counted), 1)
+    if mask in UNCOUNTED:  # not scored: it may have no ratio
+        return LossTerm("no term", f"nothing pushes it: {MASKS[mask]} ({mask})", {"mask": 0.0} | advantage, divisors)
     if not _finite(row, "ratio", "advantage") or row["ratio"] < 0:
         raise ValueError(
             f"it needs a ratio of at least 0 and an advantage; this token has {row['ratio']} and {row['advantage']}."
         )
-    kind, advantage = _loss_type(objective), {"A": float(row["advantage"])}
-    rollout = rows[rows["rollout"] == row["rollout"]]
-    counted = rollout[~_stopped(rollout).isin(UNCOUNTED)]
-    divisors = {"N": _normalizer(objective)} | ({"T": max(len(counted), 1)} if kind in OWN_LENGTH else {})
     term, reason, factors = _slope(rows, index, counted, objective)
-    spreads = "w~" not in factors and _spreads(objective, rollout)
-    mask = _stopped(rows).iloc[index]
-    if mask in MASKS and not (mask == "entropy" and spreads):
+    if mask in MASKS:
         return LossTerm(term, f"nothing pushes it: {MASKS[mask]} ({mask})", {"mask": 0.0} | advantage, divisors)
     if "w~" not in factors and kind != "vespo":
-        factors = factors | (correction := _correction(row, counted, spreads))
+        factors = factors | (correction := _correction(row, counted, _spreads(objective, rollout)))
         if 0 in correction.values():
             reason = f"{reason}; but the correction for another sampler takes it out (ρ = 0)"
     return LossTerm(term, reason, factors | advantage, divisors)
@@ -239,13 +240,20 @@ def _grid(rows: pd.DataFrame, column: pd.Series) -> torch.Tensor:
 def _spreads(objective: dict, rollout: pd.DataFrame) -> bool:
     """Whether a rollout's one ratio takes its gradient from all of the rollout's terms, and spreads it evenly."""
     averaged = _loss_type(objective) not in DETACHED and objective.get("clipping") != "symmetric"
-    return _level(objective) == "sequence" and averaged and rollout["advantage"].nunique() == 1
+    if _level(objective) != "sequence" or not averaged or rollout["advantage"].nunique() > 1:
+        return False
+    if (quantile := objective.get("top_entropy_quantile", 1)) != 1:
+        raise ValueError(
+            f"under one ratio per rollout, top_entropy_quantile={str(quantile)[:40]} scales each token's push by the "
+            "share of its rollout's tokens that are trained on, which no table holds."
+        )
+    return True
 
 
 def _correction(row: pd.Series, counted: pd.DataFrame, spreads: bool) -> dict[str, float]:
     """The importance ratio as a factor; its mean over the rollout's terms where these share a gradient."""
     if spreads:
-        mean = float((_importance(counted) * (_stopped(counted) != "entropy")).mean())
+        mean = float(_importance(counted).mean())
         return {} if mean == 1 else {"mean ρ": mean}
     rho = float(row.get("importance", 1.0))
     return {} if rho == 1 or not math.isfinite(rho) else {"ρ": rho}
@@ -282,11 +290,13 @@ def _bounds(objective: dict) -> tuple[float, float]:
     return 1 - _number(objective, "epsilon_low"), 1 + _number(objective, "epsilon_high")
 
 
-def _normalizer(objective: dict) -> float:
-    n = _number(objective, "normalizer")
-    if n <= 0:
-        raise ValueError(f"normalizer={n:g} must be above 0.")
-    return n
+def _normalizer(objective: dict, rollout) -> float:
+    """N of the token's micro-batch: one number, or a mapping of rollouts to theirs."""
+    n = objective.get("normalizer")
+    n = n.get(str(rollout), n.get(rollout)) if isinstance(n, dict) else n
+    if not _is_number(n) or n <= 0:
+        raise ValueError(f"normalizer={str(n)[:40]!r} must be a number above 0.")
+    return float(n)
 
 
 def _number(objective: dict, name: str, defaults: dict | None = None) -> float:
@@ -306,7 +316,7 @@ def _exp(x: float) -> float:
 
 
 def _is_number(value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
 def _finite(row: pd.Series, *names: str) -> bool:
