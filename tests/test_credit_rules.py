@@ -1,0 +1,490 @@
+"""Credit rules against numbers worked by hand, and what every rule must do at the edges and under permutation."""
+
+import inspect
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbook.policies import load_policy
+from workbook.rollouts import sample_rollouts
+from workbook.rollouts.credit import credit_batch
+from workbook.tasks import Chain
+from workbook.theory import coupling_kernel
+from workbook.theory.choices import ESTIMATORS, RULES
+from workbook.theory.credit import LAZY, CreditBatch
+from workbook.theory.credit_edits import aligned, corrected_prefix, edit_distances, edit_mask, ibpo
+from workbook.theory.credit_rules import CREDIT_RULES, EXACT, credit_table
+
+OFF_GROUP = ("coin_reward", "oracle")  # give credit in groups of equal rewards, and say so
+DRAWN = ("coin_reward", "permuted")  # permuting rollouts deals them other draws
+
+
+@dataclass(frozen=True)
+class States:
+    """What a rule may ask of batch.states."""
+
+    hidden: torch.Tensor
+    logits: torch.Tensor
+    tokens: torch.Tensor
+
+    def select(self, index):
+        return States(self.hidden[index], self.logits[index], self.tokens[index])
+
+    def kernel(self):
+        return coupling_kernel(self.hidden, self.logits, self.tokens)
+
+
+def continued(rollouts, prefixes):
+    """A policy that ends every completion at once and is right after an even sum."""
+    return [float(sum(prefix) % 2 == 0) for prefix in prefixes], len(prefixes)
+
+
+def known(ids, mask, seed=0):
+    """Log-probabilities, states and credit that depend on each row alone, so that they move with it."""
+    mask, dtype = mask.bool(), torch.float64
+    place = torch.arange(ids.shape[1])
+    noise = torch.sin(ids * 12.9 + place * 78.2 + ids[:, :1] + seed).to(dtype)  # (B, T)
+    logps = (-noise.abs() - 0.01).masked_fill(~mask, 0.0)
+    vectors = torch.stack([torch.cos(noise[mask] * k) for k in range(1, 11)], dim=1)  # (N, 10)
+    states = States(vectors[:, :3], vectors, ids[mask])
+    return {"old_logps": logps, "logps": logps, "entropies": -logps, "states": states, "known_credit": logps}
+
+
+def make(rewards, ids, mask=None, groups=None, step=0, continuation=continued, **lazy):
+    ids = torch.as_tensor(ids)
+    mask = torch.ones_like(ids) if mask is None else torch.as_tensor(mask)
+    groups = torch.zeros(len(ids)) if groups is None else torch.as_tensor(groups)
+    rewards = torch.as_tensor(rewards, dtype=torch.float64)
+    return CreditBatch(rewards, groups, ids, mask, step=step, continuation=continuation, **known(ids, mask) | lazy)
+
+
+def spread(advantages, batch):
+    return advantages.unsqueeze(1) * batch.mask if advantages.ndim == 1 else advantages.masked_fill(~batch.mask, 0.0)
+
+
+# -- numbers worked by hand --------------------------------------------------------------------------------------------
+
+IDS = [[1, 2, 3, 9], [1, 2, 4, 9], [1, 5, 6, 9]]
+HALF = "dr_grpo"
+
+
+def rule(name, batch, **settings):
+    return CREDIT_RULES[name].function(batch, **settings)
+
+
+def test_lambda_grpo_by_hand():
+    """Three rollouts share token 1, two of them token 2; all else stands alone, the common end too."""
+    advantages = rule("lambda_grpo", make([1, 0, 0], IDS), advantages=HALF)
+    a, b = 2 / 3, -1 / 3
+    expected = [[a / 3, a / 2, a, a], [b / 3, b / 2, b, b], [b / 3, b, b, b]]
+    torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_gtpo_by_hand():
+    """Token 1 and the end stand in rollouts of both signs; 2 of rollout 1 too, and 5 does not."""
+    advantages = rule("gtpo", make([1, 0, 0], IDS), advantages=HALF)
+    a, b = 2 / 3, -1 / 3
+    expected = [[2 * a, 2 * a, a, 2 * a], [0, 0, b, 0], [0, b, b, 0]]
+    torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_a_run_of_conflict_tokens_ends_at_the_first_other_token():
+    """Token 7 is shared at its position, but neither run reaches it."""
+    ids = [[1, 2, 7, 3, 9], [1, 4, 7, 5, 9]]
+    advantages = rule("gtpo", make([1, 0], ids), advantages=HALF)
+    assert advantages.tolist() == [[1.0, 0.5, 0.5, 0.5, 1.0], [0.0, -0.5, -0.5, -0.5, 0.0]]
+
+
+def test_conflicts_count_from_each_rollouts_own_end():
+    mask = [[1, 1, 1, 1], [1, 1, 1, 0]]
+    advantages = rule("gtpo", make([1, 0], [[1, 2, 3, 9], [4, 3, 9, 0]], mask), advantages=HALF)
+    assert advantages.tolist() == [[0.5, 0.5, 1.0, 1.0], [-0.5, 0.0, 0.0, 0.0]]
+
+
+def test_advantage_reweighting_by_hand():
+    logps = torch.tensor([[math.log(0.5), 0.0], [math.log(0.25), 0.0]], dtype=torch.float64)
+    advantages = rule("advantage_reweighting", make([1, 0], [[1, 2], [1, 3]], logps=logps), advantages=HALF)
+    expected = [[0.5 * 0.9, 0.5], [-0.5 * 0.85, -0.5]]
+    torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_lopti_trains_every_token_once_in_two_steps():
+    old = torch.tensor([[math.log(0.4), math.log(0.6)], [math.log(0.6), math.log(0.4)]], dtype=torch.float64)
+    first, second = (
+        rule("lopti", make([1, 0], [[1, 2], [1, 3]], old_logps=old, step=step), advantages=HALF) for step in (0, 1)
+    )
+    assert first.tolist() == [[0.5, 0.0], [0.0, -0.5]]
+    assert (first + second).tolist() == [[0.5, 0.5], [-0.5, -0.5]]
+
+
+def test_w_reinforce_by_hand():
+    assert rule("w_reinforce", make([1, 0], [[1], [2]]), advantages=HALF).tolist() == [0.05, -0.5]
+
+
+def test_negative_token_filtering_by_hand():
+    """Of four tokens, a quarter is one: the least probable. Of three tokens it is rounded up to one."""
+    old = torch.tensor([[-1.0, -2, -3, -4], [-1, -3, -2, -1], [-2, -1, -0.5, 0]], dtype=torch.float64)
+    batch = make([1, 0, 0], IDS, [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]], old_logps=old)
+    advantages = rule("negative_token_filtering", batch, keep=0.25, advantages=HALF)
+    a, b = 2 / 3, -1 / 3
+    expected = [[a, a, a, a], [0, b, 0, 0], [b, 0, 0, 0]]
+    torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_filtering_trains_single_rollouts_from_ones_own_baseline():
+    batch = make([1, 0], [[1, 2], [3, 4]], groups=[0, 1])
+    advantages = rule("negative_token_filtering", batch, advantages=batch.rewards - batch.rewards.mean())
+    assert advantages[0].tolist() == [0.5, 0.5]
+    assert advantages[1].sort().values.tolist() == [-0.5, 0.0]
+
+
+def test_balanced_aggregation_is_the_papers_objective_under_a_mean_over_tokens():
+    """Two groups of unequal lengths: the batch's mean over tokens = mean of both groups' BA objectives."""
+    mask = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0]])
+    batch = make([1, 0, 0, 1, 0], torch.arange(20).view(5, 4), mask, groups=[0, 0, 0, 1, 1])
+    weights = spread(rule("balanced_aggregation", batch), batch)
+    plain, value = spread(batch.group_advantages("grpo"), batch), torch.sin(batch.completion_ids.double())
+    aggregated = 0.0
+    for rows in ([0, 1, 2], [3, 4]):
+        for side in ([row for row in rows if plain[row, 0] > 0], [row for row in rows if plain[row, 0] < 0]):
+            tokens = batch.mask[side]
+            aggregated += len(side) * (plain[side] * value[side])[tokens].mean() / 5
+    assert float((weights * value).sum() / mask.sum()) == pytest.approx(float(aggregated), rel=1e-12)
+
+
+def test_coupling_rules_by_hand():
+    """The rules against the whole kernel, and scores worked by hand in orthogonal contexts.
+
+    Rollouts [a, b] right, [a, c] wrong; the first tokens' contexts are equal, all others orthogonal. p is uniform over
+    4 words, so K of the two a is (3/4)^2 + 3/16 = 3/4, and 0 between contexts.
+    """
+    hidden = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1]], dtype=torch.float64)
+    states = States(hidden, torch.zeros(4, 4, dtype=torch.float64), torch.tensor([0, 1, 0, 2]))
+    batch = make([1, 0], [[0, 1], [0, 2]], states=states)
+    # s of the wrong rollout: 3/4 and 0; the right one's mean: 3/4, which nothing exceeds with beta = 1
+    assert rule("nthr", batch, advantages=HALF).tolist() == [[0.5, 0.5], [-0.5, -0.5]]
+    # p = 1/2 gives eta = 0: the shared token of the wrong rollout is spared
+    assert rule("nthr", batch, beta=0.9, advantages=HALF).tolist() == [[0.5, 0.5], [0.0, -0.5]]
+    # THR of the wrong rollout's first token is -3/4: it makes the right one less likely; the last token's is 0
+    hidden_reward = rule("token_hidden_reward", batch, p=0.2, dominant=False, advantages=HALF)
+    torch.testing.assert_close(hidden_reward, torch.tensor([[0.6, 0.6], [-0.4, -0.5]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_influence_is_the_kernels_sum_over_right_tokens(seed):
+    draws = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, 5, (6, 4), generator=draws)
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
+    states = States(*(torch.randn(int(mask.sum()), width, generator=draws).double() for width in (3, 5)), ids[mask > 0])
+    batch = make([1, 0, 0, 1, 0, 1], ids, mask, groups=[0, 0, 0, 0, 0, 0], states=states)
+    kernel, right = states.kernel(), (batch.rewards == 1).unsqueeze(1).expand_as(batch.mask)[batch.mask]
+    influence = torch.zeros(ids.shape, dtype=torch.float64)
+    influence[batch.mask] = kernel[:, right].sum(1)
+    threshold = min(float(influence[row][batch.mask[row]].mean()) for row in (0, 3))
+    plain = spread(batch.group_advantages("grpo"), batch)
+    spared = (plain < 0) & (influence > threshold)
+    torch.testing.assert_close(rule("nthr", batch, eta=0.25), torch.where(spared, 0.25 * plain, plain))
+    dominant = (influence.abs() > threshold) & batch.mask
+    expected = plain * (1 + 0.1 * (influence * plain).sign()) * dominant
+    torch.testing.assert_close(rule("token_hidden_reward", batch), expected)
+    assert spared.any()
+    assert dominant.any()
+    assert not dominant[batch.mask].all()
+
+
+# -- edits -------------------------------------------------------------------------------------------------------------
+
+sequences = st.lists(st.integers(0, 3), max_size=7)
+
+
+def distance(first, second):
+    """Levenshtein's recursion, as it is written."""
+    if not first or not second:
+        return len(first) + len(second)
+    if first[0] == second[0]:
+        return distance(first[1:], second[1:])
+    return 1 + min(distance(first[1:], second[1:]), distance(first[1:], second), distance(first, second[1:]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(pairs=st.lists(st.tuples(sequences, sequences), min_size=1, max_size=4))
+def test_distances_and_alignments_are_levenshteins(pairs):
+    distances = edit_distances(pairs)
+    assert distances == [distance(*pair) for pair in pairs]
+    for (first, second), shortest in zip(pairs, distances, strict=True):
+        kept = aligned(first, second)
+        places = [place for place in kept if place is not None]
+        assert places == sorted(set(places))
+        assert len(kept) == len(first)
+        assert all(first[i] == second[place] for i, place in enumerate(kept) if place is not None)
+        gaps = zip([-1, *_kept_rows(kept), len(first)], [-1, *places, len(second)], strict=True)
+        cost, before = 0, None
+        for i, j in gaps:  # between two kept tokens, an edit costs the longer side
+            cost += 0 if before is None else max(i - before[0], j - before[1]) - 1
+            before = (i, j)
+        assert cost == shortest
+
+
+def _kept_rows(kept):
+    return [i for i, place in enumerate(kept) if place is not None]
+
+
+def test_edit_mask_by_hand():
+    """The nearest correct sibling of [1, 5, 3, 9] is [1, 2, 3, 9], one substitution away, not [1, 7, 8, 9]."""
+    batch = make([1, 0, 1], [[1, 7, 8, 9], [1, 5, 3, 9], [1, 2, 3, 9]])
+    third = 1 / 3
+    expected = [[third] * 4, [0, -2 * third, 0, 0], [third] * 4]
+    torch.testing.assert_close(edit_mask(batch, "dr_grpo"), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_a_rollout_that_only_lacks_tokens_has_nothing_edited():
+    batch = make([1, 0], [[1, 2, 9], [1, 9, 0]], [[1, 1, 1], [1, 1, 0]])
+    assert edit_mask(batch, "dr_grpo")[1].tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("failing", "correct", "expected"),
+    [
+        ([1, 5, 3], [1, 2, 3], [1, 2]),  # one token replaced
+        ([1, 3], [1, 2, 2, 3], [1, 2, 2]),  # tokens missing
+        ([1, 4, 4, 3], [1, 3], [1, 3]),  # tokens too many: the sibling goes on at once
+        ([1], [1, 2, 3], [1, 2, 3]),
+        ([4], [1], [1]),
+    ],
+)
+def test_the_decision_spliced_in(failing, correct, expected):
+    assert corrected_prefix(failing, correct, aligned(failing, correct)) == expected
+
+
+def test_ibpo_by_hand():
+    """Two failing rollouts; the correction [1, 3] of the first is right, [1, 2, 4] of the second is not.
+
+    R' = 1, 0.3, 0: mean 13/30.
+    """
+    asked = []
+
+    def continuation(rollouts, prefixes):
+        asked.extend(zip(rollouts.tolist(), prefixes, strict=True))
+        return [1.0, 0.0], 11
+
+    batch = make([1, 0, 0], [[1, 2, 4], [1, 5, 4], [1, 2, 6]], continuation=continuation)
+    advantages = ibpo(batch, estimator="dr_grpo")
+    assert asked == [(1, [1, 2]), (2, [1, 2, 4])]
+    assert batch.sampled_tokens == 11
+    mean = 1.3 / 3
+    expected = [[1 - mean] * 3, [0, 0.3 - mean, 0], [0, 0, -mean]]
+    torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_ibpo_needs_a_policy_only_where_something_fails():
+    alone = make([1, 1], [[1], [2]], continuation=None)
+    assert ibpo(alone).abs().sum() == 0
+    with pytest.raises(ValueError, match="no policy to sample"):
+        ibpo(make([1, 0], [[1], [2]], continuation=None))
+
+
+# -- controls ----------------------------------------------------------------------------------------------------------
+
+
+def test_permuted_deals_each_group_its_own_advantages():
+    batch = make([1, 0, 0, 0.5, 1, 0, 0, 1], torch.arange(8).view(8, 1), groups=[0, 1, 0, 1, 0, 1, 0, 1])
+    plain, dealt = batch.group_advantages("grpo"), rule("permuted", batch)
+    for rows in batch.groups():
+        assert torch.equal(plain[rows].sort().values, dealt[rows].sort().values)
+    assert not torch.equal(plain, dealt)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_draws_depend_on_the_batchs_generator_alone(name):
+    def advantages(seed):
+        batch = make(torch.arange(16) % 2, torch.arange(16).view(16, 1), groups=torch.arange(16) // 8)
+        batch.generator.manual_seed(seed)
+        return rule(name, batch)
+
+    before = torch.get_rng_state()
+    assert torch.equal(advantages(3), advantages(3))
+    assert not torch.equal(advantages(3), advantages(4))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_coins_are_fair():
+    batch = make(torch.zeros(4000), torch.zeros(4000, 1).long())
+    coins = rule("coin_reward", batch, estimator="dr_grpo")
+    assert len(coins.unique()) == 2
+    assert abs(float((coins > 0).double().mean()) - 0.5) < 4 * 0.5 / 4000**0.5
+
+
+def test_oracle_is_the_known_credit():
+    batch = make([1, 0], [[1, 2], [3, 4]], [[1, 1], [1, 0]])
+    assert torch.equal(rule("oracle", batch), batch.known_credit)
+    with pytest.raises(ValueError, match="known_credit is not known"):
+        rule("oracle", CreditBatch(torch.zeros(1), torch.zeros(1), torch.zeros(1, 1).long(), torch.ones(1, 1)))
+
+
+# -- what holds for every rule -----------------------------------------------------------------------------------------
+
+
+def mixed():
+    """Groups of both signs, of one sign, of one rollout; completions of several lengths, one with a hole, one empty."""
+    draws = torch.Generator().manual_seed(5)
+    ids = torch.randint(0, 4, (11, 6), generator=draws)
+    ids[:, 0] = 1
+    lengths = torch.tensor([6, 4, 5, 6, 0, 3, 3, 6, 2, 6, 5])
+    mask = (torch.arange(6) < lengths[:, None]).long()
+    mask[2, 2] = 0
+    rewards = [1, 0, 0.5, 0, 0, 1, 1, 0, 0, 0.1, 1]
+    groups = [7, 7, 7, 7, 7, 2, 2, 0, 0, 5, 7]
+    return rewards, ids, mask, torch.tensor(groups)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_finite_and_of_the_shape_it_says(name):
+    batch = make(*mixed())
+    advantages = rule(name, batch)
+    assert advantages.shape == (batch.mask.shape if CREDIT_RULES[name].per_token else batch.rewards.shape)
+    assert advantages.isfinite().all()
+    assert advantages.dtype == torch.float64
+    assert not advantages.requires_grad
+    assert spread(advantages, batch)[:5].abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name not in OFF_GROUP])
+@pytest.mark.parametrize("rewards", [[0, 0, 0], [1, 1, 1], [0.1, 0.1, 0.1]])
+def test_groups_of_equal_rewards_and_of_one_give_exactly_zero(name, rewards):
+    """All wrong, all right, a reward that a plain mean would round; beside them a group that has signal."""
+    ids = [[1, 2], [1, 3], [2, 3], [3, 3], [1, 2], [1, 4]]
+    advantages = rule(name, make([*rewards, 1, 1, 0], ids, groups=[0, 0, 0, 1, 2, 2]))
+    assert advantages[:4].abs().sum() == 0
+    assert advantages[4:].abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name not in DRAWN])
+def test_permuting_rollouts_permutes_the_result(name):
+    rewards, ids, mask, groups = mixed()
+    order = torch.randperm(11, generator=torch.Generator().manual_seed(1))
+    plain = rule(name, make(rewards, ids, mask, groups))
+    moved = rule(name, make(torch.tensor(rewards)[order], ids[order], mask[order], groups[order]))
+    torch.testing.assert_close(moved, plain[order], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_padding_changes_nothing(name):
+    rewards, ids, mask, groups = mixed()
+    plain = make(rewards, ids, mask, groups)
+    wider = make(rewards, torch.cat([ids, ids[:, :2]], 1), torch.cat([mask, torch.zeros(11, 2).long()], 1), groups)
+    expected, padded = (spread(rule(name, batch), batch) for batch in (plain, wider))
+    torch.testing.assert_close(padded[:, :6], expected, rtol=1e-9, atol=1e-12)
+    assert padded[:, 6:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_batch_without_any_token(name):
+    ids = torch.zeros(4, 0).long()
+    batch = make([1, 0, 1, 0], ids, ids, [0, 0, 1, 1])
+    assert spread(rule(name, batch), batch).shape == (4, 0)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_asks_for_nothing_but_its_needs(name):
+    """It runs on a batch that knows its needs alone, and says what is missing on one that knows nothing."""
+    needs = CREDIT_RULES[name].needs
+    full = make([1, 0, 0], IDS)
+    bare = (full.rewards, full.group_ids, full.completion_ids, full.mask)
+    lazy = {key: value for key, value in known(full.completion_ids, full.mask).items() if key in needs}
+    batch = CreditBatch(*bare, continuation=continued if "continue_from" in needs else None, **lazy)
+    expected = rule(name, full)
+    assert CREDIT_RULES[name].applies(batch)
+    assert torch.equal(rule(name, batch), expected)
+    assert set(needs) <= {*LAZY, "continue_from"}
+    if needs:
+        assert not CREDIT_RULES[name].applies(CreditBatch(*bare))
+        with pytest.raises(ValueError, match="is not known here"):
+            rule(name, CreditBatch(*bare))
+
+
+@pytest.mark.parametrize("name", ["lopti", "negative_token_filtering"])
+def test_without_the_samplers_log_probs_those_of_now_serve(name):
+    batch = make([1, 0, 0], IDS)
+    alone = CreditBatch(batch.rewards, batch.group_ids, batch.completion_ids, batch.mask, logps=batch.logps)
+    assert torch.equal(rule(name, alone), rule(name, batch))
+
+
+def test_the_start_may_be_ones_own():
+    batch = make([1, 0], [[1, 2], [3, 4]])
+    own = torch.tensor([2.0, -4.0], dtype=torch.float64)
+    assert rule("w_reinforce", batch, advantages=own).tolist() == [0.2, -4.0]
+    with pytest.raises(ValueError, match=r"advantages has shape \(2, 2\); it must be \(2,\)"):
+        rule("w_reinforce", batch, advantages=torch.zeros(2, 2))
+    with pytest.raises(ValueError, match="estimator 'best' is unknown"):
+        rule("w_reinforce", batch, advantages="best")
+
+
+# -- the registry ------------------------------------------------------------------------------------------------------
+
+
+def test_the_registry_is_the_list_of_names():
+    assert tuple(CREDIT_RULES) == RULES
+    assert not set(RULES) & set(ESTIMATORS)
+    for name, entry in CREDIT_RULES.items():
+        assert entry.name == name == entry.function.__name__
+        assert entry.exact in EXACT
+        assert entry.summary
+        assert "\n" not in entry.summary
+        assert entry.source
+        described = inspect.getdoc(entry.function)
+        assert entry.exact == "control" or entry.source.removeprefix("arXiv ") in described
+        assert ("our reading" in described.lower()) == (entry.exact == "our reading")
+    assert [name for name in RULES if CREDIT_RULES[name].each_step] == ["advantage_reweighting", "lopti"]
+
+
+def test_the_table_evaluates_each_rule_as_if_alone():
+    batch = make(*mixed())
+    table = credit_table(batch)
+    assert tuple(table) == RULES
+    for name in RULES:
+        alone = make(*mixed())
+        torch.testing.assert_close(table[name], spread(rule(name, alone), alone), rtol=0, atol=0)
+    two = credit_table(batch, {"twice": lambda batch: 2 * batch.rewards, "plain": lambda batch: batch.rewards})
+    assert torch.equal(two["twice"], 2 * two["plain"])
+    assert tuple(credit_table(batch, ["rloo", "gtpo"])) == ("rloo", "gtpo")
+    with pytest.raises(ValueError, match="rule 'best' is unknown; valid are grpo"):
+        credit_table(batch, ["best"])
+
+
+# -- on the bundled policy ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    policy, task = load_policy("bundled"), Chain()
+    rollouts = sample_rollouts(policy, task, 12, 4, seed=3, max_new_tokens=64)
+    return credit_batch(policy, rollouts, task, seed=3)
+
+
+def test_every_rule_on_rollouts_of_the_bundled_policy(bundled):
+    table = credit_table(bundled)
+    neutral = torch.cat([rows for rows in bundled.groups() if len(bundled.rewards[rows].unique()) == 1])
+    assert tuple(table) == RULES
+    assert len(neutral)
+    assert bundled.sampled_tokens > 0
+    for name, advantages in table.items():
+        assert advantages.isfinite().all()
+        assert advantages.abs().sum() > 0
+        assert name in OFF_GROUP or advantages[neutral].abs().sum() == 0
+        credit, truth = advantages[bundled.mask], bundled.known_credit[bundled.mask]
+        print(f"{name:26} {float(torch.corrcoef(torch.stack([credit, truth]))[0, 1]):+.3f}")
+
+
+def test_the_oracles_credits_sum_to_what_the_rollout_won(bundled):
+    """Sum over a rollout's tokens = reward - V(prompt), with V of the error rate that these rollouts show."""
+    task, texts = Chain(), [" ".join(row) for row in bundled.tokens]
+    value = task.calibrated(texts).value(True, 4)
+    complete = bundled.mask.sum(1) == 38  # chains in full; one that derails is charged what it had
+    sums = bundled.known_credit.sum(1)
+    torch.testing.assert_close(sums[complete], (bundled.rewards - value)[complete], rtol=1e-5, atol=1e-5)
+    assert complete.float().mean() > 0.9
+    assert task.calibrated(texts).error_rate != task.error_rate
