@@ -172,7 +172,10 @@ def set_address(address: str, root: Path = HOME) -> list[Path]:
     """
     old, new = slug(REPOSITORY), slug(address)
     texts = {root / name: (root / name).read_text(encoding="utf-8") for name in WITH_ADDRESS}
-    changed = {path: re.sub(rf"(github\.com/){old}(?![\w-])", rf"\g<1>{new}", text) for path, text in texts.items()}
+    changed = {
+        path: re.sub(rf"(github(?:\.com)?/){re.escape(old)}(?![\w-])", rf"\g<1>{new}", text)
+        for path, text in texts.items()
+    }
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         texts[path] = path.read_text(encoding="utf-8")
         changed[path] = _addressed(json.loads(texts[path]), path.stem, f"https://github.com/{new}")
