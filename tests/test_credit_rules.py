@@ -20,7 +20,7 @@ from workbook.theory.credit_edits import aligned, corrected_prefix, edit_distanc
 from workbook.theory.credit_rules import CREDIT_RULES, EXACT, credit_table
 
 OFF_GROUP = ("coin_reward", "oracle")  # give credit in groups of equal rewards, and say so
-DRAWN = ("coin_reward", "permuted")  # permuting rollouts deals them other draws
+RANDOM = ("coin_reward", "permuted")  # permuting rollouts gives them other draws
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def spread(advantages, batch):
 # -- numbers worked by hand --------------------------------------------------------------------------------------------
 
 IDS = [[1, 2, 3, 9], [1, 2, 4, 9], [1, 5, 6, 9]]
-HALF = "dr_grpo"
+CENTRED = "dr_grpo"
 
 
 def rule(name, batch, **settings):
@@ -78,7 +78,7 @@ def rule(name, batch, **settings):
 
 def test_lambda_grpo_by_hand():
     """Three rollouts share token 1, two of them token 2; all else stands alone, the common end too."""
-    advantages = rule("lambda_grpo", make([1, 0, 0], IDS), advantages=HALF)
+    advantages = rule("lambda_grpo", make([1, 0, 0], IDS), advantages=CENTRED)
     a, b = 2 / 3, -1 / 3
     expected = [[a / 3, a / 2, a, a], [b / 3, b / 2, b, b], [b / 3, b, b, b]]
     torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
@@ -86,7 +86,7 @@ def test_lambda_grpo_by_hand():
 
 def test_gtpo_by_hand():
     """Token 1 and the end stand in rollouts of both signs; 2 of rollout 1 too, and 5 does not."""
-    advantages = rule("gtpo", make([1, 0, 0], IDS), advantages=HALF)
+    advantages = rule("gtpo", make([1, 0, 0], IDS), advantages=CENTRED)
     a, b = 2 / 3, -1 / 3
     expected = [[2 * a, 2 * a, a, 2 * a], [0, 0, b, 0], [0, b, b, 0]]
     torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
@@ -95,19 +95,19 @@ def test_gtpo_by_hand():
 def test_a_run_of_conflict_tokens_ends_at_the_first_other_token():
     """Token 7 is shared at its position, but neither run reaches it."""
     ids = [[1, 2, 7, 3, 9], [1, 4, 7, 5, 9]]
-    advantages = rule("gtpo", make([1, 0], ids), advantages=HALF)
+    advantages = rule("gtpo", make([1, 0], ids), advantages=CENTRED)
     assert advantages.tolist() == [[1.0, 0.5, 0.5, 0.5, 1.0], [0.0, -0.5, -0.5, -0.5, 0.0]]
 
 
 def test_conflicts_count_from_each_rollouts_own_end():
     mask = [[1, 1, 1, 1], [1, 1, 1, 0]]
-    advantages = rule("gtpo", make([1, 0], [[1, 2, 3, 9], [4, 3, 9, 0]], mask), advantages=HALF)
+    advantages = rule("gtpo", make([1, 0], [[1, 2, 3, 9], [4, 3, 9, 0]], mask), advantages=CENTRED)
     assert advantages.tolist() == [[0.5, 0.5, 1.0, 1.0], [-0.5, 0.0, 0.0, 0.0]]
 
 
 def test_advantage_reweighting_by_hand():
     logps = torch.tensor([[math.log(0.5), 0.0], [math.log(0.25), 0.0]], dtype=torch.float64)
-    advantages = rule("advantage_reweighting", make([1, 0], [[1, 2], [1, 3]], logps=logps), advantages=HALF)
+    advantages = rule("advantage_reweighting", make([1, 0], [[1, 2], [1, 3]], logps=logps), advantages=CENTRED)
     expected = [[0.5 * 0.9, 0.5], [-0.5 * 0.85, -0.5]]
     torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
 
@@ -115,21 +115,21 @@ def test_advantage_reweighting_by_hand():
 def test_lopti_trains_every_token_once_in_two_steps():
     old = torch.tensor([[math.log(0.4), math.log(0.6)], [math.log(0.6), math.log(0.4)]], dtype=torch.float64)
     first, second = (
-        rule("lopti", make([1, 0], [[1, 2], [1, 3]], old_logps=old, step=step), advantages=HALF) for step in (0, 1)
+        rule("lopti", make([1, 0], [[1, 2], [1, 3]], old_logps=old, step=step), advantages=CENTRED) for step in (0, 1)
     )
     assert first.tolist() == [[0.5, 0.0], [0.0, -0.5]]
     assert (first + second).tolist() == [[0.5, 0.5], [-0.5, -0.5]]
 
 
 def test_w_reinforce_by_hand():
-    assert rule("w_reinforce", make([1, 0], [[1], [2]]), advantages=HALF).tolist() == [0.05, -0.5]
+    assert rule("w_reinforce", make([1, 0], [[1], [2]]), advantages=CENTRED).tolist() == [0.05, -0.5]
 
 
 def test_negative_token_filtering_by_hand():
     """Of four tokens, a quarter is one: the least probable. Of three tokens it is rounded up to one."""
     old = torch.tensor([[-1.0, -2, -3, -4], [-1, -3, -2, -1], [-2, -1, -0.5, 0]], dtype=torch.float64)
     batch = make([1, 0, 0], IDS, [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]], old_logps=old)
-    advantages = rule("negative_token_filtering", batch, keep=0.25, advantages=HALF)
+    advantages = rule("negative_token_filtering", batch, keep=0.25, advantages=CENTRED)
     a, b = 2 / 3, -1 / 3
     expected = [[a, a, a, a], [0, b, 0, 0], [b, 0, 0, 0]]
     torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
@@ -166,11 +166,11 @@ def test_coupling_rules_by_hand():
     states = States(hidden, torch.zeros(4, 4, dtype=torch.float64), torch.tensor([0, 1, 0, 2]))
     batch = make([1, 0], [[0, 1], [0, 2]], states=states)
     # s of the wrong rollout: 3/4 and 0; the right one's mean: 3/4, which nothing exceeds with beta = 1
-    assert rule("nthr", batch, advantages=HALF).tolist() == [[0.5, 0.5], [-0.5, -0.5]]
+    assert rule("nthr", batch, advantages=CENTRED).tolist() == [[0.5, 0.5], [-0.5, -0.5]]
     # p = 1/2 gives eta = 0: the shared token of the wrong rollout is spared
-    assert rule("nthr", batch, beta=0.9, advantages=HALF).tolist() == [[0.5, 0.5], [0.0, -0.5]]
+    assert rule("nthr", batch, beta=0.9, advantages=CENTRED).tolist() == [[0.5, 0.5], [0.0, -0.5]]
     # THR of the wrong rollout's first token is -3/4: it makes the right one less likely; the last token's is 0
-    hidden_reward = rule("token_hidden_reward", batch, p=0.2, dominant=False, advantages=HALF)
+    hidden_reward = rule("token_hidden_reward", batch, p=0.2, dominant=False, advantages=CENTRED)
     torch.testing.assert_close(hidden_reward, torch.tensor([[0.6, 0.6], [-0.4, -0.5]], dtype=torch.float64))
 
 
@@ -290,15 +290,15 @@ def test_ibpo_needs_a_policy_only_where_something_fails():
 # -- controls ----------------------------------------------------------------------------------------------------------
 
 
-def test_permuted_deals_each_group_its_own_advantages():
+def test_permuted_gives_each_group_its_own_advantages():
     batch = make([1, 0, 0, 0.5, 1, 0, 0, 1], torch.arange(8).view(8, 1), groups=[0, 1, 0, 1, 0, 1, 0, 1])
-    plain, dealt = batch.group_advantages("grpo"), rule("permuted", batch)
+    plain, shuffled = batch.group_advantages("grpo"), rule("permuted", batch)
     for rows in batch.groups():
-        assert torch.equal(plain[rows].sort().values, dealt[rows].sort().values)
-    assert not torch.equal(plain, dealt)
+        assert torch.equal(plain[rows].sort().values, shuffled[rows].sort().values)
+    assert not torch.equal(plain, shuffled)
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", RANDOM)
 def test_draws_depend_on_the_batchs_generator_alone(name):
     def advantages(seed):
         batch = make(torch.arange(16) % 2, torch.arange(16).view(16, 1), groups=torch.arange(16) // 8)
@@ -362,7 +362,7 @@ def test_groups_of_equal_rewards_and_of_one_give_exactly_zero(name, rewards):
     assert advantages[4:].abs().sum() > 0
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if name not in DRAWN])
+@pytest.mark.parametrize("name", [name for name in RULES if name not in RANDOM])
 def test_permuting_rollouts_permutes_the_result(name):
     rewards, ids, mask, groups = mixed()
     order = torch.randperm(11, generator=torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""Control arms: credit from a coin, credit dealt to the wrong rollouts, and the credit that is known to be true."""
+"""Control arms: credit from a coin, credit given to other rollouts, and the credit that is known to be true."""
 
 import torch
 from jaxtyping import Float
