@@ -28,7 +28,8 @@ from packaging.version import Version
 HOME = Path(__file__).resolve().parents[1]
 # Where Colab fetches the workbook from, and what the badges lead to. OWNER stands for an address that is still to come.
 REPOSITORY = "https://github.com/OWNER/cancellation-workbook"
-WITH_ADDRESS = ("workbook/colab.py", "pyproject.toml", "README.md", "CITATION.cff")  # besides the chapters
+# Besides the chapters; this file last, so that a call that was broken off can be made again.
+WITH_ADDRESS = ("pyproject.toml", "README.md", "CITATION.cff", "workbook/colab.py")
 
 # The first code cell of every chapter. git must not ask for a password, which nobody could give.
 SETUP_CELL = (
@@ -171,14 +172,13 @@ def set_address(address: str, root: Path = HOME) -> list[Path]:
     Raises ValueError for an address that Colab has no badge for; then nothing is written.
     """
     old, new = slug(REPOSITORY), slug(address)
-    texts = {root / name: (root / name).read_text(encoding="utf-8") for name in WITH_ADDRESS}
-    changed = {
-        path: re.sub(rf"(github(?:\.com)?/){re.escape(old)}(?![\w-])", rf"\g<1>{new}", text)
-        for path, text in texts.items()
-    }
-    for path in sorted((root / "notebooks").glob("*.ipynb")):
-        texts[path] = path.read_text(encoding="utf-8")
-        changed[path] = _addressed(json.loads(texts[path]), path.stem, f"https://github.com/{new}")
+    texts, changed = {}, {}
+    for path in [*sorted((root / "notebooks").glob("*.ipynb")), *(root / name for name in WITH_ADDRESS)]:
+        texts[path] = text = path.read_text(encoding="utf-8")
+        if path.suffix == ".ipynb":
+            changed[path] = _addressed(json.loads(text), path.stem, f"https://github.com/{new}")
+        else:
+            changed[path] = re.sub(rf"(github(?:\.com)?/){re.escape(old)}(?![\w-])", rf"\g<1>{new}", text)
     for path, text in changed.items():
         if text != texts[path]:
             beside = path.with_suffix(".new")
@@ -206,7 +206,7 @@ def main() -> None:
     if address is None:
         return prepare()
     try:
-        print(*(path.relative_to(HOME) for path in set_address(address)), sep="\n")
+        print(f"Changed {len(set_address(address))} files.")
     except (ValueError, OSError) as error:
         raise SystemExit(str(error)) from None
 
