@@ -8,6 +8,8 @@ from __future__ import annotations
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
+    "probes.block_tables": "category_shift coupling_by_mass follows_own_sign net_change step_changes",
+    "probes.blocks": "Blocks block_coupling",
     "probes.categories": "categorized tagger_name",
     "probes.drift": "drift_report learning_tax odds_drift",
     "probes.step": "matched_lr optimizer_of untouched update",

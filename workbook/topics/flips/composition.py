@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from workbook.probes.block_tables import NEARLY_CERTAIN
 from workbook.probes.step import progress
 from workbook.rollouts.sample import Rollouts
 from workbook.topics.flips.probe import token_flips
 
-NEARLY_CERTAIN = 0.9  # tokens of a higher probability have hardly any gradient of their own
 
 
 def sign_composition(
