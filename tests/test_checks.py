@@ -23,7 +23,7 @@ SOUND = {
 QUERY = {"batching": "query_preserved"}
 MIN = QUERY | {"group_transform": "min_replace"}
 MEASURED = {"measure_cancellation": 1}
-SPREAD = {"advantage_estimator": "counterfactual", "importance_sampling_level": "sequence"}
+SPREAD = {"advantage_estimator": "prefix_credit", "importance_sampling_level": "sequence"}
 ON_WEIGHTS = {"transform_on": "clipped_weights", "importance_sampling_level": "sequence"}
 
 CASES = [
@@ -34,7 +34,7 @@ CASES = [
     ({"clipping": "none"}, {}, "error", ["clipping='none'", "symmetric"]),
     (MIN | {"transform_on": "ratios"}, {}, "error", ["transform_on='ratios'", "clamped_ratios", "clipped_weights"]),
     ({"transform_on": "clipped_weights"}, {}, "warning", ["transform_on='clipped_weights'", "min_replace"]),
-    (MIN | ON_WEIGHTS | {"advantage_estimator": "counterfactual"}, {}, "error", ["counterfactual", "'clamped_ratios'"]),
+    (MIN | ON_WEIGHTS | {"advantage_estimator": "prefix_credit"}, {}, "error", ["prefix_credit", "'clamped_ratios'"]),
     ({"batching": "reward_balanced", "steps_per_generation": 1}, {}, "error", ["one optimizer step", "steps_per_generation=1"]),
     (QUERY | {"gradient_accumulation_steps": 4}, {}, "error", ["one optimizer step", "gradient_accumulation_steps=4"]),
     (QUERY | {"gradient_accumulation_steps": 3}, {}, "error", ["steps_per_generation=4", "multiple of 3"]),
@@ -75,9 +75,9 @@ CASES = [
     (MIN | {"mask_truncated_completions": True}, {}, "error", ["mask_truncated_completions=True", "advantage_orthogonal"]),
     (QUERY | {"mask_truncated_completions": True}, {}, "warning", ["mask_truncated_completions=True", "batch_residual"]),
     (MIN | {"loss_type": "grpo"}, {}, "warning", ["loss_type='grpo'", "dr_grpo"]),
-    (SPREAD | {"loss_type": "sapo"}, {}, "error", ["counterfactual", "loss_type='sapo'", "dr_grpo"]),
-    (SPREAD | {"loss_type": "luspo"}, {}, "error", ["counterfactual", "loss_type='luspo'"]),
-    (SPREAD | {"delta": 2.0}, {}, "error", ["counterfactual", "delta=2.0"]),
+    (SPREAD | {"loss_type": "sapo"}, {}, "error", ["prefix_credit", "loss_type='sapo'", "dr_grpo"]),
+    (SPREAD | {"loss_type": "luspo"}, {}, "error", ["prefix_credit", "loss_type='luspo'"]),
+    (SPREAD | {"delta": 2.0}, {}, "error", ["prefix_credit", "delta=2.0"]),
     ({}, {"quantized": True}, "warning", ["fp32_adapters=False", "fp32_adapters=True"]),
     ({"save_strategy": "steps", "save_steps": 6}, {}, "warning", ["save_steps=6", "multiple of 4"]),
 ]  # fmt: skip

@@ -354,8 +354,8 @@ def test_one_sign_leaves_nothing_to_cancel_in_a_step(make_trainer):
     assert all(share > 0 for share in shares["query_preserved"])
 
 
-def test_prefix_credit_reach_the_loss(make_trainer):
-    trainer = make_trainer(CancellationTrainer, CancellationConfig, advantage_estimator="counterfactual", **QUERY)
+def test_prefix_credit_reaches_the_loss(make_trainer):
+    trainer = make_trainer(CancellationTrainer, CancellationConfig, advantage_estimator="prefix_credit", **QUERY)
     next_batch(trainer)
     for part in trainer._buffered_inputs:
         expected = prefix_credit(

@@ -11,7 +11,7 @@ import yaml
 from mistakes import BASE
 
 from workbook.studies.record import RESULTS
-from workbook.theory.choices import CLIPPINGS, ESTIMATORS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
+from workbook.theory.choices import CLIPPINGS, ESTIMATORS, RULES, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
 from workbook.training import RunConfig, load_sweep, sweep
 from workbook.training.config import CancellationConfig
 from workbook.training.config_text import dump_yaml, parse_yaml
@@ -45,7 +45,7 @@ def test_every_field_of_trls_config_is_taken_or_refused_with_a_reason():
 
 def test_choices_are_those_of_the_trainers_checks():
     choices = {"group_transform": (None, *TRANSFORMS), "transform_on": TRANSFORM_INPUTS, "clipping": CLIPPINGS}
-    choices |= {"batching": STRATEGIES, "advantage_estimator": (*ESTIMATORS, "counterfactual")}
+    choices |= {"batching": STRATEGIES, "advantage_estimator": (*ESTIMATORS, *RULES)}
     for name, values in choices.items():
         for value in values:
             check_fields(TRAINER, {name: value})

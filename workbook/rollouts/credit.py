@@ -67,10 +67,14 @@ def credit_batch(
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     sampling |= {"repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens}
     generator = torch.Generator().manual_seed(_seed(seed, step))
-    lazy = {"old_logps": source.old_logps, "logps": lambda: source.scores[0], "entropies": lambda: source.scores[1]}
+    lazy = {
+        "old_logps": lambda: source.old_logps(lambda: batch.logps),
+        "logps": lambda: source.scores[0],
+        "entropies": lambda: source.scores[1],
+    }
     lazy |= {"states": source.states, "tokens": source.tokens, "prompts": source.prompts}
     lazy |= {"known_credit": source.known_credit} if rollouts.credits or hasattr(task, "annotate") else {}
-    return CreditBatch(
+    batch = CreditBatch(
         rewards=rollouts.rewards.detach().clone(),
         group_ids=rollouts.group_ids.clone(),
         completion_ids=rollouts.completion_ids.clone(),
@@ -80,6 +84,7 @@ def credit_batch(
         continuation=_continuation(source, sampling, generation_kwargs or {}, generator) if source.can_sample else None,
         **lazy | {name: value.detach().clone() for name, value in known.items()},
     )
+    return batch
 
 
 @dataclass(frozen=True)
@@ -112,10 +117,10 @@ class _Source:
         with evaluating(model), no_gradients():
             return sequence_logps(model, *(tensor.to(model.device) for tensor in inputs), self.temperature)
 
-    def old_logps(self) -> Float[Tensor, "B T"]:
+    def old_logps(self, of_now: Callable[[], Tensor]) -> Float[Tensor, "B T"]:
         """Log-probabilities of the policy that sampled, those of now where they are not known."""
         old = self.rollouts.old_logps
-        return torch.where(old.isnan(), self.scores[0].to(old), old) if old.isnan().any() else old.clone()
+        return torch.where(old.isnan(), of_now().to(old), old) if old.isnan().any() else old.clone()
 
     def states(self) -> OutputStates:
         """Output states of softmax(z / temperature): the output layer takes h / temperature then."""

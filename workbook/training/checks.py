@@ -10,7 +10,16 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from workbook.theory.choices import CLIPPINGS, ESTIMATORS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS, WHOLE_GROUP
+from workbook.theory.choices import (
+    CLIPPINGS,
+    ESTIMATORS,
+    RULES,
+    STRATEGIES,
+    TRANSFORM_INPUTS,
+    TRANSFORMS,
+    WHOLE_GROUP,
+    check_estimator,
+)
 
 # Loss types whose surrogate is min(r A, clip(r) A): the ones a reweighted surrogate can stand in for.
 CLIPPED_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
@@ -39,6 +48,7 @@ def problems(
     sharded: bool = False,
     padding_changes: bool = False,
     kind: str = "the model",
+    rule=None,
 ) -> list[Problem]:
     """List what is wrong with `args` (a CancellationConfig) for a launch of `world_size` processes.
 
@@ -52,15 +62,18 @@ def problems(
         sharded: whether weights or gradients are spread over processes (FSDP, DeepSpeed).
         padding_changes: whether prompts differ in length for a model that left padding changes.
         kind: the model's class.
+        rule: the credit rule (`training.credit.CreditCall`) that advantage_estimator means; None looks up one of ours.
     """
-    if unknown := list(_unknown_values(args)):  # the other rules would only repeat it
+    if unknown := list(_unknown_values(args, rule)):  # the other rules would only repeat it
         return unknown
+    rule = credit_rule(args, rule)
     return [
         *_measuring(args, aux_loss, sharded),
         *_recording(args, sharded),
         *_batching(args, world_size),
-        *_reweighting(args),
+        *_reweighting(args, rule),
         *_estimator(args),
+        *_credit(args, rule, sharded),
         *_loss(args),
         *_model(args, lora_dropout, quantized, base_dtype, sharded),
         *_padding(padding_changes, kind),
@@ -68,18 +81,29 @@ def problems(
     ]
 
 
-def reweights(args) -> bool:
+def credit_rule(args, rule=None):
+    """The credit rule of a config, where it is one of ours or given; None for a plain estimator, and for one unknown."""
+    from workbook.training.credit import credit_call
+
+    return credit_call(args.advantage_estimator) if rule is None and args.advantage_estimator in RULES else rule
+
+
+def token_credit(args, rule=None) -> bool:
+    """Whether each token may have its own advantage; what one's own rule gives is known once it has given it."""
+    rule = credit_rule(args, rule)
+    return args.advantage_estimator not in ESTIMATORS and (rule is None or rule.per_token)
+
+
+def reweights(args, rule=None) -> bool:
     """Whether the trainer writes the surrogate's weights itself, in place of TRL's."""
     # per-token advantages under one ratio per sequence
-    token_credit = args.advantage_estimator == "counterfactual" and args.importance_sampling_level == "sequence"
-    averaged = token_credit and args.loss_type in AVERAGING_LOSSES
-    return args.group_transform is not None or args.clipping == "symmetric" or averaged
+    averaged = args.importance_sampling_level == "sequence" and args.loss_type in AVERAGING_LOSSES
+    return args.group_transform is not None or args.clipping == "symmetric" or (averaged and token_credit(args, rule))
 
 
-def _unknown_values(args) -> Iterator[Problem]:
+def _unknown_values(args, rule) -> Iterator[Problem]:
     for name, valid in {
         "batching": STRATEGIES,
-        "advantage_estimator": (*ESTIMATORS, "counterfactual"),
         "group_transform": (None, *TRANSFORMS),
         "transform_on": TRANSFORM_INPUTS,
         "clipping": CLIPPINGS,
@@ -87,6 +111,11 @@ def _unknown_values(args) -> Iterator[Problem]:
         value = getattr(args, name)
         if value not in valid:
             yield error(f"{name}={value!r} is unknown; valid values are {', '.join(map(str, valid))}.")
+    try:
+        check_estimator(args.advantage_estimator)
+    except ValueError as refusal:
+        if rule is None:  # a function at hand has another name
+            yield error(str(refusal))
     for name, unit in {"measure_cancellation": "generation batches", "record_tokens": "optimizer steps"}.items():
         every = getattr(args, name)
         if type(every) is not int or every < 0:
@@ -175,17 +204,17 @@ def _batching(args, world_size: int) -> Iterator[Problem]:
         )
 
 
-def _reweighting(args) -> Iterator[Problem]:
+def _reweighting(args, rule) -> Iterator[Problem]:
     """Rules for what replaces the surrogate's weights: a transform, symmetric clipping, tokens of a sequence ratio."""
     setting = f"group_transform={args.group_transform!r}" if args.group_transform else f"clipping={args.clipping!r}"
     if args.group_transform is None and args.transform_on != TRANSFORM_INPUTS[0]:
         yield warning(
             f"transform_on={args.transform_on!r} is ignored without a group_transform; set one of {', '.join(TRANSFORMS)}."
         )
-    if not reweights(args):
+    if not reweights(args, rule):
         return
     if args.group_transform is None and args.clipping == "asymmetric":
-        setting = "advantage_estimator='counterfactual' with importance_sampling_level='sequence'"
+        setting = f"advantage_estimator={args.advantage_estimator!r} with importance_sampling_level='sequence'"
     spg, accum = args.steps_per_generation, args.gradient_accumulation_steps
     corrected = args.group_transform and args.use_vllm and args.vllm_importance_sampling_correction
     on_policy = accum % (spg * args.num_iterations) == 0
@@ -211,12 +240,11 @@ def _reweighting(args) -> Iterator[Problem]:
             f"{setting} sets the ratio to 1 inside the loss, which use_bias_correction_kl=True reads; set it to False."
         )
     if args.group_transform:
-        yield from _transform(args, setting)
+        yield from _transform(args, rule, setting)
 
 
-def _transform(args, setting: str) -> Iterator[Problem]:
+def _transform(args, rule, setting: str) -> Iterator[Problem]:
     """Rules for group transforms: what must not come between them and the gradient, and what they need of a batch."""
-    groups, spg = args.num_generations, args.steps_per_generation
     if args.top_entropy_quantile < 1:
         yield error(
             f"{setting} makes a group's weights cancel, which top_entropy_quantile={args.top_entropy_quantile} undoes by dropping tokens of "
@@ -238,17 +266,23 @@ def _transform(args, setting: str) -> Iterator[Problem]:
             f"{setting} bounds every ratio of a group by the clip range already, so clipping={args.clipping!r} would be ignored; leave it at "
             "'asymmetric', or set transform_on='clipped_weights'."
         )
-    if clipped and args.importance_sampling_level == "sequence" and args.advantage_estimator == "counterfactual":
+    if clipped and args.importance_sampling_level == "sequence" and token_credit(args, rule):
         yield error(
             f"{setting} on clipped_weights of importance_sampling_level='sequence' needs one weight per rollout, but "
-            "advantage_estimator='counterfactual' clips token by token; use transform_on='clamped_ratios'."
+            f"advantage_estimator={args.advantage_estimator!r} clips token by token; use transform_on='clamped_ratios'."
         )
+    yield from _whole_groups(args, setting)
+
+
+def _whole_groups(args, setting: str) -> Iterator[Problem]:
+    """Rules for what needs all rollouts of a prompt in one micro-batch."""
+    groups = args.num_generations
     if args.per_device_train_batch_size % groups:
         yield error(
             f"{setting} needs whole groups in each micro-batch, but per_device_train_batch_size={args.per_device_train_batch_size} is not "
             f"a multiple of num_generations={groups}; make it a multiple of {groups}."
         )
-    if args.batching not in WHOLE_GROUP and spg > 1:
+    if args.batching not in WHOLE_GROUP and args.steps_per_generation > 1:
         yield error(
             f"{setting} needs whole groups in each micro-batch, which batching={args.batching!r} scatters; use {' or '.join(WHOLE_GROUP)}."
         )
@@ -271,6 +305,19 @@ def _estimator(args) -> Iterator[Problem]:
         yield error(
             f"{setting} leaves rollouts of one sign only, so batching={args.batching!r} has nothing to arrange; use shuffled or query_preserved."
         )
+
+
+def _credit(args, rule, sharded: bool) -> Iterator[Problem]:
+    """Rules for what a credit rule asks of the model and of each micro-batch."""
+    if rule is None:
+        return
+    setting = f"advantage_estimator={args.advantage_estimator!r}"
+    if sharded and rule.needs:
+        yield error(
+            f"{setting} may ask the policy for {', '.join(rule.needs)}, which FSDP and DeepSpeed shard; use a rule that needs none of them."
+        )
+    if rule.each_step:
+        yield from _whole_groups(args, f"{setting}, evaluated in each micro-batch,")
 
 
 def _loss(args) -> Iterator[Problem]:

@@ -34,8 +34,8 @@ class CancellationConfig(GRPOConfig):
     )
     advantage_estimator: str = _switch(
         "grpo",
-        "grpo (TRL's own), dr_grpo, rloo, reinforce, positive_only, negative_only, or counterfactual, "
-        "which has one per token.",
+        "grpo (TRL's own), dr_grpo, rloo, reinforce, positive_only, negative_only, a credit rule such as prefix_credit "
+        "(one per rollout or per token), or own:<file.py>:<function>; python -m workbook estimators lists them.",
     )
     group_transform: str | None = _switch(
         None, "Drift fix on the ratio weights of each group: None, min_replace or advantage_orthogonal."

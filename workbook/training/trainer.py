@@ -5,13 +5,14 @@ its field:
 
 1. `batching`: `_prepare_inputs` replaces TRL's shuffle of the generation batch by `theory.batching.minibatch_order`. On
    several processes the order is global: rollouts are exchanged, so that each optimizer mini-batch keeps the promise.
-2. `advantage_estimator`: advantages are computed from the rewards by `theory.advantages`; (B, T) for counterfactual.
+2. `advantage_estimator`: advantages are computed from the rewards by `theory.advantages`, or by a credit rule
+   (`training.trainer_credit`), which may give each token its own, (B, T), and may be a function of one's own.
 3. `group_transform` and `clipping="symmetric"`: the loss becomes `-(w A).detach() * log pi`, with `w` from
    `theory.objective`. No copy of TRL's loss: TRL reads the advantages after the log-probabilities, so
    `_get_per_token_logps_and_entropies` writes `w A` in the advantages' place and drops the old log-probabilities, which
    makes TRL's own ratio 1 with gradient grad log pi. vLLM's correction goes into w before the transform, and is 1 in
-   what TRL multiplies afterwards. So do counterfactual advantages under a sequence ratio, which TRL would spread over
-   the rollout: s_i A_it on each token, GSPO-token's gradient (arXiv 2507.18071, section 4.3).
+   what TRL multiplies afterwards. So do advantages per token under a sequence ratio, which TRL would spread over the
+   rollout: s_i A_it on each token, GSPO-token's gradient (arXiv 2507.18071, section 4.3).
 4. `trim_padding`: that same method cuts columns that are padding in the whole micro-batch and pads the result back.
 5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32. With vLLM, the base
    that adapters are merged into at each sync is put back (`trainer_inputs.keeping_base`).
@@ -24,6 +25,7 @@ its field:
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import torch
@@ -33,15 +35,18 @@ from trl import GRPOTrainer
 from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
 
 from workbook.policies.load import recast_adapters
-from workbook.theory.advantages import group_advantages, prefix_credit
+from workbook.theory.advantages import group_advantages
 from workbook.theory.batching import minibatch_order
+from workbook.theory.credit import Rule
 from workbook.theory.groups import shared_places
 from workbook.theory.objective import ratio_weights, transform_weights
 from workbook.theory.weights import cancellation_residual
 from workbook.training.checks import problems, reweights
 from workbook.training.config import CancellationConfig
+from workbook.training.credit import CreditCall, credit_call
 from workbook.training.meter import CancellationMeter, mean_residual, token_pushes
 from workbook.training.token_record import TokenRecord
+from workbook.training.trainer_credit import TrainerCredit
 from workbook.training.trainer_inputs import by_rollout, by_token, is_scalar, keeping_base, loss_mask, model_facts, take
 
 # Batch columns that are padded on the left; needed only to exchange rollouts between processes.
@@ -53,16 +58,29 @@ class CancellationTrainer(GRPOTrainer):
 
     Takes GRPOTrainer's arguments; `args` is a [`CancellationConfig`].
 
+    Args:
+        advantage_estimator: a credit rule, `rule(batch: CreditBatch) -> Tensor` of shape (B,) or (B, T); `args` then
+            leaves the field of that name at its default.
+
     Raises:
         ValueError: if a setting would break an intervention or make it a silent no-op, one sentence for each.
     """
 
     _tag_names = ("trl", "grpo", "cancellation")
 
-    def __init__(self, model, reward_funcs=None, args: CancellationConfig | None = None, **kwargs):
+    def __init__(
+        self,
+        model,
+        reward_funcs=None,
+        args: CancellationConfig | None = None,
+        *,
+        advantage_estimator: Rule | None = None,
+        **kwargs,
+    ):
         args = CancellationConfig("grpo-cancellation") if args is None else args
+        args, self.credit_rule = _with_rule(args, advantage_estimator)
         super().__init__(model, reward_funcs, args=args, **kwargs)
-        faults = problems(args, **model_facts(self))
+        faults = problems(args, **model_facts(self), rule=self.credit_rule)
         if errors := [fault.sentence for fault in faults if fault.severity == "error"]:
             raise ValueError(" ".join(errors))
         for fault in faults:
@@ -75,6 +93,8 @@ class CancellationTrainer(GRPOTrainer):
         self._loss_inputs = None  # the batch whose loss is being computed, as TRL is to read it
         self._logps = None  # its log-probabilities, with their graph
         self._scored = None  # the call that gave them, and all that it gave
+        self._credit = None  # its advantages (B,) or (B, T), before any reweighting
+        self._rule_credit = TrainerCredit(self, self.credit_rule) if self.credit_rule else None
         self._meter = CancellationMeter(self) if args.measure_cancellation else None
         self._record = TokenRecord(self) if args.record_tokens else None
         for measure in filter(None, (self._meter, self._record)):
@@ -84,6 +104,8 @@ class CancellationTrainer(GRPOTrainer):
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         self._rewards_per_func = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        if self._rule_credit and self.model.training:
+            self._rule_credit.take_rows(inputs)
         return self._rewards_per_func
 
     def _generate_and_score_completions(self, inputs):
@@ -94,14 +116,12 @@ class CancellationTrainer(GRPOTrainer):
         local = len(output["advantages"])
         mine = slice(self.accelerator.process_index * local, (self.accelerator.process_index + 1) * local)
         output["group_id"], output["rewards"] = group_ids[mine], rewards[mine]
-        if self._record:
+        if self._record or self._rule_credit:
             output["rollout"] = torch.arange(mine.start, mine.stop, device=group_ids.device)
-        if self.args.advantage_estimator == "counterfactual":
-            scored = ~output["rewards"].isnan()  # a rollout no reward function could score moves nothing
-            columns = (output[name][scored] for name in ("rewards", "completion_ids", "completion_mask", "group_id"))
-            tokens = torch.zeros_like(output["completion_ids"], dtype=output["advantages"].dtype)
-            tokens[scored] = prefix_credit(*columns).to(tokens.dtype)
-            output["advantages"] = tokens
+        if self._rule_credit:
+            old = output.get("old_per_token_logps")  # of the policy of now, as long as nothing has been trained
+            output["advantages"] = self._rule_credit.advantages(output, **({} if old is None else {"logps": old}))
+            advantages = self.accelerator.gather(by_rollout(output).contiguous())
         elif advantages is not None:
             output["advantages"] = advantages[mine].to(output["advantages"].dtype)
         if advantages is not None:
@@ -113,17 +133,15 @@ class CancellationTrainer(GRPOTrainer):
     def _global_advantages(self):
         """Summed rewards, group labels, and advantages if TRL's are to be replaced; all (B,) over every process.
 
-        The reward of a rollout that no reward function could score is NaN. Of a rollout whose tokens each have their
-        own advantage, what is logged is its reward over its group's mean.
+        The reward of a rollout that no reward function could score is NaN.
         """
         weights = self.reward_weights.to(self._rewards_per_func.device)
         scored = ~self._rewards_per_func.isnan().all(dim=1)
         rewards = (self._rewards_per_func * weights).nansum(dim=1).masked_fill(~scored, torch.nan)
         group_ids = torch.arange(len(rewards), device=rewards.device) // self.num_generations
         estimator = self.args.advantage_estimator
-        if estimator == "grpo":
+        if estimator == "grpo" or self._rule_credit:
             return rewards, group_ids, None
-        estimator = "dr_grpo" if estimator == "counterfactual" else estimator
         advantages = torch.zeros_like(rewards)
         advantages[scored] = group_advantages(rewards[scored], group_ids[scored], estimator)
         return rewards, group_ids, advantages
@@ -200,11 +218,11 @@ class CancellationTrainer(GRPOTrainer):
     # -- loss: the surrogate's weights, and what is read from its graph -----------------------------------------
 
     def _compute_loss(self, model, inputs):
-        reweighted = reweights(self.args)
+        reweighted, each_step = reweights(self.args, self.credit_rule), self.credit_rule and self.credit_rule.each_step
         recorded = self._record is not None and self._record.due
-        if not self.model.training or not (reweighted or self._meter or recorded):
+        if not self.model.training or not (reweighted or each_step or self._meter or recorded):
             return super()._compute_loss(model, inputs)
-        level, self._loss_inputs = self.importance_sampling_level, dict(inputs)
+        level, self._loss_inputs, self._credit = self.importance_sampling_level, dict(inputs), inputs["advantages"]
         if (reweighted or recorded) and self.beta:  # a leaf, so that the KL penalty's part in a derivative can be told
             self._loss_inputs["ref_per_token_logps"] = inputs["ref_per_token_logps"].detach().requires_grad_()
         try:
@@ -213,16 +231,16 @@ class CancellationTrainer(GRPOTrainer):
                 self._measure(loss, model, inputs)
             return loss
         finally:
-            self._loss_inputs = self._logps = self._scored = None
+            self._loss_inputs = self._logps = self._scored = self._credit = None
             self.importance_sampling_level = level
 
     def _measure(self, loss: torch.Tensor, model, inputs: dict) -> None:
         """Log the residual that the loss's own weights leave on a token that a group shares: 0 with equal weights."""
         pushes = token_pushes(loss, self._logps, self._loss_inputs["ref_per_token_logps"] if self.beta else None)
-        advantages = by_token(inputs["advantages"]).expand_as(pushes)
+        advantages = by_token(self._credit).expand_as(pushes)
         if self._record and self._record.due:
             self._record.add(inputs, *self._scored, pushes, advantages)
-        if not (self._meter or reweights(self.args)):
+        if not (self._meter or reweights(self.args, self.credit_rule)):
             return
         group_ids, active = inputs["group_id"], loss_mask(inputs).bool()
         pushing = active & (advantages != 0)
@@ -244,7 +262,12 @@ class CancellationTrainer(GRPOTrainer):
         if self._loss_inputs is not None:
             self._logps = outputs[0]
             self._scored = ((input_ids, attention_mask, logits_to_keep), kwargs), outputs
-            if reweights(self.args):
+            if self.credit_rule and self.credit_rule.each_step:
+                micro_batch = self._step % self.args.gradient_accumulation_steps + 1
+                known = {"logps": outputs[0].detach(), "entropies": outputs[1].detach()}
+                self._credit = self._rule_credit.advantages(self._loss_inputs, micro_batch, **known)
+                self._loss_inputs["advantages"] = self._credit
+            if reweights(self.args, self.credit_rule):
                 self._reweight(outputs[0].detach(), self._loss_inputs)
         return outputs
 
@@ -310,3 +333,15 @@ class CancellationTrainer(GRPOTrainer):
             if self._meter:
                 self._meter.grad_scale = min(1.0, self.args.max_grad_norm / (float(norm) + 1e-6))
         return norm
+
+
+def _with_rule(args: CancellationConfig, rule: Rule | None) -> tuple[CancellationConfig, CreditCall | None]:
+    """The config, and the credit rule that it or an argument means; of a function at hand the config has the name."""
+    if rule is None:
+        return args, credit_call(args.advantage_estimator)
+    if args.advantage_estimator != "grpo":
+        twice = f"as an argument and as args.advantage_estimator={args.advantage_estimator!r}"
+        raise ValueError(f"advantage_estimator is given twice, {twice}; leave the config's at 'grpo'.")
+    call, args = credit_call(rule), copy.copy(args)
+    args.advantage_estimator = call.name
+    return args, call

@@ -7,9 +7,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
+from workbook.theory.choices import (
+    CLIPPINGS,
+    ESTIMATORS,
+    LEVELS,
+    RENAMED,
+    RULES,
+    STRATEGIES,
+    TRANSFORM_INPUTS,
+    TRANSFORMS,
+    check_estimator,
+)
 from workbook.training.schema import (
     ABOVE_0_TO_1,
     DECAY,
@@ -54,6 +64,11 @@ TRACKERS = {  # name in report_to: the package that it needs
     **{name: name for name in ("tensorboard", "trackio", "wandb", "mlflow", "neptune", "codecarbon", "clearml")},
     **{"dagshub": "dagshub", "swanlab": "swanlab", "dvclive": "dvclive", "comet_ml": "comet_ml"},
 }
+
+
+def _estimator(value: str) -> str:
+    check_estimator(value)
+    return value
 
 
 TRAINER_FIELDS = {
@@ -112,7 +127,11 @@ TRAINER_FIELDS = {
     "router_aux_loss_coef": NOT_NEGATIVE_OR_NULL,
     # cancellation
     "batching": choice(*STRATEGIES),
-    "advantage_estimator": choice(*ESTIMATORS, "counterfactual"),
+    "advantage_estimator": Annotated[
+        str,
+        AfterValidator(_estimator),
+        Field(description=f"{', '.join(map(repr, (*ESTIMATORS, *RULES)))}, or 'own:<file.py>:<function>'"),
+    ],
     "group_transform": choice(None, *TRANSFORMS),
     "transform_on": choice(*TRANSFORM_INPUTS),
     "clipping": choice(*CLIPPINGS),
@@ -233,4 +252,6 @@ def check_trainer(values: dict[str, Any]) -> None:
             raise ValueError(
                 f"trainer.{show_name(name)} is not a field of CancellationConfig; {nearest(name, TRAINER_FIELDS)}"
             )
+    if (now := RENAMED.get(str(estimator := values.get("advantage_estimator")))) is not None:
+        raise ValueError(f"trainer.advantage_estimator={estimator!r} is now called {now!r}, which is what it computes.")
     check_fields(TRAINER, values, "trainer.")

@@ -10,7 +10,6 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from workbook.policies.checks import padding_error
 from workbook.rollouts.scoring import tokenize_prompts
-from workbook.theory.advantages import group_advantages
 
 
 def is_scalar(value) -> bool:
@@ -37,15 +36,18 @@ def by_token(advantages: torch.Tensor) -> torch.Tensor:
 
 
 def by_rollout(batch: dict) -> torch.Tensor:
-    """One advantage per rollout (B,), also where each token has its own; 0 for a rollout that the loss masks wholly."""
+    """One advantage per rollout (B,): where each token has its own, their mean over the tokens that the loss takes.
+
+    By it rollouts are arranged in mini-batches, and it is what logs and samples show. 0 for a rollout that the loss
+    masks wholly.
+    """
     advantages = batch["advantages"]
-    if advantages.dim() == 2:
-        scored = ~batch["rewards"].isnan()
-        advantages = torch.zeros_like(batch["rewards"])
-        advantages[scored] = group_advantages(batch["rewards"][scored], batch["group_id"][scored], "dr_grpo")
     if "completion_mask" not in batch:
         return advantages
-    return advantages.masked_fill(~loss_mask(batch).bool().any(dim=1), 0.0)
+    mask = loss_mask(batch).bool()
+    if advantages.dim() == 2:
+        advantages = (advantages * mask).sum(1) / mask.sum(1).clamp(min=1)
+    return advantages.masked_fill(~mask.any(dim=1), 0.0)
 
 
 def model_facts(trainer) -> dict:
