@@ -3,6 +3,7 @@
 import inspect
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from workbook.tasks import Chain
 from workbook.theory import coupling_kernel
 from workbook.theory.choices import ESTIMATORS, RULES
 from workbook.theory.credit import LAZY, CreditBatch
-from workbook.theory.credit_edits import aligned, corrected_prefix, edit_distances, edit_mask, ibpo
+from workbook.theory.credit_edits import aligned, corrected_prefix, edit_distance, edit_mask, ibpo
 from workbook.theory.credit_rules import CREDIT_RULES, EXACT, credit_table
 
 OFF_GROUP = ("coin_reward", "oracle")  # give credit in groups of equal rewards, and say so
@@ -198,7 +199,7 @@ def test_influence_is_the_kernels_sum_over_right_tokens(seed):
 
 # -- edits -------------------------------------------------------------------------------------------------------------
 
-sequences = st.lists(st.integers(0, 3), max_size=7)
+sequences = st.lists(st.integers(0, 3), max_size=8)
 
 
 def distance(first, second):
@@ -210,27 +211,19 @@ def distance(first, second):
     return 1 + min(distance(first[1:], second[1:]), distance(first[1:], second), distance(first, second[1:]))
 
 
-@settings(max_examples=60, deadline=None)
-@given(pairs=st.lists(st.tuples(sequences, sequences), min_size=1, max_size=4))
-def test_distances_and_alignments_are_levenshteins(pairs):
-    distances = edit_distances(pairs)
-    assert distances == [distance(*pair) for pair in pairs]
-    for (first, second), shortest in zip(pairs, distances, strict=True):
-        kept = aligned(first, second)
-        places = [place for place in kept if place is not None]
-        assert places == sorted(set(places))
-        assert len(kept) == len(first)
-        assert all(first[i] == second[place] for i, place in enumerate(kept) if place is not None)
-        gaps = zip([-1, *_kept_rows(kept), len(first)], [-1, *places, len(second)], strict=True)
-        cost, before = 0, None
-        for i, j in gaps:  # between two kept tokens, an edit costs the longer side
-            cost += 0 if before is None else max(i - before[0], j - before[1]) - 1
-            before = (i, j)
-        assert cost == shortest
-
-
-def _kept_rows(kept):
-    return [i for i, place in enumerate(kept) if place is not None]
+@settings(max_examples=200, deadline=None)
+@given(first=sequences, second=sequences)
+def test_distances_and_alignments_are_levenshteins(first, second):
+    shortest = distance(first, second)
+    assert edit_distance(first, second) == shortest
+    kept = aligned(first, second)
+    pairs = [(i, place) for i, place in enumerate(kept) if place is not None]
+    assert len(kept) == len(first)
+    assert all(first[i] == second[place] for i, place in pairs)
+    stops = [(-1, -1), *pairs, (len(first), len(second))]
+    edits = [max(i - before_i, j - before_j) - 1 for (before_i, before_j), (i, j) in pairwise(stops)]
+    assert min(edits) >= 0  # in order: between two kept tokens an edit costs the longer side
+    assert sum(edits) == shortest
 
 
 def test_edit_mask_by_hand():
@@ -379,6 +372,14 @@ def test_padding_changes_nothing(name):
     expected, padded = (spread(rule(name, batch), batch) for batch in (plain, wider))
     torch.testing.assert_close(padded[:, :6], expected, rtol=1e-9, atol=1e-12)
     assert padded[:, 6:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name != "oracle"])
+def test_whole_numbers_are_rewards_too(name):
+    batch = make([1, 0, 0], IDS)
+    whole = make([1, 0, 0], IDS)
+    batch.rewards, whole.rewards = batch.rewards.float(), whole.rewards.long()
+    assert torch.equal(rule(name, whole), rule(name, batch))
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -185,7 +185,8 @@ def balanced_aggregation(batch: CreditBatch, advantages: Start = "grpo") -> Floa
     >>> balanced_aggregation(batch, "dr_grpo").tolist()
     [0.3333333432674408, -1.0]
     """
-    started, lengths = start_from(batch, advantages), batch.mask.sum(1).to(batch.rewards.dtype)
+    started = start_from(batch, advantages)
+    lengths = batch.mask.sum(1).to(started.dtype)
     index, _ = group_index(batch.group_ids, len(batch))
     side, sides = group_index(3 * index + started.sign().long(), len(batch))
     mean = group_sum(lengths, side, sides) / group_size(side, sides)
