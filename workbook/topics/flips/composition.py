@@ -20,7 +20,6 @@ from workbook.rollouts.sample import Rollouts
 from workbook.topics.flips.probe import token_flips
 
 
-
 def sign_composition(
     policy,
     rollouts: Rollouts,
