@@ -28,6 +28,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "flip_settings": "topics.flips.settings:flip_settings_study",
     "credit": "topics.credit.study:credit_study",
     "flips": "topics.flips.study:flips_study",
+    "loss_types": "topics.drift.loss_types:loss_types_study",
     "minibatches": "topics.batching.study:minibatches_study",
     "sharing": "topics.flips.sharing:sharing_study",
 }
