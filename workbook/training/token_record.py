@@ -19,10 +19,10 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from workbook.policies.restoring import no_gradients, seeded
+from workbook.rollouts.token_files import STOPS
 from workbook.training.processes import all_gather, broadcast_from_main, is_main
 from workbook.training.token_tables import (
     FOLDER,
-    REASONS,
     is_recorded,
     place_residuals,
     thin,
@@ -32,7 +32,7 @@ from workbook.training.token_tables import (
 )
 from workbook.training.trainer_inputs import loss_mask
 
-MAX_ROLLOUTS, MAX_TOKENS = 64, 2**18  # of a table: the first groups of the step, whole, and one at least
+TABLE_ROLLOUTS, TABLE_TOKENS = 64, 2**18  # of a table: the first groups of the step, whole, and one at least
 CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # losses with min(r A, clip(r) A)
 RECORDED = (  # settings that a token's formula reads
     *("loss_type", "beta", "delta", "clipping", "group_transform", "transform_on", "advantage_estimator"),
@@ -100,7 +100,7 @@ class TokenRecord(TrainerCallback):
     # -- what is recorded ------------------------------------------------------------------------------------------
 
     def _groups(self) -> set[int]:
-        """The step's first groups, over all processes: at most MAX_ROLLOUTS rollouts and MAX_TOKENS tokens."""
+        """The step's first groups, over all processes: at most TABLE_ROLLOUTS rollouts and TABLE_TOKENS tokens."""
         rollouts, tokens = Counter(), Counter()
         for part in self.parts:
             lengths = self._written(part).sum(dim=1).tolist()
@@ -109,7 +109,7 @@ class TokenRecord(TrainerCallback):
                 tokens[group] += length
         rollouts, tokens = (sum(counts, Counter()) for counts in zip(*all_gather((rollouts, tokens)), strict=True))
         ends = np.cumsum([[rollouts[group], tokens[group]] for group in sorted(rollouts)], axis=0)
-        fitting = int((ends <= [MAX_ROLLOUTS, MAX_TOKENS]).all(axis=1).sum())
+        fitting = int((ends <= [TABLE_ROLLOUTS, TABLE_TOKENS]).all(axis=1).sum())
         return set(sorted(rollouts)[: max(1, fitting)])
 
     def _group_ids(self, part: Part) -> Tensor:
@@ -214,7 +214,7 @@ class TokenRecord(TrainerCallback):
         groups = {group: i for i, group in enumerate(sorted(prompts))}
         columns["prompt"] = np.array([groups[group] for group in columns["group"].tolist()])
         ids, columns["token"] = np.unique(columns["token_id"], return_inverse=True)
-        texts = {"token": self._strings(ids), "prompt": [prompts[group] for group in groups], "stopped": list(REASONS)}
+        texts = {"token": self._strings(ids), "prompt": [prompts[group] for group in groups], "stopped": list(STOPS)}
         write_table(self.folder, step, columns, texts, self._objective(shares))
         interval = thin(self.folder, self.interval)
         if interval != self.interval:
@@ -277,13 +277,13 @@ def normalizer(trainer, inputs: dict) -> float:
 
 
 def stop_codes(trainer, part: Part, ratio: Tensor) -> Tensor:
-    """What took each token's gradient away (B, T), as an index into REASONS; 0 where it has a push.
+    """What took each token's gradient away (B, T), as an index into STOPS; 0 where it has a push.
 
     Where several did, the first of: truncated, tool, no advantage, off-policy, clip, entropy, group (its transform).
     """
     codes = torch.zeros_like(ratio, dtype=torch.int8)
     for reason, where in reversed(_causes(trainer, part, ratio)):
-        codes = torch.where((part.pushes == 0) & where, REASONS.index(reason), codes)
+        codes = torch.where((part.pushes == 0) & where, STOPS.index(reason), codes)
     return codes
 
 

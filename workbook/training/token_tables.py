@@ -27,18 +27,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from workbook.rollouts.token_files import MAX_TOKENS, NUMBERS, TEXTS, WHOLE, read_table
 from workbook.training.files import read_json, replacement, write_json
 
 FOLDER, THINNED = "tokens", "thinned.json"  # in a run's folder; in that, how far it was thinned
 TABLE = r"step-(\d{6,9})\.parquet"
 FORMAT = 1  # of a table's columns and metadata
 BUDGET_MIB = 64  # of all tables of a run
-COLUMNS = (
-    *("step", "group", "rollout", "position", "token_id", "token", "prompt", "reward", "advantage", "weight", "push"),
-    *("ratio", "stopped", "old_logp", "logp", "logp_after", "entropy", "importance", "residual"),
-)
-INTEGERS, STRINGS = COLUMNS[:5], ("token", "prompt", "stopped")
-REASONS = ("", "clip low", "clip high", "truncated", "tool", "entropy", "off-policy", "no advantage", "group")
 
 
 def place_residuals(columns: dict[str, np.ndarray]) -> np.ndarray:
@@ -66,15 +61,15 @@ def write_table(folder: Path, step: int, columns: dict, texts: dict[str, list[st
     """
 
     def encoded(name: str) -> pa.Array:
-        if name in STRINGS:
+        if name in TEXTS:
             return pa.DictionaryArray.from_arrays(
                 pa.array(columns[name], pa.int32()), pa.array(texts[name], pa.string())
             )
-        return pa.array(columns[name], pa.int32() if name in INTEGERS else pa.float32())
+        return pa.array(columns[name], pa.int32() if name in WHOLE else pa.float32())
 
     columns = {"step": np.full(len(columns["group"]), step)} | columns
     metadata = {b"workbook": json.dumps(objective | {"format": FORMAT, "step": step}).encode()}
-    table = pa.table({name: encoded(name) for name in COLUMNS}).replace_schema_metadata(metadata)
+    table = pa.table({name: encoded(name) for name in (*WHOLE, *TEXTS, *NUMBERS)}).replace_schema_metadata(metadata)
     with replacement(folder / f"step-{step:06d}.parquet") as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
@@ -101,14 +96,16 @@ def recorded_steps(folder: Path) -> list[int]:
 
 def read_step(folder: Path, step: int) -> pd.DataFrame:
     """A step's table; its objective in `.attrs["objective"]`. ValueError if there is none, or it is damaged."""
-    from workbook.rollouts.exchange import read_rollouts
-
     if isinstance(step, bool) or not isinstance(step, Integral) or (path := tables(folder).get(int(step))) is None:
         steps = ", ".join(map(str, recorded_steps(folder))) or "none, since record_tokens was 0"
         raise ValueError(f"step={str(step)[:40]!s} has no token table in {folder}; recorded steps are {steps}.")
     if defect := _defect(path, step):
         raise ValueError(f"{path} can't be read: {defect}.")
-    return read_rollouts(path)
+    try:
+        with pq.ParquetFile(path) as parquet:
+            return read_table(path, parquet)
+    except (pa.ArrowException, OSError):
+        raise ValueError(f"{path} can't be read: it is damaged.") from None
 
 
 def _defect(path: Path, step: int) -> str | None:
@@ -122,9 +119,9 @@ def _defect(path: Path, step: int) -> str | None:
         objective = json.loads((metadata.metadata or {}).get(b"workbook", b""))
     if not isinstance(objective, dict) or objective.get("format") != FORMAT or objective.get("step") != step:
         return f"no run has written it as its step {step}"
-    if missing := sorted(set(COLUMNS) - set(metadata.schema.to_arrow_schema().names)):
+    if missing := sorted({*WHOLE, *TEXTS, *NUMBERS} - set(metadata.schema.to_arrow_schema().names)):
         return f"it has no column {missing[0]}"
-    return None
+    return f"it has more than {MAX_TOKENS:,} rows" if metadata.num_rows > MAX_TOKENS else None
 
 
 # -- the budget, and a resume --------------------------------------------------------------------------------------

@@ -1,0 +1,563 @@
+"""A run's token tables say what its steps did to each token; writing them trains nothing and stays in a budget."""
+
+import shutil
+import warnings
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+from small_run import SMALL
+
+from workbook.policies.load import load_policy
+from workbook.rollouts.token_files import NUMBERS, STOPS
+from workbook.tasks import get_task
+from workbook.theory.objective import objective_weights
+from workbook.training import CancellationConfig, CancellationTrainer, token_biography, token_record
+from workbook.training.config import trainer_args
+from workbook.training.folders import checkpoint_step, checkpoints
+from workbook.training.run_config import RunConfig
+from workbook.training.runs import Run
+from workbook.training.token_tables import (
+    current_interval,
+    is_recorded,
+    read_step,
+    recorded_steps,
+    tables,
+    thin,
+    tidy,
+    write_table,
+)
+from workbook.training.worker import execute, train
+
+QUERY = {"batching": "query_preserved", "per_device_train_batch_size": 8}
+SEQUENCE = {"importance_sampling_level": "sequence", "epsilon": 0.002}
+PLAIN = {"record_tokens": 1, "max_steps": 3, "epsilon": 0.02, "max_completion_length": 16}
+
+
+class Watched(CancellationTrainer):
+    """Keeps each micro-batch of training with the slopes of its loss, from a backward pass of the test's own.
+
+    correction: (rollouts, tokens) -> the column that vLLM's correction would be.  tooled: some tokens are a tool's.
+    """
+
+    correction, tooled = None, False
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        if self.correction:
+            output["importance_sampling_ratio"] = self.correction(*output["completion_ids"].shape)
+        if self.tooled:
+            output["tool_mask"] = torch.ones_like(output["completion_ids"]).index_fill(1, torch.tensor([3, 4]), 0)
+        return output
+
+    def _compute_loss(self, model, inputs):
+        self.use_vllm = self.correction is not None
+        try:
+            loss = super()._compute_loss(model, inputs)
+        finally:
+            self.use_vllm = False
+        (slopes,) = torch.autograd.grad(loss, self.outputs[0], retain_graph=True)
+        logps, entropies = (values.detach() for values in self.outputs[:2])
+        watched = {"push": -slopes, "logp": logps, "entropy": entropies, "step": self.state.global_step + 1}
+        self.watched.append(dict(inputs) | watched)
+        return loss
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        outputs = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if outputs[0].requires_grad:
+            self.outputs = outputs
+        return outputs
+
+
+def reward(prompts, completions, **columns):
+    """Three values, and one prompt of three without a difference."""
+    return [
+        float(sum(map(ord, text)) % 3 * (sum(map(ord, prompt)) % 3 > 0))
+        for prompt, text in zip(prompts, completions, strict=True)
+    ]
+
+
+def build(folder, policy=None, prompts=64, kind=Watched, stub=None, **settings):
+    task, policy = get_task("chain"), policy or load_policy("bundled")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = kind(
+            policy.model,
+            reward,
+            args=CancellationConfig(output_dir=str(folder), **SMALL | settings),
+            train_dataset=task.dataset(prompts, seed=0),
+            processing_class=policy.tokenizer,
+        )
+    trainer.watched = []
+    for name, value in (stub or {}).items():
+        setattr(trainer, name, value)
+    return trainer
+
+
+def recorded(folder, **settings):
+    trainer = build(folder, **settings)
+    trainer.train()
+    return trainer, {step: read_step(folder / "tokens", step) for step in recorded_steps(folder / "tokens")}
+
+
+def expected_rows(trainer, step: int) -> pd.DataFrame:
+    """Rows of a step's micro-batches by loops, from what the test saw of the loss; the stop by the rules' own words."""
+    rows = []
+    for part in (part for part in trainer.watched if part["step"] == step):
+        mask = part["completion_mask"] * part.get("tool_mask", 1)
+        old = part.get("old_per_token_logps", part["logp"])
+        advantages = part["advantages"].view(len(mask), -1).expand(mask.shape)
+        importance = part.get("importance_sampling_ratio", torch.ones_like(old)).expand(mask.shape)
+        for i in range(len(mask)):
+            log_ratio = (part["logp"] - old)[i]
+            if trainer.args.importance_sampling_level == "sequence":
+                log_ratio = log_ratio.mul(mask[i]).sum().div(mask[i].sum().clamp(min=1)).expand_as(log_ratio)
+            for t in part["completion_mask"][i].nonzero()[:, 0].tolist():
+                rows.append(
+                    {
+                        "group": int(part["group_id"][i]),
+                        "rollout": int(part["rollout"][i]),
+                        "position": t,
+                        "token_id": int(part["completion_ids"][i, t]),
+                        "reward": float(part["rewards"][i]),
+                        "advantage": float(advantages[i, t]),
+                        "push": float(part["push"][i, t]),
+                        "ratio": float(log_ratio[t].exp()),
+                        "importance": float(importance[i, t]),
+                        "old_logp": float(old[i, t]),
+                        "logp": float(part["logp"][i, t]),
+                        "entropy": float(part["entropy"][i, t]),
+                        "lossless": not mask[i, t],
+                    }
+                )
+    return pd.DataFrame(rows).sort_values(["group", "rollout", "position"], ignore_index=True)
+
+
+def clipped(row, low: float, high: float) -> str:
+    """PPO's rule, in its words."""
+    if row.advantage > 0 and row.ratio > high:
+        return "clip high"
+    return "clip low" if row.advantage < 0 and row.ratio < low else ""
+
+
+def some_ratios(rollouts, tokens):
+    ratios = torch.linspace(0.6, 1.4, rollouts * tokens).view(tokens, rollouts).T
+    return ratios.masked_fill(ratios > 1.35, 0.0)
+
+
+def policy_with_adapters():
+    policy = load_policy("bundled", lora=4)
+    for name, parameter in policy.model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.02, generator=torch.Generator().manual_seed(0))
+    return policy
+
+
+LOSSES = [  # settings, what stands in for an engine or a tool, reasons that must come up
+    ({}, {}, {"clip low", "clip high", "no advantage"}),
+    ({"loss_type": "grpo"} | SEQUENCE, {}, {"clip low", "clip high"}),
+    ({"loss_type": "dapo", "gradient_accumulation_steps": 2, "trim_padding": True}, {}, {"clip low"}),
+    ({"loss_type": "bnpo", "delta": 1.03}, {}, {"clip high"}),
+    ({"loss_type": "cispo", "epsilon_high": 2.0}, {}, {"no advantage"}),
+    ({"loss_type": "sapo"}, {}, {"no advantage"}),
+    ({"loss_type": "vespo"}, {}, {"no advantage"}),
+    ({"loss_type": "luspo"} | SEQUENCE, {}, {"clip high"}),
+    ({"beta": 0.3, "use_bias_correction_kl": False}, {}, {"clip low"}),
+    ({"top_entropy_quantile": 0.4}, {}, {"entropy"}),
+    ({"off_policy_mask_threshold": 1e-4}, {}, {"off-policy"}),
+    ({}, {"correction": some_ratios}, {"off-policy"}),
+    ({}, {"tooled": True}, {"tool"}),
+    ({"clipping": "symmetric", "num_iterations": 2}, {}, {"clip low", "clip high"}),
+    (QUERY | {"group_transform": "min_replace", "transform_on": "clipped_weights"} | SEQUENCE, {}, {"group"}),
+    (QUERY | {"group_transform": "advantage_orthogonal"}, {"correction": some_ratios}, {"no advantage"}),
+    ({"advantage_estimator": "prefix_credit"}, {}, {"no advantage"}),
+]
+
+
+@pytest.mark.parametrize(("settings", "stub", "reasons"), LOSSES, ids=lambda value: None)
+def test_a_table_is_what_the_loss_did(tmp_path, settings, stub, reasons):
+    """Row by row, for each loss type, level, bound, mask and correction; a token is stopped where it has no push."""
+    trainer, steps = recorded(tmp_path, stub=stub, **PLAIN | settings)
+    assert list(steps) == [1, 2, 3]
+    seen = set()
+    for step, table in steps.items():
+        expected = expected_rows(trainer, step)
+        if settings.get("beta"):  # the test's own slopes hold the KL penalty's pull
+            expected = expected.drop(columns="push")
+        for name in set(expected) - {"lossless"}:
+            np.testing.assert_allclose(table[name], expected[name], rtol=2e-5, atol=1e-9, err_msg=name)
+        np.testing.assert_allclose(table["weight"] * table["advantage"], table["push"], rtol=1e-5, atol=1e-12)
+        assert ((table["stopped"] == "") == (table["push"] != 0)).all()
+        assert (table["stopped"] == "tool").tolist() == expected["lossless"].tolist()
+        seen |= set(table["stopped"])
+        if set(table["stopped"]) <= {"", "clip low", "clip high", "no advantage"} and settings in ({}, LOSSES[1][0]):
+            pushing = table[table["advantage"] != 0]
+            low, high = 1 - table.attrs["objective"]["epsilon_low"], 1 + table.attrs["objective"]["epsilon_high"]
+            own = [clipped(row, low, high) for row in pushing.itertuples()]
+            assert pushing["stopped"].tolist() == own
+    assert reasons <= seen
+
+
+FORMULAS = [
+    *({"loss_type": loss} for loss in ("grpo", "dr_grpo", "dapo", "bnpo", "luspo")),
+    {"loss_type": "grpo", "gradient_accumulation_steps": 2, "steps_per_generation": 4},
+    {"loss_type": "dapo", "gradient_accumulation_steps": 2},
+    {"loss_type": "bnpo", "gradient_accumulation_steps": 2},
+]
+
+
+@pytest.mark.parametrize("settings", FORMULAS, ids=str)
+def test_ratio_times_advantage_over_n_is_the_push(tmp_path, settings):
+    """The objective in a table's metadata holds the loss's own normalizer; grpo also divides by T_i."""
+    _, steps = recorded(tmp_path, **PLAIN | {"max_completion_length": 39} | settings)
+    for table in steps.values():
+        objective, free = table.attrs["objective"], table["stopped"] == ""
+        n = objective["normalizer"]
+        n = table["rollout"].astype(str).map(n).astype(float) if isinstance(n, dict) else n
+        lengths = table.groupby("rollout")["position"].transform("size") if settings["loss_type"] == "grpo" else 1
+        product = table["ratio"] * table["advantage"] / (n * lengths)
+        np.testing.assert_allclose(table["push"][free], product[free], rtol=1e-5)
+        assert objective["loss_type"] == settings["loss_type"]
+        assert (objective["epsilon_low"], objective["learning_rate"], objective["steps"]) == (0.02, 1e-3, 3)
+
+
+@pytest.mark.parametrize("transform", ["min_replace", "advantage_orthogonal"])
+def test_a_transformed_groups_weights_are_those_of_the_theory(tmp_path, transform):
+    _, steps = recorded(tmp_path, **PLAIN | QUERY | {"group_transform": transform, "learning_rate": 3e-3})
+    table = steps[3]
+    table = table[table["advantage"] != 0]
+    for _, group in table.groupby("group"):
+        wide = {
+            name: torch.tensor(group.pivot(index="rollout", columns="position", values=name).to_numpy())
+            for name in ("logp", "old_logp", "advantage", "weight")
+        }
+        mask = ~wide["logp"].isnan()
+        values = {name: wide[name].nan_to_num() for name in ("logp", "old_logp", "advantage", "weight")}
+        batch = (values["logp"], values["old_logp"], mask.long(), values["advantage"][:, 0], torch.zeros(len(mask)))
+        weights = objective_weights(*batch, clip=(0.02, 0.02), transform=transform)
+        torch.testing.assert_close(values["weight"] * 8 * 16, weights.float(), rtol=1e-4, atol=1e-6)
+    assert table["residual"][table["residual"] > 1e-5].size < len(table) / 2
+
+
+# -- after the step ------------------------------------------------------------------------------------------------
+
+
+def test_the_log_probability_after_a_step_is_the_one_before_the_next(tmp_path):
+    """Four steps on one generation batch, each with all of its rollouts: the same numbers, to the bit."""
+    whole = {"per_device_train_batch_size": 16, "steps_per_generation": 1, "num_iterations": 4, "max_steps": 4}
+    _, steps = recorded(tmp_path, record_tokens=1, **whole)
+    for step in (1, 2, 3):
+        assert steps[step]["logp_after"].equals(steps[step + 1]["logp"])
+        assert steps[step]["old_logp"].equals(steps[step + 1]["old_logp"])
+        assert not steps[step]["logp_after"].equals(steps[step]["logp"])
+    still, unmoved = recorded(tmp_path / "still", record_tokens=1, **whole | {"learning_rate": 0.0})
+    assert unmoved[2]["logp_after"].equals(unmoved[2]["logp"])
+    assert still.args.learning_rate == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_iterations": 2},
+        {"gradient_accumulation_steps": 2, "use_adaptive_entropy": True, "entropy_target": 0.5, "trim_padding": True},
+        {"policy": policy_with_adapters, "measure_cancellation": 1, "mask_truncated_completions": True},
+        {"beta": 0.1, "use_bias_correction_kl": False, "loss_type": "grpo"},
+    ],
+    ids=str,
+)
+def test_recording_never_trains(tmp_path, settings):
+    """Equal bits with and without, also where the model itself draws random numbers; the same rows are logged."""
+    own, finals, rows = settings | {"max_steps": 6}, [], []
+    policy = own.pop("policy", lambda: load_policy("bundled"))
+    for every in (0, 2):
+        trainer = build(tmp_path / str(every), policy(), kind=CancellationTrainer, record_tokens=every, **own)
+        for module in trainer.model.modules():
+            if hasattr(module, "attention_dropout"):
+                module.attention_dropout = 0.1
+        trainer.train()
+        finals.append({name: p.clone() for name, p in trainer.model.state_dict().items()})
+        rows.append(
+            [
+                {k: v for k, v in row.items() if "time" not in k and "per_second" not in k}
+                for row in trainer.state.log_history
+            ]
+        )
+    assert all(torch.equal(p, finals[1][name]) for name, p in finals[0].items())
+    assert rows[0] == rows[1]
+    assert recorded_steps(tmp_path / "2" / "tokens") == [1, 2, 4, 6]
+    assert not (tmp_path / "0" / "tokens").exists()
+
+
+def test_the_rows_agree_with_the_residual_that_is_logged(tmp_path):
+    """Mean over (group, position) of |sum of push| / sum of |push|, and the places of a token of the whole group."""
+    trainer, steps = recorded(tmp_path, **PLAIN | QUERY | {"measure_cancellation": 1, "max_steps": 4})
+    logged = [row for row in trainer.state.log_history if "cancellation/weight_residual" in row]
+    assert len(logged) == 4
+    for table, row in zip(steps.values(), logged, strict=True):
+        pushing = table[table["advantage"] != 0]
+        sums = pushing.assign(size=pushing["push"].abs()).groupby(["group", "position"])[["push", "size"]].sum()
+        residual = (sums["push"].abs() / sums["size"].where(sums["size"] > 0, 1)).mean()
+        assert row["cancellation/weight_residual"] == pytest.approx(residual, abs=1e-6)
+        assert row["cancellation/clipped"] == pytest.approx((pushing["push"] == 0).mean())
+        places = ["group", "position", "token_id"]
+        net, size = (pushing.groupby(places)["push"].agg(kind) for kind in ("sum", lambda x: x.abs().sum()))
+        one = pushing.groupby(places)["residual"].agg(["min", "max", "size"])
+        np.testing.assert_allclose(one["min"], one["max"])
+        np.testing.assert_allclose(one["max"], net.abs() / size.where(size > 0, 1), atol=1e-6)
+        shared = one["max"][one["size"] == 4]  # what all four rollouts have
+        per_place = shared.reset_index().groupby(["group", "position"])["max"].first().mean()
+        assert row["cancellation/shared_residual"] == pytest.approx(per_place, abs=1e-6)
+
+
+# -- which rollouts ------------------------------------------------------------------------------------------------
+
+
+def test_a_truncated_rollout_has_rows_without_numbers(tmp_path):
+    trainer = build(tmp_path, **PLAIN | QUERY | {"mask_truncated_completions": True, "max_completion_length": 20})
+    trainer.train()
+    table = read_step(tmp_path / "tokens", 1)
+    assert set(table["stopped"]) == {"truncated"}
+    assert (table.groupby("rollout").size() == 20).all()
+    assert table[["logp", "old_logp", "logp_after", "entropy", "ratio"]].isna().all().all()
+    assert not table[["push", "weight", "residual"]].any().any()
+
+
+def test_generation_batches_of_one_step_are_told_apart(tmp_path):
+    """Two of them, each taken once; and one that is taken twice, whose tokens then push twice."""
+    settings = {"record_tokens": 1, "max_steps": 1, "steps_per_generation": 2, "per_device_train_batch_size": 8}
+    trainer, steps = recorded(tmp_path / "two", **settings, gradient_accumulation_steps=4)
+    assert steps[1].groupby("group")["rollout"].nunique().to_dict() == dict.fromkeys(range(8), 4)
+    assert steps[1]["prompt"].nunique() == len(
+        {tuple(row.tolist()) for p in trainer.watched for row in p["prompt_ids"]}
+    )
+    total = sum(float(part["push"].sum()) for part in trainer.watched)
+    assert steps[1]["push"].sum() == pytest.approx(total, abs=1e-6)
+    twice, steps = recorded(tmp_path / "twice", **settings, gradient_accumulation_steps=4, num_iterations=2)
+    assert steps[1].groupby("group")["rollout"].nunique().to_dict() == dict.fromkeys(range(4), 4)
+    sizes = sum(float(part["push"].abs().sum()) for part in twice.watched)
+    assert steps[1]["push"].abs().sum() == pytest.approx(sizes, rel=1e-5)
+    assert not steps[1].duplicated(["rollout", "position"]).any()
+
+
+def test_a_table_takes_the_first_groups_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(token_record, "TABLE_ROLLOUTS", 6)
+    settings = {"record_tokens": 1, "max_steps": 1, "per_device_train_batch_size": 16, "steps_per_generation": 1}
+    trainer, steps = recorded(tmp_path, **settings)
+    assert steps[1].groupby("group")["rollout"].nunique().to_dict() == {0: 4}
+    expected = expected_rows(trainer, 1).query("group == 0")
+    np.testing.assert_allclose(steps[1]["logp"], expected["logp"], rtol=1e-5)
+    np.testing.assert_array_equal(steps[1]["token_id"], expected["token_id"])
+    text = {row.token_id: row.token for row in steps[1].itertuples()}
+    assert text == {token: trainer._tokenizer.decode([token]) for token in text}
+    part = trainer.watched[0]
+    prompt = trainer._tokenizer.decode(part["prompt_ids"][part["group_id"] == 0][0])
+    assert steps[1]["prompt"].unique().tolist() == [prompt]
+
+
+def test_pictures_are_scored_as_training_scored_them(tmp_path, monkeypatch):
+    """A micro-batch with other inputs than texts is scored whole, by the very call that training made."""
+    monkeypatch.setattr(token_record, "TABLE_ROLLOUTS", 4)
+    trainer, calls = (
+        build(
+            tmp_path,
+            kind=CancellationTrainer,
+            **PLAIN | {"max_steps": 1, "per_device_train_batch_size": 16, "steps_per_generation": 1},
+        ),
+        [],
+    )
+    score = trainer._get_per_token_logps_and_entropies
+
+    def with_types(model, ids, mask, width, batch_size=None, **kwargs):
+        calls.append((len(ids), kwargs.pop("token_type_ids", None), torch.is_grad_enabled()))
+        outputs = score(model, ids, mask, width, batch_size=batch_size, **kwargs)
+        if trainer._scored:
+            (args, kept), given = trainer._scored
+            trainer._scored = (args, kept | {"token_type_ids": torch.zeros_like(ids)}), given
+        return outputs
+
+    monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", with_types)
+    trainer.train()
+    assert [(rows, types is not None, graph) for rows, types, graph in calls] == [(16, False, True), (16, True, False)]
+    assert read_step(tmp_path / "tokens", 1)["rollout"].nunique() == 4
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def small_table(folder, step, rows=3, **objective):
+    columns = {name: np.arange(rows) for name in ("group", "rollout", "position", "token_id")}
+    columns |= {name: np.zeros(rows, int) for name in ("token", "prompt", "stopped")}
+    columns |= {name: np.random.default_rng(step).normal(size=rows) for name in NUMBERS}
+    write_table(folder, step, columns, {"token": ["<b>"], "prompt": ["?"], "stopped": list(STOPS)}, objective)
+
+
+def test_a_table_comes_back_as_it_was_written(tmp_path):
+    small_table(tmp_path, 7, loss_type="grpo")
+    table = read_step(tmp_path, 7)
+    assert table.attrs["objective"] == {"loss_type": "grpo", "format": 1, "step": 7}
+    assert table["token"].tolist() == ["<b>"] * 3
+    assert table["step"].tolist() == [7, 7, 7]
+    kinds = {name: str(kind) for name, kind in table.dtypes.items()}
+    assert {kinds.pop(name) for name in ("step", "group", "rollout", "position", "token_id")} == {"int32"}
+    assert {kinds.pop(name) for name in ("token", "prompt", "stopped")} == {"category"}
+    assert set(kinds.values()) == {"float32"}
+    schema = pq.read_schema(tmp_path / "step-000007.parquet")
+    assert pq.ParquetFile(tmp_path / "step-000007.parquet").metadata.row_group(0).column(0).compression == "ZSTD"
+    assert str(schema.field("token").type).startswith("dictionary")
+
+
+def test_what_is_damaged_or_foreign_is_left_out(tmp_path):
+    for step in (1, 2, 3, 4):
+        small_table(tmp_path, step)
+    whole = (tmp_path / "step-000002.parquet").read_bytes()
+    (tmp_path / "step-000002.parquet").write_bytes(whole[:-40])
+    (tmp_path / "step-000003.parquet").write_bytes((tmp_path / "step-000001.parquet").read_bytes())
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "step-000005.parquet")
+    (tmp_path / "step-000006.parquet").symlink_to(tmp_path / "step-000001.parquet")
+    (tmp_path / "step-000008.parquet").write_text("<script>")
+    (tmp_path / "step-7.parquet").write_bytes(whole)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        assert recorded_steps(tmp_path) == [1, 4]
+    assert [str(note.message).split(" is left out: ")[1] for note in notes] == [
+        "it is damaged, or no Parquet file.",
+        "no run has written it as its step 3.",
+        "no run has written it as its step 5.",
+        "it is damaged, or no Parquet file.",
+    ]
+    with pytest.raises(ValueError, match=r"step-000002\.parquet can't be read: it is damaged"):
+        read_step(tmp_path, 2)
+    with (
+        pytest.warns(UserWarning, match="left out"),
+        pytest.raises(ValueError, match=r"step=9 has no token table in .*; recorded steps are 1, 4"),
+    ):
+        read_step(tmp_path, 9)
+    broken = bytearray(whole)
+    broken[4:400] = bytes(396)  # the footer is whole, the pages are not
+    (tmp_path / "step-000002.parquet").write_bytes(broken)
+    with pytest.raises(ValueError, match=r"step-000002\.parquet can't be read: it is damaged\."):
+        read_step(tmp_path, 2)
+    with pytest.raises(ValueError, match="none, since record_tokens was 0"):
+        read_step(tmp_path / "nowhere", 1)
+
+
+def test_a_budget_thins_evenly_and_goes_on_as_it_was(tmp_path):
+    small_table(tmp_path, 1)
+    size = (tmp_path / "step-000001.parquet").stat().st_size
+    budget, every, history = 6.5 * size / 2**20, 10, []
+    for step in range(1, 241):
+        if is_recorded(step, every):
+            small_table(tmp_path, step)
+            every = thin(tmp_path, every, budget)
+            history.append((step, every))
+            assert len(tables(tmp_path)) <= 6
+    assert every == 80
+    assert list(tables(tmp_path)) == [1, 80, 160, 240]
+    assert [step for step, new in history if new != dict(history).get(step - 10, 10)][:1] == [60]
+    assert current_interval(tmp_path, 10) == 80
+    small_table(tmp_path, 100)  # as a killed thinning would leave it
+    assert tidy(tmp_path, 200, 10) == 80
+    assert list(tables(tmp_path)) == [1, 80, 160]
+    (tmp_path / "thinned.json").write_text('{"every": 35}')
+    assert current_interval(tmp_path, 10) == 10
+
+
+def test_a_run_says_that_it_thinned_its_tables(tmp_path):
+    for step in (1, 10, 20, 30):
+        small_table(tmp_path / "tokens", step)
+    assert Run(tmp_path).status()["notes"] == ["%s is missing." % (tmp_path / "status.json")]
+    thin(tmp_path / "tokens", 10, 0.001)
+    assert Run(tmp_path).status()["notes"][1:] == [
+        "Token tables would take more than 0.001 MiB, so that one is kept every 20 steps."
+    ]
+    assert Run(tmp_path).token_steps() == [1, 20]
+
+
+CONFIG = {
+    **{"name": "recorded", "num_prompts": 16, "threads": 1},
+    "trainer": {
+        **{"num_generations": 4, "per_device_train_batch_size": 8, "steps_per_generation": 2, "max_steps": 12},
+        **{"max_completion_length": 12, "save_steps": 4, "learning_rate": 1e-3, "loss_type": "dr_grpo"},
+        **{"record_tokens": 3},
+    },
+}
+
+
+def contents(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "tokens").iterdir())}
+
+
+@pytest.mark.parametrize("budget", [64, 0.03])
+def test_a_resumed_run_ends_with_the_same_tables(tmp_path, monkeypatch, budget):
+    """Killed after its tenth step: what it had written since its checkpoint is written anew, to the byte."""
+    monkeypatch.setattr("workbook.training.token_tables.BUDGET_MIB", budget)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = train(CONFIG, tmp_path / "whole")
+        assert whole.token_steps() == ([1, 3, 6, 9, 12] if budget == 64 else [1, 6, 12])
+        killed = Run(shutil.copytree(whole.folder, tmp_path / "killed"))
+        shutil.rmtree(killed.folder / "final")
+        for checkpoint in checkpoints(killed.folder):
+            if checkpoint_step(checkpoint) > 8:
+                shutil.rmtree(checkpoint)
+        if budget == 64:
+            (killed.folder / "tokens" / "step-000009.parquet").write_bytes(b"torn")
+        (killed.folder / "tokens" / ".step-000012.parquet.77.tmp").touch()
+        (killed.folder / "tokens" / "mine.txt").write_text("mine")
+        execute(killed.folder)
+    own = contents(killed.folder)
+    assert own.pop("mine.txt") == b"mine"
+    assert own == contents(whole.folder)
+    table = killed.tokens(12)
+    assert table.attrs["objective"]["steps"] == 12
+    assert set(table["rollout"]) == set(range(16)) & set(table["rollout"])
+
+
+def test_a_runs_config_takes_the_field(tmp_path):
+    config = RunConfig.load(CONFIG)
+    assert trainer_args(config, torch.device("cpu"), tmp_path).record_tokens == 3
+    with pytest.raises(ValueError, match="record_tokens"):
+        config.override({"record_tokens": -1})
+
+
+# -- a token's biography -------------------------------------------------------------------------------------------
+
+
+class TwoSteps:
+    """A run of two recorded steps, worked by hand."""
+
+    rows: ClassVar = {
+        1: [
+            (5, "so", "", 1.0, 0.2, -1.0, -0.5),
+            (5, "so", "clip low", -1.0, 0.0, -3.0, -3.5),
+            (6, "is", "", 1, 0.1, -2, -2),
+        ],
+        10: [(6, "is", "no advantage", 0.0, 0.0, -1.0, -1.0)],
+    }
+
+    def token_steps(self):
+        return list(self.rows)
+
+    def tokens(self, step):
+        columns = ["token_id", "token", "stopped", "advantage", "push", "logp", "logp_after"]
+        return pd.DataFrame(self.rows[step], columns=columns)
+
+
+@pytest.mark.parametrize("token", [5, "so", np.int64(5)])
+def test_a_tokens_biography_by_hand(token):
+    story = token_biography(TwoSteps(), token)
+    assert story.iloc[0].to_dict() == {
+        **{"step": 1, "places": 2, "logp": -2.0, "logp_after": -2.0, "push": 0.1, "advantage": 0.0, "stopped": 0.5}
+    }
+    assert story["places"].tolist() == [2, 0]
+    assert story.loc[1, ["logp", "push", "stopped"]].isna().all()
+    assert token_biography(TwoSteps(), 6)["stopped"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("token", [None, True, 1.5, ["so"]])
+def test_a_biography_of_no_token_is_refused(token):
+    with pytest.raises(ValueError, match="must be a token's id or its text"):
+        token_biography(TwoSteps(), token)
