@@ -189,6 +189,9 @@ def test_influence_is_the_kernels_sum_over_right_tokens(seed):
     plain = spread(batch.group_advantages("grpo"), batch)
     spared = (plain < 0) & (influence > threshold)
     torch.testing.assert_close(rule("nthr", batch, eta=0.25), torch.where(spared, 0.25 * plain, plain))
+    weights = torch.where(right, 1 / batch.mask.sum(1).unsqueeze(1).expand_as(batch.mask)[batch.mask], 0.0)
+    influence[batch.mask] = kernel @ weights.double()
+    threshold = min(float(influence[row][batch.mask[row]].mean()) for row in (0, 3))
     dominant = (influence.abs() > threshold) & batch.mask
     expected = plain * (1 + 0.1 * (influence * plain).sign()) * dominant
     torch.testing.assert_close(rule("token_hidden_reward", batch), expected)

@@ -44,15 +44,16 @@ def token_hidden_reward(
     """Train on the tokens that move right rollouts most, and lean towards exploitation (p > 0) or exploration (p < 0).
 
     A_it = A_i (1 + p sign(THR_it)) where |THR_it| > min_j mean_t s_jt, j over the right rollouts, else 0, with the
-    token hidden reward THR_it = sign(A_i) s_it: positive where the update makes right rollouts likelier. dominant
-    False leaves the threshold out. Source: arXiv 2510.03669.
+    token hidden reward THR_it = sign(A_i) s_it: positive where the update makes right rollouts likelier. In s each
+    right rollout counts by its mean over tokens. dominant False leaves the threshold out. Source: arXiv 2510.03669,
+    p = 0.1 or -0.1 there.
 
-    Our reading, from abstract and reviews: p = 0.1, and the threshold of NTHR, its forerunner.
+    Our reading: the threshold is NTHR's, its forerunner's, on this s; "following" it is all that is known here.
     """
     started = start_from(batch, advantages)
     out = per_token(batch, started)
     for rows in _mixed_groups(batch, started):
-        influence, threshold = _influence(batch, rows, started)
+        influence, threshold = _influence(batch, rows, started, mean=True)
         hidden_reward = influence * started[rows].sign().unsqueeze(1)
         kept = hidden_reward.abs() > threshold if dominant else torch.ones_like(hidden_reward, dtype=torch.bool)
         out[rows] = (out[rows] * (1 + p * hidden_reward.sign())).masked_fill(~kept, 0.0)
@@ -66,16 +67,19 @@ def _mixed_groups(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> list[T
 
 
 def _influence(
-    batch: CreditBatch, rows: Tensor, advantages: Float[Tensor, " B"]
+    batch: CreditBatch, rows: Tensor, advantages: Float[Tensor, " B"], mean: bool = False
 ) -> tuple[Float[Tensor, "G T"], Float[Tensor, ""]]:
-    """s of one group's tokens, 0 outside the mask, and the least mean of s over a right rollout."""
+    """s of one group's tokens, 0 outside the mask, and the least mean of s over a right rollout.
+
+    mean: s is the sum over right rollouts of their means over tokens, not of their sums.
+    """
     mask, right = batch.mask[rows], advantages[rows] > 0
     number = batch.mask.flatten().cumsum(0).view_as(batch.mask) - 1  # (B, T): the place of a token among the states
     states = batch.states.select(number[rows][mask])
-    sources = right.unsqueeze(1).expand_as(mask)[mask].to(advantages.dtype)
+    lengths = mask.sum(1).clamp(min=1)
+    sources = (right / lengths if mean else right).to(advantages.dtype).unsqueeze(1).expand_as(mask)[mask]
     cap = getattr(states, "cap", None)
     moved = predicted_delta_logp(states.hidden, states.logits, states.tokens, sources, 1.0, cap=cap)
     out = advantages.new_zeros(mask.shape)
     out[mask] = moved.to(out)
-    means = out.sum(1) / mask.sum(1).clamp(min=1)
-    return out, means[right & mask.any(1)].min()
+    return out, (out.sum(1) / lengths)[right & mask.any(1)].min()

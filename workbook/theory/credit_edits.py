@@ -45,7 +45,8 @@ def ibpo(
     continuations' tokens, in batch.sampled_tokens.
 
     Source: IBPO (arXiv 2605.16302). **Our reading**, from its authors' page and a reader's table (weight 0.6, success
-    0.5): how the paper makes its corrected trajectory is not known here. Raises ValueError without a policy to sample.
+    0.5): one reference, the nearest correct sibling, where the paper takes several; and its revision is prompted with
+    both texts, in a way that is not known here. Raises ValueError without a policy to sample.
     """
     siblings = _nearest_correct(batch)
     rewards = batch.rewards + 0.0  # a copy, in floats
