@@ -142,6 +142,23 @@ def _check_writable(path: str, option: str) -> None:
         raise ValueError(f"{option} {path} can't be written: permission denied.")
 
 
+def _write_report(args) -> int:
+    from workbook.book.report_page import default_page, report_text, write_report
+    from workbook.policies.load import load_policy
+    from workbook.probes import model_findings, report_findings
+    from workbook.rollouts import read_rollouts
+
+    page = default_page(args.run) if args.html is None else args.html
+    _check_writable(page, "--html")
+    policy = None if args.model is None else load_policy(args.model)
+    table = read_rollouts(args.run, None if policy is None else policy.tokenizer)
+    report = report_findings(table, None if policy is None else model_findings(table, policy))
+    print(report_text(report))
+    write_report(report, page)
+    print(f"The report as a page lies in {page}")
+    return 0
+
+
 def _glossary(args) -> int:
     from workbook.book.glossary import glossary_text
 
@@ -160,6 +177,14 @@ def _machines(args) -> int:
     print("Each with " + ", ".join(f"{key}: {value}" for key, value in shared_settings().items()))
     print("Memory is computed for one card; what the libraries hold is not in it. --write NAME writes a config.")
     return 0
+
+
+def _gpu(args) -> int:
+    from workbook.studies.gpu.campaign import ROWS, run_rows
+
+    if unknown := [row for row in args.rows or () if row not in ROWS]:
+        raise ValueError(f"--rows {one_line(unknown[0], 60)} is unknown: choose of {', '.join(ROWS)}.")
+    return run_rows(args.rows, args.folder, args.minutes, args.dry)
 
 
 def _attack(args) -> int:
@@ -286,6 +311,12 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--folder", type=_path, help="of the studies' tables (default: data/results)")
     claims.set_defaults(command=_claims)
 
+    report = commands.add_parser("report", help="what training did to the tokens of a run, yours or another program's")
+    report.add_argument("run", type=_path, help="a run's folder, or a file or folder of TRL, prime-rl or JSON lines")
+    report.add_argument("--model", help="score tokens, and couple them, with this policy: a name, folder or hub id")
+    report.add_argument("--html", type=_path, metavar="FILE", help="default: report.html in the folder, or beside it")
+    report.set_defaults(command=_write_report)
+
     glossary = commands.add_parser("glossary", help="the book's terms, with formula, unit and the code behind them")
     glossary.add_argument("term", nargs="?", help="one of them, e.g. push; all by default")
     glossary.set_defaults(command=_glossary)
@@ -294,6 +325,15 @@ def _parser() -> argparse.ArgumentParser:
     machines.add_argument("--write", metavar="NAME", help="write a ready config, e.g. qwen2.5-1.5b_t4")
     machines.add_argument("--folder", type=_path, default=".", help="where to write it (default: here)")
     machines.set_defaults(command=_machines)
+
+    gpu = commands.add_parser("gpu", help="measure everything that needs a GPU; rows that are done are kept")
+    gpu.add_argument("--dry", action="store_true", help="the same code at tiny sizes on a CPU")
+    gpu.add_argument(
+        "--rows", nargs="+", metavar="ROW", help="equality, speed, peaks, chapter11, mechanism (default: all)"
+    )
+    gpu.add_argument("--minutes", type=_count(1, 10_000), default=40, help="until it ends in order (default: 40)")
+    gpu.add_argument("--folder", type=_path, help="where to write (default: data/results/gpu; a temporary one if dry)")
+    gpu.set_defaults(command=_gpu)
 
     attack = commands.add_parser("attack-reward", help="which of some forty hacks the reward of a config pays")
     attack.add_argument("config", type=_path, help="a run's YAML, e.g. data/configs/chain.yaml")

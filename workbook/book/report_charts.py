@@ -1,0 +1,134 @@
+"""The charts of a report: narrow, so that they can be read on a phone."""
+
+from __future__ import annotations
+
+import altair as alt
+import pandas as pd
+
+from workbook.views.figures import bars, by_sign, series
+from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, describe_rows, titled, visible
+
+WIDTH = 380
+
+
+def signal_chart(signal: pd.DataFrame) -> alt.LayerChart:
+    """Shares of groups by the rewards that their rollouts have, over steps."""
+    names = {"signal": "both", "highest": "highest only", "lowest": "lowest only"}
+    table = signal.melt("step", list(names), "rewards", "mean").replace({"rewards": names})
+    x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(tickMinStep=1, format="d"))
+    y = alt.Y("mean:Q", title="share of groups", axis=alt.Axis(format="%")).scale(domain=[0, 1])
+    colors = [POSITIVE, "#3b8f5a", NEGATIVE]
+    chart = series(
+        table,
+        x,
+        y,
+        "rewards",
+        spread=None,
+        points=len(signal) <= 30,
+        dash="rewards",
+        colors=colors,
+        width=WIDTH,
+        height=170,
+    )
+    return titled(
+        chart,
+        "Groups that carried signal",
+        "by the rewards of their rollouts",
+        "At the last step: " + describe_rows(table[table["step"] == table["step"].max()], "rewards", form=".0%"),
+    )
+
+
+def tokens_chart(tokens: pd.DataFrame) -> alt.LayerChart:
+    """What pushes each token up and down, and what is left of both."""
+    names = _unique_names(tokens["token"])
+    table = tokens.assign(label=names)
+    sides = table.melt(["label", "count", "net"], ["up", "down"], "side", "mean")
+    x = alt.X("mean:Q", title="sum of push")
+    tick = (
+        alt.Chart(table).mark_tick(color="black", thickness=3, size=15).encode(x="net:Q", y=alt.Y("label:N", sort=None))
+    )
+    chart = bars(
+        sides,
+        "label",
+        x,
+        color=by_sign("mean"),
+        intervals=False,
+        over=[tick],
+        width=WIDTH,
+        height=alt.Step(20),
+        shown=["count", "net"],
+    )
+    return titled(
+        chart,
+        "Tokens with the most |push|",
+        "blue: pushed up; orange: pushed down; black: the two together",
+        describe_rows(table.rename(columns={"net": "mean"}), "label", form="+.3g"),
+    )
+
+
+def residual_chart(residuals: pd.DataFrame) -> alt.LayerChart:
+    """Residual of shared places over steps, and what equal weights would leave."""
+    names = {"residual": "as trained", "equal": "equal weights", "whole_residual": "as trained, in all of the group"}
+    table = residuals.melt("step", list(names), "which", "mean").replace({"which": names}).dropna()
+    x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(tickMinStep=1, format="d"))
+    y = alt.Y("mean:Q", title="mean residual (0 = cancels)").scale(domainMin=0)
+    colors = [POSITIVE, NEUTRAL, NEGATIVE]
+    chart = series(
+        table,
+        x,
+        y,
+        "which",
+        spread=None,
+        points=len(residuals) <= 30,
+        dash="which",
+        colors=colors,
+        width=WIDTH,
+        height=170,
+    )
+    return titled(
+        chart,
+        "What remains of the push on shared tokens",
+        "mean over places that several rollouts of a group have",
+        "At the last step: " + describe_rows(table[table["step"] == table["step"].max()], "which", form=".3f"),
+    )
+
+
+def movement_chart(movement: pd.DataFrame, column: str) -> alt.LayerChart:
+    """Entropy, or the change of log p by a step, over steps, for tokens of positive and of negative advantage."""
+    title, y = {
+        "entropy": ("Entropy of the tokens trained on", "mean entropy (nats)"),
+        "change": ("What a step did to log p", "mean change of log p (nats)"),
+    }[column]
+    table = movement.rename(columns={column: "mean"})[["step", "sign", "mean"]].sort_values("sign", ascending=False)
+    x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(tickMinStep=1, format="d"))
+    colors, names = [POSITIVE, NEGATIVE], ["positive", "negative"]
+    chart = series(
+        table,
+        x,
+        y,
+        "sign",
+        spread=None,
+        points=len(table) <= 60,
+        dash="sign",
+        names=names,
+        colors=colors,
+        zero=column == "change",
+        width=WIDTH,
+        height=170,
+    )
+    return titled(
+        chart,
+        title,
+        "by the sign of the token's advantage",
+        "At the last step: " + describe_rows(table[table["step"] == table["step"].max()], "sign", form=".4f"),
+    )
+
+
+def _unique_names(texts: pd.Series) -> list[str]:
+    """Texts of tokens for an axis, each another: those that look alike are numbered."""
+    names, seen = [], {}
+    for text in texts:
+        name = visible(text, 14)
+        seen[name] = seen.get(name, 0) + 1
+        names.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return names
