@@ -18,7 +18,7 @@ from workbook.rollouts.states import OutputStates, output_states
 from workbook.tasks import get_task
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
 from workbook.views import TokenHeatmap, live
-from workbook.views.heatmap import explain_pinned
+from workbook.views.pinned import explain_pinned
 
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\"'&", "\u202eevil", "a\nb"]
 

@@ -5,7 +5,7 @@ const ROW = 24, LABEL = 132, GAP = 1, CHARACTER = 7.2, PADDING = 18, TALLEST = 4
 const DIVERGING = ["#994a07", "#c5690d", "#e8932f", "#fbbf74", "#fce0ba", "#f2f0eb",
   "#d2e5ef", "#9dcae1", "#5da2cb", "#2f78b3", "#134b85"];  // Vega's blueorange: blue above zero
 const SERIES = ["#2f78b3", "#b25a08", "#2f7a4b", "#8a5aa8", "#6b6b6b", "#8a6a00"];
-const MISSING = "#ffffff";
+const MISSING = "#ffffff", MEANINGS = { "▲": "clipped above", "▼": "clipped below", "■": "masked" };
 
 const make = (tag, className = "", text = "") => {
   const node = document.createElement(tag);
@@ -16,7 +16,8 @@ const make = (tag, className = "", text = "") => {
 const floats = view => view && view.byteLength ? new Float32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength)) : new Float32Array();
 const whole = view => view && view.byteLength ? new Int32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength)) : new Int32Array();
 const size = x => x !== 0 && (x < 1e-3 || x >= 1e6) ? x.toExponential(2) : Number(x.toPrecision(4)).toString();
-const signed = x => Number.isNaN(x) ? "unknown" : (x > 0 ? "+" : x < 0 ? "−" : "") + size(Math.abs(x));
+const unsigned = x => x === null || Number.isNaN(x) ? "unknown" : (x < 0 ? "−" : "") + size(Math.abs(x));
+const signed = x => (x > 0 ? "+" : "") + unsigned(x);
 
 function mix(a, b, t) {
   const channel = i => Math.round(parseInt(a.slice(i, i + 2), 16) * (1 - t) + parseInt(b.slice(i, i + 2), 16) * t);
@@ -26,21 +27,24 @@ function mix(a, b, t) {
 function render({ model, el }) {
   const root = make("div", "token-heatmap"), bar = make("div", "th-bar"), grid = make("div", "th-grid");
   const canvas = make("div", "th-canvas"), labels = make("div", "th-labels"), tip = make("div", "th-tip"), details = make("div", "th-details");
-  const menus = {}, pool = new Map();
+  const prompt = make("div", "th-prompt"), status = make("div", "th-message"), menus = {}, pool = new Map();
+  let reading = 0, explaining = 0, stale = false;
   let t = null, active = -1, hovered = -1, frame = 0;
   const id = `th${Math.random().toString(36).slice(2)}`;
   grid.tabIndex = 0;
   grid.setAttribute("role", "grid");
   tip.setAttribute("role", "tooltip");
   details.setAttribute("role", "status");
+  status.setAttribute("role", "status");
   canvas.append(labels);
   grid.append(canvas);
-  root.append(bar, grid, details, tip);
+  root.append(bar, status, prompt, grid, details, tip);
   el.append(root);
 
   // --- the table, as it came over the wire
 
   function read() {
+    stale = false;
     const shape = model.get("shape"), columns = model.get("columns");
     const [kinds, rows, positions] = [0, 1, 2].map(k => whole(model.get("places")).subarray(k * shape.tokens, (k + 1) * shape.tokens));
     const values = floats(model.get("values"));
@@ -53,7 +57,8 @@ function render({ model, el }) {
     for (let p = 0; p < shape.positions; p++) lefts[p + 1] = lefts[p] + widths[p];
     const at = new Int32Array(shape.rows.length * shape.positions).fill(-1);
     for (let i = 0; i < shape.tokens; i++) at[rows[i] * shape.positions + positions[i]] = i;
-    t = { ...shape, kinds, rowOf: rows, positionOf: positions, values, lefts, at, columns };
+    const stop = columns.find(c => c.marks);
+    t = { ...shape, stop, kinds, rowOf: rows, positionOf: positions, values, lefts, at, columns };
     active = hovered = -1;
     for (const node of pool.values()) node.remove();
     pool.clear();
@@ -64,16 +69,17 @@ function render({ model, el }) {
     grid.setAttribute("aria-rowcount", shape.rows.length);
     grid.setAttribute("aria-colcount", shape.positions);
     labels.replaceChildren(...shape.rows.map(text => make("div", "th-label", text)));
+    prompt.textContent = model.get("prompt") ? `prompt: ${model.get("prompt")}` : "";
     build();
-    details.replaceChildren();
-    draw();
+    explain();
   }
 
   const columnIndex = () => Math.max(0, t.columns.findIndex(c => c.name === model.get("column")));
   const valueOf = (i, c) => c.name === "coupling" ? coupling()[i] ?? NaN : t.values[c.slot * t.tokens + i];
   let couplingOf = null;
   const coupling = () => couplingOf ?? (couplingOf = floats(model.get("coupling")));
-  const shown = (i, c) => c.levels ? c.levels[valueOf(i, c)] ?? "unknown" : signed(valueOf(i, c));
+  const shown = (i, c) => c.levels ? c.levels[valueOf(i, c)] ?? "unknown" : c.center ? unsigned(valueOf(i, c)) : signed(valueOf(i, c));
+  const markOf = i => t.stop ? t.stop.marks[valueOf(i, t.stop)] || "" : "";
 
   function passes(i) {
     const filter = model.get("filter");
@@ -87,10 +93,10 @@ function render({ model, el }) {
     if (Number.isNaN(value)) return [MISSING, "#222", ""];
     if (column.levels) return [SERIES[value % SERIES.length], "#fff", ""];
     const limit = column.name === "coupling" ? model.get("coupling_limit") : column.limit;
-    const place = (Math.max(-1, Math.min(1, value / limit)) + 1) / 2 * (DIVERGING.length - 1);
+    const off = value - (column.center || 0), place = (Math.max(-1, Math.min(1, off / limit)) + 1) / 2 * (DIVERGING.length - 1);
     const low = Math.min(Math.floor(place), DIVERGING.length - 2);
-    const ink = Math.abs(value) > 0.62 * limit ? "#fff" : "#111";
-    return [mix(DIVERGING[low], DIVERGING[low + 1], place - low), ink, value > 0 ? "+" : value < 0 ? "−" : ""];
+    const ink = Math.abs(off) > 0.62 * limit ? "#fff" : "#111";
+    return [mix(DIVERGING[low], DIVERGING[low + 1], place - low), ink, off > 0 ? "+" : off < 0 ? "−" : ""];
   }
 
   // --- drawing what is in sight
@@ -113,13 +119,14 @@ function render({ model, el }) {
           let cell = pool.get(i);
           if (!cell) pool.set(i, cell = place(i, row, p));
           const [fill, ink, sign] = paint(i, column);
-          cell.style.background = fill;
+          cell.style.backgroundColor = fill;
           cell.style.color = ink;
           cell.dataset.sign = sign;
-          cell.className = "th-cell" + (t.kinds[i] === lit ? " same" : "") + (i === pinned ? " pinned" : "")
+          cell.dataset.mark = markOf(i);
+          cell.className = "th-cell" + (markOf(i) ? " stopped" : "") + (t.kinds[i] === lit ? " same" : "") + (i === pinned ? " pinned" : "")
             + (coupled.has(i) ? " coupled" : "") + (i === active ? " active" : "") + (passes(i) ? "" : " out");
           cell.setAttribute("aria-selected", i === pinned);
-          cell.setAttribute("aria-label", `${t.texts[t.kinds[i]]}, ${t.rows[row]}, position ${p}, ${column.name} ${shown(i, column)}`);
+          cell.setAttribute("aria-label", `${t.texts[t.kinds[i]]}, ${t.rows[row]}, position ${p}, ${column.name} ${shown(i, column)}${markOf(i) ? `, ${shown(i, t.stop)}` : ""}`);
         }
       for (const [i, cell] of pool) if (!wanted.has(i)) { cell.remove(); pool.delete(i); }
       root.dataset.drawn = Number(root.dataset.drawn || 0) + 1;
@@ -161,6 +168,7 @@ function render({ model, el }) {
   }
 
   function build() {
+    const focused = Object.keys(menus).find(name => menus[name] === root.ownerDocument.activeElement);
     bar.replaceChildren();
     const groups = model.get("groups").map(String);
     if (groups.length > 1) menu("group", "group", groups, String(model.get("group")), value => set("group", Number(value)));
@@ -174,12 +182,15 @@ function render({ model, el }) {
         set("filter", cut < 0 ? {} : { column: value.slice(0, cut), value: value.slice(cut + 2) });
       });
     bar.append(make("span", "th-legend"));
+    if (focused) menus[focused].focus();
     legend();
   }
 
   function legend() {
     const place = bar.querySelector(".th-legend"), column = t.columns[columnIndex()];
     place.replaceChildren();
+    const marks = t.stop ? [...new Set(t.stop.marks.filter(m => m))] : [];
+    if (marks.length) place.append(make("span", "", marks.map(m => `${m} ${MEANINGS[m] || ""}`).join("  ")));
     if (column.levels) {
       column.levels.forEach((level, k) => {
         const chip = make("span", "th-chip", level);
@@ -191,7 +202,8 @@ function render({ model, el }) {
     const limit = column.name === "coupling" ? model.get("coupling_limit") : column.limit;
     const scale = make("span", "th-scale");
     scale.style.background = `linear-gradient(90deg, ${DIVERGING.join(", ")})`;
-    place.append(make("span", "", signed(-limit)), scale, make("span", "", signed(limit)));
+    const [low, high] = [-limit, limit].map(x => column.center ? unsigned(column.center + x) : signed(x));
+    place.append(make("span", "", low), scale, make("span", "", high));
   }
 
   function set(name, value) { model.set(name, value); model.save_changes(); }
@@ -247,24 +259,41 @@ function render({ model, el }) {
     const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
     if (event.key in steps) moveTo(active < 0 ? t.at.find(i => i >= 0) : neighbour(active, ...steps[event.key]));
     else if ((event.key === "Enter" || event.key === " ") && active >= 0) pin(active);
-    else if (event.key === "Escape") set("pinned", -1);
     else return;
     event.preventDefault();
     event.stopPropagation();  // the notebook has keys of its own
+  };
+  root.onkeydown = event => {  // of the cells, the panel and the menus alike
+    if (event.key !== "Escape") return;
+    hover(-1);
+    if (details.contains(root.ownerDocument.activeElement)) grid.focus();
+    if (model.get("pinned") >= 0) set("pinned", -1);
+    event.preventDefault();
+    event.stopPropagation();
   };
 
   // --- what is known about the pinned token
 
   function explain() {
+    if (stale) return;  // read() does it, once it knows the new tokens
     couplingOf = null;
-    const told = model.get("details");
+    const known = model.get("details"), unfolded = Boolean(details.querySelector("details[open]"));
     details.replaceChildren();
-    if (told.lines) {
-      for (const line of told.lines) details.append(make("p", "", line));
+    if (known.lines) {
+      const [about, ...coupled] = known.lines, life = model.get("biography");
+      details.append(make("p", "", about));
+      if ((known.loss || []).length) {
+        const loss = make("div", "th-loss");
+        for (const line of known.loss) loss.append(make("p", "", line));
+        details.append(loss);
+      }
+      if (life.step && life.step.length) details.append(drawBiography(life, model.get("step"), unsigned, step => set("step", step)));
+      if (unfolded) details.querySelector("details")?.setAttribute("open", "");
+      for (const line of coupled) details.append(make("p", "", line));
       const list = make("table"), head = make("tr");
-      for (const name of ["token", "rollout", "position", ...(told.headings || [])]) head.append(make("th", "", name));
-      if ((told.coupled || []).length) list.append(head);
-      for (const { index, numbers } of told.coupled || []) {
+      for (const name of ["token", "rollout", "position", ...(known.headings || [])]) head.append(make("th", "", name));
+      if ((known.coupled || []).length) list.append(head);
+      for (const { index, numbers } of known.coupled || []) {
         const row = make("tr"), go = make("button", "th-go", t.texts[t.kinds[index]]), name = make("td");
         go.onclick = () => { moveTo(index); grid.focus(); };
         name.append(go);
@@ -279,23 +308,30 @@ function render({ model, el }) {
   }
 
   const repaint = () => { for (const name of ["column"]) if (menus[name]) menus[name].value = model.get(name); legend(); draw(); };
-  model.on("change:places", read);
+  const control = stepControl(model, set), report = () => { status.textContent = model.get("message"); };
+  const refresh = () => { stale = true; cancelAnimationFrame(reading); reading = requestAnimationFrame(read); };
+  const explainSoon = () => { cancelAnimationFrame(explaining); explaining = requestAnimationFrame(explain); };
+  const parts = [["places", refresh], ["values", refresh], ["columns", refresh], ["details", explainSoon], ["biography", explainSoon],
+    ["step", control.place], ["steps", control.place], ["follow", control.place], ["message", report], ["looked", control.answered]];
+  for (const [name, react] of parts) model.on(`change:${name}`, react);
   model.on("change:column", repaint);
   model.on("change:filter", repaint);
   model.on("change:pinned", draw);
-  model.on("change:details", explain);
   const resized = new ResizeObserver(draw);
   resized.observe(grid);
+  root.prepend(control.bar);
   read();
-  explain();
+  report();
   return () => {
     resized.disconnect();
     cancelAnimationFrame(frame);
-    model.off("change:places", read);
+    cancelAnimationFrame(reading);
+    cancelAnimationFrame(explaining);
+    control.close();
+    for (const [name, react] of parts) model.off(`change:${name}`, react);
     model.off("change:column", repaint);
     model.off("change:filter", repaint);
     model.off("change:pinned", draw);
-    model.off("change:details", explain);
   };
 }
 export default { render };

@@ -1,8 +1,9 @@
 """TokenHeatmap: the rollouts of a group under one another, one cell a token, coloured by any column of the token table.
 
 Hover over a token to see its row, click it (or walk there with the arrow keys and press Enter) to pin it. The same
-token lights up in the other rollouts, and with `states` the panel below shows which tokens move the pinned one, with
-the numbers put into the formula. The page draws only the cells in sight; texts are shown, never parsed.
+token lights up in the other rollouts, and the panel below explains the pinned one: with an objective in the table by
+the loss's own formula, over a run's recorded steps by what each did to that word, and with `states` by the tokens that
+move it, always with the numbers put in. The page draws only the cells in sight; texts are shown, never parsed.
 """
 
 from __future__ import annotations
@@ -18,42 +19,49 @@ import traitlets
 
 from workbook.rollouts.states import OutputStates
 from workbook.views.live import OpenedWhenShown, show
+from workbook.views.loss_term import describe_push
+from workbook.views.pinned import describe_token, explain_pinned, page_biography, word_of
+from workbook.views.recorded_steps import UNREADABLE, RecordedSteps
 from workbook.views.renderer import picture
-from workbook.views.style import limit, printable, printable_table, require, visible
+from workbook.views.style import limit, printable, require, visible
+from workbook.views.token_cells import MAX_CHARACTERS, center, encode, is_number, mark, prepare
 from workbook.views.tokens import token_strip
 
 HERE = Path(__file__).parent
-KNOWN = ("advantage", "logp", "dlogp", "credit")  # numbers that describe a token
-PLACES = ("group", "rollout", "position", "token", "token_id")  # where a token stands: not something to colour by
-MAX_CHARACTERS = 14  # of a token's text in its cell
-MAX_COUPLED = 10  # tokens listed below the cells
-MAX_POSITIONS = 1_000_000  # of a rollout: the page keeps the place of each
+PARTS = ("heatmap_biography.js", "heatmap_steps.js", "heatmap.js")  # of the page's one module
+MAX_PROMPT = 300  # characters of a group's prompt above the cells
 PICTURE_WIDTH, PICTURE_ROLLOUTS = 760, 12  # of the fallback picture: pixels, rows
 
 
 class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
-    """A widget over a token table; a PNG of its first rollouts where no kernel runs.
+    """A widget over a token table, or over the recorded steps of a run; a PNG of its first rollouts without a kernel.
 
     table: columns group, rollout, position, token, and whatever is known of each token; numbers are coloured around
-    zero, saturating at the 98th percentile of |x|, texts (a category) take one colour each.
-    column: the one to begin with.  group: which one, else the first.
-    states: `output_states` of the rollouts that the table lists, row by row: pinning then shows what couples.
-    lr: learning rate of the step that the pinned token's formula predicts.
+    zero (ratios around one), saturating at the 98th percentile of |x|, texts (a category) take one colour each. An
+    objective in `table.attrs` gives a pinned token the loss's formula. Or a run, which is anything with token_steps()
+    and tokens(step): a slider then chooses among its steps, and a pinned word shows what each of them did to it.
+    column: the one to begin with, else advantage; of a run dlogp, how far the step moved each log-probability.
+    group: which one, else the first; of a run the first that the step pushed.
+    states: `output_states` of the rollouts that the first table lists, row by row: pinning then shows what couples.
+    lr: learning rate of the step that the pinned token's coupling predicts.
+    step: of a run, the recorded step to begin with, else the newest.
 
-    Raises ValueError for missing columns, rows without a place, a group that is not in the table, or states of another
-    length.
+    Raises ValueError for missing columns, rows without a place, a group or a step that is not there, states of another
+    length, or a run that has recorded nothing.
 
     `close()` frees the table and the states (100 MB for 512 tokens of SmolLM2); so does running its cell again, and
     dropping one that was never shown.
     """
 
-    _esm = (HERE / "heatmap.js").read_text(encoding="utf-8")  # of a Path anywidget keeps every widget, closed or not
+    # texts: of a Path anywidget keeps every widget, closed or not
+    _esm = "".join((HERE / name).read_text(encoding="utf-8") for name in PARTS)
     _css = (HERE / "heatmap.css").read_text(encoding="utf-8")
     title = traitlets.Unicode().tag(sync=True)
+    prompt = traitlets.Unicode().tag(sync=True)
     groups = traitlets.List().tag(sync=True)
     group = traitlets.Int().tag(sync=True)
     shape = traitlets.Dict().tag(sync=True)  # tokens, positions, row labels, texts
-    columns = traitlets.List().tag(sync=True)  # name, slot in values, limit or levels
+    columns = traitlets.List().tag(sync=True)  # name, slot in values, limit and center or levels and their marks
     values = traitlets.Bytes().tag(sync=True)  # float32, columns x tokens; a text is the number of its level
     places = traitlets.Bytes().tag(sync=True)  # int32: index into texts, row, position, each of every token
     column = traitlets.Unicode().tag(sync=True)
@@ -62,31 +70,66 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
     coupling = traitlets.Bytes().tag(sync=True)  # float32: K of each token with the pinned one
     coupling_limit = traitlets.Float(1.0).tag(sync=True)
     details = traitlets.Dict().tag(sync=True)
+    steps = traitlets.List().tag(sync=True)  # recorded ones; empty without a run
+    step = traitlets.Int(-1).tag(sync=True)
+    follow = traitlets.Bool(False).tag(sync=True)  # whether to show each new step when there is one
+    looked = traitlets.Int(0).tag(sync=True)  # how often the page's question for new steps was answered
+    message = traitlets.Unicode().tag(sync=True)
+    biography = traitlets.Dict().tag(sync=True)  # of the pinned word, in columns; {} without one
 
     def __init__(
         self,
-        table: pd.DataFrame,
-        column: str = "advantage",
+        table,
+        column: str | None = None,
         group: int | None = None,
         states: OutputStates | None = None,
         lr: float = 1.0,
+        step: int | None = None,
     ):
-        needed = ("group", "rollout", "position", "token", column, *(["advantage"] if states is not None else []))
-        require(table, needed, "TokenHeatmap")
-        _check_places(table)
-        table, column = printable_table(table), printable(column)
-        if states is not None and len(states.tokens) != len(table):
+        self.source = None if isinstance(table, pd.DataFrame) else RecordedSteps(table)
+        steps = [] if self.source is None else self.source.steps
+        if step is not None and step not in steps:
+            raise ValueError(f"step={step!r} is not recorded: {f'choose one of {steps[:8]}' if steps else 'no run'}.")
+        step = step if step is not None else max(steps, default=-1)
+        column = printable(column or ("advantage" if self.source is None else "dlogp"))
+        self.states, self.lr, self._first_step = states, lr, step
+        self._take(table if self.source is None else self.source.table(step), column)
+        if states is not None and len(states.tokens) != len(self.table):
             raise ValueError(
-                f"states has {len(states.tokens)} tokens and the table {len(table)} rows; "
+                f"states has {len(states.tokens)} tokens and the table {len(self.table)} rows; "
                 "both must come from the same rollouts."
             )
-        groups = [int(label) for label in pd.unique(table["group"])]
-        group = groups[0] if group is None else int(group)
+        groups = self._groups()
+        group = self._pushed_group(groups) if group is None else int(group)
         _check_group(group, groups)
-        self.table, self.states, self.lr = table, states, lr
-        super().__init__(groups=groups, group=group, column=column, **self._of_group(group))
+        self._shown_step, self._word = step, None  # the row of the word that stays pinned from step to step
+        super().__init__(
+            groups=groups, group=group, column=column, steps=steps, step=step, **self._of_group(group, step)
+        )
         self.observe(self._regroup, "group")
         self.observe(self._explain, "pinned")
+        self.observe(self._restep, "step")
+        self.on_msg(self._answer)
+
+    # -- tables and groups ---------------------------------------------------------------------------------------------
+
+    def _take(self, table: pd.DataFrame, column: str) -> None:
+        """Make a table the one that is shown; ValueError if it can't be."""
+        require(table, ("group", "rollout", "position", "token"), "TokenHeatmap")
+        objective, table = table.attrs.get("objective"), prepare(table)
+        needed = ["advantage"] if self.states is not None else []
+        require(table, [column, *needed] if column != "coupling" else needed, "TokenHeatmap")
+        self.table, self.objective = table, objective if isinstance(objective, dict) else None
+
+    def _groups(self) -> list[int]:
+        return [int(label) for label in pd.unique(self.table["group"])]
+
+    def _pushed_group(self, groups: list[int]) -> int:
+        """The first group, of a run the first that its step pushed."""
+        if self.source is None or "push" not in self.table:
+            return groups[0]
+        pushed = self.table.loc[self.table["push"].abs() > 0, "group"]
+        return int(pushed.iloc[0]) if len(pushed) else groups[0]
 
     @property
     def rows(self) -> pd.DataFrame:
@@ -111,14 +154,16 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
         """The whole group as an HTML table that needs no script: text escaped, the value as sign and title."""
         rows, column = self._drawn_rows(), self.column
         require(rows, (column,), "TokenHeatmap")
-        numeric = _is_number(rows[column])
+        numeric, middle = is_number(rows[column]), center(column)
         body = []
         for rollout, cells in rows.groupby("rollout", sort=False):
             body.append(f"<tr><th>{html.escape(str(rollout))}</th>")
-            for token, value in zip(cells["token"], cells[column], strict=True):
-                sign = "+" if numeric and value > 0 else "−" if numeric and value < 0 else ""
+            marks = map(mark, cells["stopped"] if "stopped" in cells else [""] * len(cells))
+            for token, value, stop in zip(cells["token"], cells[column], marks, strict=True):
+                sign = "+" if numeric and value > middle else "−" if numeric and value < middle else ""
                 hint = html.escape(f"{column} {value:+.4g}" if numeric else f"{column} {value}", quote=True)
-                body.append(f'<td title="{hint}">{html.escape(visible(token, MAX_CHARACTERS))}<sup>{sign}</sup></td>')
+                text = html.escape(visible(token, MAX_CHARACTERS))
+                body.append(f'<td title="{hint}">{stop}{text}<sup>{sign}</sup></td>')
             body.append("</tr>")
         return f"<table><caption>{html.escape(self.title)}</caption>{''.join(body)}</table>"
 
@@ -132,23 +177,28 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
     def _ipython_display_(self, **_) -> None:
         show(self, self)
 
-    def _of_group(self, group: int) -> dict:
+    # -- what the page is sent -----------------------------------------------------------------------------------------
+
+    def _of_group(self, group: int, step: int) -> dict:
         """The traits that hold one group's tokens."""
         rows = self.table[self.table["group"] == group]
         kinds, texts = pd.factorize(rows["token_id"] if "token_id" in rows else rows["token"])
-        first = rows["token"].groupby(kinds).first()
+        first = rows["token"].astype(object).groupby(kinds).first()
         rollouts, labels = pd.factorize(rows["rollout"])
         names = [printable(label) for label in labels]
-        if "reward" in rows and _is_number(rows["reward"]):
+        if "reward" in rows and is_number(rows["reward"]):
             rewards = rows["reward"].groupby(rollouts).first()
             names = [f"{name}  reward {rewards[k]:.2f}" for k, name in enumerate(names)]
-        columns, values = _encode(rows, self.table)
-        if self.states is not None:
+        prompts = rows["prompt"].dropna().unique() if "prompt" in rows else []
+        columns, values = encode(rows, self.table)
+        if self._states_of(step) is not None:
             columns.append({"name": "coupling", "slot": -1})
         with np.errstate(over="ignore"):  # beyond float32 is infinite
             values = values.astype("<f4")
+        at = "" if self.source is None else f" at step {step}"
         return {
-            "title": f"Tokens of group {group}, rollout by rollout",
+            "title": f"Tokens of group {group}{at}, rollout by rollout",
+            "prompt": visible(prompts[0], MAX_PROMPT, space=" ") if len(prompts) else "",
             "shape": {
                 "tokens": len(rows),
                 "positions": int(rows["position"].max()) + 1,
@@ -160,105 +210,105 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
             "places": np.stack([kinds, rollouts, rows["position"]]).astype("<i4").tobytes(),
         }
 
+    def _states_of(self, step: int) -> OutputStates | None:
+        """The output states of the rows that are shown: they were given for one step's."""
+        return self.states if step == self._first_step else None
+
     def _regroup(self, _) -> None:
         _check_group(self.group, self.groups)
         with self.hold_sync():
-            self.pinned, self.details, self.coupling = -1, {}, b""
-            for name, value in self._of_group(self.group).items():
+            self.pinned, self.details, self.coupling, self.biography = -1, {}, b"", {}
+            for name, value in self._of_group(self.group, self.step).items():
                 setattr(self, name, value)
+
+    def _restep(self, _) -> None:
+        """Show another recorded step, the same word pinned; keep this one if it can't be read."""
+        if self.step == self._shown_step:
+            return
+        word = self._word
+        try:
+            self._take(self.source.table(self.step), self.column)
+        except UNREADABLE as error:
+            self.message = printable(f"Step {self.step} can't be shown: {error}")
+            self.step = self._shown_step
+            return
+        with self.hold_sync():
+            self._shown_step, self.message, self.groups = self.step, "", self._groups()
+            if self.group in self.groups:
+                self._regroup(None)
+            else:
+                self.group = self.groups[0]
+            if word is not None:
+                self._pin_word(word)
+                self._word = word  # also where this step's group has no place of it
+
+    def _pin_word(self, pinned: pd.Series) -> None:
+        """Pin the same word as before where it stands in the group, nearest to its position."""
+        column, word = word_of(pinned)
+        rows = self.rows.reset_index(drop=True)
+        same = rows.index[rows[column] == word]
+        if len(same):
+            self.pinned = int((rows.loc[same, "position"] - pinned["position"]).abs().idxmin())
+        else:
+            self.message = f"{visible(pinned['token'], MAX_CHARACTERS)} is in no rollout of this group at this step."
+
+    def look(self) -> list[int]:
+        """Look which steps the run has recorded by now; with `follow`, show the newest."""
+        if self.source is not None:
+            new = len(self.source.refresh()) - len(self.steps)
+            with self.hold_sync():
+                self.steps = self.source.steps
+                self.looked += 1
+                if self.follow and self.steps:
+                    self.step = self.steps[-1]
+                elif not new:
+                    self.message = f"No new step is recorded; the newest is step {max(self.steps, default=0)}."
+            if new and self.pinned >= 0:
+                self._send_biography()
+        return self.steps
+
+    def _answer(self, _, content: dict, buffers) -> None:
+        """The page asks for new steps."""
+        if content == {"kind": "look"}:
+            try:
+                self.look()
+            except UNREADABLE as error:
+                self.message = printable(error)
 
     def _explain(self, _) -> None:
         """Send the page what is known of the pinned token and what moves it."""
         if not 0 <= self.pinned < len(self.rows):
-            self.coupling, self.details = b"", {}
+            self.coupling, self.details, self.biography, self._word = b"", {}, {}, None
             return
         rows = self.rows.reset_index(drop=True)
-        if self.states is None:
-            self.details = {"lines": [_describe(rows.iloc[self.pinned])]}
-            return
+        self._word = rows.iloc[self.pinned]
+        loss = describe_push(rows, self.pinned, self.objective) if self.objective else []
+        states = self._states_of(self.step)
+        if states is None:
+            self.details = {"lines": [describe_token(rows.iloc[self.pinned])], "loss": loss}
+        else:
+            self._explain_coupling(rows, states, loss)
+        self._send_biography()
+
+    def _explain_coupling(self, rows: pd.DataFrame, states: OutputStates, loss: list[str]) -> None:
         here = torch.from_numpy(np.flatnonzero((self.table["group"] == self.group).to_numpy()))
         advantages = torch.as_tensor(rows["advantage"].to_numpy(copy=True))
-        coupled = self.states.select(here).coupled(self.pinned, advantages, self.lr)
+        coupled = states.select(here).coupled(self.pinned, advantages, self.lr)
         with self.hold_sync(), np.errstate(invalid="ignore"):  # inf - inf
             self.coupling_limit = limit(coupled["coupling"])
             self.coupling = coupled["coupling"].to_numpy().astype("<f4").tobytes()
-            self.details = explain_pinned(rows, coupled, self.pinned, self.lr)
+            self.details = explain_pinned(rows, coupled, self.pinned, self.lr) | {"loss": loss}
 
-
-def explain_pinned(rows: pd.DataFrame, coupled: pd.DataFrame, pinned: int, lr: float) -> dict:
-    """A pinned token's explanation: sentences with the formula's numbers, and the tokens that move it most.
-
-    rows: token table of one group.  coupled: `OutputStates.coupled` of the pinned token, row by row.
-    """
-    amount, token = coupled["contribution"], rows["token"].iloc[pinned]
-    same = (rows["token"] == token) if "token_id" not in rows else rows["token_id"] == rows["token_id"].iloc[pinned]
-    up, down = amount[rows["advantage"] > 0].sum(), amount[rows["advantage"] < 0].sum()
-    top = amount.abs().sort_values(ascending=False, kind="stable").index[:MAX_COUPLED]
-    j = int(top[0])
-    name, other = (visible(text, MAX_CHARACTERS) for text in (token, rows["token"].iloc[j]))
-    k = coupled.iloc[j]
-    lines = [
-        _describe(rows.iloc[pinned]),
-        f"Δ log π({name}) ≈ lr · Σⱼ Aⱼ ⟨hᵢ,hⱼ⟩ ⟨eᵢ−pᵢ, eⱼ−pⱼ⟩ = {amount.sum():+.4g} nats at lr = {lr:g}, "
-        "one step on the output layer.",
-        f"From rollouts with A > 0: {up:+.4g}; with A < 0: {down:+.4g}. "
-        f"From the same token: {amount[same].sum():+.4g}; from other tokens: {amount[~same].sum():+.4g}.",
-        f"Largest term, j = {other} in rollout {printable(rows['rollout'].iloc[j])}: "
-        f"{lr:g} · ({k['weight']:+.3g}) · {k['hidden']:.4g} · ({k['residual']:+.4g}) = {k['contribution']:+.4g}.",
-    ]
-    listed = coupled.loc[top, ["weight", "coupling", "contribution"]]
-    return {
-        "lines": lines,
-        "headings": ["A", "K", "moves it by"],
-        "coupled": [
-            {"index": int(i), "numbers": [x if np.isfinite(x) else None for x in row]}
-            for i, row in zip(top, listed.to_numpy().tolist(), strict=True)
-        ],
-    }
-
-
-def _describe(row: pd.Series) -> str:
-    known = [name for name in KNOWN if name in row and pd.api.types.is_number(row[name])]
-    values = ", ".join(f"{name} {row[name]:+.4g}" for name in known)
-    place = f"position {row['position']} of rollout {printable(row['rollout'])}"
-    return f"{visible(row['token'], MAX_CHARACTERS)} at {place}: {values}"
+    def _send_biography(self) -> None:
+        """Send the page what each recorded step did to the pinned word."""
+        if self.source is None:
+            return
+        row = self.rows.iloc[self.pinned]
+        column, word = word_of(row)
+        lived = self.source.biography(word, column)
+        self.biography = page_biography(lived, visible(row["token"], MAX_CHARACTERS))
 
 
 def _check_group(group: int, groups: list[int]) -> None:
     if group not in groups:
         raise ValueError(f"group={group!r} is not in the table: choose one of {groups[:8]}.")
-
-
-def _check_places(table: pd.DataFrame) -> None:
-    """Raise a ValueError unless there are tokens, each in a group and at a position that are whole numbers."""
-    if not len(table):
-        raise ValueError("TokenHeatmap needs a token to show; the table has no rows.")
-    for name, least, most in (("group", -(2**31), 2**31 - 1), ("position", 0, MAX_POSITIONS - 1)):
-        values = pd.to_numeric(table[name], errors="coerce")
-        wrong = np.flatnonzero(~((values % 1 == 0) & values.between(least, most)))
-        if len(wrong):
-            raise ValueError(
-                f"{name} must be a whole number from {least} to {most}; row {wrong[0]} of the table has "
-                f"{str(table[name].iloc[wrong[0]])[:40]!r}."
-            )
-
-
-def _is_number(column: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
-
-
-def _encode(rows: pd.DataFrame, table: pd.DataFrame) -> tuple[list[dict], np.ndarray]:
-    """Columns to colour by, and their values as numbers (columns, tokens); levels and limits are of the whole table."""
-    columns, values = [], []
-    for name in rows.columns:
-        if name in PLACES:
-            continue
-        if _is_number(rows[name]):
-            columns.append({"name": name, "slot": len(values), "limit": limit(table[name].to_numpy(dtype=float))})
-            values.append(rows[name].to_numpy(dtype=float))
-        else:
-            levels = sorted(map(str, table[name].dropna().unique()))
-            ranks = {level: rank for rank, level in enumerate(levels)}
-            columns.append({"name": name, "slot": len(values), "levels": [visible(level, 24) for level in levels]})
-            values.append(np.array([ranks[str(v)] if pd.notna(v) else np.nan for v in rows[name]], dtype=float))
-    return columns, np.array(values)

@@ -56,6 +56,12 @@ class LossTerm:
         """-d loss / d logp, per nat."""
         return math.prod(self.factors.values()) / math.prod(self.divisors.values())
 
+    @property
+    def meaning(self) -> str:
+        """What the divisors are."""
+        own = " and T its rollout's tokens" if "T" in self.divisors else ""
+        return f"N the normalizer of its micro-batch{own}"
+
     def __str__(self) -> str:
         fraction = "{} / ({})" if len(self.divisors) > 1 else "{} / {}"
         symbols = fraction.format(" · ".join(self.factors), " · ".join(self.divisors))
@@ -112,8 +118,8 @@ def describe_push(rows: pd.DataFrame, index: int, objective: dict) -> list[str]:
     level = "a ratio per rollout" if _level(objective) == "sequence" else "a ratio per token"
     lines = [
         f"The loss is {_loss_type(objective)} with {level}: {formula.term}, here with r = {row['ratio']:.7g} and "
-        f"A = {row['advantage']:.7g}. {formula.reason[0].upper()}{formula.reason[1:]}.",
-        f"{formula}.{_beside(formula.push, row)}",
+        f"A = {row['advantage']:.7g}: {formula.reason}.",
+        f"{formula}, with {formula.meaning}.{_beside(formula.push, row)}",
     ]
     if _finite(row, "logp", "logp_after"):
         rate = objective.get("learning_rate")

@@ -26,9 +26,9 @@ def limit(values, percentile: float = 98) -> float:
     return m or float(finite.max(initial=0.0)) or 1.0
 
 
-def diverging(m: float) -> alt.Scale:
-    """Blue above zero, orange below, white at zero, saturated beyond +-m."""
-    return alt.Scale(scheme="blueorange", reverse=True, domain=[-m, m], domainMid=0, clamp=True)
+def diverging(m: float, middle: float = 0) -> alt.Scale:
+    """Blue above the middle, orange below, white at it, saturated beyond +-m from it."""
+    return alt.Scale(scheme="blueorange", reverse=True, domain=[middle - m, middle + m], domainMid=middle, clamp=True)
 
 
 def require(frame, columns, chart: str) -> None:

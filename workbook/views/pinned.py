@@ -1,0 +1,81 @@
+"""What is known of a pinned token, as sentences with their numbers: its row, what moves it, its word's biography."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from workbook.views.style import printable, visible
+from workbook.views.token_cells import MAX_CHARACTERS, mark
+
+KNOWN = ("advantage", "logp", "dlogp", "credit")  # numbers that describe a token
+MAX_COUPLED = 10  # tokens listed below the cells
+
+
+def explain_pinned(rows: pd.DataFrame, coupled: pd.DataFrame, pinned: int, lr: float) -> dict:
+    """A pinned token's explanation: sentences with the formula's numbers, and the tokens that move it most.
+
+    rows: token table of one group.  coupled: `OutputStates.coupled` of the pinned token, row by row.
+    """
+    amount, token = coupled["contribution"], rows["token"].iloc[pinned]
+    same = (rows["token"] == token) if "token_id" not in rows else rows["token_id"] == rows["token_id"].iloc[pinned]
+    up, down = amount[rows["advantage"] > 0].sum(), amount[rows["advantage"] < 0].sum()
+    top = amount.abs().sort_values(ascending=False, kind="stable").index[:MAX_COUPLED]
+    j = int(top[0])
+    name, other = (visible(text, MAX_CHARACTERS) for text in (token, rows["token"].iloc[j]))
+    k = coupled.iloc[j]
+    lines = [
+        describe_token(rows.iloc[pinned]),
+        f"Δ log π({name}) ≈ lr · Σⱼ Aⱼ ⟨hᵢ,hⱼ⟩ ⟨eᵢ−pᵢ, eⱼ−pⱼ⟩ = {amount.sum():+.4g} nats at lr = {lr:g}, "
+        "one step on the output layer.",
+        f"From rollouts with A > 0: {up:+.4g}; with A < 0: {down:+.4g}. "
+        f"From the same token: {amount[same].sum():+.4g}; from other tokens: {amount[~same].sum():+.4g}.",
+        f"Largest term, j = {other} in rollout {printable(rows['rollout'].iloc[j])}: "
+        f"{lr:g} · ({k['weight']:+.3g}) · {k['hidden']:.4g} · ({k['residual']:+.4g}) = {k['contribution']:+.4g}.",
+    ]
+    listed = coupled.loc[top, ["weight", "coupling", "contribution"]]
+    return {
+        "lines": lines,
+        "headings": ["A", "K", "moves it by"],
+        "coupled": [
+            {"index": int(i), "numbers": [x if np.isfinite(x) else None for x in row]}
+            for i, row in zip(top, listed.to_numpy().tolist(), strict=True)
+        ],
+    }
+
+
+def describe_token(row: pd.Series) -> str:
+    """One sentence: a token, its place, and what its row knows of it."""
+    known = [name for name in KNOWN if name in row and pd.api.types.is_number(row[name])]
+    values = [f"{name} {row[name]:+.4g}" for name in known]
+    place = f"position {row['position']} of rollout {printable(row['rollout'])}"
+    if mark(stopped := row.get("stopped", "")):
+        values.append(f"stopped by {visible(stopped, MAX_CHARACTERS, space=' ')}")
+    return f"{visible(row['token'], MAX_CHARACTERS)} at {place}: {', '.join(values)}"
+
+
+def word_of(row: pd.Series) -> tuple[str, object]:
+    """The column by which a token is known as a word, and its value there."""
+    column = "token_id" if "token_id" in row else "token"
+    return column, row[column]
+
+
+def page_biography(table: pd.DataFrame, word: str) -> dict:
+    """A word's biography as the page draws it: columns as lists, what is unknown as None, and a sentence.
+
+    table: `RecordedSteps.biography`.
+    """
+    columns = {name: [x if np.isfinite(x) else None for x in table[name].tolist()] for name in table}
+    return columns | {"word": word, "sentence": _biography_sentence(table, word)}
+
+
+def _biography_sentence(table: pd.DataFrame, word: str) -> str:
+    here = table[table["logp"].notna()]
+    total = f"{word} stood {table['places'].sum():,.0f} times in {len(here)} of {len(table)} recorded steps"
+    if not len(here):
+        return f"{total}."
+    first, last = here.iloc[0], here.iloc[-1]
+    return (
+        f"{total}. Mean log-probability where it stood: {first['logp']:.3g} before step {first['step']:.0f}, "
+        f"{last['logp_after']:.3g} after step {last['step']:.0f}."
+    )
