@@ -99,15 +99,14 @@ def credit_call(estimator: str | Rule) -> CreditCall | None:
     if error is not None:
         raise error
     _check_signature(function, estimator)
-    files = {path.name: path} | {file.relative_to(path.parent).as_posix(): file for file in _beside(path).values()}
-    hashes = {f"credit rule {name}": _sha256(file) for name, file in sorted(files.items())}
-    return CreditCall(estimator, function, hashes, path)
+    files = {"credit rule " + file.relative_to(path.parent).as_posix(): _sha256(file) for file in _files(path)}
+    return CreditCall(estimator, function, files, path)
 
 
 def own_files(estimator: str) -> dict[str, Path]:
-    """The file of an `own:` rule and those beside it that it has imported here, by their names in its folder."""
-    path = python_file(OWN.fullmatch(estimator)["file"], "credit")
-    return {path.name: path} | {file.relative_to(path.parent).as_posix(): file for file in _beside(path).values()}
+    """The file of an `own:` rule and those beside it that it imports, by their names in its folder."""
+    path = credit_call(estimator).path
+    return {file.relative_to(path.parent).as_posix(): file for file in _files(path)}
 
 
 def checked_credit(value, batch: CreditBatch, rule: str = "The credit rule") -> Tensor:
@@ -223,6 +222,10 @@ def _beside(path: Path) -> dict[str, Path]:
                 own[name] = file
                 left.append(file)
     return own
+
+
+def _files(path: Path) -> list[Path]:
+    return [path, *sorted(set(_beside(path).values()))]
 
 
 def _imported(path: Path) -> set[str]:

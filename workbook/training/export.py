@@ -1,4 +1,5 @@
-"""A run in a folder that can be taken elsewhere: its config, its model, and the reader's own prompts and reward.
+"""A run in a folder that can be taken elsewhere: its config, its model with a card, and the reader's own
+prompts and reward.
 
 No file of an export says where on this machine anything lay: local folders and files go by their last name.
 """
@@ -14,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from workbook.tasks import get_task
+from workbook.theory.choices import OWN
+from workbook.training.cards import run_card
 from workbook.training.config_text import read_yaml
+from workbook.training.credit import own_files
 from workbook.training.files import SUMS, atomic_folder, damage, replacement, write_json, write_text
 from workbook.training.folders import as_folder
 from workbook.training.run_config import RunConfig
@@ -26,7 +30,7 @@ NAMED = ("bundled", "smollm2-135m")  # policies that load_policy finds on every 
 
 
 def export_config(config: RunConfig, folder: str | Path, grid: Grid | None = None) -> Path:
-    """Write config.yaml, or with a grid sweep.yaml, into a folder, and the files of a task "own:" beside it.
+    """Write config.yaml, or with a grid sweep.yaml, into a folder, and the files of what is "own:" in it beside it.
 
     A config of own files names them as they lie in that folder: start it from there. Returns the file's path.
     Raises ValueError if the folder is a run's, or holds another file under one of these names.
@@ -42,16 +46,34 @@ def export_config(config: RunConfig, folder: str | Path, grid: Grid | None = Non
         if not (folder / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, folder / name)
-    if own:
-        data, reward = list(own)[:2]
+    if task := _task_files(config):
+        data, reward = list(task)[:2]
         function = config.task_options["reward"].rpartition(":")[2]
         options = config.task_options | {"reward": f"{reward}:{function}"}
         config = config.override({"task": f"own:{data}", "task_options": options})
+    if rule := _rule_files(config):
+        function = OWN.fullmatch(config.trainer["advantage_estimator"])["function"]
+        config = config.override({"advantage_estimator": f"own:{next(iter(rule))}:{function}"})
     write_text(path, as_yaml(config, grid))
     return path
 
 
 def _own_files(config: RunConfig) -> dict[str, Path]:
+    """Files of the reader's own that a config names, with those beside them that they import, by their names there."""
+    task, rule = _task_files(config), _rule_files(config)
+    for name in task.keys() & rule.keys():
+        if not filecmp.cmp(task[name], rule[name], shallow=False):
+            raise ValueError(f"{task[name]} and {rule[name]} would be one file; rename one of them.")
+    return task | rule
+
+
+def _rule_files(config: RunConfig) -> dict[str, Path]:
+    """Of a credit rule "own:" its file, and those beside it that it imports."""
+    estimator = config.trainer.get("advantage_estimator", "")
+    return own_files(estimator) if OWN.fullmatch(estimator) else {}
+
+
+def _task_files(config: RunConfig) -> dict[str, Path]:
     """Of a task "own:" the data file, the reward's file, and those beside it that it imports, by their names there."""
     if not config.task.startswith("own:"):
         return {}
@@ -101,14 +123,24 @@ def export_run(run: Run, folder: str | Path) -> Path:
     with atomic_folder(folder) as new:
         base = _base_name(run)
         _copy_model(final, new / "model", base)
-        config = asdict(run.config) | {"policy": base}
-        export_config(RunConfig(**(config if _own_files(run.config) else _without_places(config))), new)
+        config = export_config(_placeless(run.config, base), new).read_text(encoding="utf-8")
         write_json(new / "manifest.json", _without_places(manifest))
-        write_text(new / "README.txt", _readme(run, new / "model", base))
+        write_text(new / "README.md", run_card(run, new / "model", config, base))
     with replacement(zipped) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*")):
             archive.write(path, Path(folder.name) / path.relative_to(folder))
     return zipped
+
+
+def _placeless(config: RunConfig, base: str) -> RunConfig:
+    """The config without the places of files, but of those that go along; base: the policy's name."""
+    whole = asdict(config) | {"policy": base}
+    plain = _without_places(whole)
+    if _task_files(config):
+        plain |= {name: whole[name] for name in ("task", "task_options")}
+    if _rule_files(config):
+        plain["trainer"]["advantage_estimator"] = config.trainer["advantage_estimator"]
+    return RunConfig(**plain)
 
 
 def _base_name(run: Run) -> str:
@@ -144,17 +176,3 @@ def _without_places(value: Any) -> Any:
     if Path(value).is_absolute():
         return Path(value).name
     return ":".join(Path(part).name if part.startswith(("~", "/")) else part for part in value.split(":"))
-
-
-def _readme(run: Run, model: Path, base: str) -> str:
-    what, load = f"all weights, trained from {base}", "load_policy('model')"
-    if (model / "adapter_config.json").exists():
-        what = f"a LoRA adapter for {base}"
-        load = f"load_policy({base!r}), then PeftModel.from_pretrained(model, 'model')"
-    kept = ", ".join(sorted(json.loads((model / SUMS).read_text(encoding="utf-8"))))
-    lines = [run.status()["message"], "", f"model/: {what} ({kept})", f"to load it: {load}"]
-    if base != run.config.policy:
-        weights = f"SHA-256 of its weights: {(run.manifest().get('policy') or {}).get('sha256')}"
-        lines.append(f"{base} is a folder of your own, not in this export ({weights}): put it here too")
-    lines.append("the same run again, from this folder: python -m workbook train config.yaml")
-    return "\n".join(lines) + "\n"

@@ -18,11 +18,18 @@ from workbook.training.processes import process_count
 from workbook.training.run_config import RunConfig
 
 
-def manifest(config: RunConfig, policy, dataset, baseline_mib: float, sources: dict[str, str] | None = None) -> dict:
+def manifest(
+    config: RunConfig,
+    policy,
+    dataset,
+    baseline_mib: float,
+    sources: dict[str, str] | None = None,
+    rule: dict[str, str] | None = None,
+) -> dict:
     """Versions, device, seed, git state, checksums and config: all that is needed to make the run again.
 
     baseline_mib: memory that the process held before the policy was loaded, to be taken off a CPU run's peak.
-    sources: checksums of the files of the task, by name.
+    sources: checksums of the files of the task, by name.  rule: of those of a credit rule of one's own.
     """
     rows = hashlib.sha256()
     for row in dataset:
@@ -34,6 +41,7 @@ def manifest(config: RunConfig, policy, dataset, baseline_mib: float, sources: d
         "processes": process_count(),
         "data_sha256": rows.hexdigest(),
         "task_sha256": sources or {},
+        "credit_sha256": rule or {},
         "tokenizer_sha256": _tokenizer_sha256(policy.tokenizer),
         "model_config_sha256": _model_config_sha256(policy.model),
         "config": asdict(config),
@@ -62,7 +70,7 @@ def read_manifest(folder: Path) -> dict | None:
         return None
     try:
         started = read_json(path, dict)
-        for part in ("config", "policy", "versions", "task_sha256"):
+        for part in ("config", "policy", "versions", "task_sha256", "credit_sha256"):
             if not isinstance(started.get(part, {} if part != "config" else None), dict):
                 raise ValueError(f"{path} is damaged: its {part} is no mapping.")
     except ValueError as error:
@@ -106,8 +114,10 @@ def check_inputs(started: dict, now: dict) -> None:
 
     started, now: its manifest, and the one that it would have if it started now.
     """
-    sources, theirs = _part(started, "task_sha256"), now["task_sha256"]
-    changed = [name for name in {**sources, **theirs} if sources and sources.get(name) != theirs.get(name)]
+    changed = []
+    for part in ("task_sha256", "credit_sha256"):
+        sources, theirs = _part(started, part), now[part]
+        changed += [name for name in {**sources, **theirs} if sources and sources.get(name) != theirs.get(name)]
     weights = [_part(manifest, "policy").get("sha256") for manifest in (started, now)]
     name = now["policy"]["name"]
     if all(weights) and weights[0] != weights[1]:

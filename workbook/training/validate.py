@@ -24,6 +24,7 @@ from transformers import Trainer, get_scheduler
 from workbook.tasks import get_task
 from workbook.training.checks import Problem, error, problems
 from workbook.training.config import CancellationConfig, trainer_args
+from workbook.training.credit import credit_call
 from workbook.training.messages import explain_error, one_line, show_value
 from workbook.training.processes import process_count
 from workbook.training.run_config import RunConfig
@@ -50,7 +51,8 @@ def check_run(config: RunConfig) -> None:
 def validate(config: RunConfig) -> list[Problem]:
     """List what `checks.problems`, TRL's own config, the optimizer and the schedule find wrong with a run's settings.
 
-    Nothing is loaded. The model and the task are not looked at: `check_run` asks for those, too.
+    Nothing is loaded but a credit rule of one's own. The model and the task are not looked at: `check_run` asks for
+    those, too.
     """
     trainer = config.trainer
     if "max_steps" not in trainer:
@@ -64,6 +66,10 @@ def validate(config: RunConfig) -> list[Problem]:
         args = _trainer_args(config)
     except Exception as refusal:  # of TRL, transformers or accelerate
         return [error(_with_values(explain_error(refusal), trainer))]
+    try:
+        rule = credit_call(args.advantage_estimator)
+    except ValueError as refusal:
+        return [error(f"trainer.advantage_estimator={show_value(args.advantage_estimator)}: {refusal}")]
     sentences = [sentence] if (sentence := _optimizer_problem(args)) else []
     prompts = args.generation_batch_size // args.num_generations
     if config.num_prompts < prompts:
@@ -71,7 +77,7 @@ def validate(config: RunConfig) -> list[Problem]:
             f"num_prompts={config.num_prompts} must be at least {prompts}, the prompts of a generation batch."
         )
     quantized = bool(config.quantization)
-    return [*map(error, sentences), *problems(args, world_size=process_count(), quantized=quantized)]
+    return [*map(error, sentences), *problems(args, world_size=process_count(), quantized=quantized, rule=rule)]
 
 
 def _trainer_args(config: RunConfig) -> CancellationConfig:

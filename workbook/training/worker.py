@@ -122,7 +122,8 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
     start = checkpoint_step(checkpoint) if checkpoint else 0
     written = {"total": total, "notes": notes}
     if is_main():
-        now = manifest(config, policy, trainer.train_dataset, baseline, task.sources)
+        rule = trainer.credit_rule.files if trainer.credit_rule else {}
+        now = manifest(config, policy, trainer.train_dataset, baseline, task.sources, rule)
         if (started := read_manifest(run.folder)) is None:
             write_json(run.folder / "manifest.json", now)
         else:

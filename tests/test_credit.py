@@ -1,0 +1,374 @@
+"""Credit rules of one's own: what a rule is given, how each way to fail is answered, and that rules change no more."""
+
+import json
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_run import SMALL
+from soak.resume import stopped_and_whole
+
+from workbook.__main__ import main
+from workbook.policies.load import load_policy
+from workbook.rollouts import credit_batch, sample_rollouts
+from workbook.rollouts.sample import written_rollouts
+from workbook.tasks import Chain
+from workbook.theory.credit import CreditBatch
+from workbook.theory.credit_rules import CREDIT_RULES
+from workbook.theory.groups import shared_places
+from workbook.training import CancellationConfig, CancellationTrainer, RunConfig
+from workbook.training.credit import credit_call
+from workbook.training.export import export_config
+from workbook.training.runs import create_run
+from workbook.training.validate import check_run
+from workbook.training.worker import execute
+
+IDS = torch.tensor([[5, 1, 0], [5, 2, 2], [6, 1, 1], [6, 1, 2]])
+MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 1, 1], [1, 1, 1]])
+
+
+def small_batch(**known) -> CreditBatch:
+    return CreditBatch(torch.tensor([1.0, 0.0, 0.5, 0.5]), torch.tensor([7, 7, 3, 3]), IDS, MASK, **known)
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy("bundled")
+
+
+@pytest.fixture(scope="module")
+def rollouts(policy):
+    return sample_rollouts(policy, Chain(), 3, 4, seed=1, max_new_tokens=48)
+
+
+def small_trainer(folder, rule=None, task=None, **settings):
+    loaded, task = load_policy("bundled"), task or Chain()
+    return CancellationTrainer(
+        loaded.model,
+        task.reward,
+        args=CancellationConfig(output_dir=str(folder), **SMALL | {"max_steps": 3} | settings),
+        train_dataset=task.dataset(16, seed=0),
+        processing_class=loaded.tokenizer,
+        advantage_estimator=rule,
+    )
+
+
+def generation_batch(trainer) -> dict:
+    trainer.model.train()
+    return trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
+
+
+def trained(trainer) -> list[torch.Tensor]:
+    trainer.train()
+    return [weight.detach().clone() for weight in trainer.model.parameters()]
+
+
+# --- what a rule is given
+
+
+def test_what_is_dear_is_computed_once_and_only_if_asked():
+    asked = []
+    batch = small_batch(logps=lambda: asked.append("logps") or torch.full((4, 3), -1.0))
+    assert asked == []
+    assert batch.knows("logps")
+    assert not batch.knows("states")
+    assert batch.logps is batch.logps
+    assert asked == ["logps"]
+    assert torch.equal(batch.logps, -MASK.float())  # 0 outside the mask
+    assert [rows.tolist() for rows in batch.groups()] == [[2, 3], [0, 1]]
+    assert batch.group_advantages().tolist() == [0.5, -0.5, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: small_batch(logp=1), "CreditBatch has no 'logp'; what may be given is old_logps, logps,"),
+        (lambda: small_batch().states, "batch.states is not known here"),
+        (lambda: small_batch(logps=torch.zeros(4, 2)).logps, r"batch.logps has shape (4, 2); it must be (4, 3)"),
+        (lambda: small_batch().continue_from([0], [[5]]), "gave no policy to sample"),
+        (lambda: small_batch(continuation=max).continue_from([4], [[5]]), "rollouts [4]; each must be from 0 to 3"),
+        (lambda: small_batch(continuation=max).continue_from([0], []), "1 rollouts and 0 prefixes"),
+        (lambda: CreditBatch(torch.ones(2), torch.ones(2), IDS, MASK), "shape (4, 3); it must be (2, T)"),
+        (lambda: CreditBatch(torch.tensor([torch.nan] * 4), torch.ones(4), IDS, MASK), "rewards holds nan"),
+        (lambda: CreditBatch(torch.ones(4), torch.ones(3), IDS, MASK), "group_ids has shape (3,)"),
+    ],
+)
+def test_what_a_batch_cannot_be_is_a_sentence(make, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        make()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_states_logps_and_entropies_are_of_one_distribution(policy, rollouts, temperature):
+    batch = credit_batch(policy, rollouts, temperature=temperature)
+    logp = torch.log_softmax(batch.states.logits, -1)
+    torch.testing.assert_close(logp.gather(1, batch.states.tokens[:, None])[:, 0], batch.logps[batch.mask])
+    torch.testing.assert_close(-(logp.exp() * logp).sum(1), batch.entropies[batch.mask])
+    torch.testing.assert_close(batch.old_logps, rollouts.old_logps)
+    head, few = policy.model.get_output_embeddings().weight, [0, 9]
+    states = batch.states.select(torch.tensor(few))
+    weight = head.detach().clone().requires_grad_()
+    scores = torch.log_softmax(states.hidden * temperature @ weight.T / temperature, -1)
+    slopes = [torch.autograd.grad(scores[i, states.tokens[i]], weight, retain_graph=True)[0] for i in range(2)]
+    torch.testing.assert_close(states.kernel()[0, 1], (slopes[0] * slopes[1]).sum())
+
+
+def test_sampling_in_a_rule_leaves_everything_as_it_was(policy, rollouts):
+    batches = [credit_batch(policy, rollouts, Chain(), seed=3, step=5) for _ in range(2)]
+    halves = [row[:14].tolist() for row in rollouts.completion_ids]
+    states, policy.model.training = torch.get_rng_state(), True
+    try:
+        first, second = (batch.continue_from(range(12), halves) for batch in batches)
+        assert policy.model.training
+    finally:
+        policy.model.training = False
+    assert torch.equal(torch.get_rng_state(), states)
+    assert torch.equal(first, second)
+    assert batches[0].sampled_tokens == batches[1].sampled_tokens > 12 * 10
+    assert set(first.tolist()) == {0.0, 1.0}
+    whole = [row[keep].tolist() for row, keep in zip(rollouts.completion_ids, batches[0].mask, strict=True)]
+    before = batches[0].sampled_tokens
+    assert torch.equal(batches[0].continue_from(range(12), whole), rollouts.rewards)  # nothing is left to sample
+    assert batches[0].sampled_tokens == before
+    other = credit_batch(policy, rollouts, Chain(), seed=3, step=6)
+    assert other.generator.initial_seed() != batches[0].generator.initial_seed()
+    with pytest.raises(ValueError, match="a prefix of 60 tokens; a completion has at most"):
+        batches[0].continue_from([0], [[5] * 60])
+
+
+def test_known_credit_is_of_the_policys_own_error_rate(policy):
+    task = Chain(operands=3)
+    rows = task.dataset(1, seed=0)
+    right = [task.render(rows[0]["prompt"]), task.render(rows[0]["prompt"], style=("go", "then", "then", "so"))]
+    numbers = task._prefixes(*task._parse(rows[0]["prompt"]))[1:]
+    wrong = task.render(rows[0]["prompt"], results=[(number + 1) % 10 for number in numbers])
+    texts = [*right, wrong, right[0]]
+    batch = credit_batch(policy, written_rollouts(policy, task, rows, [texts]), task)
+    rate = task.calibrated(texts).error_rate
+    assert rate == 1 / 8  # of eight steps one is wrong; the wrong one's second builds on it
+    value = Chain(operands=3, error_rate=rate).value(True, 2)
+    torch.testing.assert_close(batch.known_credit.sum(1), batch.rewards - value)
+
+
+def test_unknown_log_probabilities_of_the_sampler_are_those_of_now(policy, rollouts):
+    partly = rollouts.old_logps.clone()
+    partly[0, 2] = torch.nan
+    batch = credit_batch(policy, replace(rollouts, old_logps=partly), logps=torch.full_like(partly, -3.0))
+    assert batch.old_logps[0, 2] == -3
+    assert torch.equal(batch.old_logps[1:], rollouts.old_logps[1:])
+
+
+# --- what a rule may be, and give
+
+
+def rule_file(folder: Path, text: str, name: str = "credit.py") -> str:
+    (folder / name).write_text(text)
+    return f"own:{folder / name}:rule"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def other(batch): ...", "credit.py has no function 'rule'; it has other."),
+        ("import nowhere", "the credit file credit.py can't be imported: ModuleNotFoundError: No module named 'nowh"),
+        ("def rule(batch:", "can't be imported: SyntaxError"),
+        ("raise SystemExit(3)", "the credit file credit.py can't be imported: SystemExit: 3"),
+        ("def rule(): ...", "can't be called with one argument, the batch"),
+        ("rule = lambda batch: 0\nrule.seconds = 'long'", "its attribute seconds is 'long', which must be"),
+    ],
+)
+def test_a_file_that_is_no_rule_is_refused_before_a_run(tmp_path, text, sentence):
+    name = rule_file(tmp_path, text)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        credit_call(name)
+    config = RunConfig.load({"trainer": {"max_steps": 1, "advantage_estimator": name}})
+    with pytest.raises(ValueError, match=re.escape(sentence)) as refusal:
+        check_run(config)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("returns", "sentence"),
+    [
+        ("None", "returned None; does it lack a return?"),
+        ("'a'", "returned a str; return a tensor (4,), one per rollout, or (4, 3), one per token."),
+        ("batch.rewards[:3]", "returned the shape (3,); it must be (4,), one per rollout, or (4, 3), one per token."),
+        ("batch.mask", "returned bool numbers; they must be floats."),
+        ("batch.rewards / 0", "gave inf to rollout 0; every advantage must be a finite number."),
+        ("batch.completion_ids.float().sub(1.5).log()", "gave nan to rollout 0, position 1;"),
+        ("batch.rewards.requires_grad_()", "returned a tensor with a gradient"),
+        ("batch.states", "raised ValueError: batch.states is not known here"),
+        ("{}['a']", "raised KeyError: 'a' (line 3 of credit.py)."),
+        ("sys.exit(1)", "raised SystemExit: 1 (line 3 of credit.py)."),
+        ("time.sleep(9)", "took longer than 0.05 s; give it an attribute seconds to allow for more."),
+    ],
+)
+def test_what_a_rule_may_not_do_is_a_sentence(tmp_path, returns, sentence):
+    name = rule_file(tmp_path, f"import sys, time\ndef rule(batch):\n    return {returns}\nrule.seconds = 0.05")
+    with pytest.raises(ValueError, match=re.escape(sentence)) as refusal:
+        credit_call(name)(small_batch())
+    assert str(refusal.value).startswith(f"The credit rule {name} ")
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_stands_outside_the_mask_does_not_count(tmp_path):
+    name = rule_file(tmp_path, "def rule(batch):\n    return batch.mask / batch.mask")  # 0 / 0 there
+    assert torch.equal(credit_call(name)(small_batch()), MASK.float())
+    assert credit_call(lambda batch: [1, 0, 0, 0])(small_batch()).tolist() == [1, 0, 0, 0]
+    assert credit_call(lambda batch: np.ones((4, 3)))(small_batch()).dtype == torch.float32
+
+
+def test_a_rule_is_made_of_its_file_and_of_those_that_it_imports(tmp_path):
+    (tmp_path / "help_credit.py").write_text("import deeper_credit\nSCALE = 2.0\n")
+    (tmp_path / "deeper_credit.py").write_text("")
+    (tmp_path / "unused.py").write_text("")
+    name = rule_file(tmp_path, "from help_credit import SCALE\ndef rule(batch):\n    return SCALE * batch.rewards\n")
+    call = credit_call(name)
+    names = ["credit rule credit.py", "credit rule deeper_credit.py", "credit rule help_credit.py"]
+    assert list(call.files) == names
+    assert call(small_batch()).tolist() == [2, 0, 1, 1]
+    (tmp_path / "help_credit.py").write_text("import deeper_credit\nSCALE = 4.0\n")
+    edited = credit_call(name)
+    assert edited(small_batch()).tolist() == [4, 0, 2, 2]  # read anew
+    assert [name for name in names if edited.files[name] != call.files[name]] == names[2:]
+
+
+def test_the_old_name_points_to_the_new_one(tmp_path, capsys):
+    sentence = "advantage_estimator='counterfactual' is now called 'prefix_credit', which is what it computes."
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        small_trainer(tmp_path, advantage_estimator="counterfactual")
+    with pytest.raises(ValueError, match=re.escape("trainer." + sentence)):
+        RunConfig.load({"trainer": {"max_steps": 1, "advantage_estimator": "counterfactual"}})
+    assert main(["train", "data/configs/chain.yaml", "--set", "advantage_estimator=own:none.py:f"]) == 2
+    assert "the credit file 'none.py' is no Python file" in capsys.readouterr().err
+
+
+# --- in training
+
+
+def test_a_rule_that_draws_and_samples_changes_nothing_but_the_advantages(tmp_path):
+    def noisy(batch):
+        torch.rand(3), random.random(), np.random.rand()
+        batch.continue_from([0, 1], [[], batch.completion_ids[1, :5].tolist()])
+        batch.rewards.add_(1.0)  # of its own copies
+        batch.completion_ids.zero_()
+        torch.rand(1, generator=batch.generator)
+        return batch.group_advantages("dr_grpo")
+
+    plain = trained(small_trainer(tmp_path / "plain", advantage_estimator="dr_grpo"))
+    trainer = small_trainer(tmp_path / "rule", noisy)
+    assert all(map(torch.equal, plain, trained(trainer)))
+    assert trainer.args.advantage_estimator == "own:noisy"
+    logged = [row for row in trainer.state.log_history if "cancellation/credit_tokens" in row]
+    assert len(logged) == 1  # one generation batch
+    assert 2 < logged[0]["cancellation/credit_tokens"] <= 2 * 48
+    assert logged[0]["cancellation/credit_seconds"] > 0
+
+
+def test_a_name_and_its_function_train_alike(tmp_path):
+    named = trained(small_trainer(tmp_path / "a", advantage_estimator="prefix_credit"))
+    given = trained(small_trainer(tmp_path / "b", CREDIT_RULES["prefix_credit"].function))
+    assert all(map(torch.equal, named, given))
+    with pytest.raises(ValueError, match=r"given twice, as an argument and as args.advantage_estimator='rloo'"):
+        small_trainer(tmp_path, len, advantage_estimator="rloo")
+
+
+def test_a_rule_of_each_step_sees_the_log_probabilities_of_that_moment(tmp_path):
+    seen = []
+
+    def rule(batch):
+        seen.append((batch.step, batch.logps - batch.old_logps, len(batch), batch.generator.initial_seed()))
+        return batch.group_advantages()[:, None] * batch.logps.exp()
+
+    rule.each_step = True
+    with pytest.raises(ValueError, match="'own:rule', evaluated in each micro-batch, needs whole groups"):
+        small_trainer(tmp_path, rule)
+    trainer = small_trainer(tmp_path, rule, batching="query_preserved")
+    taken = []
+    trainer._measure = lambda loss, model, inputs: taken.append((trainer._credit, inputs["advantages"]))
+    trainer.train()
+    steps, moved, sizes, seeds = zip(*seen, strict=True)
+    assert (steps, sizes) == ((0, 0, 1, 2), (16, 4, 4, 4))
+    assert len(set(seeds)) == 4
+    assert [bool((change.abs() > 1e-4).any()) for change in moved] == [False, False, True, True]
+    assert all(now.shape == (4, before.size(1)) for now, before in taken)
+    assert not torch.equal(*taken[-1])  # the advantages of the generation batch are not those of this step
+
+
+def test_shared_tokens_of_a_neutral_rule_cancel(tmp_path):
+    """What a rule of one number per rollout sums to 0 over a group pushes no token that all of the group share."""
+    trainer = small_trainer(tmp_path, lambda batch: batch.group_advantages("rloo"), batching="query_preserved")
+    batch = generation_batch(trainer)
+    shared = shared_places(batch["completion_ids"], batch["completion_mask"], batch["group_id"])
+    sums = torch.zeros(4).index_add_(0, batch["group_id"], batch["advantages"])
+    assert shared.any()
+    assert sums.abs().max() < 1e-6
+    assert list(trainer._logs["advantages"]) == pytest.approx(batch["advantages"].tolist())
+
+
+def test_continuations_are_scored_by_all_reward_functions(tmp_path):
+    def unsure(completions, **columns):
+        return [None for _ in completions]
+
+    given = []
+
+    def rule(batch):
+        ends = [row[keep].tolist() for row, keep in zip(batch.completion_ids, batch.mask, strict=True)]
+        given.extend(batch.continue_from(range(len(batch)), ends).tolist())
+        return batch.rewards
+
+    trainer = small_trainer(tmp_path, rule, reward_weights=[2.0])
+    batch = generation_batch(trainer)
+    finished = torch.isin(batch["completion_ids"], torch.tensor(trainer.eos_token_ids)).any(1)
+    assert torch.equal(torch.tensor(given)[finished], batch["rewards"][finished])
+    assert batch["rewards"].max() == 2
+    trainer.reward_funcs = [unsure]
+    assert trainer._rule_credit.task.reward(["a"], ["b"], [[1]]) == [0.0]
+
+
+def test_the_oracle_gives_known_credit_in_training(tmp_path):
+    trainer = small_trainer(tmp_path, advantage_estimator="oracle")
+    batch = generation_batch(trainer)
+    texts = trainer.processing_class.batch_decode(batch["completion_ids"], skip_special_tokens=True)
+    value = Chain().calibrated(texts).value(True, 4)
+    whole = torch.isin(batch["completion_ids"], torch.tensor(trainer.eos_token_ids)).any(1)
+    torch.testing.assert_close(batch["advantages"].sum(1)[whole], (batch["rewards"] - value)[whole])
+
+
+# --- runs
+
+DRAWS = """
+import random
+import torch
+
+def rule(batch):
+    flips = torch.rand(len(batch), generator=batch.generator) + torch.rand(1) + random.random()
+    scores = batch.continue_from(range(2), [[], []])
+    return flips * batch.group_advantages("grpo") + scores.sum()
+"""
+
+
+def test_a_resumed_run_draws_what_one_left_alone_draws(tmp_path):
+    name = rule_file(tmp_path, DRAWS)
+    whole, resumed = stopped_and_whole(tmp_path / "run", advantage_estimator=name)
+    assert all(torch.equal(weight, resumed[key]) for key, weight in whole.items())
+
+
+def test_an_edited_rule_is_no_resume_and_an_export_holds_it(tmp_path):
+    name = rule_file(tmp_path, "def rule(batch):\n    return batch.rewards\n")
+    trainer = {"max_steps": 2, "num_generations": 4, "per_device_train_batch_size": 4, "advantage_estimator": name}
+    run = create_run({"num_prompts": 8, "threads": 1, "trainer": trainer}, tmp_path / "run")
+    run.stop()
+    execute(run.folder)  # asked to stop, it writes what it would start from, and no more
+    assert list(run.manifest()["credit_sha256"]) == ["credit rule credit.py"]
+    exported = RunConfig.load(export_config(run.config, tmp_path / "taken"))
+    assert exported.trainer["advantage_estimator"] == "own:credit.py:rule"
+    assert (tmp_path / "taken" / "credit.py").read_text() == (tmp_path / "credit.py").read_text()
+    rule_file(tmp_path, "def rule(batch):\n    return 2 * batch.rewards\n")
+    with pytest.raises(ValueError, match=r"Changed since the run started: credit rule credit\.py; a resume would"):
+        execute(run.folder)
+    assert "credit.py" in json.loads((run.folder / "status.json").read_text())["message"]
