@@ -5,10 +5,12 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_run import SMALL
 
 from workbook.policies import load_policy
 from workbook.rollouts import sample_rollouts
@@ -19,6 +21,7 @@ from workbook.theory.choices import ESTIMATORS, RULES
 from workbook.theory.credit import LAZY, CreditBatch
 from workbook.theory.credit_edits import aligned, corrected_prefix, edit_distance, edit_mask, ibpo
 from workbook.theory.credit_rules import CREDIT_RULES, EXACT, credit_table
+from workbook.training import CancellationConfig, CancellationTrainer
 
 OFF_GROUP = ("coin_reward", "oracle")  # give credit in groups of equal rewards, and say so
 RANDOM = ("coin_reward", "permuted")  # permuting rollouts gives them other draws
@@ -481,6 +484,24 @@ def test_every_rule_on_rollouts_of_the_bundled_policy(bundled):
         assert name in OFF_GROUP or advantages[neutral].abs().sum() == 0
         credit, truth = advantages[bundled.mask], bundled.known_credit[bundled.mask]
         print(f"{name:26} {float(torch.corrcoef(torch.stack([credit, truth]))[0, 1]):+.3f}")
+
+
+def test_lopti_trains_low_probability_first_and_the_others_next_on_the_same_rollouts(tmp_path):
+    """Two optimizer steps on one generation batch: every token that has an advantage is pushed in one of them."""
+    task, policy = Chain(), load_policy("bundled")
+    twice = {"max_steps": 2, "num_iterations": 2, "per_device_train_batch_size": 8, "steps_per_generation": 1}
+    args = CancellationConfig(str(tmp_path), advantage_estimator="lopti", record_tokens=1, **SMALL | twice)
+    CancellationTrainer(
+        policy.model, task.reward, args=args, train_dataset=task.dataset(2, 3), processing_class=policy.tokenizer
+    ).train()
+    first, second = (pd.read_parquet(path) for path in sorted(tmp_path.glob("tokens/*.parquet")))
+    assert first["token_id"].equals(second["token_id"])
+    signal = first.groupby("group")["reward"].transform("nunique") > 1
+    low = first["old_logp"] < math.log(0.5)
+    assert (first["advantage"] != 0).equals(signal & low)
+    assert (second["advantage"] != 0).equals(signal & ~low)
+    assert (signal & low).any()
+    assert (first["push"] != 0).equals(signal & low)  # on the first step nothing is clipped
 
 
 def test_the_oracles_credits_sum_to_what_the_rollout_won(bundled):
