@@ -77,7 +77,8 @@ def _influence(
     number = batch.mask.flatten().cumsum(0).view_as(batch.mask) - 1  # (B, T): the place of a token among the states
     states = batch.states.select(number[rows][mask])
     lengths = mask.sum(1).clamp(min=1)
-    sources = (right / lengths if mean else right).to(advantages.dtype).unsqueeze(1).expand_as(mask)[mask]
+    weights = (right / lengths if mean else right).to(advantages.dtype)
+    sources = weights.unsqueeze(1).expand_as(mask)[mask].to(states.logits.device)
     cap = getattr(states, "cap", None)
     moved = predicted_delta_logp(states.hidden, states.logits, states.tokens, sources, 1.0, cap=cap)
     out = advantages.new_zeros(mask.shape)

@@ -56,7 +56,7 @@ def lambda_grpo(batch: CreditBatch, advantages: Start = "grpo") -> Float[Tensor,
     """Divide each token's advantage by the size of its process set.
 
     A_it / n_it, with n_it the number of the group's rollouts, i too, that have i's tokens up to and including t
-    (lambda-GRPO, arXiv 2509.21154, section 4: a prefix that many rollouts share is one step of a process, and GRPO
+    (lambda-GRPO, arXiv 2509.21154, eq. 9: a prefix that many rollouts share is one step of a process, and GRPO
     counts it n_it times).
 
     >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.tensor([[5, 1], [5, 2]]), torch.ones(2, 2))
