@@ -18,7 +18,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook.book import chapters
 from workbook.book.pages import render_book
-from workbook.colab import SETUP_CELL
+from workbook.colab import SETUP_CELL, badge
 from workbook.policies import smollm2 as weights_cache
 
 CHAPTERS = chapters.find_chapters()
@@ -90,7 +90,9 @@ def test_chapter_begins_with_its_header_and_the_common_setup_cell(path):
     title, question = chapters.describe(notebook, "")
     assert title
     assert question, "the first cell says **Question:** ..."
-    assert cells(path, "code")[0].source == SETUP_CELL
+    set_it = "python -m workbook.colab --address URL writes badge and setup cell"
+    assert notebook.cells[0].source.split("\n")[1:3] == ["", badge(path.stem)], set_it
+    assert cells(path, "code")[0].source == SETUP_CELL, set_it
 
 
 @each_chapter
@@ -187,7 +189,7 @@ def test_names_choose_and_unknown_ones_are_refused(shelf):
 
 def test_the_book_has_pictures_links_and_an_index(shelf, tmp_path):
     shelf("00_a", WIDGETS)
-    shelf("01_b", "1", header="# Next\n\n**Question:** why $x_1^2$?\n\n$$\\frac{a}{b}$$")
+    shelf("01_b", "1", header=f"# Next\n\n{badge('01_b')}\n\n**Question:** why $x_1^2$?\n\n$$\\frac{{a}}{{b}}$$")
     executed = chapters.run_chapters("smoke")
     notebooks, seconds = ({name: chapter[part] for name, chapter in executed.items()} for part in (0, 1))
     render_book(notebooks, seconds, "smoke", tmp_path / "book")
@@ -196,7 +198,8 @@ def test_the_book_has_pictures_links_and_an_index(shelf, tmp_path):
     assert 'href="01_b.html"' in page
     assert "vnd.vegalite" not in page
     assert "require.min.js" not in page
-    assert not re.findall(r"""src=["'](?:https?:|["'])""", page), "scripts from elsewhere"
+    assert not re.findall(r"""src=["'](?:https?:|["'])""", page + last), "scripts or pictures from elsewhere"
+    assert re.search(r'<a href="https://colab[^"]*/01_b.ipynb">Open in Colab</a>', last)
     assert last.count('<a rel="prev" href="00_a.html">← A title &lt;b&gt;</a>') == 2
     assert 'rel="next"' in page
     assert 'rel="next"' not in last
