@@ -17,6 +17,7 @@ from workbook.policies.load import load_policy
 from workbook.rollouts import credit_batch, sample_rollouts
 from workbook.rollouts.sample import written_rollouts
 from workbook.tasks import Chain
+from workbook.theory.choices import ESTIMATORS, RULES
 from workbook.theory.credit import CreditBatch
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.theory.groups import shared_places
@@ -372,3 +373,12 @@ def test_an_edited_rule_is_no_resume_and_an_export_holds_it(tmp_path):
     with pytest.raises(ValueError, match=r"Changed since the run started: credit rule credit\.py; a resume would"):
         execute(run.folder)
     assert "credit.py" in json.loads((run.folder / "status.json").read_text())["message"]
+
+
+def test_the_estimators_are_listed_one_to_a_line(capsys):
+    assert main(["estimators"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[: len(ESTIMATORS + RULES)]] == [*ESTIMATORS, *RULES]
+    assert "ibpo                      per token    as edit_mask" in "\n".join(lines)
+    assert "own:credit.py:my_rule" in lines[-2]
+    assert max(map(len, lines)) < 200

@@ -166,6 +166,13 @@ def _glossary(args) -> int:
     return 0
 
 
+def _estimators(args) -> int:
+    from workbook.training.credit import estimators_text
+
+    print(estimators_text())
+    return 0
+
+
 def _machines(args) -> int:
     from workbook.training.machines import machine_table, shared_settings, write_config
 
@@ -320,6 +327,9 @@ def _parser() -> argparse.ArgumentParser:
     glossary = commands.add_parser("glossary", help="the book's terms, with formula, unit and the code behind them")
     glossary.add_argument("term", nargs="?", help="one of them, e.g. push; all by default")
     glossary.set_defaults(command=_glossary)
+
+    estimators = commands.add_parser("estimators", help="what a run may take for an advantage, and how to write one")
+    estimators.set_defaults(command=_estimators)
 
     machines = commands.add_parser("machines", help="what to change for a machine, and the memory that it will need")
     machines.add_argument("--write", metavar="NAME", help="write a ready config, e.g. qwen2.5-1.5b_t4")

@@ -34,6 +34,7 @@ from workbook.theory.credit import CreditBatch, Rule
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.training.messages import show_value
 
+OF_POLICY = ("old_logps", "logps", "entropies", "states", "continue_from")  # what takes a pass through the policy
 CALL_SECONDS = 300.0  # for a rule of one's own that does not say how long it may take
 
 
@@ -42,7 +43,7 @@ class CreditCall:
 
     name: as in `advantage_estimator`.  files: SHA-256 of what a rule of one's own is made of.  each_step: whether it is
     evaluated again in every micro-batch.  per_token: whether its advantages may be (B, T).  needs: names of
-    `theory.credit.LAZY` or continue_from that it may ask for.  own: whether it is no rule of ours.
+    OF_POLICY that it may ask for.  own: whether it is no rule of ours.
     """
 
     def __init__(self, name: str, function: Rule, files: dict[str, str] | None = None, path: Path | None = None):
@@ -50,7 +51,7 @@ class CreditCall:
         self.name, self.function, self.files, self.path = name, function, files or {}, path
         self.own, self.each_step = known is None, bool(getattr(function, "each_step", False))
         self.per_token = known is None or known.per_token
-        self.needs = known.needs if known else ("logps", "entropies", "states", "continue_from")
+        self.needs = tuple(need for need in OF_POLICY if known is None or need in known.needs)
         self.seconds = getattr(function, "seconds", CALL_SECONDS) if self.own else None
         if self.own and (isinstance(self.seconds, bool) or not isinstance(self.seconds, int | float)):
             raise ValueError(f"{self}: its attribute seconds is {show_value(self.seconds)}, which must be a number.")
@@ -246,3 +247,29 @@ def _imported(path: Path) -> set[str]:
 
 def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+PLAIN = {  # estimators of `theory.advantages`: summary, source
+    "grpo": ("reward minus its group's mean, over the group's standard deviation", "arXiv 2402.03300, as published"),
+    "dr_grpo": ("reward minus its group's mean", "arXiv 2503.20783, as published"),
+    "rloo": ("reward minus the mean of the group's other rewards", "arXiv 2402.14740, as published"),
+    "reinforce": ("reward minus the mean of the whole batch, 0 in groups of equal rewards", "control"),
+    "positive_only": ("grpo's where it is positive, else 0", "arXiv 2506.01347, our reading"),
+    "negative_only": ("grpo's where it is negative, else 0", "arXiv 2506.01347, our reading"),
+}
+HOW_TO = """
+One of your own: a file credit.py with `def my_rule(batch): return batch.group_advantages()[:, None] * batch.entropies`,
+then advantage_estimator: own:credit.py:my_rule. `batch` is a workbook.theory.CreditBatch; the rule returns (B,), one
+number per rollout, or (B, T), one per token. With my_rule.each_step = True it is evaluated anew in every micro-batch."""
+
+
+def estimators_text() -> str:
+    """Every advantage estimator and credit rule in one line: name, one number per what, needs, summary, source."""
+    rows = [(name, "rollout", *words) for name, words in PLAIN.items()]
+    for rule in CREDIT_RULES.values():
+        asks = f"; asks for {', '.join(rule.needs)}" * bool(rule.needs)
+        unit = "token" if rule.per_token else "rollout"
+        rows.append((rule.name, unit, rule.summary + asks, f"{rule.source}, {rule.exact}"))
+    width = max(len(name) for name, *_ in rows)
+    lines = [f"{name:{width}}  per {unit:7}  {summary} [{source}]" for name, unit, summary, source in rows]
+    return "\n".join([*lines, HOW_TO])
