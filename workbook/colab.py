@@ -205,7 +205,10 @@ def main() -> None:
     address = parser.parse_args().address
     if address is None:
         return prepare()
+    from workbook.places import clone
+
     try:
+        clone("Writing the address")
         print(f"Changed {len(set_address(address))} files.")
     except (ValueError, OSError) as error:
         raise SystemExit(str(error)) from None
