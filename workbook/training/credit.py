@@ -260,7 +260,7 @@ PLAIN = {  # estimators of `theory.advantages`: summary, source
 HOW_TO = """
 One of your own: a file credit.py with `def my_rule(batch): return batch.group_advantages()[:, None] * batch.entropies`,
 then advantage_estimator: own:credit.py:my_rule. `batch` is a workbook.theory.CreditBatch; the rule returns (B,), one
-number per rollout, or (B, T), one per token. With my_rule.each_step = True it is evaluated anew in every micro-batch."""
+number per rollout, or (B, T), one per token. With my_rule.each_step = True it is called anew in every micro-batch."""
 
 
 def estimators_text() -> str:
