@@ -77,7 +77,7 @@ WRONG_TRAINER = {  # a field of the trainer: values that it can't have
     **{key: [None, 1, 1.5, -0.1, *NO_NUMBER] for key in ("adam_beta1", "adam_beta2")},
     **{key: ["nope", 5, [5], {"a": 1}, "\n"] for key in CHOICES},
     **dict.fromkeys(FLAGS, NO_FLAG),
-    "measure_cancellation": [None, -1, True, 1.5, "x"],
+    **{key: [None, -1, True, 1.5, "x"] for key in ("measure_cancellation", "record_tokens")},
     "top_k": [None, -1, 1.5, True, "x"],
     "min_p": [-1, 2, True, "x", NAN],
     "lr_scheduler_kwargs": [*NO_OPTIONS, {"min_lr": 1}],

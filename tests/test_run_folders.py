@@ -83,7 +83,7 @@ def test_what_a_run_did_not_write_stays(stopped):
         ".draft.7.tmp",
         "a/.final.7.tmp/x",
     ]
-    foreign += ["checkpoint-2/mine", "samples/mine"]
+    foreign += ["checkpoint-2/mine", "samples/mine", "tokens/mine"]
     for i, name in enumerate(foreign):
         (stopped.folder / name).parent.mkdir(exist_ok=True, parents=True)
         (stopped.folder / name).write_text(f"mine {i}")
@@ -98,10 +98,12 @@ def test_what_a_run_did_not_write_stays(stopped):
     assert [path.name for path in checkpoints(stopped.folder)][:2] == ["checkpoint-6", "checkpoint-4"]
 
 
-@pytest.mark.parametrize("name", ["status.json", "metrics.jsonl", "training.lock", "log.txt", "samples", "final"])
+@pytest.mark.parametrize(
+    "name", ["status.json", "metrics.jsonl", "training.lock", "log.txt", "samples", "tokens", "final"]
+)
 def test_a_link_in_a_run_folder_is_not_followed(stopped, tmp_path, name):
     target = tmp_path / "elsewhere"
-    if name in ("samples", "final"):
+    if name in ("samples", "tokens", "final"):
         target.mkdir()
         shutil.rmtree(stopped.folder / name, ignore_errors=True)
     else:
@@ -498,7 +500,7 @@ def test_an_export_names_no_place_and_loads_elsewhere(own, tmp_path, monkeypatch
     run = Run(own / "runs" / "whole")
     zipped = export_run(run, tmp_path / "taken")
     texts = {path: path.read_bytes() for path in (tmp_path / "taken").rglob("*") if path.is_file()}
-    assert {"README.txt", "adapter_config.json", "manifest.json", "rows.csv"} <= {path.name for path in texts}
+    assert {"README.md", "adapter_config.json", "manifest.json", "rows.csv"} <= {path.name for path in texts}
     assert not [path for path, text in texts.items() if b"jane-doe" in text or str(Path.home()).encode() + b"/" in text]
     shutil.copytree(own / "base", tmp_path / "taken" / "base")
     monkeypatch.chdir(tmp_path / "taken")

@@ -41,11 +41,11 @@ ROWS = [
     *('{"step": 2, "reward": "x", "time": null}', '{"step": 1e400}', '{"reward": 1.0}', '{"step": {}}', "{", "\x00"),
 ]
 FOREIGN = ["notes.txt", "checkpoint-²/a", "checkpoint-007/a", "checkpoint-500/a", "checkpoint-4x/a", ".draft.7.tmp"]
-FOREIGN += ["sub/.draft.7.tmp", "sub/.final.7.tmp/a", "final.kept/a", "samples/mine.parquet"]
+FOREIGN += ["sub/.draft.7.tmp", "sub/.final.7.tmp/a", "final.kept/a", "samples/mine.parquet", "tokens/mine.parquet"]
 FOREIGN += ["checkpoint-2/mine", "final/b"]
 LINKED = ["checkpoint-900", "final", "status.json", ".status.json.7.tmp", ".final.7.tmp", "samples", "manifest.json"]
 LINKED += ["metrics.jsonl", "samples.json", "evaluation.json", "config.yaml", "log.txt", "training.lock"]
-LINKED += ["stop", "checkpoint-4"]
+LINKED += ["stop", "checkpoint-4", "tokens"]
 
 
 def trials(seed: int):

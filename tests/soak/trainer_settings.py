@@ -14,9 +14,14 @@ from trl import GRPOTrainer
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
+from workbook.training.token_tables import read_step, recorded_steps
 
-PROMISE = "A run that is measured trains the weights of one that is not, and logs the residual of the loss it trains."
+PROMISE = (
+    "A run that is measured and recorded trains the weights of one that is not, logs the residual of the loss it "
+    "trains, and says of each token without a push what stopped it."
+)
 TRIALS = 300
+MEASURES = ("measure_cancellation", "record_tokens")
 CHOICES = {
     "loss_type": ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "vespo", "luspo"],
     "importance_sampling_level": ["token", "sequence"],
@@ -86,14 +91,25 @@ def attempt(folder: Path, drawn: dict, seed: int) -> str | None:
     finals = []
     for measured in (0, 1):
         try:
-            trainer = _build(folder / str(measured), drawn | {"measure_cancellation": measured}, seed)
+            trainer = _build(folder / str(measured), drawn | dict.fromkeys(MEASURES, measured), seed)
         except ValueError as refusal:
             return None if _one_sentence_each(str(refusal)) else f"refused by {refusal!r}"
         trainer.train()
         finals.append({name: p.clone() for name, p in trainer.model.state_dict().items()})
     if different := [name for name, value in finals[0].items() if not torch.equal(value, finals[1][name])]:
         return f"measuring changed {len(different)} of {len(finals[0])} tensors"
-    return trainer.finding
+    return trainer.finding or _unexplained(folder / "1" / "tokens")
+
+
+def _unexplained(folder: Path) -> str | None:
+    """Tokens of the tables that have no push and nothing that stopped them, or both."""
+    if not (steps := recorded_steps(folder)):
+        return "no step was recorded"
+    for step in steps:
+        table = read_step(folder, step)
+        if len(odd := table[(table["stopped"] == "") == (table["push"] == 0)]):
+            return f"step {step} has {len(odd)} odd tokens, e.g. {odd.iloc[0].to_dict()}"
+    return None
 
 
 class Stubbed(CancellationTrainer):
