@@ -248,7 +248,11 @@ def load_state(folder: Path, name: str) -> Any:
 
 def made_with(policy) -> dict:
     """When, with which versions, where and from which commit something is made, and with which policy."""
-    device = policy.provenance["device"]
+    return {**made_on(policy.provenance["device"]), "policy": policy.provenance}
+
+
+def made_on(device: str) -> dict:
+    """When, with which versions, on which device and from which commit something is made."""
     cuda = device.startswith("cuda")
     return {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -256,7 +260,6 @@ def made_with(policy) -> dict:
         "platform": f"{platform.system()} {platform.machine()}",
         "device": torch.cuda.get_device_name(device) if cuda else f"{device}, {torch.get_num_threads()} threads",
         "git": git_state(),
-        "policy": policy.provenance,
     }
 
 
