@@ -133,6 +133,7 @@ def test_a_group_that_would_straddle_processes_is_refused_or_handled(tmp_path, s
 
 def test_the_command_line_trains_one_run_in_two_processes_and_resumes_it_bit_for_bit(tmp_path):
     trainer = CONFIG["trainer"] | {"per_device_train_batch_size": 2, "max_steps": 16, "batching": "query_preserved"}
+    trainer["record_tokens"] = 5
     config, *folders = (tmp_path / name for name in ("config.yaml", "whole", "stopped"))
     config.write_text(yaml.safe_dump(CONFIG | {"eval_prompts": 2, "trainer": trainer}))
     output = launch(2, str(TESTS / "distributed_runs.py"), str(config), *map(str, folders))
@@ -146,6 +147,12 @@ def test_the_command_line_trains_one_run_in_two_processes_and_resumes_it_bit_for
         assert not list(run.folder.rglob("*.tmp"))
     assert weights(whole) == weights(stopped)
     assert whole.metrics()["reward"].equals(stopped.metrics()["reward"])
+    assert whole.token_steps() == stopped.token_steps() == [1, 5, 10, 15]
+    for step in whole.token_steps():
+        table = whole.tokens(step)
+        assert table.equals(stopped.tokens(step))
+        assert table["rollout"].nunique() == trainer["num_generations"]  # of which each process trains half
+        assert table["group"].nunique() == table["prompt"].nunique() == 1
     with pytest.raises(ValueError, match="started by 2 processes and this launch has 1; go on with ") as refusal:
         stopped.resume()
     command = "ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 -m workbook resume"
