@@ -17,6 +17,7 @@ from workbook.places import clone, data_path
 from workbook.training.config_text import dump_yaml
 from workbook.training.files import SUMS, write_text
 from workbook.training.messages import one_line
+from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run
 
 SOURCES = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M"}  # names of `load_policy` that a hub has, too
@@ -25,20 +26,21 @@ TAGS = ["text-generation", "grpo", "trl", "reinforcement-learning", "cancellatio
 LONGEST = 200  # characters of a name in a card
 
 
-def run_card(run: Run, model: Path, config: str, base: str) -> str:
+def run_card(run: Run, model: Path, config: Path) -> str:
     """The card of a run's export.
 
-    model: the exported model's folder, with its checksums.  config: the exported config.yaml's text.  base: the
-    policy's name elsewhere.
+    model: the exported model's folder, with its checksums.  config: the exported config.yaml, in which nothing says
+    where on this machine it lay.
     """
+    exported, text = RunConfig.load(config), config.read_text(encoding="utf-8")
+    base, name, task = exported.policy, exported.name, exported.task
     adapter = (model / "adapter_config.json").exists()
-    name, task = run.config.name, run.config.task
     what = "A LoRA adapter for" if adapter else "All weights, trained from"
     status, manifest = run.status(), run.manifest()
     parts = {
         "": f"{what} {escaped(base)}, with GRPO as the cancellation workbook trains it, on the task {escaped(task)}. "
         f"{escaped(status['message'])}",
-        "How it was trained": f"{_made_with(manifest)} Its config:\n\n{fenced(config, 'yaml')}",
+        "How it was trained": f"{_made_with(manifest)} Its config:\n\n{fenced(text, 'yaml')}",
         "Held-out reward": _evaluated(run),
         "Intended use and limits": "Made to study how the gradients of tokens cancel in training, not to serve. It was "
         "rewarded for this task's answers alone, and measured on this task's prompts alone: nothing is known of other "
@@ -116,8 +118,9 @@ def _front(base: str, task: str, adapter: bool) -> dict:
 def _made_with(manifest: dict) -> str:
     versions = manifest.get("versions") or {}
     packages = ", ".join(f"{escaped(name)} {escaped(version)}" for name, version in versions.items() if version)
-    commit = (manifest.get("git") or {}).get("commit")
-    of = f", from commit {escaped(commit)} of the workbook" if commit else ""
+    git = manifest.get("git") or {}
+    of = f", from commit {escaped(git['commit'])} of the workbook" if "commit" in git else ""
+    of += " with files changed" if git.get("modified") else ""
     return f"On {escaped(manifest.get('device', 'an unknown device'))} with {packages}{of}."
 
 

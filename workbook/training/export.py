@@ -123,9 +123,9 @@ def export_run(run: Run, folder: str | Path) -> Path:
     with atomic_folder(folder) as new:
         base = _base_name(run)
         _copy_model(final, new / "model", base)
-        config = export_config(_placeless(run.config, base), new).read_text(encoding="utf-8")
+        config = export_config(_placeless(run.config, base), new)
         write_json(new / "manifest.json", _without_places(manifest))
-        write_text(new / "README.md", run_card(run, new / "model", config, base))
+        write_text(new / "README.md", run_card(run, new / "model", config))
     with replacement(zipped) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*")):
             archive.write(path, Path(folder.name) / path.relative_to(folder))
