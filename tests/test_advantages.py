@@ -107,7 +107,7 @@ def test_refusals_say_what_is_wrong(rewards, groups, estimator, words):
         group_advantages(torch.tensor(rewards), torch.tensor(groups), estimator)
 
 
-def counterfactual_by_hand(rewards, ids, mask, groups, i, t):
+def prefix_credit_by_hand(rewards, ids, mask, groups, i, t):
     def alive(prefix):
         return [
             j for j in range(len(rewards)) if groups[j] == groups[i] and mask[j][t] and ids[j][: len(prefix)] == prefix
@@ -124,7 +124,7 @@ def counterfactual_by_hand(rewards, ids, mask, groups, i, t):
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), size=st.integers(1, 10), width=st.integers(1, 5))
-def test_counterfactual_equals_the_definition(data, size, width):
+def test_prefix_credit_equals_the_definition(data, size, width):
     ids = data.draw(st.lists(st.lists(st.integers(0, 1), min_size=width, max_size=width), min_size=size, max_size=size))
     lengths = data.draw(st.lists(st.integers(0, width), min_size=size, max_size=size))
     groups = data.draw(st.lists(st.sampled_from([9, -4]), min_size=size, max_size=size))
@@ -133,11 +133,11 @@ def test_counterfactual_equals_the_definition(data, size, width):
     advantages = prefix_credit(
         torch.tensor(rewards, dtype=torch.float64), torch.tensor(ids), torch.tensor(mask), torch.tensor(groups)
     )
-    expected = [[counterfactual_by_hand(rewards, ids, mask, groups, i, t) for t in range(width)] for i in range(size)]
+    expected = [[prefix_credit_by_hand(rewards, ids, mask, groups, i, t) for t in range(width)] for i in range(size)]
     torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12)
 
 
-def test_counterfactual_neutral_steps_are_exactly_zero():
+def test_prefix_credit_neutral_steps_are_exactly_zero():
     """A step that all take, and a fork between equal rewards inside a group of unequal ones."""
     ids = torch.tensor([[3, 1], [3, 1], [3, 2], [4, 0]])
     rewards = torch.tensor([0.1, 0.1, 0.1, 1.0])
@@ -149,7 +149,7 @@ def test_counterfactual_neutral_steps_are_exactly_zero():
     assert (everyone == 0).all()
 
 
-def test_counterfactual_fallback_is_the_chosen_estimator():
+def test_prefix_credit_fallback_is_the_chosen_estimator():
     ids, rewards, groups = torch.tensor([[1, 5], [2, 5]]), torch.tensor([1.0, 0.0]), torch.tensor([0, 0])
     for estimator in ("dr_grpo", "grpo"):
         advantages = prefix_credit(rewards, ids, torch.ones(2, 2), groups, fallback=estimator)

@@ -24,7 +24,7 @@ from workbook.views.ledger import ledger_chart, standardized
 IDS = [
     *("H1", "H2", "H3", "H4", "H5", "H6", "H7", "H8", "H9", "H10", "H11", "H12", "H13"),
     *("R1", "R2", "R3", "R4", "R5"),
-    *("D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "D9", "IBPO", "H-falsifier", "D-falsifier"),
+    *("D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "D9", "P1", "H-falsifier", "D-falsifier"),
 ]
 WORDS = {"replicates", "does not replicate", "inconclusive", "not measured", "met", "not met", "described"}
 SEEDS = range(4)
@@ -108,8 +108,8 @@ SWEEPS = {
         false_negative_rate=[np.nan, 0.58],
     ),
     "advantages": lambda: _runs(
-        lambda advantage_estimator: {"area": 0.6 + 0.05 * (advantage_estimator == "counterfactual")},
-        advantage_estimator=["grpo", "counterfactual"],
+        lambda advantage_estimator: {"area": 0.6 + 0.05 * (advantage_estimator == "prefix_credit")},
+        advantage_estimator=["grpo", "prefix_credit"],
     ),
 }
 
@@ -228,7 +228,7 @@ def test_in_a_world_where_the_papers_are_right_every_sweep_says_so(world_ledger)
     measured = world_ledger[world_ledger["mean"].notna()]
     assert set(measured["verdict"]) == {"replicates", "not met", "described"}
     names = set(measured["claim"])
-    assert names == {"H11", "H12", "H13", *(f"D{k}" for k in range(1, 10)), "IBPO", "D-falsifier"}
+    assert names == {"H11", "H12", "H13", *(f"D{k}" for k in range(1, 10)), "P1", "D-falsifier"}
     assert not world_ledger.loc[world_ledger["study"].isin(SWEEPS), "mean"].isna().any(), (
         "every row of a sweep finds its runs"
     )

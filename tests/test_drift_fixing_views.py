@@ -258,7 +258,7 @@ def test_remedies_are_compared_with_the_shuffle(made):
 
 def test_curves_are_averaged_along_each_run(made):
     curves = estimator_curves()
-    assert set(curves["run"]) == {"grpo", "dr_grpo", "rloo", "counterfactual"}
+    assert set(curves["run"]) == {"grpo", "dr_grpo", "rloo", "prefix_credit"}
     one = curves[(curves["run"] == "rloo") & (curves["seed"] == 0)]
     assert one["reward"].tolist() == pytest.approx([0.4, 0.6, 0.8])
     assert one["step"].tolist() == [3, 4, 5]

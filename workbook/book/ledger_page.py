@@ -33,6 +33,7 @@ PAPERS = {
     "D": "Design Conditions for Intra-Group Learning of Sequence-Level Rewards: Token Gradient Cancellation "
     "(arXiv 2604.13088)",
     "R": "What a referee of the first paper found missing",
+    "P": "A neighbour: GRPO is Secretly a Process Reward Model (arXiv 2509.21154)",
 }
 
 

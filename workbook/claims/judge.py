@@ -23,9 +23,9 @@ COLUMNS = (
 
 
 def _place(claim: Claim) -> tuple:
-    """Order of the ledger: H, R, D, others, each by number, then IBPO and the falsifiers."""
+    """Order of the ledger: H, R, D, others, each by number, then the falsifiers."""
     number = int(claim.id[1:]) if claim.id[1:].isdigit() else 99
-    return claim.is_falsifier, claim.id == "IBPO", f"HRD{claim.id[0]}".index(claim.id[0]), number
+    return claim.is_falsifier, f"HRD{claim.id[0]}".index(claim.id[0]), number
 
 
 def _collect() -> Iterator[Claim]:

@@ -152,5 +152,5 @@ class Claim:
 
     @property
     def paper(self) -> str:
-        """H or D; R for a control that a review of H asked for."""
-        return "D" if self.id == "IBPO" else self.id[0]
+        """H, D or P; R for a control that a review of H asked for."""
+        return self.id[0]

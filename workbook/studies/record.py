@@ -23,15 +23,18 @@ RESULTS = data_path("results")
 CONFIGS = data_path("configs", "studies")
 UNNAMED = "Writing to data/results, since no folder is named,"
 STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
-    "counterfactual": "topics.drift.counterfactual:counterfactual_study",
     "coupling": "topics.coupling.study:coupling_study",
     "flip_settings": "topics.flips.settings:flip_settings_study",
     "credit": "topics.credit.study:credit_study",
     "flips": "topics.flips.study:flips_study",
     "loss_types": "topics.drift.loss_types:loss_types_study",
     "minibatches": "topics.batching.study:minibatches_study",
+    "prefix_credit": "topics.drift.prefix_credit:prefix_credit_study",
     "sharing": "topics.flips.sharing:sharing_study",
 }
+
+
+FORMERLY = {"prefix_credit": "counterfactual"}  # study, or estimator in its tables: its name when it was measured
 
 
 class NotMeasured(ValueError):
@@ -46,7 +49,7 @@ def check_results(folder: str | Path) -> None:
     if not folder.is_dir():
         raise ValueError(f"folder={str(folder)!r} is no folder; give one that `measure` or `keep` wrote tables to.")
     tables = [*folder.glob("*/*/*.parquet"), *folder.glob("*/*/seed=*/*.parquet")]
-    known = STUDIES.keys() | {path.stem for path in CONFIGS.rglob("*.yaml")}
+    known = STUDIES.keys() | set(FORMERLY.values()) | {path.stem for path in CONFIGS.rglob("*.yaml")}
     if not any(path.relative_to(folder).parts[0] in known for path in tables):
         raise ValueError(f"folder={str(folder)!r} holds no study's tables; `measure` and `keep` write them.")
     for path in tables:
@@ -116,7 +119,15 @@ def load_measured(study: str, scale: str, table: str, folder: str | Path | None 
             f"python -m workbook measure {study} --scale {scale} makes its tables."
         )
     seeds = [json.loads((path.parent / "manifest.json").read_text(encoding="utf-8"))["seed"] for path in paths]
-    return pd.concat(pd.read_parquet(path).assign(seed=seed) for path, seed in zip(paths, seeds, strict=True))
+    return pd.concat(read_kept(path).assign(seed=seed) for path, seed in zip(paths, seeds, strict=True))
+
+
+def read_kept(path: Path) -> pd.DataFrame:
+    """A kept table, with the names that estimators have now."""
+    table = pd.read_parquet(path)
+    for name in {"estimator", "advantage_estimator"} & set(table):
+        table[name] = table[name].replace({old: now for now, old in FORMERLY.items()})
+    return table
 
 
 def measured_seeds(study: str, scale: str, folder: str | Path | None = None) -> set[int]:
@@ -138,4 +149,6 @@ def _study(name: str) -> Callable:
 
 def _folder(study: str, scale: str, folder: str | Path | None) -> Path:
     check_scale(scale)
-    return Path(folder or RESULTS) / study / scale
+    place = Path(folder or RESULTS) / study / scale
+    former = Path(folder or RESULTS) / FORMERLY.get(study, study) / scale
+    return former if former.exists() and not place.exists() else place

@@ -1,12 +1,13 @@
-"""Claims of chapter 09: what restores cancellation, and whether that helps (D1 to D9, IBPO, paper D's falsifier).
+"""Claims of chapter 09: what restores cancellation, and whether that helps (D1 to D9, P1, paper D's falsifier).
 
 Every threshold was written down before the sweeps' results were looked at. "Not clipped" is epsilon 1e9; "reused" runs
 take at least two epochs on each batch of rollouts.
 
 - D1 to D7: sequence ratios without clipping, exchangeable weights (min_replace, advantage_orthogonal) against none.
   D8: GSPO's clipped objective with and without min_replace.  D9: that gain by rollouts per prompt.
-- IBPO: within a prompt, the correlation of a token's advantage with its true credit is higher for the counterfactual
-  estimator than for grpo, over all tokens, at the group size of the other studies (8); and it learns more.
+- P1: within a prompt, the correlation of a token's advantage with its true credit is higher for prefix credit than for
+  grpo, over all tokens, at the group size of the other studies (8); and it learns more. Thought of as a reading of
+  IBPO (arXiv 2605.16302), which it is not: that revises rollouts, and no threshold was stated for it.
 - A falsifier is "met" where its claim does not replicate, "not met" where it does: the claim here is that exchangeable
   runs pay no tax and that others do.
 
@@ -44,12 +45,12 @@ FINAL, LOST = "held-out reward at the end", "entropy of solutions lost, nats"
 
 
 def nearer_to_credit(
-    tables: Tables, estimator: str = "counterfactual", than: str = "grpo", group_size: int = 8
+    tables: Tables, estimator: str = "prefix_credit", than: str = "grpo", group_size: int = 8
 ) -> Estimate:
     """Correlation with true credit of one estimator minus that of another, over seeds and prompts."""
     if tables.scale == "smollm2":
         raise ValueError("true credit is known of the chain task alone")
-    table = tables["counterfactual/prompts"].query("group_size == @group_size")
+    table = tables["prefix_credit/prompts"].query("group_size == @group_size")
     wide = table.pivot_table(index=["seed", "group"], columns="estimator", values="correlation").reset_index()
     return nested_estimate(wide.assign(nearer=wide[estimator] - wide[than]), "nearer", resamples=tables.resamples)
 
@@ -125,8 +126,8 @@ gain_per_doubling = of_runs(
     RATIOS[0] | {"per_device_train_batch_size": 32},
     partial(slope, outcome="final", setting="num_generations", chosen=FIX, baseline=NO_FIX),
 )
-learned = comparison("advantages", "area", *({"advantage_estimator": name} for name in ("counterfactual", "grpo")))
-AGAINST, CORRELATION = "counterfactual - grpo", "correlation with true credit, within a prompt"
+learned = comparison("advantages", "area", *({"advantage_estimator": name} for name in ("prefix_credit", "grpo")))
+AGAINST, CORRELATION = "prefix credit - grpo", "correlation with true credit, within a prompt"
 
 CLAIMS = [
     Claim(
@@ -209,12 +210,12 @@ CLAIMS = [
         ],
     ),
     Claim(
-        "IBPO",
+        "P1",
         "comparing rollouts where they part gives step credit that teaches faster [reading]",
-        "arXiv 2605.16302",
+        "the hidden process reward",
         "its advantages come no nearer to true credit, or no more is learned",
         [
-            Measurement("counterfactual", f"{AGAINST}: {CORRELATION}", nearer_to_credit, above=0),
+            Measurement("prefix_credit", f"{AGAINST}: {CORRELATION}", nearer_to_credit, above=0),
             Measurement("advantages", f"{AGAINST}: area under the reward curve", learned, above=0),
         ],
     ),
