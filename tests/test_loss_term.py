@@ -68,8 +68,8 @@ def test_a_masked_tokens_push_is_zero_and_says_why(reason, words):
     rows = GROUP.assign(stopped=[reason, ""], ratio=[math.nan if reason == "truncated" else 1.5, 1.0], push=0.0)
     first, second = describe_push(rows, 0, DR_GRPO)
     assert words in first
-    assert "= 0 · (-0.5) / 96 = -0" in second
-    assert "Recorded in training: +0." in second
+    assert "= 0 · (-0.5) / 96 = 0, with N" in second
+    assert "Recorded in training: 0." in second
 
 
 @pytest.mark.parametrize(

@@ -116,3 +116,158 @@ def test_a_large_group_of_hostile_text_scrolls_and_stays_text(run_cells, capsys)
     assert chapter.panel.locator(".th-cell").count() < 2_000
     chapter.shot("heatmap-large", chapter.panel.locator(".token-heatmap"))
     assert chapter.errors == []
+
+
+RUN = """
+import tempfile, warnings
+import pandas as pd
+from workbook.policies.load import load_policy
+from workbook.tasks import get_task
+from workbook.training import CancellationConfig, CancellationTrainer
+from workbook.training.runs import Run
+from workbook.views import TokenHeatmap
+warnings.simplefilter("ignore")
+policy, task, folder = load_policy("bundled"), get_task("chain"), tempfile.mkdtemp()
+config = CancellationConfig(
+    output_dir=folder, record_tokens=2, max_steps=8, num_generations=4, per_device_train_batch_size=8,
+    steps_per_generation=2, num_iterations=2, batching="query_preserved", max_completion_length=48, learning_rate=5e-3,
+    loss_type="dr_grpo", epsilon=0.1, use_cpu=True, bf16=False, report_to="none", save_strategy="no", seed=3,
+    gradient_checkpointing=False, disable_tqdm=True)
+data = task.dataset(16, seed=0)
+CancellationTrainer(policy.model, task.reward, config, train_dataset=data, processing_class=policy.tokenizer).train()
+class Growing:
+    shown = 3
+    def token_steps(self):
+        return Run(folder).token_steps()[: self.shown]
+    def tokens(self, step):
+        if step not in self.token_steps():
+            raise ValueError(f"step={step} has no table.")
+        return Run(folder).tokens(step)
+run = Growing()
+heatmap = TokenHeatmap(run)
+heatmap
+"""
+
+
+def clipped_place(chapter) -> int:
+    """A clipped token of the group that is shown; chooses another group if none is."""
+    script = (
+        "int(next((g for g, rows in heatmap.table.groupby('group') if rows['stopped'].str.startswith('clip').any())))"
+    )
+    chapter.execute(f"heatmap.group = {script}")
+    chapter.settle()
+    return chapter.python("heatmap.rows['stopped'].astype(str).str.startswith('clip').tolist().index(True)")
+
+
+def test_a_run_is_walked_step_by_step(run_cells):
+    chapter = run_cells(RUN)
+    widget, slider = chapter.panel.locator(".token-heatmap"), chapter.panel.get_by_role("slider", name="recorded step")
+    steps = chapter.python("heatmap.steps")
+    assert steps == [1, 2, 4]
+    assert slider.get_attribute("aria-valuetext") == "step 4, 3 of 3 recorded"
+    assert chapter.python("heatmap.prompt") in widget.locator(".th-prompt").inner_text()
+    number = clipped_place(chapter)
+    here = cell(chapter, number)
+    here.scroll_into_view_if_needed()
+    assert here.get_attribute("data-mark") in ("▲", "▼")
+    reason = chapter.python(f"heatmap.rows['stopped'].iloc[{number}]")
+    assert here.get_attribute("aria-label").endswith(f", {reason}")
+    assert "clipped" in widget.locator(".th-legend").inner_text()
+    here.click()
+    chapter.settle()
+    details = widget.locator(".th-details")
+    lines = chapter.python("heatmap.details['loss']")
+    assert len(lines) == 3
+    assert all(line in details.inner_text() for line in lines)
+    assert reason in lines[0]
+    drawing = details.locator("svg")
+    assert drawing.get_attribute("aria-label") == chapter.python("heatmap.biography['sentence']")
+    assert drawing.locator("rect title").count() == 3
+    chapter.shot("heatmap-run", widget)
+    word = chapter.python("heatmap.rows['token'].iloc[heatmap.pinned]")
+
+    slider.focus()
+    chapter.page.keyboard.press("ArrowLeft")
+    chapter.page.keyboard.press("ArrowLeft")
+    chapter.page.wait_for_timeout(300)
+    chapter.settle()
+    assert chapter.python("heatmap.step") == 1
+    assert chapter.page.evaluate("document.activeElement.getAttribute('aria-label')") == "recorded step"
+    assert "at step 1" in widget.locator(".th-grid").get_attribute("aria-label")
+    pinned = chapter.python("heatmap.pinned")
+    if pinned >= 0:
+        assert chapter.python("heatmap.rows['token'].iloc[heatmap.pinned]") == word
+    else:
+        assert "is in no rollout of this group" in widget.locator(".th-message").inner_text()
+    chapter.execute("heatmap.pin(*heatmap.rows.iloc[3][['rollout', 'position']])")
+    chapter.settle()
+    details.locator("svg rect[cursor]").nth(1).click()
+    chapter.settle()
+    assert chapter.python("heatmap.step") == 2
+    assert slider.input_value() == "1"
+    details.locator("summary").click()
+    assert details.locator("details table tr").count() == 4
+    chapter.page.keyboard.press("Escape")
+    chapter.settle()
+    assert chapter.python("heatmap.pinned") == -1
+    assert details.inner_text() == ""
+    assert chapter.errors == []
+
+
+def test_a_run_that_still_trains_is_followed(run_cells):
+    chapter = run_cells(RUN)
+    widget, slider = chapter.panel.locator(".token-heatmap"), chapter.panel.get_by_role("slider", name="recorded step")
+    widget.get_by_role("button", name="Look for new steps").click()
+    chapter.settle()
+    assert "No new step is recorded; the newest is step 4" in widget.locator(".th-message").inner_text()
+    chapter.execute("run.shown = 4")
+    widget.get_by_role("button", name="Look for new steps").click()
+    chapter.settle()
+    assert chapter.python("[heatmap.steps, heatmap.step]") == [[1, 2, 4, 6], 4]
+    assert slider.get_attribute("max") == "3"
+    chapter.execute("run.shown = 5")
+    widget.get_by_label("follow").check()
+    chapter.page.wait_for_function("document.querySelector('.th-steps output').textContent === '8'", timeout=15_000)
+    assert chapter.python("[heatmap.steps, heatmap.step]") == [[1, 2, 4, 6, 8], 8]
+    chapter.settle()
+    assert "at step 8" in widget.locator(".th-grid").get_attribute("aria-label")
+    handle = slider.bounding_box()
+    chapter.page.mouse.move(handle["x"] + handle["width"] - 5, handle["y"] + handle["height"] / 2)
+    chapter.page.mouse.down()
+    chapter.page.mouse.move(handle["x"] + 4, handle["y"] + handle["height"] / 2, steps=15)
+    chapter.page.mouse.up()
+    widget.get_by_label("follow").uncheck()
+    chapter.page.wait_for_timeout(300)
+    chapter.settle()
+    assert chapter.python("heatmap.step") == 1
+    chapter.shot("heatmap-step-1", widget)
+    assert chapter.errors == []
+
+
+def test_a_runs_hostile_texts_stay_text(run_cells):
+    chapter = run_cells(
+        RUN
+        + f"""
+hostile = {HOSTILE!r}
+class Hostile(Growing):
+    def tokens(self, step):
+        table = super().tokens(step)
+        texts = {{name: [hostile[i % 6] for i in range(len(table))] for name in ("token", "prompt", "stopped")}}
+        table = table.assign(**texts)
+        table.attrs["objective"] = {{"loss_type": hostile[0], "level": hostile[1], "normalizer": hostile[2]}}
+        return table
+heatmap = TokenHeatmap(Hostile())
+heatmap
+"""
+    )
+    for number in range(6):
+        cell(chapter, number).click()
+        chapter.settle()
+        cell(chapter, number).hover()
+    widget = chapter.panel.locator(".token-heatmap")
+    assert "No formula: loss_type='<script>" in widget.locator(".th-details").inner_text()
+    assert chapter.page.evaluate("window.owned") is None
+    assert chapter.panel.locator(".token-heatmap img, .token-heatmap script, .token-heatmap b").count() == 0
+    assert "<script>" in widget.locator(".th-prompt").inner_text()
+    chapter.shot("heatmap-hostile-run", widget)
+    assert chapter.errors == []

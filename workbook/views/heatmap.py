@@ -24,7 +24,7 @@ from workbook.views.pinned import describe_token, explain_pinned, page_biography
 from workbook.views.recorded_steps import UNREADABLE, RecordedSteps
 from workbook.views.renderer import picture
 from workbook.views.style import limit, printable, require, visible
-from workbook.views.token_cells import MAX_CHARACTERS, center, encode, is_number, mark, prepare
+from workbook.views.token_cells import MAX_CHARACTERS, center, encode, is_number, limits, mark, prepare
 from workbook.views.tokens import token_strip
 
 HERE = Path(__file__).parent
@@ -89,7 +89,8 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
         self.source = None if isinstance(table, pd.DataFrame) else RecordedSteps(table)
         steps = [] if self.source is None else self.source.steps
         if step is not None and step not in steps:
-            raise ValueError(f"step={step!r} is not recorded: {f'choose one of {steps[:8]}' if steps else 'no run'}.")
+            valid = f"choose one of {steps[:8]}" if steps else "it is a table and no run"
+            raise ValueError(f"step={step!r} is not recorded: {valid}.")
         step = step if step is not None else max(steps, default=-1)
         column = printable(column or ("advantage" if self.source is None else "dlogp"))
         self.states, self.lr, self._first_step = states, lr, step
@@ -99,6 +100,8 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
                 f"states has {len(states.tokens)} tokens and the table {len(self.table)} rows; "
                 "both must come from the same rollouts."
             )
+        # colours of one scale at all steps, so that they can be compared
+        self._limits = {} if self.source is None else limits(*map(prepare, self.source.ends()))
         groups = self._groups()
         group = self._pushed_group(groups) if group is None else int(group)
         _check_group(group, groups)
@@ -190,7 +193,7 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
             rewards = rows["reward"].groupby(rollouts).first()
             names = [f"{name}  reward {rewards[k]:.2f}" for k, name in enumerate(names)]
         prompts = rows["prompt"].dropna().unique() if "prompt" in rows else []
-        columns, values = encode(rows, self.table)
+        columns, values = encode(rows, self.table, limits(self.table) | self._limits)
         if self._states_of(step) is not None:
             columns.append({"name": "coupling", "slot": -1})
         with np.errstate(over="ignore"):  # beyond float32 is infinite

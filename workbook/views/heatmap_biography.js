@@ -1,7 +1,7 @@
 // A word's biography below the cells: over a run's recorded steps its mean log-probability before and after each step,
 // and its mean push. Put before heatmap.js in one module; every text goes into the page by textContent.
 
-const SVG = "http://www.w3.org/2000/svg", WIDE = 520, LINE = 84, BARS = 34, SIDE = 52, EDGE = 12;
+const SVG = "http://www.w3.org/2000/svg", WIDE = 520, LINE = 84, BARS = 34, SIDE = 64, EDGE = 12;
 const BEFORE = "#6b6b6b", AFTER = "#2f78b3", UP = "#2f78b3", DOWN = "#c5690d";
 
 function shape(tag, attributes, text) {
@@ -42,7 +42,8 @@ function drawBiography(life, shown, write, go) {
     svg.append(shape("rect", { x: x(life.step[k]) - 2, width: 4, y: value > 0 ? zero - size : zero, height: size, fill: value > 0 ? UP : DOWN }));
   });
   label("push", zero + 4);
-  for (const step of new Set([first, last])) svg.append(shape("text", { x: x(step), y: LINE + BARS + 14, "text-anchor": "middle" }, `step ${step}`));
+  for (const [step, anchor] of n < 2 ? [[first, "middle"]] : [[first, "start"], [last, "end"]])
+    svg.append(shape("text", { x: x(step), y: LINE + BARS + 14, "text-anchor": anchor }, `step ${step}`));
   life.step.forEach((step, k) => {  // what can be hovered and clicked
     const half = n < 2 ? 20 : Math.max(3, (WIDE - SIDE - EDGE) / n / 2);
     const column = shape("rect", { x: x(step) - half, y: 0, width: 2 * half, height: LINE + BARS, fill: "transparent", cursor: "pointer" });
@@ -61,7 +62,7 @@ const rowText = (life, k, write) => [`step ${life.step[k]}`, `${life.places[k]} 
 // the same numbers as a table, for whoever can't see the drawing
 function numbers(life, write) {
   const names = ["step", "places", "logp", "logp_after", "push", "advantage", "stopped"], table = make("table"), head = make("tr");
-  const fold = make("details"), title = make("summary", "", "its numbers");
+  const fold = make("details"), title = make("summary", "", "These numbers as a table");
   for (const name of names) head.append(make("th", "", name));
   table.append(head);
   life.step.forEach((_, k) => {

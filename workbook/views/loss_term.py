@@ -66,7 +66,7 @@ class LossTerm:
         fraction = "{} / ({})" if len(self.divisors) > 1 else "{} / {}"
         symbols = fraction.format(" · ".join(self.factors), " · ".join(self.divisors))
         numbers = fraction.format(*(_product(part.values()) for part in (self.factors, self.divisors)))
-        return f"push = {symbols} = {numbers} = {self.push:+.4g}"
+        return f"push = {symbols} = {numbers} = {_signed(self.push)}"
 
 
 def loss_term(rows: pd.DataFrame, index: int, objective: dict) -> LossTerm:
@@ -137,8 +137,8 @@ def _beside(push: float, row: pd.Series) -> str:
     if not _finite(row, "push"):
         return ""
     if math.isclose(push, row["push"], rel_tol=1e-3, abs_tol=1e-12):
-        return f" Recorded in training: {row['push']:+.4g}."
-    return f" Recorded in training: {row['push']:+.4g}; something that this formula does not have acts on it, too."
+        return f" Recorded in training: {_signed(row['push'])}."
+    return f" Recorded in training: {_signed(row['push'])}; something that this formula does not have acts on it, too."
 
 
 # -- the slope of the loss's term -------------------------------------------------------------------------------
@@ -315,6 +315,10 @@ def _number(objective: dict, name: str, defaults: dict | None = None) -> float:
 def _product(numbers) -> str:
     """Numbers as they stand in a formula, with the digits that a float32 has."""
     return " · ".join(f"({x:.7g})" if x < 0 else f"{x:.7g}" for x in numbers)
+
+
+def _signed(x: float) -> str:
+    return f"{x:+.4g}" if x else "0"
 
 
 def _exp(x: float) -> float:

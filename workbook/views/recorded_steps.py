@@ -6,6 +6,8 @@ and stay on disk: what is kept of a table is a mean for each of its words.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pandas as pd
 
@@ -42,6 +44,14 @@ class RecordedSteps:
         table = self.run.tokens(step)
         require(table, ("group", "rollout", "position", "token"), "TokenHeatmap")
         return table
+
+    def ends(self) -> list[pd.DataFrame]:
+        """The tables of the first and the last step, where they can be read."""
+        tables = []
+        for step in dict.fromkeys((self.steps[0], self.steps[-1])):
+            with suppress(*UNREADABLE):
+                tables.append(self.table(step))
+        return tables
 
     def biography(self, word, column: str = "token_id") -> pd.DataFrame:
         """What the recorded steps did to a word: a row per step, at most MAX_STEPS of them, evenly chosen.

@@ -74,22 +74,30 @@ def level_name(name: str, level: str) -> str:
     return "not stopped" if name == "stopped" else "(empty)"
 
 
-def encode(rows: pd.DataFrame, table: pd.DataFrame) -> tuple[list[dict], np.ndarray]:
-    """Columns to colour by, and their values as numbers (columns, tokens); levels and limits are of the whole table."""
+def limits(*tables: pd.DataFrame) -> dict[str, float]:
+    """Of each column that all tables have as numbers, the distance from its center at which colours saturate."""
+    first = tables[0] if tables else ()
+    names = [name for name in first if name not in PLACES and all(name in t and is_number(t[name]) for t in tables)]
+    return {name: max(limit(t[name].to_numpy(dtype=float) - center(name)) for t in tables) for name in names}
+
+
+def encode(rows: pd.DataFrame, table: pd.DataFrame, ends: dict[str, float]) -> tuple[list[dict], np.ndarray]:
+    """Columns to colour by, and their values as numbers (columns, tokens); levels are of the whole table.
+
+    ends: `limits` of the columns.
+    """
     columns, values = [], []
     for name in rows.columns:
         if name in PLACES:
             continue
-        column, numbers = (_numeric if is_number(rows[name]) else _categorical)(name, rows[name], table[name])
+        if is_number(rows[name]):
+            column = {"limit": ends[name]} | ({"center": middle} if (middle := center(name)) else {})
+            numbers = rows[name].to_numpy(dtype=float)
+        else:
+            column, numbers = _categorical(name, rows[name], table[name])
         columns.append({"name": name, "slot": len(values)} | column)
         values.append(numbers)
     return columns, np.array(values)
-
-
-def _numeric(name: str, values: pd.Series, everywhere: pd.Series) -> tuple[dict, np.ndarray]:
-    middle = center(name)
-    about = {"limit": limit(everywhere.to_numpy(dtype=float) - middle)} | ({"center": middle} if middle else {})
-    return about, values.to_numpy(dtype=float)
 
 
 def _categorical(name: str, values: pd.Series, everywhere: pd.Series) -> tuple[dict, np.ndarray]:
