@@ -13,7 +13,7 @@ WIDTH = 380
 
 def signal_chart(signal: pd.DataFrame) -> alt.LayerChart:
     """Shares of groups by the rewards that their rollouts have, over steps."""
-    names = {"signal": "both", "highest": "highest only", "lowest": "lowest only"}
+    names = {"signal": "an advantage", "highest": "highest reward only", "lowest": "lowest reward only"}
     table = signal.melt("step", list(names), "rewards", "mean").replace({"rewards": names})
     x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(tickMinStep=1, format="d"))
     y = alt.Y("mean:Q", title="share of groups", axis=alt.Axis(format="%")).scale(domain=[0, 1])
@@ -33,7 +33,7 @@ def signal_chart(signal: pd.DataFrame) -> alt.LayerChart:
     return titled(
         chart,
         "Groups that carried signal",
-        "by the rewards of their rollouts",
+        "and those of one reward, from which nothing is learned",
         "At the last step: " + describe_rows(table[table["step"] == table["step"].max()], "rewards", form=".0%"),
     )
 
@@ -68,11 +68,11 @@ def tokens_chart(tokens: pd.DataFrame) -> alt.LayerChart:
 
 def residual_chart(residuals: pd.DataFrame) -> alt.LayerChart:
     """Residual of shared places over steps, and what equal weights would leave."""
-    names = {"residual": "as trained", "equal": "equal weights", "whole_residual": "as trained, in all of the group"}
+    names = {"residual": "as trained", "equal": "if weights were equal"}
     table = residuals.melt("step", list(names), "which", "mean").replace({"which": names}).dropna()
     x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(tickMinStep=1, format="d"))
-    y = alt.Y("mean:Q", title="mean residual (0 = cancels)").scale(domainMin=0)
-    colors = [POSITIVE, NEUTRAL, NEGATIVE]
+    y = alt.Y("mean:Q", title="mean residual (0 = cancels)").scale(domainMin=0, nice=True)
+    colors = [POSITIVE, NEUTRAL]
     chart = series(
         table,
         x,

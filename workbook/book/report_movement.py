@@ -8,6 +8,7 @@ import pandas as pd
 from workbook.book.report_charts import movement_chart, residual_chart
 from workbook.book.report_parts import TOP, Section, figure, interval_text, numbers, table_of, token_texts
 from workbook.probes.report import Report, percent
+from workbook.probes.report_tokens import mean_residual
 from workbook.views.style import visible
 
 QUANTITIES = {"ratio": "The ratio to the policy that sampled", "importance": "The importance ratio to the sampler"}
@@ -42,23 +43,24 @@ def ratios_section(report: Report) -> Section:
         columns |= {title: numbers(table[name], ".3f") for name, title in PERCENTILES.items()}
         section.tables = [table_of("Spread over tokens with an advantage", columns)]
     if len(report.residuals):
-        section.lead += _residual_sentences(report.residuals)
-        if len(report.residuals) > 1:
+        derived = "ratios" in report.missing
+        section.lead += _residual_sentences(report.residuals, derived)
+        if len(report.residuals) > 1 and not derived:
             section.figures = [figure(residual_chart(report.residuals))]
     return section
 
 
-def _residual_sentences(table: pd.DataFrame) -> list[str]:
-    mean, equal = (float(np.average(table[name].fillna(0), weights=table["places"])) for name in ("residual", "equal"))
-    sentences = [
-        f"In the {table['places'].sum():,} places that several rollouts of a group share, {mean:.3f} of the push "
-        f"remains on average; equal weights would leave {equal:.3f}."
-    ]
+def _residual_sentences(table: pd.DataFrame, derived: bool) -> list[str]:
+    """What remains in shared places; derived: weights are not known, and were taken as equal."""
+    mean, equal = mean_residual(table, "residual"), mean_residual(table, "equal")
+    start = f"In the {table['places'].sum():,} places that several rollouts of a group share,"
+    if derived:
+        return [f"{start} {equal:.3f} of the push remains if weights are equal; what they were is not in the file."]
+    sentences = [f"{start} {mean:.3f} of the push remains on average; equal weights would leave {equal:.3f}."]
     if count := int(table["whole"].sum()):
-        whole = float(np.average(table["whole_residual"].fillna(0), weights=table["whole"]))
+        whole, equal = mean_residual(table, "whole_residual"), mean_residual(table, "whole_equal")
         sentences.append(
-            f"In the {count:,} that all of a group share, {whole:.4f} remains; there equal weights leave 0 of "
-            "advantages that sum to 0."
+            f"In the {count:,} that all of a group share, {whole:.4f} remains; equal weights: {equal:.4f}."
         )
     return sentences
 

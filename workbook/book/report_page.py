@@ -5,6 +5,7 @@ Texts of the run, its file and its model are untrusted: they are escaped, and co
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from jinja2 import Environment
@@ -41,7 +42,7 @@ def report_page(report: Report, title: str) -> str:
     """The report as HTML, its warnings first."""
     sections = [section(report) for section in (*SECTIONS, *([model_section] if report.model is not None else []))]
     page = Environment(autoescape=True).from_string(PAGE.read_text(encoding="utf-8"))
-    return printable(
+    text = printable(
         page.render(
             title=visible(title, 120, " "),
             generator=GENERATOR,
@@ -52,6 +53,7 @@ def report_page(report: Report, title: str) -> str:
             notes=[*report.notes, *(report.model.notes if report.model is not None else ())],
         )
     )
+    return re.sub(r"(?<=\d) %", "\u00a0%", text)  # a line never ends between the two
 
 
 def report_text(report: Report) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from workbook.book.report_charts import signal_chart, tokens_chart
@@ -27,22 +26,25 @@ def signal_section(report: Report) -> Section:
     table, share = report.signal, report.signal_share
     groups = table["groups"].sum()
     means = {name: float((table[name] * table["groups"]).sum() / groups) for name in ("highest", "lowest")}
-    parts = [f"{percent(mean)} the {name} throughout" for name, mean in means.items() if mean]
-    others = f"; of all groups, {' and '.join(parts)}" if parts else ""
+    parts = [f"{percent(mean)} have the {name} reward throughout" for name, mean in means.items() if mean]
+    others = f"; {' and '.join(parts)}" if parts else ""
     section.lead = [
-        f"{percent(share.mean)}{interval_text(share)} of {groups:,} groups have rollouts of different rewards and so "
-        f"teach something{others}."
+        f"{percent(share.mean)}{interval_text(share)} of {groups:,} groups have an advantage to learn from{others}."
     ]
-    if np.isfinite(share.low):
+    if share.low < share.high:
         section.how.append(
             f"In brackets: 95 % t interval over steps, or over groups where there are fewer than {MIN_UNITS} steps."
         )
     if len(table) > 1:
         section.figures = [figure(signal_chart(table))]
     columns = {"step": table["step"], "groups": numbers(table["groups"], ",")}
-    for name, title in {"signal": "both rewards", "highest": "highest only", "lowest": "lowest only"}.items():
+    for name, title in {
+        "signal": "with an advantage",
+        "highest": "highest reward only",
+        "lowest": "lowest reward only",
+    }.items():
         columns[title] = numbers(table[name], ".0%")
-    section.tables = [table_of("Groups by step: the share with rollouts of different rewards, and of one", columns)]
+    section.tables = [table_of("Groups by step: shares with an advantage, and without one by their reward", columns)]
     return section
 
 
@@ -123,10 +125,13 @@ def stopped_section(report: Report) -> Section:
         return section
     table = report.stopped
     mass = table[table["reason"] != ""].groupby("sign")["mass"].sum()
-    section.lead = [
-        f"{percent(mass.sum(), 1)} of all advantage met no gradient: {percent(mass.get('positive', 0), 1)} on tokens "
-        f"of positive advantage, {percent(mass.get('negative', 0), 1)} on those of negative advantage."
-    ]
+    up, down = mass.get("positive", 0.0), mass.get("negative", 0.0)
+    section.lead = ["Clipping and masks took nothing: every token with an advantage met its gradient."]
+    if len(mass):
+        section.lead = [
+            f"{percent(up + down, 1)} of all advantage met no gradient: {percent(up, 1)} on tokens of positive "
+            f"advantage, {percent(down, 1)} on those of negative advantage."
+        ]
     columns = {
         "tokens": [REASONS.get(reason, reason) for reason in table["reason"]],
         "advantage": table["sign"],

@@ -159,29 +159,25 @@ def _counts(rows: pd.DataFrame) -> dict[str, int]:
 
 
 def by_group(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row per group of several rollouts: step, group, size, signal, and which reward it has if only one.
+    """A row per group: step, group, size, signal, and the reward of one without signal.
 
-    signal: whether its rollouts differ in reward (without rewards: whether any has an advantage).
-    reward: "both", "highest", "lowest" or "one" of the whole table's rewards; "" where they are unknown.
+    signal: whether any of its tokens has an advantage.  reward: "highest" or "lowest" of the whole table's rewards, or
+    "one", if all of its rollouts have it; "" where there is signal, or rewards are unknown.
     """
-    known = "reward" in rows and rows["reward"].notna().any()
-    rollouts = rows.assign(value=rows["reward"] if known else rows["advantage"]).groupby(ROLLOUT)["value"].first()
-    table = rollouts.groupby(level=[0, 1]).agg(size="size", low="min", high="max").reset_index()
-    table = table[table["size"] > 1]
-    if not known:
-        largest = rows.assign(value=rows["advantage"].abs()).groupby(GROUP)["value"].max()
-        signal = largest.reindex(pd.MultiIndex.from_frame(table[GROUP])).to_numpy() > 0
-        return table[[*GROUP, "size"]].assign(signal=signal, reward="")
-    low, high = rollouts.min(), rollouts.max()
-    both = (table["low"] != table["high"]).to_numpy()
-    one = np.select([table["high"] == low, table["low"] == high], ["lowest", "highest"], "one")
-    if low == high:
-        one = np.full(len(table), "one")
-    return table[[*GROUP, "size"]].assign(signal=both, reward=np.where(both, "both", one))
+    table = rows.assign(absolute=rows["advantage"].abs()).groupby(GROUP)
+    table = table.agg(size=("rollout", "nunique"), signal=("absolute", "max")).reset_index()
+    table["signal"] = table["signal"] > 0
+    if "reward" not in rows or rows["reward"].isna().all():
+        return table.assign(reward="")
+    rewards = rows.groupby(GROUP)["reward"].agg(["min", "max"]).reset_index()
+    low, high = rows["reward"].min(), rows["reward"].max()
+    one = np.select([rewards["max"] == low, rewards["min"] == high], ["lowest", "highest"], "one")
+    one = np.where(low == high, "one", one)
+    return table.assign(reward=np.where(table["signal"] | rewards["min"].isna(), "", one))
 
 
 def signal_by_step(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row per step: groups, and the shares with signal and with one reward only (highest, lowest, one)."""
+    """A row per step: groups, and their shares with signal, and without it by their reward (highest, lowest, one)."""
     groups = by_group(rows)
     shares = pd.DataFrame({name: groups["reward"] == name for name in ("highest", "lowest", "one")})
     table = pd.concat([groups[["step", "signal"]], shares], axis=1).groupby("step").mean()
@@ -192,7 +188,8 @@ def signal_share(rows: pd.DataFrame) -> Interval:
     """Share of groups with signal; its interval is over steps, or over groups where there are fewer than six steps."""
     groups = by_group(rows)
     steps = groups.groupby("step")["signal"].mean()
-    return mean_interval(steps if len(steps) >= MIN_UNITS else groups["signal"].astype(float))
+    share = mean_interval(steps if len(steps) >= MIN_UNITS else groups["signal"].astype(float))
+    return Interval(share.mean, *np.clip(share[1:], 0.0, 1.0))
 
 
 def mean_interval(values) -> Interval:

@@ -12,6 +12,7 @@ SIGNS = ("positive", "negative")
 GROUP, PLACE = ["step", "group"], ["step", "group", "position", "token"]
 ROLLOUT = ["step", "group", "rollout"]
 SHARED = ("same token at the same position", "same token elsewhere, under both signs", "under one sign only")
+ROUNDING = 1e-6  # of the sum of |push|, which files hold in float32
 MIN_CHANGE = 1e-4  # nats; a token of probability 1 moves by rounding alone
 
 
@@ -34,6 +35,7 @@ def pushed_tokens(rows: pd.DataFrame) -> pd.DataFrame:
     )
     table = parts.groupby("token", observed=True).sum().reset_index()
     table["net"], table["total"] = table["up"] + table["down"], table["up"] - table["down"]
+    table.loc[table["net"].abs() < ROUNDING * table["total"], "net"] = 0.0
     table["cancelled"] = _cancelled(table["net"].abs(), table["total"])
     return table.astype({"token": str}).sort_values(["total", "count"], ascending=False, ignore_index=True)
 
@@ -95,9 +97,10 @@ def ratio_spread(rows: pd.DataFrame) -> pd.DataFrame:
 def residuals_by_step(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean residual |sum of push| / sum of |push| of places in several rollouts, and of those in all of the group.
 
-    Columns: step, places, residual, equal (what equal weights would leave, |sum of A| / sum of |A|), whole and
-    whole_residual (places that every rollout of the group has: with centred advantages equal weights leave 0 there;
-    D1 of arXiv 2604.13088).
+    Columns: step, places, residual, equal (what equal weights would leave, |sum of A| / sum of |A|), and the same of
+    places that all rollouts of the group have: whole, whole_residual, whole_equal. There whole_equal is 0 if the
+    step holds the whole group and its advantages are centred, and the rest comes from weights that differ (D1 of arXiv
+    2604.13088).
     """
     sizes = rows.groupby(GROUP)["rollout"].nunique()
     parts = rows.assign(absolute=rows["push"].abs(), a=rows["advantage"], b=rows["advantage"].abs())
@@ -105,18 +108,17 @@ def residuals_by_step(rows: pd.DataFrame) -> pd.DataFrame:
         n=("rollout", "nunique"), net=("push", "sum"), total=("absolute", "sum"), a=("a", "sum"), b=("b", "sum")
     )
     places = places[(places["n"] > 1) & (places["total"] > 0)].reset_index()
-    size = sizes.reindex(pd.MultiIndex.from_frame(places[GROUP])).to_numpy()
-    places["residual"], places["equal"] = places["net"].abs() / places["total"], places["a"].abs() / places["b"]
-    places["whole"] = places["n"].to_numpy() == size
-    places["whole_residual"] = places["residual"].where(places["whole"])
-    table = places.groupby("step").agg(
-        places=("residual", "size"),
-        residual=("residual", "mean"),
-        equal=("equal", "mean"),
-        whole=("whole", "sum"),
-        whole_residual=("whole_residual", "mean"),
-    )
-    return table.reset_index()
+    whole = places["n"].to_numpy() == sizes.reindex(pd.MultiIndex.from_frame(places[GROUP])).to_numpy()
+    values = {"residual": places["net"].abs() / places["total"], "equal": places["a"].abs() / places["b"]}
+    values |= {f"whole_{name}": column.where(whole) for name, column in values.items()}
+    table = pd.DataFrame(values | {"step": places["step"], "places": 1, "whole": whole}).groupby("step")
+    return table[["places", "whole"]].sum().join(table[list(values)].mean()).reset_index()
+
+
+def mean_residual(table: pd.DataFrame, column: str) -> float:
+    """Mean of a column of `residuals_by_step` over all steps' places; NaN without any."""
+    weights = table["whole" if column.startswith("whole") else "places"]
+    return float(np.average(table[column].fillna(0.0), weights=weights)) if weights.sum() else float("nan")
 
 
 def movement_by_step(rows: pd.DataFrame) -> pd.DataFrame:

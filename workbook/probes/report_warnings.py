@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from workbook.probes.report import Report, percent
-from workbook.probes.report_tokens import SIGNS
+from workbook.probes.report_tokens import SIGNS, mean_residual
 
 ONE_REWARD = 0.5  # of groups: half of all sampling bought nothing; DAPO (arXiv 2503.14476) resamples such groups
 REPEATED = 0.25  # of rollouts: a repeated one adds no comparison, and its tokens' pushes add up
@@ -146,20 +144,36 @@ def ratio_wide(report: Report) -> Warned | None:
     )
 
 
-def residual(report: Report) -> Warned | None:
-    """Unequal weights where every rollout of a group has the same token."""
-    table = report.residuals
-    if table.empty or not table["whole"].sum():
+def unequal_weights(report: Report) -> Warned | None:
+    """What weights leave where every rollout of a group has the same token, beyond what advantages leave."""
+    if report.residuals.empty:
         return None
-    value = float(np.average(table["whole_residual"].fillna(0), weights=table["whole"]))
-    if value < RESIDUAL:
+    value, equal = (mean_residual(report.residuals, f"whole_{name}") for name in ("residual", "equal"))
+    if not value - equal >= RESIDUAL:
         return None
     return Warned(
-        "residual",
+        "unequal weights",
         value,
-        f"Where all rollouts of a group have the same token, {percent(value)} of the push stays: weights are unequal.",
-        "Stay on-policy, keep groups whole in a mini-batch (batching: query_preserved), or set group_transform: "
-        "min_replace.",
+        f"Where all rollouts of a group have the same token, {percent(value)} of its push stays, and only "
+        f"{percent(equal)} would with equal weights.",
+        "Stay on-policy, widen the clip range, or set group_transform: min_replace.",
+    )
+
+
+def cut_groups(report: Report) -> Warned | None:
+    """What advantages leave where every rollout of a group in a step has the same token."""
+    if report.residuals.empty:
+        return None
+    equal = mean_residual(report.residuals, "whole_equal")
+    if not equal >= RESIDUAL:
+        return None
+    return Warned(
+        "cut groups",
+        equal,
+        f"Where all rollouts of a group in a step have the same token, even equal weights leave {percent(equal)} of "
+        "its push: advantages do not sum to 0 there.",
+        "Keep groups whole in a mini-batch (batching: query_preserved); with an estimator that does not centre "
+        "(reinforce, positive_only) it is meant.",
     )
 
 
@@ -174,7 +188,7 @@ def against(report: Report) -> Warned | None:
         "against",
         share,
         f"{percent(share)} of the tokens that moved went against their own push: others' updates decide for them.",
-        "Lower the learning rate or put more prompts into a step; --model shows which tokens pull on which.",
+        "More rollouts per prompt give a token more push of its own; --model shows which tokens pull on which.",
     )
 
 
@@ -236,7 +250,8 @@ RULES = (
     masked,
     importance_off,
     ratio_wide,
-    residual,
+    unequal_weights,
+    cut_groups,
     against,
     longer_negatives,
     entropy_lost,

@@ -49,6 +49,7 @@ class Record:
 
     step: int = 0
     group: Any = None
+    rollout: int | None = None  # its number within the step, where the file has one
     prompt: str = ""
     tokens: list[str] | None = None
     token_ids: list[int] | None = None

@@ -58,11 +58,12 @@ def prime_rl_record(row: Mapping, decode=None) -> Record:
     }
     columns = {name: values for name, values in columns.items() if not np.isnan(values).all()}
     columns |= {name: numbers(name, ours[name], end - start) for name in EXTRA if ours.get(name) is not None}
-    group, prompt = ours.get("group"), ours.get("prompt")
-    known = type(group) is int and group >= 0
+    group, rollout, prompt = ours.get("group"), ours.get("rollout"), ours.get("prompt")
+    known = type(group) is int and 0 <= group < 2**31
     return Record(
         step=step_of(row.get("step", 0)),
         group=group if known else tuple(ids[:start]) or None,
+        rollout=rollout if type(rollout) is int and 0 <= rollout < 2**31 else None,
         groups="file" if known else "prompt" if start else "none",
         origin="prime-rl",
         prompt=check_text("prompt", prompt) if prompt is not None else decode(ids[:start]) if decode and start else "",
@@ -144,7 +145,8 @@ def _prime_rl(rows: pd.DataFrame, number: int, tokenizer, objective: dict | None
     flags |= {f"_{end}": stopped == f"clip {end}" for end in ("high", "low")}
     if {"old_logp", "logp"} <= set(rows):
         columns |= _mismatch(rows["logp"].to_numpy(np.float64), rows["old_logp"].to_numpy(np.float64))
-    ours = {"format": 1, "group": int(rows["group"].iloc[0]), "prompt": prompt, "prompt_tokens": len(before)}
+    ours = {"format": 1, **{name: int(rows[name].iloc[0]) for name in ("group", "rollout")}}
+    ours |= {"prompt": prompt, "prompt_tokens": len(before)}
     ours |= {"tokens": rows["token"].astype(str).tolist()}
     ours |= {name: _plain(rows[name]) for name in EXTRA if name in rows}
     ours |= {"stopped": stopped.tolist()} if "stopped" in rows else {}

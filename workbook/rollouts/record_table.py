@@ -99,13 +99,21 @@ def _cut(record: Record, tokenizer) -> str:
 
 
 def _numbered(rows: list[Record]) -> tuple[list[int], list[int]]:
-    """For each record its group's and its own number within its step; one without a group is a group of its own."""
+    """For each record its group's and its own number within its step; one without a group is a group of its own.
+
+    Numbers of the file are kept, if all have them and no two are one.
+    """
+    known = [(record.step, record.rollout) for record in rows]
+    if all(record.rollout is not None and type(record.group) is int for record in rows) and len(set(known)) == len(
+        rows
+    ):
+        return [record.group for record in rows], [record.rollout for record in rows]
     groups: dict[int, dict] = {}
     counts: dict[int, int] = {}
     numbers = []
     for i, record in enumerate(rows):
-        known = groups.setdefault(record.step, {})
+        names = groups.setdefault(record.step, {})
         key = ("rollout", i) if record.group is None else record.group
         rollout = counts[record.step] = counts.get(record.step, -1) + 1
-        numbers.append((known.setdefault(key, len(known)), rollout))
+        numbers.append((names.setdefault(key, len(names)), rollout))
     return [group for group, _ in numbers], [rollout for _, rollout in numbers]
