@@ -28,6 +28,7 @@ from packaging.version import Version
 HOME = Path(__file__).resolve().parents[1]
 # Where Colab fetches the workbook from, and what the badges lead to. OWNER stands for an address that is still to come.
 REPOSITORY = "https://github.com/OWNER/cancellation-workbook"
+PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
 # Besides the chapters; this file last, so that a call that was broken off can be made again.
 WITH_ADDRESS = ("pyproject.toml", "README.md", "CITATION.cff", "workbook/colab.py")
 
@@ -162,7 +163,7 @@ def slug(address: str) -> str:
 def badge(chapter: str, address: str = REPOSITORY) -> str:
     """Return the line of Markdown that opens a chapter in Colab; chapter: its file's name without .ipynb."""
     place = f"https://colab.research.google.com/github/{slug(address)}/blob/main/notebooks/{chapter}.ipynb"
-    return f"[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({place})"
+    return f"[![Open in Colab]({PICTURE})]({place})"
 
 
 def set_address(address: str, root: Path = HOME) -> list[Path]:
