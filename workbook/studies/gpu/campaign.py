@@ -119,7 +119,7 @@ def _work(folder: Path, rows: list[str], call: str, deadline: float, dry: bool) 
     """Measure the rows in a process of its own, and end that once time is up or this process is interrupted."""
     command = [sys.executable, "-m", "workbook.studies.gpu.worker", str(folder), call, str(deadline), *rows]
     paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     environment |= {
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "TOKENIZERS_PARALLELISM": "false",

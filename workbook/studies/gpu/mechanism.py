@@ -42,7 +42,7 @@ class Sizes:
 
 
 SUMS = {"chat": False, "max_terms": 2, "max_digits": 2}  # of which there are enough for 512 prompts without repeats
-FULL = Sizes("smollm2-135m", 512, 64, 8, 20, 6, 64)
+FULL = Sizes("smollm2-135m", 512, 64, 8, 20, 6, 128)
 TINY = Sizes("bundled", 6, 3, 4, 48, 1, 32)
 
 
