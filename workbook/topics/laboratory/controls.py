@@ -65,7 +65,10 @@ class Choices:
         self.menus = {
             key: menu(next(name for name, value in options.items() if value == first[key]), list(options), LABELS[key])
             for key, options in self.options_of.items()
+            if key != "advantage_estimator"
         }
+        estimators = list(self.options_of.pop("advantage_estimator"))  # or own:<file.py>:<function>
+        self.estimator = _combobox(first["advantage_estimator"], estimators, LABELS["advantage_estimator"])
         self.sliders = {"learning_rate": log_slider(first["learning_rate"], -6, 0, LABELS["learning_rate"])}
         for key, (least, most, label) in RANGES.items():
             self.sliders[key] = slider(first[key], least, max(most, first[key]), 1, label)
@@ -76,6 +79,7 @@ class Choices:
         for field in (*self.sliders.values(), self.seeds):
             field.continuous_update = False
         texts = {"model": self.model, "task": self.task, "task_options": self.options}
+        texts |= {"advantage_estimator": self.estimator}
         sweep = {"seeds": self.seeds, "vary": self.vary, "values": self.swept}
         self.fields = texts | self.menus | self.sliders | sweep
         self.box = ipywidgets.VBox(
@@ -97,6 +101,7 @@ class Choices:
         swept = parse_values(self.vary.value, self.swept.value) if self.vary.value else []
         return choices | {
             "model": self.model.value.strip(),
+            "advantage_estimator": self.estimator.value.strip(),
             "task": self.task.value.strip(),
             "task_options": parse_options(self.options.value),
             "name": self.fixed["name"],
@@ -110,7 +115,7 @@ class Choices:
         key = self.vary.value
         if key in MENUS:
             shown = list(MENUS[key][1])
-            now = self.menus[key].value if self.menus[key].value in shown else shown[0]
+            now = self.fields[key].value if self.fields[key].value in shown else shown[0]
             self.swept.value = f"{now}; {next(name for name in shown if name != now)}"
         else:
             now = self.sliders["learning_rate"].value

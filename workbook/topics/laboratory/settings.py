@@ -14,7 +14,7 @@ from typing import NamedTuple
 import altair as alt
 import pandas as pd
 
-from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORMS
+from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, OWN, RULES, STRATEGIES, TRANSFORMS
 from workbook.training.checks import Problem
 from workbook.training.config_text import parse_yaml
 from workbook.training.run_config import RunConfig
@@ -43,7 +43,7 @@ def _named(values: Iterable, **labelled) -> dict:
 
 # every choice that is a menu: its label and its options, as shown -> as meant
 MENUS = {
-    "advantage_estimator": ("advantage estimator", _named((*ESTIMATORS, "counterfactual"))),
+    "advantage_estimator": ("advantage estimator", _named((*ESTIMATORS, *RULES))),
     "ratio": ("importance ratio", _named(LEVELS)),
     "clipping": ("clipping", _named((*CLIPPINGS, "none"))),
     "group_transform": ("group transform", _named(TRANSFORMS, none=None)),
@@ -248,9 +248,10 @@ def parse_values(vary: str, text: str) -> list:
     parts = [part.strip() for part in text.split(";" if ";" in text else ",") if part.strip()]
     if vary in MENUS:
         label, options = MENUS[vary]
-        if unknown := [part for part in parts if part not in options]:
+        own = OWN.fullmatch if vary == "advantage_estimator" else options.get  # a credit rule of one's own
+        if unknown := [part for part in parts if part not in options and not own(part)]:
             raise ValueError(f"{label} has no value {unknown[0]!r}; it has {'; '.join(options)}.")
-        return [options[part] for part in parts]
+        return [options.get(part, part) for part in parts]
     try:
         return [float(part) for part in parts]
     except ValueError:
