@@ -1,7 +1,7 @@
 """Means and differences with intervals over what was sampled independently: prompts, runs or seeds.
 
 Two bootstraps, one of units (`bootstrap_bounds`: prompts, runs or seeds) and one of seeds with the prompts within them
-(`nested_estimate`), and a normal interval that is quick enough for a slider.
+(`nested_estimate`), a t interval of few units, and a normal interval that is quick enough for a slider.
 """
 
 from __future__ import annotations
@@ -110,6 +110,25 @@ def paired_difference(after, before, **kwargs) -> Interval:
     if after.shape != before.shape:
         raise ValueError(f"after and before must be paired; got {after.size} and {before.size} values.")
     return bootstrap_mean(after - before, **kwargs)
+
+
+def t_interval(values, level: float = 0.95) -> Interval:
+    """Mean of independent units with its Student t interval: mean +- t_(n-1) s / sqrt(n).
+
+    values: (n,) one number per unit, such as a seed's mean. A percentile bootstrap is too narrow for few units: over 5
+    it misses 16 % where it should miss 5 %.  Raises ValueError for fewer than two values, or one that is not finite.
+
+    >>> [round(end, 2) for end in t_interval([1.0, 2.0, 3.0])]
+    [2.0, -0.48, 4.48]
+    """
+    from scipy.stats import t
+
+    values = np.asarray(values, dtype=float)
+    if values.size < 2 or not np.isfinite(values).all():
+        raise ValueError(f"values must be two finite numbers or more; got {values.tolist()}.")
+    half = float(t.ppf((1 + level) / 2, values.size - 1) * values.std(ddof=1) / values.size**0.5)
+    mean = float(values.mean())
+    return Interval(mean, mean - half, mean + half)
 
 
 # --- two levels: seeds, and prompts within

@@ -7,6 +7,8 @@ prefix_credit    step advantages from shared prefixes, against the credit that i
 settings         the sweeps' runs under other settings: what charts and sliders read
 claims           what is stated, against which number, and how it is estimated
 charts           figures, each beside its explorer          exercises        checks of chapter 09
+loss_arms        TRL's loss types and corrections: the exact weights of each on given scores
+loss_types       the study of their residuals, registered beforehand          loss_types_charts   its tables and charts
 
 Terms: the *learning tax* is the movement of tokens that no reward asks for, in nats; *reuse* is epochs on one batch.
 """
@@ -18,6 +20,8 @@ _NAMES = {  # module: what it offers
     "topics.drift.claims": "nearer_to_credit",
     "topics.drift.prefix_credit": "LARGE",
     "topics.drift.exercises": "check_compute check_prefix_credit",
+    "topics.drift.loss_types": "residuals_of_batch",
+    "topics.drift.loss_types_charts": "explore_loss_types loss_type_effects loss_type_levels loss_types_chart",
     "topics.drift.probe": "left_on_shared objective_weights reuse_path shared_tokens",
     "topics.drift.settings": (
         "compute_causes compute_group_size compute_readings compute_remedies compute_sampling_budget "

@@ -8,8 +8,9 @@ token's log-probability is the token's push, exact for every loss type and mask 
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
+from workbook.policies.restoring import restoring
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import unpadded
 from workbook.training.config import CancellationConfig
@@ -127,8 +129,7 @@ def arm_pushes(
 
     Raises ValueError if TRL's rewards are not the rollouts' own, and TRL's own errors for an arm's settings.
     """
-    with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with TemporaryDirectory() as folder, _quietly(policy.model):
         trainer = _trainer(policy, task, rollouts, arm, folder)
         trainer.scores = path[min(path)]
         with torch.no_grad():
@@ -142,6 +143,21 @@ def arm_pushes(
             trainer.scores = (leaf, entropies)
             pushes[reuse] = token_pushes(trainer._compute_loss(trainer.model, batch), leaf)
     return batch["advantages"][:, None].expand_as(batch["completion_ids"]), pushes
+
+
+@restoring
+def _quietly(model) -> Iterator[None]:
+    """Leave out what TRL says of settings that are meant here; the model's mode is afterwards as before."""
+    logger, training = logging.getLogger(GRPOTrainer.__module__), model.training
+    level = logger.level
+    try:
+        logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+        model.train(training)
 
 
 def _trainer(policy, task, rollouts: Rollouts, arm: Arm, folder: str) -> GivenScores:

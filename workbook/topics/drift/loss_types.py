@@ -49,6 +49,16 @@ def loss_types_study(bench: Bench) -> dict[str, pd.DataFrame]:
     return {"residuals": loss_type_residuals(policy, bench.task, rollouts, path, seed=bench.seed), "drift": drift}
 
 
+def residuals_of_batch(policy, task, prompts: int = 16, seed: int = 0, lr: float = 2.5e-4) -> pd.DataFrame:
+    """Residual of every arm on one batch of 8 rollouts a prompt, before each of eight steps on it.
+
+    Returns the table of `loss_type_residuals`, reuse 1 to 8.  Raises ValueError if no group has different rewards.
+    """
+    rollouts = mixed_groups(half_precision_rollouts(policy, task, prompts, 8, seed, 48))
+    path = moved_scores(policy, rollouts, lr, tuple(range(1, 9)))
+    return loss_type_residuals(policy, task, rollouts, path, seed=seed)
+
+
 def mixed_groups(rollouts: Rollouts, most: int | None = None) -> Rollouts:
     """Keep the first groups whose rewards differ, at most so many; ValueError if there is none."""
     index, groups = group_index(rollouts.group_ids, len(rollouts))
