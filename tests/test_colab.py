@@ -153,7 +153,7 @@ def test_setup_cell_that_cannot_clone_says_what_to_set(run_cell, tmp_path):
     address = (tmp_path / "none").as_uri()
     last = run_cell(address).splitlines()[-1]
     assert last.startswith("CELL SystemExit(")
-    assert f"{address} can't be cloned: set os.environ['WORKBOOK_REPOSITORY'] to this workbook's address." in last
+    assert f"Can't clone {address}: set os.environ['WORKBOOK_REPOSITORY'] to the workbook's address." in last
 
 
 def test_every_chapter_and_file_has_the_one_address(tmp_path):

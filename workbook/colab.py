@@ -32,7 +32,7 @@ PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
 # Besides the chapters; this file last, so that a call that was broken off can be made again.
 WITH_ADDRESS = ("pyproject.toml", "README.md", "CITATION.cff", "workbook/colab.py")
 
-# The first code cell of every chapter. git must not ask for a password, which nobody could give.
+# The first code cell of every chapter.
 SETUP_CELL = (
     """
 import os
@@ -40,8 +40,8 @@ import sys
 
 if "google.colab" in sys.modules:  # fetch the workbook and what Colab lacks; what Colab has stays as it is
     address = os.environ.get("WORKBOOK_REPOSITORY", "%s")
-    if os.system(f"cd /content; [ -d workbook ] || GIT_TERMINAL_PROMPT=0 git clone -q --depth=1 '{address}' workbook"):
-        sys.exit(f"{address} can't be cloned: set os.environ['WORKBOOK_REPOSITORY'] to this workbook's address.")
+    if os.system(f"cd /content; [ -d workbook ] || git clone -q --depth=1 '{address}' workbook"):
+        sys.exit(f"Can't clone {address}: set os.environ['WORKBOOK_REPOSITORY'] to the workbook's address.")
     %%run /content/workbook/workbook/colab.py
 
 import workbook
