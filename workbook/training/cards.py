@@ -54,12 +54,15 @@ def run_card(run: Run, model: Path, config: Path) -> str:
 
 
 def bundled_card(folder: Path | None = None) -> str:
-    """The card of the bundled policy, from provenance.json in its folder."""
-    record = json.loads(((folder or data_path("bundled")) / "provenance.json").read_text(encoding="utf-8"))
+    """The card of the bundled policy, from provenance.json and config.json in its folder."""
+    folder = folder or data_path("bundled")
+    record, shape = (
+        json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in ("provenance", "config")
+    )
     measured, made, task = record["measured"], record["arguments"], record["task"]
     low, high = _wilson(measured["reward"], measured["prompts"])
     parts = {
-        "": f"A two-layer Llama of {record['parameters']:,} parameters that does clock arithmetic modulo "
+        "": f"A Llama of {shape['num_hidden_layers']} layers and {record['parameters']:,} parameters that does clock arithmetic modulo "
         f"{task['modulus']} word by word, rightly about {measured['reward']:.0%} of the time: a policy small enough to "
         "be known, from which reinforcement learning starts in the workbook's chapters.",
         "How it was trained": f"From nothing, supervised, on demonstrations of the task `{task['name']}` "
@@ -69,12 +72,12 @@ def bundled_card(folder: Path | None = None) -> str:
         f"same machine; `provenance.json` has versions and checksums. The data are generated, and no person's.",
         "Held-out reward": f"{measured['reward']:.3f}, 95 % interval {low:.3f} to {high:.3f} (Wilson), over "
         f"{measured['prompts']:,} prompts that share none with its training, one rollout each at temperature "
-        f"{measured['temperature']:g}. Its most likely result of a step is right on {measured['top1_right']:.0%} of "
-        f"them, with a mean probability of {measured['p_right']:.3f}; {measured['well_formed']:.1%} of the rollouts "
-        "are well formed.",
-        "Intended use and limits": "Made for teaching and for measurements that need thousands of runs. It knows the "
-        "few dozen words of its task and nothing else; what holds of it need not hold of a real language model, and "
-        "where the workbook measured both it says so.",
+        f"{measured['temperature']:g}. The right result of a step is its most likely one in "
+        f"{measured['top1_right']:.0%} of the steps, with a mean probability of {measured['p_right']:.3f}; "
+        f"{measured['well_formed']:.1%} of the rollouts are well formed.",
+        "Intended use and limits": "Made for teaching and for measurements that need thousands of runs. It knows "
+        f"the {shape['vocab_size']} words of its task and nothing else; what holds of it need not hold of a real "
+        "language model, and where the workbook measured both it says so.",
         "How to load it": fenced('from workbook import load_policy\n\npolicy = load_policy("bundled")', "python")
         + "\n\nor `AutoModelForCausalLM.from_pretrained` on this folder.",
     }
