@@ -10,17 +10,16 @@ import numpy as np
 import pandas as pd
 
 from workbook.probes.blocks import Blocks
-from workbook.theory.coupling import UNSURE
+from workbook.theory.coupling import NEARLY_CERTAIN, UNSURE
 
 DRAWS = 8
-NEARLY_CERTAIN = 0.9  # tokens of a higher probability have hardly any gradient of their own
 PAIRS = ("same token, both unsure", "same token, one sure", "different token, unsure", "different token, sure")
 
 
 def step_changes(
     blocks: Blocks, prompts_per_step: int, draws: int = DRAWS, seed: int = 0, positive_only: bool = False
 ) -> pd.DataFrame:
-    """The measured tokens' table with `change` in nats, `draws` times (column draw) with other company each time.
+    """The measured tokens' table with `change` in nats, `draws` times (column draw) with other prompts beside it each time.
 
     positive_only: the blocks of positive advantage push alone. Raises ValueError for more prompts than push.
     """
@@ -39,8 +38,8 @@ def step_changes(
         sums = member.astype(float) @ blocks.changes[:, tokens.index]  # (P, tokens)
         others = np.flatnonzero(names != group)
         for draw in range(draws):
-            company = generator.choice(others, prompts_per_step - 1, replace=False)
-            change = sums[names == group][0] + sums[company].sum(0)
+            beside = generator.choice(others, prompts_per_step - 1, replace=False)
+            change = sums[names == group][0] + sums[beside].sum(0)
             parts.append(tokens.assign(change=change, draw=draw))
     if not parts:
         raise ValueError("No measured prompt pushes; measure one with different rewards.")

@@ -1,7 +1,7 @@
 """Block coupling: one small real step per block of tokens, and what it does to the log-probability of every token.
 
     blocks = block_coupling(policy, rollouts, blocks="sign")
-    print(blocks)                                        # how well sums of rows foretell a real step of all blocks
+    print(blocks)                                        # by how much sums of rows miss a real step of all
     follows_own_sign(blocks, prompts_per_step=32)        # H1 for any size of step, without another pass
 
 To first order a step of SGD on several blocks moves a token by the sum of what each block does to it alone. So a row

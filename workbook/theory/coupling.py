@@ -19,6 +19,7 @@ BLOCK = 2**21  # elements of a block of residuals: 8 MiB in float32
 STRIPS = 4  # the kernel is symmetric: it is made in strips from the diagonal on, 5/8 of the whole square
 ORDERS = ("first", "exact")
 UNSURE = 0.5  # a token is unsure below this probability
+NEARLY_CERTAIN = 0.9  # tokens of a higher probability have hardly any gradient of their own
 
 
 def coupling_kernel(

@@ -99,7 +99,7 @@ def other_versions() -> str | None:
     lines = pins.read_text(encoding="utf-8").splitlines() if pins.exists() else []
     pinned = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
     here = {package: version(package).partition("+")[0] for package in NEEDED.values() if package in pinned}
-    others = [f"{name} {found} (pinned {pinned[name]})" for name, found in here.items() if found != pinned[name]]
+    others = [f"{name} {own} (pinned {pinned[name]})" for name, own in here.items() if own != pinned[name]]
     return f"Not the pinned versions: {', '.join(others)}." if others else None
 
 

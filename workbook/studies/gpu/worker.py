@@ -39,9 +39,9 @@ def main(arguments: list[str]) -> int:
 
 def _measure(folder: Path, row: str, call: str, deadline: float, dry: bool) -> bool:
     """Measure one row and write it; returns whether the process can go on with another."""
-    began, left = time.time(), (deadline - time.time()) / 60
-    if not dry and left < ROWS[row].minutes:
-        why = f"{left:.0f} minutes were left, it needs {ROWS[row].minutes:g} or more"
+    began, minutes = time.time(), (deadline - time.time()) / 60
+    if not dry and minutes < ROWS[row].minutes:
+        why = f"{minutes:.0f} minutes were left, it needs {ROWS[row].minutes:g} or more"
         write_outcome(folder / row, call, dry, "skipped", why)
         return True
     print(f"{row}: {ROWS[row].words}", flush=True)

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from workbook.probes.block_tables import NEARLY_CERTAIN
 from workbook.probes.step import progress
 from workbook.rollouts.sample import Rollouts
+from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.topics.flips.probe import token_flips
 
 
