@@ -223,7 +223,7 @@ class CancellationTrainer(GRPOTrainer):
         if not self.model.training or not (reweighted or each_step or self._meter or recorded):
             return super()._compute_loss(model, inputs)
         level, self._loss_inputs, self._credit = self.importance_sampling_level, dict(inputs), inputs["advantages"]
-        if (reweighted or recorded) and self.beta:  # a leaf, so that the KL penalty's part in a derivative can be told
+        if self.beta:  # a leaf, so that the KL penalty's part in a derivative can be told
             self._loss_inputs["ref_per_token_logps"] = inputs["ref_per_token_logps"].detach().requires_grad_()
         try:
             loss = super()._compute_loss(model, self._loss_inputs)
@@ -236,11 +236,14 @@ class CancellationTrainer(GRPOTrainer):
 
     def _measure(self, loss: torch.Tensor, model, inputs: dict) -> None:
         """Log the residual that the loss's own weights leave on a token that a group shares: 0 with equal weights."""
+        recorded, logged = self._record and self._record.due, self._meter or reweights(self.args, self.credit_rule)
+        if not (recorded or logged):
+            return
         pushes = token_pushes(loss, self._logps, self._loss_inputs["ref_per_token_logps"] if self.beta else None)
         advantages = by_token(self._credit).expand_as(pushes)
-        if self._record and self._record.due:
+        if recorded:
             self._record.add(inputs, *self._scored, pushes, advantages)
-        if not (self._meter or reweights(self.args, self.credit_rule)):
+        if not logged:
             return
         group_ids, active = inputs["group_id"], loss_mask(inputs).bool()
         pushing = active & (advantages != 0)
