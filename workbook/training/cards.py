@@ -63,8 +63,8 @@ def bundled_card(folder: Path | None = None) -> str:
     low, high = _wilson(measured["reward"], measured["prompts"])
     parts = {
         "": f"A Llama of {shape['num_hidden_layers']} layers and {record['parameters']:,} parameters that does clock "
-        f"arithmetic modulo {task['modulus']} word by word, rightly about {measured['reward']:.0%} of the time: a policy "
-        "small enough to be known, from which reinforcement learning starts in the workbook's chapters.",
+        f"arithmetic modulo {task['modulus']} word by word, rightly about {measured['reward']:.0%} of the time: a "
+        "policy small enough to be known, from which reinforcement learning starts in the workbook's chapters.",
         "How it was trained": f"From nothing, supervised, on demonstrations of the task `{task['name']}` "
         f"({task['operands']} operands, {task['error_rate']:.0%} of the steps planted wrong): {made['steps']} steps of "
         f"{made['batch_size']} demonstrations, learning rate {made['lr']}, seed {made['seed']}; last loss "
