@@ -27,6 +27,9 @@ def find_file(path: str | Path) -> Path:
     """Return `path`, or where nothing lies there and it names a file of data/, the workbook's own file.
 
     So `data/configs/chain.yaml` is found from every folder. A path that leads out of data/ stays as it is.
+
+    >>> find_file("data/../pyproject.toml").as_posix(), find_file("mine.yaml").as_posix()
+    ('data/../pyproject.toml', 'mine.yaml')
     """
     path = Path(path)
     if path.parts[:1] != ("data",) or ".." in path.parts or path.exists():
