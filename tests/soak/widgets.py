@@ -83,8 +83,15 @@ def heatmap(rng: random.Random) -> list:
             "advantage": [number(rng) for _ in range(n)],
             "category": column(rng, n).where(np.array([rng.random() < 0.8 for _ in range(n)])),
             HALVES.sub("", text(rng)) or "other": [number(rng) for _ in range(n)],
+            **{name: column(rng, n) for name in ("stopped", "prompt") if rng.random() < 0.5},
+            **{name: [number(rng) for _ in range(n)] for name in ("ratio", "push", "logp", "logp_after", "old_logp")},
         }
     )
+    values = (number(rng), text(rng), None, {"0": number(rng)}, "dr_grpo", "vespo", "sequence", "min_replace", 10**400)
+    names = ("loss_type", "level", "epsilon_low", "epsilon_high", "delta", "clipping", "group_transform", "normalizer")
+    table.attrs["objective"] = {name: rng.choice(values) for name in names} | {
+        "loss_type": rng.choice(["grpo", "sapo", "vespo", "cispo", text(rng)])
+    }
     states = OutputStates(torch.randn(n, 4), torch.randn(n, 9), torch.randint(9, (n,)), rng.choice([None, 3.0]))
     widget = TokenHeatmap(table, rng.choice(["advantage", "category"]), states=states)
     widget.pinned = rng.randint(-1, n)
