@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import bitsandbytes
 import numpy as np
@@ -13,11 +14,12 @@ import torch
 from workbook.__main__ import main
 from workbook.places import data_path
 from workbook.policies import smollm2
-from workbook.studies.gpu import campaign, chapter11, peaks
+from workbook.studies.gpu import campaign, chapter11, peaks, worker
 from workbook.studies.gpu.bench import GpuBench, OutOfTime, Skipped
 from workbook.studies.gpu.campaign import ROWS, run_rows
 from workbook.training.machines import PROMPT_LENGTH, ready_config
 from workbook.training.memory import forecast_shape, parameter_counts, peak_mib
+from workbook.training.runs import load_run
 from workbook.training.shapes import SHAPES
 from workbook.training.validate import check_run
 
@@ -99,6 +101,27 @@ def test_time_that_is_up_ends_in_order(tmp_path, capsys, monkeypatch):
     assert manifest(tmp_path, "equality")["why"] == "time was up; the next call goes on from here"
     assert manifest(tmp_path, "peaks")["why"] == "no time was left of 0.0005 minutes"
     assert "0 of 2 rows done" in capsys.readouterr().out
+
+
+def test_a_row_for_which_too_little_time_is_left_is_not_begun(tmp_path):
+    assert worker._measure(tmp_path, "peaks", "call", time.time() + 30, dry=False)
+    assert manifest(tmp_path, "peaks")["why"] == "0 minutes were left, it needs 3 or more"
+    assert manifest(tmp_path, "peaks")["state"] == "skipped"
+
+
+def test_chapter_11_stops_at_the_deadline_and_goes_on_from_there(tmp_path, monkeypatch):
+    def at_once(seconds, touch):
+        return SimpleNamespace(start=touch, cancel=lambda: None)
+
+    bench = GpuBench("chapter11", tmp_path, time.time() + 600, dry=True)
+    monkeypatch.setattr(chapter11, "threading", SimpleNamespace(Timer=at_once))
+    with pytest.raises(OutOfTime):
+        chapter11.measure(bench)
+    assert load_run(tmp_path / "run").status()["state"] == "stopped"
+    monkeypatch.undo()
+    tables = chapter11.measure(GpuBench("chapter11", tmp_path, time.time() + 600, dry=True))
+    assert tables["curve"]["step"].tolist() == [1, 2]
+    assert np.isfinite(tables["gain"]["mean"].item())
 
 
 def test_cases_are_kept_and_one_that_fails_leaves_the_others(tmp_path):

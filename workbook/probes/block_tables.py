@@ -19,7 +19,7 @@ PAIRS = ("same token, both unsure", "same token, one sure", "different token, un
 def step_changes(
     blocks: Blocks, prompts_per_step: int, draws: int = DRAWS, seed: int = 0, positive_only: bool = False
 ) -> pd.DataFrame:
-    """The measured tokens' table with `change` in nats, `draws` times (column draw) with other prompts beside it each time.
+    """The measured tokens' table with `change` in nats, `draws` times (column draw), with other prompts in the step.
 
     positive_only: the blocks of positive advantage push alone. Raises ValueError for more prompts than push.
     """
