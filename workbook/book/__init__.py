@@ -5,6 +5,7 @@ from workbook.lazy import lazy_names
 _NAMES = {  # module: what it offers
     "book.chapters": "describe find_chapters run_chapters",
     "book.pages": "render_book",
+    "book.report_page": "report_text write_report",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

@@ -39,7 +39,7 @@ def signal_chart(signal: pd.DataFrame) -> alt.LayerChart:
 
 
 def tokens_chart(tokens: pd.DataFrame) -> alt.LayerChart:
-    """What pushes each token up and down, and what is left of both."""
+    """Pushes up and down on each token, and their net."""
     names = _unique_names(tokens["token"])
     table = tokens.assign(label=names)
     sides = table.melt(["label", "count", "net"], ["up", "down"], "side", "mean")

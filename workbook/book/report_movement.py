@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.book.report_charts import movement_chart, residual_chart
-from workbook.book.report_parts import TOP, Section, figure, interval_text, numbers, table_of, token_texts
+from workbook.book.report_parts import TOP, Section, interval_text, numbers, table_of, token_texts
 from workbook.probes.report import Report, percent
 from workbook.probes.report_tokens import mean_residual
 from workbook.views.style import visible
@@ -46,7 +46,7 @@ def ratios_section(report: Report) -> Section:
         derived = "ratios" in report.missing
         section.lead += _residual_sentences(report.residuals, derived)
         if len(report.residuals) > 1 and not derived:
-            section.figures = [figure(residual_chart(report.residuals))]
+            section.figures = [residual_chart(report.residuals)]
     return section
 
 
@@ -85,7 +85,7 @@ def movement_section(report: Report) -> Section:
         fall = f" at step {steps.index[-1]}; at step {steps.index[0]} it was {first:.3f}" if len(steps) > 1 else ""
         section.lead.append(f"Entropy is {last:.3f} nats per token{fall}.")
     if len(steps) > 1:
-        section.figures = [figure(movement_chart(table, name)) for name in ("entropy", "change") if name in table]
+        section.figures = [movement_chart(table, name) for name in ("entropy", "change") if name in table]
     columns = {"step": table["step"], "advantage": table["sign"]}
     columns |= {title: numbers(table[name], form) for name, (title, form) in MOVED.items() if name in table}
     section.tables = [table_of("Mean over tokens with an advantage", columns)]

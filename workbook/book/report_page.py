@@ -11,9 +11,10 @@ from pathlib import Path
 from jinja2 import Environment
 
 from workbook.book.report_movement import lengths_section, model_section, movement_section, ratios_section
+from workbook.book.report_parts import figure
 from workbook.book.report_sections import cancelled_section, signal_section, stopped_section, tokens_section
 from workbook.probes.report import Report
-from workbook.probes.report_warnings import report_warnings
+from workbook.probes.report_rules import report_warnings
 from workbook.training.files import write_text
 from workbook.views.style import printable, visible
 
@@ -48,7 +49,7 @@ def report_page(report: Report, title: str) -> str:
             generator=GENERATOR,
             facts=facts(report),
             warnings=report_warnings(report),
-            sections=sections,
+            sections=[vars(section) | {"figures": map(figure, section.figures)} for section in sections],
             about=_about(report),
             notes=[*report.notes, *(report.model.notes if report.model is not None else ())],
         )
@@ -81,7 +82,11 @@ def _about(report: Report) -> dict[str, str]:
     }
     if report.model is not None:
         about["model"] = report.model.name
-    settings = {name: value for name, value in report.objective.items() if isinstance(value, str | int | float)}
+    settings = {
+        name: value
+        for name, value in report.objective.items()
+        if isinstance(value, str | int | float) and name not in ("format", "step", "normalizer")
+    }
     if settings:
         about["objective"] = ", ".join(f"{name}: {_short(value)}" for name, value in settings.items())
     return {name: visible(text, 1_000, " ") for name, text in about.items()}

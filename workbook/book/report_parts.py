@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import altair as alt
 import numpy as np
 import pandas as pd
 
@@ -21,7 +22,7 @@ class Section:
     name: str
     title: str
     lead: list[str] = field(default_factory=list)
-    figures: list[dict] = field(default_factory=list)
+    figures: list[alt.LayerChart] = field(default_factory=list)
     tables: list[dict] = field(default_factory=list)
     how: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from workbook.book.report_charts import signal_chart, tokens_chart
-from workbook.book.report_parts import TOP, Section, figure, interval_text, numbers, table_of, token_texts
-from workbook.probes.report import MIN_UNITS, Report, percent
+from workbook.book.report_parts import TOP, Section, interval_text, numbers, table_of, token_texts
+from workbook.probes.report import MIN_SAMPLE, Report, percent
 from workbook.probes.report_tokens import SHARED
 
 MIN_PUSH = 0.02  # of all |push|: what cancels in rarer tokens is not worth a row
@@ -33,10 +33,10 @@ def signal_section(report: Report) -> Section:
     ]
     if share.low < share.high:
         section.how.append(
-            f"In brackets: 95 % t interval over steps, or over groups where there are fewer than {MIN_UNITS} steps."
+            f"In brackets: 95 % t interval over steps, or over groups where there are fewer than {MIN_SAMPLE} steps."
         )
     if len(table) > 1:
-        section.figures = [figure(signal_chart(table))]
+        section.figures = [signal_chart(table)]
     columns = {"step": table["step"], "groups": numbers(table["groups"], ",")}
     for name, title in {
         "signal": "with an advantage",
@@ -65,7 +65,7 @@ def tokens_section(report: Report) -> Section:
         f"The token with the largest net push is {token_texts([first['token']])[0]}: {first['net']:+.3g} of a sum of "
         f"|push| of {first['total']:.3g}, in {first['count']:,} places."
     ]
-    section.figures = [figure(tokens_chart(table.head(TOP)))]
+    section.figures = [tokens_chart(table.head(TOP))]
     columns = {"token": token_texts(furthest["token"])}
     for name, title in {"count": "places", "positive": "positive", "negative": "negative"}.items():
         columns[title] = numbers(furthest[name], ",")

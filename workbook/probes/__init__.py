@@ -14,7 +14,7 @@ _NAMES = {  # module: what it offers
     "probes.drift": "drift_report learning_tax odds_drift",
     "probes.report": "report_findings",
     "probes.report_model": "model_findings",
-    "probes.report_warnings": "report_warnings",
+    "probes.report_rules": "report_warnings",
     "probes.step": "matched_lr optimizer_of untouched update",
     "statistics": "slope_by_prompt",
     "topics.batching.probe": "cancelled_in_steps gradient_gram",

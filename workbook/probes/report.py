@@ -19,7 +19,6 @@ import pandas as pd
 from workbook.probes.report_tokens import (
     GROUP,
     ROLLOUT,
-    SIGNS,
     movement_by_step,
     pushed_tokens,
     ratio_spread,
@@ -27,9 +26,10 @@ from workbook.probes.report_tokens import (
     shared_tokens,
     stopped_tokens,
 )
-from workbook.statistics import Interval
+from workbook.statistics import Interval, t_interval
+from workbook.theory.choices import SIGNS
 
-MIN_UNITS = 6  # groups or steps below which a t interval says more about its assumptions than about the data
+MIN_SAMPLE = 6  # groups or steps below which a t interval says more about its assumptions than about the data
 RECORD = "train with record_tokens: 10, or write the column into the file"
 
 
@@ -124,7 +124,9 @@ def prepare(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     rows["push"] = rows["push"].astype(float).fillna(0.0)
     rows["advantage"] = rows["advantage"].astype(float).fillna(0.0)
     rows["sign"] = np.sign(rows["advantage"]).astype(int)
-    rows["token"] = pd.Categorical(rows["token"].astype(str))
+    codes, texts = pd.factorize(rows["token"])
+    whole = [str(text).encode("utf-8", "replace").decode() for text in texts]  # half a character of 16 bits is none
+    rows["token"] = pd.Categorical(np.array([*whole, ""], dtype=object)[codes])
     return rows, notes
 
 
@@ -188,25 +190,21 @@ def signal_share(rows: pd.DataFrame) -> Interval:
     """Share of groups with signal; its interval is over steps, or over groups where there are fewer than six steps."""
     groups = by_group(rows)
     steps = groups.groupby("step")["signal"].mean()
-    share = mean_interval(steps if len(steps) >= MIN_UNITS else groups["signal"].astype(float))
+    share = mean_interval(steps if len(steps) >= MIN_SAMPLE else groups["signal"].astype(float))
     return Interval(share.mean, *np.clip(share[1:], 0.0, 1.0))
 
 
 def mean_interval(values) -> Interval:
-    """Mean and 95 % t interval of independent units; NaN ends for fewer than `MIN_UNITS` of them.
+    """Mean and 95 % t interval of independent units; NaN ends for fewer than `MIN_SAMPLE` of them.
 
     >>> mean_interval([0.0, 1.0]).mean, mean_interval([2.0] * 6)
     (0.5, Interval(mean=2.0, low=2.0, high=2.0))
     """
-    from scipy.stats import t
-
     values = np.asarray(values, dtype=float)
     values = values[np.isfinite(values)]
-    mean = float(values.mean()) if len(values) else np.nan
-    if len(values) < MIN_UNITS:
-        return Interval(mean, np.nan, np.nan)
-    half = float(t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
-    return Interval(mean, mean - half, mean + half)
+    if len(values) >= MIN_SAMPLE:
+        return t_interval(values)
+    return Interval(float(values.mean()) if len(values) else np.nan, np.nan, np.nan)
 
 
 def percent(share: float, digits: int = 0) -> str:

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from workbook.policies.restoring import evaluating, no_gradients
-from workbook.probes.report import prepare
+from workbook.probes.report import percent, prepare
 from workbook.probes.report_tokens import GROUP, ROLLOUT
 from workbook.rollouts.foreign import as_prompt
 from workbook.rollouts.sample import Rollouts
@@ -127,7 +127,7 @@ def _match(rows: pd.DataFrame, policy) -> list[str]:
     same = [policy.tokenizer.decode([i]).strip() == str(text).strip() for i, text in pairs.itertuples(index=False)]
     if not same or np.mean(same) >= MIN_MATCHING:
         return []
-    return [f"Of the tokens' texts {1 - np.mean(same):.0%} are others in this model: is it the one of this run?"]
+    return [f"Of the tokens' texts {percent(1 - np.mean(same))} are others in this model: is it the one of this run?"]
 
 
 def _pairs(rows: pd.DataFrame, rollouts: Rollouts, policy, notes: list[str]) -> pd.DataFrame:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-SIGNS = ("positive", "negative")
+from workbook.theory.choices import SIGNS
+
 GROUP, PLACE = ["step", "group"], ["step", "group", "position", "token"]
 ROLLOUT = ["step", "group", "rollout"]
 SHARED = ("same token at the same position", "same token elsewhere, under both signs", "under one sign only")

@@ -108,9 +108,11 @@ def _thinned(files: list[Path], notes: list[str]) -> list[Path]:
     every = 1
     while sum(sizes[::-1][::every]) > MAX_BYTES and every < len(files):  # the newest is always read
         every *= 2
+    kept = files[::-1][::every][::-1]
     if every > 1:
-        notes.append(f"Of {len(files)} files every {every}th was read, {MAX_BYTES / 2**20:,.0f} MiB at most.")
-    return files[::-1][::every][::-1]
+        limit = f"more than {MAX_BYTES / 2**20:,.0f} MiB are not"
+        notes.append(f"Of {len(files)} files {len(kept)} were read, evenly spaced: {limit}.")
+    return kept
 
 
 def _read(files: list[Path], tokenizer, notes: list[str]) -> pd.DataFrame:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from workbook.probes.report import Report, percent
-from workbook.probes.report_tokens import SIGNS, mean_residual
+from workbook.probes.report_tokens import mean_residual
+from workbook.theory.choices import SIGNS
 
 ONE_REWARD = 0.5  # of groups: half of all sampling bought nothing; DAPO (arXiv 2503.14476) resamples such groups
 REPEATED = 0.25  # of rollouts: a repeated one adds no comparison, and its tokens' pushes add up
