@@ -20,6 +20,7 @@ from transformers import TrainerCallback
 
 from workbook.policies.restoring import no_gradients, seeded
 from workbook.rollouts.token_files import STOPS
+from workbook.training.checks import CLIPPED_LOSSES
 from workbook.training.processes import all_gather, broadcast_from_main, is_main
 from workbook.training.token_tables import (
     FOLDER,
@@ -33,7 +34,6 @@ from workbook.training.token_tables import (
 from workbook.training.trainer_inputs import loss_mask
 
 TABLE_ROLLOUTS, TABLE_TOKENS = 64, 2**18  # of a table: the first groups of the step, whole, and one at least
-CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")  # losses with min(r A, clip(r) A)
 RECORDED = (  # settings that a token's formula reads
     *("loss_type", "beta", "delta", "clipping", "group_transform", "transform_on", "advantage_estimator"),
     *("num_generations", "max_completion_length", "temperature", "mask_truncated_completions"),
@@ -64,14 +64,14 @@ class TokenRecord(TrainerCallback):
     """
 
     def __init__(self, trainer):
-        self.trainer, self.parts = trainer, []
+        self.trainer, self.parts, self.training = trainer, [], False
         self.folder, self.interval = Path(trainer.args.output_dir) / FOLDER, trainer.args.record_tokens
         self.rate, self.texts = 0.0, {}
 
     @property
     def due(self) -> bool:
-        """Whether the optimizer step under way is recorded."""
-        return is_recorded(self.trainer.state.global_step + 1, self.interval)
+        """Whether the optimizer step under way is recorded; a loss that is asked for outside training is in none."""
+        return self.training and is_recorded(self.trainer.state.global_step + 1, self.interval)
 
     def add(self, inputs: dict, scored: tuple, outputs: tuple, pushes: Tensor, advantages: Tensor) -> None:
         """Add one micro-batch: its columns, the call that scored it and what it gave, pushes and advantages (B, T)."""
@@ -83,7 +83,10 @@ class TokenRecord(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         interval = tidy(self.folder, state.global_step, args.record_tokens) if is_main() else None
-        self.interval = broadcast_from_main(interval)
+        self.interval, self.training = broadcast_from_main(interval), True
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self.training = False
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.parts = []
@@ -303,7 +306,7 @@ def _causes(trainer, part: Part, ratio: Tensor) -> list[tuple[str, Tensor]]:
         sampled = inputs.get("sampling_per_token_logps", old)
         kept = trainer.get_off_policy_mask(advantages, part.logps, sampled, loss_mask(inputs), threshold)
         causes.append(("off-policy", kept == 0))
-    if trainer.loss_type in CLIPPED and not (args.group_transform and args.transform_on == "clamped_ratios"):
+    if trainer.loss_type in (*CLIPPED_LOSSES, "luspo") and not (args.group_transform and args.transform_on == "clamped_ratios"):
         causes += _clips(trainer, ratio, advantages)
     if args.top_entropy_quantile < 1:
         causes.append(("entropy", everywhere))
