@@ -12,7 +12,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # Tests that start processes, browsers or whole chapters.
 LONG   := browser test_chapters.py test_cluster.py test_commands.py test_distributed.py test_experiment.py test_gpu.py test_interrupts.py \
-          test_monitor.py test_own_task.py test_resume.py test_run_folders.py test_runs.py test_sweep_studies.py test_tracking.py
+          test_monitor.py test_own_task.py test_resume.py test_run_folders.py test_runs.py test_sweep_studies.py test_tracking.py test_wheel.py
 
 .PHONY: lab test check pythons bench gpu soak book lint clean
 
