@@ -212,16 +212,16 @@ def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 def _beside(path: Path) -> dict[str, Path]:
     """Loaded modules that a file imports, and these in turn, whose files lie in its folder: the reader's own."""
-    own, left = {}, [path]
-    while left:
-        for name in _imported(left.pop()):
+    own, pending = {}, [path]
+    while pending:
+        for name in _imported(pending.pop()):
             file = getattr(sys.modules.get(name), "__file__", None)
             file = Path(file).resolve() if isinstance(file, str) and file.endswith(".py") else None
             if file is None or name in own or not file.is_relative_to(path.parent) or file == path:
                 continue
             if not {"site-packages", "dist-packages", "lib"} & set(file.relative_to(path.parent).parts):
                 own[name] = file
-                left.append(file)
+                pending.append(file)
     return own
 
 
