@@ -118,7 +118,8 @@ def _train(bench: GpuBench, config, shape, dtype, cap: float | None, prompts: Da
         torch.cuda.set_per_process_memory_fraction(cap * GIB / torch.cuda.get_device_properties(0).total_memory)
     try:
         policy = random_policy(shape, config.quantization, config.lora, dtype, bench.device)
-        settings = config.trainer | {"max_steps": config.trainer["steps_per_generation"], "save_strategy": "no"}
+        settings = config.trainer | {"save_strategy": "no"}
+        settings |= {"max_steps": config.trainer["steps_per_generation"] + 1}  # with optimizer states, a second batch
         settings |= {
             "bf16": cuda and dtype != torch.float16,
             "fp16": cuda and dtype == torch.float16,
@@ -128,7 +129,7 @@ def _train(bench: GpuBench, config, shape, dtype, cap: float | None, prompts: Da
         args = CancellationConfig(output_dir=bench.output_dir(), **settings)
         trainer = _Phased(policy.model, _reward, args=args, train_dataset=prompts, processing_class=policy.tokenizer)
         bench.train(trainer)
-        return trainer.generation_mib, _peak_mib(cuda)
+        return trainer.generation_mib, max(trainer.training_mib, _peak_mib(cuda))
     except torch.OutOfMemoryError:
         return None
     finally:
@@ -137,12 +138,14 @@ def _train(bench: GpuBench, config, shape, dtype, cap: float | None, prompts: Da
 
 
 class _Phased(CancellationTrainer):
-    """Notes the peak of generation, so that what comes after is training's."""
+    """Keeps the peaks of generation and of what comes between generations apart, in MiB."""
 
-    generation_mib = 0.0
+    generation_mib, training_mib = 0.0, 0.0
 
     def _generate_and_score_completions(self, inputs):
         cuda = self.accelerator.device.type == "cuda"
+        if self.generation_mib:
+            self.training_mib = max(self.training_mib, _peak_mib(cuda))
         if cuda:
             torch.cuda.reset_peak_memory_stats()
         output = super()._generate_and_score_completions(inputs)
