@@ -25,6 +25,7 @@ from workbook.training import CancellationConfig, CancellationTrainer, RunConfig
 from workbook.training.credit import credit_call
 from workbook.training.export import export_config
 from workbook.training.runs import create_run
+from workbook.training.trainer_credit import TrainerCredit
 from workbook.training.validate import check_run
 from workbook.training.worker import execute
 
@@ -46,8 +47,8 @@ def rollouts(policy):
     return sample_rollouts(policy, Chain(), 3, 4, seed=1, max_new_tokens=48)
 
 
-def small_trainer(folder, rule=None, task=None, **settings):
-    loaded, task = load_policy("bundled"), task or Chain()
+def small_trainer(folder, rule=None, lora=None, **settings):
+    loaded, task = load_policy("bundled", lora=lora), Chain()
     return CancellationTrainer(
         loaded.model,
         task.reward,
@@ -382,3 +383,20 @@ def test_the_estimators_are_listed_one_to_a_line(capsys):
     assert "ibpo                      per token    as edit_mask" in "\n".join(lines)
     assert "own:credit.py:my_rule" in lines[-2]
     assert max(map(len, lines)) < 200
+
+
+@pytest.mark.parametrize("lora", [None, 4])
+def test_every_named_rule_can_be_trained_with(tmp_path, lora):
+    """At another temperature, on all weights and on an adapter, with a rollout that nobody could score."""
+    trainer = small_trainer(tmp_path, lora=lora, temperature=0.8, advantage_estimator="prefix_credit")
+    batch = generation_batch(trainer)
+    batch["rewards"][5] = torch.nan
+    for name in RULES:
+        rule = TrainerCredit(trainer, credit_call(name))
+        rule.take_rows(trainer._rule_credit.rows)
+        credit = rule.advantages(batch)
+        assert credit.shape == ((16, batch["completion_ids"].size(1)) if rule.rule.per_token else (16,)), name
+        assert credit.isfinite().all(), name
+        assert not credit[5].any(), name
+        assert credit.any(), name
+    assert trainer.model.training
