@@ -243,6 +243,11 @@ def test_files_and_folders_that_cant_be_read(tmp_path, monkeypatch):
     (tmp_path / "bad.parquet").write_bytes(b"PAR1" + b"x" * 100)
     with pytest.raises(ValueError, match=r"bad\.parquet is no Parquet file that can be read"):
         read_rollouts(tmp_path / "bad.parquet")
+    whole = bytearray((COMPLETIONS / "completions_00001.parquet").read_bytes())
+    whole[4:12] = b"\xff" * 8  # the first page's header
+    (tmp_path / "damaged.parquet").write_bytes(whole)
+    with pytest.raises(ValueError, match=r"^\S+damaged\.parquet can't be read: [^\n]+\.$"):
+        read_rollouts(tmp_path / "damaged.parquet")
     table = trained_table()
     table.assign(push="3").to_parquet(tmp_path / "text.parquet")
     with pytest.raises(ValueError, match=r"text\.parquet: column push holds (large_)?string, but must hold numbers"):

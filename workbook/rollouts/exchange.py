@@ -65,7 +65,8 @@ def read_rollouts(path: str | Path, tokenizer=None) -> pd.DataFrame:
     try:
         table = _read(files, tokenizer, notes)
     except OSError as error:
-        raise ValueError(f"{path} can't be read: {error.strerror or error}.") from None
+        reason = " ".join(str(error.strerror or error).split()).rstrip(".")
+        raise ValueError(f"{path} can't be read: {reason[:200]}.") from None
     if len(table) == 0:
         raise ValueError(f"{path} holds no tokens.")
     source = table.attrs["source"] | {"path": str(path), "files": len(files), "notes": notes}
