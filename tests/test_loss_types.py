@@ -1,4 +1,4 @@
-"""The study loss_types: its weights are those of TRL's losses, its residuals right by hand, its tables as registered."""
+"""The study loss_types: its weights are those of TRL's losses, its residuals right by hand, its tables as stated."""
 
 from dataclasses import replace
 
@@ -17,7 +17,8 @@ from workbook.studies.scales import SCALES
 from workbook.tasks import get_task
 from workbook.theory.weights import update_weights
 from workbook.topics.drift import loss_types, loss_types_charts
-from workbook.topics.drift.loss_arms import ARMS, UNCLIPPED, arm_pushes
+from workbook.topics.drift.claims import UNCLIPPED
+from workbook.topics.drift.loss_arms import ARMS, arm_pushes
 from workbook.topics.drift.loss_types import group_residuals, loss_type_residuals, mixed_groups
 from workbook.topics.drift.loss_types_charts import loss_type_effects, loss_type_levels
 

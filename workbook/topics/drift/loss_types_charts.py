@@ -12,13 +12,13 @@ from workbook.theory.choices import check_choice
 from workbook.topics.drift.settings import intervals
 from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.figures import INTERVAL, forest, panels
-from workbook.views.style import describe_rows, require, titled
+from workbook.views.style import POSITIVE, describe_rows, require, titled
 
 MIN_UNITS = 6  # below which no interval is given
 SMALLEST_EFFECT = 0.01  # as registered: a hundredth of the push
 EXACT = 1e-5  # a residual below this is 0 up to float32
 REUSE_LABELS = {1: "1st step", 2: "2nd", 4: "4th", 8: "8th"}
-REUSE_COLORS = ["#9ecae1", "#4a98c9", "#1764ab", "#08306b"]  # later is darker
+REUSE_COLORS = ["#c4c4c4", "#8c8c8c", POSITIVE, "#222222"]  # later is darker; the 4th step is what was registered
 OUTCOMES = ("every", "shared", "permuted", "silent", "changed")
 LABELS = {
     "sequence, min_replace": "min_replace on sequence ratios",
@@ -85,13 +85,16 @@ def loss_types_chart(levels: dict[str, pd.DataFrame]) -> alt.HConcatChart:
     """
     for table in levels.values():
         require(table, ("arm", "kind", "reuse", *INTERVAL), "loss_types_chart")
-    names = _shared_rows(levels)
+    tables = [table.pivot(index="arm", columns="reuse", values="mean") for table in levels.values()]
+    arms = next(iter(levels.values()))["arm"].drop_duplicates()
+    names = _same_numbers(pd.concat(tables, axis=1).round(6).loc[arms])
     look = {"by": "step", "names": list(REUSE_LABELS.values()), "colors": REUSE_COLORS, "shapes": ["circle"] * 4}
-    look |= {"hollow": f"datum.mean < {EXACT}", "threshold": SMALLEST_EFFECT, "width": 270, "height": alt.Step(7)}
+    look |= {"hollow": f"datum.mean < {EXACT}", "threshold": SMALLEST_EFFECT, "width": 215, "height": alt.Step(6)}
     charts = []
     for scale, table in levels.items():
         rows = table[table["arm"].isin(names)].dropna(subset="mean")
-        rows = rows.assign(step=rows["reuse"].map(REUSE_LABELS), loss=rows["arm"].map(names))
+        rows = rows.assign(step=rows["reuse"].map(REUSE_LABELS), loss=rows["arm"].map(names)).round(5)
+        rows = rows[["loss", "step", *INTERVAL, "units"]]
         row = _loss_axis(list(names.values()))
         charts.append(forest(rows, row, _residual_axis(), labels=not charts, title=SCALES[scale], form=".4f", **look))
     fourth = pd.concat([table.assign(scale=scale) for scale, table in levels.items()]).query("reuse == 4")
@@ -113,19 +116,16 @@ def _loss_axis(order: list[str]) -> alt.Y:
     return alt.Y("loss:N", sort=order, title=None).axis(labelLimit=300, grid=True, labelExpr=lines)
 
 
-def _shared_rows(levels: dict[str, pd.DataFrame]) -> dict[str, str]:
-    """{first arm: the names of all that have the same numbers at every scale}, two to a line, in the table's order."""
-    tables = [table.pivot(index="arm", columns="reuse", values="mean") for table in levels.values()]
-    numbers = pd.concat(tables, axis=1).round(6).fillna(-1.0)
+def _same_numbers(numbers: pd.DataFrame) -> dict[str, str]:
+    """{first arm: the names of all whose row of numbers is the same}, two to a line, in the table's order."""
     rows: dict[tuple, list[str]] = {}
-    for arm in next(iter(levels.values()))["arm"].drop_duplicates():
-        rows.setdefault(tuple(numbers.loc[arm]), []).append(arm)
-    return {arms[0]: _lines(arms) for arms in rows.values()}
-
-
-def _lines(arms: list[str]) -> str:
-    labels = [LABELS.get(arm, arm) for arm in arms]
-    return "; ".join(", ".join(labels[k : k + 2]) for k in range(0, len(labels), 2))
+    for arm, values in numbers.fillna(-1.0).iterrows():
+        rows.setdefault(tuple(values), []).append(LABELS.get(arm, arm))
+    first = {label: arm for arm in numbers.index for label in [LABELS.get(arm, arm)]}
+    return {
+        first[labels[0]]: "; ".join(", ".join(labels[k : k + 2]) for k in range(0, len(labels), 2))
+        for labels in rows.values()
+    }
 
 
 # --- one batch
@@ -135,7 +135,7 @@ def compute_loss_types(residuals: pd.DataFrame, reuse: int = 4, outcome: str = "
     """Tabulate an outcome of every arm at one step on a batch: columns loss, mean, low, high over the batch's groups.
 
     residuals: of `residuals_of_batch`.  reuse: the step, 1 to 8.  outcome: one of OUTCOMES.  95 % bootstrap intervals;
-    an arm that lets nothing push has no row.
+    an arm that lets nothing push has no row; arms with the same numbers share one.
 
     Raises ValueError for an unknown outcome, and a step that the table does not have.
     """
@@ -143,14 +143,15 @@ def compute_loss_types(residuals: pd.DataFrame, reuse: int = 4, outcome: str = "
     check_choice("reuse", reuse, tuple(residuals["reuse"].unique().tolist()))
     here = residuals[residuals["reuse"] == reuse]
     wide = here.pivot(index="group", columns="arm", values=outcome)[here["arm"].drop_duplicates().tolist()]
-    table = intervals(wide.dropna(axis=1, how="all").astype(float)).rename(columns={"arm": "loss"})
-    return table.assign(loss=table["loss"].replace(LABELS))
+    wide = wide.dropna(axis=1, how="all").astype(float).round(6)
+    names = _same_numbers(wide.T)
+    return intervals(wide[list(names)]).rename(columns={"arm": "loss"}).replace({"loss": names})
 
 
 def one_batch_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Every arm's residual on one batch at one step; table of `compute_loss_types`."""
     row = _loss_axis(table["loss"].tolist())
-    look = {"hollow": f"datum.mean < {EXACT}", "threshold": SMALLEST_EFFECT, "width": 420, "height": alt.Step(15)}
+    look = {"hollow": f"datum.mean < {EXACT}", "threshold": SMALLEST_EFFECT, "width": 400, "height": alt.Step(15)}
     return titled(
         forest(table, row, _residual_axis(), form=".4f", **look),
         "One batch, at the chosen step",
