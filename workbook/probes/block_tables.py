@@ -13,7 +13,7 @@ from workbook.probes.blocks import Blocks
 from workbook.theory.coupling import NEARLY_CERTAIN, UNSURE
 
 DRAWS = 8
-PAIRS = ("same token, both unsure", "same token, one sure", "different token, unsure", "different token, sure")
+PAIRS = ("same token, both unsure", "same token, not both unsure", "different token, unsure", "different token, sure")
 
 
 def step_changes(

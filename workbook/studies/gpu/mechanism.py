@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+import torch
 
 from workbook.probes.block_tables import (
     category_shift,
@@ -30,7 +31,8 @@ from workbook.tasks import get_task
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is sampled and measured: prompts, those whose tokens are recorded, rollouts of each, tokens, seeds."""
+    """How much is sampled and measured: prompts, those whose tokens are recorded, rollouts of each, tokens, seeds,
+    rollouts in a pass, and single tokens that push alone."""
 
     policy: str
     prompts: int
@@ -39,11 +41,12 @@ class Sizes:
     max_new_tokens: int
     seeds: int
     batch_size: int
+    anchors: int
 
 
 SUMS = {"chat": False, "max_terms": 2, "max_digits": 2}  # of which there are enough for 512 prompts without repeats
-FULL = Sizes("smollm2-135m", 512, 64, 8, 20, 6, 128)
-TINY = Sizes("bundled", 6, 3, 4, 48, 1, 32)
+FULL = Sizes("smollm2-135m", 512, 64, 8, 20, 6, 128, 192)
+TINY = Sizes("bundled", 6, 3, 4, 48, 1, 32, 4)
 
 
 def measure(bench: GpuBench) -> dict[str, pd.DataFrame]:
@@ -67,16 +70,26 @@ def _seed(bench: GpuBench, sizes: Sizes, seed: int) -> dict[str, pd.DataFrame]:
     rollouts = sample_rollouts(policy, task, sizes.prompts, sizes.group_size, seed, sizes.max_new_tokens)
     rollouts = categorized(rollouts, tagger="rules")
     pushing = rollouts.group_ids[rollouts.advantages != 0].unique().tolist()
-    blocks = block_coupling(
-        policy,
-        rollouts,
-        blocks="sign",
-        batch_size=sizes.batch_size,
-        measured=pushing[: sizes.measured],
-        folder=bench.folder / f"blocks-{seed}",
-    )
-    print(f"  seed {seed}: {blocks}", flush=True)
-    return {name: table.assign(seed=seed) for name, table in _tables(blocks, rollouts, seed).items()}
+    measured = pushing[: sizes.measured]
+    coupled = {}
+    for name, labels in (("sign", "sign"), ("token", _anchors(rollouts, measured, sizes.anchors, seed))):
+        settings = {"measured": measured, "folder": bench.folder / f"blocks-{name}-{seed}"}
+        coupled[name] = block_coupling(policy, rollouts, blocks=labels, batch_size=sizes.batch_size, **settings)
+        print(f"  seed {seed}, by {name}: {coupled[name]}", flush=True)
+    tables = _tables(coupled["sign"], rollouts, seed)
+    tables["mass"] = pd.concat([coupling_by_mass(blocks).assign(by=name) for name, blocks in coupled.items()])
+    return {name: table.assign(seed=seed) for name, table in tables.items()}
+
+
+def _anchors(rollouts, groups: list[int], n: int, seed: int) -> torch.Tensor:
+    """Labels (B, T) of n tokens that push alone, drawn from the rollouts of some prompts; -1 for all others."""
+    chosen = torch.isin(rollouts.group_ids, torch.tensor(groups, device=rollouts.group_ids.device))
+    pushing = rollouts.completion_mask.bool() & (chosen & (rollouts.advantages != 0))[:, None]
+    places = pushing.flatten().nonzero().squeeze(1).cpu()
+    drawn = places[torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))[:n]]
+    labels = torch.full(pushing.shape, -1, device=pushing.device)
+    labels.view(-1)[drawn.to(labels.device)] = torch.arange(len(drawn), device=labels.device)
+    return labels
 
 
 def _tables(blocks: Blocks, rollouts, seed: int) -> dict[str, pd.DataFrame]:
@@ -95,7 +108,7 @@ def _tables(blocks: Blocks, rollouts, seed: int) -> dict[str, pd.DataFrame]:
     about |= {"reward": float(rollouts.rewards.mean()), "tokens": len(blocks.tokens), "blocks": len(blocks.blocks)}
     about |= {"rms_nats": float(np.sqrt(np.nanmean(blocks.blocks["rms"] ** 2)))}
     about |= {"equal_energy_prompts": equal_energy_prompts(blocks, prompts)}
-    tables = {"follows": follows, "shared": shared, "shift": shift, "mass": [coupling_by_mass(blocks)]}
+    tables = {"follows": follows, "shared": shared, "shift": shift}
     return {"blocks": pd.DataFrame([about])} | {name: pd.concat(parts) for name, parts in tables.items()}
 
 
@@ -104,6 +117,10 @@ def _summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     rows = []
     for size, table in tables["follows"].groupby("prompts_per_step"):
         rows.append(("H1", "share of tokens that follow their own sign", size, nested_estimate(table, "follows")))
+    for (by, where, kind), table in tables["mass"].groupby(["by", "where", "kind"]):
+        block = "token" if by == "token" else "prompt's rollouts of one sign"
+        what = f"share of what a {block} moves in {where}: {kind}"
+        rows.append(("H2", what, 1, nested_estimate(table.assign(group=0), "mass")))
     for (size, by), table in tables["shared"].groupby(["prompts_per_step", "by"]):
         pairs = table.pivot_table(index=["seed", "group"], columns="kind", values="net").reset_index()
         if {"shared", "specific"} <= set(pairs) and pairs[["shared", "specific"]].notna().all(axis=1).any():

@@ -1,7 +1,8 @@
 """Seconds of a training step beside TRL's GRPOTrainer at equal settings, on the same given rollouts.
 
 Sampling is left out, since it is the same code in both: completions are given, with a tail of lengths as real ones
-have. The arms are trained in turns, several builds of each, since a build differs from itself by a few percent.
+have. The weights are random, of SmolLM2's shape, so that nothing need be fetched. The arms are trained in turns,
+several builds of each, since a build differs from itself by a few percent.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from trl import GRPOConfig, GRPOTrainer
 from workbook.rollouts.scoring import tokenize_prompts
 from workbook.studies.gpu.bench import GpuBench
 from workbook.studies.gpu.equality import SETTINGS
+from workbook.studies.gpu.peaks import TINY, random_policy
+from workbook.tasks import get_task
 from workbook.training.config import CancellationConfig
+from workbook.training.shapes import SMOLLM2_135M
 from workbook.training.trainer import CancellationTrainer
 
 ARMS = {
@@ -34,8 +38,8 @@ LONGEST = 128  # tokens of a completion
 
 def measure(bench: GpuBench) -> dict[str, pd.DataFrame]:
     """Tables steps (a row per arm, build and step) and ratios (a row per arm and build, of mean seconds to TRL's)."""
-    policy, builds = ("bundled", 1) if bench.dry else ("smollm2-135m", BUILDS)
-    table = bench.cases({f"build-{k}": partial(_turns, bench, policy, k) for k in range(builds)})["steps"]
+    builds = 1 if bench.dry else BUILDS
+    table = bench.cases({f"build-{k}": partial(_turns, bench, k) for k in range(builds)})["steps"]
     means = table[table["step"] > (1 if bench.dry else WARM)].groupby(["build", "arm"])["seconds"].mean().unstack()
     ratios = means.div(means["TRL"], axis=0).drop(columns="TRL").stack().rename("ratio").reset_index()
     middle = ratios.groupby("arm", sort=False)["ratio"].median()
@@ -43,19 +47,20 @@ def measure(bench: GpuBench) -> dict[str, pd.DataFrame]:
     return {"steps": table, "ratios": ratios}
 
 
-def _turns(bench: GpuBench, policy: str, build: int) -> dict[str, pd.DataFrame]:
+def _turns(bench: GpuBench, build: int) -> dict[str, pd.DataFrame]:
     arms = list(ARMS)
     rows = []
     for arm in arms[build % len(arms) :] + arms[: build % len(arms)]:  # none is always the first
         bench.check_time()
-        seconds = _train(bench, policy, ARMS[arm])
+        seconds = _train(bench, ARMS[arm])
         rows += [{"build": build, "arm": arm, "step": k + 1, "seconds": s} for k, s in enumerate(seconds)]
     return {"steps": pd.DataFrame(rows)}
 
 
-def _train(bench: GpuBench, policy: str, switches: dict | None) -> list[float]:
+def _train(bench: GpuBench, switches: dict | None) -> list[float]:
     """Seconds of every optimizer step; switches: of CancellationConfig, None for TRL."""
-    loaded, task = bench.policy(policy, dtype="float32"), bench.task(policy)
+    shape = TINY if bench.dry else SMOLLM2_135M
+    policy = random_policy(shape, None, None, torch.float32, bench.device)
     theirs, ours = (GRPOTrainer, GRPOConfig), (CancellationTrainer, CancellationConfig)
     trainer_class, config_class = theirs if switches is None else ours
     cuda = bench.device.type == "cuda"
@@ -64,11 +69,11 @@ def _train(bench: GpuBench, policy: str, switches: dict | None) -> list[float]:
     settings |= {"max_completion_length": 16 if bench.dry else LONGEST}
     clock = _Clock()
     trainer = trainer_class(
-        loaded.model,
+        policy.model,
         lambda completion_ids, **_: [float(len(ids) % 5) for ids in completion_ids],
         args=config_class(output_dir=bench.output_dir(), **settings | (switches or {})),
-        train_dataset=task.dataset(64, seed=0),
-        processing_class=loaded.tokenizer,
+        train_dataset=get_task("chain").dataset(64, seed=0),
+        processing_class=policy.tokenizer,
         rollout_func=given_rollouts,
         callbacks=[clock],
     )

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from workbook.studies.gpu.bench import GpuBench, OutOfTime, Skipped
 from workbook.studies.gpu.campaign import ROWS, write_outcome
@@ -29,6 +29,7 @@ def main(arguments: list[str]) -> int:
     folder, call, deadline, *rows = (text for text in arguments if text != "--dry")
     warnings.simplefilter("ignore")
     disable_progress_bar()
+    set_verbosity_error()
     if dry:
         torch.set_num_threads(1)
     for row in rows:
