@@ -78,7 +78,7 @@ def test_what_is_missing_is_derived_and_said():
     report = report_findings(table)
     assert report.notes == [
         "The file has no advantages: they are each rollout's reward minus its group's mean.",
-        "The file has no weights as trained: a push here is advantage x ratio, 0 where the gradient was stopped.",
+        "The file has no weights as trained: a push here is the advantage x ratio, 0 where stopped.",
     ]
     assert report.tokens.set_index("token")["net"].to_dict() == {"a": 0.5, "b": 0.0, "c": -0.25}
     mass = report.stopped.set_index(["reason", "sign"])["mass"]

@@ -119,8 +119,8 @@ def prepare(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     if "push" not in rows or rows["push"].isna().all():
         rows["push"] = _derived_push(rows)
         factors = [name for name in ("ratio", "importance") if name in rows]
-        formula = " x ".join(["advantage", *factors])
-        notes.append(f"The file has no weights as trained: a push here is {formula}, 0 where the gradient was stopped.")
+        formula = " x ".join(["the advantage", *factors]) + (", 0 where stopped" if "stopped" in rows else "")
+        notes.append(f"The file has no weights as trained: a push here is {formula}.")
     rows["push"] = rows["push"].astype(float).fillna(0.0)
     rows["advantage"] = rows["advantage"].astype(float).fillna(0.0)
     rows["sign"] = np.sign(rows["advantage"]).astype(int)
