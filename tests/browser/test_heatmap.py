@@ -31,8 +31,15 @@ ids = rng.integers(0, len(texts), len(rows))
 ids[:{len(HOSTILE)}] = range({len(HOSTILE)})
 table = pd.DataFrame({{"group": 0, "rollout": rows, "position": np.tile(np.arange(512), 64), "token": texts[ids],
                       "token_id": ids, "advantage": rng.normal(size=len(rows)),
-                      "category": rng.choice(["style", "result"], len(rows))}})
-heatmap = TokenHeatmap(table)
+                      "category": rng.choice(["style", "result"], len(rows)),
+                      "stopped": texts[ids % {len(HOSTILE)}], "prompt": texts[0], "ratio": 1.0}})
+table.attrs["objective"] = {{"loss_type": texts[0], "level": texts[1], "normalizer": texts[2]}}
+class Run:
+    def token_steps(self):
+        return [1, 2]
+    def tokens(self, step):
+        return table
+heatmap = TokenHeatmap(Run(), "advantage")
 heatmap
 """
 SCROLL = """async () => { const grid = document.querySelector('.th-grid'), times = [];
@@ -108,8 +115,18 @@ def test_a_large_group_of_hostile_text_scrolls_and_stays_text(run_cells, capsys)
     assert shown[0].startswith("<script")
     assert "\u202e" not in "".join(shown)
     assert "⏎" in shown[4]
+    cell(chapter, 1).hover()
+    cell(chapter, 1).click()
+    chapter.settle()
+    assert "<script>" in chapter.panel.locator(".th-prompt").inner_text()
+    details = chapter.panel.locator(".th-details")
+    assert "No formula: loss_type='<script>" in details.inner_text()
+    assert "<img" in details.locator("svg").get_attribute("aria-label")
     assert chapter.page.evaluate("window.owned") is None
-    assert chapter.panel.locator(".token-heatmap img, .token-heatmap script").count() == 0
+    for tag in ("img", "script", "b"):
+        assert chapter.panel.locator(f".token-heatmap {tag}").count() == 0
+    chapter.shot("heatmap-hostile", chapter.panel.locator(".token-heatmap"))
+    chapter.page.keyboard.press("Escape")
     times = sorted(chapter.page.evaluate(SCROLL))
     with capsys.disabled():
         print(f"\n32,768 tokens, 120 jumps: median {times[60]:.0f} ms, 95th percentile {times[114]:.0f} ms a jump")
@@ -159,7 +176,7 @@ def clipped_place(chapter) -> int:
     return chapter.python("heatmap.rows['stopped'].astype(str).str.startswith('clip').tolist().index(True)")
 
 
-def test_a_run_is_walked_step_by_step(run_cells):
+def test_a_run_is_walked_step_by_step_and_followed(run_cells):
     chapter = run_cells(RUN)
     widget, slider = chapter.panel.locator(".token-heatmap"), chapter.panel.get_by_role("slider", name="recorded step")
     steps = chapter.python("heatmap.steps")
@@ -211,11 +228,12 @@ def test_a_run_is_walked_step_by_step(run_cells):
     chapter.settle()
     assert chapter.python("heatmap.pinned") == -1
     assert details.inner_text() == ""
-    assert chapter.errors == []
+
+    follow(chapter)
 
 
-def test_a_run_that_still_trains_is_followed(run_cells):
-    chapter = run_cells(RUN)
+def follow(chapter):
+    """A run that trains on: new steps when asked for, and by themselves where they are followed."""
     widget, slider = chapter.panel.locator(".token-heatmap"), chapter.panel.get_by_role("slider", name="recorded step")
     widget.get_by_role("button", name="Look for new steps").click()
     chapter.settle()
@@ -223,7 +241,7 @@ def test_a_run_that_still_trains_is_followed(run_cells):
     chapter.execute("run.shown = 4")
     widget.get_by_role("button", name="Look for new steps").click()
     chapter.settle()
-    assert chapter.python("[heatmap.steps, heatmap.step]") == [[1, 2, 4, 6], 4]
+    assert chapter.python("[heatmap.steps, heatmap.step]") == [[1, 2, 4, 6], 2]
     assert slider.get_attribute("max") == "3"
     chapter.execute("run.shown = 5")
     widget.get_by_label("follow").check()
@@ -241,33 +259,4 @@ def test_a_run_that_still_trains_is_followed(run_cells):
     chapter.settle()
     assert chapter.python("heatmap.step") == 1
     chapter.shot("heatmap-step-1", widget)
-    assert chapter.errors == []
-
-
-def test_a_runs_hostile_texts_stay_text(run_cells):
-    chapter = run_cells(
-        RUN
-        + f"""
-hostile = {HOSTILE!r}
-class Hostile(Growing):
-    def tokens(self, step):
-        table = super().tokens(step)
-        texts = {{name: [hostile[i % 6] for i in range(len(table))] for name in ("token", "prompt", "stopped")}}
-        table = table.assign(**texts)
-        table.attrs["objective"] = {{"loss_type": hostile[0], "level": hostile[1], "normalizer": hostile[2]}}
-        return table
-heatmap = TokenHeatmap(Hostile())
-heatmap
-"""
-    )
-    for number in range(6):
-        cell(chapter, number).click()
-        chapter.settle()
-        cell(chapter, number).hover()
-    widget = chapter.panel.locator(".token-heatmap")
-    assert "No formula: loss_type='<script>" in widget.locator(".th-details").inner_text()
-    assert chapter.page.evaluate("window.owned") is None
-    assert chapter.panel.locator(".token-heatmap img, .token-heatmap script, .token-heatmap b").count() == 0
-    assert "<script>" in widget.locator(".th-prompt").inner_text()
-    chapter.shot("heatmap-hostile-run", widget)
     assert chapter.errors == []
