@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -21,8 +23,8 @@ REUSE_LABELS = {1: "1st step", 2: "2nd", 4: "4th", 8: "8th"}
 REUSE_COLORS = ["#c4c4c4", "#8c8c8c", POSITIVE, "#222222"]  # later is darker; the 4th step is what was registered
 OUTCOMES = ("every", "shared", "permuted", "silent", "changed")
 LABELS = {
-    "sequence, min_replace": "min_replace on sequence ratios",
-    "sequence, advantage_orthogonal": "advantage_orthogonal on sequence ratios",
+    "sequence, min_replace": "sequence min_replace",
+    "sequence, advantage_orthogonal": "sequence advantage_orthogonal",
 }
 SCALES = {"bundled": "bundled policy", "smollm2": "SmolLM2-135M"}
 
@@ -113,19 +115,25 @@ def _residual_axis() -> alt.X:
 
 def _loss_axis(order: list[str]) -> alt.Y:
     lines = "split(datum.label, '; ')"
-    return alt.Y("loss:N", sort=order, title=None).axis(labelLimit=300, grid=True, labelExpr=lines)
+    return alt.Y("loss:N", sort=order, title=None).axis(labelLimit=330, grid=True, labelExpr=lines)
 
 
 def _same_numbers(numbers: pd.DataFrame) -> dict[str, str]:
-    """{first arm: the names of all whose row of numbers is the same}, two to a line, in the table's order."""
+    """{first arm: the names of all whose numbers are the same}, in lines of some 50 letters, in the table's order.
+
+    >>> _same_numbers(pd.DataFrame({1: [0.0, 0.1, 0.0]}, index=["a", "b", "c"]))
+    {'a': 'a, c', 'b': 'b'}
+    """
     rows: dict[tuple, list[str]] = {}
     for arm, values in numbers.fillna(-1.0).iterrows():
-        rows.setdefault(tuple(values), []).append(LABELS.get(arm, arm))
-    first = {label: arm for arm in numbers.index for label in [LABELS.get(arm, arm)]}
-    return {
-        first[labels[0]]: "; ".join(", ".join(labels[k : k + 2]) for k in range(0, len(labels), 2))
-        for labels in rows.values()
-    }
+        rows.setdefault(tuple(values), []).append(arm)
+    return {arms[0]: _label(arms) for arms in rows.values()}
+
+
+def _label(arms: list[str]) -> str:
+    """Names with "; " between lines; a name is not broken."""
+    names = ", ".join(LABELS.get(arm, arm).replace(" ", "\u00a0") for arm in arms)
+    return "; ".join(textwrap.wrap(names, 52, break_on_hyphens=False)).replace("\u00a0", " ")
 
 
 # --- one batch
