@@ -17,7 +17,7 @@ from workbook.places import data_path
 from workbook.policies import smollm2
 from workbook.studies.gpu import campaign, chapter11, peaks, worker
 from workbook.studies.gpu.bench import GpuBench, OutOfTime, Skipped
-from workbook.studies.gpu.campaign import ROWS, run_rows
+from workbook.studies.gpu.campaign import ROWS, gpu_table, run_rows, write_outcome
 from workbook.training.machines import PROMPT_LENGTH, ready_config
 from workbook.training.memory import forecast_shape, parameter_counts, peak_mib
 from workbook.training.runs import load_run
@@ -116,6 +116,14 @@ def test_time_that_is_up_ends_in_order(tmp_path, capsys, monkeypatch):
     assert manifest(tmp_path, "equality")["why"] == "time was up; the next call goes on from here"
     assert manifest(tmp_path, "peaks")["why"] == "no time was left of 0.0005 minutes"
     assert "0 of 2 rows done" in capsys.readouterr().out
+
+
+def test_the_page_tells_what_was_measured_on_a_card_and_nothing_of_a_dry_call(dry, tmp_path):
+    assert gpu_table(dry[0])["state"].eq("not measured").all()
+    write_outcome(tmp_path / "speed", "call", False, "done", seconds=1.0, result="times TRL's step: 1.0")
+    table = gpu_table(tmp_path).set_index("row")
+    assert table.loc["speed", ["state", "result"]].tolist() == ["done", "times TRL's step: 1.0"]
+    assert table.drop("speed")["state"].eq("not measured").all()
 
 
 def test_a_row_for_which_too_little_time_is_left_is_not_begun(tmp_path):

@@ -1,5 +1,6 @@
 """What to change for a machine: every row is a valid run that is forecast to fit, and every launcher's file loads."""
 
+import html
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from workbook.book.pages import render_book
 from workbook.environment import PROFILES
 from workbook.places import data_path
 from workbook.policies import load
+from workbook.studies.gpu.campaign import gpu_table
 from workbook.tasks import get_task
 from workbook.training import memory
 from workbook.training.checks import problems
@@ -75,6 +77,8 @@ def test_forecasts_fit_and_the_page_shows_them(tmp_path):
     assert '<a href="scale.html">What to change for your machine</a>' in index
     assert all(f"<td>{value}</td>" in page for value in table["forecast GiB"])
     assert "{machines}" not in page
+    assert "{gpu}" not in page
+    assert all(f"<td>{row.state}</td>" in page and row.what in html.unescape(page) for row in gpu_table().itertuples())
 
 
 def test_every_ready_config_has_a_machine_and_every_machine_a_ready_config():

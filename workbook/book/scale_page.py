@@ -7,6 +7,7 @@ import html
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from workbook.places import data_path
+from workbook.studies.gpu.campaign import gpu_table
 from workbook.training.machines import machine_table, shared_settings
 
 SOURCE = data_path("book", "scale.md")
@@ -20,6 +21,8 @@ def scale_page(links: str = "") -> str:
     shared = ", ".join(f"<code>{key}: {html.escape(str(value))}</code>" for key, value in shared_settings().items())
     body = MarkdownWithMath(renderer=IPythonRenderer(escape=False)).render(SOURCE.read_text(encoding="utf-8"))
     body = body.replace("<p>{machines}</p>", f'<div class="wide">{table}</div><p>Each with {shared}.</p>')
+    measured = gpu_table().set_index("row").rename_axis(None).to_html(border=0)
+    body = body.replace("<p>{gpu}</p>", f'<div class="wide">{measured}</div>')
     return PAGE.format(title=TITLE, links=links, body=body)
 
 

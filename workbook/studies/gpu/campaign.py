@@ -20,8 +20,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workbook.places import PACKAGE, clone, data_path
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GRACE = 20.0  # seconds for a worker that is asked to end
 NEEDED = {  # what is imported: the package that brings it
@@ -176,6 +180,24 @@ def _manifest(place: Path) -> dict:
 def _is_done(place: Path, dry: bool) -> bool:
     manifest = _manifest(place)
     return manifest.get("state") in FINAL and manifest.get("dry") == dry
+
+
+def gpu_table(folder: str | Path | None = None) -> pd.DataFrame:
+    """What is known of each row: columns row, what, state (not measured until it is), result, device.
+
+    folder: instead of data/results/gpu.  Rows of a dry call count for nothing.
+    """
+    import pandas as pd
+
+    rows = []
+    for name, row in ROWS.items():
+        manifest = _manifest(Path(folder or data_path("results", "gpu")) / name)
+        measured = manifest.get("state") in ("done", "partial") and not manifest.get("dry")
+        known = {"state": "not measured"} if not measured else manifest
+        rows.append(
+            {"row": name, "what": row.words, **{key: known.get(key, "") for key in ("state", "result", "device")}}
+        )
+    return pd.DataFrame(rows)
 
 
 def _summarize(folder: Path, rows: list[str], call: str, seconds: float) -> int:
