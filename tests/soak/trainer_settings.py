@@ -21,11 +21,12 @@ PROMISE = (
     "trains, and says of each token without a push what stopped it."
 )
 TRIALS = 300
+RULES = ("prefix_credit", "edit_mask", "advantage_reweighting", "permuted")  # the last has one number per rollout
 MEASURES = ("measure_cancellation", "record_tokens")
 CHOICES = {
     "loss_type": ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "vespo", "luspo"],
     "importance_sampling_level": ["token", "sequence"],
-    "advantage_estimator": ["grpo", "grpo", "rloo", "reinforce", "positive_only", "prefix_credit", "prefix_credit"],
+    "advantage_estimator": ["grpo", "grpo", "rloo", "reinforce", "positive_only", *RULES],
     "group_transform": [None, None, "min_replace", "advantage_orthogonal"],
     "transform_on": ["clamped_ratios", "clamped_ratios", "clipped_weights"],
     "clipping": ["asymmetric", "asymmetric", "symmetric"],
@@ -76,7 +77,7 @@ def _acceptable(drawn: dict, chance: random.Random) -> dict:
         changes |= {"batching": "shuffled", "group_transform": None}
     if drawn["advantage_estimator"] == "positive_only" or changes.get("group_transform", drawn["group_transform"]):
         changes |= {"batching": changes.get("batching", "query_preserved")}
-    tokens = drawn["advantage_estimator"] == "prefix_credit" and drawn["importance_sampling_level"] == "sequence"
+    tokens = drawn["advantage_estimator"] in RULES[:3] and drawn["importance_sampling_level"] == "sequence"
     if drawn["group_transform"] or drawn["clipping"] == "symmetric" or tokens:
         changes |= {"delta": None, "off_policy_mask_threshold": None, "top_entropy_quantile": 1.0}
         changes |= {"loss_type": chance.choice(["dr_grpo", "dapo", "grpo"])}
