@@ -132,7 +132,7 @@ def test_a_biography_is_the_means_over_the_recorded_steps(run):
     word = int(heatmap.rows["token_id"].iloc[0])
     expected, life = token_biography(run, word), pd.DataFrame(heatmap.biography)
     pd.testing.assert_frame_equal(life[list(expected)], expected, check_dtype=False, rtol=1e-5)
-    assert heatmap.biography["sentence"].startswith(f"{heatmap.rows['token'].iloc[0]} stood ")
+    assert heatmap.biography["sentence"].startswith(f"“{heatmap.rows['token'].iloc[0]}” stood ")
 
 
 def test_a_long_runs_biography_reads_a_bounded_number_of_tables(run):

@@ -64,6 +64,7 @@ def classes(chapter):
 
 def test_a_pinned_token_is_explained_with_its_numbers(run_cells):
     chapter = run_cells(SMALL)
+    assert not chapter.panel.locator(".th-steps").is_visible(), "a table has no steps"
     cell(chapter, 3).click()
     chapter.settle()
     assert chapter.python("heatmap.pinned") == 3

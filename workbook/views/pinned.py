@@ -70,11 +70,11 @@ def page_biography(table: pd.DataFrame, word: str) -> dict:
 
 
 def _biography_sentence(table: pd.DataFrame, word: str) -> str:
-    here = table[table["logp"].notna()]
-    total = f"{word} stood {table['places'].sum():,.0f} times in {len(here)} of {len(table)} recorded steps"
-    if not len(here):
+    met, scored = int((table["places"] > 0).sum()), table[table["logp"].notna() & table["logp_after"].notna()]
+    total = f"“{word}” stood {table['places'].sum():,.0f} times in {met} of {len(table)} recorded steps"
+    if not len(scored):
         return f"{total}."
-    first, last = here.iloc[0], here.iloc[-1]
+    first, last = scored.iloc[0], scored.iloc[-1]
     return (
         f"{total}. Mean log-probability where it stood: {first['logp']:.3g} before step {first['step']:.0f}, "
         f"{last['logp_after']:.3g} after step {last['step']:.0f}."
