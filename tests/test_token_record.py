@@ -253,7 +253,13 @@ def test_a_transformed_groups_weights_are_those_of_the_theory(tmp_path, transfor
 
 def test_the_log_probability_after_a_step_is_the_one_before_the_next(tmp_path):
     """Four steps on one generation batch, each with all of its rollouts: the same numbers, to the bit."""
-    whole = {"per_device_train_batch_size": 16, "steps_per_generation": 1, "num_iterations": 4, "max_steps": 4, "max_completion_length": 16}
+    whole = {
+        "per_device_train_batch_size": 16,
+        "steps_per_generation": 1,
+        "num_iterations": 4,
+        "max_steps": 4,
+        "max_completion_length": 16,
+    }
     _, steps = recorded(tmp_path, record_tokens=1, **whole)
     for step in (1, 2, 3):
         assert steps[step]["logp_after"].equals(steps[step + 1]["logp"])
