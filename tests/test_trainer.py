@@ -358,9 +358,7 @@ def test_prefix_credit_reaches_the_loss(make_trainer):
     trainer = make_trainer(CancellationTrainer, CancellationConfig, advantage_estimator="prefix_credit", **QUERY)
     next_batch(trainer)
     for part in trainer._buffered_inputs:
-        expected = prefix_credit(
-            part["rewards"], part["completion_ids"], part["completion_mask"], part["group_id"]
-        )
+        expected = prefix_credit(part["rewards"], part["completion_ids"], part["completion_mask"], part["group_id"])
         torch.testing.assert_close(part["advantages"], expected)
         assert expected.shape == part["completion_ids"].shape
     assert any(part["advantages"].any() for part in trainer._buffered_inputs)
