@@ -101,7 +101,11 @@ def test_gmpo_is_the_geometric_mean(unit):
 
 def test_every_arm_cancels_before_the_first_step_but_for_lengths_masks_and_samplers(unit):
     policy, task, rollouts, path, _ = unit
+    before = {name: dict(module.__dict__) for name, module in policy.model.named_modules()}
+    config = policy.model.config.to_dict()
     table = loss_type_residuals(policy, task, rollouts, path)
+    assert {name: dict(module.__dict__) for name, module in policy.model.named_modules()} == before
+    assert policy.model.config.to_dict() == config  # TRL patches the model that it trains, and this is the reader's
     assert set(table["arm"]) == set(BY_NAME)
     assert set(table["reuse"]) == {1, 2}
     first = table.query("reuse == 1").groupby("arm")["every"].max()

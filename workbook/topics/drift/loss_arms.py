@@ -8,6 +8,7 @@ token's log-probability is the token's push, exact for every loss type and mask 
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -129,7 +130,7 @@ def arm_pushes(
 
     Raises ValueError if TRL's rewards are not the rollouts' own, and TRL's own errors for an arm's settings.
     """
-    with TemporaryDirectory() as folder, _quietly(policy.model):
+    with TemporaryDirectory() as folder, _quietly():
         trainer = _trainer(policy, task, rollouts, arm, folder)
         trainer.scores = path[min(path)]
         with torch.no_grad():
@@ -146,9 +147,9 @@ def arm_pushes(
 
 
 @restoring
-def _quietly(model) -> Iterator[None]:
-    """Leave out what TRL says of settings that are meant here; the model's mode is afterwards as before."""
-    logger, training = logging.getLogger(GRPOTrainer.__module__), model.training
+def _quietly() -> Iterator[None]:
+    """Leave out what TRL says of settings that are meant here."""
+    logger = logging.getLogger(GRPOTrainer.__module__)
     level = logger.level
     try:
         logger.setLevel(logging.ERROR)
@@ -157,7 +158,13 @@ def _quietly(model) -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
-        model.train(training)
+
+
+def _lent(model: torch.nn.Module) -> torch.nn.Module:
+    """A model for a trainer to patch: another object with the same weights, in training mode by its own flag alone."""
+    lent = copy.copy(model)
+    lent.config, lent.training = copy.deepcopy(model.config), True
+    return lent
 
 
 def _trainer(policy, task, rollouts: Rollouts, arm: Arm, folder: str) -> GivenScores:
@@ -166,14 +173,13 @@ def _trainer(policy, task, rollouts: Rollouts, arm: Arm, folder: str) -> GivenSc
     sizes = {"per_device_train_batch_size": len(rollouts), "num_generations": _group_size(rollouts)}
     sizes |= {"max_completion_length": rollouts.completion_ids.shape[1], "use_cpu": policy.model.device.type == "cpu"}
     trainer = trainer_class(
-        policy.model,
+        _lent(policy.model),
         task.reward,
         args=config_class(output_dir=folder, **COMMON | sizes | arm.settings),
         train_dataset=task.dataset(1, 0),
         processing_class=policy.tokenizer,
         rollout_func=lambda prompts, trainer: _as_generated(rollouts),
     )
-    trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
     if arm.sampler:  # vLLM itself is asked for nothing: its rollouts and their log-probabilities are given
         trainer.use_vllm, trainer._last_loaded_step = True, trainer.state.global_step
