@@ -181,6 +181,11 @@ def rule_file(folder: Path, text: str, name: str = "credit.py") -> str:
         ("raise SystemExit(3)", "the credit file credit.py can't be imported: SystemExit: 3"),
         ("def rule(): ...", "can't be called with one argument, the batch"),
         ("rule = lambda batch: 0\nrule.seconds = 'long'", "its attribute seconds is 'long', which must be"),
+        ("rule = lambda batch: 0\nrule.seconds = float('inf')", "its attribute seconds is inf, which must be a number"),
+        ("rule = lambda batch: 0\nrule.seconds = 0", "its attribute seconds is 0, which must be a number above 0"),
+        ("rule = lambda batch: 0\nrule.each_step = 'no'", "its attribute each_step is 'no', not True or False."),
+        ("async def rule(batch): ...", "is an async function; it must be a plain function that returns a tensor."),
+        ("def rule(batch):\n    yield", "is a generator; it must be a plain function that returns a tensor."),
     ],
 )
 def test_a_file_that_is_no_rule_is_refused_before_a_run(tmp_path, text, sentence):
@@ -202,6 +207,10 @@ def test_a_file_that_is_no_rule_is_refused_before_a_run(tmp_path, text, sentence
         ("batch.mask", "returned bool numbers; they must be floats."),
         ("batch.rewards / 0", "gave inf to rollout 0; every advantage must be a finite number."),
         ("batch.completion_ids.float().sub(1.5).log()", "gave nan to rollout 0, position 1;"),
+        ("batch.rewards.to_sparse()", "returned a sparse tensor; return a dense one, (4,), one per rollout, or (4, 3)"),
+        ("batch.rewards.to('meta')", "returned a meta tensor; return a dense one"),
+        ("setattr(batch, 'rewards', batch.rewards[:2]) or batch.rewards", "returned the shape (2,); it must be (4,)"),
+        ("batch.mask.fill_(False) / 0.0", "gave nan to rollout 0, position 0;"),
         ("batch.rewards.requires_grad_()", "returned a tensor with a gradient"),
         ("batch.states", "raised ValueError: batch.states is not known here"),
         ("{}['a']", "raised KeyError: 'a' (line 3 of credit.py)."),

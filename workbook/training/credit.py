@@ -49,12 +49,15 @@ class CreditCall:
     def __init__(self, name: str, function: Rule, files: dict[str, str] | None = None, path: Path | None = None):
         known = CREDIT_RULES.get(name)
         self.name, self.function, self.files, self.path = name, function, files or {}, path
-        self.own, self.each_step = known is None, bool(getattr(function, "each_step", False))
+        self.own, self.each_step = known is None, getattr(function, "each_step", False)
         self.per_token = known is None or known.per_token
         self.needs = tuple(need for need in OF_POLICY if known is None or need in known.needs)
         self.seconds = getattr(function, "seconds", CALL_SECONDS) if self.own else None
-        if self.own and (isinstance(self.seconds, bool) or not isinstance(self.seconds, int | float)):
-            raise ValueError(f"{self}: its attribute seconds is {show_value(self.seconds)}, which must be a number.")
+        if not isinstance(self.each_step, bool):
+            raise ValueError(f"{self}: its attribute each_step is {show_value(self.each_step)}, not True or False.")
+        if self.own and not _is_time(self.seconds):
+            most = f"a number above 0 and at most {threading.TIMEOUT_MAX:.0e}"
+            raise ValueError(f"{self}: its attribute seconds is {show_value(self.seconds)}, which must be {most}.")
 
     def __str__(self) -> str:
         return f"The credit rule {self.name}"
@@ -65,6 +68,9 @@ class CreditCall:
         Global random generators are as they were afterwards, and seeded from the batch's during the call.
         """
         device = batch.rewards.device
+        asked = CreditBatch(
+            batch.rewards, batch.group_ids, batch.completion_ids, batch.mask.clone()
+        )  # whatever it changes
         with _own_randomness(batch.generator.initial_seed(), device):
             outcome = _in_time(partial(_without_gradients, self.function, batch, device), self.seconds)
         if outcome is None:
@@ -73,7 +79,7 @@ class CreditCall:
         value, error = outcome
         if error is not None:
             raise ValueError(f"{self} raised {one_line(error, self.path)}.") from error
-        return checked_credit(value, batch, str(self))
+        return checked_credit(value, asked, str(self))
 
 
 def credit_call(estimator: str | Rule) -> CreditCall | None:
@@ -131,6 +137,10 @@ def checked_credit(value, batch: CreditBatch, rule: str = "The credit rule") -> 
             kind = "None" if value is None else f"a {type(value).__name__}"
             hint = "does it lack a return?" if value is None else f"return a tensor {shapes}."
             raise ValueError(f"{rule} returned {kind}; {hint}") from None
+    kinds = {"nested": value.is_nested, "sparse": value.layout != torch.strided}
+    kinds |= {"quantized": value.is_quantized, "meta": value.is_meta}
+    if odd := [kind for kind, so in kinds.items() if so]:
+        raise ValueError(f"{rule} returned a {odd[0]} tensor; return a dense one, {shapes}.")
     if value.shape not in (batch.rewards.shape, batch.mask.shape):
         raise ValueError(f"{rule} returned the shape {tuple(value.shape)}; it must be {shapes}.")
     if value.dtype == torch.bool or value.is_complex():
@@ -157,13 +167,21 @@ def _callable(function: Rule) -> CreditCall:
 
 
 def _check_signature(function: Callable, name: str) -> None:
-    """Raise a ValueError unless a function can be called with one argument."""
+    """Raise a ValueError unless a function can be called with one argument, and answers at once."""
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        kind = "an async function" if inspect.iscoroutinefunction(function) else "a generator"
+        raise ValueError(f"The credit rule {name} is {kind}; it must be a plain function that returns a tensor.")
     try:
         inspect.signature(function).bind(None)
     except TypeError as error:
         raise ValueError(f"The credit rule {name} can't be called with one argument, the batch: {error}.") from None
     except ValueError:  # a builtin, which does not say what it takes
         return
+
+
+def _is_time(seconds) -> bool:
+    """Whether a thread can be waited for as long as that."""
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds <= threading.TIMEOUT_MAX
 
 
 def _source(function: Callable) -> Path | None:
