@@ -4,7 +4,8 @@ The influence of token t of rollout i on the right rollouts of its group is s_it
 with K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> (`workbook.theory.coupling`). It is the first-order change of the token by
 a step on all of those, so it is computed without any N x N: memory is one V x D and the states of one group.
 
-A rollout is right where its group advantage is positive and wrong where it is negative.
+A rollout is right where its group advantage is positive and wrong where it is negative. A group that has no tokens of
+right or none of wrong rollouts keeps its advantages as they are.
 """
 
 import torch
@@ -31,7 +32,7 @@ def nthr(
     out = per_token(batch, started)
     for rows in _mixed_groups(batch, started):
         influence, threshold = _influence(batch, rows, started)
-        right = float((started[rows] > 0).float().mean())
+        right = float((started[rows] > 0).double().mean())
         factor = 2 * abs(0.5 - right) if eta is None else eta
         spared = (started[rows] < 0).unsqueeze(1) & (influence > beta * threshold)
         out[rows] = torch.where(spared, factor * out[rows], out[rows])

@@ -2,7 +2,8 @@
 
 Correct are a group's rollouts of the best reward, where not all are equal; all others fail. A failing rollout is
 aligned with the correct sibling at the smallest Levenshtein distance (insertions, deletions and substitutions of
-tokens), and its group advantage goes to the tokens that this alignment edits, none to those that it keeps.
+tokens), and its group advantage goes to the tokens that this alignment edits, none to those that it keeps. Tokens
+that the mask leaves out before a rollout's last, as a tool's are, are aligned too.
 """
 
 from collections.abc import Iterator, Sequence

@@ -84,7 +84,8 @@ def gtpo(batch: CreditBatch, boost: float = 2.0, advantages: Start = "grpo") -> 
     and so do all tokens of its rollout before it (from the end: after it). It is the opposite of letting them cancel.
 
     Source: GTPO (arXiv 2508.03772), runs from both ends as in its authors' code. Our reading: the boost counts once for
-    a token in both runs; their entropy filter and their division by the number of conflict tokens are not part of it.
+    a token in both runs; their entropy filter, the entropy that they take off each advantage, and their division by
+    the number of conflict tokens are not part of it.
 
     >>> ids = torch.tensor([[1, 2, 3], [1, 5, 3]])
     >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), ids, torch.ones(2, 3))
@@ -123,7 +124,8 @@ def advantage_reweighting(batch: CreditBatch, alpha: float = 0.2, advantages: St
     """Weaken the push on tokens of low probability, whose gradients are the largest.
 
     A_it = A_i (alpha p_it + 1 - alpha), with p_it the probability of the token under the policy of now, so the rule is
-    evaluated again in every micro-batch (AR, arXiv 2505.12929, eq. 4; alpha = 0.2 in its authors' script for 7B).
+    evaluated again in every micro-batch (AR, arXiv 2505.12929, eq. 4; alpha = 0.2 in its authors' script for 7B). Their
+    code takes p_it when sampled, which is the same for one optimizer step per generation batch.
     """
     return per_token(batch, start_from(batch, advantages)) * (alpha * batch.logps.exp() + 1 - alpha)
 
