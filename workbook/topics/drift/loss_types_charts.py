@@ -143,7 +143,7 @@ def compute_loss_types(residuals: pd.DataFrame, reuse: int = 4, outcome: str = "
     """Tabulate an outcome of every arm at one step on a batch: columns loss, mean, low, high over the batch's groups.
 
     residuals: of `residuals_of_batch`.  reuse: the step, 1 to 8.  outcome: one of OUTCOMES.  95 % bootstrap intervals;
-    an arm that lets nothing push has no row; arms with the same numbers share one.
+    an arm that lets nothing push has no row.
 
     Raises ValueError for an unknown outcome, and a step that the table does not have.
     """
@@ -151,15 +151,14 @@ def compute_loss_types(residuals: pd.DataFrame, reuse: int = 4, outcome: str = "
     check_choice("reuse", reuse, tuple(residuals["reuse"].unique().tolist()))
     here = residuals[residuals["reuse"] == reuse]
     wide = here.pivot(index="group", columns="arm", values=outcome)[here["arm"].drop_duplicates().tolist()]
-    wide = wide.dropna(axis=1, how="all").astype(float).round(6)
-    names = _same_numbers(wide.T)
-    return intervals(wide[list(names)]).rename(columns={"arm": "loss"}).replace({"loss": names})
+    table = intervals(wide.dropna(axis=1, how="all").astype(float)).rename(columns={"arm": "loss"})
+    return table.replace({"loss": LABELS})
 
 
 def one_batch_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Every arm's residual on one batch at one step; table of `compute_loss_types`."""
     row = _loss_axis(table["loss"].tolist())
-    look = {"hollow": f"datum.mean < {EXACT}", "threshold": SMALLEST_EFFECT, "width": 400, "height": alt.Step(15)}
+    look = {"hollow": f"datum.mean < {EXACT}", "threshold": SMALLEST_EFFECT, "width": 400, "height": alt.Step(14)}
     return titled(
         forest(table, row, _residual_axis(), form=".4f", **look),
         "One batch, at the chosen step",
