@@ -1,6 +1,7 @@
 """Charts say the truth and show untrusted text as text; widgets push rows and leave a picture behind."""
 
 import gc
+import io
 import json
 import weakref
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 import torch
 from IPython.utils.capture import capture_output
 from ipywidgets.widgets.widget import _instances
+from PIL import Image, ImageChops
 
 from workbook.topics.groups.charts import ONLY_A, ONLY_B, SHARED
 from workbook.topics.groups.toy import push_on_logits
@@ -28,7 +30,7 @@ from workbook.views import (
     token_strip,
 )
 from workbook.views.live import split
-from workbook.views.renderer import bundle, plain, png, vegalite_version
+from workbook.views.renderer import UNSEEN, bundle, packed, plain, png, vegalite_version
 from workbook.views.style import diverging, limit, visible
 
 WIDGET, VEGA, PNG = "application/vnd.jupyter.widget-view+json", "application/vnd.vegalite.v5+json", b"\x89PNG"
@@ -330,3 +332,14 @@ def test_closed_charts_and_explorers_are_freed():
     gc.collect()
     assert [reference() for reference in references] == [None] * 4
     assert not set(_instances) - open_before
+
+
+def test_a_picture_is_halved_only_where_nobody_sees_it():
+    few = Image.new("RGB", (64, 64), "white")
+    few.putdata([(shade, 255 - shade, 128) for shade in range(128) for _ in range(32)])
+    many = Image.effect_noise((64, 64), 100).convert("RGB")
+    many.putdata([(x * 4, y * 4, (x * y) % 256) for x in range(64) for y in range(64)])
+    for image, mode in ((few, "P"), (many, "RGB")):
+        written = Image.open(io.BytesIO(packed(image)))
+        extrema = ImageChops.difference(written.convert("RGB"), image).getextrema()
+        assert (written.mode, max(high for _, high in extrema) <= UNSEEN) == (mode, True)
