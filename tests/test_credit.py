@@ -248,6 +248,22 @@ def test_a_rule_is_made_of_its_file_and_of_those_that_it_imports(tmp_path):
     assert [name for name in names if edited.files[name] != call.files[name]] == names[2:]
 
 
+def test_relative_imports_of_a_rule_are_its_own_too(tmp_path):
+    (tmp_path / "credit_parts").mkdir()
+    for file, text in {"__init__": "", "rules": "from .scale import SCALE\nfrom . import unused", "unused": ""}.items():
+        (tmp_path / "credit_parts" / f"{file}.py").write_text(text)
+    name = rule_file(
+        tmp_path, "from credit_parts import rules\ndef rule(batch):\n    return rules.SCALE * batch.rewards\n"
+    )
+    for scale in (2.0, 4.0):
+        (tmp_path / "credit_parts" / "scale.py").write_text(f"SCALE = {scale}\n")
+        assert credit_call(name)(small_batch()).tolist()[0] == scale
+    parts = [f"credit rule credit_parts/{file}.py" for file in ("__init__", "rules", "scale", "unused")]
+    assert list(credit_call(name).files) == ["credit rule credit.py", *parts]
+    inside = rule_file(tmp_path / "credit_parts", "from .scale import SCALE\nrule = SCALE.__mul__", "__init__.py")
+    assert list(credit_call(inside).files) == ["credit rule __init__.py", "credit rule scale.py"]
+
+
 def test_the_old_name_points_to_the_new_one(tmp_path, capsys):
     sentence = "advantage_estimator='counterfactual' is now called 'prefix_credit', which is what it computes."
     with pytest.raises(ValueError, match=re.escape(sentence)):
@@ -284,6 +300,10 @@ def test_a_name_and_its_function_train_alike(tmp_path):
     named = trained(small_trainer(tmp_path / "a", advantage_estimator="prefix_credit"))
     given = trained(small_trainer(tmp_path / "b", CREDIT_RULES["prefix_credit"].function))
     assert all(map(torch.equal, named, given))
+    gspo = {"loss_type": "grpo", "importance_sampling_level": "sequence", "max_completion_length": 12}
+    named = trained(small_trainer(tmp_path / "c", advantage_estimator="dr_grpo", **gspo))
+    given = trained(small_trainer(tmp_path / "d", lambda batch: batch.group_advantages("dr_grpo"), **gspo))
+    assert all(map(torch.equal, named, given))  # one advantage per rollout is left to TRL's own ratio
     with pytest.raises(ValueError, match=r"given twice, as an argument and as args.advantage_estimator='rloo'"):
         small_trainer(tmp_path, len, advantage_estimator="rloo")
 

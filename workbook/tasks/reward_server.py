@@ -34,7 +34,7 @@ def load_function(path: Path, name: str, kind: str = "reward") -> Callable:
 
     Raises ValueError, in one sentence, if the file cannot be imported or has no such function.
     """
-    spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(module_name(path), path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # data classes look themselves up there
     sys.path.insert(0, str(path.parent))
     try:
@@ -50,6 +50,11 @@ def load_function(path: Path, name: str, kind: str = "reward") -> Callable:
         own = [key for key in functions if functions[key].__module__ == spec.name and not key.startswith("_")]
         raise ValueError(f"{path.name} has no function {name!r}; it has {', '.join(own[:20]) or 'none'}.")
     return function
+
+
+def module_name(path: Path) -> str:
+    """Name under which a file is imported: none that a module of this process has."""
+    return f"own_{path.stem}"
 
 
 def source_files(path: Path) -> dict[str, str]:

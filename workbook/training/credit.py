@@ -1,7 +1,7 @@
 """Credit rules in training: a name, a file's function or a function at hand, called with all that can go wrong bounded.
 
     advantage_estimator: edit_mask                  one of `theory.credit_rules.CREDIT_RULES`
-    advantage_estimator: own:credit.py:my_rule      a function of one's own file, with what it imports from beside it
+    advantage_estimator: own:credit.py:my_rule      a function of one's own file, with what that imports from beside it
     CancellationTrainer(..., advantage_estimator=my_rule)
 
 A rule works on tensors, so it runs in this process, in a thread that is waited for so long and no longer. What a thread
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from workbook.policies.restoring import no_gradients, restoring, seeded
 from workbook.tasks.own_reward import IMPORT_SECONDS, code_sha256, python_file
-from workbook.tasks.reward_server import load_function, one_line
+from workbook.tasks.reward_server import load_function, module_name, one_line
 from workbook.theory.choices import ESTIMATORS, OWN, RULES, check_estimator
 from workbook.theory.credit import CreditBatch, Rule
 from workbook.theory.credit_rules import CREDIT_RULES
@@ -230,16 +230,16 @@ def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 def _beside(path: Path) -> dict[str, Path]:
     """Loaded modules that a file imports, and these in turn, whose files lie in its folder: the reader's own."""
-    own, pending = {}, [path]
+    own, pending = {}, [(module_name(path), path)]
     while pending:
-        for name in _imported(pending.pop()):
+        for name in _imported(*pending.pop()):
             file = getattr(sys.modules.get(name), "__file__", None)
             file = Path(file).resolve() if isinstance(file, str) and file.endswith(".py") else None
             if file is None or name in own or not file.is_relative_to(path.parent) or file == path:
                 continue
             if not {"site-packages", "dist-packages", "lib"} & set(file.relative_to(path.parent).parts):
                 own[name] = file
-                pending.append(file)
+                pending.append((name, file))
     return own
 
 
@@ -247,18 +247,20 @@ def _files(path: Path) -> list[Path]:
     return [path, *sorted(set(_beside(path).values()))]
 
 
-def _imported(path: Path) -> set[str]:
-    """Names of the modules that a file may import, but for this package's own; none where it is no Python."""
+def _imported(module: str, path: Path) -> set[str]:
+    """Names of the modules that a module's file may import, but for this package's own; none where it is no Python."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError, RecursionError):
         return set()
-    names = set()
+    names, package = set(), module if path.stem == "__init__" else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            source = ".".join([*above, *filter(None, [node.module])])
+            names |= {source} | {f"{source}.{alias.name}" for alias in node.names}
     parents = {name.rpartition(".")[0] for name in names} - {""}
     return {name for name in names | parents if name.partition(".")[0] != __name__.partition(".")[0]}
 
