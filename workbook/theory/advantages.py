@@ -20,7 +20,7 @@ def group_advantages(
 
     With m_g, s_g and n_g the mean, unbiased standard deviation and size of i's group:
 
-    - grpo: (r_i - m_g) / (s_g + 1e-4)                  GRPO (arXiv 2402.03300, section 4.1.2), as TRL computes it
+    - grpo: (r_i - m_g) / (s_g + 1e-4)                  GRPO (arXiv 2402.03300, section 4.1.2), TRL's up to rounding
     - dr_grpo: r_i - m_g                                Dr. GRPO (arXiv 2503.20783)
     - rloo: r_i - mean of the group's other rewards     RLOO (arXiv 2402.14740)
     - reinforce: r_i - mean of the whole batch          REINFORCE with a batch baseline, in groups of unequal rewards

@@ -94,11 +94,15 @@ def token_credit(args, rule=None) -> bool:
     return args.advantage_estimator not in ESTIMATORS and (rule is None or rule.per_token)
 
 
-def reweights(args, rule=None) -> bool:
-    """Whether the trainer writes the surrogate's weights itself, in place of TRL's."""
+def reweights(args, rule=None, advantages=None) -> bool:
+    """Whether the trainer writes the surrogate's weights itself, in place of TRL's.
+
+    advantages: a batch's, which say whether each token has its own; None asks what the rule may give.
+    """
     # per-token advantages under one ratio per sequence
     averaged = args.importance_sampling_level == "sequence" and args.loss_type in AVERAGING_LOSSES
-    return args.group_transform is not None or args.clipping == "symmetric" or (averaged and token_credit(args, rule))
+    by_token = averaged and (token_credit(args, rule) if advantages is None else advantages.dim() == 2)
+    return args.group_transform is not None or args.clipping == "symmetric" or by_token
 
 
 def _unknown_values(args, rule) -> Iterator[Problem]:

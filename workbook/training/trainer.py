@@ -270,7 +270,7 @@ class CancellationTrainer(GRPOTrainer):
                 known = {"logps": outputs[0].detach(), "entropies": outputs[1].detach()}
                 self._credit = self._rule_credit.advantages(self._loss_inputs, micro_batch, **known)
                 self._loss_inputs["advantages"] = self._credit
-            if reweights(self.args, self.credit_rule):
+            if reweights(self.args, self.credit_rule, self._loss_inputs["advantages"]):
                 self._reweight(outputs[0].detach(), self._loss_inputs)
         return outputs
 
