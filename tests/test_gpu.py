@@ -1,14 +1,19 @@
 """`python -m workbook gpu --dry`: every row runs whole on a CPU, none stops another, and nothing is measured twice."""
 
 import json
+import shutil
+import subprocess
 import sys
 import time
+import weakref
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import bitsandbytes
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import torch
 
@@ -176,6 +181,71 @@ def test_cases_are_kept_and_one_that_fails_leaves_the_others(tmp_path):
         bench(deadline=0.0).cases(dict([case("e")]))
     with pytest.raises(Skipped, match="not here"):
         bench().cases(dict([case("c", Skipped("not here"))]))
+
+
+def test_a_case_that_fails_holds_nothing_in_the_next_one(tmp_path):
+    """On a card that would be its model."""
+    made = []
+
+    class Model:
+        pass
+
+    def fails():
+        model = Model()
+        made.append(weakref.ref(model))
+        raise RuntimeError("CUDA error")
+
+    def measures():
+        assert made[0]() is None
+        return {"table": pd.DataFrame({"name": ["b"]})}
+
+    bench = GpuBench("row", tmp_path, float("inf"), dry=True)
+    assert len(bench.cases({"a": fails, "b": measures})["table"]) == 1, bench.failures
+
+
+def test_a_row_whose_tables_are_damaged_is_measured_again(dry, tmp_path, monkeypatch):
+    folder = tmp_path / "rows"
+    shutil.copytree(dry[0] / "speed", folder / "speed")
+    asked = []
+    monkeypatch.setattr(campaign, "_work", lambda folder, rows, *_: asked.append(rows))
+    assert run_rows(["speed"], folder, dry=True) == 0
+    assert asked == []
+    (folder / "speed" / "steps.parquet").write_bytes(b"PAR1")
+    run_rows(["speed"], folder, dry=True)
+    assert asked == [["speed"]]
+
+
+def test_nothing_is_measured_where_it_cannot_be_written_or_another_call_writes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(campaign, "_work", lambda *_: pytest.fail("something was measured"))
+    (tmp_path / "file").touch()
+    assert main(["gpu", "--dry", "--folder", str(tmp_path / "file" / "rows")]) == 2
+    assert "Could not write" in capsys.readouterr().err
+    with campaign._alone(tmp_path / "rows"):
+        assert main(["gpu", "--dry", "--folder", str(tmp_path / "rows")]) == 2
+    assert f"Another call measures into {tmp_path / 'rows'}" in capsys.readouterr().err
+
+
+ORPHAN = """
+import os, subprocess, sys
+code = f"from workbook.studies.gpu.worker import end_with; end_with({os.getpid()})"
+print(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, start_new_session=True).pid)
+"""
+
+
+def test_a_worker_ends_with_the_command_that_started_it():
+    """Else it would hold the card for what is left of forty minutes."""
+    command = [sys.executable, "-c", ORPHAN]
+    pid = int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout)
+    with suppress(psutil.NoSuchProcess):
+        orphan, began = psutil.Process(pid), time.time()
+        while orphan.status() != psutil.STATUS_ZOMBIE:
+            assert time.time() - began < 40
+            time.sleep(0.05)
+
+
+def test_a_cap_above_the_card_is_the_whole_card():
+    assert peaks._fraction(15, int(14.6 * 2**30)) == 1.0
+    assert peaks._fraction(15, 80 * 2**30) == 15 / 80
 
 
 def test_what_a_machine_lacks_is_one_sentence(monkeypatch, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import pandas as pd
 import torch
 from transformers.trainer_callback import PrinterCallback
 
+from workbook.policies import smollm2
 from workbook.policies.devices import choose_device
 from workbook.policies.load import Policy, load_policy
 from workbook.tasks import get_task
@@ -58,12 +60,12 @@ class GpuBench:
 
     def policy(self, name: str, **options) -> Policy:
         """A policy on the bench's device. Raises Skipped if its weights are not here."""
-        try:
-            return load_policy(name, device=self.device, **options)
-        except (RuntimeError, ConnectionError) as error:
-            if name != "smollm2-135m":
-                raise
-            raise Skipped(f"SmolLM2 is not here: {explain_error(error)}") from None
+        if name == "smollm2-135m":
+            try:
+                smollm2.smollm2_folder()
+            except (RuntimeError, ConnectionError) as error:
+                raise Skipped(f"SmolLM2 is not here: {explain_error(error)}") from None
+        return load_policy(name, device=self.device, **options)
 
     def task(self, policy_name: str):
         """The task that a policy can do some of."""
@@ -93,7 +95,9 @@ class GpuBench:
                 self.gaps.append(f"{name}: {reason}")
             except Exception as error:
                 met = met or error
+                traceback.clear_frames(error.__traceback__)  # which hold its model and what that left on the device
                 self.failures.append(f"{name}: {type(error).__name__}: {explain_error(error)}")
+                self.tidy()
         if not done and met is not None:
             raise met
         names = dict.fromkeys(name for tables in done for name in tables)

@@ -14,8 +14,8 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -27,6 +27,7 @@ from workbook.places import PACKAGE, clone, data_path
 if TYPE_CHECKING:
     import pandas as pd
 
+PARENT = "WORKBOOK_GPU_PARENT"  # environment variable: the process with which a worker ends
 GRACE = 20.0  # seconds for a worker that is asked to end
 NEEDED = {  # what is imported: the package that brings it
     **{name: name for name in ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets")},
@@ -59,7 +60,8 @@ def run_rows(
     """Measure the rows that are not done yet, print what was done, skipped and why; returns 1 if a row failed, else 0.
 
     rows: of ROWS, all by default.  folder: default data/results/gpu, or a new temporary one if dry.
-    Raises ValueError where a package or, unless dry, a CUDA device is missing.
+    Raises ValueError where a package or, unless dry, a CUDA device is missing, or another call is at the folder, and
+    OSError for a folder that can't be written to.
     """
     check_packages()
     if note := other_versions():
@@ -71,6 +73,11 @@ def run_rows(
     folder, rows, call = Path(folder), list(rows or ROWS), uuid.uuid4().hex
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--folder {folder} is no folder; give the path of one.")
+    with _alone(folder):
+        return _run_rows(rows, folder, call, minutes, dry)
+
+
+def _run_rows(rows: list[str], folder: Path, call: str, minutes: float, dry: bool) -> int:
     began = time.time()
     deadline = began + 60 * minutes
     pending = [row for row in rows if not _is_done(folder / row, dry)]
@@ -84,6 +91,27 @@ def run_rows(
     for row in pending:
         write_outcome(folder / row, call, dry, "skipped", f"no time was left of {minutes:g} minutes")
     return _summarize(folder, rows, call, time.time() - began)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep a second call off the same rows. Raises StorageError, before anything is measured, where nothing can lie."""
+    from filelock import FileLock, Timeout
+
+    from workbook.training.files import readable_errors
+
+    lock = folder / "work" / "gpu.lock"
+    with readable_errors(folder):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        held = FileLock(lock)
+        try:
+            held.acquire(timeout=0)
+        except Timeout:
+            raise ValueError(f"Another call measures into {folder}; wait for it, or give another --folder.") from None
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def check_packages() -> None:
@@ -125,6 +153,7 @@ def _work(folder: Path, rows: list[str], call: str, deadline: float, dry: bool) 
     paths = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     environment |= {
+        PARENT: str(os.getpid()),
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "TOKENIZERS_PARALLELISM": "false",
         "TRL_EXPERIMENTAL_SILENCE": "1",
@@ -178,8 +207,10 @@ def _manifest(place: Path) -> dict:
 
 
 def _is_done(place: Path, dry: bool) -> bool:
+    from workbook.training.files import damage
+
     manifest = _manifest(place)
-    return manifest.get("state") in FINAL and manifest.get("dry") == dry
+    return manifest.get("state") in FINAL and manifest.get("dry") == dry and damage(place) is None
 
 
 def gpu_table(folder: str | Path | None = None) -> pd.DataFrame:

@@ -6,6 +6,7 @@ be told.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pandas as pd
@@ -67,7 +68,7 @@ def _compare(bench: GpuBench, policy: str, precision: str) -> dict[str, pd.DataF
             | {
                 "pair": pair,
                 "steps": len(losses),
-                "losses_equal": losses == losses_too,
+                "losses_equal": same_logs(losses, losses_too),
                 "weights_equal": all(torch.equal(weights[name], weights_too[name]) for name in weights),
                 "largest_weight_difference": apart,
                 "moved": max(float((weights[name] - start[name]).abs().max()) for name in weights),
@@ -99,6 +100,17 @@ def _train(bench: GpuBench, policy: str, precision: str, trainer_class, config_c
         torch.use_deterministic_algorithms(False)
     rows = [row for row in trainer.state.log_history if "loss" in row]
     return [(row["loss"], row["grad_norm"], row.get("reward")) for row in rows], _weights(trainer.model), start
+
+
+def same_logs(one: list[tuple], other: list[tuple]) -> bool:
+    """Whether two runs logged the same; NaN, the gradient's norm where float16 overflowed, is the same as NaN.
+
+    >>> nan = float("nan")
+    >>> same_logs([(0.5, nan, None)], [(0.5, float("nan"), None)]), same_logs([(0.5, nan)], [(0.5, 1.0)])
+    (True, False)
+    """
+    plain = [[["nan" if v is not None and math.isnan(v) else v for v in row] for row in rows] for rows in (one, other)]
+    return plain[0] == plain[1]
 
 
 def _weights(model) -> dict[str, torch.Tensor]:

@@ -100,7 +100,8 @@ def _measured(bench: GpuBench, case: Case) -> tuple[pd.DataFrame, str, list[floa
         }
     )
     needed, nan = peak_mib(forecast) / 1024, float("nan")
-    room = case.cap or (torch.cuda.mem_get_info()[0] / GIB if bench.device.type == "cuda" else needed)
+    free = torch.cuda.mem_get_info()[0] / GIB if bench.device.type == "cuda" else needed
+    room = min(case.cap or free, free)
     if needed > room:
         return table, f"not measured: {needed:.1f} GiB are forecast, {room:.1f} are free", nan
     measured = _train(bench, config, shape, dtype, case.cap, prompts)
@@ -115,7 +116,7 @@ def _train(bench: GpuBench, config, shape, dtype, cap: float | None, prompts: Da
     """Peak MiB of generation and of training; None if memory did not suffice. On a CPU zeros."""
     cuda = bench.device.type == "cuda"
     if cuda and cap:
-        torch.cuda.set_per_process_memory_fraction(cap * GIB / torch.cuda.get_device_properties(0).total_memory)
+        torch.cuda.set_per_process_memory_fraction(_fraction(cap, torch.cuda.get_device_properties(0).total_memory))
     try:
         policy = random_policy(shape, config.quantization, config.lora, dtype, bench.device)
         settings = config.trainer | {"save_strategy": "no"}
@@ -153,6 +154,11 @@ class _Phased(CancellationTrainer):
         if cuda:
             torch.cuda.reset_peak_memory_stats()
         return output
+
+
+def _fraction(cap: float, total: int) -> float:
+    """A cap in GiB as a share of so many bytes; all of a T4, whose 16 GB are less than 15 GiB."""
+    return min(1.0, cap * GIB / total)
 
 
 def _peak_mib(cuda: bool) -> float:

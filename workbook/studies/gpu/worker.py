@@ -5,8 +5,11 @@ python -m workbook.studies.gpu.worker FOLDER CALL DEADLINE ROW... [--dry]
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -17,7 +20,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from workbook.studies.gpu.bench import GpuBench, OutOfTime, Skipped
-from workbook.studies.gpu.campaign import ROWS, write_outcome
+from workbook.studies.gpu.campaign import PARENT, ROWS, write_outcome
 from workbook.training.messages import explain_error, one_line
 
 POISONED = 3  # exit status after an error on a GPU, which may have left nothing usable
@@ -64,5 +67,14 @@ def _measure(folder: Path, row: str, call: str, deadline: float, dry: bool) -> b
     return state != "failed"
 
 
+def end_with(parent: int) -> None:
+    """End this process and what it started once its parent has died, lest the card be held beside the next call."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.killpg(0, signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    if parent := os.environ.get(PARENT):
+        threading.Thread(target=end_with, args=[int(parent)], daemon=True).start()
     sys.exit(main(sys.argv[1:]))
