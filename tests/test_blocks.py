@@ -111,6 +111,9 @@ def test_a_broken_off_call_goes_on_and_a_finished_one_is_read(sampled, tmp_path,
     assert np.array_equal(read.changes, resumed.changes)
     assert read.error == resumed.error
     assert np.abs(whole.changes - resumed.changes).max() < 0.05 * np.abs(whole.changes).max()
+    (tmp_path / "blocks-000001.parquet").write_bytes(b"PAR1")  # as a power cut may leave it
+    monkeypatch.setattr(module, "update", real)
+    assert np.array_equal(block_coupling(policy, rollouts, folder=tmp_path).changes, resumed.changes)
     other = replace(rollouts, advantages=-rollouts.advantages)
     with pytest.raises(ValueError, match="holds blocks of another policy, other rollouts or settings"):
         block_coupling(policy, other, folder=tmp_path)

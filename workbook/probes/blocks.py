@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -271,8 +272,8 @@ class _Rows:
                     f"{self.folder} holds blocks of another policy, other rollouts or settings; give another."
                 )
             for path in sorted(self.folder.glob("blocks-*.parquet")):
-                for row in pd.read_parquet(path).itertuples():
-                    self.made[row.block] = (row.norm, row.changes)
+                with suppress(OSError, ValueError):  # a damaged file's blocks are made anew
+                    self.made |= {row.block: (row.norm, row.changes) for row in pd.read_parquet(path).itertuples()}
 
     @property
     def length(self) -> float | None:
