@@ -237,8 +237,13 @@ def test_a_rule_is_made_of_its_file_and_of_those_that_it_imports(tmp_path):
     (tmp_path / "help_credit.py").write_text("import deeper_credit\nSCALE = 2.0\n")
     (tmp_path / "deeper_credit.py").write_text("")
     (tmp_path / "unused.py").write_text("")
-    name = rule_file(tmp_path, "from help_credit import SCALE\ndef rule(batch):\n    return SCALE * batch.rewards\n")
+    name = rule_file(
+        tmp_path,
+        "import torch\ntorch.manual_seed(4)\nfrom help_credit import SCALE\ndef rule(batch):\n    return SCALE * batch.rewards\n",
+    )
+    before = torch.get_rng_state()
     call = credit_call(name)
+    assert torch.equal(torch.get_rng_state(), before)
     names = ["credit rule credit.py", "credit rule deeper_credit.py", "credit rule help_credit.py"]
     assert list(call.files) == names
     assert call(small_batch()).tolist() == [2, 0, 1, 1]
@@ -410,7 +415,7 @@ def test_the_estimators_are_listed_one_to_a_line(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[: len(ESTIMATORS + RULES)]] == [*ESTIMATORS, *RULES]
     assert "ibpo                      per token    as edit_mask" in "\n".join(lines)
-    assert "own:credit.py:my_rule" in lines[-2]
+    assert any("advantage_estimator: own:credit.py:my_rule" in line for line in lines)
     assert max(map(len, lines)) < 200
 
 

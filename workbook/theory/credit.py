@@ -39,8 +39,8 @@ class CreditBatch:
         lazy: values of LAZY, or functions of no argument that compute them on first access:
             old_logps (B, T) nats, of the policy that sampled;  logps (B, T) nats and entropies (B, T) nats, of the
             policy of now;  states, an object with hidden (N, D), logits (N, V), tokens (N,), kernel() and
-            select(index);  tokens, a list of strings per rollout;  prompts, a string per rollout;  known_credit (B, T)
-            on tasks that know it. Per-token values are 0 outside the mask.
+            select(index);  tokens, a list of strings per rollout, of its tokens in the mask;  prompts, a string per
+            rollout;  known_credit (B, T) on tasks that know it. Per-token values are 0 outside the mask.
 
     Raises ValueError for shapes that do not agree, rewards that are not finite, and, on access, for what the caller did
     not give.

@@ -177,7 +177,8 @@ def negative_token_filtering(batch: CreditBatch, keep: float = 0.1, advantages: 
 def balanced_aggregation(batch: CreditBatch, advantages: Start = "grpo") -> Float[Tensor, " B"]:
     """Balance long against short: take the mean over tokens separately for the positive and the negative rollouts.
 
-    A_i L / L_s, with L the mean length of the batch's rollouts and L_s that of the rollouts of i's sign in i's group.
+    A_i L / L_s, with L the mean length of the batch's rollouts (in training, of those of i's process) and L_s that of
+    the rollouts of i's sign in i's group.
     Under a loss that weighs all tokens alike (dapo, bnpo, dr_grpo) a group's objective is then, up to a constant,
     (n_+ mean over positive tokens + n_- mean over negative tokens) / n, as in Balanced Aggregation (arXiv 2605.04077).
     With loss_type grpo, which divides by T_i already, it is not.

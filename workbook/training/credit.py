@@ -99,7 +99,8 @@ def credit_call(estimator: str | Rule) -> CreditCall | None:
     path = python_file(match["file"], "credit")
     for name in _beside(path):  # read anew, as the file itself is
         del sys.modules[name]
-    outcome = _in_time(partial(_caught, load_function, path, match["function"], "credit"), IMPORT_SECONDS)
+    with _own_randomness(0, torch.device("cpu")):  # whatever the file seeds
+        outcome = _in_time(partial(_caught, load_function, path, match["function"], "credit"), IMPORT_SECONDS)
     if outcome is None:
         raise ValueError(f"the credit file {path.name} took longer than {IMPORT_SECONDS:g} s to import.")
     function, error = outcome
@@ -280,7 +281,11 @@ PLAIN = {  # estimators of `theory.advantages`: summary, source
 HOW_TO = """
 One of your own: a file credit.py with `def my_rule(batch): return batch.group_advantages()[:, None] * batch.entropies`,
 then advantage_estimator: own:credit.py:my_rule. `batch` is a workbook.theory.CreditBatch; the rule returns (B,), one
-number per rollout, or (B, T), one per token. With my_rule.each_step = True it is called anew in every micro-batch."""
+number per rollout, or (B, T), one per token. With my_rule.each_step = True it is called anew in every micro-batch.
+At hand: rewards, group_ids (B,), completion_ids, mask (B, T), step, generator, groups(), group_advantages(NAME); made
+when first asked for: old_logps, logps, entropies, known_credit (B, T), tokens, prompts, states, continue_from(rows,
+prefixes). help(workbook.theory.CreditBatch) says what each is.
+To try one without training: workbook.rollouts.credit_batch(policy, rollouts, task) makes such a batch."""
 
 
 def estimators_text() -> str:
