@@ -237,10 +237,8 @@ def test_a_rule_is_made_of_its_file_and_of_those_that_it_imports(tmp_path):
     (tmp_path / "help_credit.py").write_text("import deeper_credit\nSCALE = 2.0\n")
     (tmp_path / "deeper_credit.py").write_text("")
     (tmp_path / "unused.py").write_text("")
-    name = rule_file(
-        tmp_path,
-        "import torch\ntorch.manual_seed(4)\nfrom help_credit import SCALE\ndef rule(batch):\n    return SCALE * batch.rewards\n",
-    )
+    text = "import torch\ntorch.manual_seed(4)\nfrom help_credit import SCALE\ndef rule(batch):\n    return SCALE * batch.rewards"
+    name = rule_file(tmp_path, text)
     before = torch.get_rng_state()
     call = credit_call(name)
     assert torch.equal(torch.get_rng_state(), before)
