@@ -140,6 +140,10 @@ def test_sampling_in_a_rule_leaves_everything_as_it_was(policy, rollouts):
     assert other.generator.initial_seed() != batches[0].generator.initial_seed()
     with pytest.raises(ValueError, match="a prefix of 60 tokens; a completion has at most"):
         batches[0].continue_from([0], [[5] * 60])
+    vocabulary = policy.model.config.vocab_size
+    for token in (-1, vocabulary):
+        with pytest.raises(ValueError, match=rf"the token id {token}; each is from 0 to {vocabulary - 1}\."):
+            batches[0].continue_from([0], [[5, token]])
 
 
 def test_known_credit_is_of_the_policys_own_error_rate(policy):
@@ -237,7 +241,9 @@ def test_a_rule_is_made_of_its_file_and_of_those_that_it_imports(tmp_path):
     (tmp_path / "help_credit.py").write_text("import deeper_credit\nSCALE = 2.0\n")
     (tmp_path / "deeper_credit.py").write_text("")
     (tmp_path / "unused.py").write_text("")
-    text = "import torch\ntorch.manual_seed(4)\nfrom help_credit import SCALE\ndef rule(batch):\n    return SCALE * batch.rewards"
+    text = (
+        "import torch\nfrom help_credit import SCALE\ntorch.manual_seed(4)\nrule = lambda batch: SCALE * batch.rewards"
+    )
     name = rule_file(tmp_path, text)
     before = torch.get_rng_state()
     call = credit_call(name)

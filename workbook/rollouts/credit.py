@@ -166,7 +166,10 @@ def _continuation(source: _Source, sampling: dict, generation_kwargs: dict, gene
     prompts = unpadded(rollouts.prompt_ids, rollouts.prompt_mask)
 
     def continue_from(chosen: Tensor, prefixes: list[list[int]]) -> tuple[list[float], int]:
+        vocabulary = policy.model.get_input_embeddings().num_embeddings
         for prefix in prefixes:
+            if unknown := [token for token in prefix if not 0 <= token < vocabulary]:
+                raise ValueError(f"continue_from got the token id {unknown[0]}; each is from 0 to {vocabulary - 1}.")
             if len(prefix) > most:
                 raise ValueError(
                     f"continue_from got a prefix of {len(prefix)} tokens; a completion has at most {most}."
