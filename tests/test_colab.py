@@ -4,6 +4,7 @@ data/colab-freeze.txt holds the versions that Colab ships. The last test builds 
 Python 3.13 where there is one, which takes minutes and an index of packages: WORKBOOK_TEST_COLAB=1 asks for it.
 """
 
+import importlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
@@ -147,6 +149,21 @@ def test_setup_cell_clones_once_and_runs_what_it_cloned(run_cell, tmp_path):
     for _ in range(2):
         assert run_cell(source.as_uri()).splitlines() == ["prepared", "CELL None"]
         shutil.rmtree(source, ignore_errors=True)  # the second time it is there already
+
+
+def test_after_a_call_that_failed_the_cell_can_be_run_again(monkeypatch, tmp_path):
+    """The cell goes on after the failure, and imports the clone's folder itself: /content is on Colab's path."""
+    (tmp_path / "workbook").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    monkeypatch.delitem(sys.modules, "workbook")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert not hasattr(importlib.import_module("workbook"), "setup")
+    monkeypatch.setattr(colab, "plan", lambda *_: [])
+    monkeypatch.setattr(colab, "requirements", list)
+    colab.prepare()
+    assert hasattr(importlib.import_module("workbook"), "setup")
 
 
 def test_setup_cell_that_cannot_clone_says_what_to_set(run_cell, tmp_path):

@@ -128,6 +128,8 @@ def prepare() -> None:
     """
     if "google.colab" not in sys.modules:
         raise SystemExit("This is no Colab: `make lab` or pip install the workbook here.")
+    if getattr(sys.modules.get("workbook"), "__file__", None) is None:
+        sys.modules.pop("workbook", None)  # the clone's folder, which the cell imported after a call that failed
     installed = {dist.metadata["Name"]: dist.version for dist in metadata.distributions() if dist.metadata["Name"]}
     if old := unmet(requirements(), installed):
         raise SystemExit(
