@@ -91,7 +91,7 @@ def test_whole_weights_without_evaluation_say_so(run_card):
     card = run_card(run, "model.safetensors")
     front = front_matter(card)
     assert (front["library_name"], front["base_model_relation"]) == ("transformers", "finetune")
-    assert (front["base_model"], front["license"]) == ("HuggingFaceTB/SmolLM2-135M", "apache-2.0")
+    assert (front["base_model"], front["license"]) == ("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0")
     assert "datasets" not in front
     assert "Not measured: the run had no held-out prompts" in card
     assert "`model/` holds `model.safetensors`" in card

@@ -20,7 +20,7 @@ from workbook.training.messages import one_line
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run
 
-SOURCES = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M"}  # names of `load_policy` that a hub has, too
+SOURCES = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M-Instruct"}  # names of `load_policy` that a hub has, too
 LICENSES = dict.fromkeys(["bundled", "smollm2-135m", *SOURCES.values()], "apache-2.0")
 TAGS = ["text-generation", "grpo", "trl", "reinforcement-learning", "cancellation-workbook"]
 LONGEST = 200  # characters of a name in a card
