@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from workbook.policies.load import load_policy
-from workbook.rollouts import exchange, read_rollouts, write_prime_rl
+from workbook.rollouts import exchange, read_rollouts, token_files, write_prime_rl
 from workbook.rollouts.foreign import as_prompt, words
 
 COMPLETIONS = Path(__file__).parent / "data" / "completions"  # written by TRL 1.16: log_completions, bundled policy
@@ -220,7 +222,7 @@ REFUSED = {
         "line 1: stopped holds '<b>'; valid are '', 'clip low'",
     ),
     "start": ([PRIME_RL | {"workbook": {"prompt_tokens": 9}}], "line 1: prompt_tokens is 9 of 6 tokens."),
-    "empty": ([""], "there are no rollouts with tokens in it."),
+    "empty": ([""], "rollouts.jsonl holds no tokens."),
     "tokens": ([{"tokens": ["a", 1], "reward": 1}], "line 1: tokens must be a list of texts, one per token."),
 }
 
@@ -261,6 +263,32 @@ def test_files_and_folders_that_cant_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr(exchange, "MAX_BYTES", 10)
     with pytest.raises(ValueError, match="at most 0 are read"):
         read_rollouts(tmp_path / "text.parquet")
+
+
+def test_a_small_file_of_large_texts_takes_little_memory(tmp_path, monkeypatch):
+    """Texts that repeat are held once; a file that says it unpacks to too much is refused before it is read."""
+    path, rows = tmp_path / "bomb.parquet", 500
+    numbers = {name: np.arange(rows) for name in ("group", "rollout", "position", "reward")}
+    texts = pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), ["x" * 900_000])
+    pq.write_table(pa.table(numbers | {"token": texts}), path, store_schema=False)
+    assert path.stat().st_size < 2**18
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        assert len(read_rollouts(path)) == rows
+    finally:
+        pa.set_memory_pool(pa.default_memory_pool())
+    assert pool.max_memory() < 2**24  # the texts have 429 MiB
+    monkeypatch.setattr(token_files, "MAX_UNPACKED", 2**10)
+    with pytest.raises(ValueError, match=r"^bomb\.parquet unpacks to more than 0 MiB, the most that is read\.$"):
+        read_rollouts(path)
+
+
+def test_a_damaged_table_among_others_is_named(tmp_path):
+    trained_table().to_parquet(tmp_path / "step-000001.parquet")
+    (tmp_path / "step-000002.parquet").write_bytes(b"junk")
+    with pytest.raises(ValueError, match=r"^step-000002\.parquet is no Parquet file that can be read: "):
+        read_rollouts(tmp_path)
 
 
 def test_a_large_folder_is_thinned_and_the_newest_step_kept(tmp_path, monkeypatch):

@@ -90,6 +90,19 @@ def test_what_is_missing_is_derived_and_said():
             report_findings(table.drop(columns=column))
 
 
+def test_infinite_numbers_are_unknown_and_said():
+    table = table_of(
+        {"tokens": "a b", "reward": 1.0, "advantage": np.inf},
+        {"tokens": "a d", "reward": 0.0, "advantage": -1.0},
+    )
+    report = report_findings(table)
+    assert report.tokens.set_index("token")["net"].to_dict() == {"a": -1.0, "b": 0.0, "d": -1.0}
+    assert report.notes[0] == "2 tokens have an infinite advantage, which was taken as unknown."
+    assert not re.search(r"\b(nan|inf)\b", report_text(report))
+    bounded = report_findings(table.assign(advantage=-np.inf, reward=[1.0, 1.0, 0.0, 0.0]))
+    assert bounded.notes[1].startswith("The file has no advantages")
+
+
 def test_a_mean_of_equal_rewards_is_no_advantage():
     table = table_of(*({"tokens": "a", "reward": 0.1} for _ in range(3)))
     assert report_findings(table).tokens["total"].tolist() == [0.0]

@@ -113,6 +113,10 @@ def prepare(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     rows.attrs = {}
     if "step" not in rows:
         rows["step"] = 0
+    for name in ("reward", "advantage", "push", "ratio", "importance"):
+        if name in rows and (infinite := np.isinf(rows[name].astype(float))).any():
+            rows[name] = rows[name].where(~infinite)
+            notes.append(f"{infinite.sum():,} tokens have an infinite {name}, which was taken as unknown.")
     if "advantage" not in rows or rows["advantage"].isna().all():
         rows["advantage"] = _centred_rewards(rows)
         notes.append("The file has no advantages: they are each rollout's reward minus its group's mean.")

@@ -26,7 +26,7 @@ import pandas as pd
 from workbook.rollouts.foreign import Malformed, Record, plain_record, short
 from workbook.rollouts.prime_rl import prime_rl_record, write_prime_rl
 from workbook.rollouts.record_table import record_table
-from workbook.rollouts.token_files import MAX_TOKENS, NEEDED, TEXTS, read_table
+from workbook.rollouts.token_files import MAX_TOKENS, NEEDED, TEXTS, check_size, read_table
 
 __all__ = ["read_rollouts", "write_prime_rl"]
 
@@ -121,7 +121,7 @@ def _read(files: list[Path], tokenizer, notes: list[str]) -> pd.DataFrame:
     tables, records = [], []
     for file in files:
         with file.open("rb") as opened:
-            parquet = opened.read(4) == b"PAR1"
+            parquet = opened.read(4) == b"PAR1" or file.suffix == ".parquet"
         part = _parquet(file, notes) if parquet else _json_lines(file, tokenizer, notes)
         (tables if isinstance(part, pd.DataFrame) else records).append(part)
     if tables and records:
@@ -197,9 +197,8 @@ def _parquet(file: Path, notes: list[str]) -> pd.DataFrame | Iterator[Record]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(file) as parquet:
-            if parquet.metadata.num_rows > MAX_TOKENS:
-                raise ValueError(f"{file.name} has more than {MAX_TOKENS:,} rows, the most that is read.")
+        texts = check_size(file, pq.read_metadata(file))
+        with pq.ParquetFile(file, read_dictionary=texts) as parquet:
             if set(NEEDED) <= set(parquet.schema_arrow.names):
                 return read_table(file, parquet)
         return _completions(file, notes)

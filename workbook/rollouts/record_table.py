@@ -14,7 +14,7 @@ from workbook.rollouts.token_files import MAX_TOKENS, NUMBERS, STOPS
 
 
 def record_table(records: Iterator[Record], tokenizer, notes: list[str]) -> pd.DataFrame:
-    """Lay records out, one row per token; groups and rollouts are numbered within each step."""
+    """Lay records out, one row per token; groups and rollouts are numbered within each step. Empty without tokens."""
     rows, total, origins = [], 0, set()
     for record in records:
         origins.add(_cut(record, tokenizer))
@@ -26,7 +26,7 @@ def record_table(records: Iterator[Record], tokenizer, notes: list[str]) -> pd.D
         notes.append(f"{empty} rollouts without tokens were left out.")
     rows = _without_repeats([record for record in rows if len(record)], notes)
     if not rows:
-        raise ValueError("there are no rollouts with tokens in it.")
+        return pd.DataFrame()
     table = pd.DataFrame(_columns(rows))
     groups = {record.groups for record in rows}
     table.attrs["source"] = {
@@ -56,7 +56,8 @@ def _columns(rows: list[Record]) -> dict[str, Any]:
     for name in NUMBERS:
         if any(name in record.columns for record in rows):
             values = [np.broadcast_to(record.columns.get(name, np.nan), len(record)) for record in rows]
-            columns[name] = np.concatenate(values).astype(np.float32)
+            with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+                columns[name] = np.concatenate(values).astype(np.float32)
     if any(record.stopped is not None for record in rows):
         texts = chain.from_iterable(record.stopped or [""] * len(record) for record in rows)
         columns["stopped"] = pd.Categorical(list(texts), categories=STOPS)

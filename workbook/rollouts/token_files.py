@@ -26,6 +26,21 @@ NEEDED = ("group", "rollout", "position", "token")
 STOPS = ("", "clip low", "clip high", "truncated", "tool", "entropy", "off-policy", "no advantage", "group")
 OUTSIDE = ("truncated", "tool")  # of these: what the loss never saw
 MAX_TOKENS = 4_000_000  # rows of a table: some 400 MiB
+MAX_UNPACKED = 2**30  # bytes of a Parquet file's columns before compression
+
+
+def check_size(file: Path, metadata) -> list[str]:
+    """Names of a Parquet file's texts among `TEXTS`, to be read as dictionaries: repeated ones are then held once.
+
+    Raises ValueError for a file of too many rows, or that unpacks to too much, as its metadata say.
+    """
+    if metadata.num_rows > MAX_TOKENS:
+        raise ValueError(f"{file.name} has more than {MAX_TOKENS:,} rows, the most that is read.")
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    if sum(group.total_byte_size for group in groups) > MAX_UNPACKED:
+        raise ValueError(f"{file.name} unpacks to more than {MAX_UNPACKED // 2**20:,} MiB, the most that is read.")
+    columns = map(metadata.schema.column, range(metadata.num_columns))
+    return [column.path for column in columns if column.path in TEXTS and column.physical_type == "BYTE_ARRAY"]
 
 
 def read_table(file: Path, parquet) -> pd.DataFrame:
