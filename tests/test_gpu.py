@@ -150,6 +150,12 @@ def test_chapter_11_stops_at_the_deadline_and_goes_on_from_there(tmp_path, monke
     tables = chapter11.measure(GpuBench("chapter11", tmp_path, time.time() + 600, dry=True))
     assert tables["curve"]["step"].tolist() == [1, 2]
     assert np.isfinite(tables["gain"]["mean"].item())
+    for name in ("metrics.jsonl", "evaluation-before.parquet"):  # half of either is no whole run
+        whole = (tmp_path / "run" / name).read_bytes()
+        (tmp_path / "run" / name).write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ValueError, match=r"is damaged .*; remove it, and the next call trains it anew"):
+            chapter11.measure(GpuBench("chapter11", tmp_path, time.time() + 600, dry=True))
+        (tmp_path / "run" / name).write_bytes(whole)
 
 
 def test_cases_are_kept_and_one_that_fails_leaves_the_others(tmp_path):

@@ -15,8 +15,9 @@ from workbook.places import data_path
 from workbook.statistics import paired_difference
 from workbook.studies.gpu.bench import GpuBench, OutOfTime
 from workbook.training.memory import forecast_run, peak_mib
+from workbook.training.messages import one_line
 from workbook.training.run_config import RunConfig
-from workbook.training.runs import create_run, load_run
+from workbook.training.runs import Run, create_run, load_run
 from workbook.training.worker import execute
 
 RESERVE = 45.0  # seconds before the deadline at which the run is asked to stop, after the step in hand
@@ -32,12 +33,12 @@ def measure(bench: GpuBench) -> dict[str, pd.DataFrame]:
     if not bench.dry:
         bench.policy(config.policy)  # or it is skipped
     run = _trained(bench, config)
-    tables = {label: pd.read_parquet(run.folder / f"evaluation-{label}.parquet") for label in ("before", "after")}
+    tables, metrics = _read(run)
     means = {
         label: table.drop_duplicates("rollout").groupby("group")["reward"].mean() for label, table in tables.items()
     }
     held_out = pd.DataFrame(means).reset_index()
-    gain, metrics = paired_difference(held_out["after"], held_out["before"]), run.metrics()
+    gain = paired_difference(held_out["after"], held_out["before"])
     forecast, measured = peak_mib(forecast_run(config)), float(metrics["peak_memory_mib"].max())
     bench.results.append(
         f"held-out reward {held_out['before'].mean():.3f} -> {held_out['after'].mean():.3f}, gain {gain} over "
@@ -46,6 +47,19 @@ def measure(bench: GpuBench) -> dict[str, pd.DataFrame]:
     row = {**gain._asdict(), "prompts": len(held_out), "steps": len(metrics), "seconds": metrics["step_time"].sum()}
     row |= {"forecast_mib": forecast, "measured_mib": None if bench.dry else measured}  # a CPU's holds the libraries
     return {"curve": metrics.reindex(columns=CURVE), "held_out": held_out, "gain": pd.DataFrame([row])}
+
+
+def _read(run: Run) -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
+    """A finished run's held-out rollouts before and after, and its metrics. Raises ValueError if they are damaged."""
+    try:
+        tables = {label: pd.read_parquet(run.folder / f"evaluation-{label}.parquet") for label in ("before", "after")}
+        metrics, total = run.metrics(), run.config.trainer["max_steps"]
+        if metrics["step"].tolist() != list(range(1, total + 1)):
+            raise ValueError(f"metrics.jsonl has {len(metrics)} of {total} steps")
+        return tables, metrics
+    except (OSError, ValueError, KeyError) as error:
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise ValueError(f"{run.folder} is damaged ({why}); remove it, and the next call trains it anew.") from None
 
 
 def full_config() -> RunConfig:
