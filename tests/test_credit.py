@@ -309,6 +309,8 @@ def test_a_name_and_its_function_train_alike(tmp_path):
     named = trained(small_trainer(tmp_path / "a", advantage_estimator="prefix_credit"))
     given = trained(small_trainer(tmp_path / "b", CREDIT_RULES["prefix_credit"].function))
     assert all(map(torch.equal, named, given))
+    plain = small_trainer(tmp_path / "e", "rloo")
+    assert (plain.args.advantage_estimator, plain.credit_rule) == ("rloo", None)
     gspo = {"loss_type": "grpo", "importance_sampling_level": "sequence", "max_completion_length": 12}
     named = trained(small_trainer(tmp_path / "c", advantage_estimator="dr_grpo", **gspo))
     given = trained(small_trainer(tmp_path / "d", lambda batch: batch.group_advantages("dr_grpo"), **gspo))

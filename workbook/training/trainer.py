@@ -346,5 +346,5 @@ def _with_rule(args: CancellationConfig, rule: Rule | None) -> tuple[Cancellatio
         twice = f"as an argument and as args.advantage_estimator={args.advantage_estimator!r}"
         raise ValueError(f"advantage_estimator is given twice, {twice}; leave the config's at 'grpo'.")
     call, args = credit_call(rule), copy.copy(args)
-    args.advantage_estimator = call.name
+    args.advantage_estimator = call.name if call else rule  # a plain estimator's name is no rule
     return args, call
