@@ -25,6 +25,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["status.json"]
 
 
+def test_a_pipe_or_device_stays_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match=r"pipe is a device or pipe and can't be replaced by a file"):
+        write_text(tmp_path / "pipe", "new")
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_a_failed_folder_leaves_the_old_one(tmp_path):
     with atomic_folder(tmp_path / "final") as folder:
         (folder / "a").write_text("1")

@@ -282,6 +282,11 @@ def test_a_page_without_signs_or_columns_still_says_what_is_missing():
         assert sentence in text
 
 
+def test_a_token_written_from_right_to_left_ends_its_sentence(pair):
+    text = report_text(report_findings(pair.assign(token="\u0627")))
+    assert "\n- The largest net push, +0.75 of a sum of |push| of 2.25 in 6 places, is on \u0627\n" in text
+
+
 def test_the_text_has_the_warnings():
     report = report_findings(alarming(**ALARMS["clipped"]))
     lines = report_text(report).split("\n")
@@ -383,3 +388,5 @@ def test_a_mistake_is_one_sentence(tmp_path, capsys):
     assert not (tmp_path / "report.html").exists()
     assert main(["report", str(tmp_path / "a.jsonl"), "--html", str(tmp_path / "no" / "a.html")]) == 2
     assert "--html" in capsys.readouterr().err
+    assert main(["report", str(tmp_path / "a.jsonl"), "--html", str(tmp_path / "." / "a.jsonl")]) == 2
+    assert capsys.readouterr().err == f"--html {tmp_path / 'a.jsonl'} is the file that is read; give another.\n"

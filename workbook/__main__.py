@@ -150,6 +150,8 @@ def _write_report(args) -> int:
 
     page = default_page(args.run) if args.html is None else args.html
     _check_writable(page, "--html")
+    if Path(page).resolve() == Path(args.run).expanduser().resolve():
+        raise ValueError(f"--html {page} is the file that is read; give another.")
     policy = None if args.model is None else load_policy(args.model)
     table = read_rollouts(args.run, None if policy is None else policy.tokenizer)
     report = report_findings(table, None if policy is None else model_findings(table, policy))

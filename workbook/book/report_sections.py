@@ -62,8 +62,8 @@ def tokens_section(report: Report) -> Section:
     furthest = table.reindex(table["net"].abs().sort_values(ascending=False).index).head(TOP)
     first = furthest.iloc[0]
     section.lead = [
-        f"The token with the largest net push is {token_texts([first['token']])[0]}: {first['net']:+.3g} of a sum of "
-        f"|push| of {first['total']:.3g}, in {first['count']:,} places."
+        f"The largest net push, {first['net']:+.3g} of a sum of |push| of {first['total']:.3g} in {first['count']:,} "
+        f"places, is on {token_texts([first['token']])[0]}"  # last: a token may be written from right to left
     ]
     section.figures = [tokens_chart(table.head(TOP))]
     columns = {"token": token_texts(furthest["token"])}

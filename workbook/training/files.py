@@ -76,6 +76,8 @@ def write_parquet(path: Path, frame) -> None:
 def replacement(path: Path) -> Iterator[Path]:
     """Yield an empty file of a name that nobody uses, which replaces `path` if the block succeeds."""
     path = Path(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):  # /dev/null, say, which would be one no more
+        raise ValueError(f"{path} is a device or pipe and can't be replaced by a file; give another path.")
     with readable_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _temporary(path, lambda new: open(new, "x").close())
