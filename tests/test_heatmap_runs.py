@@ -163,6 +163,18 @@ def test_new_steps_are_shown_when_asked_for_and_followed(run):
     assert (heatmap.steps, heatmap.step) == ([1, 2, 4, 6], 6)
 
 
+def test_a_run_whose_tables_were_removed_says_so_and_may_get_others(run):
+    heatmap = TokenHeatmap(watched := Watched(run))
+    values, watched.shown = heatmap.values, 0
+    assert heatmap.look() == []
+    assert heatmap.message == "No step is recorded any more: the run's token tables were removed."
+    assert heatmap.values == values
+    watched.shown = 1
+    assert heatmap.look() == [1]
+    heatmap.step = 1
+    assert heatmap.message == ""
+
+
 def test_a_step_that_cannot_be_read_leaves_what_is_shown(run):
     watched = Watched(run)
     heatmap = TokenHeatmap(watched)

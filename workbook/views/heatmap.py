@@ -264,6 +264,8 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
                 self.looked += 1
                 if self.follow and self.steps:
                     self.step = self.steps[-1]
+                elif not self.steps:
+                    self.message = "No step is recorded any more: the run's token tables were removed."
                 elif not new:
                     self.message = f"No new step is recorded; the newest is step {max(self.steps, default=0)}."
             if new and self.pinned >= 0:

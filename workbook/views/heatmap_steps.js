@@ -13,10 +13,11 @@ function stepControl(model, set) {
   box.append(slider, where);
   follow.append(tick, " follow");
   bar.append(box, look, follow);
+  bar.hidden = true;
 
   function place() {  // made once, so that a drag outlives the tables that come meanwhile
     const steps = model.get("steps");
-    bar.hidden = !steps.length;
+    if (steps.length) bar.hidden = false;  // a run whose tables were removed may get others
     slider.max = Math.max(0, steps.length - 1);
     slider.disabled = steps.length < 2;
     tick.checked = model.get("follow");
@@ -26,8 +27,8 @@ function stepControl(model, set) {
 
   function name() {
     const steps = model.get("steps"), k = Number(slider.value);
-    where.textContent = `${steps[k]}`;
-    slider.setAttribute("aria-valuetext", `step ${steps[k]}, ${k + 1} of ${steps.length} recorded`);
+    where.textContent = `${steps[k] ?? "none"}`;
+    slider.setAttribute("aria-valuetext", steps.length ? `step ${steps[k]}, ${k + 1} of ${steps.length} recorded` : "none");
   }
 
   slider.oninput = () => {  // a table is read where the hand rests
