@@ -16,6 +16,7 @@ from workbook.policies.load import load_policy
 from workbook.probes import model_findings, report_findings, report_warnings
 from workbook.probes import report_rules as rules
 from workbook.probes.report import mean_interval
+from workbook.probes.report_tokens import against_share
 from workbook.rollouts import output_states, sample_rollouts
 from workbook.tasks import get_task
 
@@ -138,6 +139,20 @@ def test_an_interval_needs_six_units():
     half = 2.570582 * np.std(values, ddof=1) / 6**0.5  # t with 5 degrees of freedom
     assert interval == pytest.approx((2.5, 2.5 - half, 2.5 + half), rel=1e-6)
     assert np.isnan(mean_interval(values[:5]).low)
+
+
+def test_a_share_of_tokens_weighs_each_token_alike():
+    """Three negative tokens that moved with their push at step 1, one positive token against it at step 2."""
+    moved = {"logp": -1.0, "reward": 0.0}
+    table = table_of(
+        {"tokens": "a b c", "advantage": -1.0, "push": -0.5, "logp_after": -1.5} | moved,
+        {"tokens": "a", "step": 2, "advantage": 1.0, "push": 0.5, "logp_after": -1.5} | moved,
+    )
+    report = report_findings(table)
+    assert report.movement["moved"].tolist() == [3, 1]
+    assert against_share(report.movement) == 0.25
+    assert "; 25 % of the pushed tokens that moved" in report_text(report)
+    assert "against" not in [warned.name for warned in report_warnings(report)]
 
 
 def test_movement_and_length_by_hand():

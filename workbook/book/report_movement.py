@@ -8,7 +8,7 @@ import pandas as pd
 from workbook.book.report_charts import movement_chart, residual_chart
 from workbook.book.report_parts import TOP, Section, interval_text, numbers, table_of, token_texts
 from workbook.probes.report import Report, percent
-from workbook.probes.report_tokens import mean_residual
+from workbook.probes.report_tokens import against_share, mean_residual
 from workbook.views.style import visible
 
 QUANTITIES = {"ratio": "The ratio to the policy that sampled", "importance": "The importance ratio to the sampler"}
@@ -77,7 +77,7 @@ def movement_section(report: Report) -> Section:
         change = table.groupby("sign")["change"].mean().sort_index(ascending=False)
         parts = [f"{mean:+.4f} nats on tokens of {sign} advantage" for sign, mean in change.items()]
         section.lead.append(
-            f"A step changed log p by {' and '.join(parts)}; {percent(steps['against'].mean())} of the pushed tokens "
+            f"A step changed log p by {' and '.join(parts)}; {percent(against_share(table))} of the pushed tokens "
             "that moved went against their own push."
         )
     if "entropy" in table:

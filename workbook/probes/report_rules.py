@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from workbook.probes.report import Report, percent
-from workbook.probes.report_tokens import mean_residual
+from workbook.probes.report_tokens import against_share, mean_residual
 from workbook.theory.choices import SIGNS
 
 ONE_REWARD = 0.5  # of groups: half of all sampling bought nothing; DAPO (arXiv 2503.14476) resamples such groups
@@ -180,10 +180,8 @@ def cut_groups(report: Report) -> Warned | None:
 
 def against(report: Report) -> Warned | None:
     """Tokens that a step moved against their own push."""
-    if "against" not in report.movement or report.movement["against"].isna().all():
-        return None
-    share = float(report.movement["against"].mean())
-    if share < AGAINST:
+    share = against_share(report.movement)
+    if not share >= AGAINST:
         return None
     return Warned(
         "against",

@@ -126,7 +126,7 @@ def movement_by_step(rows: pd.DataFrame) -> pd.DataFrame:
     """Entropy and log-probability of tokens by step and sign of the advantage, in nats.
 
     Columns: step, sign, entropy, change (logp_after - logp), against (of the tokens that were pushed and moved by more
-    than `MIN_CHANGE`, the share that moved against their own push).
+    than `MIN_CHANGE`, the share that moved against their own push), moved (how many these are).
     """
     signed = rows[rows["sign"] != 0]
     table = pd.DataFrame({"step": signed["step"], "sign": np.where(signed["sign"] > 0, *SIGNS)})
@@ -139,7 +139,16 @@ def movement_by_step(rows: pd.DataFrame) -> pd.DataFrame:
         table["against"] = (change * signed["push"] < 0).astype(float).where(moved)
     if len(table.columns) == 2:
         return pd.DataFrame()
-    return table.groupby(["step", "sign"]).mean().reset_index()
+    rows = table.groupby(["step", "sign"])
+    means = rows.mean()
+    return means.assign(moved=rows["against"].count() if "against" in means else 0).reset_index()
+
+
+def against_share(movement: pd.DataFrame) -> float:
+    """Share of all tokens that were pushed and moved, over steps and signs, that moved against their push; or NaN."""
+    if "against" not in movement or not movement["moved"].sum():
+        return float("nan")
+    return float(np.average(movement["against"].fillna(0.0), weights=movement["moved"]))
 
 
 def _key(rows: pd.DataFrame, columns: list[str]) -> np.ndarray:
