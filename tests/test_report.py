@@ -153,6 +153,8 @@ def test_a_share_of_tokens_weighs_each_token_alike():
     assert against_share(report.movement) == 0.25
     assert "; 25 % of the pushed tokens that moved" in report_text(report)
     assert "against" not in [warned.name for warned in report_warnings(report)]
+    still = report_text(report_findings(table.assign(logp_after=-1.0)))
+    assert "nats on tokens of negative advantage.\n" in still
 
 
 def test_movement_and_length_by_hand():

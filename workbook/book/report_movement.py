@@ -76,10 +76,9 @@ def movement_section(report: Report) -> Section:
     if "change" in table:
         change = table.groupby("sign")["change"].mean().sort_index(ascending=False)
         parts = [f"{mean:+.4f} nats on tokens of {sign} advantage" for sign, mean in change.items()]
-        section.lead.append(
-            f"A step changed log p by {' and '.join(parts)}; {percent(against_share(table))} of the pushed tokens "
-            "that moved went against their own push."
-        )
+        share = against_share(table)  # NaN where no pushed token moved
+        own = f"; {percent(share)} of the pushed tokens that moved went against their own push" * (share >= 0)
+        section.lead.append(f"A step changed log p by {' and '.join(parts)}{own}.")
     if "entropy" in table:
         first, last = steps["entropy"].iloc[0], steps["entropy"].iloc[-1]
         fall = f" at step {steps.index[-1]}; at step {steps.index[0]} it was {first:.3f}" if len(steps) > 1 else ""
