@@ -278,7 +278,7 @@ def test_the_log_probability_after_a_step_is_the_one_before_the_next(tmp_path):
         {"policy": policy_with_adapters, "measure_cancellation": 1, "mask_truncated_completions": True},
         {"beta": 0.1, "use_bias_correction_kl": False, "loss_type": "grpo"},
     ],
-    ids=str,
+    ids=lambda settings: "-".join(settings),  # the same in every process
 )
 def test_recording_never_trains(tmp_path, settings):
     """Equal bits with and without, also where the model itself draws random numbers; the same rows are logged."""
