@@ -119,6 +119,29 @@ def test_states_logps_and_entropies_are_of_one_distribution(policy, rollouts, te
     torch.testing.assert_close(states.kernel()[0, 1], (slopes[0] * slopes[1]).sum())
 
 
+def test_what_a_tool_wrote_is_no_token_of_the_policy(policy, rollouts):
+    own = torch.ones_like(rollouts.completion_mask)
+    own[:, 2:4] = 0
+    whole, batch = credit_batch(policy, rollouts), credit_batch(policy, rollouts, own_tokens=own)
+    kept = own[whole.mask].bool()
+    assert not batch.mask[:, 2:4].any()
+    assert torch.equal(batch.mask, whole.mask & own.bool())
+    assert torch.equal(batch.states.tokens, rollouts.completion_ids[batch.mask])
+    assert torch.equal(batch.states.hidden, whole.states.hidden[kept])
+    assert [row[:2] + row[4:] for row in whole.tokens] == batch.tokens
+    assert torch.equal(batch.logps, whole.logps.masked_fill(~batch.mask, 0.0)), "a tool's words are still context"
+
+
+def test_a_trainers_rule_sees_the_tokens_that_the_loss_takes(tmp_path):
+    seen = []
+    trainer = small_trainer(tmp_path, lambda batch: seen.append(batch.mask) or batch.group_advantages())
+    inputs = generation_batch(trainer)
+    inputs["tool_mask"] = inputs["completion_mask"].clone().index_fill_(1, torch.tensor([1]), 0)
+    trainer._rule_credit.advantages(inputs)
+    assert torch.equal(seen[-1], (inputs["completion_mask"] * inputs["tool_mask"]).bool())
+    assert seen[0][:, 1].any()
+
+
 def test_sampling_in_a_rule_leaves_everything_as_it_was(policy, rollouts):
     batches = [credit_batch(policy, rollouts, Chain(), seed=3, step=5) for _ in range(2)]
     halves = [row[:14].tolist() for row in rollouts.completion_ids]

@@ -239,7 +239,7 @@ print(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, 
 
 
 def test_a_worker_ends_with_the_command_that_started_it():
-    """Else it would hold the card for what is left of forty minutes."""
+    """Else it would hold the card for the rest of the forty minutes."""
     command = [sys.executable, "-c", ORPHAN]
     pid = int(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout)
     with suppress(psutil.NoSuchProcess):

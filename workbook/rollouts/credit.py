@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 
 import torch
 from jaxtyping import Float
@@ -37,6 +38,7 @@ def credit_batch(
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
     generation_kwargs: dict | None = None,
+    own_tokens: Tensor | None = None,
     **known: Tensor,
 ) -> CreditBatch:
     """What a credit rule is told about rollouts of a policy, in whole groups.
@@ -48,6 +50,7 @@ def credit_batch(
     max_new_tokens: of prefix and continuation together (None: the width of completion_ids).  temperature: of the
     distribution that log-probabilities, entropies, states and continuations are of.  top_p ... generation_kwargs: of
     continuations, as in `sample_rollouts`.  batch_size: rows in a pass.
+    own_tokens: (B, T), 0 on tokens of the completion that a tool wrote, which no rule credits; None where none did.
     known: values of `theory.credit.LAZY` that are at hand already, e.g. logps.
 
     Where the rollouts' old_logps are not known they are those of now. The batch holds copies: a rule that changes them
@@ -61,7 +64,9 @@ def credit_batch(
     >>> batch.continue_from([0], [batch.completion_ids[0, :2].tolist()]).shape, batch.sampled_tokens
     (torch.Size([1]), 2)
     """
-    source = _Source(policy, rollouts, task, temperature, batch_size)
+    mask = rollouts.completion_mask.bool()
+    mask = mask if own_tokens is None else mask & own_tokens.bool()
+    source = _Source(policy, rollouts, task, temperature, batch_size, mask)
     if max_new_tokens is None:
         max_new_tokens = rollouts.completion_ids.shape[1]
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
@@ -78,7 +83,7 @@ def credit_batch(
         rewards=rollouts.rewards.detach().clone(),
         group_ids=rollouts.group_ids.clone(),
         completion_ids=rollouts.completion_ids.clone(),
-        mask=rollouts.completion_mask.bool(),
+        mask=mask.clone(),
         step=step,
         generator=generator,
         continuation=_continuation(source, sampling, generation_kwargs or {}, generator) if source.can_sample else None,
@@ -96,6 +101,7 @@ class _Source:
     task: object
     temperature: float
     batch_size: int
+    mask: Tensor
 
     @property
     def can_sample(self) -> bool:
@@ -125,14 +131,23 @@ class _Source:
     def states(self) -> OutputStates:
         """Output states of softmax(z / temperature): the output layer takes h / temperature then."""
         states, divisor = output_states(self.policy, self.rollouts), self.temperature
+        written = self.rollouts.completion_mask.bool()
+        if not torch.equal(self.mask, written):
+            states = states.select(self.mask[written].nonzero().squeeze(1).to(states.tokens.device))
         if divisor == 1:
             return states
         cap = None if states.cap is None else states.cap / divisor
         return OutputStates(states.hidden / divisor, states.logits / divisor, states.tokens, cap)
 
-    def tokens(self) -> list[list[str]]:
+    def strings(self) -> list[list[str]]:
+        """Each completion's tokens as strings."""
         rows = unpadded(self.rollouts.completion_ids, self.rollouts.completion_mask)
         return [list(row) for row in self.rollouts.tokens or token_strings(self.policy.tokenizer, rows)]
+
+    def tokens(self) -> list[list[str]]:
+        """The policy's own of them."""
+        own = unpadded(self.mask, self.rollouts.completion_mask)
+        return [list(compress(row, kept)) for row, kept in zip(self.strings(), own, strict=True)]
 
     def prompts(self) -> list[str]:
         """Prompts as text; of a chat, what its template makes of it."""
@@ -150,7 +165,7 @@ class _Source:
                 unpadded(self.rollouts.completion_ids, self.rollouts.completion_mask), skip_special_tokens=True
             )
             task = self.task.calibrated(texts) if hasattr(self.task, "calibrated") else self.task
-            credits = annotations(task, self.rows, self.tokens())[1]
+            credits = annotations(task, self.rows, self.strings())[1]
         if credits is None:
             return None
         mask = self.rollouts.completion_mask.bool()

@@ -69,8 +69,10 @@ class TrainerCredit:
         seeds = (trainer.args.seed, trainer.accelerator.process_index, micro_batch)
         known = {name: value[scored] for name, value in known.items()}
         step, size = trainer.state.global_step, trainer.args.per_device_train_batch_size
+        own = None if columns["tool_mask"] is None else columns["tool_mask"][scored]
         chosen = rollouts.select(scored)
-        return credit_batch(policy, chosen, self.task, seeds, step, batch_size=size, **sampling, **known)
+        sampling |= {"batch_size": size, "own_tokens": own}
+        return credit_batch(policy, chosen, self.task, seeds, step, **sampling, **known)
 
     def _rollouts(self, columns: dict) -> Rollouts:
         mask, rows = columns["completion_mask"], [self.rows[row] for row in columns["rollout"].tolist()]
@@ -92,7 +94,7 @@ class TrainerCredit:
 
 COLUMNS = (
     *("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "group_id", "rewards", "advantages", "rollout"),
-    *("sampling_per_token_logps", "old_per_token_logps", "pixel_values"),
+    *("sampling_per_token_logps", "old_per_token_logps", "pixel_values", "tool_mask"),
 )
 
 
