@@ -236,7 +236,7 @@ def few_groups(report: Report) -> Warned | None:
     return Warned(
         "groups",
         groups,
-        f"There are {groups} groups only, so every share here is rough.",
+        f"There are {groups} groups only, so every share here is rough." if groups > 1 else "There is one group only.",
         "Give a file of more steps, or of more prompts.",
     )
 
