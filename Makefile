@@ -19,8 +19,9 @@ LONG   := browser test_chapters.py test_cluster.py test_commands.py test_distrib
 lab: $(READY)
 	$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
+# One worker for the browser, two for the rest: both wait a lot.
 test: $(READY) lint
-	$(BIN)/python -m pytest -n logical --maxprocesses 2 --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
 check: $(READY) lint
 	$(BIN)/python -m pytest -n logical --maxprocesses 2 $(LONG:%=--ignore=tests/%)

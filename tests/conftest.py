@@ -7,6 +7,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:  # one core each, for the processes that it starts, too
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ BROWSER = TESTS / "browser"
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it sends to the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" in os.environ:
         show_prints_of_a_worker(config.pluginmanager)
 

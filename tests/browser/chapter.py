@@ -31,7 +31,9 @@ WIDGETS = """async () => { const kernel = window.jupyterapp.shell.currentWidget.
   const comm = [...kernel._comms.values()].find(one => one.targetName === 'jupyter.widget');
   if (comm) await comm.send({method: 'custom', content: {}}).done }"""
 HUNG = 600  # seconds after which a chapter is not slow but stuck
-DRAWN_CHARTS = "() => [...document.querySelectorAll('[data-drawn]')].map(e => e.dataset.drawn).join()"
+# what each chart has drawn; a chart that is still drawing what it was given never looks the same twice
+DRAWN_CHARTS = """() => [...document.querySelectorAll('[data-drawn]')].map(({ dataset: { drawn, pushed } }) =>
+  pushed === undefined || Number(drawn) >= Number(pushed) ? drawn : `${drawn} at ${performance.now()}`).join()"""
 WATCH_REMOVALS = """selector => { window.removedDrawings = 0; const seen = n => n.nodeType === 1 &&
     (n.matches('svg, .vega-embed') || n.querySelector('svg.marks'));
   window.removals?.disconnect();

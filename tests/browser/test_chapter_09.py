@@ -21,7 +21,7 @@ def chapter(open_chapter):
 
 def test_objectives_by_hand(chapter, capsys):
     explorers = chapter.panel.locator(".workbook-explorer")
-    assert explorers.count() == 2
+    assert explorers.count() == 3
 
     def residuals():
         marks = chapter.marks(explorers.nth(0).locator("svg.marks").first, "point")
@@ -29,11 +29,15 @@ def test_objectives_by_hand(chapter, capsys):
         return {int(mark[key]): chapter.number(mark[value]) for mark in marks if value in mark}
 
     def changes(**settings):
-        marks = chapter.marks(explorers.nth(1).locator("svg.marks").first, "point")
+        marks = chapter.marks(explorers.nth(2).locator("svg.marks").first, "point")
         shown = {mark["transform"]: mark for mark in marks if "difference to no transform" in mark}
         drawn = {name: chapter.number(mark["difference to no transform"]) for name, mark in shown.items()}
         table = compute_objectives(**settings)["changes"]
         assert drawn == pytest.approx(dict(zip(table["transform"], table["mean"], strict=True)), rel=1e-3, abs=1e-6)
+
+    def losses():
+        marks = chapter.marks(explorers.nth(1).locator("svg.marks").first, "point")
+        return {mark["loss"]: chapter.number(mark["mean"]) for mark in marks if "mean" in mark}
 
     free = residuals()
     assert len(free) == 9
@@ -50,9 +54,15 @@ def test_objectives_by_hand(chapter, capsys):
         chapter.choose("ratio", "token", 1)
         chapter.press("reuse, 2^", "ArrowRight", 2)
         changes(outcome="final", level="token", doublings=3)
-        chapter.shot("09-objectives", explorers.nth(1))
-        chapter.click("Reset", 1)
+        chapter.shot("09-objectives", explorers.nth(2))
+        chapter.click("Reset", 2)
         changes()
+        first = losses()
+        assert max(first["dr_grpo"], first["min_replace"]) < 1e-5 < 0.1 < first["entropy mask 0.2"]
+        chapter.press("step on the batch", "End")
+        last = losses()
+        assert last["min_replace"] < 1e-5 < first["vLLM sequence_mask"] < last["dr_grpo"]
+        chapter.shot("09-losses", explorers.nth(1))
     assert chapter.panel.locator(".th-cell").count() > 0
 
     monitor = chapter.panel.locator(".workbook-monitor").last

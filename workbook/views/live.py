@@ -29,7 +29,7 @@ async function render({ model, el }) {
   let view = null, finalize = null, queue = Promise.resolve();
   el.classList.add('workbook-live');
   const push = async () => { if (!view) return;
-    const version = model.get('version');
+    const version = el.dataset.pushed = model.get('version');
     for (const [name, rows] of Object.entries(model.get('data') || {})) view.data(name, structuredClone(rows));
     await view.runAsync();
     el.dataset.drawn = version; };
