@@ -15,27 +15,9 @@ def signal_chart(signal: pd.DataFrame) -> alt.LayerChart:
     """Shares of groups by the rewards that their rollouts have, over steps."""
     names = {"signal": "an advantage", "highest": "highest reward only", "lowest": "lowest reward only"}
     table = signal.melt("step", list(names), "rewards", "mean").replace({"rewards": names})
-    x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(tickMinStep=1, format="d"))
     y = alt.Y("mean:Q", title="share of groups", axis=alt.Axis(format="%")).scale(domain=[0, 1])
-    colors = [POSITIVE, "#3b8f5a", NEGATIVE]
-    chart = series(
-        table,
-        x,
-        y,
-        "rewards",
-        spread=None,
-        points=len(signal) <= 30,
-        dash="rewards",
-        colors=colors,
-        width=WIDTH,
-        height=170,
-    )
-    return titled(
-        chart,
-        "Groups that carried signal",
-        "and those of one reward, from which nothing is learned",
-        "At the last step: " + describe_rows(table[table["step"] == table["step"].max()], "rewards", form=".0%"),
-    )
+    titles = ("Groups that carried signal", "and those of one reward, from which nothing is learned")
+    return _over_steps(table, "rewards", y, titles, ".0%", [POSITIVE, "#3b8f5a", NEGATIVE], len(signal) <= 30)
 
 
 def tokens_chart(tokens: pd.DataFrame) -> alt.LayerChart:
@@ -70,27 +52,9 @@ def residual_chart(residuals: pd.DataFrame) -> alt.LayerChart:
     """Residual of shared places over steps, and what equal weights would leave."""
     names = {"residual": "as trained", "equal": "if weights were equal"}
     table = residuals.melt("step", list(names), "which", "mean").replace({"which": names}).dropna()
-    x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(tickMinStep=1, format="d"))
     y = alt.Y("mean:Q", title="mean residual (0 = cancels)").scale(domainMin=0, nice=True)
-    colors = [POSITIVE, NEUTRAL]
-    chart = series(
-        table,
-        x,
-        y,
-        "which",
-        spread=None,
-        points=len(residuals) <= 30,
-        dash="which",
-        colors=colors,
-        width=WIDTH,
-        height=170,
-    )
-    return titled(
-        chart,
-        "What remains of the push on shared tokens",
-        "mean over places that several rollouts of a group have",
-        "At the last step: " + describe_rows(table[table["step"] == table["step"].max()], "which", form=".3f"),
-    )
+    titles = ("What remains of the push on shared tokens", "mean over places that several rollouts of a group have")
+    return _over_steps(table, "which", y, titles, ".3f", [POSITIVE, NEUTRAL], len(residuals) <= 30)
 
 
 def movement_chart(movement: pd.DataFrame, column: str) -> alt.LayerChart:
@@ -100,28 +64,19 @@ def movement_chart(movement: pd.DataFrame, column: str) -> alt.LayerChart:
         "change": ("What a step did to log p", "mean change of log p (nats)"),
     }[column]
     table = movement.rename(columns={column: "mean"})[["step", "sign", "mean"]].sort_values("sign", ascending=False)
+    titles = (title, "by the sign of the token's advantage")
+    look = {"names": ["positive", "negative"], "zero": column == "change"}
+    return _over_steps(table, "sign", y, titles, ".4f", [POSITIVE, NEGATIVE], len(table) <= 60, **look)
+
+
+def _over_steps(
+    table: pd.DataFrame, of: str, y, titles: tuple[str, str], form: str, colors: list[str], points: bool, **look
+) -> alt.LayerChart:
+    """A line over steps for each value of the column `of`; titles: of the chart, and the line below it."""
     x = alt.X("step:Q", title="optimizer step", axis=alt.Axis(tickMinStep=1, format="d"))
-    colors, names = [POSITIVE, NEGATIVE], ["positive", "negative"]
-    chart = series(
-        table,
-        x,
-        y,
-        "sign",
-        spread=None,
-        points=len(table) <= 60,
-        dash="sign",
-        names=names,
-        colors=colors,
-        zero=column == "change",
-        width=WIDTH,
-        height=170,
-    )
-    return titled(
-        chart,
-        title,
-        "by the sign of the token's advantage",
-        "At the last step: " + describe_rows(table[table["step"] == table["step"].max()], "sign", form=".4f"),
-    )
+    look |= {"spread": None, "points": points, "dash": of, "colors": colors, "width": WIDTH, "height": 170}
+    last = table[table["step"] == table["step"].max()]
+    return titled(series(table, x, y, of, **look), *titles, "At the last step: " + describe_rows(last, of, form=form))
 
 
 def _unique_names(texts: pd.Series) -> list[str]:
