@@ -6,7 +6,7 @@ Two bootstraps, one of units (`bootstrap_bounds`: prompts, runs or seeds) and on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -129,6 +129,32 @@ def t_interval(values, level: float = 0.95) -> Interval:
     half = float(t.ppf((1 + level) / 2, values.size - 1) * values.std(ddof=1) / values.size**0.5)
     mean = float(values.mean())
     return Interval(mean, mean - half, mean + half)
+
+
+def unit_curve(
+    table: pd.DataFrame, x: str, y: str, unit: str = "seed", by: str | Sequence[str] | None = None, level: float = 0.95
+) -> pd.DataFrame:
+    """A curve with its t interval over units: columns of `by`, x, mean, low, high, units.
+
+    Rows of one unit at one x are averaged first, then units, all with equal weights; NaN rows are left out.  by: the
+    columns that tell curves apart, one or several.  One unit alone has no interval: low and high are NaN.
+
+    Raises ValueError for columns that the table lacks, and if no row has a number.
+
+    >>> table = pd.DataFrame({"seed": [0, 0, 1, 2], "prompts": 8, "gap": [0.0, 2.0, 2.0, 3.0]})
+    >>> unit_curve(table, "prompts", "gap").round(2).to_dict("records")
+    [{'prompts': 8, 'mean': 2.0, 'low': -0.48, 'high': 4.48, 'units': 3}]
+    """
+    keys = [*([] if by is None else [by] if isinstance(by, str) else by), x]
+    if lacking := [name for name in (*keys, y, unit) if name not in table]:
+        raise ValueError(f"unit_curve needs the column(s) {', '.join(lacking)}; the table has {', '.join(table)}.")
+    units = table.dropna(subset=y).groupby([*keys, unit], observed=True, sort=False)[y].mean()
+    if units.empty:
+        raise ValueError(f"{y}: none of the {len(table)} rows given has a number.")
+    curve = units.groupby(level=list(range(len(keys))), sort=False).agg(list)
+    intervals = [t_interval(y, level) if len(y) > 1 else Interval(y[0], np.nan, np.nan) for y in curve]
+    table = pd.DataFrame(intervals, columns=Interval._fields, index=curve.index).assign(units=curve.map(len))
+    return table.reset_index().sort_values(x, kind="stable", ignore_index=True)
 
 
 # --- two levels: seeds, and prompts within

@@ -30,6 +30,7 @@ _NAMES = {  # module: what it offers
     "topics.softmax.charts": (
         "cells_chart explore_map explore_pair explore_tied learning_rate_chart map_chart pair_chart tied_chart"
     ),
+    "views.curves": "curve_chart",
     "views.charts": "intervals_chart learning_curve reward_before_after",
     "views.explorer": "Explorer",
     "views.heatmap": "TokenHeatmap",
