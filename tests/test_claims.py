@@ -167,8 +167,8 @@ def test_the_ledger_equals_the_recorded_one_value_for_value(committed):
 def test_a_claim_alone_is_measured_as_in_the_ledger(committed):
     columns = ["claim", "study", "measured", "stated", "mean", "low", "high", "seeds", "n", "verdict", "reason"]
     for name in ("H2", "R1", "H-falsifier"):
-        rows = committed[(committed["claim"] == name) & (committed["scale"] == "smollm2")]
-        alone = claims.measurements(name, claims.Tables("smollm2"))
+        rows = committed[(committed["claim"] == name) & (committed["scale"] == "smollm2_chat")]
+        alone = claims.measurements(name, claims.Tables("smollm2_chat"))
         pd.testing.assert_frame_equal(alone[columns], rows[columns].reset_index(drop=True), check_dtype=False)
 
 
@@ -200,7 +200,7 @@ def test_every_claim_has_a_row_at_every_scale_and_a_reason_where_nothing_was_mea
     assert set(table.loc[table["scale"] == "larger", "reason"]) == {claims.NEEDS_GPU}
     batching = table[(table["claim"] == "H12") & (table["scale"] == "bundled")]
     assert batching["reason"].str.contains("sweep data/configs/studies/batching.yaml").all()
-    with pytest.raises(ValueError, match="scale='huge' is unknown: choose one of bundled, smollm2, larger"):
+    with pytest.raises(ValueError, match="scale='huge' is unknown: choose one of bundled, smollm2_chat"):
         ledger("huge")
 
 
@@ -302,19 +302,19 @@ def test_a_changed_result_changes_its_own_verdict_and_no_other(name, world, worl
 def test_a_corrupted_table_of_what_is_committed_changes_its_claim_alone(tmp_path):
     folder = tmp_path / "results"
     for study in ("flips", "coupling", "credit"):
-        shutil.copytree(RESULTS / study / "smollm2", folder / study / "smollm2")
-    before = ledger("smollm2", fragile=False, folder=folder)
+        shutil.copytree(RESULTS / study / "smollm2_chat", folder / study / "smollm2_chat")
+    before = ledger("smollm2_chat", fragile=False, folder=folder)
     assert _verdicts(before)[("H4", "share of tokens that agree, at the worst moment")] == "replicates"
-    for path in (folder / "coupling" / "smollm2").glob("seed=*/agreement.parquet"):
+    for path in (folder / "coupling" / "smollm2_chat").glob("seed=*/agreement.parquet"):
         table = pd.read_parquet(path)
         table.assign(agree=1 - table["agree"]).to_parquet(path)
-    after = ledger("smollm2", fragile=False, folder=folder)
+    after = ledger("smollm2_chat", fragile=False, folder=folder)
     changed = _verdicts(after)[_verdicts(after) != _verdicts(before)]
     assert changed.to_dict() == {("H4", "share of tokens that agree, at the worst moment"): "does not replicate"}
     shutil.rmtree(folder / "credit")
-    without_credit = ledger("smollm2", fragile=False, folder=folder).set_index("claim")
+    without_credit = ledger("smollm2_chat", fragile=False, folder=folder).set_index("claim")
     assert without_credit.loc["H8", "verdict"] == "not measured"
-    assert "python -m workbook measure credit --scale smollm2" in without_credit.loc["H8", "reason"]
+    assert "python -m workbook measure credit --scale smollm2_chat" in without_credit.loc["H8", "reason"]
     assert set(without_credit.loc[["H4"], "verdict"]) == {"does not replicate"}
     drawn = standardized(before)
     clear = drawn[(drawn["reason"] == "") & ~drawn["claim"].str.contains("falsifier")]

@@ -90,7 +90,7 @@ def test_verdicts_are_those_of_the_studies(bundled):
         assert row.verdict == verdict(Interval(row.mean, row.low, row.high), **limits), row
 
 
-@pytest.mark.parametrize("scale", ["bundled", "smollm2"])
+@pytest.mark.parametrize("scale", ["bundled", "smollm2_chat"])
 def test_couplings_are_judged_as_in_their_own_chapter(scale):
     tables = Tables(scale)
     for claim, opposite in (("H2", False), ("R2", True)):
@@ -108,7 +108,7 @@ def test_a_claim_is_as_good_as_its_worst(bundled):
 
 def test_what_was_not_measured_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr("workbook.studies.record.RESULTS", tmp_path)
-    table = measurements(PROBED, Tables("smollm2"))
+    table = measurements(PROBED, Tables("smollm2_chat"))
     assert set(table["verdict"]) == {"not measured"}
     assert set(table["claim"]) == set(PROBED)
     with pytest.raises(ValueError, match="scale='huge' is unknown"):

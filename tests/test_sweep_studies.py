@@ -116,17 +116,17 @@ def test_keep_refuses_what_has_not_ended(kept, tmp_path):
 
 
 def test_what_was_not_measured_names_its_commands(tmp_path):
-    make, keep = study_commands("batching", "smollm2")
+    make, keep = study_commands("batching", "smollm2_plain")
     with pytest.raises(ValueError, match=f"{make}, then {keep}, make it"):
-        load_runs("batching", scale="smollm2", folder=tmp_path)
+        load_runs("batching", scale="smollm2_plain", folder=tmp_path)
     with pytest.raises(ValueError, match="no grid of runs is declared for it"):
         load_runs("batching", scale="larger")
 
 
 def test_runs_are_kept_at_no_scale_but_their_own(kept):
     home, _ = kept
-    with pytest.raises(ValueError, match="scale='smollm2' is not that of these runs: they train bundled"):
-        keep_sweep(home / "small", scale="smollm2", results=home / "elsewhere")
+    with pytest.raises(ValueError, match="scale='smollm2_plain' is not that of these runs: they train bundled"):
+        keep_sweep(home / "small", scale="smollm2_plain", results=home / "elsewhere")
     assert not (home / "elsewhere").exists()
 
 

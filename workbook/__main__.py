@@ -307,13 +307,13 @@ def _parser() -> argparse.ArgumentParser:
 
     measure = commands.add_parser("measure", help="make the tables of a study, seed by seed; those made are kept")
     measure.add_argument("study", help="e.g. flips")
-    measure.add_argument("--scale", default="bundled", help="bundled (default), smollm2, or tiny to try it")
+    measure.add_argument("--scale", default="bundled", help="default: bundled; family, smollm2_chat, ..., tiny")
     measure.add_argument("--seeds", type=_count(0, 2**31 - 1), nargs="+", help="default: all of the scale's")
     measure.add_argument("--folder", type=_path, help="where to keep the tables (default: data/results)")
     measure.set_defaults(command=_measure)
 
     claims = commands.add_parser("claims", help="what was measured of each claim, and the verdicts")
-    claims.add_argument("--scale", help="bundled, smollm2 or larger (default: all of them)")
+    claims.add_argument("--scale", help="bundled, smollm2_chat, smollm2_plain or larger (default: all)")
     claims.add_argument("--claim", help="measurements of one, and the commands that recompute them, e.g. H11")
     claims.add_argument("--fragile", action="store_true", help="recompute each verdict without each seed (slower)")
     claims.add_argument("--html", type=_path, metavar="FILE", help="also write it as a page")

@@ -41,7 +41,7 @@ def test_the_explorers_show_what_was_measured(chapter, capsys):
         chapter.choose("pairs in", "the same context")
         confidence(bins=2, place="the same context")
         chapter.choose("model", "SmolLM2-135M")
-        confidence(bins=2, place="the same context", scale="smollm2")
+        confidence(bins=2, place="the same context", scale="smollm2_chat")
         chapter.click("Reset", 0)
         confidence()
         chapter.choose("optimizer", "AdamW (a hundredth of the rate)")

@@ -14,7 +14,7 @@ from workbook.studies.record import STUDIES, check_results
 from workbook.studies.sweeps import declared, study_commands
 from workbook.training.messages import one_line, show_value
 
-SCALES = ("bundled", "smollm2", LARGER)
+SCALES = ("bundled", "smollm2_chat", "smollm2_plain", LARGER)
 DRAFT_RESAMPLES = 1_999  # of the bootstrap, for a verdict without a seed
 REMADE = "build/results"  # where the printed commands write, so that what is committed stays as it is
 NEEDS_GPU = "this scale needs a GPU, and none was at hand"

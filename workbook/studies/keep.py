@@ -23,7 +23,7 @@ import yaml
 
 from workbook.places import clone, data_path
 from workbook.studies.record import RESULTS, UNNAMED
-from workbook.studies.scales import SCALES
+from workbook.studies.scales import SCALES, Scale
 from workbook.studies.sweeps import OUTCOMES, TARGET_SCORE, WINDOW, passes, study_commands, study_config
 from workbook.theory.drift import jitter
 from workbook.training.files import atomic_folder, write_json, write_parquet
@@ -41,7 +41,7 @@ METERED += ["shared_residual", "weight_residual", "batch_residual", "grad_clippe
 def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path | None = None) -> Path:
     """Write the outcomes of the runs in a sweep's folder; returns where.
 
-    scale: of SCALES; by default that of a policy of the runs.  results: instead of data/results.
+    scale: of SCALES; by default that of a policy and task of the runs.  results: instead of data/results.
 
     Raises ValueError if there are no runs, or one has neither finished nor failed: the sweep goes on if called again.
     """
@@ -63,7 +63,7 @@ def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path
     for run in runs:
         _check_whole(run)
     policies = {run.config.policy for run in runs}
-    own = next((s.name for s in SCALES.values() if s.policy in policies and s.name != "tiny"), None)
+    own = next((scale.name for scale in SCALES.values() if scale.name != "tiny" and _trained_at(scale, runs)), None)
     if own and scale not in (None, own):
         raise ValueError(
             f"scale={scale!r} is not that of these runs: they train {', '.join(sorted(policies))}, "
@@ -82,6 +82,12 @@ def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path
         write_parquet(new / "curves.parquet", curves)
         write_json(new / "manifest.json", _manifest(runs, folder.name, scale))
     return place
+
+
+def _trained_at(scale: Scale, runs: list[Run]) -> bool:
+    """Whether a run trains the scale's policy on its task."""
+    configs = [run.config for run in runs if run.config.policy == scale.policy and run.config.task == scale.task]
+    return any(scale.task_options.items() <= config.task_options.items() for config in configs)
 
 
 def _check_whole(run: Run) -> None:

@@ -17,7 +17,12 @@ VERDICT_MARKS = {  # verdict: colour, shape; a falsifier that is met speaks agai
     "met": (NEGATIVE, "diamond"),
 }
 TICKS = [-100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100]
-SCALE_NAMES = {"bundled": "bundled policy", "smollm2": "SmolLM2-135M", "larger": "larger models"}
+SCALE_NAMES = {
+    "bundled": "bundled policy",
+    "smollm2_chat": "SmolLM2-135M, chat",
+    "smollm2_plain": "SmolLM2-135M, plain",
+    "larger": "larger models",
+}
 COLUMNS = ("claim", "scale", "measured", "stated", "seeds", "n", "verdict", "fragile", "z", "z_low", "z_high")
 REQUIRED = (*COLUMNS[:8], "mean", "low", "high", "threshold", "toward")
 TITLE = "How far each measurement lies from its threshold: right, towards the paper's claim; left, away from it"

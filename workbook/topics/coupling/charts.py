@@ -31,7 +31,7 @@ def explore_confidence() -> Explorer:
     """Merge the map of real couplings into few or many bins of confidence."""
     controls = {
         "bins": slider(4, 2, FOLDS, 1, "bins of confidence"),
-        "scale": menu("bundled", [("the bundled policy", "bundled"), ("SmolLM2-135M", "smollm2")], "model"),
+        "scale": menu("bundled", [("the bundled policy", "bundled"), ("SmolLM2-135M, chat", "smollm2_chat")], "model"),
         "place": menu("other contexts", list(PLACES), "pairs in"),
     }
     return Explorer(compute_confidence, confidence_chart, controls, describe_confidence)

@@ -22,11 +22,11 @@ FINE = tuple(np.arange(1, 12) / 12)  # cuts of the map: twelve bins, to be merge
 LORA = 8
 LRS = tuple(float(f"{10.0**k:.4g}") for k in np.arange(-2, 1.25, 0.25))  # SGD's; AdamW's are a hundredth of these
 ADAM_SCALE = 0.01
-SGD_ALONE = ("smollm2",)  # where the output layer is compared with SGD's full step, and not with AdamW's as well
+SGD_ALONE = ("smollm2_chat",)  # where the output layer is compared with SGD's full step, and not with AdamW's as well
 SIZES = {  # anchors: per prompt.  lora, masked, curves: prompts.  training: steps, every, prompts and rate
     "tiny": {"anchors": 4, "lora": 2, "masked": 6, "curves": 2, "training": (4, 2, 4, 1e-3)},
     "bundled": {"anchors": 6, "lora": 16, "masked": 64, "curves": 8, "training": (60, 10, 32, 1e-3)},
-    "smollm2": {"anchors": 3, "lora": 2, "masked": 3, "curves": 0, "training": (2, 1, 4, 1e-5)},
+    "smollm2_chat": {"anchors": 3, "lora": 2, "masked": 3, "curves": 0, "training": (2, 1, 4, 1e-5)},
 }
 
 

@@ -32,9 +32,10 @@ from workbook.studies.claim import Claim, Measurement, Tables
 from workbook.theory.choices import SIGNS
 from workbook.topics.flips.claims import SHARED, distance_row, shared_ratio
 
-FIXED_GROUP, FIXED_BATCH = {"tiny": 4, "bundled": 8, "smollm2": 4}, {"tiny": 16, "bundled": 64, "smollm2": 16}
-REASONING = {"bundled": ("result",), "tiny": ("result",), "smollm2": ("Reasoning", "Math")}
-FORMATTING = {"bundled": ("template", "style"), "tiny": ("template", "style"), "smollm2": ("Template",)}
+FIXED_GROUP = {"tiny": 4, "bundled": 8, "smollm2_chat": 4}
+FIXED_BATCH = {"tiny": 16, "bundled": 64, "smollm2_chat": 16}
+REASONING = {"bundled": ("result",), "tiny": ("result",), "smollm2_chat": ("Reasoning", "Math")}
+FORMATTING = {"bundled": ("template", "style"), "tiny": ("template", "style"), "smollm2_chat": ("Template",)}
 MIN_PROMPTS = 10  # over all seeds
 NO_GAP = "no prompt has both boosted and suppressed tokens of this kind"
 

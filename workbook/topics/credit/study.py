@@ -28,12 +28,12 @@ SHARE = 0.1  # in "same share" the tokens that moved most count, this share of t
 SIZES = {  # valued: rollouts per prompt.  tuned: rollouts at which learning rates are found.  fixed: the batch of H9
     "tiny": {"valued": 4, "tokens": 6, "continuations": 4, "tuned": 48, "fixed": 48, "steps": 3, "repeats": 1},
     "bundled": {"valued": 4, "tokens": 14, "continuations": 8, "tuned": 512, "fixed": 512, "steps": 16, "repeats": 2},
-    "smollm2": {"valued": 3, "tokens": 8, "continuations": 4, "tuned": 16, "fixed": 16, "steps": 4, "repeats": 1},
+    "smollm2_chat": {"valued": 3, "tokens": 8, "continuations": 4, "tuned": 16, "fixed": 16, "steps": 4, "repeats": 1},
 }
 BUDGETS = {  # (batch sizes, rollouts per prompt, estimators)
     "tiny": [((8, 16), (1, 2, 4), BUDGET_ESTIMATORS)],
     "bundled": [((16, 32, 64, 96), (1, 2, 4, 8), BUDGET_ESTIMATORS)],
-    "smollm2": [((16, 32), (4,), ("grpo",)), ((16,), (2, 4, 8), ("reinforce",))],
+    "smollm2_chat": [((16, 32), (4,), ("grpo",)), ((16,), (2, 4, 8), ("reinforce",))],
 }
 
 
@@ -74,7 +74,7 @@ def _shares(bench: Bench, lr: float) -> pd.DataFrame:
     """Shares of movement by category, GRPO beside training on positive rollouts only."""
     rollouts = bench.rollouts if bench.rollouts.categories else categorized(bench.rollouts)
     measures = ("movement", "net movement", "gradient norm")
-    if bench.scale.name == "smollm2":  # a pass for every category would take longer than all the rest
+    if bench.scale.name == "smollm2_chat":  # a pass for every category would take longer than all the rest
         measures, rollouts = measures[:2], _mixed(rollouts, 16)
     parts = [
         category_shares(bench.policy, rollouts, name, "sgd", lr, measures).assign(estimator=name)

@@ -48,7 +48,7 @@ def nearer_to_credit(
     tables: Tables, estimator: str = "prefix_credit", than: str = "grpo", group_size: int = 8
 ) -> Estimate:
     """Correlation with true credit of one estimator minus that of another, over seeds and prompts."""
-    if tables.scale == "smollm2":
+    if tables.scale.startswith("smollm2"):
         raise ValueError("true credit is known of the chain task alone")
     table = tables["prefix_credit/prompts"].query("group_size == @group_size")
     wide = table.pivot_table(index=["seed", "group"], columns="estimator", values="correlation").reset_index()

@@ -30,10 +30,10 @@ from workbook.theory.weights import cancellation_residual
 from workbook.topics.drift.loss_arms import ARMS, Arm, Scores, arm_pushes
 
 REUSE = (1, 2, 4, 8)
-LEARNING_RATES = {"tiny": 2.5e-4, "bundled": 2.5e-4, "smollm2": 2.5e-6}  # by scale: a first step of some 0.04 nats
-PROMPTS = {"tiny": 6, "bundled": 32, "smollm2": 12}  # by scale, sampled
-GROUPS = {"tiny": 6, "bundled": 32, "smollm2": 3}  # by scale: at most, the first whose rewards differ
-NEW_TOKENS = {"smollm2": 24}  # by scale, where it is not the scale's own
+LEARNING_RATES = {"tiny": 2.5e-4, "bundled": 2.5e-4, "smollm2_chat": 2.5e-6}  # by scale: a first step of some 0.04 nats
+PROMPTS = {"tiny": 6, "bundled": 32, "smollm2_chat": 12}  # by scale, sampled
+GROUPS = {"tiny": 6, "bundled": 32, "smollm2_chat": 3}  # by scale: at most, the first whose rewards differ
+NEW_TOKENS = {"smollm2_chat": 24}  # by scale, where it is not the scale's own
 PERMUTATIONS = 16
 CHANGED = 1e-5  # relative difference of a push from dr_grpo's that counts as a change
 

@@ -26,7 +26,7 @@ LABELS = {
     "sequence, min_replace": "sequence min_replace",
     "sequence, advantage_orthogonal": "sequence advantage_orthogonal",
 }
-SCALES = {"bundled": "bundled policy", "smollm2": "SmolLM2-135M"}
+SCALES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M, chat"}
 
 
 def loss_type_levels(scale: str = "bundled", outcome: str = "every", tables: Tables | None = None) -> pd.DataFrame:

@@ -22,8 +22,8 @@ MINI_BATCHES = 4
 BANDS = (0.0, 0.3, 0.6, NEARLY_CERTAIN)  # of confidence, the token's probability
 EPSILONS = (1e-3, 3e-3, EPS, 3e-2, 1e-1, 3e-1)
 FAMILY = {"sgd": "sgd", "sgd_momentum": "sgd", "adam": "adamw", "adamw": "adamw", "adamw_no_momentum": "adamw"}
-GENERATION_OPTIMIZERS = {"smollm2": ("sgd", "adamw", "adamw_no_momentum")}  # elsewhere all of FAMILY
-PERMUTATIONS = {"smollm2": 3}  # elsewhere 8
+GENERATION_OPTIMIZERS = {"smollm2_chat": ("sgd", "adamw", "adamw_no_momentum")}  # elsewhere all of FAMILY
+PERMUTATIONS = {"smollm2_chat": 3}  # elsewhere 8
 PREDICTORS = ("coupled_index", "coupled_push", "type_index", "advantage", "confidence", "frequency")
 
 
