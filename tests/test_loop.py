@@ -1,0 +1,233 @@
+"""The loop of studies takes the trainer's own steps, and does with a batch what its fields say."""
+
+import warnings
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from small_run import SMALL
+
+from workbook.policies.load import load_policy
+from workbook.probes.step import optimizer_of, untouched
+from workbook.probes.values import expected_reward
+from workbook.rollouts.sample import Rollouts
+from workbook.studies.loop import Loop, advantaged, permuted_rewards, take_step, train_in_memory, train_on
+from workbook.tasks import get_task
+from workbook.training import CancellationConfig, CancellationTrainer
+
+TASK = get_task("chain")
+SIZES = {"prompts": 4, "group_size": 4, "minibatches": 4}
+ARMS = [  # the loop's fields, the trainer's
+    ({"clip": (0.2, 0.28)}, {"epsilon": 0.2, "epsilon_high": 0.28}),
+    ({"order": "reward_balanced"}, {"batching": "reward_balanced"}),
+    (
+        {"order": "query_preserved", "level": "sequence", "clip": (0.01, 0.02)},
+        {"batching": "query_preserved", "importance_sampling_level": "sequence", "epsilon": 0.01, "epsilon_high": 0.02},
+    ),
+    (
+        {"order": "sign_partitioned", "clip": (0.1, 0.1), "clipping": "symmetric"},
+        {"batching": "sign_partitioned", "epsilon": 0.1, "clipping": "symmetric"},
+    ),
+    (
+        {"order": "query_preserved", "level": "sequence", "clip": (0.02, 0.02), "transform": "min_replace"},
+        {
+            **{"batching": "query_preserved", "importance_sampling_level": "sequence"},
+            **{"epsilon": 0.02, "group_transform": "min_replace", "transform_on": "clamped_ratios"},
+        },
+    ),
+    (
+        {
+            "order": "query_preserved",
+            "clip": (0.2, 0.2),
+            "transform": "advantage_orthogonal",
+            "transform_on": "clipped",
+        },
+        {
+            **{"batching": "query_preserved", "epsilon": 0.2},
+            **{"group_transform": "advantage_orthogonal", "transform_on": "clipped_weights"},
+        },
+    ),
+    (
+        {"order": "reward_balanced", "rule": "prefix_credit"},
+        {"batching": "reward_balanced", "advantage_estimator": "prefix_credit"},
+    ),
+    ({"order": "query_preserved", "optimizer": "adamw", "lr": 1e-3}, {"batching": "query_preserved"}),
+]
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy("bundled")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def trained(policy):
+    return torch.cat([p.detach().flatten().clone() for p in policy.model.parameters()])
+
+
+def trainer_of(policy, folder, loop, **settings):
+    settings = SMALL | {"max_steps": 4, "num_generations": 4, "advantage_estimator": "dr_grpo"} | settings
+    args = CancellationConfig(output_dir=str(folder), **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return CancellationTrainer(
+            policy.model,
+            TASK.reward,
+            args=args,
+            train_dataset=TASK.dataset(16, seed=0),
+            processing_class=policy.tokenizer,
+            optimizers=(optimizer_of(policy, loop.optimizer, loop.lr), None),
+        )
+
+
+@pytest.mark.parametrize(("fields", "settings"), ARMS, ids=[",".join(map(str, f.values())) for f, _ in ARMS])
+def test_steps_are_the_trainers(policy, tmp_path, fields, settings):
+    """Four mini-batches of one generation batch, on the trainer's own rollouts: the same weights in the end."""
+    loop = Loop(**{**SIZES, "optimizer": "sgd", "lr": 0.5, "clip": (0.2, 0.2), **fields})
+    with untouched(policy):
+        trainer = trainer_of(policy, tmp_path, loop, **settings)
+        kept = {}
+        prepare = trainer._arrange if loop.order != "shuffled" else trainer._generate_and_score_completions
+
+        def keep(inputs):
+            output = prepare(inputs)
+            kept.setdefault("batch", dict(inputs if loop.order != "shuffled" else output))
+            return output
+
+        name = "_arrange" if loop.order != "shuffled" else "_generate_and_score_completions"
+        setattr(trainer, name, keep)
+        trainer.train()
+        theirs, batch, parts = trained(policy), kept["batch"], trainer._buffered_inputs
+    rollouts = Rollouts.from_batch(batch, group_ids=batch["group_id"])
+    with untouched(policy):
+        before, optimizer = trained(policy), optimizer_of(policy, loop.optimizer, loop.lr)
+        if loop.order == "shuffled":  # TRL's own draw
+            for part in parts:
+                take_step(policy, TASK, loop, Rollouts.from_batch(part, group_ids=part["group_id"]), optimizer)
+        else:
+            list(train_on(policy, TASK, loop, rollouts, optimizer, seed=SMALL["seed"]))
+        ours = trained(policy)
+    assert (theirs - before).norm() > 1e-2
+    assert (ours - theirs).norm() < (1e-4 if loop.optimizer == "sgd" else 0.02) * (theirs - before).norm()
+
+
+# -- what the fields do
+
+
+def first_batch(policy, loop):
+    return advantaged(policy, TASK, loop, TASK.dataset(loop.prompts, 1), seed=1, batch=1)[0]
+
+
+def one_step(policy, loop, rollouts):
+    with untouched(policy):
+        before = trained(policy)
+        step = take_step(policy, TASK, loop, rollouts, optimizer_of(policy, loop.optimizer, loop.lr))
+        return step, trained(policy) - before
+
+
+def test_a_matched_gradient_has_the_length_that_is_asked_for(policy):
+    loop = Loop(prompts=4, group_size=4, optimizer="sgd", lr=0.1, match="grad_norm", norm=0.25)
+    rollouts = first_batch(policy, loop)
+    step, change = one_step(policy, loop, rollouts)
+    assert float(change.norm()) == pytest.approx(0.1 * 0.25, rel=1e-3)
+    plain, free = one_step(policy, replace(loop, match=None), rollouts)
+    assert plain == step  # the norm that is reported is the one before rescaling
+    assert float(free.norm()) == pytest.approx(0.1 * plain.grad_norm, rel=1e-3)
+    assert float(torch.cosine_similarity(change, free, dim=0)) == pytest.approx(1, abs=1e-4)
+
+
+def test_the_signs_cosine_is_that_of_two_steps(policy):
+    loop = Loop(prompts=4, group_size=4, optimizer="sgd", lr=0.1)
+    rollouts = first_batch(policy, loop)
+    step, whole = one_step(policy, loop, rollouts)
+    halves = [replace(rollouts, advantages=rollouts.advantages * (sign * rollouts.advantages > 0)) for sign in (1, -1)]
+    parts = [one_step(policy, loop, half)[1] for half in halves]
+    torch.testing.assert_close(sum(parts), whole, atol=1e-6, rtol=0)
+    assert step.sign_cosine == pytest.approx(float(torch.cosine_similarity(*parts, dim=0)), abs=1e-3)
+    assert pd.isna(one_step(policy, loop, halves[0])[0].sign_cosine)
+
+
+def test_rewards_are_dealt_anew_within_their_groups(policy):
+    loop = Loop(prompts=4, group_size=8)
+    rollouts = first_batch(policy, loop)
+    dealt = permuted_rewards(rollouts, seed=1)
+    assert not torch.equal(dealt, rollouts.rewards)
+    for group in range(4):
+        members = rollouts.group_ids == group
+        assert torch.equal(dealt[members].sort().values, rollouts.rewards[members].sort().values)
+    permuted = first_batch(policy, replace(loop, permuted=True))
+    assert torch.equal(permuted.rewards, rollouts.rewards)  # the reward that is reported stays the rollout's own
+    assert not torch.equal(permuted.advantages, rollouts.advantages)
+    assert torch.equal(permuted.completion_ids, rollouts.completion_ids)
+
+
+def test_a_rule_of_every_step_is_asked_in_every_step(policy):
+    asked = []
+
+    def rule(batch):
+        asked.append((len(batch), float((batch.logps - batch.old_logps).abs().max())))
+        return batch.group_advantages()
+
+    rule.each_step = True
+    loop = Loop(**SIZES, order="query_preserved", optimizer="sgd", lr=0.5, rule=rule, batches=1)
+    held_out = TASK.dataset(2, 5)["prompt"]
+    theirs = train_in_memory(policy, TASK, loop, 0, held_out)
+    assert [size for size, _ in asked] == [16, 4, 4, 4, 4]  # the generation batch, and each mini-batch
+    assert asked[1][1] < 1e-4 < asked[-1][1]
+    plain = train_in_memory(policy, TASK, replace(loop, rule="dr_grpo"), 0, held_out)
+    assert theirs["value"].tolist() == pytest.approx(plain["value"].tolist(), abs=1e-5)
+
+
+def test_a_run_is_reproducible_and_leaves_the_policy_as_it_was(policy):
+    before, loop = trained(policy), Loop(prompts=2, group_size=4, batches=3, minibatches=2, epochs=2, lr=1e-3)
+    held_out = TASK.dataset(3, 5)["prompt"]
+    curve = train_in_memory(policy, TASK, loop, 2, held_out, every=2)
+    assert torch.equal(trained(policy), before)
+    assert all(p.grad is None for p in policy.model.parameters())
+    again = train_in_memory(policy, TASK, loop, 2, held_out, every=2)
+    pd.testing.assert_frame_equal(curve.drop(columns="seconds"), again.drop(columns="seconds"))
+    assert curve["batch"].tolist() == [0, 2, 3]
+    assert curve["steps"].tolist() == [0, 8, 12]
+    assert curve["value"][0] == pytest.approx(float(expected_reward(policy, TASK, held_out).mean()))
+    assert curve["tax"][0] == 0 < curve["tax"][2]
+    assert curve["moved"][1] > 1e-3
+    assert (curve["sampled_tokens"].diff()[1:] > 300).all()
+
+
+def test_a_budget_of_tokens_ends_the_run(policy):
+    loop = Loop(prompts=2, group_size=4, batches=9, token_budget=400)
+    curve = train_in_memory(policy, TASK, loop, 2, TASK.dataset(2, 5)["prompt"], every=5)
+    assert curve["batch"].tolist() == [0, 2]  # 8 rollouts of some 38 tokens
+    assert curve["sampled_tokens"].iloc[-1] >= 400
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prompts": 0}, "prompts=0 must be a whole number of 1 or more"),
+        ({"epochs": True}, "epochs=True must be a whole number"),
+        ({"order": "sorted"}, "order='sorted' is unknown: choose one of shuffled, query_preserved"),
+        ({"optimizer": "lion"}, "optimizer='lion' is unknown: choose one of sgd"),
+        (
+            {"transform_on": "clipped_weights"},
+            "transform_on='clipped_weights' is unknown: choose one of ratios, clipped",
+        ),
+        ({"match": "rate"}, "match='rate' is unknown: choose one of None, grad_norm"),
+        ({"lr": 0.0}, "lr=0.0 must be a finite number above 0"),
+        ({"minibatches": 3}, "minibatches=3 must divide the 256 rollouts"),
+        ({"minibatches": 64, "order": "query_preserved"}, "minibatches=64 must divide prompts=32"),
+        ({"rule": "best"}, "best"),
+        ({"rule": "oracle", "permuted": True}, "permuted=True leaves rule='oracle' its signal"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(fields, words):
+    with pytest.raises(ValueError, match=words):
+        Loop(**fields)

@@ -1,0 +1,321 @@
+"""The training loop of studies: GRPO in memory, one policy at a time, without TRL.
+
+    loop = Loop(prompts=32, group_size=8, batches=6, minibatches=16, order="query_preserved")
+    curve = train_in_memory(policy, get_task("chain"), loop, seed=3, held_out=prompts)
+
+One step is what `CancellationTrainer` does with loss_type="dr_grpo" and no gradient clipping, on the same rollouts:
+sum over tokens of w_it A_it log pi_it / (B * max_new_tokens), w of `theory.objective`. A run of six batches of 256
+rollouts takes some four seconds on one thread, so that arms can be compared over dozens of policies and seeds.
+
+Letters: B rollouts of a mini-batch, T completion tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbook.policies.restoring import evaluating
+from workbook.probes.drift import DriftFrom, learning_tax
+from workbook.probes.step import FIELDS, OPTIMIZERS, logps, optimizer_of, untouched
+from workbook.probes.values import expected_reward
+from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.rollouts.scoring import rollout_logps
+from workbook.theory.advantages import group_advantages
+from workbook.theory.batching import minibatch_order
+from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORMS
+from workbook.theory.credit import Rule
+from workbook.theory.credit_rules import CREDIT_RULES
+from workbook.theory.objective import objective_weights
+from workbook.training.credit import CreditCall, credit_call
+from workbook.training.messages import show_value
+
+TRANSFORM_ON = {"ratios": "clamped_ratios", "clipped": "clipped_weights"}
+MATCHES = (None, "grad_norm")
+STYLE_PROMPTS = 16  # held-out prompts whose style slots show the tax
+LARGE_PRIME = 1_000_003  # as in the trainer: orders of neighbouring seeds have nothing in common
+COLUMNS = ("reward", "value", "grad_norm", "sign_cosine", "moved", "tax", "style_entropy")
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What a run does: sizes, order of mini-batches, optimizer, credit rule and weights.
+
+    prompts, group_size: of a generation batch.  batches: generation batches.  minibatches: equal parts into which each
+    is cut, one optimizer step each.  order: one of STRATEGIES.  epochs: passes over each generation batch.
+    optimizer, lr: as in `probes.step.OPTIMIZERS`.
+    rule: an estimator of `theory.advantages`, a name of CREDIT_RULES, own:FILE:FUNCTION, or a function of a
+    CreditBatch.
+    level, clip, clipping, transform: as in `theory.objective.objective_weights`.  transform_on: "ratios", held inside
+    the clip range, or "clipped", the weights of the surrogate.
+    match: None, or "grad_norm": each mini-batch's gradient is rescaled to the length `norm`, unless it is 0.
+    permuted: rewards are dealt anew within each group before advantages are made, so that nothing can be learned.
+    token_budget: no batch is begun once so many tokens have been sampled, those of the rule included.
+
+    Raises ValueError, in one sentence, for a field out of range.
+    """
+
+    prompts: int = 32
+    group_size: int = 8
+    batches: int = 6
+    minibatches: int = 1
+    order: str = "shuffled"
+    epochs: int = 1
+    optimizer: str = "adamw"
+    lr: float = 3e-4
+    rule: str | Rule = "dr_grpo"
+    level: str = "token"
+    clip: tuple[float, float] | None = None
+    clipping: str = "asymmetric"
+    transform: str | None = None
+    transform_on: str = "ratios"
+    match: str | None = None
+    norm: float = 1.0
+    permuted: bool = False
+    max_new_tokens: int = 48
+    token_budget: int | None = None
+    call: CreditCall | None = field(init=False, default=None, repr=False, compare=False)
+
+    def __post_init__(self):
+        for name in ("prompts", "group_size", "batches", "minibatches", "epochs", "max_new_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={show_value(value)} must be a whole number of 1 or more.")
+        for name, valid in CHOICES.items():
+            if getattr(self, name) not in valid:
+                words = ", ".join(map(str, valid))
+                raise ValueError(f"{name}={show_value(getattr(self, name))} is unknown: choose one of {words}.")
+        for name in ("lr", "norm"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}={show_value(getattr(self, name))} must be a finite number above 0.")
+        self._check_parts()
+        object.__setattr__(self, "call", credit_call(self.rule))
+        if self.permuted and "known_credit" in getattr(CREDIT_RULES.get(self.rule), "needs", ()):
+            raise ValueError(f"permuted=True leaves rule={self.rule!r} its signal, which is not in the rewards.")
+
+    def _check_parts(self) -> None:
+        rollouts = self.prompts * self.group_size
+        if rollouts % self.minibatches:
+            raise ValueError(f"minibatches={self.minibatches} must divide the {rollouts} rollouts of a batch.")
+        if self.order.startswith("query_preserved") and self.prompts % self.minibatches:
+            raise ValueError(
+                f"minibatches={self.minibatches} must divide prompts={self.prompts}, for order={self.order!r} keeps "
+                "each prompt's rollouts in one mini-batch."
+            )
+
+
+CHOICES = {
+    "order": STRATEGIES,
+    "optimizer": tuple(OPTIMIZERS),
+    "level": LEVELS,
+    "clipping": CLIPPINGS,
+    "transform": (None, *TRANSFORMS),
+    "transform_on": tuple(TRANSFORM_ON),
+    "match": MATCHES,
+}
+
+
+class Step(NamedTuple):
+    """What one optimizer step was: its gradient's length before rescaling, and the cosine of its two signs' parts."""
+
+    grad_norm: float
+    sign_cosine: float
+
+
+def train_in_memory(policy, task, loop: Loop, seed: int, held_out: list[str], every: int = 1) -> pd.DataFrame:
+    """Train a policy as the loop says; a row before the first generation batch and one per `every` batches, the last
+    included. Afterwards the policy is as it was.
+
+    seed: of the training prompts (`task.dataset`), of what is sampled, and of the orders; arms of one seed start from
+    the same rollouts.  held_out: prompts of which the value is taken.
+
+    Columns: batch; steps, optimizer steps so far; reward, mean of the rollouts that the batch was trained on; value,
+    exact expected reward over held_out; grad_norm, mean length of the gradient since the last row, before any
+    rescaling; sign_cosine, mean cosine between the gradients of a step's positive and negative rollouts (NaN where
+    one is missing, or advantages are per token); moved, rms change of the batch's log-probabilities by training on it,
+    nats; tax, mean KL of style words from the start, nats per word; style_entropy, nats per word; sampled_tokens so
+    far, those of the rule included; seconds so far. value, tax and style_entropy are NaN for tasks other than chain.
+    """
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(f"every={show_value(every)} must be a whole number of 1 or more.")
+    began, tokens, steps, taken, rows = time.perf_counter(), 0, 0, [], []
+    data, sight = task.dataset(loop.prompts * loop.batches, seed), _Sight(policy, task, held_out)
+    with untouched(policy), evaluating(policy.model):
+        rows.append({"batch": 0, "steps": 0, **sight(), "sampled_tokens": 0, "seconds": time.perf_counter() - began})
+        optimizer = optimizer_of(policy, loop.optimizer, loop.lr)
+        for batch in range(1, loop.batches + 1):
+            chosen = data.select(range((batch - 1) * loop.prompts, batch * loop.prompts))
+            rollouts, sampled = advantaged(policy, task, loop, chosen, seed, batch, steps)
+            tokens += sampled
+            made = list(train_on(policy, task, loop, rollouts, optimizer, seed, steps))
+            taken, steps = taken + made, steps + len(made)
+            last = batch == loop.batches or (loop.token_budget is not None and tokens >= loop.token_budget)
+            if batch % every == 0 or last:
+                row = {"batch": batch, "steps": steps, "reward": float(rollouts.rewards.mean())}
+                row |= _means(taken) | {"moved": _moved(policy, rollouts)} | sight()
+                rows.append(row | {"sampled_tokens": tokens, "seconds": time.perf_counter() - began})
+                taken = []
+            if last:
+                break
+    return pd.DataFrame(rows)[["batch", "steps", *COLUMNS, "sampled_tokens", "seconds"]]
+
+
+def advantaged(policy, task, loop: Loop, rows, seed: int, batch: int, steps: int = 0) -> tuple[Rollouts, int]:
+    """A generation batch with the advantages of the loop's rule, and how many tokens that took.
+
+    rows: the prompts, as rows of the task's data set.  batch: its number, from 1 on.
+    """
+    estimator = loop.rule if loop.call is None else "dr_grpo"
+    sampling_seed = LARGE_PRIME * seed + batch
+    rollouts = sample_rollouts(
+        policy, task, rows, loop.group_size, sampling_seed, loop.max_new_tokens, estimator=estimator
+    )
+    tokens = int(rollouts.completion_mask.sum())
+    dealt = permuted_rewards(rollouts, sampling_seed) if loop.permuted else rollouts.rewards
+    if loop.call is None:
+        return replace(rollouts, advantages=group_advantages(dealt, rollouts.group_ids, estimator)), tokens
+    asked = credit_batch(policy, replace(rollouts, rewards=dealt), task, (seed, batch), steps, loop.max_new_tokens)
+    return replace(rollouts, advantages=loop.call(asked)), tokens + asked.sampled_tokens
+
+
+def permuted_rewards(rollouts: Rollouts, seed: int) -> Float[Tensor, " B"]:
+    """The rewards, dealt anew at random within each group, so that they say nothing about the texts."""
+    generator, dealt = torch.Generator().manual_seed(seed), rollouts.rewards.clone()
+    for group in rollouts.group_ids.unique():
+        members = (rollouts.group_ids == group).nonzero().squeeze(1)
+        dealt[members] = rollouts.rewards[members[torch.randperm(len(members), generator=generator)]]
+    return dealt
+
+
+def train_on(
+    policy, task, loop: Loop, rollouts: Rollouts, optimizer: torch.optim.Optimizer, seed: int, steps: int = 0
+) -> Iterator[Step]:
+    """Take the optimizer steps of one generation batch, in place: `epochs` passes over its mini-batches.
+
+    steps: optimizer steps before these, on which the order of mini-batches depends, as in the trainer.
+    """
+    per_rollout, alive = rollouts.advantages, rollouts.completion_mask.bool()
+    if per_rollout.dim() == 2:
+        per_rollout = (per_rollout * alive).sum(1) / alive.sum(1).clamp(min=1)
+    generator = torch.Generator().manual_seed(seed * LARGE_PRIME + steps)
+    order = minibatch_order(loop.order, rollouts.group_ids, per_rollout, loop.minibatches, generator)
+    parts = [rollouts.select(rows) for rows in order.chunk(loop.minibatches)]
+    for epoch in range(loop.epochs):
+        for k, part in enumerate(parts):
+            done = steps + epoch * len(parts) + k
+            yield take_step(policy, task, loop, part, optimizer, (seed, done), done)
+
+
+def take_step(
+    policy, task, loop: Loop, part: Rollouts, optimizer: torch.optim.Optimizer, seeds: tuple = (0,), done: int = 0
+) -> Step:
+    """One optimizer step on a mini-batch, in place; old_logps of the rollouts are those that ratios are taken to."""
+    optimizer.zero_grad(set_to_none=False)
+    trained = [p for group in optimizer.param_groups for p in group["params"]]
+    again = loop.call is not None and loop.call.each_step
+    chunks = _chunks(part, whole=again)
+    scored = [_scored(policy, part.select(rows)) for rows in chunks]
+    now = part.old_logps if loop.transform is None else logps(policy, part)  # of rollouts that push nothing
+    now = now.clone()
+    for rows, values in zip(chunks, scored, strict=True):
+        now[rows] = values.detach()
+    if again:
+        part = replace(part, advantages=loop.call(credit_batch(policy, part, task, seeds, done, logps=now)))
+    pushes = _pushes(loop, part, now)
+    gradients = [_gradient(trained, (pushes[rows] * values).sum()) for rows, values in zip(chunks, scored, strict=True)]
+    for p, *parts in zip(trained, *gradients, strict=True):
+        p.grad = -sum(parts) if parts else torch.zeros_like(p)
+    norm = _length([p.grad for p in trained])
+    if loop.match == "grad_norm" and norm > 0:
+        for p in trained:
+            p.grad *= loop.norm / norm
+    optimizer.step()
+    return Step(norm, _cosine(*gradients) if len(gradients) == 2 and not again else float("nan"))
+
+
+def _scored(policy, part: Rollouts) -> Float[Tensor, "b T"]:
+    """Log-probabilities with their graph."""
+    return rollout_logps(policy.model, *(getattr(part, name) for name in FIELDS))
+
+
+def _chunks(part: Rollouts, whole: bool) -> list[Int[Tensor, " b"]]:
+    """Rows of positive and of negative rollouts, or of all that push where each token has an advantage of its own."""
+    every = torch.arange(len(part))
+    if whole:
+        return [every]
+    if part.advantages.dim() == 2:
+        pushing = every[(part.advantages != 0).any(1).cpu()]
+        return [pushing] if len(pushing) else []
+    signs = part.advantages.sign().cpu()
+    return [rows for rows in (every[signs > 0], every[signs < 0]) if len(rows)]
+
+
+def _pushes(loop: Loop, part: Rollouts, now: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    """w_it A_it over the normalizer B * max_new_tokens."""
+    weights = objective_weights(
+        now,
+        part.old_logps,
+        part.completion_mask,
+        part.advantages,
+        part.group_ids,
+        loop.level,
+        loop.clip,
+        loop.clipping,
+        loop.transform,
+        TRANSFORM_ON[loop.transform_on],
+    )
+    advantages = part.advantages if part.advantages.dim() == 2 else part.advantages[:, None]
+    return weights * advantages / (len(part) * loop.max_new_tokens)
+
+
+def _gradient(trained: list[Tensor], objective: Tensor) -> list[Tensor]:
+    found = torch.autograd.grad(objective, trained, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True)]
+
+
+def _length(vector: list[Tensor]) -> float:
+    return float(torch.stack([part.norm() for part in vector]).norm())
+
+
+def _cosine(one: list[Tensor], other: list[Tensor]) -> float:
+    product = sum(float((a * b).sum()) for a, b in zip(one, other, strict=True))
+    lengths = _length(one) * _length(other)
+    return product / lengths if lengths else float("nan")
+
+
+def _means(taken: list[Step]) -> dict[str, float]:
+    """Means over the steps; cosines that are not there are left out."""
+    table = pd.DataFrame(taken, columns=Step._fields)
+    return {name: float(table[name].mean()) for name in Step._fields}
+
+
+def _moved(policy, rollouts: Rollouts) -> float:
+    """Rms change of log-probability of the rollouts' tokens since they were sampled, in nats."""
+    alive = rollouts.completion_mask.bool()
+    change = logps(policy, rollouts) - rollouts.old_logps
+    return float(change[alive].square().mean().sqrt())
+
+
+class _Sight:
+    """What is read off the policy as it is now on held-out prompts: value, tax, style_entropy."""
+
+    def __init__(self, policy, task, held_out: list[str]):
+        self.policy, self.task, self.held_out, self.start = policy, task, list(held_out), None
+        if hasattr(task, "equivalent_solutions"):
+            rows = [{"prompt": prompt, "answer": task.solve(prompt)} for prompt in self.held_out[:STYLE_PROMPTS]]
+            self.start = DriftFrom(policy, task, rows, solutions=4)
+
+    def __call__(self) -> dict[str, float]:
+        if self.start is None:
+            return dict.fromkeys(("value", "tax", "style_entropy"), float("nan"))
+        value = float(expected_reward(self.policy, self.task, self.held_out).mean())
+        style = learning_tax(self.start.report(self.policy)).mean()
+        return {"value": value, "tax": float(style["tax"]), "style_entropy": float(style["style_entropy"])}
