@@ -12,6 +12,8 @@ _HOMES = {
     "SCALES": "studies.scales",
     "OUTCOMES": "studies.sweeps",
     "Bench": "studies.bench",
+    "Loop": "studies.loop",
+    "Readings": "studies.loop",
     "Scale": "studies.scales",
     "Tables": "studies.claim",
     "effect": "studies.paired",
@@ -21,6 +23,7 @@ _HOMES = {
     "load_runs": "studies.sweeps",
     "measure": "studies.record",
     "seconds_to": "studies.sweeps",
+    "train_in_memory": "studies.loop",
 }
 __all__ = list(_HOMES)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -40,7 +40,7 @@ from workbook.training.messages import show_value
 
 TRANSFORM_ON = {"ratios": "clamped_ratios", "clipped": "clipped_weights"}
 MATCHES = (None, "grad_norm")
-STYLE_PROMPTS = 16  # held-out prompts whose style slots show the tax
+STYLE_PROMPTS, SOLUTIONS = 16, 4  # held-out prompts and right chains of each, whose style words show the tax
 LARGE_PRIME = 1_000_003  # as in the trainer: orders of neighbouring seeds have nothing in common
 COLUMNS = ("reward", "value", "grad_norm", "sign_cosine", "moved", "tax", "style_entropy")
 
@@ -130,12 +130,15 @@ class Step(NamedTuple):
     sign_cosine: float
 
 
-def train_in_memory(policy, task, loop: Loop, seed: int, held_out: list[str], every: int = 1) -> pd.DataFrame:
+def train_in_memory(
+    policy, task, loop: Loop, seed: int, held_out: list[str] | Readings, every: int = 1
+) -> pd.DataFrame:
     """Train a policy as the loop says; a row before the first generation batch and one per `every` batches, the last
     included. Afterwards the policy is as it was.
 
     seed: of the training prompts (`task.dataset`), of what is sampled, and of the orders; arms of one seed start from
-    the same rollouts.  held_out: prompts of which the value is taken.
+    the same rollouts.  held_out: prompts of which the value is taken, or `Readings` of this policy and task, which many
+    runs may share.
 
     Columns: batch; steps, optimizer steps so far; reward, mean of the rollouts that the batch was trained on; value,
     exact expected reward over held_out; grad_norm, mean length of the gradient since the last row, before any
@@ -147,9 +150,10 @@ def train_in_memory(policy, task, loop: Loop, seed: int, held_out: list[str], ev
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(f"every={show_value(every)} must be a whole number of 1 or more.")
     began, tokens, steps, taken, rows = time.perf_counter(), 0, 0, [], []
-    data, sight = task.dataset(loop.prompts * loop.batches, seed), _Sight(policy, task, held_out)
+    readings = held_out if isinstance(held_out, Readings) else Readings(policy, task, held_out)
+    data, spent = task.dataset(loop.prompts * loop.batches, seed), time.perf_counter() - began
     with untouched(policy), evaluating(policy.model):
-        rows.append({"batch": 0, "steps": 0, **sight(), "sampled_tokens": 0, "seconds": time.perf_counter() - began})
+        rows.append({"batch": 0, "steps": 0, **readings.start, "sampled_tokens": 0, "seconds": spent})
         optimizer = optimizer_of(policy, loop.optimizer, loop.lr)
         for batch in range(1, loop.batches + 1):
             chosen = data.select(range((batch - 1) * loop.prompts, batch * loop.prompts))
@@ -160,7 +164,7 @@ def train_in_memory(policy, task, loop: Loop, seed: int, held_out: list[str], ev
             last = batch == loop.batches or (loop.token_budget is not None and tokens >= loop.token_budget)
             if batch % every == 0 or last:
                 row = {"batch": batch, "steps": steps, "reward": float(rollouts.rewards.mean())}
-                row |= _means(taken) | {"moved": _moved(policy, rollouts)} | sight()
+                row |= _means(taken) | {"moved": _moved(policy, rollouts)} | readings.now()
                 rows.append(row | {"sampled_tokens": tokens, "seconds": time.perf_counter() - began})
                 taken = []
             if last:
@@ -304,18 +308,25 @@ def _moved(policy, rollouts: Rollouts) -> float:
     return float(change[alive].square().mean().sqrt())
 
 
-class _Sight:
-    """What is read off the policy as it is now on held-out prompts: value, tax, style_entropy."""
+class Readings:
+    """What is read off a policy on held-out prompts while it is trained: value, tax and style_entropy.
+
+    start: the readings of the policy as it was when this was made, from which its style words drift.
+    """
 
     def __init__(self, policy, task, held_out: list[str]):
-        self.policy, self.task, self.held_out, self.start = policy, task, list(held_out), None
+        self.policy, self.task, self.held_out, self.drift = policy, task, list(held_out), None
+        if not self.held_out:
+            raise ValueError("held_out=[] must hold at least one prompt.")
         if hasattr(task, "equivalent_solutions"):
             rows = [{"prompt": prompt, "answer": task.solve(prompt)} for prompt in self.held_out[:STYLE_PROMPTS]]
-            self.start = DriftFrom(policy, task, rows, solutions=4)
+            self.drift = DriftFrom(policy, task, rows, SOLUTIONS)
+        self.start = self.now()
 
-    def __call__(self) -> dict[str, float]:
-        if self.start is None:
+    def now(self) -> dict[str, float]:
+        """The readings of the policy as it is now; NaN for tasks whose values are not known exactly."""
+        if self.drift is None:
             return dict.fromkeys(("value", "tax", "style_entropy"), float("nan"))
         value = float(expected_reward(self.policy, self.task, self.held_out).mean())
-        style = learning_tax(self.start.report(self.policy)).mean()
+        style = learning_tax(self.drift.report(self.policy)).mean()
         return {"value": value, "tax": float(style["tax"]), "style_entropy": float(style["style_entropy"])}
