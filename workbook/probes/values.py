@@ -1,0 +1,333 @@
+"""Exact values of the chain task under the policy as it is now: expected rewards without sampling.
+
+A chain is a Markov chain over (slot, running value): what a step's result will be depends on the running value that
+stands written, hardly on how it came about. So the expected reward of a prompt is a product of m x m matrices, whose
+entries are probabilities that the policy states. They are read off one pass over m completions a prompt, in which each
+running value occurs after each step once: the right chain, and m - 1 chains whose first result is off by 1 ... m - 1
+and which go on faithfully. Their style words are drawn from the policy's own probabilities.
+
+    V(t, r) = sum_w p(w | t, r) V(t + 1, r'(r, w))        r' the running value that word w leaves, modulo m
+
+A word that the grammar does not admit ends the chain with value 0; a wrong operator or operand counts as the running
+value that would give the same result. What is left out: that a step's probabilities depend on style words, on errors
+before it and on a wrong first number. `value_error` measures what that costs against sampling.
+
+Letters: P prompts, m modulus, T slots or tokens, W admitted words, B rollouts, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from workbook.policies.restoring import evaluating, gradients, no_gradients
+from workbook.probes.step import FIELDS
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.rollouts.scoring import pad_rows, padded_batches, tokenize_prompts
+from workbook.tasks.chain import OPERATORS, Chain, Slot
+
+ROWS_AT_ONCE = 640  # completions scored in one pass
+STYLE_SEED = 0  # of the draws of style words
+
+
+@dataclass(frozen=True)
+class ChainTables:
+    """The Markov chain of one prompt.
+
+    word_ids (T, W): token ids of the words that each slot admits, -1 where it has fewer.  moves (T, m, W): the running
+    value after each word.  values (T + 1, m): expected reward before each slot, by the running value.
+    """
+
+    word_ids: Int[Tensor, "T W"]
+    moves: Int[Tensor, "T m W"]
+    values: Float[Tensor, "T1 m"]
+
+
+@dataclass(frozen=True)
+class TokenValues:
+    """Values around every completion token of B rollouts, in the reward's unit; 0 outside the mask and off the grammar.
+
+    q (B, T, W): value after each admitted word, whose ids are word_ids (B, T, W), -1 for none; every other word's value
+    is elsewhere (B, T).  before (B, T): value before the token, sum of p q over all words with the policy's own p in
+    that context; after (B, T): value after the token that was sampled.  inside (B, T): whether all tokens before it
+    kept to the grammar.  prompt (B,): value of the prompt.
+    """
+
+    q: Float[Tensor, "B T W"]
+    word_ids: Int[Tensor, "B T W"]
+    elsewhere: Float[Tensor, "B T"]
+    before: Float[Tensor, "B T"]
+    after: Float[Tensor, "B T"]
+    inside: Bool[Tensor, "B T"]
+    prompt: Float[Tensor, " B"]
+
+    @property
+    def credit(self) -> Float[Tensor, "B T"]:
+        """Known credit of every token, Q - V."""
+        return self.after - self.before
+
+    def dense(self, vocabulary: int) -> Float[Tensor, "B T V"]:
+        """Value after every word of the vocabulary."""
+        return _dense(self.q, self.word_ids, self.elsewhere, vocabulary)
+
+
+def expected_reward(policy, task: Chain, prompts: Sequence[str], differentiable: bool = False) -> Float[Tensor, " P"]:
+    """Expected reward of each prompt under the policy as it is now, at temperature 1, without sampling.
+
+    differentiable: keep the graph, so that the gradient of the mean is the policy gradient of these prompts.
+    Error: see `value_error`. Raises ValueError for a task that is no chain, a prompt that is none of the task's, and a
+    tokenizer in which a word of the chain is not one token.
+    """
+    with gradients() if differentiable else no_gradients(), evaluating(policy.model):
+        tables = _tables(policy, task, prompts)
+        return torch.stack([table.values[0, 0] for table in tables])
+
+
+def chain_values(policy, task: Chain, rollouts: Rollouts) -> TokenValues:
+    """Values before and after every token of the rollouts, and after every word that could have stood there.
+
+    Raises ValueError as `expected_reward` does, and for rollouts without prompts.
+    """
+    if rollouts.prompts is None:
+        raise ValueError("rollouts have no prompts, and exact values need them: sample_rollouts keeps them.")
+    prompts = list(dict.fromkeys(rollouts.prompts))
+    with no_gradients(), evaluating(policy.model):
+        tables = _tables(policy, task, prompts)
+        probs = context_logits(policy.model, *(getattr(rollouts, name) for name in FIELDS)).softmax(-1)  # (B, T, V)
+    own = torch.tensor([prompts.index(prompt) for prompt in rollouts.prompts], device=probs.device)  # (B,)
+    q, ids, elsewhere, inside = _follow(tables, own, rollouts)
+    dense = _dense(q, ids, elsewhere, probs.shape[-1])
+    before = (probs * dense).sum(2)
+    after = dense.gather(2, rollouts.completion_ids.to(dense.device).unsqueeze(2)).squeeze(2)
+    prompt = torch.stack([table.values[0, 0] for table in tables])[own]
+    return TokenValues(q, ids, elsewhere, before * inside, after * inside, inside, prompt)
+
+
+def value_error(policy, task: Chain, prompts: Sequence[str], rollouts: int, seed: int = 0) -> dict[str, float]:
+    """Error of `expected_reward` against so many sampled rollouts of each prompt, in the reward's unit.
+
+    mean: the difference of the means over prompts, exact minus sampled; mean_se: its sampling error.  rms: root mean
+    square difference of a prompt's value, sampling error taken off; 0 where that is larger.
+    """
+    rows = [{"prompt": prompt, "answer": task.solve(prompt)} for prompt in prompts]
+    sampled = sample_rollouts(policy, task, rows, rollouts, seed).rewards.view(len(rows), rollouts)
+    gap = expected_reward(policy, task, prompts) - sampled.mean(1)
+    noise = sampled.var(1) / rollouts  # (P,)
+    rms = float((gap.square() - noise).mean().clamp(min=0).sqrt())
+    return {"mean": float(gap.mean()), "mean_se": float(noise.mean().sqrt()) / len(rows) ** 0.5, "rms": rms}
+
+
+# -- the Markov chain -------------------------------------------------------------------------------------------------
+
+
+def slots_of(task: Chain, prompt: str) -> list[Slot]:
+    """The slots of a prompt's well-formed completions, in which the m residues and the operators stand in order."""
+    return task._slots(len(task._parse(prompt)[1]))
+
+
+def _tables(policy, task: Chain, prompts: Sequence[str]) -> list[ChainTables]:
+    """The Markov chain of each prompt; prompts with equally many steps share a pass."""
+    if not isinstance(task, Chain):
+        raise ValueError(f"task is {type(task).__name__}; exact values are known for the chain task alone.")
+    prompts, by_steps, tables = list(prompts), {}, {}
+    for i, prompt in enumerate(prompts):
+        by_steps.setdefault(len(task._parse(prompt)[1]), []).append(i)
+    for rows in by_steps.values():
+        for part in torch.tensor(rows).split(max(1, ROWS_AT_ONCE // task.modulus)):
+            chains = _Chains(policy, task, [prompts[i] for i in part])
+            tables |= dict(zip(part.tolist(), chains.tables(), strict=True))
+    return [tables[i] for i in range(len(prompts))]
+
+
+class _Chains:
+    """P prompts with equally many steps: their slots, completions that pass through every state, and their values."""
+
+    def __init__(self, policy, task: Chain, prompts: list[str]):
+        self.policy, self.task, self.prompts = policy, task, prompts
+        self.device = policy.model.device
+        self.parsed = [task._parse(prompt) for prompt in prompts]
+        self.right = torch.tensor([task._prefixes(*parts) for parts in self.parsed])  # (P, S + 1) running values
+        self.slots = [slots_of(task, prompt) for prompt in prompts]
+        self.kinds = self.slots[0]  # categories and fields are the same for all
+        self.word_ids = self._word_ids()
+
+    def tables(self) -> list[ChainTables]:
+        m, moves, probs = self.task.modulus, self._moves(), self._by_state(self._probs())
+        answers = self.right[:, -1:].to(self.device)  # (P, 1)
+        values = [(torch.arange(m, device=self.device) == answers).to(probs) * (1 - self.task.false_negative_rate)]
+        for t in reversed(range(len(self.kinds))):  # (P, m) before slot t
+            after = values[-1].unsqueeze(1).expand(-1, m, -1).gather(2, moves[:, t])  # (P, m, W)
+            values.append(values[-1] if self.kinds[t].category == "eos" else (probs[:, :, t] * after).sum(2))
+        stacked = torch.stack(values[::-1], dim=1)  # (P, T + 1, m)
+        return [ChainTables(*parts) for parts in zip(self.word_ids, moves, stacked, strict=True)]
+
+    def _word_ids(self) -> Int[Tensor, "P T W"]:
+        width = max(len(slot.words) for slot in self.kinds if slot.category != "eos")
+        ids = torch.full((len(self.prompts), len(self.kinds), width), -1)
+        known: dict[str, int] = {}
+        for p, slots in enumerate(self.slots):
+            for t, slot in enumerate(slots):
+                if slot.category == "eos":
+                    ids[p, t, 0] = self.policy.tokenizer.eos_token_id
+                    continue
+                for word in set(slot.words) - known.keys():
+                    known[word] = _token(self.policy.tokenizer, word)
+                ids[p, t, : len(slot.words)] = torch.tensor([known[word] for word in slot.words])
+        return ids.to(self.device)
+
+    def _moves(self) -> Int[Tensor, "P T m W"]:
+        """The running value after each word; a wrong operator or operand counts as the value that it amounts to."""
+        m, (P, T, W) = self.task.modulus, self.word_ids.shape
+        states, words = torch.arange(m)[:, None].expand(m, W), torch.arange(W).clamp(max=m - 1).expand(m, W)
+        moves = states.expand(P, T, m, W).clone()
+        for t, slot in enumerate(self.kinds):
+            if slot.field in ("start", "a", "result", "final"):
+                moves[:, t] = words
+            elif slot.field in ("op", "b"):
+                shifts = torch.zeros(P, 1, W, dtype=torch.long)
+                for p, (numbers, operators) in enumerate(self.parsed):
+                    added = self._added(slot, operators[slot.step], numbers[slot.step + 1])
+                    shifts[p, 0, : len(added)] = torch.tensor(added)
+                moves[:, t] = (states + shifts) % m
+        return moves.to(self.device)
+
+    def _added(self, slot: Slot, operator: str, number: int) -> list[int]:
+        """What each word for an operator or operand adds to the running value, over what the right one adds."""
+        right = self.task._apply(0, operator, number)
+        if slot.field == "op":
+            return [self.task._apply(0, sign, number) - right for sign in OPERATORS]
+        return [self.task._apply(0, operator, other) - right for other in range(self.task.modulus)]
+
+    def _probs(self) -> Float[Tensor, "P m T W"]:
+        """Probability of each admitted word along m chains; chain j is off by j from its first result on."""
+        admitted = (self.word_ids >= 0).unsqueeze(1).float()  # (P, 1, T, W)
+        with no_gradients():
+            first = self._read(self._written(admitted))
+        return self._read(self._written(first.expand(-1, self.task.modulus, -1, -1)))
+
+    def _written(self, weights: Float[Tensor, "P n T W"]) -> Int[Tensor, "P n T"]:
+        """Token ids of n chains of each prompt, off by 0 ... n - 1, free words drawn in proportion to weights."""
+        generator = torch.Generator().manual_seed(STYLE_SEED)
+        P, n, T, W = weights.shape
+        drawn = torch.multinomial(weights.reshape(-1, W).cpu(), 1, generator=generator).view(P, n, T)
+        off, results = torch.arange(n), 0
+        for t, slot in enumerate(self.kinds):
+            if slot.field == "op":
+                drawn[:, :, t] = torch.tensor([OPERATORS.index(o[slot.step]) for _, o in self.parsed])[:, None]
+            elif slot.field == "b":
+                drawn[:, :, t] = torch.tensor([numbers[slot.step + 1] for numbers, _ in self.parsed])[:, None]
+            elif slot.field:  # a number that is, or becomes, the running value
+                results += slot.field == "result"
+                drawn[:, :, t] = (self.right[:, results, None] + off * (results > 0)) % self.task.modulus
+        ids = self.word_ids.unsqueeze(1).expand(-1, n, -1, -1)
+        return ids.gather(3, drawn.to(self.device).unsqueeze(3)).squeeze(3)
+
+    def _read(self, written: Int[Tensor, "P n T"]) -> Float[Tensor, "P n T W"]:
+        """Probability of each admitted word in each context of the chains."""
+        P, n, T = written.shape
+        rows = [row for row in tokenize_prompts(self.policy.tokenizer, self.prompts) for _ in range(n)]
+        prompt_ids, prompt_mask = pad_rows(rows, self.policy.tokenizer.pad_token_id, "left", self.device)
+        completion_ids = written.flatten(0, 1)
+        alive = torch.ones_like(completion_ids)
+        probs = context_logits(self.policy.model, prompt_ids, prompt_mask, completion_ids, alive).softmax(-1)
+        ids = self.word_ids.unsqueeze(1).expand(-1, n, -1, -1)
+        return probs.view(P, n, T, -1).gather(3, ids.clamp(min=0)).masked_fill(ids < 0, 0.0)
+
+    def _by_state(self, probs: Float[Tensor, "P m T W"]) -> Float[Tensor, "P m T W"]:
+        """Those probabilities by running value in place of chain.
+
+        Before the first result all chains are in the right state: their mean serves, and in another state residues are
+        shifted with the running value.
+        """
+        m, results, columns = self.task.modulus, 0, []
+        states = torch.arange(m, device=self.device)
+        for t, slot in enumerate(self.kinds):
+            off = (states - self.right[:, results, None].to(self.device)) % m  # (P, m): the chain in each state
+            if results:
+                columns.append(probs[:, :, t].gather(1, off.unsqueeze(2).expand(-1, -1, probs.shape[3])))
+            else:
+                column = probs[:, :, t].mean(1, keepdim=True).expand(-1, m, -1)
+                shifted = (states - off.unsqueeze(2)) % m  # (P, m, m)
+                columns.append(column.gather(2, shifted) if slot.field in ("a", "result") else column)
+            results += slot.field == "result"
+        return torch.stack([_widened(column, probs.shape[3]) for column in columns], dim=2)
+
+
+def _widened(column: Float[Tensor, "P m w"], width: int) -> Float[Tensor, "P m W"]:
+    return torch.nn.functional.pad(column, (0, width - column.shape[2]))
+
+
+# -- words, tokens and contexts ---------------------------------------------------------------------------------------
+
+
+def context_logits(
+    model,
+    prompt_ids: Int[Tensor, "B P"],
+    prompt_mask: Int[Tensor, "B P"],
+    completion_ids: Int[Tensor, "B T"],
+    completion_mask: Int[Tensor, "B T"],
+) -> Float[Tensor, "B T V"]:
+    """Logits of the context of every completion token. Gradients flow if enabled."""
+    length, logits, taken = completion_ids.shape[1], [], []
+    for rows, start in padded_batches(model, prompt_mask, ROWS_AT_ONCE):
+        mask = torch.cat([prompt_mask[rows], completion_mask[rows]], dim=1).long()[:, start:]
+        output = model(
+            input_ids=torch.cat([prompt_ids[rows], completion_ids[rows]], dim=1)[:, start:],
+            attention_mask=mask,
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+            logits_to_keep=length + 1,
+            use_cache=False,
+        )
+        logits.append(output.logits[:, -length - 1 : -1])
+        taken.append(rows)
+    return torch.cat(logits)[torch.cat(taken).argsort()]
+
+
+def _follow(tables: list[ChainTables], own: Int[Tensor, " B"], rollouts: Rollouts) -> tuple[Tensor, ...]:
+    """q (B, T, W), word ids (B, T, W), values elsewhere (B, T) and whether inside (B, T), slot by slot."""
+    device, (B, T), W = own.device, rollouts.completion_ids.shape, max(table.word_ids.shape[1] for table in tables)
+    tokens, inside = rollouts.completion_ids.to(device), rollouts.completion_mask.to(device).bool()
+    lengths = torch.tensor([len(table.word_ids) for table in tables], device=device)
+    word_ids = _stacked([table.word_ids for table in tables], -1)  # (P, T', W)
+    moves, values = _stacked([table.moves for table in tables]), _stacked([table.values for table in tables])
+    q, ids = values.new_zeros(B, T, W), torch.full((B, T, W), -1, device=device)
+    elsewhere, state, holds = values.new_zeros(B, T), torch.zeros_like(own), torch.ones_like(own, dtype=torch.bool)
+    for t in range(T):
+        inside[:, t] &= holds & (t < lengths[own])
+        slot = min(t, word_ids.shape[1] - 1)
+        move = moves[own, slot, state]  # (B, W)
+        q[:, t] = values[own, slot + 1].gather(1, move) * inside[:, t, None]
+        ids[:, t] = word_ids[own, slot].masked_fill(~inside[:, t, None], -1)
+        ends = inside[:, t] & (t == lengths[own] - 1)  # the answer stands: what ends the completion changes nothing
+        elsewhere[:, t] = values[own, slot, state] * ends
+        hit = ids[:, t] == tokens[:, t, None]
+        holds = hit.any(1)
+        state = move.gather(1, hit.long().argmax(1, keepdim=True)).squeeze(1)
+    return q, ids, elsewhere, inside
+
+
+def _stacked(parts: list[Tensor], fill: float = 0) -> Tensor:
+    """Tensors of the same number of dimensions as one, padded at the end of each dimension."""
+    shape = [max(part.shape[d] for part in parts) for d in range(parts[0].dim())]
+    out = parts[0].new_full((len(parts), *shape), fill)
+    for i, part in enumerate(parts):
+        out[(i, *(slice(n) for n in part.shape))] = part
+    return out
+
+
+def _dense(q: Tensor, word_ids: Tensor, elsewhere: Tensor, vocabulary: int) -> Float[Tensor, "B T V"]:
+    values = elsewhere.unsqueeze(2).repeat(1, 1, vocabulary + 1)
+    places = torch.where(word_ids < 0, vocabulary, word_ids)  # the last column takes what is no word
+    return values.scatter(2, places, q)[..., :vocabulary]
+
+
+def _token(tokenizer, word: str) -> int:
+    """The one token of a word; ValueError where the tokenizer has none."""
+    ids = tokenizer(word, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
+        raise ValueError(f"word {word!r} is {len(ids)} tokens of this tokenizer; exact values need one known token.")
+    return ids[0]
