@@ -19,7 +19,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from workbook.book import chapters
 from workbook.book.pages import render_book
 from workbook.colab import SETUP_CELL, badge
-from workbook.policies import smollm2 as weights_cache
+from workbook.policies.smollm2 import SMOLLM2
 
 CHAPTERS = chapters.find_chapters()
 BROWSER_TESTS = Path(__file__).parent / "browser"
@@ -43,7 +43,7 @@ def offline(monkeypatch, tmp_path):
 def fetched():
     """SmolLM2 in the cache: fetching and converting it is done once, and is not a chapter's time."""
     with contextlib.suppress(RuntimeError):  # without it chapter 11 says itself what is missing
-        weights_cache.smollm2_folder()
+        SMOLLM2.folder()
 
 
 def left_to_us(path) -> bool:

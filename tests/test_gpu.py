@@ -19,7 +19,7 @@ import torch
 
 from workbook.__main__ import main
 from workbook.places import data_path
-from workbook.policies import smollm2
+from workbook.policies.packaged import Packaged
 from workbook.studies.gpu import campaign, chapter11, peaks, worker
 from workbook.studies.gpu.bench import GpuBench, OutOfTime, Skipped
 from workbook.studies.gpu.campaign import ROWS, gpu_table, run_rows, write_outcome
@@ -272,10 +272,10 @@ def test_what_a_machine_lacks_is_one_sentence(monkeypatch, capsys):
 
 
 def test_without_smollm2_its_rows_are_skipped_with_the_reason(tmp_path, monkeypatch):
-    def missing():
-        raise RuntimeError("SmolLM2 could not be fetched as the Python package")
+    def missing(model):
+        raise RuntimeError(f"{model.title} could not be fetched as the Python package")
 
-    monkeypatch.setattr(smollm2, "smollm2_folder", missing)
+    monkeypatch.setattr(Packaged, "folder", missing)
     with pytest.raises(Skipped, match="SmolLM2 is not here: SmolLM2 could not be fetched"):
         GpuBench("row", tmp_path, 0.0, dry=True).policy("smollm2-135m")
 

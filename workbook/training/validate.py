@@ -21,6 +21,7 @@ import torch
 from accelerate.state import AcceleratorState
 from transformers import Trainer, get_scheduler
 
+from workbook.policies.load import PACKAGED
 from workbook.tasks import get_task
 from workbook.training.checks import Problem, error, problems
 from workbook.training.config import CancellationConfig, trainer_args
@@ -150,7 +151,7 @@ def _optimizer_problem(args) -> str | None:
 
 
 def _check_policy(name: str) -> None:
-    if name in ("bundled", "smollm2-135m"):
+    if name in ("bundled", *PACKAGED):
         return
     try:
         folder = Path(name).expanduser()
@@ -159,7 +160,8 @@ def _check_policy(name: str) -> None:
         raise ValueError(f"policy={show_value(name)} can't be looked up ({explain_error(error)})") from None
     named = f"policy={show_value(name)} must be"
     if not there and not re.fullmatch(HUB_ID, name):
-        raise ValueError(f"{named} 'bundled', 'smollm2-135m', an existing folder of a model or a hub id.")
+        names = ", ".join(map(repr, ("bundled", *PACKAGED)))
+        raise ValueError(f"{named} {names}, an existing folder of a model or a hub id.")
     if there and not (folder / "config.json").is_file():
         raise ValueError(f"{named} a folder that holds a model, but it has no config.json.")
 
