@@ -169,7 +169,9 @@ def train_in_memory(
                 taken = []
             if last:
                 break
-    return pd.DataFrame(rows)[["batch", "steps", *COLUMNS, "sampled_tokens", "seconds"]]
+    table = pd.DataFrame(rows)
+    known = ["batch", "steps", *COLUMNS, "sampled_tokens", "seconds"]
+    return table[[*known, *table.columns.difference(known, sort=False)]]  # what other `Readings` add comes last
 
 
 def advantaged(policy, task, loop: Loop, rows, seed: int, batch: int, steps: int = 0) -> tuple[Rollouts, int]:
