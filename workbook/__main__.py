@@ -113,22 +113,55 @@ def _measure(args) -> int:
     return 0
 
 
+def _family(args) -> int:
+    from workbook.policies.family import DEFAULTS, Member, member_facts
+
+    dials = _settings(args.set)
+    if unknown := [dial for dial in dials if dial not in DEFAULTS or dial == "seed"]:
+        raise ValueError(f"--set {unknown[0]} is no dial of the family: choose of {', '.join([*DEFAULTS][1:])}.")
+    for member in [Member(seed, **dials) for seed in args.seeds]:
+        measured = member_facts(member)["measured"]
+        print(
+            f"{member.name}: reward {measured['reward']:.3f}, template words {measured['p_template']:.3f}", flush=True
+        )
+    return 0
+
+
 def _claims(args) -> int:
-    from workbook.claims import CLAIMS, format_ledger, format_summary, ledger
+    from workbook.claims import CLAIMS, format_ledger, format_summary, ledger, ledger_json
 
     if args.claim is not None and args.claim not in CLAIMS:
         raise ValueError(f"--claim {one_line(args.claim, 60)} is unknown: choose one of {', '.join(CLAIMS)}.")
-    if args.html is not None:
-        _check_writable(args.html, "--html")
-    fragile = args.fragile or args.html is not None
-    table = ledger(args.scale, fragile, args.folder, claims=[args.claim] if args.claim else list(CLAIMS))
+    for option in ("html", "json"):
+        if getattr(args, option) is not None:
+            _check_writable(getattr(args, option), f"--{option}")
+    table = ledger(args.scale, args.folder, [args.claim] if args.claim else None)
     print(format_ledger(table, commands=True) if args.claim else format_summary(table))
+    if args.permuted:
+        print(_by_chance(table, args.permuted))
+    if args.json is not None:
+        Path(args.json).write_text(ledger_json(table), encoding="utf-8")
+        print(f"Every row, with what decided it, lies in {args.json}")
     if args.html is not None:
         from workbook.book.ledger_page import ledger_page
 
         Path(args.html).write_text(ledger_page(table), encoding="utf-8")
         print(f"The ledger as a page lies in {args.html}")
     return 0
+
+
+def _by_chance(table, draws: int) -> str:
+    """How many primary rows would be supported if each unit's side of the threshold were a coin."""
+    from workbook.claims import permuted_outcomes
+
+    drawn = permuted_outcomes(table, draws)
+    if drawn.empty or not drawn["rows"].iloc[0]:
+        return "Signs at random: no primary row can be judged yet."
+    share, alone = (drawn[name] / drawn["rows"] for name in ("supported", "uncorrected"))
+    return (
+        f"Signs at random, {draws} draws of {drawn['rows'].iloc[0]} primary rows: {share.mean():.2%} of rows supported "
+        f"(at least one in {(share > 0).mean():.1%} of draws); {alone.mean():.2%} by the interval alone."
+    )
 
 
 def _check_writable(path: str, option: str) -> None:
@@ -294,7 +327,11 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--jobs", type=_count(1, 1024), default=2, help="runs at a time (default: 2)")
     sweep.set_defaults(command=_sweep)
 
-    for command in (train, sweep):
+    family = commands.add_parser("family", help="make policies that differ in one thing; those made are kept")
+    family.add_argument("--seeds", type=_count(0, 2**31 - 1), nargs="+", required=True, help="of their training")
+    family.set_defaults(command=_family)
+
+    for command in (train, sweep, family):
         command.add_argument(
             "--set", action="append", default=[], metavar="KEY=VALUE", help="override a field; may be repeated"
         )
@@ -312,10 +349,11 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("--folder", type=_path, help="where to keep the tables (default: data/results)")
     measure.set_defaults(command=_measure)
 
-    claims = commands.add_parser("claims", help="what was measured of each claim, and the verdicts")
-    claims.add_argument("--scale", help="bundled, smollm2_chat, smollm2_plain or larger (default: all)")
+    claims = commands.add_parser("claims", help="what was measured of each claim, and the outcomes")
+    claims.add_argument("--scale", help="e.g. family, bundled or smollm2_chat (default: all of them)")
     claims.add_argument("--claim", help="measurements of one, and the commands that recompute them, e.g. H11")
-    claims.add_argument("--fragile", action="store_true", help="recompute each verdict without each seed (slower)")
+    claims.add_argument("--permuted", type=_count(1, 100_000), metavar="DRAWS", help="outcomes with signs at random")
+    claims.add_argument("--json", type=_path, metavar="FILE", help="also write all rows, with what decided them")
     claims.add_argument("--html", type=_path, metavar="FILE", help="also write it as a page")
     claims.add_argument("--folder", type=_path, help="of the studies' tables (default: data/results)")
     claims.set_defaults(command=_claims)

@@ -35,6 +35,7 @@ from workbook.policies.smollm2 import SMOLLM2
 
 BUNDLED = data_path("bundled")
 PACKAGED = {model.name: model for model in (SMOLLM2, GEMMA3)}  # fetched as Python packages, no hub needed
+FAMILY = "family:"  # how the names of `workbook.policies.family` begin
 HUB_TIMEOUT_S = 4.0  # until the hub counts as unreachable
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 TRUSTED = {"local_files_only": True, "trust_remote_code": False}
@@ -76,7 +77,7 @@ def load_policy(
     device: str | torch.device | None = None,
     seed: int = 0,
 ) -> Policy:
-    """Load a policy: name is "bundled", one of PACKAGED, a local folder, or a hub id.
+    """Load a policy: name is "bundled", one of PACKAGED, a member of "family:", a local folder, or a hub id.
 
     quantization is None or "nf4" (bitsandbytes, double quantization, on cpu or cuda; without lora it serves inference).
     lora is None, a rank (adapters on every linear layer but the output head, alpha = 2 * rank, no dropout) or a peft
@@ -140,6 +141,10 @@ def locate(name: str) -> tuple[Path, dict]:
         folder = packaged.folder()
     elif name == "bundled":
         folder = BUNDLED
+    elif name.startswith(FAMILY):
+        from workbook.policies.family import member_folder, member_of
+
+        folder = member_folder(member_of(name))
     elif name and (folder := Path(name).expanduser()).is_dir():
         pass
     elif re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name):
@@ -150,6 +155,8 @@ def locate(name: str) -> tuple[Path, dict]:
         raise ValueError(f"The folder {str(folder)!r} holds no model (config.json is missing): {ALTERNATIVES}.")
     origin = read_record(folder / RECORD)
     origin.pop("files", None)
+    if name.startswith(FAMILY):
+        return folder, {"source": name, "origin": origin}
     if packaged:
         return folder, {"source": origin.get("source"), "origin": {**origin, "weights": packaged.weights}}
     return folder, {"source": "data/bundled" if name == "bundled" else str(folder), "origin": origin}

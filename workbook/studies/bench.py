@@ -2,30 +2,72 @@
 
 The same seed at the same scale gives the same rollouts to every study, so what one study measures of a token can be
 laid beside what another does.
+
+At the scale "family" a seed is a unit: a policy of the family and prompts of its own. The ten policies are the
+members of SFT seeds 1 to 10, one after another; `dialled` gives the same unit on a member with other dials.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
+from workbook.policies.family import Member
 from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.scales import SCALES, check_scale
 from workbook.tasks import get_task
+from workbook.tasks.chain import SEED_CLASSES
 
-HELD_OUT = 4  # added to a seed for its held-out prompts; seeds that differ modulo 8 share no prompt of the chain task
+POLICIES = 10  # of the family, SFT seeds 1 to 10
+TRAINING_CLASSES = 4  # residue classes of the chain's prompts, 0 to 3, that the units of the family train on
+HELD_OUT, OTHERWISE = 5, 6  # residue class of all held-out prompts, and where the training prompts are of that class
+HELD_OUT_FROM = 1000  # added to a seed for its held-out prompts
 
 
 class Bench:
     """One seed of one scale; policy and rollouts are made when first asked for.
 
-    Raises ValueError for a scale that is not in SCALES.
+    data_seed, held_out_seed: of the training prompts and of the held-out ones. Those differ modulo 8, so on the chain
+    task no prompt is in both, whichever seeds are compared. dials: of `Member`, at the scale "family" alone.
+
+    Raises ValueError for a scale that is not in SCALES, and for dials elsewhere.
+
+    >>> bench = Bench("family", 12)
+    >>> bench.scale.policy, bench.data_seed, bench.held_out_seed
+    ('family:seed=3', 96, 8101)
+    >>> bench.dialled(alphabets=4).scale.policy
+    'family:seed=3,alphabets=4'
     """
 
-    def __init__(self, scale: str, seed: int = 0):
+    def __init__(self, scale: str, seed: int = 0, **dials):
         check_scale(scale)
-        self.scale, self.seed = SCALES[scale], seed
+        self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
+        if scale == "family":
+            self._take(Member(seed % POLICIES + 1, **dials))
+            self.data_seed = SEED_CLASSES * seed + seed % TRAINING_CLASSES
+        elif dials:
+            raise ValueError(f"dials={dials} belong to the policies of scale 'family'; scale {scale!r} has one policy.")
+        own = self.data_seed % SEED_CLASSES == HELD_OUT
+        self.held_out_seed = SEED_CLASSES * (HELD_OUT_FROM + seed) + (OTHERWISE if own else HELD_OUT)
+
+    def _take(self, member: Member) -> None:
+        """Make the scale that of a member: its name, its task, and completions as long as its chains."""
+        length = 7 * member.operands + 13  # 10 more than a chain and its end, as 48 is for 5 operands
+        options = {name: value for name, value in member.task_options.items() if value != getattr(Member(0), name)}
+        self.scale = replace(self.scale, policy=member.name, task_options=options, max_new_tokens=length)
+
+    def dialled(self, **dials) -> Bench:
+        """The same unit, with the same prompts, on the member of the same SFT seed that has these dials, too.
+
+        Raises ValueError at another scale than "family", and for dials that are none.
+        """
+        unknown = [dial for dial in dials if dial == "seed" or dial not in Member.__dataclass_fields__]
+        if unknown:
+            known = ", ".join(dial for dial in Member.__dataclass_fields__ if dial != "seed")
+            raise ValueError(f"dial {unknown[0]!r} is unknown: choose of {known}.")
+        return Bench(self.scale.name, self.seed, **{**self.dials, **dials})
 
     @cached_property
     def policy(self):
@@ -39,12 +81,12 @@ class Bench:
     @cached_property
     def rollouts(self) -> Rollouts:
         """Rollouts of the training prompts."""
-        return self.sample(self.scale.prompts, self.seed)
+        return self.sample(self.scale.prompts, self.data_seed)
 
     @cached_property
     def held_out(self) -> Rollouts:
         """Rollouts of other prompts, for no step to be taken on."""
-        return self.sample(self.scale.held_out, self.seed + HELD_OUT)
+        return self.sample(self.scale.held_out, self.held_out_seed)
 
     def sample(self, prompts: int, seed: int) -> Rollouts:
         """Fresh rollouts of the policy as it is now, in this scale's group size and length, with each token's class."""

@@ -22,6 +22,7 @@ class Scale:
     task_options: dict = field(default_factory=dict)
 
 
+# A unit of "family" is a policy of the family and prompts of its own; `studies.bench` names both
 ONE_DIGIT_SUMS = {"chat": True, "max_terms": 2, "max_digits": 1}
 PLAIN_SUMS = ONE_DIGIT_SUMS | {"chat": False}
 SCALES = {

@@ -31,16 +31,24 @@ from typing import NamedTuple
 
 from datasets import Dataset
 
+from workbook.tasks.chain_words import (
+    CLOSINGS,
+    EOS,
+    EQUIVALENTS,
+    LINKS,
+    OPENINGS,
+    OPERATORS,
+    TEMPLATE,
+    alphabet_of,
+    in_alphabet,
+    marked,
+    plain,
+    read,
+)
 from workbook.tasks.inputs import positive_int, short
 from workbook.tasks.task import Annotation, Task
 from workbook.tasks.verify import clock_answer
 
-OPENINGS = ("start", "begin", "open", "go")
-LINKS = ("then", "now", "next", "and")
-CLOSINGS = ("so", "thus", "hence", "therefore")
-TEMPLATE = ("with", ";", "is", "the", "answer", "=")
-OPERATORS = ("+", "-")
-EOS = ("<eos>", "</s>", "<|im_end|>", "<|endoftext|>")
 STEP = re.compile(r"\b([0-9]{1,3}) ([+-]) ([0-9]{1,3}) is ([0-9]{1,3})\b")  # as a completion has it
 SEED_CLASSES = 8  # seeds that differ modulo this share no prompt
 
@@ -62,8 +70,12 @@ class Chain(Task):
 
     false_negative_rate: share of right completions that the verifier rejects. Which ones is decided by a hash of the
     completion, so the same text is always judged the same, and nothing in it tells a policy how.
+    alphabets: how many private ones prompts are spread over (`workbook.tasks.chain_words`).
+    confidence: of the template words that neither a step nor the verifier needs (with ; the), the share that stands in
+    demonstrations; the others are an equivalent word (at , my), of the same category and of credit 0.
 
-    Raises ValueError naming the field unless 2 <= operands <= 12, 2 <= modulus <= 100, and both rates are in [0, 1).
+    Raises ValueError naming the field unless 2 <= operands <= 12, 2 <= modulus <= 100, 1 <= alphabets <= 256, both
+    rates are in [0, 1) and confidence is in (0, 1].
 
     >>> task = Chain(operands=3)
     >>> task.render("5 - 6 + 3 =", style=("start", "then", "now", "so"))
@@ -76,20 +88,27 @@ class Chain(Task):
     error_rate: float = 0.2
     modulus: int = 10
     false_negative_rate: float = 0.0
+    alphabets: int = 1
+    confidence: float = 1.0
     name: str = field(default="chain", init=False)
 
     def __post_init__(self) -> None:
         positive_int("operands", self.operands, 2, 12)
         positive_int("modulus", self.modulus, 2, 100)
+        positive_int("alphabets", self.alphabets, 1, 256)
         for option in ("error_rate", "false_negative_rate"):
             rate = getattr(self, option)
-            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+            if not _is_number(rate) or not 0 <= rate < 1:
                 raise ValueError(f"{option} is {short(rate)}, but must be a number in [0, 1).")
+        if not _is_number(self.confidence) or not 0 < self.confidence <= 1:
+            raise ValueError(f"confidence is {short(self.confidence)}, but must be a number in (0, 1].")
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
-        """Every word of prompts and completions, in a fixed order."""
-        return (*map(str, range(self.modulus)), *OPERATORS, *TEMPLATE, *OPENINGS, *LINKS, *CLOSINGS)
+        """Every word of prompts and completions, in a fixed order, alphabet by alphabet."""
+        words = (*map(str, range(self.modulus)), *OPERATORS, *TEMPLATE, *OPENINGS, *LINKS, *CLOSINGS)
+        words += tuple(EQUIVALENTS.values()) if self.confidence < 1 else ()
+        return tuple(in_alphabet(word, alphabet) for alphabet in range(self.alphabets) for word in words)
 
     def dataset(self, n: int, seed: int = 0) -> Dataset:
         """Return n rows prompt, answer: distinct while there are enough, and seeds that differ modulo 8 share none."""
@@ -103,7 +122,7 @@ class Chain(Task):
                 f"seed {seed} has no prompt among the {space} of operands={self.operands}, modulus={self.modulus}; "
                 "take more operands or a larger modulus."
             )
-        prompts = list(itertools.islice(itertools.cycle(prompts), n))
+        prompts = list(map(self._written, itertools.islice(itertools.cycle(prompts), n)))
         return Dataset.from_dict({"prompt": prompts, "answer": [self.solve(prompt) for prompt in prompts]})
 
     def solve(self, prompt: str) -> str:
@@ -112,7 +131,8 @@ class Chain(Task):
 
     def score(self, completion: str, answer: str, **row: object) -> float:
         """Return 1 if the number after the last `answer is` equals the answer, else 0; style and steps do not count."""
-        return float(clock_answer(completion) == int(answer) and not self._rejected(completion))
+        stated = clock_answer(plain(completion) if self.alphabets > 1 else completion)
+        return float(stated == int(answer) and not self._rejected(completion))
 
     def _rejected(self, completion: str) -> bool:
         """Return whether a right completion is a false negative of the verifier."""
@@ -145,7 +165,7 @@ class Chain(Task):
         for link, operator, number, result in zip(style[1:-1], operators, numbers[1:], results, strict=True):
             words += [";", link, str(value), operator, str(number), "is", str(result)]
             value = result
-        return " ".join([*words, ";", style[-1], "the", "answer", "is", str(value)])
+        return in_alphabet(" ".join([*words, ";", style[-1], "the", "answer", "is", str(value)]), marked(prompt))
 
     def demonstrate(self, prompt: str, rng: random.Random) -> str:
         """Return a demonstration: uniform style; a step is wrong with probability error_rate, then built upon."""
@@ -157,7 +177,15 @@ class Chain(Task):
             if rng.random() < self.error_rate:
                 value = (value + rng.randrange(1, self.modulus)) % self.modulus
             results.append(value)
-        return self.render(prompt, style, results)
+        text = self.render(prompt, style, results)
+        return text if self.confidence == 1 else self._loosened(text, rng)
+
+    def _loosened(self, text: str, rng: random.Random) -> str:
+        """Return a completion with each word that has an equivalent replaced by it with probability 1 - confidence."""
+        words = [
+            EQUIVALENTS[w] if w in EQUIVALENTS and rng.random() >= self.confidence else w for w in plain(text).split()
+        ]
+        return in_alphabet(" ".join(words), marked(text))
 
     def equivalent_solutions(self, prompt: str, answer: str | None = None) -> "Solutions":
         """Return the set of correct completions: the right chain in all its styles. ValueError if answer is wrong."""
@@ -167,7 +195,8 @@ class Chain(Task):
 
     def style_key(self, completion: str) -> Style | None:
         """Return the style words of a well-formed chain, right or wrong, which name it among its like; else None."""
-        words = completion.split()
+        alphabet = marked(completion)
+        words = [read(word, alphabet if alphabet < self.alphabets else 0) for word in completion.split()]
         slots = self._slots((len(words) - 9) // 7)[:-1]
         fits = len(words) == len(slots) and all(word in slot.words for word, slot in zip(words, slots, strict=True))
         return (
@@ -196,7 +225,7 @@ class Chain(Task):
         truth, slots = self._prefixes(numbers, operators), iter(self._slots(len(operators)))
         part: dict[str, object] = {"a": numbers[0], "op": operators[0], "b": numbers[1]}
         steps_left, before, on_rails, rows = len(operators), self.value(True, len(operators)), True, []
-        words = [token.strip(" Ġ▁") for token in tokens]
+        words = [read(token.strip(" Ġ▁"), marked(prompt)) for token in tokens]
         for i, word in enumerate(words):
             slot = next(slots, None) if on_rails else None
             on_rails = slot is not None and word in slot.words
@@ -223,7 +252,8 @@ class Chain(Task):
         >>> Chain().calibrated(["start with 5 ; then 5 - 6 is 9 ; now 9 + 3 is 1 ; so the answer is 1"]).error_rate
         0.5
         """
-        steps = [step for text in completions for step in STEP.findall(text)]
+        texts = map(plain, completions) if self.alphabets > 1 else completions
+        steps = [step for text in texts for step in STEP.findall(text)]
         wrong = sum(self._apply(int(a), operator, int(b)) != int(result) for a, operator, b, result in steps)
         return replace(self, error_rate=min(wrong / len(steps), 1 - 1 / self.modulus)) if steps else self
 
@@ -236,6 +266,7 @@ class Chain(Task):
 
     def _role(self, words: list[str]) -> str:
         """Return the category of the last of these words, off the rails, by what it and the two before it are."""
+        words = [plain(word) for word in words] if self.alphabets > 1 else words
         word = words[-1]
         if any(end in EOS for end in words[:-1]):
             return "other"
@@ -243,7 +274,7 @@ class Chain(Task):
             return "eos"
         if word in OPENINGS + LINKS + CLOSINGS:
             return "style"
-        if word in TEMPLATE:
+        if word in TEMPLATE or (self.confidence < 1 and word in EQUIVALENTS.values()):
             return "template"
         if word in self._residues:
             return "result" if words[-2:-1] == ["is"] and words[-3:-2] != ["answer"] else "copy"
@@ -258,14 +289,22 @@ class Chain(Task):
     def _slots(self, steps: int) -> list[Slot]:
         """Return the slots of a well-formed completion of so many steps, EOS included: 7 per step and 10 more."""
         residues = self._residues
-        slots = [Slot("style", OPENINGS), Slot("template", ("with",)), Slot("copy", residues, "start")]
+        with_, semicolon, the = ((word, *self._equivalents(word)) for word in ("with", ";", "the"))
+        slots = [Slot("style", OPENINGS), Slot("template", with_), Slot("copy", residues, "start")]
         for step in range(steps):
-            slots += [Slot("template", (";",)), Slot("style", LINKS), Slot("copy", residues, "a", step)]
+            slots += [Slot("template", semicolon), Slot("style", LINKS), Slot("copy", residues, "a", step)]
             slots += [Slot("copy", OPERATORS, "op", step), Slot("copy", residues, "b", step), Slot("template", ("is",))]
             slots.append(Slot("result", residues, "result", step))
-        slots += [Slot("template", (";",)), Slot("style", CLOSINGS)]
-        slots += [Slot("template", (word,)) for word in ("the", "answer", "is")]
+        slots += [Slot("template", semicolon), Slot("style", CLOSINGS)]
+        slots += [Slot("template", words) for words in (the, ("answer",), ("is",))]
         return [*slots, Slot("copy", residues, "final", steps - 1), Slot("eos", EOS)]
+
+    def _equivalents(self, word: str) -> tuple[str, ...]:
+        return (EQUIVALENTS[word],) if self.confidence < 1 else ()
+
+    def _written(self, prompt: str) -> str:
+        """Return a plain prompt in its alphabet."""
+        return in_alphabet(prompt, alphabet_of(prompt, self.alphabets)) if self.alphabets > 1 else prompt
 
     def _apply(self, value: int, operator: str, number: int) -> int:
         return (value + number if operator == "+" else value - number) % self.modulus
@@ -277,12 +316,15 @@ class Chain(Task):
 
     def _parse(self, prompt: str) -> tuple[list[int], list[str]]:
         """Return a prompt's numbers and operators."""
-        words = prompt.split() if isinstance(prompt, str) else []
+        text = prompt if isinstance(prompt, str) else ""
+        words = [read(word, marked(text) if self.alphabets > 1 else 0) for word in text.split()]
         numbers, operators = words[:-1:2], words[1:-1:2]
         known = all(word in self._residues for word in numbers) and all(word in OPERATORS for word in operators)
         if not (known and words[-1:] == ["="] and len(numbers) == len(operators) + 1 >= 2):
             example = "5 - 6 + 3 ="
             raise ValueError(f"prompt is {prompt!r}, but must look like {example!r} with numbers below {self.modulus}.")
+        if self.alphabets > 1 and (own := self._written(" ".join(words))) != " ".join(text.split()):
+            raise ValueError(f"prompt is {prompt!r}, but must be written in its own alphabet: {own!r}.")
         return [int(word) for word in numbers], operators
 
     def _prompt(self, index: int) -> str:
@@ -314,6 +356,10 @@ class Solutions(Collection):
         style = self.task.style_key(completion) if isinstance(completion, str) else None
         steps = len(self.task._parse(self.prompt)[1])
         return style is not None and len(style) == steps + 2 and completion == self.task.render(self.prompt, style)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _seed_class(prompt: str) -> int:

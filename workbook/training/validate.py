@@ -21,7 +21,8 @@ import torch
 from accelerate.state import AcceleratorState
 from transformers import Trainer, get_scheduler
 
-from workbook.policies.load import PACKAGED
+from workbook.policies.family import member_of
+from workbook.policies.load import FAMILY, PACKAGED
 from workbook.tasks import get_task
 from workbook.training.checks import Problem, error, problems
 from workbook.training.config import CancellationConfig, trainer_args
@@ -152,6 +153,9 @@ def _optimizer_problem(args) -> str | None:
 
 def _check_policy(name: str) -> None:
     if name in ("bundled", *PACKAGED):
+        return
+    if name.startswith(FAMILY):
+        member_of(name)
         return
     try:
         folder = Path(name).expanduser()

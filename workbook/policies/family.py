@@ -1,0 +1,207 @@
+"""The family: policies of the chain task that differ in one thing, made once by supervised training and then cached.
+
+    load_policy("family:seed=3")                    as data/bundled/make_policy.py --seed 3 makes it, byte for byte
+    load_policy("family:seed=3,alphabets=4")        the same, its prompts spread over 4 private alphabets
+    python -m workbook family --seeds 1 2 --set confidence=0.8      make some beforehand
+
+A member with alphabets or less confidence starts from the member without, with rows for its new words, and is trained
+on for some hundred steps. All lie in the user's cache folder, below family/; a member is made once, under a lock.
+"""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import torch
+from filelock import FileLock
+
+from workbook.policies.load import FAMILY, load_policy
+from workbook.policies.packaged import RECORD, cache_folder, damage, sha256
+from workbook.policies.restoring import restoring, seeded
+from workbook.tasks.chain import Chain
+from workbook.tasks.inputs import positive_int, short
+
+SIZE = 1.0
+TUNING = {"steps": 250, "lr": 3e-3}  # of the members that start from another one
+MEASURED_PROMPTS = 512
+LIMITS = {"seed": (0, 2**31 - 1), "alphabets": (1, 256), "width": (8, 1024), "operands": (2, 12)}
+LIMITS |= {"sft_steps": (2, 100_000)}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One policy of the family: the seed of its supervised training, and dials that say what it was trained on.
+
+    alphabets, confidence, operands: of its task (`workbook.tasks.chain`). width: of the residual stream. sft_steps: of
+    the supervised training, 64 demonstrations each. Raises ValueError naming the dial that is out of range.
+
+    >>> Member(3, confidence=0.8).name, Member(3).name
+    ('family:seed=3,confidence=0.8', 'family:seed=3')
+    """
+
+    seed: int
+    alphabets: int = 1
+    confidence: float = 1.0
+    width: int = 64
+    operands: int = 5
+    sft_steps: int = 600
+
+    def __post_init__(self) -> None:
+        for dial, (least, most) in LIMITS.items():
+            positive_int(dial, getattr(self, dial), least, most)
+        if self.width % 8:
+            raise ValueError(f"width is {self.width}, but must be a multiple of 8: of 4 heads of an even width each.")
+        self.task  # noqa: B018, which checks confidence
+
+    @property
+    def name(self) -> str:
+        """The name that `load_policy` knows it by; dials at their default are left out."""
+        dials = {dial: getattr(self, dial) for dial in DEFAULTS}
+        return FAMILY + ",".join(f"{dial}={value}" for dial, value in dials.items() if value != DEFAULTS[dial])
+
+    @property
+    def task_options(self) -> dict:
+        """The options of its task, as `get_task("chain", ...)` takes them."""
+        return {"operands": self.operands, "alphabets": self.alphabets, "confidence": self.confidence}
+
+    @property
+    def task(self) -> Chain:
+        return Chain(**self.task_options)
+
+    @property
+    def base(self) -> "Member":
+        """The member that its training starts from: the same without private alphabets and with full confidence."""
+        return replace(self, alphabets=1, confidence=1.0)
+
+
+DEFAULTS = {dial.name: dial.default for dial in fields(Member)}
+
+
+def member_of(name: str) -> Member:
+    """Return the member of a name.
+
+    >>> member_of("family:confidence=0.8,seed=3")
+    Member(seed=3, alphabets=1, confidence=0.8, width=64, operands=5, sft_steps=600)
+    """
+    dials = {}
+    for part in name.removeprefix(FAMILY).split(","):
+        dial, _, value = part.partition("=")
+        if dial not in DEFAULTS or dial in dials or not re.fullmatch(r"\d{1,10}|\d{0,3}\.\d{1,9}", value):
+            raise ValueError(
+                f"{short(name, 90)} names no policy of the family at {short(part)}: write family:seed=3 and, after "
+                f"commas, further dials once each, of {', '.join(DEFAULTS)}, e.g. family:seed=3,confidence=0.8."
+            )
+        dials[dial] = int(value) if value.isdigit() else float(value)
+    if "seed" not in dials:
+        raise ValueError(f"{short(name, 90)} names no seed: write e.g. family:seed=3.")
+    return Member(**dials)
+
+
+def family_policy(member: Member):
+    """Return a member of the family as a `Policy`: read from the cache, else made there (15 to 60 s on one core)."""
+    return load_policy(member.name)
+
+
+def member_folder(member: Member) -> Path:
+    """Return the folder of a member, which is made if it is not there or damaged."""
+    family = cache_folder() / "family"
+    family.mkdir(parents=True, exist_ok=True)
+    target = family / member.name.removeprefix(FAMILY)
+    with FileLock(f"{target}.lock"):
+        if target.exists() and damage(target) is None:
+            return target
+        with tempfile.TemporaryDirectory(dir=family, prefix=".", ignore_cleanup_errors=True) as scratch:
+            made = _make(member, Path(scratch) / target.name)
+            if target.exists():
+                shutil.rmtree(target)
+            os.replace(made, target)
+    return target
+
+
+def member_facts(member: Member) -> dict:
+    """Return what is recorded of a member: how it was made, and what it did on prompts that it was not trained on."""
+    return json.loads((member_folder(member) / RECORD).read_text())
+
+
+def _make(member: Member, folder: Path) -> Path:
+    """Train a member and write its files, and a record of them, into a folder."""
+    from workbook.policies.sft import make_model, make_tokenizer, measure, train
+
+    started, task, base = time.perf_counter(), member.task, None
+    with _one_thread(), seeded(member.seed, torch.device("cpu")):
+        tokenizer = make_tokenizer(task)
+        if member == member.base:
+            model = make_model(tokenizer, member.width, max_new_tokens=max(64, 7 * member.operands + 13))
+            loss = train(model, tokenizer, task, member.sft_steps, seed=member.seed)
+        else:
+            base = family_policy(member.base)
+            model = grown(base, tokenizer)
+            loss = train(model, tokenizer, task, seed=member.seed, right_first=0.0, **TUNING)
+        model.eval()
+        measured = measure(model, tokenizer, task, MEASURED_PROMPTS, member.seed)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    record = {
+        "made_by": "workbook.policies.family",
+        "member": {dial: getattr(member, dial) for dial in DEFAULTS},
+        "start": None if base is None else {"name": member.base.name, "sha256": base.provenance["sha256"], **TUNING},
+        "last_loss_nats": loss,
+        "measured": {"prompts": MEASURED_PROMPTS, "temperature": 1.0, **measured},
+        "seconds": round(time.perf_counter() - started, 1),
+        "files": {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.iterdir())},
+    }
+    (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+    return folder
+
+
+def grown(base, tokenizer):
+    """Return a copy of a policy's model for a larger vocabulary: a new word has the rows of the one it stands for.
+
+    A direction of its own is added to all rows of an alphabet but the first, so that the residual stream carries the
+    alphabet of what is read to the logits of its words.
+    """
+    from workbook.policies.sft import SPECIAL
+    from workbook.tasks.chain_words import canonical, marked
+
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    words = [word for word, _ in vocabulary]
+    rows = base.tokenizer.convert_tokens_to_ids([w if w in SPECIAL else canonical(w) for w in words])
+    alphabets = torch.tensor([0 if word in SPECIAL else marked(word) for word in words])
+    model = type(base.model)(_with_vocabulary(base.model.config, tokenizer))
+    model.generation_config = base.model.generation_config
+    state = dict(base.model.state_dict())
+    for name, size in {"model.embed_tokens.weight": SIZE, "lm_head.weight": SIZE}.items():
+        state[name] = state[name][rows] + size * _directions(alphabets, model.config.hidden_size)
+    model.load_state_dict(state)
+    return model
+
+
+def _directions(alphabets: torch.Tensor, width: int) -> torch.Tensor:
+    """Return a unit vector per row (V, width), the same within an alphabet; zeros for alphabet 0."""
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(int(alphabets.max()) + 1, width, generator=generator)
+    directions[0] = 0
+    return torch.nn.functional.normalize(directions, dim=1)[alphabets]
+
+
+def _with_vocabulary(config, tokenizer):
+    config = type(config).from_dict(config.to_dict())
+    config.vocab_size = len(tokenizer)
+    return config
+
+
+@restoring
+def _one_thread() -> Iterator[None]:
+    """One thread inside the block: sums in another order make other bytes."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(threads)

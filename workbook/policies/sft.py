@@ -1,0 +1,153 @@
+"""Supervised training of the chain task's policies: tokenizer, untrained model, demonstrations, measurement.
+
+`data/bundled/make_policy.py` and `workbook.policies.family` share it. One thread, one seed: the same machine makes the
+same bytes.
+"""
+
+import itertools
+import random
+from dataclasses import replace
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from workbook.tasks.chain import Chain
+from workbook.tasks.chain_words import EQUIVALENTS, canonical, in_alphabet, marked, plain
+
+SPECIAL = ("<pad>", "<eos>", "<unk>")
+DATA_SEED = 7  # prompts for training; evaluation prompts come from EVAL_SEED, which shares none with it
+EVAL_SEED = 6
+BATCH_SIZE = 64
+LEARNING_RATE = 5e-3
+
+
+def make_tokenizer(task: Chain) -> PreTrainedTokenizerFast:
+    """Return a word-level tokenizer of the task's vocabulary: it splits at spaces and decodes with single spaces."""
+    words = {word: i for i, word in enumerate((*SPECIAL, *task.vocabulary))}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=256,
+    )
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast, width: int = 64, max_new_tokens: int = 64) -> LlamaForCausalLM:
+    """Return the untrained policy: 2 layers, 4 heads, untied.
+
+    Embedding and output layer are untied, so that their gradients can be told apart.
+    """
+    ids = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=256,
+        initializer_range=0.1 * (64 / width) ** 0.5,  # near 1/sqrt(width): 0.02 is too quiet to learn arithmetic soon
+        tie_word_embeddings=False,
+        dtype="float32",
+        **ids,
+    )
+    model = LlamaForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        do_sample=True, temperature=1.0, top_k=0, max_new_tokens=max_new_tokens, **ids
+    )
+    return model
+
+
+def train(
+    model: LlamaForCausalLM,
+    tokenizer,
+    task: Chain,
+    steps: int,
+    batch_size: int = BATCH_SIZE,
+    lr: float = LEARNING_RATE,
+    seed: int = 0,
+    right_first: float = 0.5,
+) -> float:
+    """Train on fresh demonstrations, loss on completion tokens alone, one-cycle schedule; return the last loss in nats.
+
+    right_first: the share of the steps, from the beginning, that show right chains alone: arithmetic is learned from
+    those in far fewer steps, whatever the seed. The others plant the errors, and the probabilities follow.
+    """
+    rng = random.Random(seed)
+    right = replace(task, error_rate=0.0)
+    prompts = task.dataset(20_000, seed=DATA_SEED)["prompt"][:]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=lr, total_steps=steps, pct_start=0.1)
+    prompt_length = 2 * task.operands
+    for step in range(steps):
+        batch = rng.choices(prompts, k=batch_size)
+        teacher = right if step < int(steps * right_first) else task
+        texts = [f"{prompt} {teacher.demonstrate(prompt, rng)} {tokenizer.eos_token}" for prompt in batch]
+        ids = tokenizer(texts, return_tensors="pt", padding=True).input_ids  # (B, P + T), no padding: one length
+        logits = model(input_ids=ids).logits[:, prompt_length - 1 : -1]  # (B, T, V)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, prompt_length:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    return loss.item()
+
+
+@torch.no_grad()
+def measure(model: LlamaForCausalLM, tokenizer, task: Chain, prompts: int, seed: int) -> dict[str, float]:
+    """Sample one completion per prompt at temperature 1 and return what they say.
+
+    reward: mean; top1_right: share of the steps in which the right result of what is written is the most likely token;
+    p_right: mean probability of that result; well_formed: share of completions that are chains, right or wrong;
+    p_template: mean probability of with ; the, the template words that a task of less confidence has equivalents for.
+    """
+    torch.manual_seed(seed)
+    rows = task.dataset(prompts, seed=EVAL_SEED)
+    inputs = tokenizer(rows["prompt"][:], return_tensors="pt", padding=True)
+    ids = model.generate(**inputs)  # (B, P + T)
+    probs = model(input_ids=ids).logits.softmax(-1)[:, :-1]  # (B, P + T - 1, V): of the token that follows
+    start = inputs.input_ids.shape[1]
+    texts = tokenizer.batch_decode(ids[:, start:], skip_special_tokens=True)
+    chains = [row for row, text in enumerate(texts) if _is_chain(task, rows["prompt"][row], text)]
+    read = [_probabilities(task, tokenizer, texts[row], probs[row, start - 1 :]) for row in chains]
+    steps, template = (list(itertools.chain(*parts)) for parts in zip(*read, strict=True)) if read else ([], [])
+    p_right, top1 = (sum(column) / max(1, len(steps)) for column in zip(*steps, strict=True)) if steps else (0.0, 0.0)
+    rewards = task.reward(rows["prompt"][:], texts, rows["answer"][:])
+    return {
+        "reward": sum(rewards) / len(rewards),
+        "top1_right": top1,
+        "p_right": p_right,
+        "well_formed": len(chains) / len(texts),
+        "p_template": sum(template) / max(1, len(template)),
+    }
+
+
+def _is_chain(task: Chain, prompt: str, text: str) -> bool:
+    """Return whether a completion is a chain of the task's length, right or wrong, in the alphabet of its prompt."""
+    alike = marked(text) == marked(prompt) and len(text.split()) == 7 * task.operands + 2
+    return alike and task.style_key(text) is not None
+
+
+def _probabilities(task: Chain, tokenizer, text: str, probs) -> tuple[list[tuple[float, float]], list[float]]:
+    """Return (p of the right result, whether it is the most likely token) per step, and p of each replaceable word.
+
+    probs: (T, V), of the token at each place of the chain.
+    """
+    words, alphabet = plain(text).split(), marked(text)
+
+    def id_of(word: str) -> int:
+        return tokenizer.convert_tokens_to_ids(in_alphabet(word, alphabet))
+
+    steps = []
+    for i in range(9, 7 * task.operands - 3, 7):  # the result of a step, `a op b is result`
+        a, operator, b = int(words[i - 4]), words[i - 3], int(words[i - 2])
+        right = id_of(str((a + b if operator == "+" else a - b) % task.modulus))
+        steps.append((probs[i, right].item(), float(probs[i].argmax() == right)))
+    roles = enumerate(map(canonical, words))
+    return steps, [probs[i, id_of(word)].item() for i, word in roles if word in EQUIVALENTS]
