@@ -1,25 +1,32 @@
-"""The claims ledger: every claim of the two papers, what would refute it, what was measured, and the verdict.
+"""The claims ledger: every claim of the two papers, what would refute it, what was measured, and the outcome.
 
-    ledger("bundled")                        a row per measurement, from the tables below data/results/ alone
-    summary(ledger("bundled"))               a row per claim: the worst verdict of its measurements
-    measurements("H1", Tables("bundled"))    the rows of one claim, as a chapter shows them
+    ledger()                                 a row per measurement, from the tables below data/results/ alone
+    summary(ledger())                        the primary rows: one a claim and scale
+    print(format_ledger(ledger(claims=["H1"])))    what was measured of one claim, with what decided it
 
-A verdict follows from an effect and its 95 % interval: "replicates" if all of the interval lies on the claim's side of
-a threshold that was written down before the measurement, "does not replicate" if none of it does, else "inconclusive".
-A falsifier is "met", "not met" or "inconclusive". What no table holds is "not measured", with the reason. A verdict is
-fragile if leaving out some single seed would change it.
+The unit of inference is policy x seed. A study registers its outcomes before the first unit is measured
+(`workbook.studies.registration`): one primary row a claim, with a threshold, the side on which the claim lies, and the
+smallest effect of interest. Outcomes:
 
-The records (`Claim`, `Measurement`) stand beside the code that measures, in each topic's claims.py.
+- supported, contradicted: all of the 95 % t interval of unit means lies on the claim's side of the threshold, or on the
+  other, and so it does among all primary rows (Benjamini-Hochberg, q <= 0.05);
+- equivalent to none: two one-sided tests put it nearer to the threshold than the smallest effect of interest;
+- inconclusive: neither; the minimum detectable effect says what could have been seen;
+- not testable here: a floor, a ceiling, an identity or no contrast;
+- not comparable: a moderator lies outside the paper's range;
+- not measured: fewer than 6 units.
+
+What was measured of one policy alone is "described" and decides nothing. The records (`Claim`, `Measurement`) stand
+beside the code that measures, in each topic's claims.py.
 """
 
-from workbook.claims.judge import CLAIMS, measurements, verdict_of, worst
-from workbook.claims.ledger import NEEDS_GPU, SCALES, command, ledger, summary
+from workbook.claims.judge import CLAIMS, measurements, worst
+from workbook.claims.ledger import SCALES, command, ledger, ledger_json, permuted_outcomes, summary
 from workbook.claims.text import format_ledger, format_summary
 from workbook.studies.claim import Claim, Measurement, Tables
 
 __all__ = [
     "CLAIMS",
-    "NEEDS_GPU",
     "SCALES",
     "Claim",
     "Measurement",
@@ -28,8 +35,9 @@ __all__ = [
     "format_ledger",
     "format_summary",
     "ledger",
+    "ledger_json",
     "measurements",
+    "permuted_outcomes",
     "summary",
-    "verdict_of",
     "worst",
 ]

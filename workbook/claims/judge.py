@@ -1,4 +1,4 @@
-"""Verdicts on the records of all topics: each measurement against its threshold."""
+"""Outcomes of the records of all topics: each measurement's units against what its study registered."""
 
 from __future__ import annotations
 
@@ -11,21 +11,40 @@ import numpy as np
 import pandas as pd
 
 from workbook import topics
+from workbook.claims.inference import (
+    CONTRADICTED,
+    EQUIVALENT,
+    INCONCLUSIVE,
+    LEVEL,
+    NOT_COMPARABLE,
+    NOT_MEASURED,
+    NOT_TESTABLE,
+    SUPPORTED,
+    Judged,
+    judge_units,
+)
 from workbook.statistics import Estimate
 from workbook.studies.claim import Claim, Measurement, NotMeasured, Tables
+from workbook.studies.registration import MIN_UNITS, Outcome
 
-NOT_MEASURED = "not measured"
-WORST_FIRST = ("does not replicate", "met", "inconclusive", NOT_MEASURED, "not met", "replicates")  # met: a falsifier
+DESCRIBED = "described"  # role and outcome of a row that decides nothing
+WORST_FIRST = (
+    *(CONTRADICTED, EQUIVALENT, INCONCLUSIVE, NOT_MEASURED, NOT_COMPARABLE, NOT_TESTABLE, SUPPORTED, DESCRIBED),
+)
 COLUMNS = (
-    *("claim", "study", "measured", "stated", "mean", "low", "high", "verdict", "seeds", "n", "reason"),
-    *("threshold", "toward"),
+    *("claim", "role", "study", "key", "scale", "measured", "unit", "threshold", "toward", "smallest_effect"),
+    *("mean", "low", "high", "units", "registered_units", "dropped", "added", "outcome", "here", "reason"),
+    *("p", "q", "p_equivalent", "p_flips", "detectable", "without_low", "without_high", "decided_by"),
+    *("sd", "values", "log"),
+    *("paper_effect", "place", "comparable", "testable", "source", "seen_before", "registration", "clean", "commits"),
 )
 
 
 def _place(claim: Claim) -> tuple:
-    """Order of the ledger: H, R, D, others, each by number, then the falsifiers."""
+    """Order of the ledger: H, R, D, P, S, others, each by number, then the falsifiers."""
     number = int(claim.id[1:]) if claim.id[1:].isdigit() else 99
-    return claim.is_falsifier, f"HRD{claim.id[0]}".index(claim.id[0]), number
+    letters = "HRDPS"
+    return claim.is_falsifier, letters.find(claim.id[0]) % (len(letters) + 1), number, claim.id
 
 
 def _collect() -> Iterator[Claim]:
@@ -35,109 +54,163 @@ def _collect() -> Iterator[Claim]:
             yield from import_module(f"{topic.name}.claims").CLAIMS
 
 
-CLAIMS = {claim.id: claim for claim in sorted(_collect(), key=_place)}
+def _by_id(records: Iterable[Claim]) -> dict[str, Claim]:
+    """{id: claim}; a claim that several topics measure has the rows of all of them, the first one's words."""
+    claims: dict[str, Claim] = {}
+    for record in records:
+        known = claims.get(record.id)
+        claims[record.id] = known.with_rows(record.rows) if known else record
+    return {claim.id: claim for claim in sorted(claims.values(), key=_place)}
+
+
+CLAIMS = _by_id(_collect())
 
 
 def measurements(
-    claims: str | Iterable[str | Claim], tables: Tables, described: bool = True, studies: Iterable[str] | None = None
+    claims: str | Iterable[str | Claim], tables: Tables, roles: Sequence[str] | None = None
 ) -> pd.DataFrame:
-    """Every measurement of some claims, by their ids or records: a row each, with `COLUMNS`.
+    """Every measurement of some claims at one scale, by their ids or records: a row each, with `COLUMNS`.
 
-    stated: the threshold in words.  seeds, n: what the interval rests on, n counting the prompts (or runs) of all
-    seeds.  reason: why it is "not measured", or worse than its interval.  threshold, toward: as numbers, toward +1 if
-    the paper's claim lies above it and -1 below; NaN for rows that decide nothing.
+    A row that is described and was not measured is left out. Outcomes of primary rows do not yet know of one another:
+    `claims.ledger` corrects them for their number.  roles: those wanted, by default all.
 
-    described: also the rows that decide nothing.  studies: those whose rows are wanted, by default all.
+    claim, role, study, key, scale, measured (the sentence), unit, threshold, toward (+1 if the claim lies above it, -1
+    below, NaN where nothing is decided), smallest_effect; mean, low, high (95 %), units, registered_units, dropped
+    (units without a number), added (units beyond the registered count, which decide nothing); outcome, here (what it
+    would be if the setting were comparable), reason; p, q, p_equivalent, p_flips, detectable, without_low,
+    without_high, decided_by, sd: see `inference.Judged`; values: {unit: number}; log: whether those are logarithms;
+    paper_effect ... seen_before: as registered; registration ("matches", "changed since", "none"), clean (whether all
+    tables came from an unmodified tree, None: not known), commits.
     """
     rows = []
     for claim in [claims] if isinstance(claims, str) else claims:
-        rows += _rows(claim if isinstance(claim, Claim) else CLAIMS[claim], tables, described, studies)
-    return pd.DataFrame(rows, columns=COLUMNS)
+        record = claim if isinstance(claim, Claim) else CLAIMS[claim]
+        for measurement in record.rows:
+            if measurement.scales is None or tables.scale in measurement.scales:
+                rows += _measured(record, measurement, tables, roles)
+    return pd.DataFrame(rows, columns=COLUMNS).drop_duplicates(["claim", "study", "key"], ignore_index=True)
 
 
-def _rows(claim: Claim, tables: Tables, described: bool, studies) -> list[tuple]:
-    """A claim's rows; of each study those that could not be measured first."""
-    rows = {}
-    for measurement in claim.rows:
-        asked = measurement.scales is None or tables.scale in measurement.scales
-        if asked and (described or measurement.decides) and (studies is None or measurement.study in studies):
-            rows |= {row[1:3]: row for row in _measured(claim, measurement, tables)}
-    places = {study: place for place, study in enumerate(dict.fromkeys(study for study, _ in rows))}
-    return sorted(rows.values(), key=lambda row: (places[row[1]], row[COLUMNS.index("verdict")] != NOT_MEASURED))
-
-
-def _measured(claim: Claim, measurement: Measurement, tables: Tables) -> list[tuple]:
+def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> list[dict]:
     """The rows of one measurement."""
-    threshold = measurement.above if measurement.below is None else measurement.below
-    toward = np.nan if threshold is None else 1.0 if measurement.below is None else -1.0
-    limit = (np.nan if threshold is None else float(threshold), toward)
-
-    def row(label: str, estimate: Estimate, outcome: str, reason: str, limit=limit) -> tuple:
-        interval, size = estimate[:3], estimate[3:5]
-        stated = _stated(*limit, claim.is_falsifier)
-        return (claim.id, measurement.study, label, stated, *interval, outcome, *size, reason, *limit)
-
+    outcome = measurement.outcome(claim.id, tables.folder)
+    registration = measurement.registration(tables.folder)
+    role = outcome.role if outcome else DESCRIBED
+    if roles is not None and role not in roles:
+        return []
+    if outcome and tables.scale not in registration.units:
+        return []
+    row = {"claim": claim.id, "role": role, "study": measurement.study, "key": measurement.key, "scale": tables.scale}
+    count = registration.units[tables.scale] if outcome else None
     try:
-        measured = measurement.measure(tables)
-        estimates = measured if isinstance(measured, dict) else {measurement.label: measured}
-        rows = []
-        for label, estimate in estimates.items():
-            outcome, weakest = verdict_of(estimate, measurement, claim.is_falsifier)
-            if measurement.unless:
-                outcome = _unless(measurement.unless(tables), outcome)
-            plain = verdict_of(weakest._replace(doubt=""), measurement, claim.is_falsifier)[0]
-            rows.append(row(label, weakest, outcome, weakest.doubt if outcome != plain else ""))
-        return rows
-    except NotMeasured as missing:
-        whole = measurement.whole and not claim.is_falsifier
-        limit = (np.nan, np.nan) if whole else limit
-        return [row(measurement.whole or measurement.label, NOTHING, NOT_MEASURED, str(missing), limit)]
-    except ValueError as missing:  # the tables hold too little, e.g. no prompt in which the kinds occur
-        return [row(measurement.label, NOTHING, NOT_MEASURED, str(missing))]
+        measured = measurement.measure(tables.registered(measurement.study, count) if outcome else tables)
+    except (NotMeasured, ValueError) as missing:  # the latter: the tables hold too little
+        nothing = missing_row(str(missing)) | {"registered_units": count or 0}
+        return [row | nothing | _registered(outcome)] if outcome else []
+    units = tables.provenance(measurement.study)
+    row |= _provenance(units if count is None else units[units["unit"] < count], registration)
+    if not isinstance(measured, pd.Series):
+        return [row | described for described in _described(measured, measurement)]
+    if outcome is None:
+        outcome = Outcome(claim.id, DESCRIBED, measurement.key, source="ours")
+    late = tuple(units.loc[units["unit"] >= count, "unit"].tolist()) if count is not None else ()
+    whole = {"registered_units": count or 0, "added": late}
+    return [row | _registered(outcome) | _judged(measured, outcome, len(units) - len(late)) | whole]
 
 
-NOTHING = Estimate(*[np.nan] * 5)
+def _registered(outcome: Outcome) -> dict:
+    """What a row has of its registration."""
+    texts = {name: getattr(outcome, name) for name in ("unit", "place", "comparable", "testable", "source")}
+    numbers = {name: getattr(outcome, name) for name in ("threshold", "toward", "smallest_effect")}
+    return {"measured": outcome.sentence, "paper_effect": outcome.paper, "seen_before": outcome.seen_before} | (
+        texts | numbers
+    )
 
 
-def _stated(threshold: float, toward: float, falsifier: bool) -> str:
-    """A threshold in words; a falsifier's is the side on which it is met.
+def missing_row(reason: str) -> dict:
+    """What a row has that was not measured."""
+    nothing = dict.fromkeys((*Judged._fields, "q"), np.nan)
+    unknown = {"registration": "", "clean": None, "commits": ()}
+    found = {"units": 0, "registered_units": 0, "dropped": 0, "added": (), "values": {}, "log": False, "reason": reason}
+    return nothing | unknown | found | {"outcome": NOT_MEASURED, "here": NOT_MEASURED}
 
-    >>> _stated(3.0, 1.0, False), _stated(1.0, -1.0, True), _stated(0.0, 1.0, True)
-    ('> 3', 'met if >= 1', 'met if <= 0')
+
+def _judged(values: pd.Series, outcome: Outcome, measured: int) -> dict:
+    """What units say; measured: how many there are, with a number or without."""
+    kept = values[np.isfinite(values.to_numpy(dtype=float))].sort_index()
+    if kept.index.has_duplicates:
+        raise ValueError(f"{outcome.claim}: {outcome.sentence}: its measure gives a unit more than one number.")
+    kept.attrs = dict(values.attrs)
+    numbers = {int(unit): float(value) for unit, value in kept.items()}
+    facts = {"units": len(kept), "dropped": max(measured - len(kept), 0), "values": numbers}
+    if kept.empty:
+        return missing_row("no unit has a number") | facts
+    judged = judge_units(kept, outcome)._asdict()
+    judged["here"] = judged["outcome"] = DESCRIBED if outcome.role == DESCRIBED else judged["outcome"]
+    return judged | facts | {"q": np.nan, "reason": "", "log": bool(values.attrs.get("log"))}
+
+
+def _described(measured, measurement: Measurement) -> list[dict]:
+    """Rows of one policy's estimates, which decide nothing; of several kinds the one nearest to failing."""
+    estimates = measured if isinstance(measured, dict) else {measurement.key: measured}
+    toward = np.nan if not measurement.decided else 1.0 if measurement.below is None else -1.0
+    limit = {"threshold": measurement.threshold, "toward": toward, "smallest_effect": np.nan}
+    rows = []
+    for label, estimate in estimates.items():
+        if not isinstance(estimate, Estimate):
+            estimate = min(estimate, key=lambda e: e.low if measurement.below is None else -e.high)
+        text = dict.fromkeys(("unit", "paper_effect", "place", "comparable", "testable", "source", "seen_before"), "")
+        interval = dict(zip(("mean", "low", "high"), estimate[:3], strict=True))
+        facts = {"units": int(estimate.seeds), "outcome": DESCRIBED, "here": DESCRIBED}
+        reason = "one policy" + (f"; {estimate.doubt}" if estimate.doubt else "")
+        rows.append(missing_row(reason) | text | limit | interval | facts | {"key": label, "measured": label})
+        del rows[-1]["registration"], rows[-1]["clean"], rows[-1]["commits"]
+    return rows
+
+
+def _provenance(units: pd.DataFrame, registration) -> dict:
+    """Whether units came from an unmodified tree (None: not known), and under the registration that stands now."""
+    modified = set(units["modified"])
+    clean = False if True in modified else True if modified == {False} else None
+    state = "none"
+    if registration is not None:
+        state = "matches" if set(units["registration"]) == {registration.hash} else "changed since"
+    return {"registration": state, "clean": clean, "commits": tuple(sorted(set(units["commit"].dropna())))}
+
+
+def conclude(row: dict | pd.Series, primaries: int) -> tuple[str, str, str]:
+    """A judged row's outcome, what its interval would say here, and the reason of both.
+
+    primaries: rows that q was corrected over.
     """
-    if np.isnan(threshold):
-        return ""
-    sign = {(1, False): ">", (-1, False): "<", (1, True): "met if <=", (-1, True): "met if >="}[int(toward), falsifier]
-    return f"{sign} {threshold:g}"
+    here, c, unit = row["here"], f"{row['threshold']:g}", row["unit"]
+    if row["role"] == DESCRIBED or not row["values"]:
+        return row["outcome"], here, row["reason"]
+    if row["testable"].lower().startswith("no"):
+        return NOT_TESTABLE, here, row["testable"].partition(":")[2].strip()
+    if row["units"] < MIN_UNITS:
+        return NOT_MEASURED, here, f"{row['units']} units; an outcome needs {MIN_UNITS}"
+    if here == NOT_TESTABLE:
+        return NOT_TESTABLE, here, f"every unit lies at the threshold, {c}: a floor, a ceiling or no contrast"
+    clear = row["low"] > row["threshold"] or row["high"] < row["threshold"]
+    if here == EQUIVALENT:
+        reason = f"its 90 % interval lies within {c} +- {row['smallest_effect']:g} {unit}".rstrip()
+        reason += "; clear of the threshold, but smaller than what is of interest" if clear else ""
+    elif here == INCONCLUSIVE:
+        found = f"80 % power for {row['detectable']:.2g} {unit}".rstrip()
+        reason = f"its interval reaches both sides of {c}; {found} or more"
+    else:
+        side = "above" if row["low"] > row["threshold"] else "below"
+        reason = f"its whole interval lies {side} {c}"
+        if np.isfinite(row["q"]) and row["q"] > LEVEL:
+            here, reason = INCONCLUSIVE, f"{reason}, but q = {row['q']:.2g} over {primaries} primary rows"
+        if row["p_flips"] > LEVEL:
+            reason += f"; sign flips disagree, p = {row['p_flips']:.2g}"
+    if row["comparable"].lower().startswith("no"):
+        return NOT_COMPARABLE, here, f"{row['comparable'].partition(':')[2].strip()}; at our place {here}: {reason}"
+    return here, here, reason
 
 
-def verdict_of(
-    estimates: Estimate | Sequence[Estimate], measurement: Measurement, falsifier: bool = False
-) -> tuple[str, Estimate]:
-    """The verdict on an estimate, or on several kinds, all of which must hold; and the weakest of them.
-
-    Raises ValueError if there is none.
-    """
-    if isinstance(estimates, Estimate):
-        estimates = [estimates]
-    if not estimates:
-        raise ValueError(f"{measurement.label}: nothing was measured.")
-
-    def strength(estimate: Estimate) -> tuple[int, float]:
-        rank = WORST_FIRST.index(measurement.judge(estimate, falsifier))
-        return rank, estimate.low if measurement.below is None else -estimate.high
-
-    weakest = min(estimates, key=strength) if len(estimates) > 1 else estimates[0]
-    return measurement.judge(weakest, falsifier), weakest
-
-
-def _unless(other: Estimate, outcome: str) -> str:
-    """A falsifier's verdict beside an outcome that takes "met" away: it does if it is there, and may if it may be."""
-    if other.high <= 0:
-        return outcome
-    return "not met" if other.low > 0 or outcome == "not met" else "inconclusive"
-
-
-def worst(verdicts: Iterable[str]) -> str:
-    """The worst of some verdicts: a claim of several measurements is as good as that."""
-    return min(verdicts, key=WORST_FIRST.index)
+def worst(outcomes: Iterable[str]) -> str:
+    """The worst of some outcomes."""
+    return min(outcomes, key=WORST_FIRST.index)

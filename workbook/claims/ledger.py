@@ -1,127 +1,128 @@
-"""The ledger: all measurements of all claims, the commands that recompute them, and which verdicts hang on one seed."""
+"""The ledger: all measurements of all claims, corrected for their number, and the commands that recompute them."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from workbook.claims.judge import CLAIMS, NOT_MEASURED, measurements, worst
-from workbook.studies.claim import DESCRIBED, LARGER, Tables
+from workbook.claims.inference import LEVEL, SUPPORTED, adjusted, judge_units
+from workbook.claims.judge import CLAIMS, DESCRIBED, NOT_MEASURED, conclude, measurements, missing_row
+from workbook.claims.judge import COLUMNS as JUDGED
+from workbook.studies.claim import LARGER, Tables
 from workbook.studies.record import STUDIES, check_results
+from workbook.studies.registration import ROLES, Outcome, read_registration
+from workbook.studies.scales import SCALES as STUDIED
 from workbook.studies.sweeps import declared, study_commands
 from workbook.training.messages import one_line, show_value
 
-SCALES = ("bundled", "smollm2_chat", "smollm2_plain", LARGER)
-DRAFT_RESAMPLES = 1_999  # of the bootstrap, for a verdict without a seed
+SCALES = (*sorted((name for name in STUDIED if name != "tiny"), key=lambda name: name != "family"), LARGER)
 REMADE = "build/results"  # where the printed commands write, so that what is committed stays as it is
-NEEDS_GPU = "this scale needs a GPU, and none was at hand"
+NO_PRIMARY = "no study registered a primary outcome of this claim"
 FIRST = {  # what a study's runs start from, if it must be made first
     "what_causes_what": "python data/bundled/make_policy.py --error-rate 0.4 --out build/policies/hard"
 }
-KEY = ["claim", "study", "measured"]
-COLUMNS = [
-    *("claim", "paper", "scale", "statement", "falsifier", "measured", "stated", "mean", "low", "high", "seeds", "n"),
-    *("verdict", "fragile", "reason", "study", "command", "threshold", "toward", "without"),
-]
+COLUMNS = ["claim", "paper", "statement", "falsifier", *JUDGED[1:], "command"]
 
 
 def ledger(
-    scale: str | None = None,
-    fragile: bool = True,
-    folder: str | Path | None = None,
-    n_jobs: int = 2,
-    claims: Sequence[str] = tuple(CLAIMS),
+    scale: str | None = None, folder: str | Path | None = None, claims: Sequence[str] | None = None
 ) -> pd.DataFrame:
-    """Every measurement of `CLAIMS` at a scale, or at all of `SCALES`: a row per claim, measurement and scale.
+    """Every measurement of `CLAIMS` at a scale, or at all of `SCALES`: a row each, primary ones of a claim first.
 
-    Columns: claim, paper, scale, statement, falsifier, measured, stated (the threshold), mean, low, high (95 %), seeds,
-    n (prompts of all seeds, or runs), verdict, fragile, reason (why not measured, or worse than the interval), study,
-    command (recomputes the row from nothing), threshold, toward (+1 if the paper's claim lies above it, -1 below, NaN
-    for rows that decide nothing), without ({seed: the verdict without it}; empty unless fragile).
+    Columns: claim, paper, statement, falsifier (what would refute it), those of `judge.measurements`, and command,
+    which recomputes the row from nothing.
 
-    fragile: whether to recompute every verdict without each seed, which takes as long again for each; False where not
-    asked.  folder: of the tables, instead of data/results.  n_jobs: processes for that.  claims: those wanted.
+    The Benjamini-Hochberg correction is over all primary rows of all claims that have a p-value and can be judged,
+    whichever are asked for.  folder: of the tables, instead of data/results; primary rows that it does not hold are
+    corrected for as they are in data/results.  claims: those wanted, by default all.
 
     Raises ValueError for an unknown scale, and for a folder that holds no tables or one that can't be read.
     """
     if scale is not None and scale not in SCALES:
         raise ValueError(f"scale={show_value(scale)} is unknown: choose one of {', '.join(SCALES)}.")
+    claims = list(CLAIMS if claims is None else claims)
     if folder is not None:
         check_results(folder)
+    wanted = partial(_rows, tables=[Tables(name, folder) for name in ([scale] if scale else SCALES)])
     try:
-        parts = [_at_scale(Tables(name, folder), claims, fragile, n_jobs) for name in ([scale] if scale else SCALES)]
+        table = _corrected(wanted(claims), _primaries(folder))
     except (LookupError, TypeError, NameError, AttributeError) as error:
         if folder is None:
             raise
         raise ValueError(f"A table in {folder} is not as its study makes it: {one_line(error)}.") from error
-    order = {claim: place for place, claim in enumerate(CLAIMS)}
-    table = pd.concat(parts, ignore_index=True)
-    return table.sort_values("claim", key=lambda c: c.map(order), kind="stable", ignore_index=True)
+    missing = [name for name in claims if name not in set(table.loc[table["role"] == "primary", "claim"])]
+    return _complete(pd.concat([table, _without_primary(missing, scale)], ignore_index=True))
 
 
-def _at_scale(tables: Tables, claims: Sequence[str], fragile: bool, n_jobs: int) -> pd.DataFrame:
-    """All columns of a ledger at one scale."""
-    scale, table = tables.scale, measurements(claims, tables)
-    if scale == LARGER:
-        table.loc[table["verdict"] == NOT_MEASURED, "reason"] = NEEDS_GPU
+def _rows(claims: Sequence[str], tables: list[Tables], roles: Sequence[str] | None = None) -> pd.DataFrame:
+    """The rows of some claims at some scales."""
+    parts = [measurements(claims, part, roles) for part in tables]
+    return pd.DataFrame([row for part in parts for row in part.to_dict("records")], columns=JUDGED)
+
+
+def _primaries(folder: str | Path | None) -> pd.DataFrame:
+    """All primary rows, by the tables of a folder where it has them, else by the committed ones."""
+    committed = _rows(CLAIMS, [Tables(name) for name in SCALES], roles=["primary"])
+    if folder is None:
+        return committed
+    own = _rows(CLAIMS, [Tables(name, folder) for name in SCALES], roles=["primary"])
+    key = ["claim", "scale", "study"]
+    return pd.concat([own[own["p"].notna()], committed]).drop_duplicates(key, ignore_index=True)
+
+
+def _corrected(table: pd.DataFrame, primaries: pd.DataFrame) -> pd.DataFrame:
+    """The rows with q of the primary ones among all primary ones, and the outcome and reason that follow."""
+    q = correction(primaries)
+    keys = table[["claim", "scale", "study"]].itertuples(index=False, name=None)
+    is_primary = table["role"] == "primary"
+    table = table.assign(q=[q.get(key, np.nan) if yes else np.nan for key, yes in zip(keys, is_primary, strict=True)])
+    concluded = [conclude(row, len(q)) for row in table.to_dict("records")]
+    return table.assign(**pd.DataFrame(concluded, table.index, ["outcome", "here", "reason"]))
+
+
+def correction(primaries: pd.DataFrame) -> dict[tuple, float]:
+    """{(claim, scale, study): q} of the primary rows that have a p-value and are testable and comparable."""
+    judged = primaries[primaries["p"].notna() & ~primaries["testable"].str.lower().str.startswith("no")]
+    judged = judged[~judged["comparable"].str.lower().str.startswith("no")]
+    keys = judged[["claim", "scale", "study"]].itertuples(index=False, name=None)
+    return dict(zip(keys, adjusted(judged["p"].to_numpy(dtype=float)), strict=True))
+
+
+def _without_primary(claims: Sequence[str], scale: str | None) -> pd.DataFrame:
+    """A row for each claim that has no primary one."""
+    row = missing_row(NO_PRIMARY) | {"role": "primary", "scale": scale or SCALES[0], "study": "", "key": ""}
+    rows = [row | {"claim": claim} for claim in claims]
+    return pd.DataFrame(rows, columns=JUDGED)
+
+
+def _complete(table: pd.DataFrame) -> pd.DataFrame:
+    """All columns, in the order of claims, scales and roles."""
     records = [CLAIMS[name] for name in table["claim"]]
+    texts = ["study", "key", "measured", "unit", "paper_effect", "place", "comparable", "testable", "source"]
+    texts += ["seen_before", "reason", "registration"]
     table = table.assign(
-        scale=scale,
         paper=[claim.paper for claim in records],
         statement=[claim.statement for claim in records],
         falsifier=[claim.refuted_if for claim in records],
-        command=[command(row.study, row.claim, scale) for row in table.itertuples()],
-        without=_without(table, tables, n_jobs) if fragile else [{} for _ in records],
+        command=[command(*row) for row in table[["study", "claim", "scale"]].itertuples(index=False)],
+        **{name: table[name].fillna("") for name in texts},
     )
-    changed = [
-        any(other != verdict for other in without.values())
-        for verdict, without in zip(table["verdict"], table["without"], strict=True)
-    ]
-    return table.assign(fragile=changed)[COLUMNS]
-
-
-def _without(table: pd.DataFrame, tables: Tables, n_jobs: int) -> list[dict[int, str]]:
-    """For each row that decides and was measured, {seed: the verdict without it}, for the seeds of any such study."""
-    import joblib
-
-    decides = ~table["verdict"].isin([NOT_MEASURED, DESCRIBED])
-    seeds = {study: tables.seeds(study) for study in table.loc[table["mean"].notna(), "study"].unique()}
-    every = sorted(set().union(*seeds.values()))
-    tasks = [(tables.without(seed, DRAFT_RESAMPLES), {s for s in seeds if seed in seeds[s]}) for seed in every]
-    claims = list(table["claim"].unique())
-    changed = joblib.Parallel(n_jobs=n_jobs)(joblib.delayed(_verdicts)(claims, *task) for task in tasks)
-    return [
-        {
-            seed: row.verdict if row.study not in studies else verdicts.get(row[:3], NOT_MEASURED)
-            for seed, (_, studies), verdicts in zip(every, tasks, changed, strict=True)
-        }
-        if chosen
-        else {}
-        for row, chosen in zip(table[[*KEY, "verdict"]].itertuples(index=False), decides, strict=True)
-    ]
-
-
-def _verdicts(claims: Sequence[str], tables: Tables, studies: set[str]) -> dict[tuple, str]:
-    """{(claim, study, measured): verdict} of the rows of some studies that decide."""
-    rows = measurements(claims, tables, described=False, studies=studies)
-    return dict(zip(rows[KEY].itertuples(index=False, name=None), rows["verdict"], strict=True))
+    orders = {"claim": list(CLAIMS), "scale": SCALES, "role": ROLES}
+    places = {name: table[name].map({value: i for i, value in enumerate(order)}) for name, order in orders.items()}
+    order = pd.DataFrame(places).sort_values(["claim", "scale", "role"], kind="stable").index
+    return table.loc[order, COLUMNS].reset_index(drop=True)
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per claim and scale of a `ledger`: claim, paper, scale, statement, verdict (the worst), fragile."""
-    rows = []
-    for (claim, scale), part in table[table["verdict"] != DESCRIBED].groupby(["claim", "scale"], sort=False):
-        verdict = worst(part["verdict"])
-        seeds = {seed for without in part["without"] for seed in without}
-        changed = [
-            worst([w.get(seed, own) for own, w in zip(part["verdict"], part["without"], strict=True)]) != verdict
-            for seed in seeds
-        ]
-        rows.append((claim, part["paper"].iloc[0], scale, part["statement"].iloc[0], verdict, any(changed)))
-    return pd.DataFrame(rows, columns=["claim", "paper", "scale", "statement", "verdict", "fragile"])
+    """The primary rows of a `ledger`, one a claim and scale: claim, paper, scale, statement, outcome, its numbers."""
+    columns = ["claim", "paper", "scale", "statement", "outcome", "mean", "low", "high", "unit", "units", "reason"]
+    return table.loc[table["role"] == "primary", columns].reset_index(drop=True)
 
 
 def command(study: str, claim: str, scale: str) -> str:
@@ -132,10 +133,64 @@ def command(study: str, claim: str, scale: str) -> str:
     if scale == LARGER or (study not in STUDIES and not declared(study, scale)):
         return ""
     if study in STUDIES:
-        steps = [f"python -m workbook measure {study} --scale {scale} --folder {REMADE}"]
+        registration = read_registration(study)
+        count = registration.units.get(scale) if registration else None
+        seeds = " --seeds " + " ".join(map(str, range(count))) if count and count != STUDIED[scale].seeds else ""
+        steps = [f"python -m workbook measure {study} --scale {scale}{seeds} --folder {REMADE}"]
     else:
         steps = [FIRST[study]] if study in FIRST else []
         make, keep = study_commands(study, scale)
         steps += [make, f"{keep} --scale {scale} --folder {REMADE}"]
     last = f"python -m workbook claims --scale {scale} --claim {shlex.quote(claim)} --folder {REMADE}"
     return " && ".join([*steps, last])
+
+
+def permuted_outcomes(table: pd.DataFrame, draws: int = 1_000, seed: int = 0) -> pd.DataFrame:
+    """How many primary rows chance alone would call supported: each unit's distance from the threshold, sign at random.
+
+        x_u -> c + s_u (x_u - c),  s_u = +1 or -1, the same for all rows that unit u is in
+
+    table: a `ledger`. Rows are those that can be judged; each draw goes through the same t intervals, equivalence and
+    Benjamini-Hochberg correction.  Columns: draw, rows, supported (rows of this draw that are), contradicted,
+    uncorrected (supported by the interval alone).
+    """
+    rows = table[(table["role"] == "primary") & table["q"].notna()]
+    rng, drawn = np.random.default_rng(seed), []
+    units = sorted({unit for values in rows["values"] for unit in values})
+    for draw in range(draws):
+        signs = dict(zip(units, rng.choice([-1.0, 1.0], len(units)), strict=True))
+        judged = pd.DataFrame([_flipped(row, signs) for row in rows.to_dict("records")])
+        q = adjusted(judged["p"].to_numpy(dtype=float)) if len(judged) else np.array([])
+        clear, counts = judged[q <= LEVEL]["outcome"].value_counts(), judged["outcome"].value_counts()
+        drawn.append((draw, len(rows), clear.get(SUPPORTED, 0), clear.get("contradicted", 0), counts.get(SUPPORTED, 0)))
+    return pd.DataFrame(drawn, columns=["draw", "rows", "supported", "contradicted", "uncorrected"])
+
+
+def _flipped(row: dict, signs: dict) -> dict:
+    """A row's units with signs at random about the threshold, judged."""
+    threshold = np.log(row["threshold"]) if row["log"] else row["threshold"]
+    values = pd.Series({unit: threshold + signs[unit] * (value - threshold) for unit, value in row["values"].items()})
+    values.attrs["log"] = row["log"]
+    side = "above" if row["toward"] > 0 else "below"
+    registered = Outcome(row["claim"], "primary", "", "", side, row["threshold"], row["smallest_effect"])
+    judged = judge_units(values, registered)
+    return {"p": judged.p, "outcome": judged.outcome}
+
+
+def ledger_json(table: pd.DataFrame) -> str:
+    """A `ledger` as JSON, with what decided every row: units' numbers, thresholds, commits; NaN as null."""
+    rows = []
+    for row in table.to_dict("records"):
+        missing = [name for name, value in row.items() if isinstance(value, float) and not np.isfinite(value)]
+        plain = row | dict.fromkeys(missing)
+        plain["values"] = {str(unit): value for unit, value in row["values"].items()}
+        rows.append(plain)
+    return json.dumps({"rows": rows}, indent=1, ensure_ascii=False, default=_plain) + "\n"
+
+
+def _plain(value):
+    """A numpy number, or a tuple, as JSON has it."""
+    return value.item() if isinstance(value, np.generic) else list(value)
+
+
+__all__ = ["DESCRIBED", "NOT_MEASURED", "SCALES", "command", "ledger", "ledger_json", "permuted_outcomes", "summary"]

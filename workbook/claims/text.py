@@ -1,60 +1,98 @@
-"""A ledger as text: one line per claim, or every measurement of a claim."""
+"""A ledger as text: one line per claim, or every measurement of a claim with what decided it."""
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
+from workbook.claims.judge import DESCRIBED
 from workbook.claims.ledger import summary
 
 
 def format_summary(table: pd.DataFrame) -> str:
-    """A `ledger` as text, one line per claim: its verdict at each scale, and what it states."""
+    """A `ledger` as text, one line per claim: the outcome of its primary row at each scale, and what it states."""
     claims = summary(table)
-    scales = list(claims["scale"].unique())
-    claims["marked"] = [_marked(*row) for row in zip(claims["verdict"], claims["fragile"], strict=True)]
+    scales = list(dict.fromkeys(claims["scale"]))
     rows = [["claim", *scales, "states that"]]
     for claim, of_claim in claims.groupby("claim", sort=False):
-        marked = of_claim.set_index("scale")["marked"]
-        rows.append([claim, *(marked.get(scale, "") for scale in scales), of_claim["statement"].iloc[0]])
+        outcomes = of_claim.set_index("scale")["outcome"]
+        rows.append([claim, *(outcomes.get(scale, "–") for scale in scales), of_claim["statement"].iloc[0]])
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
     widths[-1] = 0
-    return "\n".join("".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows)
+    lines = ["".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows]
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in claims["outcome"].value_counts().items())
+    return "\n".join([*lines, "", f"{len(claims)} primary rows: {counts}."])
 
 
 def format_ledger(table: pd.DataFrame, commands: bool = False) -> str:
     """A `ledger` as text, claim by claim and scale by scale; commands: with those that recompute each measurement."""
-    claims = summary(table).set_index(["claim", "scale"])
     lines = []
     for claim, part in table.groupby("claim", sort=False):
         row = part.iloc[0]
-        lines += [
-            "",
-            f"{claim}  {row['statement']}",
-            f"    {'met' if claim.endswith('falsifier') else 'refuted'} if {row['falsifier']}",
-        ]
+        lines += ["", f"{claim}  {row['statement']}"]
+        lines += [f"    {'met' if claim.endswith('falsifier') else 'refuted'} if {row['falsifier']}"]
         for scale, rows in part.groupby("scale", sort=False):
-            lines.append(f"    {scale:<10}{_marked(*claims.loc[(claim, scale), ['verdict', 'fragile']])}")
-            measured = rows[rows["mean"].notna()]
-            lines += [line for row in measured.itertuples() for line in _measurement(row)]
-            missing = rows.loc[rows["mean"].isna(), "reason"].value_counts()
-            lines += [f"        {reason} ({count} of {len(rows)})" for reason, count in missing.items()]
+            deciding, described = rows[rows["role"] != DESCRIBED], rows[rows["role"] == DESCRIBED]
+            lines += ["", f"    {scale}"]
+            for one in deciding.itertuples():
+                lines += _deciding(one)
+            lines += ["        described, decides nothing:"] if len(described) else []
+            lines += [f"            {one.measured}: {format_effect(one)}" for one in described.itertuples()]
             if commands:
                 lines += [f"        $ {text}" for text in dict.fromkeys(rows["command"]) if text]
     return "\n".join(lines[1:])
 
 
 def format_effect(row, digits: int = 3) -> str:
-    """Mean and interval of a row of the ledger."""
+    """Mean and interval of a row of the ledger; the mean alone where there is no interval."""
+    if not np.isfinite(row.mean):
+        return "–"
+    if not np.isfinite(row.low):
+        return f"{row.mean:.{digits}g}"
     return f"{row.mean:.{digits}g} [{row.low:.{digits}g}, {row.high:.{digits}g}]"
 
 
-def _measurement(row) -> list[str]:
-    """A measurement on two lines: what, and how it came out."""
-    reason = f" ({row.reason})" if row.reason else ""
-    size = f"{row.seeds:.0f} seeds, n = {row.n:.0f}"
-    outcome = f"{row.stated or 'no threshold'}; {size}: {_marked(row.verdict, row.fragile)}{reason}"
-    return [f"        {row.measured}", f"            {format_effect(row)}; {outcome}"]
+def format_stated(row) -> str:
+    """Threshold, side and smallest effect of interest of a row, in words; empty for one that decides nothing."""
+    if not np.isfinite(row.toward) or not np.isfinite(row.threshold):
+        return ""
+    zone = f", smallest effect of interest {row.smallest_effect:g}" if np.isfinite(row.smallest_effect) else ""
+    return f"the claim: {'above' if row.toward > 0 else 'below'} {row.threshold:g}{zone}"
 
 
-def _marked(verdict: str, fragile: bool) -> str:
-    return f"{verdict}, fragile" if fragile else verdict
+def format_checks(row) -> list[str]:
+    """What was computed beside the interval of a judged row, a phrase each."""
+    if not np.isfinite(row.p):
+        return []
+    fewest = f"decided by {row.decided_by:.0f} unit{'s' * (row.decided_by > 1)}"
+    return [
+        f"p = {row.p:.2g}" + (f", q = {row.q:.2g}" if np.isfinite(row.q) else ""),
+        f"sign flips p = {row.p_flips:.2g}",
+        f"equivalence p = {row.p_equivalent:.2g}",
+        f"minimum detectable effect {row.detectable:.2g}",
+        f"one unit left out {row.without_low:.3g} to {row.without_high:.3g}",
+        fewest if np.isfinite(row.decided_by) else "no removal of units changes it",
+    ]
+
+
+def format_origin(row) -> list[str]:
+    """Where a row's threshold and tables came from, a phrase each."""
+    clean = {True: "clean tree", False: "a modified tree"}.get(row.clean, "tree not known")
+    phrases = [f"source: {row.source}", f"seen before: {row.seen_before}", f"tables from {clean}"]
+    phrases += [f"registration {row.registration}"] if row.registration else []
+    phrases += [f"{row.dropped} units without a number"] if row.dropped else []
+    return phrases + ([f"units added after registration: {', '.join(map(str, row.added))}"] if row.added else [])
+
+
+def _deciding(row) -> list[str]:
+    """A registered measurement, on several lines."""
+    lines = [f"        {row.role}: {row.outcome.upper()}" + (f" ({row.reason})" if row.reason else "")]
+    if not row.measured:
+        return lines
+    units = f"{row.units} of {row.registered_units} registered units"
+    lines += [f"            {row.measured}"]
+    lines += [f"            {format_effect(row)} {row.unit}; {units}; {format_stated(row)}"] if row.values else []
+    lines += [f"            {'; '.join(format_checks(row))}"] if format_checks(row) else []
+    paper = f"{row.paper_effect or 'not known'}; comparable: {row.comparable}"
+    lines += [f"            paper: {paper}" + (f"; place: {row.place}" if row.place else "")]
+    return [*lines, f"            {'; '.join(format_origin(row))}"]

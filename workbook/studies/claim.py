@@ -1,26 +1,26 @@
-"""Claims as records: what is stated, what would refute it, and the measurements that decide, each against a number.
+"""Claims as records: what is stated, what would refute it, and the measurements that decide, each a registered outcome.
 
-    Claim("H1", statement, "Fig 1", refuted_if, rows=[Measurement("flips", label, measure, below=0.1)])
+    Claim("H1", statement, "Fig 1", refuted_if, rows=[Measurement("dose", "H1", measure)])
 
-A measurement is a function `Tables` -> `Estimate`, so that a chapter and the ledger cannot disagree; `workbook.claims`
-collects the records of all topics and judges them.
+A measurement is a function `Tables` -> one number per unit, so that a chapter and the ledger cannot disagree; what it
+is judged by stands in its study's registration. `workbook.claims` collects the records of all topics and judges them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
 
-from workbook.statistics import Estimate, verdict
-from workbook.studies.record import STUDIES, NotMeasured, load_measured, measured_seeds
+from workbook.statistics import Estimate
+from workbook.studies.record import STUDIES, NotMeasured, load_measured, provenance
+from workbook.studies.registration import Outcome, Registration, read_registration
 from workbook.studies.scales import SCALES
 from workbook.studies.sweeps import load_runs
+from workbook.training.messages import show_value
 
-DESCRIBED = "described"  # of a measurement that decides nothing
-FALSIFIED = {"replicates": "not met", "does not replicate": "met", "inconclusive": "inconclusive"}
 LARGER = "larger"  # than what a CPU can be asked to measure; no study has it yet
 
 
@@ -29,23 +29,17 @@ class Tables:
 
     `tables["flips/shares"]` is a study's, all seeds under one another; `tables["batching/runs"]` a sweep's.
 
-    folder: instead of data/results.  without_seed: left out of every table that has it.  resamples: of each bootstrap
-    interval, where not the usual number.
+    folder: instead of data/results.  resamples: of each bootstrap interval, where not the usual number.
 
-    Raises ValueError for an unknown scale; a table that was not measured, or by no other seed, raises NotMeasured.
+    Raises ValueError for an unknown scale; a table that was not measured raises NotMeasured.
     """
 
-    def __init__(
-        self,
-        scale: str = "bundled",
-        folder: str | Path | None = None,
-        without_seed: int | None = None,
-        resamples: int | None = None,
-    ):
+    def __init__(self, scale: str = "bundled", folder: str | Path | None = None, resamples: int | None = None):
         if scale not in (*SCALES, LARGER):
-            raise ValueError(f"scale={scale!r} is unknown: choose one of {', '.join((*SCALES, LARGER))}.")
-        self.scale, self.folder, self.without_seed, self.resamples = scale, folder, without_seed, resamples
+            raise ValueError(f"scale={show_value(scale)} is unknown: choose one of {', '.join((*SCALES, LARGER))}.")
+        self.scale, self.folder, self.resamples = scale, folder, resamples
         self._whole: dict[str, pd.DataFrame | NotMeasured] = {}
+        self._counts: dict[str, int] = {}
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         if name not in self._whole:
@@ -53,24 +47,24 @@ class Tables:
         table = self._whole[name]
         if isinstance(table, NotMeasured):
             raise table
-        if self.without_seed is None or "seed" not in table:
-            return table
-        kept = table[table["seed"] != self.without_seed]
-        if kept.empty and len(table):
-            raise NotMeasured(f"{name.split('/')[0]} holds no seed but {self.without_seed}, which is left out.")
-        return kept
+        count = self._counts.get(name.split("/")[0])
+        return table if count is None else table[table["seed"] < count]
 
-    def without(self, seed: int, resamples: int | None = None) -> Tables:
-        """The same tables as if a seed had not been measured."""
-        tables = Tables(self.scale, self.folder, seed, resamples)
-        tables._whole = self._whole  # what was read serves both
+    def registered(self, study: str, count: int) -> Tables:
+        """The same tables with those units of a study alone that it registered, 0 to count - 1."""
+        tables = Tables(self.scale, self.folder, self.resamples)
+        tables._whole, tables._counts = self._whole, {**self._counts, study: count}  # what was read serves both
         return tables
 
-    def seeds(self, study: str) -> set[int]:
-        """The seeds that a study was measured with."""
+    def provenance(self, study: str) -> pd.DataFrame:
+        """What the manifests of a study's units say: see `record.provenance`; of a sweep's runs, by their seed."""
         if study in STUDIES:
-            return measured_seeds(study, self.scale, self.folder)
-        return set(self[f"{study}/runs"]["seed"].tolist())
+            if self.scale == LARGER:
+                return pd.DataFrame(columns=["unit", "created", "commit", "modified", "registration"])
+            return provenance(study, self.scale, self.folder)
+        runs = self[f"{study}/runs"].rename(columns={"seed": "unit"})
+        runs = runs.reindex(columns=["unit", "created", "commit", "modified", "registration"])
+        return runs.drop_duplicates().reset_index(drop=True).astype(object).where(lambda known: known.notna(), None)
 
     def _read(self, study: str, table: str) -> pd.DataFrame | NotMeasured:
         try:
@@ -88,48 +82,68 @@ BUNDLED = Tables("bundled")  # what the chapters' sliders read
 
 @dataclass(frozen=True)
 class Measurement:
-    """One number that a claim is judged by.
+    """One number per unit (policy x seed), which a registered outcome is judged by.
 
-    study: whose tables it is read from.  label: what is measured.
+    study: whose tables it is read from.  key: of the outcome in the study's registration, which holds everything else:
+    the sentence, its role, side, threshold and smallest effect of interest.
 
-    measure: tables -> Estimate. A list of them is of several kinds, all of which must hold: the weakest stands for
-    them.  {label: Estimate} is one row each, where one fit gives several.  ValueError: the tables hold too little.
+    measure: tables -> Series, one number per unit (index: the unit); NaN: that unit could not be measured. A statistic
+    that is no mean of units, such as a ratio, goes through `statistics.pseudo_values`. ValueError: the tables hold too
+    little.
 
-    above, below: the threshold, as it was written down before the measurement; neither: described, decides nothing.
-
-    unless: an outcome that takes "met" away from a falsifier: with an interval above 0 it is not met, and with one that
-    reaches above 0 it is not known to be.
-
-    whole: the name of all measurements of the claim by this study; where the study was not made, one row has it.
+    A measure that returns an Estimate, a list of them (the weakest stands for all) or {label: Estimate} is of one
+    policy alone: it is described, with `key` as its label, and decides nothing.
 
     scales: at which it can be measured, by default all.
+
+    above, below: the threshold that a described row once had; it is shown beside the number and nothing follows from
+    it.  unless, whole: of such rows; ignored.
     """
 
     study: str
-    label: str
-    measure: Callable[[Tables], Estimate | list[Estimate] | dict[str, Estimate]]
+    key: str
+    measure: Callable[[Tables], pd.Series | Estimate | list[Estimate] | dict[str, Estimate]]
+    scales: Sequence[str] | None = None
     above: float | None = None
     below: float | None = None
     unless: Callable[[Tables], Estimate] | None = None
     whole: str = ""
-    scales: Sequence[str] | None = None
 
     @property
-    def decides(self) -> bool:
+    def decided(self) -> bool:
+        """Whether it once had a threshold."""
         return self.above is not None or self.below is not None
 
-    def judge(self, estimate: Estimate, falsifier: bool = False) -> str:
-        """The rule of every verdict: does the whole interval lie on the threshold's side?
+    @property
+    def threshold(self) -> float:
+        """The threshold that it once had, or NaN."""
+        return float(self.above if self.below is None else self.below) if self.decided else float("nan")
 
-        It does: "replicates"; none of it does: "does not replicate"; else, or if the estimate is doubted: inconclusive.
-        falsifier: the claim is one, which is "not met" where its opposite replicates, and "met" where that does not.
+    def registration(self, folder: str | Path | None = None) -> Registration | None:
+        """The registration of its study, if there is one."""
+        return read_registration(self.study, folder)
+
+    def outcome(self, claim: str, folder: str | Path | None = None) -> Outcome | None:
+        """What its study registered for it; None where it is described only.
+
+        Raises ValueError if the study registered outcomes of which none has this key, or one of another claim.
         """
-        if not self.decides:
-            return DESCRIBED
-        if estimate.doubt:
-            return "inconclusive"
-        outcome = verdict(estimate, above=self.above, below=self.below)
-        return FALSIFIED[outcome] if falsifier else outcome
+        registration = self.registration(folder)
+        if registration is None or not registration.outcomes:
+            return None
+        if self.key not in registration.outcomes:
+            if self.decided:  # a described row of one policy, of a study that has a registration beside
+                return None
+            known = ", ".join(registration.outcomes)
+            raise ValueError(
+                f"{claim}: {self.study} registered no outcome {show_value(self.key)}; its outcomes are {known}."
+            )
+        outcome = registration.outcomes[self.key]
+        if outcome.claim != claim:
+            raise ValueError(
+                f"{claim}: the outcome {self.key} that {self.study} registered is of claim {outcome.claim}."
+            )
+        return outcome
 
 
 @dataclass(frozen=True)
@@ -145,6 +159,10 @@ class Claim:
     source: str
     refuted_if: str
     rows: Sequence[Measurement] = field(default=(), repr=False)
+
+    def with_rows(self, rows: Sequence[Measurement]) -> Claim:
+        """The same claim with further measurements, as of another topic."""
+        return replace(self, rows=[*self.rows, *rows])
 
     @property
     def is_falsifier(self) -> bool:

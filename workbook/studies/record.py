@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from workbook.places import clone, data_path
+from workbook.studies.registration import read_registration
 from workbook.studies.scales import SCALES, check_scale
 from workbook.training.messages import explain_error, show_value
 
@@ -89,6 +90,7 @@ def measure(
     _folder(study, scale, folder)
     seeds = range(SCALES[scale].seeds) if seeds is None else seeds
     folders = [_folder(study, scale, folder) / f"seed={seed}" for seed in seeds]
+    registration = read_registration(study, folder)  # one that is not as it must be is refused before the work
     if folder is None and not all(place.exists() for place in folders):
         clone(UNNAMED)
     for seed, place in zip(seeds, folders, strict=True):
@@ -101,6 +103,7 @@ def measure(
             for name, table in tables.items():
                 write_parquet(new / f"{name}.parquet", table)
             facts = {"command": command, "seed": seed, "seconds": round(time.perf_counter() - began, 1)}
+            facts |= {"registration": registration and registration.hash}
             write_json(new / "manifest.json", {**facts, "scale": asdict(bench.scale), **made_with(bench.policy)})
     return folders
 
@@ -130,10 +133,20 @@ def read_kept(path: Path) -> pd.DataFrame:
     return table
 
 
-def measured_seeds(study: str, scale: str, folder: str | Path | None = None) -> set[int]:
-    """The seeds that a study was measured with at a scale."""
-    manifests = _folder(study, scale, folder).glob("seed=*/manifest.json")
-    return {json.loads(path.read_text(encoding="utf-8"))["seed"] for path in manifests}
+def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.DataFrame:
+    """What the manifests of a study's units say, a row each: unit, created, commit, modified, registration.
+
+    modified: whether the tree differed from the commit (None: not known).  registration: the hash of the registration
+    that stood when the unit was measured; None if there was none.  Empty where nothing was measured.
+    """
+    rows = []
+    for path in sorted(_folder(study, scale, folder).glob("seed=*/manifest.json")):
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        git = manifest.get("git") or {}
+        commit = (git.get("commit"), git.get("modified"))
+        rows.append((manifest["seed"], manifest.get("created"), *commit, manifest.get("registration")))
+    table = pd.DataFrame(rows, columns=["unit", "created", "commit", "modified", "registration"])
+    return table.sort_values("unit", ignore_index=True)
 
 
 def _check_study(name: str) -> None:

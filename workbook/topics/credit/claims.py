@@ -110,7 +110,7 @@ def gap_rows(pools: tuple[str, ...], matched: bool = False, optimizer: str = "sg
 
 def row(label: str, measure, above: float | None = None, below: float | None = None, **settings) -> Measurement:
     """A measurement of this study: measure(tables, **settings) against a threshold."""
-    return Measurement("credit", label, partial(measure, **settings), above, below)
+    return Measurement("credit", label, partial(measure, **settings), above=above, below=below)
 
 
 def claim(id: str, source: str, statement: str, refuted_if: str, rows: list[Measurement]) -> Claim:

@@ -1,0 +1,207 @@
+"""What independent units say of a registered outcome: t interval, tests, power, and how much hangs on single units.
+
+The numbers are one per unit (policy x seed), or jackknife pseudo-values; d is the smallest effect of interest about the
+threshold c.
+
+    95 % interval    mean +- t_(n-1) s / sqrt(n)             supported or contradicted: all of it on one side of c
+    equivalence      the 90 % interval lies within c +- d    two one-sided tests at 5 %
+    power            the least distance from c that n such units would detect with 80 % (noncentral t)
+
+scipy.special is enough, and is quicker to import than scipy.stats.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from workbook.statistics import Interval
+from workbook.studies.registration import MIN_UNITS, Outcome
+
+LEVEL, POWER = 0.05, 0.8
+MAX_EXACT = 12  # units up to which all 2^n sign flips are tried
+DRAWN_FLIPS = 20_000  # beyond
+LEAST_LEFT = 3  # units that removals leave, at least
+
+
+class Judged(NamedTuple):
+    """What some units say of one outcome, in the outcome's own unit.
+
+    mean, low, high: estimate and 95 % interval.  sd: over units (of logarithms, if `log`).  outcome: what follows from
+    the intervals alone.  p, p_equivalent, p_flips: two-sided t, two one-sided t tests, exact sign flips.  detectable:
+    minimum detectable effect.  without_low, without_high: range of the estimate with one unit left out.  decided_by:
+    the fewest units whose removal changes `outcome`, searched greedily; NaN if none down to 3 does.
+    """
+
+    mean: float
+    low: float
+    high: float
+    sd: float
+    outcome: str
+    p: float
+    p_equivalent: float
+    p_flips: float
+    detectable: float
+    without_low: float
+    without_high: float
+    decided_by: float
+
+
+SUPPORTED, EQUIVALENT, CONTRADICTED, INCONCLUSIVE = "supported", "equivalent to none", "contradicted", "inconclusive"
+NOT_TESTABLE, NOT_COMPARABLE, NOT_MEASURED = "not testable here", "not comparable", "not measured"
+
+
+def judge_units(values: pd.Series, registered: Outcome) -> Judged:
+    """What units say of a registered outcome; with fewer than `MIN_UNITS` of them their mean alone.
+
+    values: finite, one per unit; `attrs["log"]`: logarithms, of which everything is given in the ratio's own unit.
+    """
+    log = bool(values.attrs.get("log"))
+    x = values.to_numpy(dtype=float)
+    scaled, back = (np.log, np.exp) if log else (float, float)
+    if len(x) < MIN_UNITS:
+        spread = float(x.std(ddof=1)) if len(x) > 1 else np.nan
+        return Judged(float(back(x.mean())), np.nan, np.nan, spread, NOT_MEASURED, *[np.nan] * 7)
+    c, d = registered.threshold, registered.smallest_effect
+    if log and c - d <= 0:
+        raise ValueError(f"{registered.claim}: threshold - smallest_effect is {c - d:g}; a ratio's must be above 0.")
+    rule = Rule(float(scaled(c)), float(scaled(c - d)), float(scaled(c + d)), registered.toward)
+    without = (x.sum() - x) / (len(x) - 1)
+    interval = t_bounds(x)
+    return Judged(
+        *(float(back(end)) for end in interval),
+        float(x.std(ddof=1)),
+        rule.outcome(x),
+        rule.p(x),
+        rule.p_equivalent(x),
+        sign_flip_p(x - rule.threshold),
+        _detectable(x, rule, registered, log),
+        float(back(without.min())),
+        float(back(without.max())),
+        decided_by(x, rule),
+    )
+
+
+class Rule(NamedTuple):
+    """A threshold, the zone of equivalence about it, and the claim's side (+1 above, -1 below)."""
+
+    threshold: float
+    low: float
+    high: float
+    toward: float
+
+    def outcome(self, x: np.ndarray) -> str:
+        """What follows from the intervals of (n,) values. Equivalence goes first: a clear effect may be too small."""
+        if np.ptp(x) == 0 and x[0] == self.threshold:
+            return NOT_TESTABLE  # floor, ceiling or no contrast
+        _, low, high = t_bounds(x, 1 - 2 * LEVEL)
+        if self.low < low and high < self.high:
+            return EQUIVALENT
+        _, low, high = t_bounds(x)
+        if low > self.threshold or high < self.threshold:
+            return SUPPORTED if (low > self.threshold) == (self.toward > 0) else CONTRADICTED
+        return INCONCLUSIVE
+
+    def p(self, x: np.ndarray) -> float:
+        """Two-sided p of Student's t for the mean being at the threshold."""
+        return min(1.0, 2 * min(_tail(x, self.threshold), _tail(-x, -self.threshold)))
+
+    def p_equivalent(self, x: np.ndarray) -> float:
+        """p of two one-sided tests: the larger of those for the mean lying beyond either end of the zone."""
+        return max(_tail(x, self.low), _tail(-x, -self.high))
+
+    def clearness(self, x: np.ndarray) -> float:
+        """How far the outcome is from another one, in half-widths of the interval; for the greedy search."""
+        mean, low, high = t_bounds(x)
+        _, low_90, high_90 = t_bounds(x, 1 - 2 * LEVEL)
+        apart = abs(mean - self.threshold) / max((high - low) / 2, 1e-300)
+        inside = min(mean - self.low, self.high - mean) / max((high_90 - low_90) / 2, 1e-300)
+        return max(apart, inside)
+
+
+def t_bounds(x: np.ndarray, level: float = 1 - LEVEL) -> Interval:
+    """Mean and Student's t interval over the last axis: (..., n) values -> (...) means and ends."""
+    from scipy.special import stdtrit
+
+    n = x.shape[-1]
+    mean = x.mean(-1)
+    half = stdtrit(n - 1, (1 + level) / 2) * x.std(-1, ddof=1) / n**0.5
+    return Interval(mean, mean - half, mean + half)
+
+
+def _tail(x: np.ndarray, bound: float) -> float:
+    """One-sided p of Student's t for the mean being at most `bound`."""
+    from scipy.special import stdtr
+
+    error = x.std(ddof=1) / len(x) ** 0.5
+    if error == 0:
+        return 0.0 if x.mean() > bound else 1.0
+    return float(stdtr(len(x) - 1, -(x.mean() - bound) / error))
+
+
+def sign_flip_p(x: np.ndarray, seed: int = 0) -> float:
+    """Two-sided p of the mean of (n,) values under random signs: all 2^n up to `MAX_EXACT` units, else drawn.
+
+        p = share of sign vectors s with |sum s_i x_i| >= |sum x_i|
+
+    >>> sign_flip_p(np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0]))  # 2 of 64
+    0.03125
+    """
+    n = len(x)
+    if n <= MAX_EXACT:
+        signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
+    else:
+        signs = np.random.default_rng(seed).choice([-1, 1], size=(DRAWN_FLIPS, n))
+        signs[0] = 1  # what was observed is one of them
+    sums = np.abs(signs @ x)
+    return float(np.mean(sums >= abs(x.sum()) * (1 - 1e-12)))
+
+
+def detectable_effect(sd: float, n: int, level: float = LEVEL, power: float = POWER) -> float:
+    """Minimum detectable effect: the mean that a two-sided t test of n units with this sd finds with that power.
+
+        delta sd / sqrt(n), with P(T' > t_(n-1, 1 - level / 2)) = power for T' noncentral t with noncentrality delta
+
+    >>> round(detectable_effect(1.0, 10), 3)
+    0.996
+    """
+    from scipy.special import nctdtrinc, stdtrit
+
+    return float(nctdtrinc(n - 1, 1 - power, stdtrit(n - 1, 1 - level / 2)) * sd / n**0.5)
+
+
+def _detectable(x: np.ndarray, rule: Rule, registered: Outcome, log: bool) -> float:
+    """Minimum detectable distance from the threshold; of a ratio towards the claim, in the ratio's unit."""
+    effect = detectable_effect(x.std(ddof=1), len(x))
+    if not log:
+        return effect
+    return float(abs(np.exp(rule.threshold + rule.toward * effect) - registered.threshold))
+
+
+def decided_by(x: np.ndarray, rule: Rule) -> float:
+    """Fewest units whose removal changes the outcome, searched greedily; NaN if none down to `LEAST_LEFT` does."""
+    outcome = rule.outcome(x)
+    for removed in range(1, len(x) - LEAST_LEFT + 1):
+        rests = [np.delete(x, i) for i in range(len(x))]
+        if any(rule.outcome(rest) != outcome for rest in rests):
+            return float(removed)
+        pick = max if outcome == INCONCLUSIVE else min
+        x = pick(rests, key=rule.clearness)
+    return np.nan
+
+
+def adjusted(p: np.ndarray) -> np.ndarray:
+    """Benjamini-Hochberg q of (m,) p-values: the least false discovery rate at which each is still rejected.
+
+        q_(i) = min over j >= i of m p_(j) / j
+
+    >>> adjusted(np.array([0.01, 0.04, 0.03])).round(3).tolist()
+    [0.03, 0.04, 0.04]
+    """
+    order = np.argsort(p)
+    scaled = p[order] * len(p) / np.arange(1, len(p) + 1)
+    q = np.empty(len(p))
+    q[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
+    return q
