@@ -4,7 +4,7 @@ A chain is a Markov chain over (slot, running value): what a step's result will 
 stands written, hardly on how it came about. So the expected reward of a prompt is a product of m x m matrices, whose
 entries are probabilities that the policy states. They are read off one pass over m completions a prompt, in which each
 running value occurs after each step once: the right chain, and m - 1 chains whose first result is off by 1 ... m - 1
-and which go on faithfully. Their style words are drawn from the policy's own probabilities.
+and which go on faithfully. Their style words share out the policy's own probabilities.
 
     V(t, r) = sum_w p(w | t, r) V(t + 1, r'(r, w))        r' the running value that word w leaves, modulo m
 
@@ -31,7 +31,7 @@ from workbook.rollouts.scoring import pad_rows, padded_batches, tokenize_prompts
 from workbook.tasks.chain import OPERATORS, Chain, Slot
 
 ROWS_AT_ONCE = 640  # completions scored in one pass
-STYLE_SEED = 0  # of the draws of style words
+STYLE_SEED = 0  # of the order of style words over the chains
 
 
 @dataclass(frozen=True)
@@ -210,10 +210,14 @@ class _Chains:
         return self._read(self._written(first.expand(-1, self.task.modulus, -1, -1)))
 
     def _written(self, weights: Float[Tensor, "P n T W"]) -> Int[Tensor, "P n T"]:
-        """Token ids of n chains of each prompt, off by 0 ... n - 1, free words drawn in proportion to weights."""
+        """Token ids of n chains of each prompt, off by 0 ... n - 1, free words in proportion to weights.
+
+        The n chains of a prompt share out each slot's words (quantiles in a random order, the same for every prompt).
+        """
         generator = torch.Generator().manual_seed(STYLE_SEED)
-        P, n, T, W = weights.shape
-        drawn = torch.multinomial(weights.reshape(-1, W).cpu(), 1, generator=generator).view(P, n, T)
+        (_, n, T, _), shares = weights.shape, weights.cpu().cumsum(3) / weights.cpu().sum(3, keepdim=True)
+        quantiles = torch.stack([torch.randperm(n, generator=generator) for _ in range(T)], dim=1)  # (n, T)
+        drawn = (shares[..., :-1] < ((quantiles + 0.5) / n).unsqueeze(2)).sum(3)  # (P, n, T)
         off, results = torch.arange(n), 0
         for t, slot in enumerate(self.kinds):
             if slot.field == "op":
