@@ -24,6 +24,8 @@ RESULTS = data_path("results")
 CONFIGS = data_path("configs", "studies")
 UNNAMED = "Writing to data/results, since no folder is named,"
 STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
+    "confidence": "topics.drift.confidence:confidence_study",
+    "confidence_tuning": "topics.drift.confidence:tuning_study",
     "coupling": "topics.coupling.study:coupling_study",
     "flip_settings": "topics.flips.settings:flip_settings_study",
     "credit": "topics.credit.study:credit_study",
