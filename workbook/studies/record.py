@@ -24,6 +24,8 @@ RESULTS = data_path("results")
 CONFIGS = data_path("configs", "studies")
 UNNAMED = "Writing to data/results, since no folder is named,"
 STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
+    "batch_composition": "topics.batching.composition:batch_composition_study",
+    "batch_rates": "topics.batching.composition:batch_rates_study",
     "confidence": "topics.drift.confidence:confidence_study",
     "confidence_tuning": "topics.drift.confidence:tuning_study",
     "coupling": "topics.coupling.study:coupling_study",

@@ -1,0 +1,141 @@
+"""Who shares an optimizer step, as a curve: prompts per mini-batch x order, under AdamW, paired by policy and seed.
+
+    level      prompts' worth of rollouts in a mini-batch: 32 is the whole generation batch in one step
+    order      one of `theory.batching.STRATEGIES`
+    matched    whether every mini-batch's gradient is rescaled to one length, so that no order takes longer steps
+
+A unit is a policy of the family with prompts of its own. All arms of a unit begin with the same rollouts, and are read
+on the same held-out prompts, exactly (`probes.values`), so that no sampling noise is left in what they are judged by.
+
+`batch_rates` tunes AdamW's rate for each level on other units, one of them with the family's weakest policy, so that
+nothing collapses, and under shuffled mini-batches alone, so that no other order has a rate made to measure.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from workbook.studies.bench import Bench
+from workbook.studies.loop import Loop, Readings, train_in_memory
+from workbook.studies.record import load_measured
+from workbook.theory.batching import STRATEGIES
+
+PROMPTS, BATCHES, HELD_OUT = 32, 4, 32  # of a generation batch; generation batches; held-out prompts
+RATES = {2: (5e-5, 1e-4, 2e-4), 8: (1.25e-4, 2.5e-4, 5e-4), 32: (2.5e-4, 5e-4, 1e-3)}  # tried, by level
+FEW = 8  # units that also measure the levels between, and no matching
+SOME = ("shuffled", "query_preserved", "reward_balanced", "sign_partitioned")  # orders at the levels between
+COLLAPSED = 0.5  # a run whose exact value ever falls below this share of the start's has collapsed
+ARM = ["level", "order", "matched"]
+
+
+class Arm(NamedTuple):
+    """One run of a unit."""
+
+    level: int
+    order: str
+    matched: bool = True
+
+
+def arms(unit: int) -> list[Arm]:
+    """The runs of a unit: levels 2 and 8 in all orders; of the first units the other levels, and no matching, too."""
+    chosen = [Arm(level, order) for level in (2, 8) for order in STRATEGIES]
+    if unit < FEW:
+        chosen += [Arm(level, order) for level in (4, 16) for order in SOME]
+        chosen += [Arm(8, order, False) for order in STRATEGIES] + [Arm(32, "shuffled")]
+    return chosen
+
+
+def loop_of(arm: Arm, lr: float, prompts: int = PROMPTS, batches: int = BATCHES) -> Loop:
+    """The loop of an arm at a learning rate."""
+    match = "grad_norm" if arm.matched else None
+    return Loop(prompts, batches=batches, minibatches=prompts // arm.level, order=arm.order, lr=lr, match=match)
+
+
+def batch_composition_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Table curves: a row per arm and generation batch, columns as in `train_in_memory`."""
+    lr, readings = rates(), readings_of(bench)
+    return {"curves": _runs(bench, readings, [(arm, lr[arm.level]) for arm in arms(bench.seed)])}
+
+
+def batch_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Table curves: the same of shuffled mini-batches at each rate of the grid."""
+    tried = [(Arm(level, "shuffled"), lr) for level, grid in RATES.items() for lr in grid]
+    return {"curves": _runs(bench, readings_of(bench), tried)}
+
+
+def readings_of(bench: Bench, held_out: int = HELD_OUT) -> Readings:
+    """What is read of the unit's policy on its held-out prompts."""
+    return Readings(bench.policy, bench.task, bench.task.dataset(held_out, bench.held_out_seed)["prompt"])
+
+
+def _runs(bench: Bench, readings: Readings, chosen: list[tuple[Arm, float]]) -> pd.DataFrame:
+    curves = [
+        train_in_memory(bench.policy, bench.task, loop_of(arm, lr), bench.data_seed, readings).assign(
+            **arm._asdict(), lr=lr
+        )
+        for arm, lr in chosen
+    ]
+    return pd.concat(curves, ignore_index=True)
+
+
+def rates(curves: pd.DataFrame | None = None) -> dict[int, float]:
+    """AdamW's learning rate at each level, from `batch_rates`.
+
+    Of the rates at and below which no run collapsed the one with the highest mean value in the end; at levels between
+    those that were tuned, their geometric mean.
+    """
+    table = ends(load_measured("batch_rates", "family", "curves") if curves is None else curves)
+    best = {int(level): _best(part) for level, part in table.groupby("level")}
+    return {**best, 4: (best[2] * best[8]) ** 0.5, 16: (best[8] * best[32]) ** 0.5}
+
+
+def _best(runs: pd.DataFrame) -> float:
+    by_rate = runs.groupby("lr").agg(collapsed=("collapsed", "max"), value=("value", "mean")).sort_index()
+    sound = by_rate[by_rate["collapsed"].cumsum() == 0]
+    if sound.empty:
+        level, lowest = runs["level"].iloc[0], by_rate.index[0]
+        raise ValueError(f"lr={lowest:g} collapsed at level {level}: begin the grid lower.")
+    return float(sound["value"].idxmax())
+
+
+def ends(curves: pd.DataFrame) -> pd.DataFrame:
+    """One row per run: seed, level, order, matched, lr, and what came of it.
+
+    start, value: exact held-out value before and after training.  area: mean of value over training (trapezoids).
+    jitter: mean |second difference| of value from batch to batch.  collapsed: 1 if value ever fell below half the
+    start's.  sign_cosine, grad_norm, moved, reward: means over the batches.  tax, style_entropy: in the end.
+    """
+    keys = ["seed", *ARM, "lr"]
+    return pd.DataFrame(
+        [dict(zip(keys, key, strict=True)) | _end(run) for key, run in curves.groupby(keys, sort=False)]
+    )
+
+
+def _end(run: pd.DataFrame) -> dict[str, float]:
+    run = run.sort_values("batch")
+    value, batch = run["value"].to_numpy(), run["batch"].to_numpy()
+    return {
+        "start": value[0],
+        "value": value[-1],
+        "area": float(np.trapezoid(value, batch) / np.ptp(batch)),
+        "jitter": float(np.abs(np.diff(value, 2)).mean()),
+        "collapsed": float(value.min() < COLLAPSED * value[0]),
+        **run[["sign_cosine", "grad_norm", "moved", "reward"]].mean().to_dict(),
+        **run[["tax", "style_entropy"]].iloc[-1].to_dict(),
+    }
+
+
+def against_shuffled(runs: pd.DataFrame, outcome: str = "value") -> pd.DataFrame:
+    """Each run's outcome minus that of the shuffled run of its unit, level and matching: column difference.
+
+    A pair in which either run collapsed is left out, and counted by the outcome "collapsed" alone.
+    """
+    keys = ["seed", "level", "matched"]
+    shuffled = runs[runs["order"] == "shuffled"].set_index(keys)
+    own = runs[runs["order"] != "shuffled"].join(shuffled, on=keys, rsuffix="_shuffled")
+    if outcome != "collapsed":
+        own = own[(own["collapsed"] == 0) & (own["collapsed_shuffled"] == 0)]
+    return own.assign(difference=own[outcome] - own[f"{outcome}_shuffled"])
