@@ -151,5 +151,15 @@ def describe(notebook, name: str) -> tuple[str, str]:
     return (title[1].strip() if title else name), (re.sub(r"[*_`]", "", question[1]).strip() if question else "")
 
 
+def covered(notebook) -> list[str]:
+    """Ids of the claims that a chapter says it covers, in the row "Claims" of its first markdown cell: H1, D1 to D9."""
+    text = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
+    row = re.search(r"^\|\s*Claims\s*\|(.*)$", text, re.MULTILINE)
+    claims = []
+    for first, last in re.findall(r"\b([A-Z]\d+)(?: to ([A-Z]\d+))?\b", row[1] if row else ""):
+        claims += [f"{first[0]}{k}" for k in range(int(first[1:]), int((last or first)[1:]) + 1)]
+    return claims + re.findall(r"\b[HD]-falsifier\b", row[1] if row else "")
+
+
 def _indent(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,13 +1,12 @@
-"""The claims ledger as a page of the book: every claim, its falsifier, what was measured, and how to measure it again.
+"""The claims ledger as a page: a card a claim, with what was measured, what follows, and how to measure it again.
 
-The page needs neither scripts nor the net: formulas are MathML, the figure is a picture with its Vega-Lite
-specification beside it.
+The page needs neither scripts nor the net: formulas are MathML, and the intervals are drawn with boxes of HTML, so that
+their words stay readable on a phone.
 """
 
 from __future__ import annotations
 
-import base64
-import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,94 +14,118 @@ import pandas as pd
 from jinja2 import Environment
 from latex2mathml.converter import convert
 
-from workbook.claims import CLAIMS, SCALES, summary
-from workbook.claims.text import format_effect
-from workbook.views import ledger_chart
-from workbook.views.ledger import SCALE_NAMES, VERDICT_MARKS
-from workbook.views.renderer import picture
+from workbook.claims import CLAIMS
+from workbook.claims.judge import DESCRIBED
+from workbook.claims.text import format_checks, format_effect, format_origin, format_stated
+from workbook.views.ledger import OUTCOME_MARKS, scale_name
 from workbook.views.style import NEUTRAL
 
 PAGE = Path(__file__).with_name("ledger.html")  # the template
 TITLE = "The claims ledger"
-QUESTION = "What was measured of each claim of the two papers, and does it replicate?"
-MARKS = {"triangle-right": "▶", "triangle-left": "◀", "circle": "●", "square": "■", "diamond": "◆"}
-PAIRED = r"\bar{d} = \frac{1}{S} \sum_{s=1}^{S} \left( y_s^{\text{chosen}} - y_s^{\text{baseline}} \right)"
-DISTANCE = r"z = \pm \frac{\text{estimate} - \text{threshold}}{\text{half of the interval}}"
+QUESTION = "What exactly was measured of each claim of the two papers, and what follows?"
+INTERVAL = r"\bar{x} \pm t_{n-1} \, \frac{s}{\sqrt{n}}"
+PSEUDO = r"x_i = n \hat{\theta} - (n - 1) \hat{\theta}_{(i)}"
 PAPERS = {
     "H": "The Cancellation Hypothesis in Critic-Free RL (arXiv 2605.08666)",
     "D": "Design Conditions for Intra-Group Learning of Sequence-Level Rewards: Token Gradient Cancellation "
     "(arXiv 2604.13088)",
-    "R": "What a referee of the first paper found missing",
-    "P": "A neighbour: GRPO is Secretly a Process Reward Model (arXiv 2509.21154)",
+    "R": "What a machine review of the first paper found missing",
+    "P": "Neighbours: prefix credit and others",
+    "S": "Questions of our own",
 }
 
 
-def ledger_page(table: pd.DataFrame, links: str = "") -> str:
-    """The page of a `workbook.claims.ledger`, as HTML; links: a line of links for its top and bottom, as HTML."""
-    verdicts = summary(table)
-    claims = []
-    for name, part in table.groupby("claim", sort=False):
-        scales = [_scale(scale, rows) for scale, rows in part.groupby("scale", sort=False)]
-        fails = "Met" if name.endswith("falsifier") else "Refuted"
-        claims.append({"name": name, "claim": CLAIMS[name], "fails": fails, "scales": scales})
-    grid = verdicts.set_index(["claim", "scale"])
-    scales = [scale for scale in SCALES if scale in set(table["scale"])]
-    cells = {
-        name: [_cell(*grid.loc[(name, scale), ["verdict", "fragile"]]) for scale in scales]
-        for name in CLAIMS
-        if name in set(verdicts["claim"])
-    }
-    page = Environment(autoescape=True).from_string(PAGE.read_text(encoding="utf-8"))
+def ledger_page(
+    table: pd.DataFrame, links: str = "", chapters: Mapping[str, Sequence[tuple[str, str]]] | None = None
+) -> str:
+    """The page of a `workbook.claims.ledger`, as HTML.
+
+    links: a line of links for its top and bottom, as HTML.  chapters: {claim: [(page, title)]} of the chapters
+    that cover the claims.
+    """
+    cards = [_card(name, part, (chapters or {}).get(name, ())) for name, part in table.groupby("claim", sort=False)]
+    primary = table[table["role"] == "primary"]
+    counts = primary["outcome"].value_counts()
+    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+        PAGE.read_text(encoding="utf-8")
+    )
     return page.render(
         title=TITLE,
         question=QUESTION,
         links=links,
-        papers={key: title for key, title in PAPERS.items() if key in set(verdicts["paper"])},
-        claims=claims,
-        scales=[SCALE_NAMES[scale] for scale in scales],
-        cells=cells,
-        figure=_figure(table),
-        paired=convert(PAIRED, display="block"),
-        distance=convert(DISTANCE, display="block"),
+        papers={key: title for key, title in PAPERS.items() if key in set(table["paper"])},
+        cards=cards,
+        counts=[(_outcome(name), int(counts[name])) for name in OUTCOME_MARKS if name in counts],
+        interval=convert(INTERVAL),
+        pseudo=convert(PSEUDO),
     )
 
 
-def _scale(scale: str, rows: pd.DataFrame) -> dict:
-    """What a page shows of one claim at one scale."""
-    measured = [
-        {
-            "measured": row.measured,
-            "effect": format_effect(row),
-            "stated": row.stated or "–",
-            "seeds": f"{row.seeds:.0f}",
-            "n": f"{row.n:.0f}",
-            "reason": row.reason,
-            **_cell(row.verdict, row.fragile),
-        }
-        for row in rows[np.isfinite(rows["mean"])].itertuples()
+def _card(name: str, rows: pd.DataFrame, chapters: Sequence[tuple[str, str]]) -> dict:
+    """What a card shows of one claim: primary rows, those beside them, and those of one policy."""
+    shown = [_row(row) for row in rows[rows["role"] != DESCRIBED].itertuples()]
+    primary = [row for row in shown if row["role"] == "primary"]
+    described = [
+        {"scale": scale_name(row.scale), "measured": row.measured, "effect": format_effect(row)}
+        for row in rows[rows["role"] == DESCRIBED].itertuples()
     ]
-    missing = rows.loc[rows["mean"].isna()].groupby("reason", sort=False)["measured"].agg(list).to_dict()
     return {
-        "name": SCALE_NAMES[scale],
-        "rows": measured,
-        "missing": missing,
+        "name": name,
+        "claim": CLAIMS[name],
+        "fails": "Met" if name.endswith("falsifier") else "Refuted",
+        "outcomes": list({row["outcome"]["name"]: row["outcome"] for row in primary}.values()),
+        "primary": primary,
+        "others": [row for row in shown if row["role"] != "primary"],
+        "described": described,
+        "chapters": chapters,
         "commands": [text for text in dict.fromkeys(rows["command"]) if text],
     }
 
 
-def _cell(verdict: str, fragile: bool) -> dict:
-    color, shape = VERDICT_MARKS.get(verdict, (NEUTRAL, ""))
-    return {"verdict": verdict, "mark": MARKS.get(shape, ""), "color": color, "fragile": fragile}
-
-
-def _figure(table: pd.DataFrame) -> dict | None:
-    """The chart as a picture with its description and specification; None if nothing was measured."""
-    if table["mean"].isna().all():
-        return None
-    spec = ledger_chart(table).to_dict()
-    data, about = picture(spec)
+def _row(row) -> dict:
+    """One registered row: words, numbers and the places of its picture."""
+    measured = bool(row.values)
     return {
-        "png": data["image/png"],
-        **about["image/png"],
-        "spec": base64.b64encode(json.dumps(spec).encode()).decode(),
+        "role": row.role,
+        "scale": scale_name(row.scale),
+        "measured": row.measured,
+        "outcome": _outcome(row.outcome),
+        "reason": row.reason,
+        "effect": f"{format_effect(row)} {row.unit}".strip() if measured else "",
+        "units": f"{row.units} of {row.registered_units} registered units (policy and seed)" if measured else "",
+        "stated": format_stated(row),
+        "paper": row.paper_effect,
+        "place": row.place,
+        "comparable": row.comparable,
+        "checks": format_checks(row),
+        "origin": format_origin(row) if row.study else [],
+        "warn": row.clean is False or row.registration == "changed since" or bool(row.added),
+        "strip": strip(row) if measured and np.isfinite(row.threshold) else None,
     }
+
+
+def _outcome(name: str) -> dict:
+    color, _, mark = OUTCOME_MARKS.get(name, (NEUTRAL, "", "·"))
+    return {"name": name, "color": color, "mark": mark}
+
+
+def strip(row) -> dict:
+    """Places of a row's picture in per cent of its width: interval, estimate, units, threshold, zone of equivalence.
+
+    A ratio's axis is logarithmic. What is drawn spans 6 to 94 %.
+    """
+    scaled = np.log if row.log else np.asarray
+    units = np.array(list(row.values.values()), dtype=float)  # logarithms already, if log
+    c, d = row.threshold, row.smallest_effect
+    named = {"mean": row.mean, "low": row.low, "high": row.high, "threshold": c, "from": c - d, "to": c + d}
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ends = {name: float(scaled(value)) for name, value in named.items()}
+    drawn = [value for value in [*ends.values(), *units] if np.isfinite(value)]
+    least, width = min(drawn), max(max(drawn) - min(drawn), 1e-12)
+
+    def place(value: float) -> float:
+        return round(6 + 88 * (value - least) / width, 2)
+
+    places = {name: place(value) if np.isfinite(value) else None for name, value in ends.items()}
+    words = f"{format_effect(row)} {row.unit}, threshold {c:g}, smallest effect of interest {d:g}"
+    return places | {"units": [place(value) for value in units], "words": words, "at": f"{c:g}"}

@@ -16,7 +16,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from traitlets import default
 
 from workbook.book import glossary
-from workbook.book.chapters import describe
+from workbook.book.chapters import covered, describe
 from workbook.book.ledger_page import QUESTION as ASKED
 from workbook.book.ledger_page import TITLE as LEDGER
 from workbook.book.ledger_page import ledger_page
@@ -81,7 +81,10 @@ def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder
         for name, (title, question) in titles.items()
     )
     if ledger is not None:
-        (folder / "ledger.html").write_text(ledger_page(ledger, _links(names[-1], None, titles)), encoding="utf-8")
+        of = {name: covered(notebook) for name, notebook in notebooks.items()}
+        chapters = {c: [(n, titles[n][0]) for n in names if c in of[n]] for c in {c for cs in of.values() for c in cs}}
+        page = ledger_page(ledger, _links(names[-1], None, titles), chapters)
+        (folder / "ledger.html").write_text(page, encoding="utf-8")
         entries += f'\n<li><a href="ledger.html">{html.escape(LEDGER)}</a><p>{html.escape(ASKED)}</p></li>'
     (folder / "glossary.html").write_text(glossary.glossary_page(_links(None, None, titles), names), encoding="utf-8")
     entries += f'\n<li><a href="glossary.html">{glossary.TITLE}</a><p>{glossary.QUESTION}</p></li>'

@@ -194,7 +194,7 @@ def conclude(row: dict | pd.Series, primaries: int) -> tuple[str, str, str]:
         return NOT_TESTABLE, here, f"every unit lies at the threshold, {c}: a floor, a ceiling or no contrast"
     clear = row["low"] > row["threshold"] or row["high"] < row["threshold"]
     if here == EQUIVALENT:
-        reason = f"its 90 % interval lies within {c} +- {row['smallest_effect']:g} {unit}".rstrip()
+        reason = f"its 90 % interval lies within {c} ± {row['smallest_effect']:g} {unit}".rstrip()
         reason += "; clear of the threshold, but smaller than what is of interest" if clear else ""
     elif here == INCONCLUSIVE:
         found = f"80 % power for {row['detectable']:.2g} {unit}".rstrip()

@@ -80,7 +80,7 @@ class Registration:
 NEEDED = ("study", "registered", "question", "units", "stopping_rule", "outcomes")
 NOTES = ("secondary", "cut_before_measuring", "tuning", "definitions", "controls", "collapse", "limits", "notes")
 TEXTS = ("claim", "role", "sentence", "unit", "side", "paper", "comparable", "testable", "source", "seen_before")
-_DECIDES = ("unit", "side", "threshold", "smallest_effect", "seen_before", "source")
+_DECIDES = ("side", "threshold", "smallest_effect", "seen_before", "source")
 
 
 def registration_path(study: str, folder: str | Path | None = None) -> Path:
