@@ -110,14 +110,17 @@ def run_arm(
 # --- comparisons of runs, each of one unit
 
 
-def collapsed(run: pd.DataFrame) -> bool:
-    """Whether a run's exact value ever fell below half of what it started with."""
-    return bool((run["value"] < DEAD * run["value"].iloc[0]).any())
+def living(run: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a run before it collapses: before its exact value falls below half of what it started with."""
+    dead = np.flatnonzero(run["value"].to_numpy() < DEAD * run["value"].iloc[0])
+    return run.iloc[: dead[0]] if len(dead) else run
 
 
 def excess(arm: pd.DataFrame, twin: pd.DataFrame, outcome: str = "free_tax") -> pd.Series:
-    """An outcome of an arm minus that of its twin with permuted advantages, after every batch."""
-    return pd.Series(arm[outcome].to_numpy() - twin[outcome].to_numpy(), index=arm["batch"].to_numpy())
+    """An outcome of an arm minus that of its twin with permuted advantages, after every batch that both have."""
+    one, other = (run.set_index("batch")[outcome] for run in (arm, twin))
+    common = one.index.intersection(other.index)
+    return one[common] - other[common]
 
 
 def at_value(values: np.ndarray, outcome: np.ndarray, level: float) -> float:

@@ -10,8 +10,13 @@ from workbook.studies.claim import BUNDLED
 from workbook.studies.paired import attribution, effect, having, labelled_runs
 from workbook.studies.sweeps import WINDOW, passes
 from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
-from workbook.topics.drift.claims import FACTORS, UNCLIPPED
+from workbook.topics.drift.loss_arms import UNCLIPPED
 
+FACTORS = {
+    "group_transform": ["none", "min_replace"],
+    "optim": ["adamw_torch", "sgd"],
+    "sparsity": ["none", "less able policy", "false negatives"],
+}
 RANGES = {"token": 0.2, "sequence": 0.03}  # the study's clip ranges
 OUTCOME_LABELS = {
     "tax": "tax: movement of style words (nats)",
