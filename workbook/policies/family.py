@@ -10,6 +10,7 @@ on for some hundred steps. All lie in the user's cache folder, below family/; a 
 
 import json
 import os
+import random
 import re
 import shutil
 import tempfile
@@ -20,15 +21,19 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock
+from torch import Tensor, nn
 
 from workbook.policies.load import FAMILY, load_policy
 from workbook.policies.packaged import RECORD, cache_folder, damage, sha256
 from workbook.policies.restoring import restoring, seeded
+from workbook.policies.sft import DATA_SEED, SPECIAL, make_model, make_tokenizer, measure, train
 from workbook.tasks.chain import Chain
+from workbook.tasks.chain_words import canonical, marked, plain
 from workbook.tasks.inputs import positive_int, short
 
-SIZE = 1.0
-TUNING = {"steps": 250, "lr": 3e-3}  # of the members that start from another one
+TUNING_STEPS, MORE_PER_DOUBLING = 100, 25  # of the members that start from another one; the more with the alphabets
+TUNING_RATE = 3e-3
+SIZE, MARGIN = 0.5, 8.0  # of an alphabet's direction in its embeddings, and of its margin in the logits, at the start
 MEASURED_PROMPTS = 512
 LIMITS = {"seed": (0, 2**31 - 1), "alphabets": (1, 256), "width": (8, 1024), "operands": (2, 12)}
 LIMITS |= {"sft_steps": (2, 100_000)}
@@ -131,8 +136,6 @@ def member_facts(member: Member) -> dict:
 
 def _make(member: Member, folder: Path) -> Path:
     """Train a member and write its files, and a record of them, into a folder."""
-    from workbook.policies.sft import make_model, make_tokenizer, measure, train
-
     started, task, base = time.perf_counter(), member.task, None
     with _one_thread(), seeded(member.seed, torch.device("cpu")):
         tokenizer = make_tokenizer(task)
@@ -141,8 +144,7 @@ def _make(member: Member, folder: Path) -> Path:
             loss = train(model, tokenizer, task, member.sft_steps, seed=member.seed)
         else:
             base = family_policy(member.base)
-            model = grown(base, tokenizer)
-            loss = train(model, tokenizer, task, seed=member.seed, right_first=0.0, **TUNING)
+            model, loss = tuned(base, tokenizer, task, member.seed)
         model.eval()
         measured = measure(model, tokenizer, task, MEASURED_PROMPTS, member.seed)
     model.save_pretrained(folder)
@@ -150,7 +152,9 @@ def _make(member: Member, folder: Path) -> Path:
     record = {
         "made_by": "workbook.policies.family",
         "member": {dial: getattr(member, dial) for dial in DEFAULTS},
-        "start": None if base is None else {"name": member.base.name, "sha256": base.provenance["sha256"], **TUNING},
+        "start": None
+        if base is None
+        else {"name": member.base.name, "sha256": base.provenance["sha256"], "steps": tuning_steps(task)},
         "last_loss_nats": loss,
         "measured": {"prompts": MEASURED_PROMPTS, "temperature": 1.0, **measured},
         "seconds": round(time.perf_counter() - started, 1),
@@ -160,40 +164,74 @@ def _make(member: Member, folder: Path) -> Path:
     return folder
 
 
-def grown(base, tokenizer):
-    """Return a copy of a policy's model for a larger vocabulary: a new word has the rows of the one it stands for.
+def tuning_steps(task: Chain) -> int:
+    """Return how many steps a member with more words than its base is trained on for: 25 more per doubled alphabets."""
+    return TUNING_STEPS + MORE_PER_DOUBLING * (task.alphabets - 1).bit_length()
 
-    A direction of its own is added to all rows of an alphabet but the first, so that the residual stream carries the
-    alphabet of what is read to the logits of its words.
+
+class SharedRows(nn.Module):
+    """Rows of a vocabulary in several alphabets, as the sum of a word's and an alphabet's: for training alone.
+
+    What one alphabet teaches of a word all others learn, too; `rows` are what the policy gets, a row for each token.
     """
-    from workbook.policies.sft import SPECIAL
-    from workbook.tasks.chain_words import canonical, marked
 
-    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    words = [word for word, _ in vocabulary]
-    rows = base.tokenizer.convert_tokens_to_ids([w if w in SPECIAL else canonical(w) for w in words])
-    alphabets = torch.tensor([0 if word in SPECIAL else marked(word) for word in words])
-    model = type(base.model)(_with_vocabulary(base.model.config, tokenizer))
-    model.generation_config = base.model.generation_config
-    state = dict(base.model.state_dict())
-    for name, size in {"model.embed_tokens.weight": SIZE, "lm_head.weight": SIZE}.items():
-        state[name] = state[name][rows] + size * _directions(alphabets, model.config.hidden_size)
-    model.load_state_dict(state)
-    return model
+    def __init__(self, words: Tensor, directions: Tensor, word: Tensor, alphabet: Tensor):
+        super().__init__()
+        self.words, self.directions = nn.Parameter(words.clone()), nn.Parameter(directions.clone())  # (W, H), (A, H)
+        self.word, self.alphabet = word, alphabet  # (V,); alphabet -1: of no alphabet, as the special tokens are
+
+    def rows(self) -> Tensor:
+        own = (self.alphabet >= 0).unsqueeze(1)
+        return self.words[self.word] + own * self.directions[self.alphabet]  # (V, H)
 
 
-def _directions(alphabets: torch.Tensor, width: int) -> torch.Tensor:
-    """Return a unit vector per row (V, width), the same within an alphabet; zeros for alphabet 0."""
-    generator = torch.Generator().manual_seed(0)
-    directions = torch.randn(int(alphabets.max()) + 1, width, generator=generator)
-    directions[0] = 0
-    return torch.nn.functional.normalize(directions, dim=1)[alphabets]
+class _Embedding(SharedRows):
+    def forward(self, ids: Tensor) -> Tensor:
+        return nn.functional.embedding(ids, self.rows())
 
 
-def _with_vocabulary(config, tokenizer):
-    config = type(config).from_dict(config.to_dict())
-    config.vocab_size = len(tokenizer)
-    return config
+class _Head(SharedRows):
+    def forward(self, states: Tensor) -> Tensor:
+        return nn.functional.linear(states, self.rows())
+
+
+def tuned(base, tokenizer, task: Chain, seed: int):
+    """Return (model, last loss in nats): a policy trained on for a task of more words.
+
+    A new word starts as a copy of the one it stands for. Each alphabet starts with a small random direction in all its
+    embeddings, and in its output rows with the one that tells its texts from others' at the last hidden state.
+    """
+    vocabulary = [word for word, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])]
+    words = list(dict.fromkeys(word if word in SPECIAL else plain(word) for word in vocabulary))
+    rows = base.tokenizer.convert_tokens_to_ids([word if word in SPECIAL else canonical(word) for word in words])
+    of = torch.tensor([words.index(word if word in SPECIAL else plain(word)) for word in vocabulary])
+    alphabet = torch.tensor([-1 if word in SPECIAL else marked(word) for word in vocabulary])
+    model, old = base.model, dict(base.model.state_dict())
+    directions = SIZE * nn.functional.normalize(torch.randn(task.alphabets, model.config.hidden_size))
+    directions *= task.alphabets > 1
+    model.model.embed_tokens = _Embedding(old["model.embed_tokens.weight"][rows], directions, of, alphabet)
+    model.lm_head = _Head(old["lm_head.weight"][rows], _discriminants(model, tokenizer, task), of, alphabet)
+    loss = train(model.train(), tokenizer, task, tuning_steps(task), lr=TUNING_RATE, seed=seed, right_first=0.0)
+    config = type(model.config).from_dict({**model.config.to_dict(), "vocab_size": len(tokenizer)})
+    trained = type(model)(config)
+    trained.generation_config = model.generation_config
+    state = {name: value for name, value in model.state_dict().items() if name in trained.state_dict()}
+    with torch.no_grad():
+        state |= {"model.embed_tokens.weight": model.model.embed_tokens.rows(), "lm_head.weight": model.lm_head.rows()}
+    trained.load_state_dict(state)
+    return trained, loss
+
+
+@torch.no_grad()
+def _discriminants(model, tokenizer, task: Chain) -> Tensor:
+    """Return (A, H): MARGIN times the ridge regression of the alphabet, one-hot, on the last hidden state."""
+    rng, prompts = random.Random(0), task.dataset(256, seed=DATA_SEED)["prompt"]
+    texts = [f"{prompt} {task.demonstrate(prompt, rng)}" for prompt in prompts]
+    states = model.model(**tokenizer(texts, return_tensors="pt")).last_hidden_state  # (B, P + T, H)
+    which = torch.tensor([marked(prompt) for prompt in prompts]).repeat_interleave(states.shape[1])
+    x, y = states.flatten(0, 1), nn.functional.one_hot(which, task.alphabets).float()
+    margin = MARGIN * (task.alphabets > 1)
+    return margin * torch.linalg.solve(x.T @ x + 0.01 * len(x) * torch.eye(x.shape[1]), x.T @ y).T
 
 
 @restoring
