@@ -17,7 +17,7 @@ from workbook.studies.scales import SCALES
 from workbook.tasks import get_task
 from workbook.theory.weights import update_weights
 from workbook.topics.drift import loss_types, loss_types_charts
-from workbook.topics.drift.loss_arms import UNCLIPPED, ARMS, arm_pushes
+from workbook.topics.drift.loss_arms import ARMS, UNCLIPPED, arm_pushes
 from workbook.topics.drift.loss_types import group_residuals, loss_type_residuals, mixed_groups
 from workbook.topics.drift.loss_types_charts import loss_type_effects, loss_type_levels
 
