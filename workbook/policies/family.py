@@ -32,8 +32,8 @@ from workbook.tasks.chain_words import canonical, marked, plain
 from workbook.tasks.inputs import positive_int, short
 
 TUNING_STEPS, MORE_PER_DOUBLING = 100, 25  # of the members that start from another one; the more with the alphabets
-TUNING_RATE = 3e-3
-SIZE, MARGIN = 0.5, 8.0  # of an alphabet's direction in its embeddings, and of its margin in the logits, at the start
+TUNING_RATE, ALPHABETS_RATE = 3e-3, 5e-3
+SIZE, MARGIN = 0.7, 12.0  # of an alphabet's direction in its embeddings, and of its margin in the logits, at the start
 MEASURED_PROMPTS = 512
 LIMITS = {"seed": (0, 2**31 - 1), "alphabets": (1, 256), "width": (8, 1024), "operands": (2, 12)}
 LIMITS |= {"sft_steps": (2, 100_000)}
@@ -211,7 +211,8 @@ def tuned(base, tokenizer, task: Chain, seed: int):
     directions *= task.alphabets > 1
     model.model.embed_tokens = _Embedding(old["model.embed_tokens.weight"][rows], directions, of, alphabet)
     model.lm_head = _Head(old["lm_head.weight"][rows], _discriminants(model, tokenizer, task), of, alphabet)
-    loss = train(model.train(), tokenizer, task, tuning_steps(task), lr=TUNING_RATE, seed=seed, right_first=0.0)
+    rate = ALPHABETS_RATE if task.alphabets > 1 else TUNING_RATE
+    loss = train(model.train(), tokenizer, task, tuning_steps(task), lr=rate, seed=seed, right_first=0.0)
     config = type(model.config).from_dict({**model.config.to_dict(), "vocab_size": len(tokenizer)})
     trained = type(model)(config)
     trained.generation_config = model.generation_config
