@@ -13,9 +13,9 @@ nothing collapses, and under shuffled mini-batches alone, so that no other order
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from workbook.studies.bench import Bench
@@ -25,7 +25,8 @@ from workbook.theory.batching import STRATEGIES
 
 PROMPTS, BATCHES, HELD_OUT = 32, 4, 32  # of a generation batch; generation batches; held-out prompts
 RATES = {2: (5e-5, 1e-4, 2e-4), 8: (1.25e-4, 2.5e-4, 5e-4), 32: (2.5e-4, 5e-4, 1e-3)}  # tried, by level
-FEW = 8  # units that also measure the levels between, and no matching
+CALM = 0.5  # of the best of them
+MANY, FEW = 20, 6  # units that also measure level 2; the levels between, the single step, and no matching
 SOME = ("shuffled", "query_preserved", "reward_balanced", "sign_partitioned")  # orders at the levels between
 COLLAPSED = 0.5  # a run whose exact value ever falls below this share of the start's has collapsed
 ARM = ["level", "order", "matched"]
@@ -40,8 +41,8 @@ class Arm(NamedTuple):
 
 
 def arms(unit: int) -> list[Arm]:
-    """The runs of a unit: levels 2 and 8 in all orders; of the first units the other levels, and no matching, too."""
-    chosen = [Arm(level, order) for level in (2, 8) for order in STRATEGIES]
+    """The runs of a unit: level 8 in all orders; of the first units level 2, the other levels, and no matching, too."""
+    chosen = [Arm(level, order) for level in ((2, 8) if unit < MANY else (8,)) for order in STRATEGIES]
     if unit < FEW:
         chosen += [Arm(level, order) for level in (4, 16) for order in SOME]
         chosen += [Arm(8, order, False) for order in STRATEGIES] + [Arm(32, "shuffled")]
@@ -66,9 +67,9 @@ def batch_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     return {"curves": _runs(bench, readings_of(bench), tried)}
 
 
-def readings_of(bench: Bench, held_out: int = HELD_OUT) -> Readings:
+def readings_of(bench: Bench) -> Readings:
     """What is read of the unit's policy on its held-out prompts."""
-    return Readings(bench.policy, bench.task, bench.task.dataset(held_out, bench.held_out_seed)["prompt"])
+    return Readings(bench.policy, bench.task, bench.task.dataset(HELD_OUT, bench.held_out_seed)["prompt"])
 
 
 def _runs(bench: Bench, readings: Readings, chosen: list[tuple[Arm, float]]) -> pd.DataFrame:
@@ -81,14 +82,19 @@ def _runs(bench: Bench, readings: Readings, chosen: list[tuple[Arm, float]]) -> 
     return pd.concat(curves, ignore_index=True)
 
 
-def rates(curves: pd.DataFrame | None = None) -> dict[int, float]:
-    """AdamW's learning rate at each level, from `batch_rates`.
+@cache
+def rates() -> dict[int, float]:
+    """AdamW's learning rate at each level, as the committed tables of `batch_rates` have it."""
+    return tuned_rates(load_measured("batch_rates", "family", "curves"))
 
-    Of the rates at and below which no run collapsed the one with the highest mean value in the end; at levels between
-    those that were tuned, their geometric mean.
+
+def tuned_rates(curves: pd.DataFrame) -> dict[int, float]:
+    """A calm learning rate for each level: half of the one with the highest mean value in the end among those at and
+    below which no run collapsed; at levels between those that were tuned, their geometric mean.
+
+    Raises ValueError if the lowest rate of a level collapsed.
     """
-    table = ends(load_measured("batch_rates", "family", "curves") if curves is None else curves)
-    best = {int(level): _best(part) for level, part in table.groupby("level")}
+    best = {int(level): CALM * _best(part) for level, part in ends(curves).groupby("level")}
     return {**best, 4: (best[2] * best[8]) ** 0.5, 16: (best[8] * best[32]) ** 0.5}
 
 
@@ -104,28 +110,21 @@ def _best(runs: pd.DataFrame) -> float:
 def ends(curves: pd.DataFrame) -> pd.DataFrame:
     """One row per run: seed, level, order, matched, lr, and what came of it.
 
-    start, value: exact held-out value before and after training.  area: mean of value over training (trapezoids).
+    start, value: exact held-out value before and after training.  area: mean of value over training (trapezoids of
+    one width).
     jitter: mean |second difference| of value from batch to batch.  collapsed: 1 if value ever fell below half the
     start's.  sign_cosine, grad_norm, moved, reward: means over the batches.  tax, style_entropy: in the end.
     """
     keys = ["seed", *ARM, "lr"]
-    return pd.DataFrame(
-        [dict(zip(keys, key, strict=True)) | _end(run) for key, run in curves.groupby(keys, sort=False)]
-    )
-
-
-def _end(run: pd.DataFrame) -> dict[str, float]:
-    run = run.sort_values("batch")
-    value, batch = run["value"].to_numpy(), run["batch"].to_numpy()
-    return {
-        "start": value[0],
-        "value": value[-1],
-        "area": float(np.trapezoid(value, batch) / np.ptp(batch)),
-        "jitter": float(np.abs(np.diff(value, 2)).mean()),
-        "collapsed": float(value.min() < COLLAPSED * value[0]),
-        **run[["sign_cosine", "grad_norm", "moved", "reward"]].mean().to_dict(),
-        **run[["tax", "style_entropy"]].iloc[-1].to_dict(),
-    }
+    rows = curves.sort_values("batch", kind="stable")
+    rows = rows.assign(change=rows.groupby(keys, sort=False)["value"].diff())
+    rows = rows.assign(bend=rows.groupby(keys, sort=False)["change"].diff().abs())
+    runs = rows.groupby(keys, sort=False)
+    value, table = runs["value"], runs[["value", "tax", "style_entropy"]].last()
+    table = table.assign(start=value.first(), jitter=runs["bend"].mean())
+    table["area"] = (value.sum() - (table["start"] + table["value"]) / 2) / (value.size() - 1)
+    table["collapsed"] = (value.min() < COLLAPSED * table["start"]).astype(float)
+    return table.join(runs[["sign_cosine", "grad_norm", "moved", "reward"]].mean()).reset_index()
 
 
 def against_shuffled(runs: pd.DataFrame, outcome: str = "value") -> pd.DataFrame:
