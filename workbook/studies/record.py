@@ -24,11 +24,15 @@ RESULTS = data_path("results")
 CONFIGS = data_path("configs", "studies")
 UNNAMED = "Writing to data/results, since no folder is named,"
 STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
+    "arena": "topics.arena.study:arena_study",
     "batch_composition": "topics.batching.composition:batch_composition_study",
     "batch_rates": "topics.batching.composition:batch_rates_study",
     "confidence": "topics.drift.confidence:confidence_study",
     "confidence_tuning": "topics.drift.confidence:tuning_study",
     "coupling": "topics.coupling.study:coupling_study",
+    "dose": "topics.flips.dose:dose_study",
+    "dose_alphabets": "topics.flips.dose:dose_alphabets_study",
+    "dose_llm": "topics.flips.dose_llm:dose_llm_study",
     "flip_settings": "topics.flips.settings:flip_settings_study",
     "credit": "topics.credit.study:credit_study",
     "flips": "topics.flips.study:flips_study",

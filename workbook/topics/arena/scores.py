@@ -1,0 +1,152 @@
+"""The arena's table: a row per rule, each number with a 95 % t interval over units (policy x seed).
+
+    score = (rule - permuted) / (oracle - permuted)        of held-out exact value at equal sampled tokens
+
+is 0 for advantages that know nothing of the reward and 1 for the true credit of every token. Ratios are taken of means
+over units, with jackknife pseudo-values for their intervals; other columns are means of units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from workbook.statistics import pseudo_values, t_interval
+from workbook.topics.arena.rules import BOUNDS, LOWER, PLAIN, UPPER
+from workbook.topics.arena.runs import at_budget
+
+KEYS = ["seed", "rule", "match"]
+START = "start"  # the value before training
+MEANS = ("correlation", "auroc", "where")  # columns of marks whose mean over units is shown
+
+
+def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row per unit (seed), rule and match: value and area at the budget, gain in value, seconds of a batch, moved.
+
+    runs: rows of `unit_tables` with the columns seed and budget. A run that ended before the budget counts with what it
+    had at its end.
+    """
+    rows = []
+    for keys, run in runs.groupby(KEYS, sort=False):
+        run = run.sort_values("batch")
+        ends = at_budget(run)
+        last = run.iloc[-1]
+        rows.append(
+            dict(zip(KEYS, keys, strict=True))
+            | ends.to_dict()
+            | {"start": run["value"].iloc[0], "gain": ends["value"] - run["value"].iloc[0]}
+            | {"step_s": last["seconds"] / last["batch"], "batches": last["batch"], "moved": run["moved"].mean()}
+        )
+    return pd.DataFrame(rows)
+
+
+def wide(ends: pd.DataFrame, column: str = "value", match: str = "grad_norm") -> pd.DataFrame:
+    """A column of `outcomes`, a row per unit and a column per rule."""
+    return ends[ends["match"] == match].pivot(index="seed", columns="rule", values=column)
+
+
+def share(values: pd.DataFrame, rule: str, floor: str = LOWER) -> float:
+    """The score of a rule: a ratio of means over units.
+
+    >>> share(pd.DataFrame({"permuted": [0.0, 0.0], "dr_grpo": [0.1, 0.3], "oracle": [0.4, 0.4]}), "dr_grpo")
+    0.5
+    """
+    return float((values[rule] - values[floor]).mean() / (values[UPPER] - values[floor]).mean())
+
+
+def score_units(
+    ends: pd.DataFrame, rule: str, column: str = "value", match: str = "grad_norm", floor: str = LOWER
+) -> pd.Series:
+    """Pseudo-values of a rule's score, one per unit that trained the rule and both bounds.
+
+    floor: what counts as 0, permuted advantages or START, no training at all.  Raises ValueError for fewer than two
+    units.
+    """
+    values = wide(ends, column, match).assign(**{START: wide(ends, "start", match)[UPPER]})
+    values = values[list(dict.fromkeys((floor, rule, UPPER)))].dropna().reset_index()
+    return pseudo_values(values, lambda rows: share(rows, rule, floor))
+
+
+def ratio_units(marks: pd.DataFrame, rule: str, ratio: Callable[[pd.DataFrame], float]) -> pd.Series:
+    """Pseudo-values of one of RATIOS of a rule, one per unit. Raises ValueError for fewer than two units."""
+    return pseudo_values(marks[marks["rule"] == rule], ratio)
+
+
+def arena_table(marks: pd.DataFrame, runs: pd.DataFrame, match: str = "grad_norm") -> pd.DataFrame:
+    """A row per rule, best score first: units, and for each measure its mean, low and high (NaN below two units).
+
+    Measures: score; gain, the share of the oracle's gain over the start; value, exact held-out reward at the budget;
+    cosine, of the mean update with the ideal one; one, of one batch's update with it; noise, squared, per squared
+    signal; correlation, auroc and where, of advantages and true credit; step_s, seconds of a batch and its step;
+    batches, that the budget paid for.
+    """
+    ends = outcomes(runs)
+    rows = []
+    for rule in dict.fromkeys([*ends["rule"], *marks["rule"]]):
+        own, of_rule = ends[(ends["rule"] == rule) & (ends["match"] == match)], marks[marks["rule"] == rule]
+        row = {"rule": rule, "units": len(own)}
+        row |= spread("score", _or_none(score_units, ends, rule, "value", match))
+        row |= spread("gain", _or_none(score_units, ends, rule, "value", match, START))
+        for name in ("value", "step_s", "batches"):
+            row |= spread(name, own[name])
+        for name, ratio in RATIOS.items():
+            row |= spread(name, _or_none(ratio_units, marks, rule, ratio))
+        for name in MEANS:
+            row |= spread(name, of_rule[name])
+        rows.append(row)
+    return pd.DataFrame(rows).sort_values("score", ascending=False, kind="stable", ignore_index=True)
+
+
+def cosine(marks: pd.DataFrame) -> float:
+    """Cosine of the mean update with the ideal one, NaN where no mean update is left above the noise."""
+    return float(marks["along"].mean() / np.sqrt(max(marks["mean2"].mean(), 0.0) or np.nan))
+
+
+def one_cosine(marks: pd.DataFrame) -> float:
+    """Cosine of one batch's update with the ideal one."""
+    return float(marks["along"].mean() / np.sqrt(marks["total2"].mean() or np.nan))
+
+
+def noise(marks: pd.DataFrame) -> float:
+    """Squared norm of an update's noise over that of its mean, NaN where no mean update is left above the noise."""
+    signal = marks["mean2"].mean()
+    return float((marks["total2"].mean() - signal) / (signal if signal > 0 else np.nan))
+
+
+RATIOS: dict[str, Callable[[pd.DataFrame], float]] = {"cosine": cosine, "one": one_cosine, "noise": noise}
+
+
+def spread(name: str, values: pd.Series | None) -> dict[str, float]:
+    """Columns name, name_low and name_high: mean and t interval of units' values; NaN for what is not there."""
+    values = pd.Series(dtype=float) if values is None else pd.Series(values).astype(float).dropna()
+    if len(values) < 2:
+        return {name: float(values.mean()), f"{name}_low": np.nan, f"{name}_high": np.nan}
+    return dict(zip((name, f"{name}_low", f"{name}_high"), t_interval(values.to_numpy()), strict=True))
+
+
+def _or_none(function: Callable, *args) -> pd.Series | None:
+    """What a function of units gives, None where there are fewer than two units."""
+    try:
+        return function(*args)
+    except (KeyError, ValueError):
+        return None
+
+
+def headline(table: pd.DataFrame) -> str:
+    """The arena's answer in one sentence: how much of the oracle's gain plain group credit gets.
+
+    >>> row = {"rule": "dr_grpo", "units": 30, "gain": 0.7, "gain_low": 0.6, "gain_high": 0.8}
+    >>> headline(pd.DataFrame([row]))
+    'Plain group advantages (dr_grpo) gain 70 % [60, 80] of what the true credit of every token gains.'
+    """
+    row = table.set_index("rule").loc[PLAIN]
+    interval = f"[{100 * row['gain_low']:.0f}, {100 * row['gain_high']:.0f}]"
+    share = f"{100 * row['gain']:.0f} % {interval}"
+    return f"Plain group advantages ({PLAIN}) gain {share} of what the true credit of every token gains."
+
+
+def missing_bounds(ends: pd.DataFrame) -> list[str]:
+    """Bounds that no unit has trained."""
+    return [rule for rule in BOUNDS if rule not in set(ends["rule"])]
