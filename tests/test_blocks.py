@@ -156,7 +156,7 @@ def by_hand():
             "push": [1.0, -1.0, 1.0, -1.0],
         }
     )
-    about = pd.DataFrame({"group": [0, 0, 1, 1], "sign": [1, -1, 1, -1], "tokens": 1, "block": [0, 1, 2, 3]})
+    about = pd.DataFrame({"group": [0, 0, 1, 1], "sign": [1, -1, 1, -1], "tokens": 1, "prompts": 1, "block": [0, 1, 2, 3]})
     changes = np.array([[4, 3, 1, 0], [-3, -4, -1, 0], [1, 1, 2, -1], [0, 0, 1, -2]], dtype=np.float32)
     pushing = tokens[["block", "group", "token_id", "logp", "push"]]
     return Blocks(changes, about.assign(norm=2.0, rms=0.01), tokens, pushing, 1.0, 0.0)

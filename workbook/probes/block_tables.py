@@ -21,29 +21,45 @@ def step_changes(
 ) -> pd.DataFrame:
     """The measured tokens' table with `change` in nats, `draws` times (column draw), with other prompts in the step.
 
-    positive_only: the blocks of positive advantage push alone. Raises ValueError for more prompts than push.
+    own: of the change, what the token's own prompt does.  Blocks of several prompts (a bundle) join a step whole; what
+    they leave open is filled with single prompts.  positive_only: the blocks of positive advantage push alone.
+    Raises ValueError for more prompts than push, and for a number that bundles and single prompts do not make.
     """
     sign, groups = blocks.blocks["sign"].to_numpy(), blocks.blocks["group"].to_numpy()
     if positive_only and (sign == 0).any():
         raise ValueError('positive_only needs blocks of one sign each: block_coupling(..., blocks="sign").')
     active = sign > 0 if positive_only else np.ones(len(sign), dtype=bool)
-    names = np.unique(groups)  # (P,)
-    if not 1 <= prompts_per_step <= len(names):
-        raise ValueError(f"prompts_per_step={prompts_per_step} must be from 1 to {len(names)}, the prompts that push.")
-    member = (groups[None] == names[:, None]) & active  # (P, K)
+    sizes = blocks.prompts_by_group()
+    names = sizes.index.to_numpy()  # (U,) prompts or bundles
+    if not 1 <= prompts_per_step <= sizes.sum():
+        raise ValueError(f"prompts_per_step={prompts_per_step} must be from 1 to {sizes.sum()}, the prompts that push.")
+    member = ((groups[None] == names[:, None]) & active).astype(float)  # (U, K)
     generator, parts = np.random.default_rng(seed), []
     for group, tokens in blocks.tokens.groupby("group"):
-        if group not in names:
+        if group not in names or sizes[group] > 1:
             continue
-        sums = member.astype(float) @ blocks.changes[:, tokens.index]  # (P, tokens)
-        others = np.flatnonzero(names != group)
-        for draw in range(draws):
-            beside = generator.choice(others, prompts_per_step - 1, replace=False)
-            change = sums[names == group][0] + sums[beside].sum(0)
-            parts.append(tokens.assign(change=change, draw=draw))
+        sums = member @ blocks.changes[:, tokens.index]  # (U, tokens)
+        own = sums[names == group][0]
+        beside = [_company(sizes.drop(group), prompts_per_step - 1, generator) for _ in range(draws)]
+        joined = np.stack([np.isin(names, chosen) for chosen in beside]).astype(float)  # (draws, U)
+        change = own + joined @ sums  # (draws, tokens)
+        columns = {"own": np.tile(own, draws), "change": change.ravel(), "draw": np.repeat(np.arange(draws), len(own))}
+        parts.append(tokens.loc[np.tile(tokens.index, draws)].assign(**columns))
     if not parts:
         raise ValueError("No measured prompt pushes; measure one with different rewards.")
     return pd.concat(parts, ignore_index=True)
+
+
+def _company(sizes: pd.Series, wanted: int, generator: np.random.Generator) -> np.ndarray:
+    """Names of bundles, as many as fit, and of single prompts that together are `wanted` prompts."""
+    singles, bundles = sizes.index[sizes == 1].to_numpy(), sizes.index[sizes > 1].to_numpy()
+    chosen = generator.permutation(bundles)[: wanted // int(sizes[bundles].max())] if len(bundles) else bundles
+    rest = wanted - int(sizes[chosen].sum())
+    if rest > len(singles):
+        raise ValueError(
+            f"prompts_per_step={wanted + 1} can't be made: {rest} single prompts would join and {len(singles)} can."
+        )
+    return np.concatenate([chosen, generator.choice(singles, rest, replace=False)])
 
 
 def follows_own_sign(
@@ -114,17 +130,18 @@ def equal_energy_prompts(blocks: Blocks, prompts_per_step: int) -> int:
     """
     positive, both = (_energy(blocks, only) for only in (True, False))
     target = positive(prompts_per_step)
-    sizes = np.arange(1, blocks.blocks["group"].nunique() + 1)
+    sizes = np.arange(1, blocks.prompts + 1)
     return int(sizes[np.argmin(np.abs(both(sizes) - target))])
 
 
 def _energy(blocks: Blocks, positive_only: bool):
     """Mean squared length of a step's gradient as a function of its prompts, from the measured blocks' gram matrix."""
     gram, sign = blocks.gram(), blocks.blocks["sign"].to_numpy()
-    kept = ~np.isnan(gram[0]) & ((sign > 0) | (not positive_only))
+    whole = ~np.isnan(gram[0])  # blocks whose tokens were all measured
+    kept = whole & ((sign > 0) | (not positive_only))
     groups = blocks.blocks["group"].to_numpy()[kept]
     within = groups[:, None] == groups[None]
-    products, n = gram[np.ix_(kept, kept)], len(np.unique(blocks.blocks["group"][~np.isnan(gram[0])]))
+    products, n = gram[np.ix_(kept, kept)], blocks.blocks["group"][whole].nunique()
     own = products[within].sum() / n
     cross = products[~within].sum() / max(1, n * (n - 1))
     return lambda prompts: prompts * own + prompts * (prompts - 1) * cross

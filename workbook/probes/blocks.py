@@ -46,8 +46,8 @@ class Blocks:
     Attributes:
         changes: (K, N) float32, of the token's log-probability in nats when the block alone pushes at rate lr, to first
             order in lr.
-        blocks: K rows: block, group and sign (0 if mixed) of its advantages, tokens that push, norm of its gradient,
-            rms of the change that its own measured tokens took in the real step (nats).
+        blocks: K rows: block, group (the first of its prompts) and sign (0 if mixed) of its advantages, tokens and
+            prompts that push, norm of its gradient, rms of the change of its own measured tokens in the real step.
         tokens: N rows of the token table of the measured prompts, with block (-1: none) and push, weight x advantage.
         pushing: the same of all tokens that push, measured or not: block, group, token_id, logp, push.
         lr: the rate that changes are for.
@@ -68,6 +68,15 @@ class Blocks:
             f"{len(self.blocks)} blocks x {len(self.tokens)} tokens, steps of {size:.2g} nats (rms of a block's own "
             f"tokens); their sum differs from a real step of all by {self.error:.2%} (rms)"
         )
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts push."""
+        return int(self.prompts_by_group().sum())
+
+    def prompts_by_group(self) -> pd.Series:
+        """How many prompts push in the blocks of each prompt or bundle, by its (first) group."""
+        return self.blocks.groupby("group")["prompts"].max()
 
     def gram(self) -> Float[np.ndarray, "K K"]:
         """Inner products of the blocks' gradients: row k with column l, NaN where l's tokens were not all measured.
@@ -142,7 +151,8 @@ def block_coupling(
         rows.finish(float(np.sqrt(np.mean((changes.sum(0) - real) ** 2) / np.mean(real**2))))
     tokens, pushing = _token_tables(rollouts, part, labels, pushes, measured)
     own = tokens["block"].to_numpy()[None] == np.arange(len(names))[:, None]
-    about = pushing.groupby("block").agg(group=("group", "first"), sign=("push", _sign), tokens=("push", "size"))
+    facts = {"group": ("group", "first"), "sign": ("push", _sign), "tokens": ("push", "size")}
+    about = pushing.groupby("block").agg(**facts, prompts=("group", "nunique"))
     with np.errstate(invalid="ignore"):
         about["rms"] = np.sqrt(np.where(own, moved**2, 0).sum(1) / own.sum(1))
     about = about.assign(norm=norms, block=names).reset_index(drop=True)

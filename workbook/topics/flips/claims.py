@@ -1,18 +1,18 @@
-"""Claims of chapter 05: which tokens flip (H1), under which optimizer (R5), with signs permuted (R3), and whether
-cancellation is what holds shared tokens still (H5).
+"""Claims of chapter 05: which tokens flip (H1), under which optimizer (R5), at matched frequencies (R1), with signs
+permuted (R3); whether cancellation holds shared tokens still (H5, the falsifier); where updates go (H6).
 
-Stated before anything was measured:
+What decides was registered for the studies dose and dose_alphabets (data/results/<study>/registration.yaml): curves over
+the number of prompts in a step, judged at `PAPER_DOSE`. The rows of the study flips, of one policy at one setting, are
+described beside them; they were stated so before they were measured:
 
-- Learning rates: those at which one step on all rollouts moves their tokens by 0.1 nats (root mean square), SGD's and
-  AdamW's each; variants with and without momentum take their family's.
-- H1 replicates if the total variation distance between the shares (boosted, suppressed, stable at eps = 0.01) of
-  positive and of negative rollouts lies below `MAX_TV_DISTANCE`, after a generation batch of four AdamW steps.
-- R5: the same with SGD.  R1: the same over frequency-matched tokens (`workbook.topics.credit.claims`).
-- H5 replicates if unsure tokens of positive rollouts that both signs share move less than `MAX_SHARED_RATIO` as far as
-  those that only positive rollouts hold (one SGD step).  And its index predicts: AUROC of the coupled index for the
-  sign of dlogp, and of the known credit, above that of the rollout's own advantage.
-- R3 replicates if advantages permuted over the same token's occurrences in other rollouts move a token at all in their
-  direction: `others` above 0, with token frequencies fixed.
+- Learning rates at which one step on all rollouts moves their tokens by 0.1 nats (root mean square).
+- H1: total variation distance between the shares (boosted, suppressed, stable at eps = 0.01) of positive and of negative
+  rollouts below `MAX_TV_DISTANCE`, after a generation batch of four AdamW steps.  R5: with SGD.  R1: over
+  frequency-matched tokens.
+- H5: unsure tokens of positive rollouts that both signs share move less than `MAX_SHARED_RATIO` as far as those that
+  only positive rollouts hold (one SGD step).  And the coupled index predicts dlogp and credit better than the rollout's
+  own advantage.
+- R3: advantages permuted over the same token's occurrences in other rollouts move a token in their direction.
 """
 
 from __future__ import annotations
@@ -89,13 +89,176 @@ def distance_row(**condition: str) -> Measurement:
     return Measurement("flips", label, partial(flip_distance_of, **condition), below=MAX_TV_DISTANCE)
 
 
+# --- curves over prompts per step: one number per unit
+
+PAPER_DOSE, FEW = (
+    256,
+    64,
+)  # prompts per step: our guess of the paper's; where policies with private alphabets are compared
+
+
+def rate(tables: Tables, column: str = "crossed", tokens: str = "all", prompts: int = PAPER_DOSE) -> pd.Series:
+    """H1, R1: a column of `flip_rates` at a number of prompts per step."""
+    table = tables["dose/rates"].query("tokens == @tokens and prompts == @prompts")
+    return table.set_index("seed")[column]
+
+
+def predicted_follows(table: pd.DataFrame) -> pd.DataFrame:
+    """H1's prediction beside what was measured: rows of unsure tokens with the column predicted.
+
+    1/2 + (follows of a prompt alone - 1/2) own / (own + others).  Other columns that name a curve: seed, alphabets.
+    """
+    rows = table[table["tokens"] == "unsure"]
+    keys = [name for name in ("seed", "alphabets") if name in rows]
+    alone = rows.loc[rows["prompts"] == 1].set_index(keys)["follows"]
+    at = pd.MultiIndex.from_frame(rows[keys]) if len(keys) > 1 else rows[keys[0]]
+    first = pd.Series(alone.reindex(at).to_numpy(), rows.index)
+    share = rows["own"] / (rows["own"] + rows["others"])
+    return rows.assign(predicted=0.5 + (first - 0.5) * share, share=share)
+
+
+def missed(tables: Tables, table: str = "dose/rates") -> pd.Series:
+    """H1's mechanism: mean |measured - predicted| follows over the numbers of prompts above 1."""
+    rows = predicted_follows(tables[table]).query("prompts > 1")
+    return (rows["follows"] - rows["predicted"]).abs().groupby(rows["seed"]).mean()
+
+
+def contrasts(table: pd.DataFrame, kept: float = 0.5, matched: bool = False) -> pd.DataFrame:
+    """H5: (net of shared - kept x net of specific) / mean |change|: a row per unit, identity and number of prompts.
+
+    table: `net_curve`'s, with a column seed.  matched: shared tokens weigh as specific ones do over bands of confidence.
+    Columns of the curve, contrast, ratio (of the nets), own (the contrast by the own prompt).
+    """
+    keys = [name for name in ("seed", "alphabets", "identity", "prompts") if name in table]
+    wide = table.pivot(index=[*keys, "band"], columns="kind", values=["net", "own", "size", "tokens"])
+    weights = wide["tokens"].fillna(0.0)
+    if matched:
+        wide = wide.dropna()
+        weights = wide["tokens"].assign(shared=wide["tokens"]["specific"])
+    sums = {name: (wide[name] * weights).groupby(keys).sum() / weights.groupby(keys).sum() for name in ("net", "own")}
+    whole = (wide["size"] * weights).sum(axis=1).groupby(keys).sum() / weights.sum(axis=1).groupby(keys).sum()
+    net, own = sums["net"], sums["own"]
+    columns = {"contrast": (net["shared"] - kept * net["specific"]) / whole, "ratio": net["shared"] / net["specific"]}
+    return pd.DataFrame(columns | {"own": (own["shared"] - kept * own["specific"]) / whole}).reset_index()
+
+
+def contrast(
+    tables: Tables,
+    identity: str = "sign-shared",
+    prompts: int = PAPER_DOSE,
+    kept: float = 0.5,
+    matched: bool = False,
+) -> pd.Series:
+    """H5 at a number of prompts per step; the falsifier with kept=1."""
+    table = contrasts(tables["dose/net"].query("identity == @identity and prompts == @prompts"), kept, matched)
+    return table.set_index("seed")["contrast"]
+
+
+def turning(tables: Tables) -> pd.Series:
+    """H5: mean contrast where own exceeds others, minus the mean where others exceed own; NaN where one is missing."""
+    rates = tables["dose/rates"].query("tokens == 'unsure'").set_index(["seed", "prompts"])
+    table = contrasts(tables["dose/net"].query("identity == 'sign-shared'")).set_index(["seed", "prompts"])["contrast"]
+    below = (rates["own"] > rates["others"]).reindex(table.index)
+    return table[below].groupby("seed").mean() - table[~below].groupby("seed").mean()
+
+
+def shift(tables: Tables, categories: tuple[str, ...], equal_energy: bool = False) -> pd.Series:
+    """H6: shift of these categories' share of movement, both signs minus positive rollouts alone."""
+    table = tables["dose/shift"].query("prompts == @PAPER_DOSE and equal_energy == @equal_energy")
+    return table[table["category"].isin(categories)].groupby("seed")["shift"].sum()
+
+
+def permuted(tables: Tables, rollouts: tuple[str, ...]) -> pd.Series:
+    """R3: effect of a unit of advantage given to such a rollout instead of one without the word, as a share of own's."""
+    table = tables["dose/signs"].assign(total=lambda rows: rows["effect"] * rows["pairs"])
+    held = table[table["rollout"].isin(rollouts)].groupby("seed")[["total", "pairs"]].sum()
+    without = table[table["rollout"] == "no such word"].set_index("seed")["effect"]
+    return held["total"] / held["pairs"] - without
+
+
+def optimizer_distance(tables: Tables, optimizer: str) -> pd.Series:
+    """R5: H1's distance after one real step."""
+    table = tables["dose/steps"].query("optimizer == @optimizer and tokens == 'all'")
+    return table.set_index("seed")["crossed"]
+
+
+def by_sharing(tables: Tables, table: pd.DataFrame, column: str) -> pd.Series:
+    """A column at `FEW` prompts, with the most private alphabets minus with the fewest."""
+    wide = table[table["prompts"] == FEW].pivot(index="seed", columns="alphabets", values=column)
+    return wide[wide.columns.max()] - wide[wide.columns.min()]
+
+
+def follows_by_sharing(tables: Tables) -> pd.Series:
+    """H1 against what prompts share."""
+    return by_sharing(tables, tables["dose_alphabets/rates"].query("tokens == 'unsure'"), "follows")
+
+
+def contrast_by_sharing(tables: Tables) -> pd.Series:
+    """H5 against what prompts share."""
+    table = tables["dose_alphabets/net"].query("identity == 'sign- and place-shared'")
+    return by_sharing(tables, contrasts(table), "contrast")
+
+
+SAME_WORD = ("same word and place", "same word elsewhere")
+FORMATTING = ("style", "template")
+CURVES = {  # claim: {key of its outcome in the registration of dose: measure}
+    "H1": {
+        "H1": rate,
+        "H1 control": partial(rate, tokens="unsure"),
+        "H1 alone": partial(rate, prompts=1),
+        "H1 follows": partial(rate, column="follows", tokens="moved"),
+        "H1 prediction": missed,
+        "H1 others": partial(rate, column="others_follow", tokens="unsure", prompts=512),
+    },
+    "H5": {
+        "H5": contrast,
+        "H5 alone": partial(contrast, prompts=1),
+        "H5 place": partial(contrast, identity="sign- and place-shared"),
+        "H5 place alone": partial(contrast, identity="sign- and place-shared", prompts=1),
+        "H5 confidence": partial(contrast, matched=True),
+        "H5 turning": turning,
+    },
+    "H6": {
+        "H6": partial(shift, categories=("result",)),
+        "H6 energy": partial(shift, categories=("result",), equal_energy=True),
+        "H6 formatting": partial(shift, categories=FORMATTING),
+    },
+    "R1": {
+        "R1": partial(rate, tokens="matched by word"),
+        "R1 place": partial(rate, tokens="matched by word and place"),
+    },
+    "R3": {"R3": partial(permuted, rollouts=SAME_WORD), "R3 elsewhere": partial(permuted, rollouts=SAME_WORD[1:])},
+    "R5": {
+        "R5": partial(optimizer_distance, optimizer="sgd"),
+        "R5 adamw": partial(optimizer_distance, optimizer="adamw"),
+    },
+    "H-falsifier": {
+        "H-falsifier": partial(contrast, kept=1.0),
+        "H-falsifier alone": partial(contrast, kept=1.0, prompts=1),
+    },
+}
+SHARING = {
+    "H1": {
+        "H1 sharing": follows_by_sharing,
+        "H1 sharing prediction": partial(missed, table="dose_alphabets/rates"),
+    },
+    "H5": {"H5 sharing": contrast_by_sharing},
+}
+
+
+def curve_rows(claim: str) -> list[Measurement]:
+    """A claim's measurements by the studies dose and dose_alphabets."""
+    studies = {"dose": CURVES, "dose_alphabets": SHARING}
+    return [Measurement(study, *row) for study, rows in studies.items() for row in rows.get(claim, {}).items()]
+
+
 CLAIMS = [
     Claim(
         "H1",
         "shares of boosted, suppressed and stable tokens are alike in positive and negative rollouts",
         "Fig 1, 9",
         f"the shares of the two signs lie {MAX_TV_DISTANCE:g} or more apart (total variation)",
-        [distance_row(optimizer="adamw")],
+        [*curve_rows("H1"), distance_row(optimizer="adamw")],
     ),
     Claim(
         "H5",
@@ -104,6 +267,7 @@ CLAIMS = [
         f"shared tokens move at least {MAX_SHARED_RATIO:g} times as far as specific ones, "
         "or the index foretells no better",
         [
+            *curve_rows("H5"),
             Measurement("flips", SHARED, shared_ratio, below=MAX_SHARED_RATIO),
             Measurement("flips", "AUROC for dlogp: coupled index less own advantage", index_advantage, above=0),
             Measurement(
@@ -120,13 +284,19 @@ CLAIMS = [
         "with frequencies fixed, signs dealt to other occurrences move a token",
         "review of H: sign composition alone",
         "the token does not move towards signs dealt to its other occurrences",
-        [Measurement("flips", "nats per unit of advantage dealt to the token elsewhere", composition_effect, above=0)],
+        [
+            *curve_rows("R3"),
+            Measurement(
+                "flips", "nats per unit of advantage dealt to the token elsewhere", composition_effect, above=0
+            ),
+        ],
     ),
     Claim(
         "R5",
         "H1 holds under SGD as under Adam",
         "review of H: optimizer artefacts",
         f"under SGD the shares of the two signs lie {MAX_TV_DISTANCE:g} or more apart",
-        [distance_row(optimizer="sgd")],
+        [*curve_rows("R5"), distance_row(optimizer="sgd")],
     ),
+    *(Claim(name, "", "", "", curve_rows(name)) for name in ("H6", "R1", "H-falsifier")),  # with chapter 07's rows
 ]

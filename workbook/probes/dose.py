@@ -1,0 +1,266 @@
+"""Curves over the number of prompts in a step, read off block coupling: what a token's own prompt and the others do.
+
+    blocks = dose_blocks(policy, rollouts, measured=24)          # a pass per rollout of 24 prompts and per 16 others
+    dose_curve(blocks, (1, 8, 64))                               # H1: do tokens follow their own rollout's sign?
+    net_curve(blocks, (1, 8, 64))                                # H5: net change of shared and of specific tokens
+
+Rollouts of the measured prompts are a block each, since any number of these prompts may join a step; the other prompts
+come in bundles, one block per sign. To first order a step's change is the sum of its blocks' changes, so every curve is
+of one set of small steps. A change counts as movement beyond `MOVED` times the step's root mean square: 0.01 nats in a
+step of 0.1 nats, whatever its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbook.policies.restoring import no_gradients
+from workbook.probes.block_tables import DRAWS, category_shift, step_changes
+from workbook.probes.blocks import Blocks, block_coupling
+from workbook.probes.step import STEP_NATS, logps, untouched, update
+from workbook.rollouts.sample import Rollouts
+from workbook.theory.coupling import NEARLY_CERTAIN
+
+DOSES = tuple(2**k for k in range(10))  # prompts per step
+MEASURED, BUNDLE = 24, 16  # prompts
+MOVED = 0.1  # of the step's root mean square change
+BANDS = (0.0, 0.3, 0.6, NEARLY_CERTAIN)  # of the token's probability
+MATCHED = {"matched by word": ["token_id"], "matched by word and place": ["token_id", "position"]}
+SETS = ("all", "unsure", "moved", *MATCHED)
+IDENTITIES = ("word-shared", "sign-shared", "sign- and place-shared", "position-shared")
+
+
+def dose_blocks(policy, rollouts: Rollouts, measured: int = MEASURED, bundle: int = BUNDLE, **settings) -> Blocks:
+    """Blocks for curves over prompts per step: rollouts of the first `measured` pushing prompts, bundles of the others.
+
+    settings: more of `block_coupling`.  Raises ValueError where fewer prompts push, or `bundle` is larger than
+    `measured`, which would leave steps that no draw makes.
+    """
+    if not 1 <= bundle <= measured:
+        raise ValueError(f"bundle={bundle!r} must be from 1 to measured={measured!r}.")
+    pushing = rollouts.group_ids[(rollouts.advantages.view(len(rollouts), -1) != 0).any(1)].unique().tolist()
+    if len(pushing) < measured:
+        raise ValueError(f"measured={measured} prompts are wanted and {len(pushing)} push; sample more.")
+    labels = _labels(rollouts, pushing, measured, bundle)
+    return block_coupling(policy, rollouts, blocks=labels, measured=pushing[:measured], **settings)
+
+
+def _labels(rollouts: Rollouts, pushing: list[int], measured: int, bundle: int) -> Int[Tensor, "B T"]:
+    """A label for each rollout of the measured prompts, for both signs of each whole bundle, and -1."""
+    bundles = (len(pushing) - measured) // bundle
+    place = {group: k // bundle for k, group in enumerate(pushing[measured : measured + bundles * bundle])}
+    labels = torch.full_like(rollouts.completion_ids, -1)
+    signs = (rollouts.advantages.view(len(rollouts), -1)[:, 0] > 0).tolist()
+    for row, (group, positive) in enumerate(zip(rollouts.group_ids.tolist(), signs, strict=True)):
+        if group in place:
+            labels[row] = len(rollouts) + 2 * place[group] + positive
+        elif group in pushing[:measured]:
+            labels[row] = row
+    return labels
+
+
+# --- H1, R1, R5: whose sign does a token follow?
+
+
+def dose_curve(blocks: Blocks, doses: Sequence[int] = DOSES, draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
+    """`flip_rates` of steps on each number of prompts: its columns and prompts."""
+    matched = {name: matched_weights(blocks.tokens, by) for name, by in MATCHED.items()}
+    blocks = replace(blocks, tokens=blocks.tokens.assign(**matched))
+    rows = [flip_rates(step_changes(blocks, dose, draws, seed)).assign(prompts=dose) for dose in doses]
+    return pd.concat(rows, ignore_index=True)
+
+
+def matched_weights(tokens: pd.DataFrame, by: Sequence[str] = ("token_id",)) -> Float[np.ndarray, " N"]:
+    """R1: weights under which each word (at each place) weighs alike in both signs' rollouts of its prompt.
+
+    With n+ and n- the occurrences in rollouts of either sign: min(n+, n-) / n of the token's own sign; 0 for tokens of
+    probability NEARLY_CERTAIN and more.  by: columns that tell words apart.
+    """
+    sign, keys = np.sign(tokens["push"]), [tokens[name] for name in ("group", *by)]
+    positive, negative = ((sign == side).groupby(keys).transform("sum") for side in (1, -1))
+    own = np.where(sign > 0, positive, negative)
+    weights = np.minimum(positive, negative) / np.maximum(own, 1)
+    return np.where((sign != 0) & (tokens["logp"] < np.log(NEARLY_CERTAIN)), weights, 0.0)
+
+
+def flip_rates(table: pd.DataFrame) -> pd.DataFrame:
+    """H1 of one step's token table with push and change (nats): a row per set of tokens, columns as below.
+
+    tokens: all; unsure, below p = 0.9; moved, beyond MOVED of the step's rms; MATCHED, where the table has its weights.
+    follows: chance that the change has the push's sign, mean of both signs' rollouts (0.5: the sign says nothing).
+    others_follow: that what the other prompts do has it.  distance: total variation between the shares (boosted,
+    suppressed, stable) of both signs' mean prompts.  crossed: the same, each difference's sign taken from one half of
+    the prompts and its size from the other, so that noise does not add.  share: of tokens that move.  own, others: rms
+    of the change by the own prompt and by the others.  Without a column own, what needs it is NaN.
+    """
+    table = table[table["push"] != 0]
+    change = table["change"].to_numpy(dtype=float)
+    eps = MOVED * np.sqrt(np.mean(change**2))
+    unsure = table["logp"] < np.log(NEARLY_CERTAIN)
+    weights = {"all": np.ones(len(table)), "unsure": unsure, "moved": np.abs(change) > eps}
+    weights |= {name: table[name] for name in MATCHED if name in table}
+    return pd.DataFrame([{"tokens": name, **_rates(table, eps, weight)} for name, weight in weights.items()])
+
+
+def _rates(table: pd.DataFrame, eps: float, weight) -> dict[str, float]:
+    weight, positive = np.asarray(weight, dtype=float), (table["push"] > 0).to_numpy()
+    change = table["change"].to_numpy(dtype=float)
+    own = table["own"].to_numpy(dtype=float) if "own" in table else np.full(len(table), np.nan)
+    sign = np.where(positive, 1, -1)
+    cells = {"boosted": change > eps, "suppressed": change < -eps, "stable": np.abs(change) <= eps}
+    cells |= {"follows": change * sign > 0, "others_follow": (change - own) * sign > 0}
+    up, down = _side_means(pd.DataFrame(cells), weight, table["group"].to_numpy(), positive)
+    gaps = (up - down)[["boosted", "suppressed", "stable"]].to_numpy()
+    known = len(gaps) > 0
+
+    def rms(values):
+        return float(np.sqrt(np.average(values**2, weights=weight))) if weight.any() else np.nan
+
+    return {
+        "follows": float((up["follows"] + down["follows"]).mean() / 2),
+        "others_follow": float((up["others_follow"] + down["others_follow"]).mean() / 2),
+        "distance": float(np.abs(gaps.mean(0)).sum() / 2) if known else np.nan,
+        "crossed": _crossed(gaps),
+        "share": float(np.average(np.abs(change) > eps, weights=weight)) if weight.any() else np.nan,
+        "own": rms(own),
+        "others": rms(change - own),
+        "count": float(weight.sum()),
+    }
+
+
+def _side_means(cells: pd.DataFrame, weight, group, positive) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Weighted means of each prompt's positive and of its negative rollouts, for prompts with weight in both."""
+    sums = cells.mul(weight, axis=0).assign(weight=weight).groupby([group, positive]).sum()
+    means = sums[sums["weight"] > 0].drop(columns="weight").div(sums["weight"], axis=0).dropna()
+    up, down = (means[means.index.get_level_values(1) == side].droplevel(1) for side in (True, False))
+    both = up.index.intersection(down.index)
+    return up.loc[both], down.loc[both]
+
+
+def _crossed(gaps: Float[np.ndarray, "P 3"]) -> float:
+    """Half the sum of |mean gap|, with signs from every other prompt and sizes from the rest, both ways round."""
+    if len(gaps) < 2:
+        return float("nan")
+    first, second = gaps[::2].mean(0), gaps[1::2].mean(0)
+    return float((np.sign(first) @ second + np.sign(second) @ first) / 4)
+
+
+# --- H5: what shared tokens keep
+
+
+def net_curve(blocks: Blocks, doses: Sequence[int] = DOSES, draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
+    """H5: mean change of unsure tokens of positive rollouts, by whether other rollouts of the prompt share them.
+
+    Columns prompts, identity (of IDENTITIES), kind (shared, specific), band (of p, BANDS), tokens, net (mean change),
+    own (of it, by the own prompt), size (mean |change|); in units of the rms change that a prompt alone causes.
+    word-shared: the word stands in another rollout; sign-shared: in a negative one; sign- and place-shared: in a
+    negative one at the same position; position-shared: in all of them at the same position.
+    """
+    shared = shared_tokens(blocks.tokens)
+    blocks = replace(blocks, tokens=blocks.tokens.assign(**shared))
+    rows, unit = [], None
+    for dose in doses:
+        table = step_changes(blocks, dose, draws, seed)
+        table = table[(table["push"] > 0) & (table["logp"] < np.log(NEARLY_CERTAIN))]
+        unit = np.sqrt(np.mean(table["own"] ** 2)) if unit is None else unit
+        columns = {name: table[name] / unit for name in ("change", "own")} | {"size": table["change"].abs() / unit}
+        table = table.assign(**columns, band=pd.cut(np.exp(table["logp"]), BANDS, labels=False))
+        for identity in IDENTITIES:
+            kinds = table.groupby([np.where(table[identity], "shared", "specific"), "band"])
+            means = {"net": ("change", "mean"), "own": ("own", "mean"), "size": ("size", "mean")}
+            cells = kinds.agg(tokens=("size", "size"), **means).rename_axis(["kind", "band"]).reset_index()
+            rows.append(cells.assign(identity=identity, prompts=dose))
+    return pd.concat(rows, ignore_index=True)
+
+
+def shared_tokens(tokens: pd.DataFrame) -> dict[str, pd.Series]:
+    """For each of IDENTITIES, whether a token is shared so within its prompt: {identity: (N,) bool}."""
+    word, place = (tokens.groupby(["group", "token_id", *more]) for more in ([], ["position"]))
+    rollouts = tokens.groupby("group")["rollout"].transform("nunique")
+    negative = tokens.assign(negative=tokens["push"] < 0)
+    return {
+        "word-shared": word["rollout"].transform("nunique") > 1,
+        "sign-shared": negative.groupby(["group", "token_id"])["negative"].transform("any"),
+        "sign- and place-shared": negative.groupby(["group", "token_id", "position"])["negative"].transform("any"),
+        "position-shared": place["rollout"].transform("nunique") == rollouts,
+    }
+
+
+# --- R3: signs permuted, frequencies fixed
+
+
+ROLLOUTS = ("own", "same word and place", "same word elsewhere", "no such word")
+
+
+def permuted_signs(blocks: Blocks) -> pd.DataFrame:
+    """R3: change of an unsure token per unit of advantage given to a rollout of its prompt, by what that rollout holds.
+
+    By linearity this is what permuting advantages within the group does, with all frequencies fixed. Columns rollout
+    (of ROLLOUTS), effect (mean, as a share of own's), pairs. What one rollout gets, another loses, so what counts
+    is how the kinds differ.  Needs blocks of one rollout each for the measured prompts, as `dose_blocks` makes.
+    """
+    push = blocks.pushing.groupby("block")["push"].first()  # advantage x weight, one number for a rollout's tokens
+    parts = []
+    for _, whole in blocks.tokens[blocks.tokens["block"] >= 0].groupby("group"):
+        tokens = whole[whole["logp"] < np.log(NEARLY_CERTAIN)]
+        for block, there in whole.groupby("block"):
+            same = [_among(tokens, there, names) for names in (["token_id", "position"], ["token_id"])]
+            kind = np.select([tokens["block"] == block, *same], ROLLOUTS[:3], ROLLOUTS[3])
+            effect = blocks.changes[block, tokens.index] / push[block]
+            parts.append(pd.DataFrame({"rollout": kind, "effect": effect.astype(float)}))
+    table = pd.concat(parts).groupby("rollout")["effect"].agg(effect="mean", pairs="size").reindex(ROLLOUTS)
+    return table.assign(effect=table["effect"] / table.loc["own", "effect"]).reset_index()
+
+
+def _among(tokens: pd.DataFrame, others: pd.DataFrame, names: list[str]) -> np.ndarray:
+    return pd.MultiIndex.from_frame(tokens[names]).isin(pd.MultiIndex.from_frame(others[names]))
+
+
+# --- H6, and real steps
+
+
+def shift_curve(blocks: Blocks, doses: Sequence[int], draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
+    """H6: `category_shift`, averaged over prompts, at equal prompts and at equal gradient energy.
+
+    Columns category, both, positive_only, shift, prompts (of the positive-only step), equal_energy, prompts_both.
+    """
+    rows = []
+    for dose in doses:
+        for equal in (False, True):
+            table = category_shift(blocks, dose, draws, seed, equal).rename(columns={"prompts": "prompts_both"})
+            means = table.groupby("category")[["both", "positive_only", "shift", "prompts_both"]].mean().reset_index()
+            rows.append(means.assign(prompts=dose, equal_energy=equal))
+    return pd.concat(rows, ignore_index=True)
+
+
+def real_step(
+    policy, batch: Rollouts, tokens: Rollouts, optimizer: str = "sgd", nats: float = STEP_NATS
+) -> pd.DataFrame:
+    """`tokens`' table after one real step on the batch, of the length that moves them by `nats` (rms): push, change.
+
+    push: the advantage.  The policy is left as it was.
+    """
+    alive = tokens.completion_mask.bool()
+    with untouched(policy), no_gradients():
+        weights = [p for p in policy.model.parameters() if p.requires_grad]
+        before, start = logps(policy, tokens)[alive], [p.clone() for p in weights]
+        with torch.enable_grad():
+            update(policy, batch, optimizer, lr=1e-4, clip=None)
+        change, scale = [p - w for p, w in zip(weights, start, strict=True)], 1.0
+        for _ in range(6):  # the step's length by the secant rule; movement is nearly proportional to it
+            for p, w, c in zip(weights, start, change, strict=True):
+                p.copy_(w + scale * c)
+            moved = (logps(policy, tokens)[alive] - before).double().cpu().numpy()
+            size = float(np.sqrt(np.mean(moved**2)))
+            if abs(size / nats - 1) < 0.05:
+                break
+            scale *= nats / size
+    table = tokens.token_table()
+    return table.assign(push=table["advantage"].astype(float), change=moved)

@@ -1,0 +1,101 @@
+"""Study of chapter 05's curves: H1, H5, H6, R1, R3 and R5 against the number of prompts that push in a step.
+
+One set of small steps per policy gives every number of prompts (`workbook.probes.dose`). What was registered, and what
+is judged by it: data/results/dose/registration.yaml and dose_alphabets/, `workbook.topics.flips.claims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import torch
+
+from workbook.probes.blocks import Blocks
+from workbook.probes.dose import (
+    BUNDLE,
+    DOSES,
+    MEASURED,
+    dose_blocks,
+    dose_curve,
+    flip_rates,
+    net_curve,
+    permuted_signs,
+    real_step,
+    shift_curve,
+)
+from workbook.probes.step import ONE_STEP_OPTIMIZERS
+from workbook.rollouts.sample import Rollouts
+from workbook.studies.bench import Bench
+
+# prompts sampled, measured, in a bundle; prompts of the real steps; numbers of prompts at which categories are compared
+SIZES = {
+    "tiny": (12, 4, 2, 4, (2, 4)),
+    "family": (570, MEASURED, BUNDLE, 256, (16, 64, 256)),
+    "alphabets": (300, 16, BUNDLE, 256, ()),
+}
+ALPHABETS = (4, 16, 64)  # private ones; 1 is the study dose itself
+
+
+def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Tables rates, net, signs, shift, steps and blocks of one unit."""
+    prompts, measured, bundle, real, shifts = SIZES[bench.scale.name]
+    rollouts = bench.sample(prompts, bench.data_seed)
+    blocks = dose_blocks(bench.policy, rollouts, measured, bundle)
+    doses = doses_of(blocks)
+    return {
+        "rates": dose_curve(blocks, doses),
+        "net": net_curve(blocks, doses),
+        "signs": permuted_signs(blocks),
+        "shift": shift_curve(blocks, shifts),
+        "steps": real_steps(bench.policy, rollouts, blocks, real),
+        "blocks": facts(blocks, rollouts),
+    }
+
+
+def dose_alphabets_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Tables rates, net and blocks of one unit on its members with private alphabets: column alphabets."""
+    tables: dict[str, list[pd.DataFrame]] = {"rates": [], "net": [], "blocks": []}
+    for count in ALPHABETS:
+        here = bench.dialled(alphabets=count)
+        prompts, measured, bundle, *_ = SIZES["alphabets"]
+        rollouts = here.sample(prompts, here.data_seed)
+        blocks = dose_blocks(here.policy, rollouts, measured, bundle)
+        made = {"rates": dose_curve(blocks, doses_of(blocks)), "net": net_curve(blocks, doses_of(blocks))}
+        for name, table in (made | {"blocks": facts(blocks, rollouts)}).items():
+            tables[name].append(table.assign(alphabets=count))
+    return {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
+
+
+def doses_of(blocks: Blocks) -> list[int]:
+    """The DOSES that the blocks' prompts can make."""
+    return [dose for dose in DOSES if dose <= blocks.prompts]
+
+
+def real_steps(policy, rollouts: Rollouts, blocks: Blocks, prompts: int) -> pd.DataFrame:
+    """R5: `flip_rates` of the measured prompts after one real step of each optimizer on `prompts` pushing ones."""
+    pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:prompts]
+    batch = rollouts.select(torch.isin(rollouts.group_ids, pushing))
+    tokens = rollouts.select(torch.isin(rollouts.group_ids, torch.tensor(sorted(blocks.tokens["group"].unique()))))
+    steps = {name: real_step(policy, batch, tokens, name) for name in ONE_STEP_OPTIMIZERS}
+    return pd.concat([flip_rates(table).assign(optimizer=name, prompts=len(pushing)) for name, table in steps.items()])
+
+
+def facts(blocks: Blocks, rollouts: Rollouts) -> pd.DataFrame:
+    """One row about the blocks: what they rest on, and by how much their sum misses a real step of all."""
+    about = {"blocks": len(blocks.blocks), "prompts": blocks.prompts, "measured": blocks.tokens["group"].nunique()}
+    about |= {"tokens": len(blocks.tokens), "rms": float((blocks.blocks["rms"] ** 2).mean() ** 0.5)}
+    return pd.DataFrame([about | {"error": blocks.error, "reward": float(rollouts.rewards.mean())}])
+
+
+def live_curves(
+    policy, task, prompts: int = 16, seed: int = 0, doses: Sequence[int] = DOSES
+) -> dict[str, pd.DataFrame]:
+    """Tables rates and net of some prompts of a policy, in seconds: what the study measures of many."""
+    from workbook.rollouts.sample import sample_rollouts
+
+    rollouts = sample_rollouts(policy, task, prompts + 4, 8, seed)
+    pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:prompts]
+    blocks = dose_blocks(policy, rollouts.select(torch.isin(rollouts.group_ids, pushing)), len(pushing), 1)
+    doses = [dose for dose in doses if dose <= len(pushing)]
+    return {"rates": dose_curve(blocks, doses), "net": net_curve(blocks, doses), "blocks": facts(blocks, rollouts)}
