@@ -12,6 +12,7 @@ _NAMES = {  # module: what it offers
     "probes.blocks": "Blocks block_coupling",
     "probes.categories": "categorized tagger_name",
     "probes.drift": "drift_report learning_tax odds_drift",
+    "probes.recovered": "credit_recovered redrawn_updates",
     "probes.report": "report_findings",
     "probes.report_model": "model_findings",
     "probes.report_rules": "report_warnings",

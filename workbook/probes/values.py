@@ -17,8 +17,8 @@ Letters: P prompts, m modulus, T slots or tokens, W admitted words, B rollouts, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,6 +29,7 @@ from workbook.probes.step import FIELDS
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import pad_rows, padded_batches, tokenize_prompts
 from workbook.tasks.chain import OPERATORS, Chain, Slot
+from workbook.tasks.chain_words import in_alphabet, marked
 
 ROWS_AT_ONCE = 640  # completions scored in one pass
 STYLE_SEED = 0  # of the order of style words over the chains
@@ -69,6 +70,10 @@ class TokenValues:
     def credit(self) -> Float[Tensor, "B T"]:
         """Known credit of every token, Q - V."""
         return self.after - self.before
+
+    def select(self, rows: Int[Tensor, " n"]) -> TokenValues:
+        """The values of some of the rollouts."""
+        return TokenValues(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def dense(self, vocabulary: int) -> Float[Tensor, "B T V"]:
         """Value after every word of the vocabulary."""
@@ -174,9 +179,10 @@ class _Chains:
                 if slot.category == "eos":
                     ids[p, t, 0] = self.policy.tokenizer.eos_token_id
                     continue
-                for word in set(slot.words) - known.keys():
+                words = [in_alphabet(word, marked(self.prompts[p])) for word in slot.words]
+                for word in set(words) - known.keys():
                     known[word] = _token(self.policy.tokenizer, word)
-                ids[p, t, : len(slot.words)] = torch.tensor([known[word] for word in slot.words])
+                ids[p, t, : len(words)] = torch.tensor([known[word] for word in words])
         return ids.to(self.device)
 
     def _moves(self) -> Int[Tensor, "P T m W"]:
@@ -274,12 +280,17 @@ def context_logits(
     prompt_mask: Int[Tensor, "B P"],
     completion_ids: Int[Tensor, "B T"],
     completion_mask: Int[Tensor, "B T"],
+    call: Callable | None = None,
 ) -> Float[Tensor, "B T V"]:
-    """Logits of the context of every completion token. Gradients flow if enabled."""
+    """Logits of the context of every completion token. Gradients flow if enabled.
+
+    call: how to call the model, e.g. with other weights; by default as it is.
+    """
+    call = call or model
     length, logits, taken = completion_ids.shape[1], [], []
     for rows, start in padded_batches(model, prompt_mask, ROWS_AT_ONCE):
         mask = torch.cat([prompt_mask[rows], completion_mask[rows]], dim=1).long()[:, start:]
-        output = model(
+        output = call(
             input_ids=torch.cat([prompt_ids[rows], completion_ids[rows]], dim=1)[:, start:],
             attention_mask=mask,
             position_ids=(mask.cumsum(1) - 1).clamp(min=0),

@@ -1,0 +1,384 @@
+"""Credit recovered: how much of one step's movement is the credit that the policy gradient asks for.
+
+A step with pushes u_c on the logits of its contexts moves the log-probability of token i by
+
+    dlogp_i = lr sum_c <J_c^T (e_i - p), J_c'^T u_c'> summed over contexts c'        J: Jacobian of logits by weights
+
+Each push is signal, bias and noise (`workbook.theory.decomposition`), and c' is the token's own context or another
+one, from where it comes by coupling. That makes six parts, which add up to the change exactly: gradients are those of
+the whole network, and a token's change is a directional derivative, not a finite difference.
+
+    shares of a class of tokens    <part, change> / <change, change>, which add up to 1
+
+*Credit recovered* is the share of signal, own and coupled. In the weights' space the same pushes are three directions,
+whose sum is the update; its cosine with the exact policy gradient says how well the step points.
+
+Letters: B rollouts, T tokens, C contexts, V vocabulary, D trained weights, G group size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.func import functional_call, jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from workbook.policies.restoring import evaluating, gradients, no_gradients
+from workbook.probes.step import FIELDS
+from workbook.probes.values import TokenValues, chain_values, context_logits, expected_reward
+from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.theory.choices import ESTIMATORS
+from workbook.theory.credit_rules import CREDIT_RULES
+from workbook.theory.decomposition import (
+    GAIN_RULES,
+    PushParts,
+    context_index,
+    expected_gain,
+    ideal_pushes,
+    realised_pushes,
+    split_pushes,
+)
+
+PARTS = ("signal", "bias", "noise")
+SIX = tuple(f"{where}_{part}" for where in ("own", "coupled") for part in PARTS)
+PER_CLASS = 64  # tokens measured of each class unless told otherwise
+ROWS_AT_ONCE = 64  # rollouts of one backward pass
+
+
+@dataclass(frozen=True)
+class CreditRecovered:
+    """What one step of a rule recovers of known credit.
+
+    scale: the rule's constant c.  tokens: a row per measured token with its six parts and change (nats per unit of
+    learning rate, of J = the mean over rollouts) and weight, the number of tokens of its class that it stands for.
+    shares: as of `class_shares`.  update: signal, bias and noise as shares of the update's squared length in the
+    weights' space; cosine of the update, and of its expectation given the visits, with the exact gradient, NaN where
+    that is not known; oracle_rollouts, of which an update by known credit would be as noisy.  directions: signal, bias,
+    noise, the oracle's noise and the exact gradient, vectors (D,).
+    """
+
+    rule: str
+    scale: float
+    tokens: pd.DataFrame
+    shares: pd.DataFrame
+    update: dict[str, float]
+    directions: dict[str, Float[Tensor, " D"]]
+
+    def __str__(self) -> str:
+        everything = self.shares.set_index("category").loc["all"]
+        own = ", ".join(f"{everything[f'own_{part}']:.0%} {part}" for part in PARTS)
+        coupled = ", ".join(f"{everything[f'coupled_{part}']:.0%} {part}" for part in PARTS)
+        return (
+            f"{self.rule}: {everything['signal']:.0%} of the squared movement is signal. "
+            f"From a token's own context come {own}; from other contexts {coupled}. "
+            f"Cosine of the update with the exact gradient: {self.update['cosine']:.2f}."
+        )
+
+
+def credit_recovered(
+    policy,
+    rollouts: Rollouts,
+    rule: str = "grpo",
+    task=None,
+    values: TokenValues | None = None,
+    exact: Float[Tensor, " D"] | None = None,
+    tokens: int | None = PER_CLASS,
+    seed: int = 0,
+) -> CreditRecovered:
+    """Split one step of a rule, on fresh rollouts, into signal, bias and noise, own and coupled.
+
+    The step's objective is J = 1/B sum_it A_it log pi_it: one gradient step, ratios of 1, no clip.
+    rule: one of GAIN_RULES, whose expectation over redrawn groups is exact; of other rules `redrawn_updates` measures
+    it.  values: value after every word (`chain_values` of the task, if not given).  exact: the exact gradient of the
+    mean expected reward (of `expected_reward`, if a task is given).  tokens: how many of each class are measured, drawn
+    by seed at random from as many rollouts; None: all.
+
+    Raises ValueError for another rule, rewards other than 0 and 1, groups of unequal size, and without task or values.
+    """
+    check_gains(rollouts, rule)
+    if values is None:
+        if task is None:
+            raise ValueError("credit_recovered needs task=, whose exact values it can compute, or values=.")
+        values = chain_values(policy, task, rollouts)
+    if exact is None and task is not None:
+        exact = exact_gradient(policy, task, list(dict.fromkeys(rollouts.prompts)))
+    with evaluating(policy.model), sdpa_kernel(SDPBackend.MATH):
+        pushes = Pushes(policy, rollouts, values)
+        parts = pushes.split(rule, seed)
+        wanted = [parts.signal, parts.bias, parts.noise, pushes.oracle_noise()]
+        directions = dict(zip((*PARTS, "oracle_noise"), pushes.directions(wanted), strict=True))
+        chosen = _chosen(rollouts, tokens, seed)
+        own = pushes.own_changes(chosen, parts)
+        whole = np.stack([pushes.changes(chosen, directions[part]) for part in PARTS], axis=1)
+    table = rollouts.token_table().iloc[chosen["row"]][["rollout", "position", "token"]]
+    table = table.assign(category=chosen["category"].to_numpy(), weight=chosen["weight"].to_numpy())
+    table[list(SIX)] = np.concatenate([own, whole - own], axis=1)
+    table["change"] = whole.sum(1)
+    directions["exact"] = exact
+    update = _in_weights(directions, parts.scale, len(rollouts))
+    return CreditRecovered(rule, parts.scale, table, class_shares(table), update, directions)
+
+
+def check_gains(rollouts: Rollouts, rule: str) -> int:
+    """Return the group size; ValueError where the expectation of a rule's pushes has no closed form."""
+    if rule not in GAIN_RULES:
+        raise ValueError(
+            f"rule={rule!r:.80} has no expectation in closed form; valid are {', '.join(GAIN_RULES)}, "
+            "and redrawn_updates measures others."
+        )
+    rewards = rollouts.rewards
+    if (odd := rewards[(rewards != 0) & (rewards != 1)]).numel():
+        raise ValueError(f"rewards hold {float(odd[0])}; credit_recovered takes rewards of 0 or 1.")
+    sizes = rollouts.group_ids.unique(return_counts=True)[1]
+    if (sizes != sizes[0]).any():
+        raise ValueError(f"groups have {int(sizes.min())} to {int(sizes.max())} rollouts; all must have equally many.")
+    return int(sizes[0])
+
+
+def exact_gradient(policy, task, prompts: list[str]) -> Float[Tensor, " D"]:
+    """Gradient of the mean expected reward of the prompts by the trained weights, without sampling."""
+    value = expected_reward(policy, task, prompts, differentiable=True).mean()
+    with gradients():
+        return _flat(torch.autograd.grad(value, trained_weights(policy.model)))
+
+
+def rule_advantages(
+    policy, rollouts: Rollouts, rule: str | Callable, values=None, seed: int = 0
+) -> Float[Tensor, "B T"]:
+    """Advantages of a rule on rollouts, one per token: a name, or a function of a CreditBatch.
+
+    values: exact values, which rules that need known credit are given.
+    """
+    known = {} if values is None else {"known_credit": values.credit}
+    batch = credit_batch(policy, rollouts, seed=seed, **known)
+    if rule in ESTIMATORS:
+        advantages = batch.group_advantages(rule)
+    else:
+        advantages = (CREDIT_RULES[rule].function if rule in CREDIT_RULES else rule)(batch)
+    advantages = advantages if advantages.dim() == 2 else advantages[:, None].expand_as(rollouts.completion_ids)
+    return advantages.masked_fill(~rollouts.completion_mask.bool(), 0.0)
+
+
+def trained_weights(model) -> list[Tensor]:
+    """The weights that a step moves."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+class Pushes:
+    """The contexts of some rollouts, their probabilities and values, and what pushes there do to the weights."""
+
+    def __init__(self, policy, rollouts: Rollouts, values: TokenValues):
+        self.policy, self.model, self.rollouts, self.values = policy, policy.model, rollouts, values
+        self.mask = rollouts.completion_mask.bool()
+        prompts = torch.where(rollouts.prompt_mask.bool(), rollouts.prompt_ids, -1)
+        prompt = torch.unique(prompts, dim=0, return_inverse=True)[1]
+        self.context = context_index(prompt, rollouts.completion_ids, self.mask)  # (B, T)
+        flat = self.context.flatten()
+        self.visits = flat[flat >= 0].bincount()  # (C,)
+        self.home = torch.full_like(self.visits, flat.numel())  # where each context is first visited, as b T + t
+        places = torch.arange(flat.numel(), device=flat.device)
+        self.home.scatter_reduce_(0, flat[flat >= 0], places[flat >= 0], "amin")
+        with no_gradients():
+            probs = torch.cat([self._logits(rows).softmax(-1) for rows in self._chunks()])
+        self.probs = probs.flatten(0, 1)[self.home]  # (C, V)
+        self.q = values.dense(probs.shape[2]).to(probs).flatten(0, 1)[self.home]
+
+    def split(self, rule: str, seed: int) -> PushParts:
+        """Parts of the rule's pushes; the ideal ones and their gain stay here."""
+        size, count = check_gains(self.rollouts, rule), len(self.rollouts)
+        advantages = rule_advantages(self.policy, self.rollouts, rule, self.values, seed)[self.mask] / count
+        tokens = self.rollouts.completion_ids[self.mask]
+        self.realised = realised_pushes(advantages, tokens, self.context[self.mask], self.probs)
+        self.ideal = ideal_pushes(self.visits, self.probs, self.q) / count
+        labels, group = self.rollouts.group_ids.unique(return_inverse=True)
+        value = self.values.prompt.new_zeros(len(labels)).index_put((group,), self.values.prompt)
+        gains = expected_gain(rule, value.to(self.probs), size)
+        self.gain = gains[group[self.home // self.mask.shape[1]]]  # (C,)
+        return split_pushes(self.realised, self.ideal, self.gain)
+
+    def oracle_noise(self) -> Float[Tensor, "C V"]:
+        """Noise of the pushes that known credit as advantage would give."""
+        credit = self.values.credit.to(self.probs)[self.mask] / len(self.rollouts)
+        tokens = self.rollouts.completion_ids[self.mask]
+        return realised_pushes(credit, tokens, self.context[self.mask], self.probs) - self.ideal
+
+    def directions(self, pushes: list[Float[Tensor, "C V"]]) -> list[Float[Tensor, " D"]]:
+        """Gradients sum_c J_c^T push_c by the trained weights, one for each set of pushes."""
+        weights, sums = trained_weights(self.model), [0.0] * len(pushes)
+        for rows in self._chunks():
+            here = torch.isin(self.home // self.mask.shape[1], rows)
+            places = self.home[here] - int(rows[0]) * self.mask.shape[1]
+            with gradients():
+                logits = self._logits(rows)
+            for i, push in enumerate(pushes):
+                cotangent = torch.zeros_like(logits).flatten(0, 1).index_put((places,), push[here].to(logits))
+                parts = torch.autograd.grad(
+                    logits, weights, cotangent.view_as(logits), retain_graph=True, allow_unused=True
+                )
+                sums[i] = sums[i] + _flat(parts, weights)
+        return sums
+
+    def changes(self, chosen: pd.DataFrame, direction: Float[Tensor, " D"]) -> np.ndarray:
+        """Directional derivative of the chosen tokens' log-probabilities (n,) along a direction of the weights."""
+        named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        sizes = [p.numel() for p in named.values()]
+        tangent = {n: d.view_as(p) for (n, p), d in zip(named.items(), direction.split(sizes), strict=True)}
+        rollout, position = torch.tensor(chosen[["rollout", "position"]].to_numpy()).T
+        change = torch.zeros(len(chosen), dtype=direction.dtype)
+        for rows in rollout.unique().split(ROWS_AT_ONCE):
+            places = torch.searchsorted(rows, rollout).clamp(max=len(rows) - 1)
+            here = rows[places] == rollout
+
+            def logps(weights, rows=rows, places=places[here], at=position[here]):
+                call = lambda **inputs: functional_call(self.model, weights, kwargs=inputs)  # noqa: E731
+                return self._logits(rows, call)[places, at].log_softmax(-1)
+
+            with no_gradients():
+                derivative = jvp(logps, (named,), (tangent,))[1]  # (n, V)
+            tokens = self.rollouts.completion_ids[rollout[here], position[here]]
+            change[here] = derivative.gather(1, tokens.unsqueeze(1)).squeeze(1)
+        return change.numpy()
+
+    def own_changes(self, chosen: pd.DataFrame, parts: PushParts) -> np.ndarray:
+        """Changes (n, 3) of the chosen tokens by the signal, bias and noise at their own context."""
+        changes = np.zeros((len(chosen), 3))
+        places = chosen.reset_index(drop=True)
+        for rollout, rows in places.groupby("rollout"):
+            at = torch.tensor(rows["position"].to_numpy())
+            context = self.context[rollout, at]
+            token = torch.nn.functional.one_hot(self.rollouts.completion_ids[rollout, at], self.probs.shape[1])
+            score = token - self.probs[context]  # (n, V)
+            ideal, realised = self._products(rollout, at, score, [self.ideal[context], self.realised[context]])
+            expected = self.gain[context] * ideal
+            own = [parts.scale * ideal, expected - parts.scale * ideal, realised - expected]
+            changes[rows.index] = torch.stack(own, dim=1).numpy()
+        return changes
+
+    def _products(self, rollout: int, at: Tensor, score: Tensor, pushes: list[Tensor]) -> list[Float[Tensor, " n"]]:
+        """Products <J^T score, J^T push> at n positions of a rollout, for each set of pushes (n, V)."""
+        with gradients():
+            logits = self._logits(torch.tensor([rollout]))  # (1, T, V)
+        vectors = torch.stack([score, *pushes]).to(logits)  # (1 + k, n, V)
+        cotangents = logits.new_zeros(*vectors.shape[:2], *logits.shape)
+        cotangents[:, torch.arange(len(at)), 0, at] = vectors
+        weights = trained_weights(self.model)
+        products = logits.new_zeros(len(pushes), len(at))
+        batched = torch.autograd.grad(
+            logits, weights, cotangents.flatten(0, 1), is_grads_batched=True, allow_unused=True
+        )
+        for gradient in batched:
+            if gradient is not None:
+                first, *others = gradient.flatten(1).view(len(vectors), len(at), -1)
+                products += torch.stack([(first * other).sum(1) for other in others])
+        return list(products)
+
+    def _chunks(self) -> Iterator[Int[Tensor, " b"]]:
+        return torch.arange(len(self.rollouts)).split(ROWS_AT_ONCE)
+
+    def _logits(self, rows: Int[Tensor, " b"], call=None) -> Float[Tensor, "b T V"]:
+        return context_logits(self.model, *(getattr(self.rollouts, name)[rows] for name in FIELDS), call=call)
+
+
+def class_shares(tokens: pd.DataFrame) -> pd.DataFrame:
+    """Shares of each token class's squared change, and of all tokens': <part, change> / <change, change>.
+
+    tokens: six parts, change, category and weight.  Columns: category, tokens, change_rms (nats per unit of learning
+    rate), the six parts, signal, bias and noise of both places, coupling. NaN where nothing moves.
+    """
+    rows = []
+    for category, part in [*tokens.groupby("category", sort=True), ("all", tokens)]:
+        weighted = part["weight"] * part["change"]
+        total = (weighted * part["change"]).sum()
+        six = {name: (weighted * part[name]).sum() / total if total else np.nan for name in SIX}
+        both = {name: six[f"own_{name}"] + six[f"coupled_{name}"] for name in PARTS}
+        coupling = sum(six[f"coupled_{name}"] for name in PARTS)
+        rms = float(np.sqrt(total / part["weight"].sum()))
+        rows.append({"category": category, "tokens": len(part), "change_rms": rms, **six, **both, "coupling": coupling})
+    return pd.DataFrame(rows)
+
+
+def redrawn_updates(
+    policy, task, prompts, group_size: int, rule: str | Callable, redraws: int = 8, seed: int = 0, **sampling
+) -> dict[str, float]:
+    """How well a rule's updates point, over redrawn batches of the same prompts: for any rule, in the weights' space.
+
+    rule: a name of an estimator or credit rule, or a function of a CreditBatch.  See `update_statistics` for what comes
+    back. Raises ValueError for fewer than 2 redraws and as `sample_rollouts` does.
+    """
+    updates = []
+    for draw in range(redraws):
+        rollouts = sample_rollouts(policy, task, prompts, group_size, seed + draw, **sampling)
+        values = chain_values(policy, task, rollouts)
+        advantages = rule_advantages(policy, rollouts, rule, values, seed + draw) / len(rollouts)
+        pushes = Pushes(policy, rollouts, values)
+        mask = pushes.mask
+        realised = realised_pushes(advantages[mask], rollouts.completion_ids[mask], pushes.context[mask], pushes.probs)
+        with evaluating(policy.model):
+            updates += pushes.directions([realised])
+    return update_statistics(torch.stack(updates), exact_gradient(policy, task, list(dict.fromkeys(rollouts.prompts))))
+
+
+def update_statistics(updates: Float[Tensor, "R D"], exact: Float[Tensor, " D"]) -> dict[str, float]:
+    """Signal and noise of R independent updates against the exact gradient, free of bias by products of different ones.
+
+    expected_cosine: cosine of the mean update with the exact gradient, below 1 by the rule's bias.  signal: squared
+    length of the mean update along the exact gradient;  square: of one update.  share = signal / square, the share of
+    an update's squared length that is signal.  Raises ValueError for fewer than 2 updates.
+    """
+    if len(updates) < 2:
+        raise ValueError(f"{len(updates)} update says nothing of its own noise; redraws must be 2 or more.")
+    gram = (updates @ updates.T).double()
+    return gram_statistics(gram, (updates @ (exact / exact.norm())).double())
+
+
+def gram_statistics(gram: Float[Tensor, "R R"], along: Float[Tensor, " R"]) -> dict[str, float]:
+    """`update_statistics` from the inner products of the updates and their lengths along the exact gradient."""
+    pairs = len(gram) * (len(gram) - 1)
+    square = float(gram.diagonal().mean())
+    mean_square = float((gram.sum() - gram.diagonal().sum()) / pairs)
+    signal = float((along.sum() ** 2 - along.square().sum()) / pairs)
+    cosine = np.sign(float(along.mean())) * np.sqrt(signal / mean_square) if signal > 0 and mean_square > 0 else np.nan
+    return {"expected_cosine": cosine, "signal": signal, "square": square, "share": signal / square}
+
+
+def _chosen(rollouts: Rollouts, tokens: int | None, seed: int) -> pd.DataFrame:
+    """The measured tokens: row of the token table, rollout, position, category, and how many each stands for."""
+    rollout, position = rollouts.completion_mask.bool().nonzero(as_tuple=True)
+    table = pd.DataFrame({"rollout": rollout.numpy(), "position": position.numpy()}).rename_axis("row").reset_index()
+    known = [c for row in rollouts.categories for c in row] if rollouts.categories else [None] * len(table)
+    table["category"] = ["token" if category is None else category for category in known]
+    kept = table.sample(frac=1, random_state=seed)
+    if tokens is not None:
+        kept = kept[kept["rollout"].isin(kept["rollout"].unique()[:tokens])].groupby("category").head(tokens)
+    weight = table["category"].value_counts() / kept["category"].value_counts()
+    return kept.assign(weight=kept["category"].map(weight)).sort_values("row")
+
+
+def _in_weights(directions: dict[str, Tensor | None], scale: float, rollouts: int) -> dict[str, float]:
+    """Shares of the update's squared length, cosines with the exact gradient, and the oracle's rollouts."""
+    total = sum(directions[part] for part in PARTS)
+    square = float(total.square().sum())
+    update = {part: float(directions[part] @ total) / square if square else np.nan for part in PARTS}
+    exact, expected = directions["exact"], directions["signal"] + directions["bias"]
+    update |= {"cosine": _cosine(total, exact), "expected_cosine": _cosine(expected, exact), "norm": square**0.5}
+    noise = float(directions["noise"].square().sum())
+    ratio = scale**2 * float(directions["oracle_noise"].square().sum()) / noise if noise else np.nan
+    return update | {"oracle_rollouts": rollouts * ratio}
+
+
+def _cosine(a: Tensor, b: Tensor | None) -> float:
+    return np.nan if b is None else float(torch.nn.functional.cosine_similarity(a, b, dim=0))
+
+
+def _flat(parts, weights: list[Tensor] | None = None) -> Float[Tensor, " D"]:
+    weights = parts if weights is None else weights
+    return torch.cat(
+        [(torch.zeros_like(w) if part is None else part).flatten() for part, w in zip(parts, weights, strict=True)]
+    )
