@@ -9,6 +9,7 @@ highest exact value that both reach.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -32,25 +33,35 @@ OUTCOMES = {  # of a run, with its title
 Paths = Callable[[str, bool], pd.DataFrame]
 
 
+@lru_cache(maxsize=8)
+def runs_by_place(tables: Tables) -> dict[tuple[int, float], dict[int, Paths]]:
+    """{(group size, confidence): {seed: (arm, permuted) -> run}}."""
+    places: dict[tuple[int, float], dict[int, dict]] = {}
+    keys = ["group_size", "confidence", "seed", "arm", "permuted"]
+    for (size, confidence, seed, arm, permuted), run in tables[f"{STUDY}/runs"].groupby(keys):
+        here = places.setdefault((int(size), float(confidence)), {}).setdefault(int(seed), {})
+        here[arm, bool(permuted)] = run.sort_values("batch")
+    return {place: {seed: _paths(runs) for seed, runs in units.items()} for place, units in places.items()}
+
+
 def per_unit(tables: Tables, number: Callable[[Paths], float], group_size: int = G, confidence: float = P) -> pd.Series:
     """A number of every unit at one place of the plane: index seed.
 
     number: gets a function (arm, permuted) -> run, and returns NaN where a run that it needs has collapsed.
     """
-    runs = tables[f"{STUDY}/runs"]
-    runs = runs[(runs["group_size"] == group_size) & np.isclose(runs["confidence"], confidence)]
-    return pd.Series({seed: number(_paths(part)) for seed, part in runs.groupby("seed")}, name="number")
+    units = runs_by_place(tables).get((group_size, confidence), {})
+    return pd.Series({seed: number(path) for seed, path in units.items()}, name="number", dtype=float)
 
 
 class _Collapsed(Exception):
     pass
 
 
-def _paths(runs: pd.DataFrame) -> Paths:
+def _paths(runs: dict[tuple[str, bool], pd.DataFrame]) -> Paths:
     def path(arm: str, permuted: bool = False) -> pd.DataFrame:
-        run = runs[(runs["arm"] == arm) & (runs["permuted"] == permuted)].sort_values("batch")
-        if run.empty:
+        if (arm, permuted) not in runs:
             raise ValueError(f"no run of {arm!r} was measured here.")
+        run = runs[arm, permuted]
         if permuted:
             return living(run)
         if len(living(run)) < len(run):
@@ -167,15 +178,20 @@ def run_curve(tables: Tables, outcome: str = "free_tax", axis: str = "confidence
 
     beyond: minus that of the twin with permuted advantages; else of both, arm and twin, as four lines.
     """
-    runs = on_axis(tables[f"{STUDY}/runs"], axis)
-    runs = runs[runs["arm"].isin(COMPARED)]
     rows = []
-    for (seed, at), part in runs.groupby(["seed", axis]):
-        path = _paths(part)
+    for at, path_of in places_on(tables, axis).items():
         for arm, permuted in product(COMPARED, (False,) if beyond else (False, True)):
             number = excess_at_end(arm, outcome) if beyond else _at_end(arm, permuted, outcome)
-            rows.append((seed, at, arm + (", permuted" if permuted else ""), number(path)))
+            name = arm + (", permuted" if permuted else "")
+            rows += [(seed, at, name, number(path)) for seed, path in path_of.items()]
     return unit_curve(pd.DataFrame(rows, columns=["seed", axis, "arm", "number"]), axis, "number", by="arm")
+
+
+def places_on(tables: Tables, axis: str) -> dict[float, dict[int, Paths]]:
+    """Units along one axis of the plane: {its value: {seed: paths}}."""
+    along = {"confidence": lambda size, p: size == G, "group_size": lambda size, p: p == P}[axis]
+    found = {place: units for place, units in runs_by_place(tables).items() if along(*place)}
+    return {place[axis == "confidence"]: units for place, units in sorted(found.items())}
 
 
 def _at_end(arm: str, permuted: bool, outcome: str) -> Callable[[Paths], float]:
@@ -187,8 +203,8 @@ def gap_curve(tables: Tables, outcome: str = "value", axis: str = "confidence") 
     """What min-replace changes against GSPO along an axis: at the end for the value, else at equal value."""
     one, other = COMPARED[::-1]
     number = gap_at_end(one, other) if outcome == "value" else gap_at_equal_value(one, other, outcome)
-    runs = on_axis(tables[f"{STUDY}/runs"], axis)
-    rows = [(seed, at, number(_paths(part))) for (seed, at), part in runs.groupby(["seed", axis])]
+    units = places_on(tables, axis)
+    rows = [(seed, at, number(path)) for at, path_of in units.items() for seed, path in path_of.items()]
     return unit_curve(pd.DataFrame(rows, columns=["seed", axis, "number"]), axis, "number")
 
 
