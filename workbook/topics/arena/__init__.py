@@ -14,13 +14,14 @@ oracle's gain over the start; a *unit* is a policy and a stream of prompts.
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.arena.charts": "arena_chart",
-    "topics.arena.contest": "contest measured_table place",
+    "topics.arena.charts": "arena_chart save_chart",
+    "topics.arena.contest": "contest measured_table place setting_of",
     "topics.arena.marks": "rule_marks",
     "topics.arena.rules": "contender exact_oracle",
     "topics.arena.runs": "FULL SMALL Setting train_rule unit_tables",
     "topics.arena.scores": "arena_table headline outcomes",
     "topics.arena.study": "arena_study",
+    "topics.arena.text": "table_markdown table_text",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)
