@@ -5,10 +5,11 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.statistics import bootstrap_mean
-from workbook.studies.sweeps import load_runs
+from workbook.statistics import t_interval
 from workbook.theory.batching import STRATEGIES, minibatch_order
-from workbook.topics.batching.charts import OTHERS, cell_effects, compute_batching, label_cells, study_cells_chart
+from workbook.topics.batching import charts
+from workbook.topics.batching.charts import compute_batching, level_chart, level_curve
+from workbook.topics.batching.composition import ends
 from workbook.topics.batching.cut import compute_cut
 from workbook.topics.batching.exercises import check_in_step, check_order
 from workbook.views import endpoints_chart, explore_batching, explore_cut, mechanism_chart
@@ -58,67 +59,66 @@ def test_explorers_say_what_they_draw_and_refuse_what_cannot_be():
     assert "multiple of the group size" in explorer.sentence.value
 
 
-def test_a_cell_of_the_study_is_paired_by_seed():
-    runs = label_cells(load_runs("batching"))
-    drawn = compute_batching("area", "SGD", "at 1.0", "near instability", seeds=4)
-    here = runs.query("optim == 'sgd' and max_grad_norm == 1 and learning_rate == 0.25 and seed < 4")
-    wide = here.pivot_table(index="seed", columns="batching", values="area")
-    row = drawn["effects"].set_index("strategy").loc["sign-partitioned"]
-    expected = bootstrap_mean(wide["sign_partitioned"] - wide["shuffled"])
-    assert (row["mean"], row["low"], row["high"]) == pytest.approx(tuple(expected))
-    assert row["seeds"] == 4
-    assert row["baseline"] == pytest.approx(wide["shuffled"].mean())
-    curves = drawn["curves"].query("strategy == 'shuffled'")
-    assert curves["reward"].mean() == pytest.approx(wide["shuffled"].mean(), abs=1e-6)
+GAINS = {"query_preserved": 0.05, "reward_balanced": 0.0, "sign_partitioned": -0.02}
+
+
+def made_study(units=8):
+    """Runs in which each order gains what GAINS says, give or take the unit's own tenth of it; unit 7's falls dead."""
+    rows = []
+    for unit in range(units):
+        for level in (2, 8):
+            for order, gain in {"shuffled": 0.0, **GAINS}.items():
+                end = 0.6 + 0.01 * unit + gain * (1 + (unit % 3 - 1) / 10)
+                end = 0.1 if (unit, order, level) == (7, "query_preserved", 8) else end
+                for batch, value in enumerate((0.4, 0.5, end)):
+                    rows.append({"seed": unit, "level": level, "order": order, "batch": batch, "value": value})
+    read = dict.fromkeys(("sign_cosine", "grad_norm", "moved", "reward", "tax", "style_entropy"), 0.1)
+    return pd.DataFrame(rows).assign(matched=True, lr=1e-4, **read)
+
+
+@pytest.fixture
+def study(monkeypatch):
+    curves = made_study()
+    monkeypatch.setattr(charts, "_study", lambda: (ends(curves), curves))
+    return curves
+
+
+def test_a_level_of_the_study_is_paired_by_unit(study):
+    drawn = compute_batching("value", 8)
+    effects = drawn["effects"].set_index("strategy")
+    expected = t_interval([0.05 * (1 + (unit % 3 - 1) / 10) for unit in range(7)])
+    assert tuple(effects.loc["query-preserved", ["mean", "low", "high"]]) == pytest.approx(tuple(expected))
+    assert effects["units"].to_dict() == {"query-preserved": 7, "reward-balanced": 8, "sign-partitioned": 8}
+    assert effects["collapsed"].tolist() == [1, 0, 0]
+    assert effects["zero"].tolist() == [False, True, False]
+    assert effects["baseline"].unique() == pytest.approx([0.635])
+    ends_of = drawn["curves"].query("batch == 2").set_index("strategy")["value"]
+    assert ends_of["reward-balanced"] == pytest.approx(0.635)
+    dead = compute_batching("collapsed", 8)["effects"].set_index("strategy")
+    assert dead.loc["query-preserved", "mean"] == pytest.approx(1 / 8)
+    assert compute_batching(units=5)["effects"][["low", "high"]].isna().all(axis=None), "five units have no interval"
     with pytest.raises(ValueError, match="outcome='speed' is unknown"):
         compute_batching("speed")
+    with pytest.raises(ValueError, match="level=4 with gradients matched was not measured"):
+        compute_batching(level=4)
 
 
-def test_cells_have_the_names_of_their_settings():
-    runs = label_cells(load_runs("batching"))
-    assert runs.groupby(["optimizer", "clipping", "rate", "batching"]).size().unique().tolist() == [10]
-    calm = runs[runs["rate"] == "calm"].groupby("optimizer")["learning_rate"].unique()
-    assert {name: rate.tolist() for name, rate in calm.items()} == {
-        "AdamW": [0.00025],
-        "AdamW, no momentum": [0.000125],
-        "SGD": [0.0625],
-    }
-
-
-def test_the_study_explorer_tells_which_intervals_leave_zero_out():
+def test_the_study_explorer_tells_which_intervals_leave_zero_out(study):
     explorer = explore_batching()
-    explorer.set(outcome="in_step")
-    assert "sign-partitioned" in explorer.sentence.value
-    few = explorer.tables["effects"].set_index("strategy").loc["sign-partitioned"]
-    assert few["high"] < 0
-    explorer.set(seeds=3)
-    assert explorer.tables["effects"]["seeds"].unique().tolist() == [3]
+    assert "Intervals without 0: query-preserved, sign-partitioned. Pairs left out for a collapse: 1." in (
+        explorer.sentence.value
+    )
+    explorer.set(norm="as it is")
+    assert "level=8 with gradients as it is was not measured in several orders" in explorer.sentence.value
 
 
-def made_runs():
-    """Two cells; in the first, query-preserved is better by 0.5 for every seed."""
-    rows = [
-        {"seed": seed, "batching": strategy, "place": place, "area": 0.1 * seed + 0.5 * (strategy == "query_preserved")}
-        for seed in range(3)
-        for strategy in STRATEGIES
-        for place in ("here", "there")
-    ]
-    runs = pd.DataFrame(rows)
-    runs.loc[runs["place"] == "there", "area"] = runs["seed"] * 0.1
-    return runs
-
-
-def test_all_cells_are_compared_and_drawn():
-    table = cell_effects(made_runs(), "area", ["place"])
-    effects = table.set_index(["strategy", "cell"])
-    assert len(table) == 2 * len(OTHERS)
-    assert effects.loc[("query_preserved", "here"), "mean"] == pytest.approx(0.5)
-    assert effects["zero"].to_dict() == {key: key != ("query_preserved", "here") for key in effects.index}
-    spec = study_cells_chart(table, "area").to_dict()
-    assert len(spec["hconcat"]) == len(OTHERS)
-    assert spec["description"].endswith("query-preserved, here: +0.500.")
-    with pytest.raises(ValueError, match="study_cells_chart needs the column"):
-        study_cells_chart(table.drop(columns="zero"), "area")
+def test_the_curve_over_levels_keeps_its_numbers(study):
+    curve = level_curve(ends(study))
+    row = curve.query("order == 'sign-partitioned' and level == 2").iloc[0]
+    assert (row["mean"], row["units"]) == (pytest.approx(-0.02 * (1 - 1 / 80)), 8)
+    spec = level_chart(curve, bound=0.02).to_dict()
+    assert "sign-partitioned, 8: -0.0198" in spec["description"]
+    assert "the paper: tens of prompts or more" in str(spec["datasets"])
 
 
 def test_charts_of_the_mechanism_and_of_end_points_keep_their_numbers():

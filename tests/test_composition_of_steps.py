@@ -69,7 +69,7 @@ def test_the_committed_rates_are_of_the_grid():
 
 
 def test_every_run_of_a_unit_can_be_made():
-    for unit, count in ((0, 24), (composition.FEW, 10), (composition.MANY, 5)):
+    for unit, count in ((0, 24), (composition.FEW, 5)):
         assert len(set(arms(unit))) == count
         for arm in arms(unit):
             loop = loop_of(arm, 1e-4)
@@ -84,8 +84,7 @@ def test_the_study_at_a_small_size(monkeypatch):
     monkeypatch.setattr(composition, "HELD_OUT", 2)
     curves = composition.batch_composition_study(Bench("tiny", 0))["curves"]
     assert curves.groupby("order")["steps"].max().tolist() == [4, 4]
-    wide = curves[curves["batch"] == 1].set_index("order")
-    assert wide.loc["shuffled", "reward"] == wide.loc["query_preserved", "reward"]  # the same first rollouts
+    assert curves["batch"].tolist() == [0, 2, 0, 2]
     runs = ends(curves.assign(seed=0))
     assert runs["start"].nunique() == 1
     assert runs["value"].nunique() == 2

@@ -12,7 +12,7 @@ from workbook.policies.load import load_policy
 from workbook.probes.step import optimizer_of, untouched
 from workbook.probes.values import expected_reward
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.loop import Loop, advantaged, permuted_rewards, take_step, train_in_memory, train_on
+from workbook.studies.loop import Loop, advantaged, permuted_rewards, sample_batch, take_step, train_in_memory, train_on
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
 
@@ -194,6 +194,10 @@ def test_a_run_is_reproducible_and_leaves_the_policy_as_it_was(policy):
     assert all(p.grad is None for p in policy.model.parameters())
     again = train_in_memory(policy, TASK, loop, 2, held_out, every=2)
     pd.testing.assert_frame_equal(curve.drop(columns="seconds"), again.drop(columns="seconds"))
+    rows = TASK.dataset(6, 2).select(range(2))
+    first = sample_batch(policy, TASK, loop, rows, 2)
+    shared = train_in_memory(policy, TASK, loop, 2, held_out, every=2, first=first)
+    pd.testing.assert_frame_equal(curve.drop(columns="seconds"), shared.drop(columns="seconds"))
     assert curve["batch"].tolist() == [0, 2, 3]
     assert curve["steps"].tolist() == [0, 8, 12]
     assert curve["value"][0] == pytest.approx(float(expected_reward(policy, TASK, held_out).mean()))

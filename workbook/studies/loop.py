@@ -131,14 +131,20 @@ class Step(NamedTuple):
 
 
 def train_in_memory(
-    policy, task, loop: Loop, seed: int, held_out: list[str] | Readings, every: int = 1
+    policy,
+    task,
+    loop: Loop,
+    seed: int,
+    held_out: list[str] | Readings,
+    every: int = 1,
+    first: Rollouts | None = None,
 ) -> pd.DataFrame:
     """Train a policy as the loop says; a row before the first generation batch and one per `every` batches, the last
     included. Afterwards the policy is as it was.
 
     seed: of the training prompts (`task.dataset`), of what is sampled, and of the orders; arms of one seed start from
     the same rollouts.  held_out: prompts of which the value is taken, or `Readings` of this policy and task, which many
-    runs may share.
+    runs may share.  first: rollouts of the first generation batch, where runs share them (`sample_batch`).
 
     Columns: batch; steps, optimizer steps so far; reward, mean of the rollouts that the batch was trained on; value,
     exact expected reward over held_out; grad_norm, mean length of the gradient since the last row, before any
@@ -157,7 +163,8 @@ def train_in_memory(
         optimizer = optimizer_of(policy, loop.optimizer, loop.lr)
         for batch in range(1, loop.batches + 1):
             chosen = data.select(range((batch - 1) * loop.prompts, batch * loop.prompts))
-            rollouts, sampled = advantaged(policy, task, loop, chosen, seed, batch, steps)
+            given = first if batch == 1 else None
+            rollouts, sampled = advantaged(policy, task, loop, chosen, seed, batch, steps, given)
             tokens += sampled
             made = list(train_on(policy, task, loop, rollouts, optimizer, seed, steps))
             taken, steps = taken + made, steps + len(made)
@@ -174,20 +181,24 @@ def train_in_memory(
     return table[[*known, *table.columns.difference(known, sort=False)]]  # what other `Readings` add comes last
 
 
-def advantaged(policy, task, loop: Loop, rows, seed: int, batch: int, steps: int = 0) -> tuple[Rollouts, int]:
+def sample_batch(policy, task, loop: Loop, rows, seed: int, batch: int = 1) -> Rollouts:
+    """The rollouts of a generation batch; those of the first one are the same in all runs of a seed and these sizes."""
+    return sample_rollouts(policy, task, rows, loop.group_size, LARGE_PRIME * seed + batch, loop.max_new_tokens)
+
+
+def advantaged(
+    policy, task, loop: Loop, rows, seed: int, batch: int, steps: int = 0, given: Rollouts | None = None
+) -> tuple[Rollouts, int]:
     """A generation batch with the advantages of the loop's rule, and how many tokens that took.
 
-    rows: the prompts, as rows of the task's data set.  batch: its number, from 1 on.
+    rows: the prompts, as rows of the task's data set.  batch: its number, from 1 on.  given: its rollouts, if they have
+    been sampled.
     """
-    estimator = loop.rule if loop.call is None else "dr_grpo"
-    sampling_seed = LARGE_PRIME * seed + batch
-    rollouts = sample_rollouts(
-        policy, task, rows, loop.group_size, sampling_seed, loop.max_new_tokens, estimator=estimator
-    )
+    rollouts = sample_batch(policy, task, loop, rows, seed, batch) if given is None else given
     tokens = int(rollouts.completion_mask.sum())
-    dealt = permuted_rewards(rollouts, sampling_seed) if loop.permuted else rollouts.rewards
+    dealt = permuted_rewards(rollouts, LARGE_PRIME * seed + batch) if loop.permuted else rollouts.rewards
     if loop.call is None:
-        return replace(rollouts, advantages=group_advantages(dealt, rollouts.group_ids, estimator)), tokens
+        return replace(rollouts, advantages=group_advantages(dealt, rollouts.group_ids, loop.rule)), tokens
     asked = credit_batch(policy, replace(rollouts, rewards=dealt), task, (seed, batch), steps, loop.max_new_tokens)
     return replace(rollouts, advantages=loop.call(asked)), tokens + asked.sampled_tokens
 

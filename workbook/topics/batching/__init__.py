@@ -2,9 +2,10 @@
 
 cut           a generation batch cut into mini-batches five ways: the table and its explorer
 probe         how much of the gradient cancels inside a step, from inner products of rollouts' gradients
-study         tables measured once before training; pilot: learning rates for the sweep of whole runs
-claims        what is stated, against which number, and how it is estimated
-charts        the sweep's cells and effects, each figure beside its explorer          exercises     checks of chapter 08
+composition   the study: prompts per mini-batch x order, paired by policy and seed, in exact held-out value
+study         tables measured once before training; pilot: learning rates of an earlier sweep on one policy
+claims        what is measured of each claim, one number per unit
+charts        the study under sliders, and its curve                                  exercises     checks of chapter 08
 
 Terms: *query-preserved* keeps a prompt's rollouts in one mini-batch, *reward-balanced* gives each the same mix of
 signs, *sign-partitioned* parts the signs; *jitter* is a curve's movement from step to step.
@@ -13,11 +14,11 @@ signs, *sign-partitioned* parts the signs; *jitter* is a curve's movement from s
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.batching.charts": "cell_effects explore_batching label_cells study_cells_chart",
+    "topics.batching.charts": "OUTCOMES compute_batching explore_batching level_chart level_curve",
     "topics.batching.claims": "less_cancelled",
+    "topics.batching.composition": "Arm against_shuffled ends loop_of rates",
     "topics.batching.cut": "NAMES compute_cut endpoints_chart explore_cut mechanism_chart",
     "topics.batching.exercises": "check_in_step check_order",
-    "topics.batching.pilot": "rates",
     "topics.batching.probe": "cancelled_in_steps gradient_gram",
     "topics.batching.study": "shared_words",
 }

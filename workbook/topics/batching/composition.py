@@ -19,14 +19,15 @@ from typing import NamedTuple
 import pandas as pd
 
 from workbook.studies.bench import Bench
-from workbook.studies.loop import Loop, Readings, train_in_memory
+from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
 from workbook.studies.record import load_measured
 from workbook.theory.batching import STRATEGIES
 
 PROMPTS, BATCHES, HELD_OUT = 32, 4, 32  # of a generation batch; generation batches; held-out prompts
+EVERY = 2  # generation batches from one reading of the held-out value to the next
 RATES = {2: (5e-5, 1e-4, 2e-4), 8: (1.25e-4, 2.5e-4, 5e-4), 32: (2.5e-4, 5e-4, 1e-3)}  # tried, by level
 CALM = 0.5  # of the best of them
-MANY, FEW = 20, 6  # units that also measure level 2; the levels between, the single step, and no matching
+FEW = 6  # units that also measure the other levels, and no matching
 SOME = ("shuffled", "query_preserved", "reward_balanced", "sign_partitioned")  # orders at the levels between
 COLLAPSED = 0.5  # a run whose exact value ever falls below this share of the start's has collapsed
 ARM = ["level", "order", "matched"]
@@ -41,9 +42,10 @@ class Arm(NamedTuple):
 
 
 def arms(unit: int) -> list[Arm]:
-    """The runs of a unit: level 8 in all orders; of the first units level 2, the other levels, and no matching, too."""
-    chosen = [Arm(level, order) for level in ((2, 8) if unit < MANY else (8,)) for order in STRATEGIES]
+    """The runs of a unit: level 8 in all orders; of the first units the other levels, and no matching, too."""
+    chosen = [Arm(8, order) for order in STRATEGIES]
     if unit < FEW:
+        chosen += [Arm(2, order) for order in STRATEGIES]
         chosen += [Arm(level, order) for level in (4, 16) for order in SOME]
         chosen += [Arm(8, order, False) for order in STRATEGIES] + [Arm(32, "shuffled")]
     return chosen
@@ -58,13 +60,13 @@ def loop_of(arm: Arm, lr: float, prompts: int = PROMPTS, batches: int = BATCHES)
 def batch_composition_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table curves: a row per arm and generation batch, columns as in `train_in_memory`."""
     lr, readings = rates(), readings_of(bench)
-    return {"curves": _runs(bench, readings, [(arm, lr[arm.level]) for arm in arms(bench.seed)])}
+    return {"curves": _runs(bench, readings, [(arm, lr[arm.level]) for arm in arms(bench.seed)], EVERY)}
 
 
 def batch_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table curves: the same of shuffled mini-batches at each rate of the grid."""
     tried = [(Arm(level, "shuffled"), lr) for level, grid in RATES.items() for lr in grid]
-    return {"curves": _runs(bench, readings_of(bench), tried)}
+    return {"curves": _runs(bench, readings_of(bench), tried, every=1)}
 
 
 def readings_of(bench: Bench) -> Readings:
@@ -72,13 +74,17 @@ def readings_of(bench: Bench) -> Readings:
     return Readings(bench.policy, bench.task, bench.task.dataset(HELD_OUT, bench.held_out_seed)["prompt"])
 
 
-def _runs(bench: Bench, readings: Readings, chosen: list[tuple[Arm, float]]) -> pd.DataFrame:
-    curves = [
-        train_in_memory(bench.policy, bench.task, loop_of(arm, lr), bench.data_seed, readings).assign(
-            **arm._asdict(), lr=lr
-        )
-        for arm, lr in chosen
-    ]
+def _runs(bench: Bench, readings: Readings, chosen: list[tuple[Arm, float]], every: int) -> pd.DataFrame:
+    """The curves of some arms at their rates, from the same first rollouts."""
+    policy, task, seed, curves = bench.policy, bench.task, bench.data_seed, []
+    first = None
+    for arm, lr in chosen:
+        loop = loop_of(arm, lr)
+        if first is None:
+            rows = task.dataset(loop.prompts * loop.batches, seed).select(range(loop.prompts))
+            first = sample_batch(policy, task, loop, rows, seed)
+        run = train_in_memory(policy, task, loop, seed, readings, every, first)
+        curves.append(run.assign(**arm._asdict(), lr=lr))
     return pd.concat(curves, ignore_index=True)
 
 
@@ -112,7 +118,7 @@ def ends(curves: pd.DataFrame) -> pd.DataFrame:
 
     start, value: exact held-out value before and after training.  area: mean of value over training (trapezoids of
     one width).
-    jitter: mean |second difference| of value from batch to batch.  collapsed: 1 if value ever fell below half the
+    jitter: mean |second difference| of value from reading to reading.  collapsed: 1 if value ever fell below half the
     start's.  sign_cosine, grad_norm, moved, reward: means over the batches.  tax, style_entropy: in the end.
     """
     keys = ["seed", *ARM, "lr"]
