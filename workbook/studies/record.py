@@ -37,6 +37,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "credit": "topics.credit.study:credit_study",
     "flips": "topics.flips.study:flips_study",
     "loss_types": "topics.drift.loss_types:loss_types_study",
+    "mass": "topics.coupling.mass:mass_study",
     "minibatches": "topics.batching.study:minibatches_study",
     "prefix_credit": "topics.drift.prefix_credit:prefix_credit_study",
     "sharing": "topics.flips.sharing:sharing_study",

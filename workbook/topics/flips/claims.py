@@ -1,14 +1,14 @@
 """Claims of chapter 05: which tokens flip (H1), under which optimizer (R5), at matched frequencies (R1), with signs
 permuted (R3); whether cancellation holds shared tokens still (H5, the falsifier); where updates go (H6).
 
-What decides was registered for the studies dose and dose_alphabets (data/results/<study>/registration.yaml): curves over
-the number of prompts in a step, judged at `PAPER_DOSE`. The rows of the study flips, of one policy at one setting, are
-described beside them; they were stated so before they were measured:
+What decides was registered for the studies dose and dose_alphabets (data/results/<study>/registration.yaml): curves
+over the number of prompts in a step, judged at `PAPER_DOSE`. The rows of the study flips, of one policy at one setting,
+are described beside them; they were stated so before they were measured:
 
 - Learning rates at which one step on all rollouts moves their tokens by 0.1 nats (root mean square).
-- H1: total variation distance between the shares (boosted, suppressed, stable at eps = 0.01) of positive and of negative
-  rollouts below `MAX_TV_DISTANCE`, after a generation batch of four AdamW steps.  R5: with SGD.  R1: over
-  frequency-matched tokens.
+- H1: total variation distance between the shares (boosted, suppressed, stable at eps = 0.01) of both signs' rollouts
+  below `MAX_TV_DISTANCE`, after a generation batch of four AdamW steps.  R5: with SGD.  R1: over frequency-matched
+  tokens.
 - H5: unsure tokens of positive rollouts that both signs share move less than `MAX_SHARED_RATIO` as far as those that
   only positive rollouts hold (one SGD step).  And the coupled index predicts dlogp and credit better than the rollout's
   own advantage.
@@ -91,10 +91,8 @@ def distance_row(**condition: str) -> Measurement:
 
 # --- curves over prompts per step: one number per unit
 
-PAPER_DOSE, FEW = (
-    256,
-    64,
-)  # prompts per step: our guess of the paper's; where policies with private alphabets are compared
+PAPER_DOSE = 256  # prompts per step: our guess of the paper's
+FEW = 64  # where policies with private alphabets are compared
 
 
 def rate(tables: Tables, column: str = "crossed", tokens: str = "all", prompts: int = PAPER_DOSE) -> pd.Series:
@@ -126,7 +124,7 @@ def missed(tables: Tables, table: str = "dose/rates") -> pd.Series:
 def contrasts(table: pd.DataFrame, kept: float = 0.5, matched: bool = False) -> pd.DataFrame:
     """H5: (net of shared - kept x net of specific) / mean |change|: a row per unit, identity and number of prompts.
 
-    table: `net_curve`'s, with a column seed.  matched: shared tokens weigh as specific ones do over bands of confidence.
+    table: `net_curve`'s, with a column seed.  matched: shared tokens weigh as specific ones do over confidence.
     Columns of the curve, contrast, ratio (of the nets), own (the contrast by the own prompt).
     """
     keys = [name for name in ("seed", "alphabets", "identity", "prompts") if name in table]
@@ -169,7 +167,7 @@ def shift(tables: Tables, categories: tuple[str, ...], equal_energy: bool = Fals
 
 
 def permuted(tables: Tables, rollouts: tuple[str, ...]) -> pd.Series:
-    """R3: effect of a unit of advantage given to such a rollout instead of one without the word, as a share of own's."""
+    """R3: effect of a unit of advantage given to such a rollout, not to one without the word, as a share of own's."""
     table = tables["dose/signs"].assign(total=lambda rows: rows["effect"] * rows["pairs"])
     held = table[table["rollout"].isin(rollouts)].groupby("seed")[["total", "pairs"]].sum()
     without = table[table["rollout"] == "no such word"].set_index("seed")["effect"]
@@ -199,6 +197,7 @@ def contrast_by_sharing(tables: Tables) -> pd.Series:
     return by_sharing(tables, contrasts(table), "contrast")
 
 
+DEALT = "nats per unit of advantage dealt to the token elsewhere"
 SAME_WORD = ("same word and place", "same word elsewhere")
 FORMATTING = ("style", "template")
 CURVES = {  # claim: {key of its outcome in the registration of dose: measure}
@@ -286,9 +285,7 @@ CLAIMS = [
         "the token does not move towards signs dealt to its other occurrences",
         [
             *curve_rows("R3"),
-            Measurement(
-                "flips", "nats per unit of advantage dealt to the token elsewhere", composition_effect, above=0
-            ),
+            Measurement("flips", DEALT, composition_effect, above=0),
         ],
     ),
     Claim(
