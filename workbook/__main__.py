@@ -164,6 +164,16 @@ def _by_chance(table, draws: int) -> str:
     )
 
 
+def _coverage(args) -> int:
+    from workbook.claims.coverage import coverage_table, coverage_text, keep_coverage
+
+    table = coverage_table(args.repetitions, args.seed)
+    print(coverage_text(table))
+    if args.folder is not None:
+        print(keep_coverage(table, args.folder, args.repetitions, args.seed))
+    return 0
+
+
 def _check_writable(path: str, option: str) -> None:
     """Raise a ValueError unless a file can be written at `path`, before the work that it is to hold."""
     file = Path(path)
@@ -387,6 +397,12 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--html", type=_path, metavar="FILE", help="also write it as a page")
     claims.add_argument("--folder", type=_path, help="of the studies' tables (default: data/results)")
     claims.set_defaults(command=_claims)
+
+    coverage = commands.add_parser("coverage", help="how often the ledger's intervals hold the truth, simulated")
+    coverage.add_argument("--repetitions", type=_count(100, 10**6), default=20_000, help="a cell (default: 20000)")
+    coverage.add_argument("--seed", type=_count(0, 2**31 - 1), default=0)
+    coverage.add_argument("--folder", type=_path, help="also write the table and its manifest there")
+    coverage.set_defaults(command=_coverage)
 
     report = commands.add_parser("report", help="what training did to the tokens of a run, yours or another program's")
     report.add_argument("run", type=_path, help="a run's folder, or a file or folder of TRL, prime-rl or JSON lines")

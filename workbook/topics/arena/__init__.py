@@ -5,7 +5,7 @@ marks      a rule's update against the exact policy gradient, its advantages aga
 runs       one unit: training under the budget, and exact held-out value at its end
 study      every rule in ten units, the bounds in thirty      scores    the table: scores, ratios, intervals
 claims     what is stated, and what each row measures         charts    the table as one picture
-contest    one rule at a small setting, resumable, placed into the table: `python -m workbook arena`
+contests   one rule at a small setting, resumable, placed into the table: `python -m workbook arena`
 
 Terms: *score*, the way from permuted advantages (0) to the true credit of every token (1); *gain*, the share of the
 oracle's gain over the start; a *unit* is a policy and a stream of prompts.
@@ -15,7 +15,7 @@ from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.arena.charts": "arena_chart save_chart",
-    "topics.arena.contest": "contest measured_table place setting_of",
+    "topics.arena.contests": "contest measured_table place setting_of",
     "topics.arena.marks": "rule_marks",
     "topics.arena.rules": "contender exact_oracle",
     "topics.arena.runs": "FULL SMALL Setting train_rule unit_tables",

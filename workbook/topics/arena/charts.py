@@ -7,7 +7,7 @@ from pathlib import Path
 import altair as alt
 import pandas as pd
 
-from workbook.topics.arena.contest import YOURS
+from workbook.topics.arena.contests import YOURS
 from workbook.topics.arena.rules import LOWER, PLAIN, UPPER
 from workbook.training.files import replacement
 from workbook.views.figures import forest, panels

@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from workbook.topics.arena.contest import YOURS
+from workbook.topics.arena.contests import YOURS
 from workbook.topics.arena.scores import headline
 
 COLUMNS = {  # heading: (measure, decimals, whether its interval is shown)
@@ -22,8 +22,9 @@ COLUMNS = {  # heading: (measure, decimals, whether its interval is shown)
 }
 LEGEND = (
     "score: held-out exact value at equal sampled tokens, 0 as for permuted advantages, 1 as for true credit; "
-    "intervals: 95 % t over units (policy x seed). cosine: of the mean update with the exact policy gradient; one batch: of a "
-    "single update; noise / signal: squared, of a single update. correlation, AUROC: of advantages with true credit."
+    "intervals: 95 % t over units (policy x seed). cosine: of the mean update with the exact policy gradient; "
+    "one batch: of a single update; noise / signal: squared, of a single update. correlation, AUROC: of advantages "
+    "with true credit."
 )
 
 

@@ -1,0 +1,266 @@
+"""The arena: updates against the exact gradient, budgets, scores by hand, contests that go on where they were."""
+
+import functools
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbook.__main__ import main
+from workbook.places import data_path
+from workbook.policies import load_policy
+from workbook.probes.values import chain_values, expected_reward
+from workbook.rollouts import credit_batch, sample_rollouts
+from workbook.statistics import t_interval
+from workbook.studies.bench import Bench
+from workbook.studies.registration import read_registration
+from workbook.tasks import get_task
+from workbook.topics.arena import (
+    arena_chart,
+    arena_table,
+    contender,
+    contest,
+    exact_oracle,
+    measured_table,
+    outcomes,
+    place,
+    rule_marks,
+    table_markdown,
+)
+from workbook.topics.arena.claims import CLAIMS
+from workbook.topics.arena.marks import auroc, flat_gradient, ideal_update
+from workbook.topics.arena.rules import ALL, BOUNDS
+from workbook.topics.arena.runs import SMALL, at_budget
+from workbook.topics.arena.scores import START, score_units
+from workbook.topics.arena.text import table_text
+
+TINY = replace(SMALL, name="tiny", prompts=2, batches=2, held_out=2, marked=1, redraws=2, group_size=4)
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy("bundled")
+
+
+@pytest.fixture(scope="module")
+def marks(policy):
+    rules = [contender(name) for name in ("dr_grpo", "rloo", "oracle", "coin_reward")]
+    return rule_marks(policy, get_task("chain"), rules, 2, 8, 3, 5).set_index("rule")
+
+
+def test_every_rule_of_the_trainer_stands_in_the_arena():
+    assert [contender(name).name for name in ALL] == list(ALL)
+    assert set(BOUNDS) < set(ALL)
+
+
+def test_the_ideal_update_is_the_slope_of_the_exact_value(policy):
+    """Along its own direction a small step raises the expected reward by the gradient's length times the step."""
+    task = get_task("chain")
+    prompts = task.dataset(2, 3)["prompt"]
+    gradient = ideal_update(policy, task, prompts)
+    trained = [p for p in policy.model.parameters() if p.requires_grad]
+    start, direction = [p.detach().clone() for p in trained], gradient / gradient.norm()
+    values = []
+    for step in (1e-3, -1e-3):
+        moves = direction.split([p.numel() for p in trained])
+        for p, before, move in zip(trained, start, moves, strict=True):
+            p.data.copy_(before + step * move.view_as(p))
+        values.append(float(expected_reward(policy, task, prompts).double().mean()))
+    for p, before in zip(trained, start, strict=True):
+        p.data.copy_(before)
+    assert (values[0] - values[1]) / 2e-3 == pytest.approx(float(gradient.norm()), rel=1e-2)
+
+
+def test_marks_of_rules_that_are_one_another_times_a_number(marks):
+    """In groups of eight rloo is dr_grpo times 8/7: its update is longer, and as near to the ideal one."""
+    longer = marks.loc["rloo", ["along", "mean2", "total2"]] / marks.loc["dr_grpo", ["along", "mean2", "total2"]]
+    assert longer.tolist() == pytest.approx([8 / 7, (8 / 7) ** 2, (8 / 7) ** 2], rel=1e-4)
+    for column in ("correlation", "auroc", "where"):
+        assert marks.loc["rloo", column] == pytest.approx(marks.loc["dr_grpo", column], rel=1e-6)
+
+
+def test_marks_of_the_oracle(marks):
+    """It agrees with itself, points where the exact gradient points, and has less noise than a coin has signal."""
+    oracle = marks.loc["oracle"]
+    assert oracle[["correlation", "auroc", "where"]].tolist() == pytest.approx([1, 1, 1])
+    assert (
+        oracle["along"] / oracle["total2"] ** 0.5
+        > marks.loc["dr_grpo", "along"] / marks.loc["dr_grpo", "total2"] ** 0.5
+    )
+    assert abs(marks.loc["coin_reward", "correlation"]) < 0.1
+
+
+def test_a_gradient_of_advantages_that_are_all_zero_is_zero(policy):
+    assert not flat_gradient(policy, torch.tensor(0.0)).any()
+
+
+def test_two_redraws_are_needed(policy):
+    with pytest.raises(ValueError, match="redraws=1 must be 2 or more"):
+        rule_marks(policy, get_task("chain"), [], 1, 2, 1, 0)
+
+
+def test_the_oracle_is_the_credit_under_the_policy_of_now(policy):
+    """What the rule computes of a batch, whose prompts it tokenizes anew, is what `chain_values` has of them."""
+    task = get_task("chain")
+    rollouts = sample_rollouts(policy, task, 2, 4, 1, 48)
+    exact = exact_oracle(policy, task).advantages(credit_batch(policy, rollouts, task))
+    assert torch.allclose(exact, chain_values(policy, task, rollouts).credit * rollouts.completion_mask, atol=1e-6)
+    assert exact.abs().max() > 0.1
+
+
+def test_auroc_counts_pairs():
+    rng = np.random.default_rng(0)
+    scores, positive = rng.integers(4, size=30).astype(float), rng.random(30) < 0.4
+    pairs = [(a > b) + 0.5 * (a == b) for a, b in itertools.product(scores[positive], scores[~positive])]
+    assert auroc(scores, positive) == pytest.approx(np.mean(pairs))
+    assert np.isnan(auroc(scores, np.ones(30, dtype=bool)))
+
+
+# --- scores
+
+
+def _runs(ends: dict[str, list[float]], start: float = 0.4, tokens: int = 100) -> pd.DataFrame:
+    rows = []
+    for rule, values in ends.items():
+        for seed, value in enumerate(values):
+            common = {"rule": rule, "seed": seed, "match": "grad_norm", "budget": 100, "moved": 0.1}
+            rows.append({"batch": 0, "value": start, "sampled_tokens": 0, "seconds": 0.0, **common})
+            rows.append({"batch": 2, "value": value, "sampled_tokens": tokens, "seconds": 3.0, **common})
+    return pd.DataFrame(rows)
+
+
+ENDS = {"permuted": [0.4, 0.3, 0.4], "oracle": [0.8, 0.9, 0.7], "dr_grpo": [0.7, 0.8, 0.7]}
+
+
+def test_a_score_is_a_ratio_of_means_with_a_jackknife_interval():
+    ends = outcomes(_runs(ENDS))
+    low, top, own = (np.array(ENDS[rule]) for rule in ("permuted", "oracle", "dr_grpo"))
+    ratio = lambda keep: (own - low)[keep].sum() / (top - low)[keep].sum()  # noqa: E731
+    leave = [ratio(np.arange(3) != k) for k in range(3)]
+    expected = [3 * ratio(slice(None)) - 2 * without for without in leave]
+    assert score_units(ends, "dr_grpo").tolist() == pytest.approx(expected)
+    gained = score_units(ends, "dr_grpo", floor=START)
+    assert gained.mean() == pytest.approx(1.0 / 1.2, abs=0.02)
+    table = _table(_runs(ENDS)).set_index("rule")
+    row = table.loc["dr_grpo"]
+    assert (row["score"], row["score_low"], row["score_high"]) == pytest.approx(t_interval(expected))
+    assert table.loc[["permuted", "oracle"], "score"].tolist() == [0, 1]
+    assert row["step_s"] == 1.5
+
+
+def test_a_rule_that_samples_more_is_read_at_the_budget():
+    """At twice the tokens per batch, half of what it has at its end counts."""
+    run = outcomes(_runs({"ibpo": [0.8]}, tokens=200)).iloc[0]
+    assert run["value"] == pytest.approx(0.6)
+    assert run["area"] == pytest.approx(0.5)
+    short = _runs({"ibpo": [0.8]}, tokens=50)
+    assert at_budget(short)["value"] == 0.8, "a run that ended early keeps its last value"
+
+
+def _marks(rules, seeds=3) -> pd.DataFrame:
+    columns = {"along": 0.9, "mean2": 0.81, "total2": 1.62, "correlation": 0.2, "auroc": 0.8, "where": 0.5}
+    return pd.DataFrame([{"rule": rule, "seed": seed, **columns} for rule in rules for seed in range(seeds)])
+
+
+def _table(runs) -> pd.DataFrame:
+    return arena_table(_marks(runs["rule"].unique()), runs)
+
+
+def test_ratios_of_marks():
+    row = _table(_runs(ENDS)).iloc[0]
+    assert (row["cosine"], row["one"], row["noise"]) == pytest.approx((1.0, 0.5**0.5, 1.0))
+
+
+def test_one_unit_has_no_interval():
+    table = _table(_runs({rule: values[:1] for rule, values in ENDS.items()}))
+    assert table[["score", "value_low", "cosine_low"]].notna().sum().tolist() == [0, 0, 3]
+    assert table["value"].notna().all()
+
+
+def test_a_row_of_ones_own_takes_its_place():
+    runs = _runs(ENDS | {"own:f": [0.75, 0.85, 0.7]})
+    measured, own = _table(_runs(ENDS)).assign(source="measured"), _table(runs)
+    table = place(measured, own, "own:f")
+    assert table["rule"].tolist() == ["oracle", "own:f", "dr_grpo", "dr_grpo", "permuted"]
+    text = table_text(table)
+    assert [name in text for name in ("own:f (yours)", "dr_grpo (yours)")] == [True, True]
+    spec = arena_chart(table).to_dict()
+    assert len(spec["hconcat"]) == 3
+    kinds = {row["name"]: row["kind"] for rows in spec["datasets"].values() for row in rows if "kind" in row}
+    assert (kinds["own:f (yours)"], kinds["oracle"]) == ("yours", "bound")
+
+
+# --- contests
+
+
+@pytest.fixture
+def on_bundled(monkeypatch):
+    """Contests on the bundled policy: the family's members take a minute each to make."""
+    bench = functools.cache(lambda unit: Bench("tiny", unit))
+    monkeypatch.setattr("workbook.topics.arena.contests.Bench", lambda scale, unit: bench(unit))
+
+
+def test_a_contest_goes_on_where_it_was(tmp_path, on_bundled):
+    file = tmp_path / "credit.py"
+    file.write_text("def f(batch):\n    return batch.group_advantages('dr_grpo')\n")
+    lines, rule = [], f"own:{file}:f"
+    table = contest(rule, TINY, 2, tmp_path / "arena", lines.append).set_index("rule")
+    assert len(lines) == 2 * 4
+    assert set(table.index) == {*BOUNDS, rule}
+    assert (
+        table.loc[rule, ["score", "value", "one"]].tolist() == table.loc["dr_grpo", ["score", "value", "one"]].tolist()
+    )
+    again = contest(rule, TINY, 2, tmp_path / "arena", lines.append).set_index("rule")
+    assert len(lines) == 8
+    pd.testing.assert_frame_equal(again, table)
+    file.write_text("def f(batch):\n    return -batch.group_advantages('dr_grpo')\n")
+    changed = contest(rule, TINY, 2, tmp_path / "arena", lines.append).set_index("rule")
+    assert len(lines) == 10, "the edited rule is measured anew, the bounds are not"
+    assert changed.loc[rule, "correlation"] == pytest.approx(-table.loc[rule, "correlation"])
+    with pytest.raises(ValueError, match="holds contests of another setting"):
+        contest(rule, replace(TINY, batches=3), 2, tmp_path / "arena")
+
+
+def test_contests_that_can_not_be(tmp_path, on_bundled):
+    with pytest.raises(ValueError, match="units=1 must be 2 or more"):
+        contest("grpo", TINY, 1, tmp_path)
+    with pytest.raises(ValueError, match="advantage_estimator='nix' is unknown"):
+        contest("nix", TINY, 2, tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is no folder"):
+        contest("grpo", TINY, 2, tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--rule", "own:nowhere.py:f"], "is no Python file"),
+        (["--small"], "--small is of a contest; name a rule with --rule"),
+        (["--chart", "table.txt"], "must end in .png, .svg or .html"),
+    ],
+)
+def test_the_command_refuses_in_a_sentence(words, sentence, capsys):
+    assert main(["arena", *words]) == 2
+    said = capsys.readouterr().err.strip()
+    assert sentence in said
+    assert "\n" not in said
+
+
+# --- what was measured
+
+
+def test_readme_holds_the_measured_table():
+    """The table and the sentence above it are what the command prints."""
+    readme = (data_path().parent / "README.md").read_text(encoding="utf-8")
+    assert table_markdown(measured_table()) in readme
+
+
+def test_every_row_of_the_claims_is_registered():
+    registration = read_registration("arena")
+    keys = [row.key for claim in CLAIMS for row in claim.rows]
+    assert sorted(keys) == sorted(registration.outcomes)
+    primary = [outcome.claim for outcome in registration.outcomes.values() if outcome.role == "primary"]
+    assert primary == [claim.id for claim in CLAIMS]
