@@ -159,7 +159,7 @@ def test_an_outcome_is_read_where_a_value_is_first_reached():
 
 def test_the_rates_are_those_that_the_tuning_units_say():
     rates = Tables("family")["confidence_tuning/rates"]
-    assert sorted(rates["seed"].unique()) == [100, 101]
+    assert rates["seed"].unique().tolist() == [100]
     best = best_rates(rates)
     assert best == {name: RATES[name] for name in best}
     assert set(best) == set(ARMS)

@@ -66,8 +66,16 @@ ARMS = {
     "PPO": Arm(level="token"),
     "PPO, symmetric": Arm(level="token", clipping="symmetric"),
 }
-# Learning rate and clip range of each arm: the best of the study `confidence_tuning`, on units of its own
-RATES = {name: (6e-4, 0.2 if arm.level == "token" else 0.01) for name, arm in ARMS.items()}
+# Learning rate and clip range of each arm: the best of the study `confidence_tuning`, on unit 100
+RATES = {
+    "GSPO": (6e-4, 0.01),
+    "clip off": (3e-4, 0.01),
+    "min-replace": (6e-4, 0.01),
+    "min-replace, clamped": (3e-4, 0.03),
+    "orthogonal": (6e-4, 0.03),
+    "PPO": (6e-4, 0.2),
+    "PPO, symmetric": (6e-4, 0.2),
+}
 
 
 class FreeWords(Readings):
