@@ -31,7 +31,8 @@ PAPERS = {
     "(arXiv 2604.13088)",
     "R": "What a machine review of the first paper found missing",
     "P": "Neighbours: prefix credit and others",
-    "S": "Questions of our own",
+    "S": "Questions of our own: how much of credit one reward per rollout recovers",
+    "A": "Questions of our own: credit rules under one budget",
 }
 
 

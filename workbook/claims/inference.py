@@ -32,7 +32,8 @@ class Judged(NamedTuple):
     mean, low, high: estimate and 95 % interval.  sd: over units (of logarithms, if `log`).  outcome: what follows from
     the intervals alone.  p, p_equivalent, p_flips: two-sided t, two one-sided t tests, exact sign flips.  detectable:
     minimum detectable effect.  without_low, without_high: range of the estimate with one unit left out.  decided_by:
-    the fewest units whose removal changes `outcome`, searched greedily; NaN if none down to 3 does.
+    the fewest units whose removal changes `outcome`, searched greedily; NaN if none down to 3 does.  p_policies: of t
+    over the means of policies, where several units have one policy; else NaN.
     """
 
     mean: float
@@ -47,23 +48,25 @@ class Judged(NamedTuple):
     without_low: float
     without_high: float
     decided_by: float
+    p_policies: float
 
 
 SUPPORTED, EQUIVALENT, CONTRADICTED, INCONCLUSIVE = "supported", "equivalent to none", "contradicted", "inconclusive"
 NOT_TESTABLE, NOT_COMPARABLE, NOT_MEASURED = "not testable here", "not comparable", "not measured"
 
 
-def judge_units(values: pd.Series, registered: Outcome) -> Judged:
+def judge_units(values: pd.Series, registered: Outcome, policies: pd.Series | None = None) -> Judged:
     """What units say of a registered outcome; with fewer than `MIN_UNITS` of them their mean alone.
 
     values: finite, one per unit; `attrs["log"]`: logarithms, of which everything is given in the ratio's own unit.
+    policies: each unit's policy, by its name.
     """
     log = bool(values.attrs.get("log"))
     x = values.to_numpy(dtype=float)
     scaled, back = (np.log, np.exp) if log else (float, float)
     if len(x) < MIN_UNITS:
         spread = float(x.std(ddof=1)) if len(x) > 1 else np.nan
-        return Judged(float(back(x.mean())), np.nan, np.nan, spread, NOT_MEASURED, *[np.nan] * 7)
+        return Judged(float(back(x.mean())), np.nan, np.nan, spread, NOT_MEASURED, *[np.nan] * 8)
     c, d = registered.threshold, registered.smallest_effect
     if log and c - d <= 0:
         raise ValueError(f"{registered.claim}: threshold - smallest_effect is {c - d:g}; a ratio's must be above 0.")
@@ -81,7 +84,16 @@ def judge_units(values: pd.Series, registered: Outcome) -> Judged:
         float(back(without.min())),
         float(back(without.max())),
         decided_by(x, rule),
+        _p_policies(values, rule, policies),
     )
+
+
+def _p_policies(values: pd.Series, rule: Rule, policies: pd.Series | None) -> float:
+    """p of Student's t over the means of policies; NaN where each unit has its own, or fewer than two are known."""
+    known = policies.reindex(values.index) if policies is not None else None
+    if known is None or known.isna().any() or not 2 <= known.nunique() < len(values):
+        return np.nan
+    return rule.p(values.groupby(known).mean().to_numpy(dtype=float))
 
 
 class Rule(NamedTuple):

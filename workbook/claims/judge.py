@@ -35,6 +35,7 @@ COLUMNS = (
     *("claim", "role", "study", "key", "scale", "measured", "unit", "threshold", "toward", "smallest_effect"),
     *("mean", "low", "high", "units", "registered_units", "dropped", "added", "outcome", "here", "reason"),
     *("p", "q", "p_equivalent", "p_flips", "detectable", "without_low", "without_high", "decided_by"),
+    "p_policies",
     *("sd", "values", "log"),
     *("paper_effect", "place", "comparable", "testable", "source", "seen_before", "registration", "clean", "commits"),
 )
@@ -43,7 +44,7 @@ COLUMNS = (
 def _place(claim: Claim) -> tuple:
     """Order of the ledger: H, R, D, P, S, others, each by number, then the falsifiers."""
     number = int(claim.id[1:]) if claim.id[1:].isdigit() else 99
-    letters = "HRDPS"
+    letters = "HRDPSA"
     return claim.is_falsifier, letters.find(claim.id[0]) % (len(letters) + 1), number, claim.id
 
 
@@ -115,7 +116,8 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
         outcome = Outcome(claim.id, DESCRIBED, measurement.key, source="ours")
     late = tuple(units.loc[units["unit"] >= count, "unit"].tolist()) if count is not None else ()
     whole = {"registered_units": count or 0, "added": late}
-    return [row | _registered(outcome) | _judged(measured, outcome, len(units) - len(late)) | whole]
+    policies = units.drop_duplicates("unit").set_index("unit")["policy"]
+    return [row | _registered(outcome) | _judged(measured, outcome, len(units) - len(late), policies) | whole]
 
 
 def _registered(outcome: Outcome) -> dict:
@@ -135,7 +137,7 @@ def missing_row(reason: str) -> dict:
     return nothing | unknown | found | {"outcome": NOT_MEASURED, "here": NOT_MEASURED}
 
 
-def _judged(values: pd.Series, outcome: Outcome, measured: int) -> dict:
+def _judged(values: pd.Series, outcome: Outcome, measured: int, policies: pd.Series) -> dict:
     """What units say; measured: how many there are, with a number or without."""
     kept = values[np.isfinite(values.to_numpy(dtype=float))].sort_index()
     if kept.index.has_duplicates:
@@ -145,7 +147,7 @@ def _judged(values: pd.Series, outcome: Outcome, measured: int) -> dict:
     facts = {"units": len(kept), "dropped": max(measured - len(kept), 0), "values": numbers}
     if kept.empty:
         return missing_row("no unit has a number") | facts
-    judged = judge_units(kept, outcome)._asdict()
+    judged = judge_units(kept, outcome, policies)._asdict()
     judged["here"] = judged["outcome"] = DESCRIBED if outcome.role == DESCRIBED else judged["outcome"]
     return judged | facts | {"q": np.nan, "reason": "", "log": bool(values.attrs.get("log"))}
 
@@ -206,6 +208,8 @@ def conclude(row: dict | pd.Series, primaries: int) -> tuple[str, str, str]:
             here, reason = INCONCLUSIVE, f"{reason}, but q = {row['q']:.2g} over {primaries} primary rows"
         if row["p_flips"] > LEVEL:
             reason += f"; sign flips disagree, p = {row['p_flips']:.2g}"
+        if row["p_policies"] > LEVEL:
+            reason += f"; the means of policies disagree, p = {row['p_policies']:.2g}"
     if row["comparable"].lower().startswith("no"):
         return NOT_COMPARABLE, here, f"{row['comparable'].partition(':')[2].strip()}; at our place {here}: {reason}"
     return here, here, reason

@@ -68,6 +68,7 @@ def format_checks(row) -> list[str]:
     return [
         f"p = {row.p:.2g}" + (f", q = {row.q:.2g}" if np.isfinite(row.q) else ""),
         f"sign flips p = {row.p_flips:.2g}",
+        *([f"over policies' means p = {row.p_policies:.2g}"] if np.isfinite(row.p_policies) else []),
         f"equivalence p = {row.p_equivalent:.2g}",
         f"minimum detectable effect {row.detectable:.2g}",
         f"one unit left out {row.without_low:.3g} to {row.without_high:.3g}",

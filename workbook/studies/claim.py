@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from workbook.statistics import Estimate
-from workbook.studies.record import STUDIES, NotMeasured, load_measured, provenance
+from workbook.studies.record import PROVENANCE, STUDIES, NotMeasured, load_measured, provenance
 from workbook.studies.registration import Outcome, Registration, read_registration
 from workbook.studies.scales import SCALES
 from workbook.studies.sweeps import load_runs
@@ -60,10 +60,10 @@ class Tables:
         """What the manifests of a study's units say: see `record.provenance`; of a sweep's runs, by their seed."""
         if study in STUDIES:
             if self.scale == LARGER:
-                return pd.DataFrame(columns=["unit", "created", "commit", "modified", "registration"])
+                return pd.DataFrame(columns=PROVENANCE)
             return provenance(study, self.scale, self.folder)
         runs = self[f"{study}/runs"].rename(columns={"seed": "unit"})
-        runs = runs.reindex(columns=["unit", "created", "commit", "modified", "registration"])
+        runs = runs.reindex(columns=PROVENANCE)
         return runs.drop_duplicates().reset_index(drop=True).astype(object).where(lambda known: known.notna(), None)
 
     def _read(self, study: str, table: str) -> pd.DataFrame | NotMeasured:

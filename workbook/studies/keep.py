@@ -74,6 +74,8 @@ def keep_sweep(folder: str | Path, scale: str | None = None, results: str | Path
     table = compare_runs(runs).drop(columns=["message", "reward", "grad_norm", "seconds"])
     table = table.rename(columns=lambda name: name.rpartition(".")[2])
     table = table.assign(seed=[run.config.seed for run in runs])
+    git = [(run.manifest()["git"] or {}) if (run.folder / "manifest.json").exists() else {} for run in runs]
+    table = table.assign(**{name: [state.get(name) for state in git] for name in ("commit", "modified")})
     table = pd.concat([table, pd.DataFrame([outcomes for outcomes, _ in measured])], axis=1)
     curves = pd.concat([curve.assign(run=name) for name, (_, curve) in zip(table["run"], measured, strict=True)])
     place = Path(results or RESULTS) / folder.name / scale
@@ -157,9 +159,10 @@ def _start(policy: str, task_options: tuple):
 
 
 def _manifest(runs: list[Run], study: str, scale: str) -> dict:
-    """One manifest for all runs: the first one's, and how often runs differed from it in version or commit."""
+    """One manifest for all runs: the first one's, how often runs differed from it, and how many trees were modified."""
     manifests = [run.manifest() for run in runs if (run.folder / "manifest.json").exists()]
-    commits = sorted({manifest["git"]["commit"] for manifest in manifests if manifest["git"]})
+    states = [manifest["git"] for manifest in manifests if manifest["git"]]
+    commits = sorted({state["commit"] for state in states})
     shared = {name: manifests[0][name] for name in ("created", "versions", "platform", "device", "policy")}
     source = data_path(*study_config(study, scale).parts[1:])
     return {
@@ -168,6 +171,7 @@ def _manifest(runs: list[Run], study: str, scale: str) -> dict:
         "failed": sum(run.status()["state"] == "failed" for run in runs),
         **shared,
         "commits": commits,
+        "modified": sum(bool(state["modified"]) for state in states),
         "versions_differ": sum(manifest["versions"] != manifests[0]["versions"] for manifest in manifests),
         "outcomes": OUTCOMES,
         "sweep": yaml.safe_load(source.read_text(encoding="utf-8")) if source.exists() else None,

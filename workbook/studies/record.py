@@ -44,6 +44,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
 }
 
 
+PROVENANCE = ["unit", "created", "commit", "modified", "registration", "policy"]
 FORMERLY = {"prefix_credit": "counterfactual"}  # study, or estimator in its tables: its name when it was measured
 
 
@@ -143,7 +144,7 @@ def read_kept(path: Path) -> pd.DataFrame:
 
 
 def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.DataFrame:
-    """What the manifests of a study's units say, a row each: unit, created, commit, modified, registration.
+    """What the manifests of a study's units say, a row each: unit, created, commit, modified, registration, policy.
 
     modified: whether the tree differed from the commit (None: not known).  registration: the hash of the registration
     that stood when the unit was measured; None if there was none.  Empty where nothing was measured.
@@ -153,8 +154,9 @@ def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.D
         manifest = json.loads(path.read_text(encoding="utf-8"))
         git = manifest.get("git") or {}
         commit = (git.get("commit"), git.get("modified"))
-        rows.append((manifest["seed"], manifest.get("created"), *commit, manifest.get("registration")))
-    table = pd.DataFrame(rows, columns=["unit", "created", "commit", "modified", "registration"])
+        policy = (manifest.get("policy") or {}).get("name")
+        rows.append((manifest["seed"], manifest.get("created"), *commit, manifest.get("registration"), policy))
+    table = pd.DataFrame(rows, columns=PROVENANCE)
     return table.sort_values("unit", ignore_index=True)
 
 

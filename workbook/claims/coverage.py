@@ -1,0 +1,134 @@
+"""How often the ledger's intervals hold the truth, simulated: t intervals of unit means and of pseudo-values.
+
+    python -m workbook coverage --folder data/results/coverage      # a minute; writes coverage.parquet and its manifest
+
+A unit (policy x seed) has `PROMPTS` prompts, whose outcomes share what is the unit's own:
+
+    y_up = sqrt(ICC) a_u + sqrt(1 - ICC) e_up,   a and e standard normal, or exponential minus 1 (skewed)
+
+The mean of y is 0; the ratio is of two such means, (2 + 0.6 y) / (3 + 0.6 y'), with y and y' correlated by a half: 2/3.
+An interval of 95 % should hold the truth in 93 to 97 % of repetitions (`BAR`).
+
+Where several units have one policy they are not independent. The last two rows of `STATISTICS` have `SHARED` of them a
+policy, and ICC is the policy's share of the variance: t over all units, and over the policies' means (the ledger's
+p_policies, which it names where the two disagree).
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from workbook.claims.inference import t_bounds
+from workbook.studies.registration import MIN_UNITS
+
+UNITS, ICCS, OUTCOMES = (6, 8, 10, 30), (0.0, 0.05, 0.2, 0.8), ("normal", "skewed")
+PROMPTS = 16
+REPETITIONS = 20_000
+BAR = (0.93, 0.97)
+STATISTICS = ("mean of units", "ratio, pseudo-values", "ratio, pseudo-values of its logarithm")
+SHARING = ("mean of units, three a policy", "mean of policies' means, three units each")
+SHARED = 3
+NUMERATOR, DENOMINATOR, SLOPE = 2.0, 3.0, 0.6
+COLUMNS = ["statistic", "outcomes", "units", "icc", "coverage", "too_high", "too_low", "within"]
+AT_ONCE = 2_000  # repetitions in memory
+
+
+def coverage_table(repetitions: int = REPETITIONS, seed: int = 0) -> pd.DataFrame:
+    """Share of repetitions whose 95 % interval holds the truth, for each of STATISTICS, OUTCOMES, UNITS and ICCS.
+
+    Columns: statistic, outcomes, units, icc, coverage, too_high and too_low (shares of intervals that lie wholly above
+    or below the truth), within (whether coverage lies in `BAR`).
+    """
+    rows = []
+    for k, (outcomes, units, icc) in enumerate(product(OUTCOMES, UNITS, ICCS)):
+        rng = np.random.default_rng([seed, k])
+        sizes = [min(AT_ONCE, repetitions - start) for start in range(0, repetitions, AT_ONCE)]
+        above, below = sum(_misses(rng, outcomes, size, units, icc) for size in sizes) / repetitions
+        for statistic, high, low in zip(_names(units), above, below, strict=True):
+            held = 1 - high - low
+            rows.append((statistic, outcomes, units, icc, held, high, low, BAR[0] <= held <= BAR[1]))
+    order = {name: k for k, name in enumerate((*STATISTICS, *SHARING))}
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return table.sort_values("statistic", key=lambda names: names.map(order), kind="stable", ignore_index=True)
+
+
+def _misses(rng, outcomes: str, repetitions: int, units: int, icc: float) -> np.ndarray:
+    """How many intervals of each statistic lie above the truth, and how many below: (2, statistics)."""
+    y, other = _unit_means(rng, outcomes, repetitions, units, icc)
+    numerator, denominator = NUMERATOR + SLOPE * y, DENOMINATOR + SLOPE * other
+    truth = NUMERATOR / DENOMINATOR
+    log_ratio = ratio_pseudo_values(numerator, denominator, log=True)
+    intervals = [(t_bounds(y), 0.0), (t_bounds(ratio_pseudo_values(numerator, denominator)), truth)]
+    intervals.append((t_bounds(log_ratio), np.log(truth)))
+    if units // SHARED >= MIN_UNITS:
+        policies = _drawn(rng, outcomes, (repetitions, units // SHARED))
+        units_own = _drawn(rng, outcomes, (repetitions, units // SHARED, SHARED))
+        shared = icc**0.5 * policies[..., None] + (1 - icc) ** 0.5 * units_own
+        intervals += [(t_bounds(shared.reshape(repetitions, -1)), 0.0), (t_bounds(shared.mean(-1)), 0.0)]
+    return np.array([[_count(i.low > t) for i, t in intervals], [_count(i.high < t) for i, t in intervals]])
+
+
+def _names(units: int) -> tuple[str, ...]:
+    """Statistics of so many units: those over policies where there are enough of these."""
+    return (*STATISTICS, *SHARING) if units // SHARED >= MIN_UNITS else STATISTICS
+
+
+def _drawn(rng, outcomes: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Independent numbers of mean 0 and variance 1."""
+    return rng.standard_normal(shape) if outcomes == "normal" else rng.standard_exponential(shape) - 1
+
+
+def _unit_means(rng, outcomes: str, repetitions: int, units: int, icc: float) -> tuple[np.ndarray, np.ndarray]:
+    """Means over prompts of two outcomes that are correlated by a half, (repetitions, units) each."""
+    drawn = []
+    for shape in ((repetitions, units), (repetitions, units, PROMPTS)):
+        first, second = _drawn(rng, outcomes, shape), _drawn(rng, outcomes, shape)
+        drawn.append((first, 0.5 * first + 0.75**0.5 * second))
+    (own, own_other), (each, each_other) = drawn
+    weights = icc**0.5, (1 - icc) ** 0.5
+    return (
+        weights[0] * own + weights[1] * each.mean(-1),
+        weights[0] * own_other + weights[1] * each_other.mean(-1),
+    )
+
+
+def ratio_pseudo_values(numerator: np.ndarray, denominator: np.ndarray, log: bool = False) -> np.ndarray:
+    """`statistics.pseudo_values` of a ratio of means over units, for many tables at once: (..., units) each."""
+    n, scaled = numerator.shape[-1], np.log if log else np.asarray
+    sums = numerator.sum(-1, keepdims=True), denominator.sum(-1, keepdims=True)
+    return n * scaled(sums[0] / sums[1]) - (n - 1) * scaled((sums[0] - numerator) / (sums[1] - denominator))
+
+
+def _count(missed: np.ndarray) -> int:
+    return int(np.count_nonzero(missed))
+
+
+def keep_coverage(table: pd.DataFrame, folder: str | Path, repetitions: int, seed: int) -> Path:
+    """Write a coverage table with its manifest; returns the folder."""
+    from workbook.training.files import atomic_folder, made_on, write_json, write_parquet
+
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise ValueError(f"folder={str(folder)!r} is no folder; give the path of one.")
+    command = f"python -m workbook coverage --repetitions {repetitions} --seed {seed} --folder {folder}"
+    with atomic_folder(Path(folder)) as new:
+        write_parquet(new / "coverage.parquet", table)
+        write_json(new / "manifest.json", {"command": command, "repetitions": repetitions, **made_on("cpu")})
+    return Path(folder)
+
+
+def coverage_text(table: pd.DataFrame) -> str:
+    """A coverage table in a few lines: a block per statistic, columns by outcomes and ICC, and what lies outside."""
+    lines = []
+    for statistic, part in table.groupby("statistic", sort=False):
+        wide = part.pivot(index="units", columns=["outcomes", "icc"], values="coverage")
+        lines += [statistic, (100 * wide).round(1).to_string(), ""]
+    outside = table[~table["within"]]
+    share = f"{len(table) - len(outside)} of {len(table)} cells within {BAR[0]:.0%} to {BAR[1]:.0%}"
+    names = [
+        f"{r.statistic}, {r.outcomes}, n = {r.units}, ICC {r.icc:g}: {r.coverage:.1%}" for r in outside.itertuples()
+    ]
+    return "\n".join([*lines, share + (". Outside:" if names else "."), *names])
