@@ -31,7 +31,8 @@ SCALES = {
     "family": Scale("family", "family:seed=1", "chain", 64, 64, 8, 48, 10),
     # one-digit sums asked in two ways, which are two tasks: in a chat (reward near 0.2), or as plain text to go on from
     "smollm2_chat": Scale("smollm2_chat", "smollm2-135m", "gym:chain_sum", 8, 4, 8, 20, 3, ONE_DIGIT_SUMS),
-    "smollm2_plain": Scale("smollm2_plain", "smollm2-135m", "gym:chain_sum", 128, 4, 8, 8, 1, PLAIN_SUMS),
+    "smollm2_plain": Scale("smollm2_plain", "smollm2-135m", "gym:chain_sum", 160, 4, 8, 8, 2, PLAIN_SUMS),
+    "gemma3_plain": Scale("gemma3_plain", "gemma3-270m", "gym:chain_sum", 80, 4, 8, 8, 1, PLAIN_SUMS),
 }
 
 
