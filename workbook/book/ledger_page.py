@@ -16,7 +16,7 @@ from latex2mathml.converter import convert
 
 from workbook.claims import CLAIMS
 from workbook.claims.judge import DESCRIBED
-from workbook.claims.text import format_checks, format_effect, format_origin, format_stated
+from workbook.claims.text import format_checks, format_effect, format_origin, format_stated, format_units
 from workbook.views.ledger import OUTCOME_MARKS, scale_name
 from workbook.views.style import NEUTRAL
 
@@ -93,7 +93,7 @@ def _row(row) -> dict:
         "outcome": _outcome(row.outcome),
         "reason": row.reason,
         "effect": f"{format_effect(row)} {row.unit}".strip() if measured else "",
-        "units": f"{row.units} of {row.registered_units} registered units (policy and seed)" if measured else "",
+        "units": format_units(row) if measured else "",
         "stated": format_stated(row),
         "paper": row.paper_effect,
         "place": row.place,

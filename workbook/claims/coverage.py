@@ -9,9 +9,8 @@ A unit (policy x seed) has `PROMPTS` prompts, whose outcomes share what is the u
 The mean of y is 0; the ratio is of two such means, (2 + 0.6 y) / (3 + 0.6 y'), with y and y' correlated by a half: 2/3.
 An interval of 95 % should hold the truth in 93 to 97 % of repetitions (`BAR`).
 
-Where several units have one policy they are not independent. The last two rows of `STATISTICS` have `SHARED` of them a
-policy, and ICC is the policy's share of the variance: t over all units, and over the policies' means (the ledger's
-p_policies, which it names where the two disagree).
+Where several units have one policy they are not independent: in `SHARING` `SHARED` of them have, and ICC is the
+policy's share of the variance. The ledger judges the policies' means; t over all units stands beside it, not used.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ PROMPTS = 16
 REPETITIONS = 20_000
 BAR = (0.93, 0.97)
 STATISTICS = ("mean of units", "ratio, pseudo-values", "ratio, pseudo-values of its logarithm")
-SHARING = ("mean of units, three a policy", "mean of policies' means, three units each")
+UNUSED = "mean of units, three a policy (not used)"
+SHARING = (UNUSED, "mean of policies' means, three units each")
 SHARED = 3
 NUMERATOR, DENOMINATOR, SLOPE = 2.0, 3.0, 0.6
 COLUMNS = ["statistic", "outcomes", "units", "icc", "coverage", "too_high", "too_low", "within"]
@@ -126,8 +126,9 @@ def coverage_text(table: pd.DataFrame) -> str:
     for statistic, part in table.groupby("statistic", sort=False):
         wide = part.pivot(index="units", columns=["outcomes", "icc"], values="coverage")
         lines += [statistic, (100 * wide).round(1).to_string(), ""]
-    outside = table[~table["within"]]
-    share = f"{len(table) - len(outside)} of {len(table)} cells within {BAR[0]:.0%} to {BAR[1]:.0%}"
+    used = table[table["statistic"] != UNUSED]
+    outside = used[~used["within"]]
+    share = f"{len(used) - len(outside)} of {len(used)} cells within {BAR[0]:.0%} to {BAR[1]:.0%}"
     names = [
         f"{r.statistic}, {r.outcomes}, n = {r.units}, ICC {r.icc:g}: {r.coverage:.1%}" for r in outside.itertuples()
     ]

@@ -1,7 +1,7 @@
 """What independent units say of a registered outcome: t interval, tests, power, and how much hangs on single units.
 
-The numbers are one per unit (policy x seed), or jackknife pseudo-values; d is the smallest effect of interest about the
-threshold c.
+The numbers are one per unit (policy x seed), or jackknife pseudo-values; where several units share a policy they are
+not independent, and their mean stands for the policy. d is the smallest effect of interest about the threshold c.
 
     95 % interval    mean +- t_(n-1) s / sqrt(n)             supported or contradicted: all of it on one side of c
     equivalence      the 90 % interval lies within c +- d    two one-sided tests at 5 %
@@ -31,9 +31,11 @@ class Judged(NamedTuple):
 
     mean, low, high: estimate and 95 % interval.  sd: over units (of logarithms, if `log`).  outcome: what follows from
     the intervals alone.  p, p_equivalent, p_flips: two-sided t, two one-sided t tests, exact sign flips.  detectable:
-    minimum detectable effect.  without_low, without_high: range of the estimate with one unit left out.  decided_by:
-    the fewest units whose removal changes `outcome`, searched greedily; NaN if none down to 3 does.  p_policies: of t
-    over the means of policies, where several units have one policy; else NaN.
+    minimum detectable effect.  without_low, without_high: range of the estimate with one of those left out.
+    decided_by: the fewest whose removal changes `outcome`, searched greedily; NaN if none down to 3 does.
+
+    policies: how many numbers were independent: policies where several units share some (their means are judged), else
+    units.  p_units: of t over all units as if they were independent.
     """
 
     mean: float
@@ -48,7 +50,8 @@ class Judged(NamedTuple):
     without_low: float
     without_high: float
     decided_by: float
-    p_policies: float
+    policies: int
+    p_units: float
 
 
 SUPPORTED, EQUIVALENT, CONTRADICTED, INCONCLUSIVE = "supported", "equivalent to none", "contradicted", "inconclusive"
@@ -59,14 +62,15 @@ def judge_units(values: pd.Series, registered: Outcome, policies: pd.Series | No
     """What units say of a registered outcome; with fewer than `MIN_UNITS` of them their mean alone.
 
     values: finite, one per unit; `attrs["log"]`: logarithms, of which everything is given in the ratio's own unit.
-    policies: each unit's policy, by its name.
+    policies: each unit's policy, by its name. Units of one policy are not independent: where several share some, but
+    not all share one, their means by policy are judged.
     """
     log = bool(values.attrs.get("log"))
-    x = values.to_numpy(dtype=float)
+    x = independent(values, policies)
     scaled, back = (np.log, np.exp) if log else (float, float)
     if len(x) < MIN_UNITS:
         spread = float(x.std(ddof=1)) if len(x) > 1 else np.nan
-        return Judged(float(back(x.mean())), np.nan, np.nan, spread, NOT_MEASURED, *[np.nan] * 8)
+        return Judged(float(back(x.mean())), np.nan, np.nan, spread, NOT_MEASURED, *[np.nan] * 6, len(x), np.nan)
     c, d = registered.threshold, registered.smallest_effect
     if log and c - d <= 0:
         raise ValueError(f"{registered.claim}: threshold - smallest_effect is {c - d:g}; a ratio's must be above 0.")
@@ -84,16 +88,17 @@ def judge_units(values: pd.Series, registered: Outcome, policies: pd.Series | No
         float(back(without.min())),
         float(back(without.max())),
         decided_by(x, rule),
-        _p_policies(values, rule, policies),
+        len(x),
+        rule.p(values.to_numpy(dtype=float)),
     )
 
 
-def _p_policies(values: pd.Series, rule: Rule, policies: pd.Series | None) -> float:
-    """p of Student's t over the means of policies; NaN where each unit has its own, or fewer than two are known."""
+def independent(values: pd.Series, policies: pd.Series | None) -> np.ndarray:
+    """Numbers that are independent: units', or means of policies' where several units share some but not all one."""
     known = policies.reindex(values.index) if policies is not None else None
     if known is None or known.isna().any() or not 2 <= known.nunique() < len(values):
-        return np.nan
-    return rule.p(values.groupby(known).mean().to_numpy(dtype=float))
+        return values.to_numpy(dtype=float)
+    return values.groupby(known, sort=False).mean().to_numpy(dtype=float)
 
 
 class Rule(NamedTuple):

@@ -35,7 +35,7 @@ COLUMNS = (
     *("claim", "role", "study", "key", "scale", "measured", "unit", "threshold", "toward", "smallest_effect"),
     *("mean", "low", "high", "units", "registered_units", "dropped", "added", "outcome", "here", "reason"),
     *("p", "q", "p_equivalent", "p_flips", "detectable", "without_low", "without_high", "decided_by"),
-    "p_policies",
+    *("policies", "p_units", "policy_of"),
     *("sd", "values", "log"),
     *("paper_effect", "place", "comparable", "testable", "source", "seen_before", "registration", "clean", "commits"),
 )
@@ -79,7 +79,8 @@ def measurements(
     below, NaN where nothing is decided), smallest_effect; mean, low, high (95 %), units, registered_units, dropped
     (units without a number), added (units beyond the registered count, which decide nothing); outcome, here (what it
     would be if the setting were comparable), reason; p, q, p_equivalent, p_flips, detectable, without_low,
-    without_high, decided_by, sd: see `inference.Judged`; values: {unit: number}; log: whether those are logarithms;
+    without_high, decided_by, policies, p_units, sd: see `inference.Judged`; values: {unit: number}; policy_of:
+    {unit: policy}; log: whether those are logarithms;
     paper_effect ... seen_before: as registered; registration ("matches", "changed since", "none"), clean (whether all
     tables came from an unmodified tree, None: not known), commits.
     """
@@ -133,8 +134,8 @@ def missing_row(reason: str) -> dict:
     """What a row has that was not measured."""
     nothing = dict.fromkeys((*Judged._fields, "q"), np.nan)
     unknown = {"registration": "", "clean": None, "commits": ()}
-    found = {"units": 0, "registered_units": 0, "dropped": 0, "added": (), "values": {}, "log": False, "reason": reason}
-    return nothing | unknown | found | {"outcome": NOT_MEASURED, "here": NOT_MEASURED}
+    found = {"units": 0, "registered_units": 0, "dropped": 0, "added": (), "values": {}, "policy_of": {}, "log": False}
+    return nothing | unknown | found | {"outcome": NOT_MEASURED, "here": NOT_MEASURED, "reason": reason}
 
 
 def _judged(values: pd.Series, outcome: Outcome, measured: int, policies: pd.Series) -> dict:
@@ -144,7 +145,9 @@ def _judged(values: pd.Series, outcome: Outcome, measured: int, policies: pd.Ser
         raise ValueError(f"{outcome.claim}: {outcome.sentence}: its measure gives a unit more than one number.")
     kept.attrs = dict(values.attrs)
     numbers = {int(unit): float(value) for unit, value in kept.items()}
+    known = policies.reindex(kept.index).dropna()
     facts = {"units": len(kept), "dropped": max(measured - len(kept), 0), "values": numbers}
+    facts["policy_of"] = {int(unit): str(policy) for unit, policy in known.items()}
     if kept.empty:
         return missing_row("no unit has a number") | facts
     judged = judge_units(kept, outcome, policies)._asdict()
@@ -190,8 +193,9 @@ def conclude(row: dict | pd.Series, primaries: int) -> tuple[str, str, str]:
         return row["outcome"], here, row["reason"]
     if row["testable"].lower().startswith("no"):
         return NOT_TESTABLE, here, row["testable"].partition(":")[2].strip()
-    if row["units"] < MIN_UNITS:
-        return NOT_MEASURED, here, f"{row['units']} units; an outcome needs {MIN_UNITS}"
+    if row["policies"] < MIN_UNITS:
+        number = f"{row['units']} units" + (f" on {row['policies']} policies" if row["policies"] < row["units"] else "")
+        return NOT_MEASURED, here, f"{number}; an outcome needs {MIN_UNITS}"
     if here == NOT_TESTABLE:
         return NOT_TESTABLE, here, f"every unit lies at the threshold, {c}: a floor, a ceiling or no contrast"
     clear = row["low"] > row["threshold"] or row["high"] < row["threshold"]
@@ -208,8 +212,6 @@ def conclude(row: dict | pd.Series, primaries: int) -> tuple[str, str, str]:
             here, reason = INCONCLUSIVE, f"{reason}, but q = {row['q']:.2g} over {primaries} primary rows"
         if row["p_flips"] > LEVEL:
             reason += f"; sign flips disagree, p = {row['p_flips']:.2g}"
-        if row["p_policies"] > LEVEL:
-            reason += f"; the means of policies disagree, p = {row['p_policies']:.2g}"
     if row["comparable"].lower().startswith("no"):
         return NOT_COMPARABLE, here, f"{row['comparable'].partition(':')[2].strip()}; at our place {here}: {reason}"
     return here, here, reason

@@ -146,9 +146,9 @@ def command(study: str, claim: str, scale: str) -> str:
 
 
 def permuted_outcomes(table: pd.DataFrame, draws: int = 1_000, seed: int = 0) -> pd.DataFrame:
-    """How many primary rows chance alone would call supported: each unit's distance from the threshold, sign at random.
+    """How many primary rows chance alone would call supported: units' distances from the threshold, signs at random.
 
-        x_u -> c + s_u (x_u - c),  s_u = +1 or -1, the same for all rows that unit u is in
+        x_u -> c + s (x_u - c),  s = +1 or -1, one for each policy, the same in all rows
 
     table: a `ledger`. Rows are those that can be judged; each draw goes through the same t intervals, equivalence and
     Benjamini-Hochberg correction.  Columns: draw, rows, supported (rows of this draw that are), contradicted,
@@ -156,9 +156,9 @@ def permuted_outcomes(table: pd.DataFrame, draws: int = 1_000, seed: int = 0) ->
     """
     rows = table[(table["role"] == "primary") & table["q"].notna()]
     rng, drawn = np.random.default_rng(seed), []
-    units = sorted({unit for values in rows["values"] for unit in values})
+    policies = sorted({_policy(row, unit) for row in rows.to_dict("records") for unit in row["values"]})
     for draw in range(draws):
-        signs = dict(zip(units, rng.choice([-1.0, 1.0], len(units)), strict=True))
+        signs = dict(zip(policies, rng.choice([-1.0, 1.0], len(policies)), strict=True))
         judged = pd.DataFrame([_flipped(row, signs) for row in rows.to_dict("records")])
         q = adjusted(judged["p"].to_numpy(dtype=float)) if len(judged) else np.array([])
         clear, counts = judged[q <= LEVEL]["outcome"].value_counts(), judged["outcome"].value_counts()
@@ -166,14 +166,20 @@ def permuted_outcomes(table: pd.DataFrame, draws: int = 1_000, seed: int = 0) ->
     return pd.DataFrame(drawn, columns=["draw", "rows", "supported", "contradicted", "uncorrected"])
 
 
+def _policy(row: dict, unit: int) -> str:
+    """The policy of a row's unit; the unit itself where it is not known."""
+    return row["policy_of"].get(unit, f"unit {unit}")
+
+
 def _flipped(row: dict, signs: dict) -> dict:
     """A row's units with signs at random about the threshold, judged."""
     threshold = np.log(row["threshold"]) if row["log"] else row["threshold"]
-    values = pd.Series({unit: threshold + signs[unit] * (value - threshold) for unit, value in row["values"].items()})
+    signed = {unit: signs[_policy(row, unit)] * (value - threshold) for unit, value in row["values"].items()}
+    values = threshold + pd.Series(signed)
     values.attrs["log"] = row["log"]
     side = "above" if row["toward"] > 0 else "below"
     registered = Outcome(row["claim"], "primary", "", "", side, row["threshold"], row["smallest_effect"])
-    judged = judge_units(values, registered)
+    judged = judge_units(values, registered, pd.Series(row["policy_of"], dtype=object))
     return {"p": judged.p, "outcome": judged.outcome}
 
 
@@ -183,7 +189,7 @@ def ledger_json(table: pd.DataFrame) -> str:
     for row in table.to_dict("records"):
         missing = [name for name, value in row.items() if isinstance(value, float) and not np.isfinite(value)]
         plain = row | dict.fromkeys(missing)
-        plain["values"] = {str(unit): value for unit, value in row["values"].items()}
+        plain |= {name: {str(unit): value for unit, value in row[name].items()} for name in ("values", "policy_of")}
         rows.append(plain)
     return json.dumps({"rows": rows}, indent=1, ensure_ascii=False, default=_plain) + "\n"
 

@@ -60,19 +60,26 @@ def format_stated(row) -> str:
     return f"the claim: {'above' if row.toward > 0 else 'below'} {row.threshold:g}{zone}"
 
 
+def format_units(row) -> str:
+    """How many units a row rests on, and how many policies where these are fewer."""
+    shared = f" on {row.policies:.0f} policies, whose means are judged" if row.policies < row.units else ""
+    return f"{row.units} of {row.registered_units} registered units{shared}"
+
+
 def format_checks(row) -> list[str]:
     """What was computed beside the interval of a judged row, a phrase each."""
     if not np.isfinite(row.p):
         return []
-    fewest = f"decided by {row.decided_by:.0f} unit{'s' * (row.decided_by > 1)}"
+    thing = ("policy", "policies") if row.policies < row.units else ("unit", "units")
+    fewest = f"decided by {row.decided_by:.0f} {thing[row.decided_by > 1]}"
     return [
         f"p = {row.p:.2g}" + (f", q = {row.q:.2g}" if np.isfinite(row.q) else ""),
         f"sign flips p = {row.p_flips:.2g}",
-        *([f"over policies' means p = {row.p_policies:.2g}"] if np.isfinite(row.p_policies) else []),
+        *([f"as if all units were independent p = {row.p_units:.2g}"] if row.policies < row.units else []),
         f"equivalence p = {row.p_equivalent:.2g}",
         f"minimum detectable effect {row.detectable:.2g}",
-        f"one unit left out {row.without_low:.3g} to {row.without_high:.3g}",
-        fewest if np.isfinite(row.decided_by) else "no removal of units changes it",
+        f"one {thing[0]} left out {row.without_low:.3g} to {row.without_high:.3g}",
+        fewest if np.isfinite(row.decided_by) else f"no removal of {thing[1]} changes it",
     ]
 
 
@@ -90,9 +97,9 @@ def _deciding(row) -> list[str]:
     lines = [f"        {row.role}: {row.outcome.upper()}" + (f" ({row.reason})" if row.reason else "")]
     if not row.measured:
         return lines
-    units = f"{row.units} of {row.registered_units} registered units"
     lines += [f"            {row.measured}"]
-    lines += [f"            {format_effect(row)} {row.unit}; {units}; {format_stated(row)}"] if row.values else []
+    effect = f"{format_effect(row)} {row.unit}".rstrip()
+    lines += [f"            {effect}; {format_units(row)}; {format_stated(row)}"] if row.values else []
     lines += [f"            {'; '.join(format_checks(row))}"] if format_checks(row) else []
     paper = f"{row.paper_effect or 'not known'}; comparable: {row.comparable}"
     lines += [f"            paper: {paper}" + (f"; place: {row.place}" if row.place else "")]

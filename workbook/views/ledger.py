@@ -24,6 +24,7 @@ SCALE_NAMES = {
     "bundled": "bundled policy",
     "smollm2_chat": "SmolLM2-135M, chat",
     "smollm2_plain": "SmolLM2-135M, plain",
+    "gemma3_plain": "Gemma 3 270M, plain",
     "larger": "larger models",
 }
 REQUIRED = (
