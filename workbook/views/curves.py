@@ -44,7 +44,8 @@ def curve_chart(
     curve: a row per point, as `workbook.statistics.unit_curve` gives it: x, the column `series` (one line each), y, low
     and high, units.  log2: a logarithmic axis with a tick at every x.  paper: where on the axis the paper stands, from
     low to high, and the words for it; the axis reaches there.  reference: values of y, each with or without a text.
-    subtitle: by default says what the bands are.  look: more of `workbook.views.figures.series`, such as names.
+    subtitle: by default says what the bands are.  look: scale, settings of y's axis, and more of
+    `workbook.views.figures.series`, such as names.
 
     Raises ValueError for columns that the table lacks, an empty table, and x or paper at 0 and below on a log2 axis.
     """
@@ -58,9 +59,7 @@ def curve_chart(
     ticks = sorted(curve[x].unique().tolist())
     if len(ticks) <= MAX_TICKS:
         place = place.axis(values=sorted({*ticks, *(paper[:2] if paper else ())}), grid=False, labelOverlap=True)
-    value = alt.Y(f"{y}:Q", title=y_title or y).scale(zero=False)
-    if "scale" in look:  # of y
-        value = value.scale(**look.pop("scale"))
+    value = alt.Y(f"{y}:Q", title=y_title or y).scale(**{"zero": False, **look.pop("scale", {})})
     under = [*_paper(paper, ends, log2), *_references(reference or (), min(ends))]
     look = {"form": ".3g", "shown": ["units"] if "units" in curve else [], "under": under, **look}
     if series:

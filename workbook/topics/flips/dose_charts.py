@@ -1,0 +1,205 @@
+"""Curves of chapter 05 over the number of prompts in a step, as charts and explorers; tables of the study dose.
+
+Every interval is a t interval over units (policy and prompts). The paper's place on the axis is our guess: it names
+batches of 16 to 96 in one figure, and a step of RL with verifiable rewards usually holds some hundred prompts.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import altair as alt
+import pandas as pd
+
+from workbook.probes.dose import IDENTITIES, SETS
+from workbook.statistics import unit_curve
+from workbook.studies.claim import Tables
+from workbook.topics.flips.claims import MAX_TV_DISTANCE, contrasts, predicted_follows
+from workbook.topics.flips.dose import ALPHABETS
+from workbook.views.curves import curve_chart
+from workbook.views.explorer import Explorer, menu, switch
+
+PAPER = (256, 1024, "a large RLVR batch: our guess of the paper's")
+PROMPTS = "prompts that push in the step"
+MEASURED, PREDICTED, OTHERS = "measured", "1/2 + (alone - 1/2) own / (own + others)", "the other prompts' part alone"
+KEPT = {"less than half": 0.5, "less": 1.0}  # what shared tokens are asked to keep of what specific ones get
+
+
+@lru_cache(maxsize=1)
+def family() -> Tables:
+    """The family's tables, each read once."""
+    return Tables("family")
+
+
+def _of(table: str, alphabets: int, tables: Tables | None) -> pd.DataFrame:
+    """A table of dose, or with private alphabets of dose_alphabets."""
+    tables = tables or family()
+    if alphabets == 1:
+        return tables[f"dose/{table}"]
+    rows = tables[f"dose_alphabets/{table}"]
+    if alphabets not in set(rows["alphabets"]):
+        raise ValueError(
+            f"alphabets={alphabets!r} was not measured: choose one of 1, {', '.join(map(str, ALPHABETS))}."
+        )
+    return rows[rows["alphabets"] == alphabets]
+
+
+# --- H1
+
+
+def compute_dose(tokens: str = "unsure", alphabets: int = 1, tables: Tables | None = None) -> dict[str, pd.DataFrame]:
+    """Whose sign a token follows, against prompts per step: {"curve": columns series, prompts, mean, low, high, units}.
+
+    series: measured; predicted from own / (own + others); what the other prompts' part alone does.  tokens: of SETS.
+    Raises ValueError for others.
+    """
+    if tokens not in SETS:
+        raise ValueError(f"tokens={tokens!r} is unknown: choose one of {', '.join(SETS)}.")
+    rows = _of("rates", alphabets, tables).query("tokens == @tokens")
+    rows = predicted_follows(rows.assign(tokens="unsure"))
+    beyond = rows[rows["prompts"] > 1]
+    lines = {MEASURED: (rows, "follows"), PREDICTED: (rows, "predicted"), OTHERS: (beyond, "others_follow")}
+    curves = [unit_curve(part, "prompts", column).assign(series=name) for name, (part, column) in lines.items()]
+    return {"curve": pd.concat(curves, ignore_index=True)}
+
+
+def dose_chart(curve: pd.DataFrame) -> alt.LayerChart:
+    """Chance that a token goes where its rollout's sign says, against prompts per step; table of compute_dose."""
+    return curve_chart(
+        curve,
+        "prompts",
+        series="series",
+        x_title=PROMPTS,
+        y_title="chance to follow the own sign",
+        title="The more prompts push, the less a token follows its own rollout",
+        paper=PAPER,
+        reference=[(0.5, "the sign says nothing")],
+        subtitle="line: mean; band: 95 % t interval over units (policy and prompts)",
+        scale={"domain": [0.45, 0.8], "clamp": True},
+    )
+
+
+def describe_dose(curve: pd.DataFrame) -> str:
+    """Where the measured curve starts and ends."""
+    line = curve[curve["series"] == MEASURED]
+    ends = [f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]" for row in line.iloc[[0, -1]].itertuples()]
+    doses = line["prompts"].iloc[[0, -1]].tolist()
+    units = int(line["units"].min())
+    return f"{ends[0]} with {doses[0]} prompt, {ends[1]} with {doses[1]}; {units} units."
+
+
+def explore_dose() -> Explorer:
+    """Menus over kinds of token and what prompts share: how far does a token follow its own rollout's sign?"""
+    controls = {
+        "tokens": menu("unsure", list(SETS), "tokens"),
+        "alphabets": menu(1, [1, *ALPHABETS], "private alphabets"),
+    }
+    return Explorer(compute_dose, dose_chart, controls, describe_dose)
+
+
+def distance_chart(tables: Tables | None = None) -> alt.LayerChart:
+    """H1's distance of the two signs' shares against prompts per step, for each kind of token."""
+    rows = _of("rates", 1, tables)
+    curve = unit_curve(rows, "prompts", "crossed", by="tokens")
+    return curve_chart(
+        curve,
+        "prompts",
+        series="tokens",
+        x_title=PROMPTS,
+        y_title="distance of the two signs' shares",
+        title="The two signs' shares grow alike as more prompts push",
+        paper=PAPER,
+        reference=[(MAX_TV_DISTANCE, "our threshold")],
+        names=list(SETS),
+        height=280,
+    )
+
+
+# --- H5
+
+
+def compute_net(
+    asked: str = "less than half", matched: bool = False, alphabets: int = 1, tables: Tables | None = None
+) -> dict[str, pd.DataFrame]:
+    """H5's contrast against prompts per step: {"curve": columns series (how shared), prompts, mean, low, high, units}.
+
+    asked: of KEPT.  matched: shared tokens weigh as specific ones do over bands of confidence.
+    """
+    if asked not in KEPT:
+        raise ValueError(f"asked={asked!r} is unknown: choose one of {', '.join(KEPT)}.")
+    rows = contrasts(_of("net", alphabets, tables), KEPT[asked], matched)
+    rows = rows[rows["identity"] != "position-shared"]  # too few unsure tokens for a curve
+    curve = unit_curve(rows, "prompts", "contrast", by="identity").rename(columns={"identity": "series"})
+    return {"curve": curve}
+
+
+def net_chart(curve: pd.DataFrame) -> alt.LayerChart:
+    """The contrast of shared with specific tokens, against prompts per step; table of compute_net."""
+    return curve_chart(
+        curve,
+        "prompts",
+        series="series",
+        x_title=PROMPTS,
+        y_title="shared minus asked share of specific",
+        title="What shared tokens keep of what specific ones get",
+        paper=PAPER,
+        reference=[(0.0, "below: the signs cancel on shared tokens")],
+        subtitle="(net of shared tokens - asked share of specific ones' net) / mean |change|; band: 95 % t interval",
+        scale={"domain": [-1, 1], "clamp": True},
+        names=[name for name in IDENTITIES if name != "position-shared"],
+    )
+
+
+def explore_net() -> Explorer:
+    """Menus over what is asked of shared tokens, their confidence and what prompts share."""
+    controls = {
+        "asked": menu("less than half", list(KEPT), "shared tokens keep"),
+        "matched": switch(False, "at equal confidence"),
+        "alphabets": menu(1, [1, *ALPHABETS], "private alphabets"),
+    }
+    return Explorer(compute_net, net_chart, controls)
+
+
+# --- H6, what prompts share, and one policy now
+
+
+def shift_chart(tables: Tables | None = None) -> alt.LayerChart:
+    """H6's shift of movement to result tokens, against prompts per step, at equal prompts and at equal energy."""
+    rows = _of("shift", 1, tables).query("category == 'result'")
+    rows = rows.assign(series=rows["equal_energy"].map({False: "equal prompts", True: "equal gradient energy"}))
+    return curve_chart(
+        unit_curve(rows, "prompts", "shift", by="series"),
+        "prompts",
+        series="series",
+        x_title="prompts of the step on positive rollouts alone",
+        y_title="shift of movement to result tokens",
+        title="With both signs more of the movement is on results",
+        paper=PAPER,
+        reference=[(0.0, "as with positive rollouts alone")],
+        names=["equal prompts", "equal gradient energy"],
+    )
+
+
+def sharing_chart(tables: Tables | None = None) -> alt.LayerChart:
+    """Whose sign unsure tokens follow, against prompts per step, for policies with private alphabets."""
+    columns = ["seed", "alphabets", "prompts", "follows"]
+    rows = [_of("rates", k, tables).query("tokens == 'unsure'").assign(alphabets=k)[columns] for k in (1, *ALPHABETS)]
+    rows = pd.concat(rows).assign(series=lambda t: t["alphabets"].map(lambda k: f"{k} alphabet{'s' * (k > 1)}"))
+    return curve_chart(
+        unit_curve(rows, "prompts", "follows", by=["alphabets", "series"]).sort_values(["alphabets", "prompts"]),
+        "prompts",
+        series="series",
+        x_title=PROMPTS,
+        y_title="chance to follow the own sign",
+        title="The fewer words prompts share, the more prompts it takes",
+        paper=PAPER,
+        reference=[(0.5, "the sign says nothing")],
+    )
+
+
+def beside_family(live: pd.DataFrame, tables: Tables | None = None) -> pd.DataFrame:
+    """One policy's rates (of `live_curves`) under the family's: columns series, prompts, mean, low, high, units."""
+    rows = _of("rates", 1, tables).query("tokens == 'unsure' and prompts <= @live.prompts.max()")
+    own = live[live["tokens"] == "unsure"].assign(seed=0)
+    curves = {"the family": rows, "this policy, now": own}
+    return pd.concat([unit_curve(part, "prompts", "follows").assign(series=name) for name, part in curves.items()])
