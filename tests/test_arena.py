@@ -186,11 +186,11 @@ def test_a_row_of_ones_own_takes_its_place():
     table = place(measured, own, "own:f")
     assert table["rule"].tolist() == ["oracle", "own:f", "dr_grpo", "dr_grpo", "permuted"]
     text = table_text(table)
-    assert [name in text for name in ("own:f (yours)", "dr_grpo (yours)")] == [True, True]
+    assert [name in text for name in ("f (yours)", "dr_grpo (yours)")] == [True, True]
     spec = arena_chart(table).to_dict()
     assert len(spec["hconcat"]) == 3
     kinds = {row["name"]: row["kind"] for rows in spec["datasets"].values() for row in rows if "kind" in row}
-    assert (kinds["own:f (yours)"], kinds["oracle"]) == ("yours", "bound")
+    assert (kinds["f (yours)"], kinds["oracle"]) == ("yours", "bound")
 
 
 # --- contests

@@ -9,6 +9,7 @@ import pandas as pd
 
 from workbook.topics.arena.contests import YOURS
 from workbook.topics.arena.rules import LOWER, PLAIN, UPPER
+from workbook.topics.arena.text import row_name
 from workbook.training.files import replacement
 from workbook.views.figures import forest, panels
 from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require
@@ -16,7 +17,7 @@ from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require
 PANELS = {  # measure: title of its axis
     "score": "0: permuted advantages, 1: true credit",
     "correlation": "advantages and true credit",
-    "one": "one batch's update and the exact gradient",
+    "one": "one update and the exact gradient",
 }
 TITLES = {"score": "score at equal sampled tokens", "correlation": "correlation", "one": "cosine"}
 ROW = 19  # pixels
@@ -30,11 +31,11 @@ def arena_chart(table: pd.DataFrame):
     """
     require(table, ["rule", "units", *PANELS], "arena_chart")
     records = table.to_dict("records")
-    named = table.assign(name=[_name(row) for row in records], kind=[_kind(row) for row in records])
+    named = table.assign(name=[row_name(row) for row in records], kind=[_kind(row) for row in records])
     charts = [_panel(named, measure, labels=k == 0) for k, measure in enumerate(PANELS)]
     return panels(
         charts,
-        "What a credit rule knows is not what training gets of it",
+        "Credit rules under one budget of sampled tokens",
         "dots: means over units (policy x seed); lines: 95 % t intervals; rules in order of their score",
         describe_rows(_of(named, "score"), "name", interval=True),
         spacing=10,
@@ -73,10 +74,6 @@ def _panel(table: pd.DataFrame, measure: str, labels: bool) -> alt.LayerChart:
     width, height = (300 if labels else 190), ROW * len(table)
     threshold = 1 if measure == "score" else None
     return forest(rows, order, value, threshold=threshold, width=width, height=height, **look)
-
-
-def _name(row: dict) -> str:
-    return f"{row['rule']} ({YOURS})" if row.get("source") == YOURS else row["rule"]
 
 
 def _kind(row: dict) -> str:

@@ -35,21 +35,23 @@ def contest(
     units: int | None = None,
     folder: str | Path = "runs/arena",
     show: Callable[[str], None] | None = None,
+    scale: str = "family",
 ) -> pd.DataFrame:
-    """`arena_table` of a rule, the bounds and plain group credit, over the first units of the family.
+    """`arena_table` of a rule, the bounds and plain group credit, over the first units of a scale.
 
     rule: as `contender` takes it.  units: by default the setting's.  show: called with a line per unit and rule.
+    scale: "family", whose units differ in policy and prompts, or "bundled", one policy that is there at once.
 
     Raises ValueError for a rule that can't be called, fewer than two units, and a folder of another setting.
     """
     own, units = contender(rule), setting.units if units is None else units
     if units < 2:
         raise ValueError(f"units={units} must be 2 or more: an interval is over units.")
-    place = _opened(Path(folder), setting)
+    place = _opened(Path(folder), setting, scale)
     rules = [*(contender(name) for name in BOUNDS if name != own.name), own]
     parts = {name: [] for name in TABLES}
     for unit in range(units):
-        bench = Bench("family", unit)
+        bench = Bench(scale, unit)
         for entry in rules:
             tables = _unit(place / f"unit={unit}" / entry.key, bench, entry, setting, show)
             for name in TABLES:
@@ -57,9 +59,9 @@ def contest(
     return arena_table(*(pd.concat(parts[name], ignore_index=True) for name in TABLES))
 
 
-def _opened(folder: Path, setting: Setting) -> Path:
-    """The folder of a setting's contests, which are all of that setting."""
-    place, sizes = folder / setting.name, asdict(setting)
+def _opened(folder: Path, setting: Setting, scale: str) -> Path:
+    """The folder of a setting's contests, which are all of that setting and scale."""
+    place, sizes = folder / setting.name, asdict(setting) | {"scale": scale}
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder={str(folder)!r} is no folder; give the path of one.")
     if (place / "setting.json").exists():

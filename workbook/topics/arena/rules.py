@@ -46,6 +46,15 @@ class Contender:
         return f"{name}-{digest}" if self.files else name
 
 
+def short_name(rule: str) -> str:
+    """A rule's name without the path of its file.
+
+    >>> short_name("own:runs/own/credit.py:unsure"), short_name("dr_grpo")
+    ('unsure', 'dr_grpo')
+    """
+    return rule.rpartition(":")[2]
+
+
 def contender(estimator: str | Rule) -> Contender:
     """The contender that an `advantage_estimator` means: one of ALL, own:<file.py>:<function>, or a function.
 

@@ -7,6 +7,7 @@ import math
 import pandas as pd
 
 from workbook.topics.arena.contests import YOURS
+from workbook.topics.arena.rules import short_name
 from workbook.topics.arena.scores import headline
 
 COLUMNS = {  # heading: (measure, decimals, whether its interval is shown)
@@ -32,9 +33,15 @@ def table_rows(table: pd.DataFrame) -> list[list[str]]:
     """Heading and rows of the table as texts."""
     rows = [["rule", "units", *COLUMNS]]
     for row in table.to_dict("records"):
-        name = f"{row['rule']} ({YOURS})" if row.get("source") == YOURS else row["rule"]
-        rows.append([name, f"{row['units']}" if row["units"] else "", *(_cell(row, *c) for c in COLUMNS.values())])
+        rows.append(
+            [row_name(row), f"{row['units']}" if row["units"] else "", *(_cell(row, *c) for c in COLUMNS.values())]
+        )
     return rows
+
+
+def row_name(row: dict) -> str:
+    """What a row of the table is called: the rule, marked where it was measured by oneself."""
+    return short_name(row["rule"]) + f" ({YOURS})" * (row.get("source") == YOURS)
 
 
 def _cell(row: dict, name: str, decimals: int, interval: bool) -> str:
@@ -51,7 +58,8 @@ def table_text(table: pd.DataFrame) -> str:
     rows = table_rows(table)
     widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
     lines = ["".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, "", headline(table[table.get("source", "") != YOURS]), LEGEND])
+    measured = table[table["source"] != YOURS] if "source" in table else table
+    return "\n".join([*lines, "", headline(measured), LEGEND])
 
 
 def table_markdown(table: pd.DataFrame) -> str:
