@@ -21,6 +21,7 @@ from workbook.theory.groups import shared_places
 from workbook.topics.drift import confidence_charts as charts
 from workbook.topics.drift import effects
 from workbook.topics.drift.arms import ARMS, RATES, FreeWords, at_value, excess, living, run_arm
+from workbook.topics.drift.charts import effects_chart
 from workbook.topics.drift.claims import CLAIMS, value_jitter
 from workbook.topics.drift.confidence import (
     CONFIDENCES,
@@ -241,6 +242,18 @@ def test_a_collapsed_arm_gives_no_number(tables):
     assert gap.isna().tolist() == [seed == 2 for seed in UNITS]
 
 
+def test_twins_that_collapse_are_counted_and_end_there(tables):
+    counts = effects.collapses(tables).set_index("arm")
+    assert (counts == 0).all(axis=None)
+    runs = tables["confidence/runs"]
+    dead = (runs["arm"] == "PPO") & runs["permuted"] & (runs["seed"] == 2) & (runs["batch"] >= 3)
+    broken = Tables("family", tables.folder)
+    broken._whole["confidence/runs"] = runs.assign(value=runs["value"].where(~dead, 0.1))
+    assert effects.collapses(broken).set_index("arm").loc["PPO"].tolist() == [0, 1]
+    paths = effects.mean_paths(broken).groupby(["arm", "permuted"])["batch"].max()
+    assert (paths["PPO", True], paths["PPO", False], paths["GSPO", True]) == (2, 4, 4)
+
+
 def test_every_registered_outcome_is_measured(tables):
     outcomes, rows = read_registration("confidence").outcomes, []
     for claim in CLAIMS:
@@ -261,6 +274,7 @@ def test_every_registered_outcome_is_measured(tables):
 def test_charts_draw_the_tables(tables, monkeypatch):
     monkeypatch.setattr(charts, "FAMILY", tables)
     drawn = [charts.energy_chart(tables), charts.residual_chart(tables), charts.arms_chart(tables)]
+    drawn += [charts.gains_chart(tables), charts.paths_chart(effects.mean_paths(tables))]
     drawn.append(charts.training_chart(**charts.compute_training("value", beyond=False)))
     for chart in drawn:
         assert isinstance(chart, alt.TopLevelMixin)
@@ -272,6 +286,8 @@ def test_charts_draw_the_tables(tables, monkeypatch):
     explorer.close()
     with pytest.raises(ValueError, match="outcome 'reward' is unknown; valid are free_tax"):
         charts.compute_training("reward")
+    with pytest.raises(ValueError, match=r"effects_chart needs the column\(s\) arm"):
+        effects_chart(effects.arm_effects(tables).drop(columns="arm"), "arm", "T", "s")
 
 
 def test_the_explorer_of_a_batch_cuts_its_groups(policy, rollouts):

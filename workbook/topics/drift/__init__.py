@@ -1,12 +1,14 @@
-"""Drift fixing: what exchangeable weights buy over epochs on one batch, and their cost (chapter 09; D1 to D9).
+"""Drift fixing: what exchangeable weights can change, what they leave, and what that does to training (chapter 09).
 
-Prefix credit, a rule of the process-reward kind, is judged here too.
+D1 to D9 and paper D's falsifier are judged here.
 
 probe            epochs on one batch: importance ratios, weights of each objective, the residual on shared tokens
-prefix_credit    step advantages from shared prefixes, against the credit that is known
-settings         the sweeps' runs under other settings: what charts and sliders read
-claims           what is stated, against which number, and how it is estimated
-charts           figures, each beside its explorer          exercises        checks of chapter 09
+energy           the share of a batch's gradient energy on tokens that a whole group has: the most that could cancel
+arms             seven objectives in training, each with a twin of permuted advantages
+confidence       the study along template confidence and group size, registered beforehand
+effects          its numbers per unit, and its curves          confidence_charts          their charts and explorers
+claims           what is stated, and which registered outcome judges it
+charts           the residual of one batch, beside its explorer          exercises        checks of chapter 09
 loss_arms        TRL's loss types and corrections: the exact weights of each on given scores
 loss_types       the study of their residuals, registered beforehand          loss_types_charts   its tables and charts
 
@@ -16,17 +18,17 @@ Terms: the *learning tax* is the movement of tokens that no reward asks for, in 
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.drift.charts": "effects_chart explore_objectives explore_reuse rollouts_per_prompt_chart tax_chart",
-    "topics.drift.claims": "nearer_to_credit",
-    "topics.drift.prefix_credit": "LARGE",
+    "topics.drift.arms": "FreeWords run_arm",
+    "topics.drift.charts": "effects_chart explore_reuse",
+    "topics.drift.confidence_charts": (
+        "arms_chart energy_chart explore_sharing explore_training gains_chart paths_chart residual_chart"
+    ),
+    "topics.drift.effects": "collapses mean_paths",
+    "topics.drift.energy": "shared_energy two_word_share",
     "topics.drift.exercises": "check_compute check_prefix_credit",
     "topics.drift.loss_types": "residuals_of_batch",
     "topics.drift.loss_types_charts": "explore_loss_types loss_type_effects loss_type_levels loss_types_chart",
     "topics.drift.probe": "left_on_shared objective_weights reuse_path shared_tokens",
-    "topics.drift.settings": (
-        "compute_causes compute_group_size compute_readings compute_remedies compute_sampling_budget "
-        "estimator_curves objectives tax_against_learning"
-    ),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

@@ -101,7 +101,15 @@ class FreeWords(Readings):
 
 
 def run_arm(
-    policy, task, readings: FreeWords, name: str, group_size: int, seed: int, permuted: bool = False, **rate: float
+    policy,
+    task,
+    readings: FreeWords,
+    name: str,
+    group_size: int,
+    seed: int,
+    permuted: bool = False,
+    batches: int = LOOP.batches,
+    **rate: float,
 ) -> pd.DataFrame:
     """Train one arm in memory: the table of `train_in_memory`, with the columns arm, permuted, group_size, lr, epsilon.
 
@@ -110,7 +118,7 @@ def run_arm(
     check_choice("arm", name, tuple(ARMS))
     lr, epsilon = RATES[name]
     rate = {"lr": lr, "epsilon": epsilon} | rate
-    loop = ARMS[name].loop(group_size, permuted=permuted, **rate)
+    loop = replace(ARMS[name].loop(group_size, permuted=permuted, **rate), batches=batches)
     table = train_in_memory(policy, task, loop, seed, readings)
     return table.assign(arm=name, permuted=permuted, group_size=group_size, **rate)
 

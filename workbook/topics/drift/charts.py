@@ -1,4 +1,4 @@
-"""Charts of drift fixing: the residual on shared tokens under reuse, outcomes of objectives, causes of failures."""
+"""Charts of drift fixing: the residual on shared tokens under reuse, and several outcomes below one another."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import altair as alt
 import pandas as pd
 
 from workbook.rollouts.sample import Rollouts
+from workbook.statistics import bootstrap_mean
 from workbook.theory.choices import LEVELS
+from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
 from workbook.theory.groups import shared_places
 from workbook.topics.drift.probe import CLIPPINGS, left_on_shared, objective_weights
-from workbook.topics.drift.settings import OUTCOME_LABELS, TRANSFORMS, compute_objectives, intervals
 from workbook.views.explorer import Explorer, log_slider, menu, slider
 from workbook.views.figures import INTERVAL, bars, by_sign, clear_of_zero, forest, panels, series
-from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, require, titled
+from workbook.views.style import NEUTRAL, describe_rows, require
 
-LABELS, COLORS = list(TRANSFORMS), [NEUTRAL, *SERIES[:2]]  # of the transforms
-BY_TRANSFORM = alt.Scale(domain=LABELS, range=COLORS)
+RESAMPLES = 999  # of a bootstrap interval that a slider waits for
 
 
 # --- one batch, used several times
@@ -112,93 +112,13 @@ def explore_reuse(rollouts: Rollouts, path) -> Explorer:
     return Explorer(compute_reuse, reuse_chart, controls, describe_reuse, {"rollouts": rollouts, "path": path})
 
 
-# --- whole runs
+def intervals(wide: pd.DataFrame) -> pd.DataFrame:
+    """Mean and 95 % bootstrap interval of every column over its rows without a gap.
 
-
-def objectives_chart(lines: pd.DataFrame, changes: pd.DataFrame) -> alt.HConcatChart:
-    """Left an outcome against reuse, a line per transform; right what each changes; tables of compute_objectives."""
-    require(lines, ("transform", "reuse", *INTERVAL, "chosen", "outcome"), "objectives_chart")
-    x = alt.X("reuse:Q", title="times each rollout is used").axis(values=[1, 2, 4, 8])
-    x = x.scale(type="log", base=2, domain=[0.85, 9.4], nice=False)
-    y = alt.Y("mean:Q", title="mean over seeds, 95 % interval").scale(zero=True)
-    chosen = alt.Chart(lines).transform_filter("datum.chosen && datum.transform == 'none'")
-    text = chosen.mark_text(align="left", fontWeight="bold")
-    look = {"names": LABELS, "colors": COLORS, "dash": "transform", "dodge": 0.07, "spread": "bars", "form": ".4g"}
-    look |= {"under": [chosen.mark_rule(strokeWidth=30, color="#eeeeee").encode(x=x)], "width": 360}
-    look |= {"over": [text.encode(x=alt.value(4), y=alt.value(-8), text="outcome:N")]}
-    outcomes = series(lines, x, y, "transform", **look)
-    differences = forest(
-        changes,
-        alt.Y("transform:N", sort=LABELS, title=None).axis(labelLimit=150),
-        alt.X("mean:Q", title="difference to no transform").scale(zero=True, padding=24),
-        color=alt.Color("transform:N", legend=None, scale=BY_TRANSFORM),
-        zero=True,
-        number="+.3~g",
-        form=".4g",
-        title="at the chosen reuse, paired by seed",
-        width=200,
-        height=130,
-    )
-    return panels(
-        [outcomes, differences],
-        "Outcomes of an objective, against how often each rollout is used",
-        "two mini-batches, one to eight epochs on them, at an equal number of sampled rollouts",
-        "Lines: an outcome against reuse for three transforms. Dots: the difference each makes at the chosen reuse.",
-    )
-
-
-def describe_objectives(lines: pd.DataFrame, changes: pd.DataFrame) -> str:
-    """The chosen point in words."""
-    here = lines[lines["chosen"]].set_index("transform")
-    means = ", ".join(f"{name} {here.loc[name, 'mean']:.3g}" for name in LABELS if name in here.index)
-    return f"{here['outcome'].iloc[0]}, each rollout used {here['reuse'].iloc[0]:.0f} times: {means}."
-
-
-def explore_objectives() -> Explorer:
-    """Outcome, ratio, clipping and reuse over the runs of the study drift_fixing."""
-    controls = {
-        "outcome": menu("tax", [(label, name) for name, label in OUTCOME_LABELS.items()], "outcome"),
-        "level": menu("sequence", list(LEVELS), "ratio"),
-        "clipping": menu("none", list(CLIPPINGS), "clipping"),
-        "doublings": slider(1, 0, 3, 1, "reuse, 2^"),
-    }
-    return Explorer(compute_objectives, objectives_chart, controls, describe_objectives)
-
-
-def rollouts_per_prompt_chart(table: pd.DataFrame, by: str, title: str, unit: str) -> alt.LayerChart:
-    """A quantity against rollouts per prompt, a line per name of `by`; columns group_size, mean, low, high and it."""
-    require(table, ("group_size", by, *INTERVAL), "rollouts_per_prompt_chart")
-    x = alt.X("group_size:Q", title="rollouts per prompt, G").axis(values=[2, 4, 8, 16])
-    x = x.scale(type="log", base=2, domain=[1.8, 18.5], nice=False)
-    y = alt.Y("mean:Q", title=unit).scale(zero=False)
-    look = {"dodge": 0.06, "spread": "bars", "form": "+.4f", "width": 420, "height": 220}
-    names = (f"{row[by]}, G = {row['group_size']}: {row['mean']:+.3f}" for row in table.to_dict("records"))
-    return titled(series(table, x, y, by, **look), title, "mean over seeds, 95 % interval", "; ".join(names))
-
-
-def tax_chart(table: pd.DataFrame) -> alt.Chart:
-    """Tax against learning, a dot per objective and reuse; columns level, clipping, transform, reuse, area, tax."""
-    require(table, ("level", "clipping", "transform", "reuse", "area", "tax"), "tax_chart")
-    chart = (
-        alt.Chart(table)
-        .mark_point(filled=True, opacity=0.75)
-        .encode(
-            x=alt.X("area:Q", title="mean sampled reward over the run").scale(zero=False, padding=12),
-            y=alt.Y("tax:Q", title="tax: movement of style words (nats)").scale(type="log", nice=False, padding=12),
-            color=alt.Color("transform:N", sort=LABELS, scale=BY_TRANSFORM),
-            shape=alt.Shape("level:N", title="ratio").scale(domain=list(LEVELS), range=["circle", "triangle-up"]),
-            size=alt.Size("reuse:O", title="times used").scale(domain=[1, 2, 4, 8], range=[25, 60, 120, 220]),
-            tooltip=["level:N", "clipping:N", "transform:N", "reuse:Q", "area:Q", "tax:Q"],
-        )
-    )
-    return finish(
-        chart,
-        "Reward learned and tax paid",
-        "a dot per objective and reuse, means over seeds; the tax axis is logarithmic",
-        f"{len(table)} objectives; tax from {table['tax'].min():.3g} to {table['tax'].max():.3g} nats.",
-        width=460,
-        height=300,
-    )
+    Returns the names of the columns' levels as columns, and mean, low, high.
+    """
+    rows = [bootstrap_mean(wide[column].dropna(), resamples=RESAMPLES) for column in wide]
+    return pd.concat([wide.columns.to_frame(index=False), pd.DataFrame(rows)], axis=1)
 
 
 # --- several outcomes below one another

@@ -11,12 +11,12 @@ from workbook.studies.claim import Tables
 from workbook.theory.choices import check_choice
 from workbook.topics.drift.charts import effects_chart
 from workbook.topics.drift.confidence import regrouped
-from workbook.topics.drift.effects import OUTCOMES, arm_effects, energy_curve, residual_curve, run_curve
+from workbook.topics.drift.effects import OUTCOMES, arm_effects, energy_curve, gap_curve, residual_curve, run_curve
 from workbook.topics.drift.energy import shared_energy, two_word_share
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.figures import bars, panels, series
-from workbook.views.style import SERIES
+from workbook.views.style import NEUTRAL, SERIES, describe_rows, require, titled
 
 FAMILY = Tables("family")
 GROUPS = ["G = 2", "G = 4", "G = 8", "G = 16"]
@@ -171,3 +171,49 @@ def arms_chart(tables: Tables = FAMILY) -> alt.HConcatChart:
     title = "Seven arms at the place where groups share a quarter of the energy"
     subtitle = "at the end of training, pairs, p = 0.8; 95 % t interval over units; colour: the interval leaves out 0"
     return effects_chart(arm_effects(tables).replace({"outcome": names}), "arm", title, subtitle)
+
+
+def paths_chart(runs: pd.DataFrame, title: str = "Tax paid along the way to a value") -> alt.LayerChart:
+    """Tax of free words against exact value, batch by batch, a line an arm; twins dashed.
+
+    runs: columns arm, permuted, batch, value, free_tax, as of `run_arm` or `mean_paths`.
+    """
+    require(runs, ("arm", "permuted", "batch", "value", "free_tax"), "paths_chart")
+    kind = runs["permuted"].map({False: "as rewarded", True: "advantages permuted"})
+    table = runs[["arm", "batch", "value", "free_tax"]].assign(advantages=kind).dropna()
+    names = table["arm"].unique().tolist()
+    base = alt.Chart(table).encode(
+        x=alt.X("value:Q", title="exact held-out value").scale(zero=False, padding=10),
+        y=alt.Y("free_tax:Q", title="tax of free words (nats)"),
+        color=alt.Color("arm:N", sort=names, scale=alt.Scale(domain=names, range=[*SERIES, NEUTRAL][: len(names)])),
+        order="batch:Q",
+        tooltip=[
+            "arm",
+            "advantages",
+            "batch",
+            alt.Tooltip("value", format=".3f"),
+            alt.Tooltip("free_tax", format=".4f"),
+        ],
+    )
+    kinds = alt.Scale(domain=["as rewarded", "advantages permuted"], range=[[1, 0], [4, 3]])
+    lines = base.mark_line(strokeWidth=2).encode(strokeDash=alt.StrokeDash("advantages:N", scale=kinds))
+    ends = table.groupby(["arm", "advantages"], sort=False).tail(1)
+    return titled(
+        alt.layer(lines, base.mark_point(size=18, filled=True)).properties(width=520, height=300),
+        title,
+        "a dot per generation batch; to the right: it learns; upwards: words move that no reward asked for",
+        describe_rows(ends, "arm", "advantages", value="free_tax", form=".4f"),
+    )
+
+
+def gains_chart(tables: Tables = FAMILY) -> alt.LayerChart:
+    """What min-replace changes in exact held-out value against GSPO, along group size; beside the paper's slope."""
+    return curve_chart(
+        gap_curve(tables, "value", "group_size"),
+        "group_size",
+        x_title=X_TITLES["group_size"],
+        y_title="min-replace minus GSPO (exact value)",
+        title="What min-replace changes in held-out value, by group size",
+        paper=(2, 16, "the paper's G"),
+        reference=[(0.0, "no change"), (0.031, "the paper's gain at G = 2"), (0.057, "at G = 16 (AIME25, 32B)")],
+    )

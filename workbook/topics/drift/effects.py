@@ -233,3 +233,34 @@ def arm_effects(tables: Tables) -> pd.DataFrame:
     order = {name: k for k, name in enumerate(runs["arm"].unique())}
     curve = unit_curve(table.assign(place=table["arm"].map(order)), "place", "number", by=["outcome", "arm"])
     return curve.drop(columns="place").sort_values("outcome", key=lambda c: c.map(list(numbers).index), kind="stable")
+
+
+def mean_paths(tables: Tables) -> pd.DataFrame:
+    """Mean over units of every arm's run at the deciding point, twins with it: arm, permuted, batch, value, free_tax.
+
+    A twin's batches are those that it reached in every unit before it collapsed; an arm that collapsed in a unit is
+    left out of that unit.
+    """
+    rows = []
+    for seed, path in runs_by_place(tables)[POINT].items():
+        for arm, permuted in product(tables[f"{STUDY}/runs"]["arm"].unique(), (False, True)):
+            try:
+                rows.append(path(arm, permuted).assign(seed=seed))
+            except _Collapsed:
+                continue
+    runs = pd.concat(rows)
+    units = runs.groupby(["arm", "permuted"])["seed"].nunique()
+    table = runs.groupby(["arm", "permuted", "batch"], sort=False)[["value", "free_tax", "seed"]].agg(
+        {"value": "mean", "free_tax": "mean", "seed": "nunique"}
+    )
+    whole = table["seed"] == units.reindex(table.index.droplevel("batch")).to_numpy()
+    return table[whole].drop(columns="seed").reset_index()
+
+
+def collapses(tables: Tables) -> pd.DataFrame:
+    """Units in which an arm, and in which its twin, collapsed at the deciding point: columns arm, runs, twins."""
+    runs = tables[f"{STUDY}/runs"]
+    runs = runs[(runs["group_size"] == G) & np.isclose(runs["confidence"], P)]
+    dead = runs.groupby(["arm", "permuted", "seed"], sort=False).apply(lambda run: len(living(run)) < len(run))
+    counts = dead.groupby(level=["arm", "permuted"], sort=False).sum().unstack("permuted")
+    return counts.rename(columns={False: "runs", True: "twins"}).rename_axis(columns=None).reset_index()

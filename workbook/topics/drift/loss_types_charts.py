@@ -11,7 +11,7 @@ import pandas as pd
 from workbook.statistics import Interval, t_interval
 from workbook.studies.claim import Tables
 from workbook.theory.choices import check_choice
-from workbook.topics.drift.settings import intervals
+from workbook.topics.drift.charts import intervals
 from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.figures import INTERVAL, forest, panels
 from workbook.views.style import POSITIVE, describe_rows, require, titled
