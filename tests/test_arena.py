@@ -244,9 +244,9 @@ def test_contests_that_can_not_be(tmp_path, on_bundled):
 )
 def test_the_command_refuses_in_a_sentence(words, sentence, capsys):
     assert main(["arena", *words]) == 2
-    said = capsys.readouterr().err.strip()
-    assert sentence in said
-    assert "\n" not in said
+    sentence_on_stderr = capsys.readouterr().err.strip()
+    assert sentence in sentence_on_stderr
+    assert "\n" not in sentence_on_stderr
 
 
 # --- what was measured

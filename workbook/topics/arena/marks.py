@@ -30,10 +30,10 @@ from workbook.probes.values import chain_values, expected_reward
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import rollout_logps
+from workbook.studies.loop import LARGE_PRIME
 from workbook.topics.arena.rules import Contender
 
 DECIDES = 0.01  # reward: a token whose true credit is larger than this, up or down, decides something
-LARGE_PRIME = 1_000_003  # redraws of neighbouring seeds have nothing in common
 
 
 def rule_marks(
