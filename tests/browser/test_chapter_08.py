@@ -1,4 +1,4 @@
-"""Chapter 08 in the browser: a batch cut by hand, and the cells of the batching study, as Python computes them."""
+"""Chapter 08 in the browser: a batch cut by hand, and the levels of the batching study, as Python computes them."""
 
 import pytest
 from playwright.sync_api import expect
@@ -48,12 +48,12 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
         expect(explorers.nth(0)).to_contain_text("multiple of the group size")
         chapter.click("Reset", 0)
         cut()
-        chapter.choose("outcome", "cancelled inside a step")
-        chapter.choose("optimizer", "SGD")
-        study(outcome="in_step", optimizer="SGD")
-        chapter.choose("learning rate", "near instability")
-        chapter.press("seeds", "ArrowLeft", 6)
-        study(outcome="in_step", optimizer="SGD", rate="near instability", seeds=4)
+        chapter.choose("outcome", "gradient norm")
+        study(outcome="grad_norm")
+        chapter.choose("prompts per mini-batch", "2")
+        study(outcome="grad_norm", level=2)
+        chapter.press("units", "ArrowLeft", 24)
+        study(outcome="grad_norm", level=2, units=6)
         chapter.shot("08-study", explorers.nth(1))
         chapter.click("Reset", 1)
         study()

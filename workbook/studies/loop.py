@@ -57,7 +57,7 @@ class Loop:
     level, clip, clipping, transform: as in `theory.objective.objective_weights`.  transform_on: "ratios", held inside
     the clip range, or "clipped", the weights of the surrogate.
     match: None, or "grad_norm": each mini-batch's gradient is rescaled to the length `norm`, unless it is 0.
-    permuted: rewards are dealt anew within each group before advantages are made, so that nothing can be learned.
+    permuted: rewards are permuted within each group before advantages are made, so that nothing can be learned.
     token_budget: no batch is begun once so many tokens have been sampled, those of the rule included.
 
     Raises ValueError, in one sentence, for a field out of range.
@@ -196,20 +196,20 @@ def advantaged(
     """
     rollouts = sample_batch(policy, task, loop, rows, seed, batch) if given is None else given
     tokens = int(rollouts.completion_mask.sum())
-    dealt = permuted_rewards(rollouts, LARGE_PRIME * seed + batch) if loop.permuted else rollouts.rewards
+    permuted = permuted_rewards(rollouts, LARGE_PRIME * seed + batch) if loop.permuted else rollouts.rewards
     if loop.call is None:
-        return replace(rollouts, advantages=group_advantages(dealt, rollouts.group_ids, loop.rule)), tokens
-    asked = credit_batch(policy, replace(rollouts, rewards=dealt), task, (seed, batch), steps, loop.max_new_tokens)
+        return replace(rollouts, advantages=group_advantages(permuted, rollouts.group_ids, loop.rule)), tokens
+    asked = credit_batch(policy, replace(rollouts, rewards=permuted), task, (seed, batch), steps, loop.max_new_tokens)
     return replace(rollouts, advantages=loop.call(asked)), tokens + asked.sampled_tokens
 
 
 def permuted_rewards(rollouts: Rollouts, seed: int) -> Float[Tensor, " B"]:
-    """The rewards, dealt anew at random within each group, so that they say nothing about the texts."""
-    generator, dealt = torch.Generator().manual_seed(seed), rollouts.rewards.clone()
+    """The rewards, permuted at random within each group, so that they say nothing about the texts."""
+    generator, permuted = torch.Generator().manual_seed(seed), rollouts.rewards.clone()
     for group in rollouts.group_ids.unique():
         members = (rollouts.group_ids == group).nonzero().squeeze(1)
-        dealt[members] = rollouts.rewards[members[torch.randperm(len(members), generator=generator)]]
-    return dealt
+        permuted[members] = rollouts.rewards[members[torch.randperm(len(members), generator=generator)]]
+    return permuted
 
 
 def train_on(
@@ -294,8 +294,8 @@ def _pushes(loop: Loop, part: Rollouts, now: Float[Tensor, "B T"]) -> Float[Tens
 
 
 def _gradient(trained: list[Tensor], objective: Tensor) -> list[Tensor]:
-    found = torch.autograd.grad(objective, trained, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True)]
+    gradients = torch.autograd.grad(objective, trained, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(trained, gradients, strict=True)]
 
 
 def _length(vector: list[Tensor]) -> float:

@@ -166,12 +166,12 @@ def mechanism_chart(table: pd.DataFrame, subtitle: str) -> alt.HConcatChart:
 def endpoints_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """Distance between the end points of two ways through one batch against the learning rate, logarithmic.
 
-    table: columns change (a panel each), optimizer, factor (learning rate over the study's larger one), distance,
+    table: columns change (a panel each), optimizer, factor (learning rate over the largest), distance,
     slope (of the line, log-log).
     """
     require(table, ("change", "optimizer", "factor", "distance", "slope"), "endpoints_chart")
     factors = sorted(table["factor"].unique())
-    x = alt.X("factor:Q", title="learning rate ÷ the study's larger one")
+    x = alt.X("factor:Q", title="learning rate ÷ that of 0.05 nats a step")
     x = x.scale(type="log", base=4, domain=[factors[0] / 1.3, factors[-1] * 3])
     x = x.axis(values=factors, labelExpr="datum.value < 1 ? '1/' + format(1 / datum.value, '.0f') : '1'")
     y = alt.Y("distance:Q", title="distance of end points (weights)").scale(type="log")
