@@ -8,7 +8,7 @@ from torch import nn
 
 from workbook.policies.load import load_policy
 from workbook.probes.step import untouched
-from workbook.probes.values import chain_values, expected_reward, value_error
+from workbook.probes.values import chain_values, expected_reward, slots_of, value_error
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
 from workbook.tasks import get_task
 from workbook.tasks.chain import Chain
@@ -143,6 +143,18 @@ def test_values_of_the_bundled_policy_against_sampling(bundled):
     assert error["mean_se"] < 0.02
     assert abs(error["mean"]) < 3 * error["mean_se"] + 0.01
     assert error["rms"] < 0.05
+
+
+def test_words_of_a_private_alphabet_and_equivalents_are_admitted():
+    task = Chain(alphabets=4, confidence=0.8)
+    prompts = task.dataset(8, 5)["prompt"]
+    prompt = next(prompt for prompt in prompts if "'" in prompt)
+    slots = slots_of(task, prompt)
+    mark = "'" + prompt.split()[0].partition("'")[2]
+    assert all(word.endswith(mark) for slot in slots[:-1] for word in slot.words)
+    assert next(slot.words for slot in slots if slot.field == "op") == ("+" + mark, "-" + mark)
+    assert slots[1].words == ("with" + mark, "at" + mark)
+    assert "<eos>" in slots[-1].words
 
 
 def test_values_are_those_of_the_policy_as_it_is_now(bundled):

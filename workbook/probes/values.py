@@ -28,8 +28,8 @@ from workbook.policies.restoring import evaluating, gradients, no_gradients
 from workbook.probes.step import FIELDS
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import pad_rows, padded_batches, tokenize_prompts
-from workbook.tasks.chain import OPERATORS, Chain, Slot
-from workbook.tasks.chain_words import in_alphabet, marked
+from workbook.tasks.chain import Chain, Slot
+from workbook.tasks.chain_words import OPERATORS, in_alphabet, marked
 
 ROWS_AT_ONCE = 640  # completions scored in one pass
 STYLE_SEED = 0  # of the order of style words over the chains
@@ -130,8 +130,10 @@ def value_error(policy, task: Chain, prompts: Sequence[str], rollouts: int, seed
 
 
 def slots_of(task: Chain, prompt: str) -> list[Slot]:
-    """The slots of a prompt's well-formed completions, in which the m residues and the operators stand in order."""
-    return task._slots(len(task._parse(prompt)[1]))
+    """The slots of a prompt's well-formed completions, in its alphabet; residues and operators stand in order."""
+    slots, alphabet = task._slots(len(task._parse(prompt)[1])), marked(prompt) if task.alphabets > 1 else 0
+    own = [slot._replace(words=tuple(in_alphabet(word, alphabet) for word in slot.words)) for slot in slots[:-1]]
+    return [*own, slots[-1]]  # all alphabets have one end of sequence
 
 
 def _tables(policy, task: Chain, prompts: Sequence[str]) -> list[ChainTables]:
