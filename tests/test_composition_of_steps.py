@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from workbook.studies.bench import Bench
+from workbook.studies.registration import read_registration
 from workbook.topics.batching import composition
-from workbook.topics.batching.claims import difference, opposition
+from workbook.topics.batching.claims import CLAIMS, STUDY, difference, opposition
 from workbook.topics.batching.composition import Arm, against_shuffled, arms, ends, loop_of, rates, tuned_rates
 
 VALUES = {  # order: exact values by batch, of two units
@@ -53,6 +54,11 @@ def test_a_collapsed_run_is_counted_and_not_pooled(curves):
     assert against_shuffled(ends(curves))["difference"].tolist() == pytest.approx([0.1])
     assert opposition(tables).tolist() == [0.25, 0.25]
     assert difference(tables, "query_preserved", level=2).empty
+
+
+def test_every_registered_outcome_is_measured():
+    registered = {(outcome.claim, key) for key, outcome in read_registration(STUDY).outcomes.items()}
+    assert {(claim.id, row.key) for claim in CLAIMS for row in claim.rows if row.study == STUDY} == registered
 
 
 def test_the_rate_is_the_best_below_any_collapse():
