@@ -3,8 +3,6 @@
 import pandas as pd
 import pytest
 
-from workbook.claims import CLAIMS, verdict_of
-from workbook.statistics import Estimate
 from workbook.studies import Tables, record
 from workbook.topics.coupling import claims, study
 from workbook.topics.coupling.charts import compute_confidence
@@ -32,17 +30,12 @@ def test_times_smaller_is_a_geometric_mean_over_prompts():
     assert "still" not in times.index, "what never moves has no ratio"
 
 
-def test_verdicts_are_as_bad_as_their_worst():
-    def judged(*intervals, prompts=claims.MIN_PROMPTS):
-        rows = pd.DataFrame(intervals, columns=["mean", "low", "high"]).assign(seeds=3, prompts=prompts)
-        return verdict_of(claims.kinds_of(rows.assign(kind="other")), CLAIMS["H2"].rows[0])[0]
-
-    good, unclear, bad = (5.0, 4.0, 6.0), (4.0, 2.0, 6.0), (2.0, 1.0, 2.5)
-    assert judged(good, good) == "replicates"
-    assert judged(good, unclear) == "inconclusive"
-    assert judged(unclear, bad, good) == "does not replicate"
-    assert judged(good, prompts=claims.MIN_PROMPTS - 1) == "inconclusive", "too few prompts"
-    assert verdict_of([Estimate(*bad, 3, 9), Estimate(*good, 3, 9)], CLAIMS["H4"].rows[0])[1].mean == 2.0
+def test_kinds_of_few_prompts_are_doubted():
+    rows = pd.DataFrame({"kind": ["a", "b"], "mean": 5.0, "low": 4.0, "high": 6.0, "seeds": 3, "prompts": [9, 4]})
+    assert [estimate.doubt for estimate in claims.kinds_of(rows)] == ["a kind with fewer than 5 prompts"] * 2
+    assert [estimate.doubt for estimate in claims.kinds_of(rows[:1])] == [""]
+    with pytest.raises(ValueError, match="no prompt has pairs of both kinds"):
+        claims.kinds_of(rows[:0])
 
 
 def test_a_study_measures_every_claim(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ _NAMES = {  # module: what it offers
     "probes.block_tables": "category_shift coupling_by_mass follows_own_sign net_change step_changes",
     "probes.blocks": "Blocks block_coupling",
     "probes.categories": "categorized tagger_name",
+    "probes.dose": "dose_blocks dose_curve flip_rates net_curve permuted_signs real_step shift_curve",
     "probes.drift": "drift_report learning_tax odds_drift",
     "probes.recovered": "credit_recovered redrawn_updates",
     "probes.report": "report_findings",

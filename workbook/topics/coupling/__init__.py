@@ -3,7 +3,8 @@
 probe         coupling kernels and products of full gradients, by confidence and kind of pair
 directions    derivatives of log-probabilities along a direction of the weights, without storing gradients
 masked        an update on chosen tokens alone; spillover of a single-token update; the output layer as a proxy
-study         tables measured once          claims        what is stated, against which number, and how it is estimated
+mass          the study of coupling by mass and along training; mass_charts: its figures and explorer
+study         one policy, measured once      claims        what is stated, and the measures of the registered outcomes
 charts        figures, each beside its explorer          exercises     checks of chapter 06
 
 Terms: K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> is the output layer's *coupling*; a token is *unsure* below
@@ -20,6 +21,10 @@ _NAMES = {  # module: what it offers
     "topics.coupling.exercises": "check_first_step check_forecast",
     "topics.coupling.masked": (
         "KINDS choose_tokens followers masked_update output_layer_step proxy_agreement shared_token"
+    ),
+    "topics.coupling.mass": "opposed_signs pair_sums proxy_signs spillover",
+    "topics.coupling.mass_charts": (
+        "agreement_curves compute_mass explore_mass mass_chart reach_table spillover_curves"
     ),
     "topics.coupling.probe": "coupling_by_confidence gradient_products product_agreement",
 }

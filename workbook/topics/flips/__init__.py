@@ -3,8 +3,10 @@
 probe         one real step, every token's change, the shares of changes by sign, tokens matched by frequency
 index         the cancellation index: the signal that remains of opposing pushes on a token, and what it predicts
 composition   advantages permuted within each group, frequencies fixed
-study         tables measured once, for verdicts; settings: for sliders; sharing: reasons why shared words move
-claims        what is stated of which tokens flip, against which number, and how it is estimated
+dose          the study of curves over prompts per step; dose_charts: its figures and explorers
+study         one policy at one setting; settings: for sliders; sharing: reasons why shared words move
+claims        what is stated of which tokens flip, and the measures of the registered outcomes
+backbones     curves of language models beside the family (chapter 10); dose_llm: their study, language_models: its rows
 charts        figures, each beside its explorer          exercises     checks of chapters 05 and 10
 
 Terms: a token is *boosted*, *suppressed* or *stable* as its logp changes by more than eps nats; *sign-shared* tokens
@@ -14,14 +16,21 @@ occur in positive and in negative rollouts of their prompt, *specific* ones in o
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
+    "topics.flips.backbones": "backbones_chart compute_backbones explore_backbones",
     "topics.flips.charts": (
         "doses_chart explore_flips explore_flips_of flips_chart movement_by_category movement_chart "
-        "predictors_chart verdict_grid"
+        "predictors_chart"
     ),
     "topics.flips.claims": "MAX_SHARED_RATIO MAX_TV_DISTANCE composition_effect flip_distance_of shared_ratio",
     "topics.flips.composition": "composition_effects sign_composition",
+    "topics.flips.dose": "live_curves",
+    "topics.flips.dose_charts": (
+        "beside_family compute_dose compute_net distance_chart dose_chart explore_dose explore_net net_chart "
+        "sharing_chart shift_chart"
+    ),
     "topics.flips.exercises": "check_balance check_sample_size check_shares check_words",
     "topics.flips.index": "cancellation_index predictions predicts",
+    "topics.flips.language_models": "net_ratios shifts",
     "topics.flips.probe": "eps_curve flip_distance flip_shares frequency_matched shares_by_prompt token_flips",
     "topics.flips.settings": "compute_flips",
     "topics.flips.sharing": "IDENTITIES cross_prompt_effect identity_ratio",
