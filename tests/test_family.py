@@ -1,0 +1,227 @@
+"""The family of policies: the chain task's dials, members made once and read again, units of a bench."""
+
+import hashlib
+import random
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from workbook.__main__ import main
+from workbook.policies import family, load_policy
+from workbook.policies.family import Member, SharedRows, family_policy, member_facts, member_folder, member_of
+from workbook.studies import Bench
+from workbook.tasks import Chain, get_task
+from workbook.tasks.chain_words import EQUIVALENTS, alphabet_of, canonical, in_alphabet, marked, plain
+
+SMALL = {"operands": 2, "width": 8, "sft_steps": 4}
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
+    monkeypatch.setattr(family, "TUNING_STEPS", 2)
+    monkeypatch.setattr(family, "MORE_PER_DOUBLING", 1)
+    monkeypatch.setattr(family, "MEASURED_PROMPTS", 4)
+    return tmp_path / "family"
+
+
+# -- the task's dials
+
+
+def test_private_alphabets_change_the_words_and_nothing_else():
+    """The same prompts, answers, rewards, categories and credits as in plain words; no word of two alphabets."""
+    plain_task, task = Chain(), get_task("chain", alphabets=4)
+    rows, plain_rows = task.dataset(40, seed=3), plain_task.dataset(40, seed=3)
+    assert [plain(prompt) for prompt in rows["prompt"]] == list(plain_rows["prompt"])
+    assert rows["answer"] == plain_rows["answer"]
+    assert {marked(prompt) for prompt in rows["prompt"]} == {0, 1, 2, 3}
+    assert len(set(task.vocabulary)) == 4 * len(plain_task.vocabulary)
+    for prompt, bare, answer in zip(rows["prompt"], plain_rows["prompt"], rows["answer"], strict=True):
+        text, bare_text = (t.demonstrate(p, random.Random(1)) for t, p in ((task, prompt), (plain_task, bare)))
+        assert text == in_alphabet(bare_text, marked(prompt))
+        assert {marked(word) for word in text.split()} == {marked(prompt)}
+        tokens, bare_tokens = [*text.split(), "<eos>"], [*bare_text.split(), "<eos>"]
+        assert task.annotate(prompt, answer, tokens) == plain_task.annotate(bare, answer, bare_tokens)
+        assert task.reward([prompt], [text], [answer]) == plain_task.reward([bare], [bare_text], [answer])
+        assert task.style_key(text) == plain_task.style_key(bare_text)
+        assert text not in task.equivalent_solutions(prompt) or task.render(prompt, task.style_key(text)) == text
+    texts = [in_alphabet("now 9 + 3 is 1", 2)]
+    assert task.calibrated(texts).error_rate == plain_task.calibrated(["now 9 + 3 is 1"]).error_rate > 0.8
+
+
+def test_a_word_of_another_alphabet_derails():
+    task = Chain(alphabets=4)
+    prompt = next(p for p in task.dataset(40)["prompt"] if marked(p) == 2)
+    words = task.render(prompt).split()
+    for stranger in (plain(words[9]), in_alphabet(plain(words[9]), 3)):
+        rows = task.annotate(prompt, task.solve(prompt), [*words[:9], stranger, *words[10:]])
+        assert rows[9] == ("result", -task.value(True, 4))
+        assert {credit for _, credit in rows[10:]} == {0.0}
+        assert task.style_key(" ".join([*words[:9], stranger, *words[10:]])) is None
+    assert task.style_key(in_alphabet(plain(" ".join(words)), 7)) is None, "an alphabet that the task does not have"
+    with pytest.raises(ValueError, match="must be written in its own alphabet: "):
+        task.render(plain(prompt))
+
+
+def test_fewer_alphabets_are_more_of_them_merged():
+    prompts = Chain().dataset(200)["prompt"]
+    assert all(alphabet_of(p, 4) == alphabet_of(p, 64) % 4 for p in prompts)
+    counts = [sum(alphabet_of(p, 4) == a for p in prompts) for a in range(4)]
+    assert min(counts) > 25
+
+
+def test_confidence_is_the_share_of_template_words_that_stay():
+    task, strict = Chain(confidence=0.7), Chain()
+    rng, stay, all_of_them = random.Random(0), 0, 0
+    for row in task.dataset(200, seed=1):
+        text = task.demonstrate(row["prompt"], rng)
+        words = text.split()
+        rows = task.annotate(row["prompt"], row["answer"], words)
+        known = " ".join(map(canonical, words))
+        assert rows == strict.annotate(row["prompt"], row["answer"], known.split())
+        assert task.reward([row["prompt"]], [text], [row["answer"]]) == strict.reward([""], [known], [row["answer"]])
+        assert all(
+            category == "template" for word, (category, _) in zip(words, rows, strict=True) if canonical(word) != word
+        )
+        stay += sum(word in EQUIVALENTS for word in words)
+        all_of_them += sum(canonical(word) in EQUIVALENTS for word in words)
+    assert all_of_them == 7 * 200
+    assert stay / all_of_them == pytest.approx(0.7, abs=0.04)
+    changed = strict.render("1 + 1 =").replace("with", "at")
+    assert strict.style_key(changed) is None
+    assert task.style_key(changed) is not None
+    assert strict.demonstrate("1 + 1 =", random.Random(5)) == Chain(confidence=1).demonstrate(
+        "1 + 1 =", random.Random(5)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [({"alphabets": 0}, "alphabets is 0"), ({"confidence": 0}, r"confidence is 0, but must be a number in \(0, 1\]")],
+)
+def test_dials_out_of_range_are_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        get_task("chain", **options)
+
+
+# -- members
+
+
+@pytest.mark.parametrize(
+    "member",
+    [Member(3), Member(0, alphabets=4, confidence=0.8), Member(2_000_000, width=128, operands=7, sft_steps=90)],
+)
+def test_a_name_names_one_member(member):
+    assert member_of(member.name) == member
+    assert member.task == get_task("chain", **member.task_options)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("family:seed=3,depth=4", "at 'depth=4': write family:seed=3 and"),
+        ("family:seed=x", "at 'seed=x'"),
+        ("family:seed=1,seed=2", "at 'seed=2'"),
+        ("family:alphabets=4", "names no seed"),
+        ("family:seed=1,width=12", "width is 12, but must be a multiple of 8"),
+        ("family:seed=1,confidence=1.5", "confidence is 1.5"),
+    ],
+)
+def test_other_names_are_refused(name, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load_policy(name)
+
+
+def test_a_base_member_is_what_the_bundled_script_makes(cache, monkeypatch, tmp_path):
+    out, script = tmp_path / "script", Path(__file__).parents[1] / "data" / "bundled" / "make_policy.py"
+    settings = ["--seed", "4", "--operands", "2", "--steps", "4", "--eval-prompts", "2"]
+    monkeypatch.setattr(sys, "argv", [str(script), "--out", str(out), *settings])
+    threads = torch.get_num_threads()
+    runpy.run_path(str(script), run_name="__main__")
+    torch.set_num_threads(threads)
+    folder = member_folder(Member(4, operands=2, sft_steps=4))
+    for name in ("model.safetensors", "tokenizer.json", "config.json", "generation_config.json"):
+        assert (folder / name).read_bytes() == (out / name).read_bytes(), name
+
+
+def test_a_member_is_made_once_and_anew_if_damaged(cache):
+    member = Member(1, **SMALL)
+    state = torch.random.get_rng_state()
+    first = family_policy(member)
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert first.provenance["source"] == member.name
+    file = member_folder(member) / "model.safetensors"
+    made = file.stat().st_mtime_ns
+    assert load_policy(member.name).provenance["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert file.stat().st_mtime_ns == made
+    file.write_bytes(file.read_bytes()[:-8])
+    assert load_policy(member.name).provenance["sha256"] == first.provenance["sha256"]
+    assert {path.name for path in cache.iterdir() if not path.name.endswith(".lock")} == {member_folder(member).name}
+
+
+def test_a_member_with_more_words_starts_from_its_base(cache):
+    member = Member(1, alphabets=3, confidence=0.5, **SMALL)
+    policy, base = family_policy(member), family_policy(member.base)
+    facts = member_facts(member)
+    assert facts["start"]["sha256"] == base.provenance["sha256"]
+    assert facts["member"]["alphabets"] == 3
+    assert len(policy.tokenizer) == 3 + 3 * (10 + 2 + 6 + 12 + 3) == policy.model.config.vocab_size
+    assert policy.tokenizer.unk_token_id not in policy.tokenizer(" ".join(member.task.vocabulary)).input_ids
+    rows, old = policy.model.lm_head.weight, base.model.lm_head.weight
+    of = {word: rows[policy.tokenizer.convert_tokens_to_ids(word)] for word in ("at'2", "with'2", "7'2", "7'1", "7")}
+    seven = old[base.tokenizer.convert_tokens_to_ids("7")]
+    assert (of["7"] - seven).norm() > 0
+    assert not torch.equal(of["7'2"], of["7'1"])
+    assert (of["at'2"] - of["with'2"]).norm() < 0.1 * (of["7'2"] - of["with'2"]).norm(), (
+        "an equivalent starts as a copy"
+    )
+
+
+def test_shared_rows_are_a_word_and_an_alphabet():
+    words, directions = torch.eye(3), torch.tensor([[0.0, 0, 10], [0, 0, 20]])
+    rows = SharedRows(words, directions, torch.tensor([0, 1, 2, 2]), torch.tensor([-1, 0, 0, 1])).rows()
+    assert rows.tolist() == [[1, 0, 0], [0, 1, 10], [0, 0, 11], [0, 0, 21]]
+
+
+def test_the_command_makes_members(cache, capsys):
+    assert main(["family", "--seeds", "1", "2", "--set", "operands=2", "--set", "width=8", "--set", "sft_steps=2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[1] for line in lines] == [f"seed={s},width=8,operands=2,sft_steps=2" for s in (1, 2)]
+    assert main(["family", "--seeds", "1", "--set", "depth=2"]) == 2
+    assert "--set depth is no dial of the family" in capsys.readouterr().err
+
+
+# -- units
+
+
+def test_units_train_and_hold_out_in_classes_of_their_own():
+    """Ten policies in turn; no prompt of any unit's training is held out by any unit, whatever its scale."""
+    units = [Bench("family", unit) for unit in range(12)]
+    assert [bench.scale.policy for bench in units[8:11]] == ["family:seed=9", "family:seed=10", "family:seed=1"]
+    train = [set(bench.task.dataset(30, bench.data_seed)["prompt"]) for bench in units]
+    held = [set(bench.task.dataset(30, bench.held_out_seed)["prompt"]) for bench in units]
+    assert not set.union(*train) & set.union(*held)
+    assert len(set.union(*train)) > 340 < len(set.union(*held))
+    for seed in range(8):
+        bench = Bench("bundled", seed)
+        assert bench.data_seed == seed
+        assert bench.data_seed % 8 != bench.held_out_seed % 8
+
+
+def test_a_unit_is_dialled_to_another_member():
+    bench = Bench("family", 5)
+    other = bench.dialled(alphabets=4).dialled(operands=7)
+    assert other.scale.policy == "family:seed=6,alphabets=4,operands=7"
+    assert (other.scale.max_new_tokens, bench.scale.max_new_tokens) == (7 * 7 + 13, 48)
+    assert (other.data_seed, other.held_out_seed) == (bench.data_seed, bench.held_out_seed)
+    alike = bench.dialled(alphabets=4)
+    assert list(map(plain, alike.task.dataset(9, bench.data_seed)["prompt"])) == list(
+        bench.task.dataset(9, bench.data_seed)["prompt"]
+    )
+    with pytest.raises(ValueError, match="dial 'depth' is unknown: choose of alphabets, "):
+        bench.dialled(depth=3)
+    with pytest.raises(ValueError, match="scale 'bundled' has one policy"):
+        Bench("bundled").dialled(alphabets=4)
