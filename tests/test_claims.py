@@ -1,447 +1,481 @@
-"""The ledger says what the tables say: in a world where the sweeps' claims hold, and when one result is changed."""
+"""The ledger says what was measured: outcomes follow from registered thresholds and units, and from nothing else."""
 
 import json
 import shlex
-import shutil
 import subprocess
 import sys
-from functools import partial
-from itertools import product
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
+from scipy import stats
 
-from workbook import __main__, claims
-from workbook.book.ledger_page import ledger_page
-from workbook.claims import CLAIMS, SCALES, format_ledger, format_summary, ledger, summary, verdict_of
-from workbook.statistics import Estimate, Interval, verdict
+from workbook import __main__
+from workbook.book.ledger_page import ledger_page, strip
+from workbook.claims import CLAIMS, SCALES, command, format_ledger, format_summary, judge, ledger, ledger_json, summary
+from workbook.claims.coverage import BAR, coverage_table, ratio_pseudo_values
+from workbook.claims.inference import Rule, adjusted, decided_by, detectable_effect, judge_units, sign_flip_p
+from workbook.claims.ledger import permuted_outcomes
+from workbook.statistics import Estimate, pseudo_values, t_interval
+from workbook.studies.claim import Claim, Measurement, Tables
 from workbook.studies.record import RESULTS
-from workbook.topics.drift.claims import GSPO, SEQUENCE
+from workbook.studies.registration import Outcome, check_registration, read_registration
 from workbook.views.ledger import ledger_chart, standardized
 
 IDS = [
-    *("H1", "H2", "H3", "H4", "H5", "H6", "H7", "H8", "H9", "H10", "H11", "H12", "H13"),
-    *("R1", "R2", "R3", "R4", "R5"),
-    *("D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "D9", "P1", "H-falsifier", "D-falsifier"),
+    *(f"H{k}" for k in range(1, 14)),
+    *(f"R{k}" for k in range(1, 6)),
+    *(f"D{k}" for k in range(1, 10)),
+    *("P1", "H-falsifier", "D-falsifier"),
 ]
-WORDS = {"replicates", "does not replicate", "inconclusive", "not measured", "met", "not met", "described"}
-SEEDS = range(4)
+ABOVE_0 = Rule(0.0, -0.1, 0.1, 1.0)
 
 
-# --- sweeps' tables, as `keep` writes them, of a world in which the papers are right
+# --- numbers
 
 
-def _runs(outcomes, **settings) -> pd.DataFrame:
-    """A run per seed and combination of settings; outcomes: settings -> {outcome: value}, to which noise is added."""
-    rng, rows = np.random.default_rng(0), []
-    for seed, *values in product(SEEDS, *settings.values()):
-        chosen = dict(zip(settings, values, strict=True))
-        noisy = {name: value + 1e-3 * rng.normal() for name, value in outcomes(**chosen).items()}
-        rows.append({"run": f"{seed},{values}", "seed": seed, **chosen, **noisy})
-    return pd.DataFrame(rows)
+def test_outcomes_follow_from_the_two_intervals():
+    """Against scipy: the sides of the 95 % interval, and two one-sided tests at 5 %."""
+    rng = np.random.default_rng(0)
+    seen = set()
+    for mean, sd in [(0.5, 0.2), (-0.5, 0.2), (0.0, 0.03), (0.05, 0.01), (0.1, 0.3), (0.02, 0.2)]:
+        x = rng.normal(mean, sd, 9)
+        low, high = stats.ttest_1samp(x, 0).confidence_interval(0.95)
+        p_low, p_high = (stats.ttest_1samp(x, c, alternative=a).pvalue for c, a in [(-0.1, "greater"), (0.1, "less")])
+        expected = "supported" if low > 0 else "contradicted" if high < 0 else "inconclusive"
+        expected = "equivalent to none" if max(p_low, p_high) < 0.05 else expected
+        assert ABOVE_0.outcome(x) == expected
+        assert ABOVE_0.p(x) == pytest.approx(stats.ttest_1samp(x, 0).pvalue, rel=1e-9)
+        assert ABOVE_0.p_equivalent(x) == pytest.approx(max(p_low, p_high), rel=1e-9)
+        assert t_interval(x)[1:] == pytest.approx((low, high))
+        seen.add(expected)
+    assert seen == {"supported", "contradicted", "inconclusive", "equivalent to none"}
+    clear = np.array([0.04, 0.05, 0.06, 0.05, 0.04, 0.06])
+    assert t_interval(clear).low > 0, "clear of the threshold"
+    assert ABOVE_0.outcome(clear) == "equivalent to none", "and yet smaller than what is of interest"
+    x = rng.normal(0.5, 0.2, 9)
+    assert Rule(0.0, -0.1, 0.1, -1.0).outcome(x) == "contradicted", "the other side"
 
 
-def _batching(batching, learning_rate, max_grad_norm):
-    gain = {"query_preserved": 0.05, "reward_balanced": 0.04, "sign_partitioned": -0.1}.get(batching, 0)
-    in_step = 0.2 if batching == "sign_partitioned" else 0.5
-    return {"area": 0.6 + gain, "jitter": 0.1 - gain, "collapsed": 0.2 - gain, "in_step": in_step + learning_rate}
+def test_an_interval_that_touches_the_threshold_refutes_nothing():
+    x = np.zeros(8)
+    assert Rule(0.0, -0.1, 0.1, 1.0).outcome(x) == "not testable here", "a floor: every unit at the threshold"
+    at = t_interval(np.arange(8.0)).high  # of units whose interval ends at the threshold
+    assert Rule(at, at - 1e-3, at + 1e-3, 1.0).outcome(np.arange(8.0)) == "inconclusive"
 
 
-def _drift(importance_sampling_level, epsilon, clipping, group_transform, num_iterations):
-    fixed, sequence = group_transform is not None, importance_sampling_level == "sequence"
-    residual = 0.5 if sequence else 0.05 if clipping == "symmetric" or epsilon > 1 else 0.3
-    return {
-        "shared_residual": 0.0 if fixed else residual,
-        "tax": 0.01 if fixed else 0.05 * (1 + np.log2(num_iterations)),
-        "solution_entropy_lost": 0.01 if fixed else 0.3,
-        "final": 0.9 if fixed else 0.8,
-        "jitter": 0.05 if fixed else 0.1,
-        "compute_to_score": 5.0 if fixed else np.nan,
-    }
+def test_sign_flips_are_all_of_them():
+    x = np.random.default_rng(1).normal(0.3, 1, 7)
+    sums = [abs(np.dot(np.where([k >> i & 1 for i in range(7)], 1, -1), x)) for k in range(2**7)]
+    assert sign_flip_p(x) == np.mean(np.array(sums) >= abs(x.sum()) - 1e-12)
+    assert sign_flip_p(np.ones(5)) == 2 / 32, "5 units never reach 5 %"
+    long = np.random.default_rng(2).normal(0.3, 1, 20)
+    assert sign_flip_p(long) == pytest.approx(stats.ttest_1samp(long, 0).pvalue, abs=0.03), "drawn beyond 12"
 
 
-def _clipped(group_transform, num_iterations):
-    fixed = group_transform is not None
-    return {"final": 0.8 + 0.1 * fixed, "jitter": 0.1, "tax": 0.05, "collapsed": 0.0, "compute_to_score": 5.0}
+@pytest.mark.parametrize("n", [6, 10, 30])
+def test_the_detectable_effect_has_80_percent_power(n):
+    effect = detectable_effect(2.0, n)
+    t = stats.t.ppf(0.975, n - 1)
+    assert 1 - stats.nct.cdf(t, n - 1, effect / 2.0 * n**0.5) == pytest.approx(0.8, abs=1e-6)
 
 
-def _sizes(num_generations, group_transform, importance_sampling_level, per_device_train_batch_size):
-    return {"final": 0.7 + 0.02 * np.log2(num_generations) * (group_transform is not None)}
+def test_q_values_are_benjamini_and_hochbergs():
+    p = np.random.default_rng(0).uniform(0, 0.2, 25)
+    np.testing.assert_allclose(adjusted(p), stats.false_discovery_control(p))
+    assert adjusted(np.array([])).size == 0
 
 
-def _causes(optim, group_transform, policy, false_negative_rate):
-    fixed = group_transform is not None
-    return {"tax": 0.004 if fixed else 0.05, "odds": 0.05 if fixed else 0.4, "collapsed": 0.0}
+def test_the_fewest_units_that_decide():
+    """Greedy removal finds as few as all subsets do, on small samples, and never fewer."""
+    rng = np.random.default_rng(3)
+    for _ in range(30):
+        x = rng.normal(rng.choice([0, 0.5, 1.0]), 0.5, 7)
+        fewest = next(
+            (k for k in range(1, 5) for out in combinations(range(7), k) if _changes(np.delete(x, out), x)), np.nan
+        )
+        greedy = decided_by(x, ABOVE_0)
+        assert np.isnan(greedy) or greedy >= fewest
+        assert greedy == fewest or fewest > 1 or np.isnan(fewest), "where one unit decides, it is found"
 
 
-TRANSFORMS = [None, "min_replace", "advantage_orthogonal"]
-SWEEPS = {
-    "batching": lambda: _runs(
-        _batching,
-        batching=["shuffled", "query_preserved", "reward_balanced", "sign_partitioned"],
-        learning_rate=[0.1, 0.2],
-        max_grad_norm=[0.0, 1.0],
-    ),
-    "drift_fixing": lambda: _runs(
-        _drift,
-        importance_sampling_level=["token", "sequence"],
-        epsilon=[0.03, 0.2, 1e9],
-        clipping=[None, "symmetric"],
-        group_transform=TRANSFORMS,
-        num_iterations=[1, 2, 4],
-    ),
-    "drift_fixing_clipped": lambda: _runs(_clipped, group_transform=TRANSFORMS, num_iterations=[2, 4]),
-    "group_size": lambda: _runs(
-        _sizes,
-        num_generations=[2, 4, 8],
-        group_transform=TRANSFORMS[:2],
-        importance_sampling_level=["token", "sequence"],
-        per_device_train_batch_size=[16, 32],
-    ),
-    "what_causes_what": lambda: _runs(
-        _causes,
-        optim=["adamw_torch", "sgd"],
-        group_transform=TRANSFORMS[:2],
-        policy=["bundled", "build/policies/hard"],
-        false_negative_rate=[np.nan, 0.58],
-    ),
-    "advantages": lambda: _runs(
-        lambda advantage_estimator: {"area": 0.6 + 0.05 * (advantage_estimator == "prefix_credit")},
-        advantage_estimator=["grpo", "prefix_credit"],
-    ),
+def _changes(rest, x):
+    return ABOVE_0.outcome(rest) != ABOVE_0.outcome(x)
+
+
+def test_ratios_are_judged_by_pseudo_values_on_the_log_scale():
+    rng = np.random.default_rng(4)
+    table = pd.DataFrame({"seed": range(8), "a": rng.uniform(1, 2, 8), "b": rng.uniform(3, 4, 8)})
+
+    def ratio(rows):
+        return rows["a"].mean() / rows["b"].mean()
+
+    plain, log = pseudo_values(table, ratio), pseudo_values(table, ratio, log=True)
+    by_array = [ratio_pseudo_values(*table[["a", "b"]].to_numpy().T, log=log) for log in (False, True)]
+    np.testing.assert_allclose([plain, log], by_array)
+    assert plain.mean() == pytest.approx(ratio(table), rel=0.02)
+    registered = Outcome("H1", "primary", "", side="below", threshold=1.0, smallest_effect=0.2)
+    judged = judge_units(log, registered)
+    assert judged[:3] == pytest.approx(tuple(np.exp(t_interval(log))))
+    assert judged.outcome == "supported"
+    away = np.log(1.0) - detectable_effect(log.std(ddof=1), 8)
+    assert judged.detectable == pytest.approx(1 - np.exp(away)), "in the ratio's unit, towards the claim"
+    with pytest.raises(ValueError, match="a logarithm needs a statistic above 0"):
+        pseudo_values(table.assign(a=-1), ratio, log=True)
+
+
+def test_units_of_one_policy_are_judged_by_their_mean():
+    rng = np.random.default_rng(5)
+    units = pd.Series(np.repeat(rng.normal(0.3, 0.4, 10), 3) + rng.normal(0, 0.01, 30))
+    policies = pd.Series([f"family:seed={k // 3}" for k in range(30)])
+    registered = Outcome("H1", "primary", "", side="above", threshold=0.0, smallest_effect=0.05)
+    own, shared = judge_units(units, registered), judge_units(units, registered, policies)
+    means = units.groupby(policies).mean()
+    assert shared.policies == 10
+    assert shared[:3] == pytest.approx(tuple(t_interval(means)))
+    assert shared.high - shared.low > 1.5 * (own.high - own.low), "30 units of 10 policies are not 30 units"
+    assert shared.p_units == own.p < shared.p
+    assert judge_units(units, registered, policies.map(lambda _: "one"))[:9] == own[:9], "of one policy: its seeds"
+
+
+def test_simulated_intervals_hold_the_truth():
+    table = coverage_table(repetitions=400).set_index(["statistic", "outcomes", "units", "icc"]).sort_index()
+    normal = table["coverage"].xs(("mean of units", "normal"))
+    assert (normal - 0.95).abs().max() < 0.04, "three standard errors of 400 repetitions"
+    shared = table.loc[("mean of units, three a policy (not used)", "normal", 30, 0.8), "coverage"]
+    assert shared < 0.85 < table.loc[("mean of policies' means, three units each", "normal", 30, 0.8), "coverage"]
+
+
+# --- registrations
+
+FINE = {
+    "study": "sharing",
+    "registered": "2026-11-22",
+    "question": "does it?",
+    "units": {"scale": "family", "count": 10},
+    "stopping_rule": "all ten",
+    "outcomes": {},
+}
+H1 = {
+    "role": "primary",
+    "claim": "H1",
+    "sentence": "mean of x",
+    "unit": "nats",
+    "side": "above",
+    "threshold": 0.0,
+    "smallest_effect": 0.1,
+    "paper": "0.3 at 512 prompts",
+    "comparable": "yes",
+    "testable": "yes",
+    "source": "paper",
+    "seen_before": "no",
 }
 
 
-def _write(folder: Path, study: str, table: pd.DataFrame, scale: str = "bundled") -> None:
-    place = folder / study / scale
-    place.mkdir(parents=True, exist_ok=True)
-    table.to_parquet(place / "runs.parquet")
-    batches = pd.DataFrame({"step": range(6), "reward": [0.4, np.nan, 0.5, np.nan, 0.6, np.nan]})  # three were sampled
-    table[["run"]].merge(batches, how="cross").to_parquet(place / "curves.parquet")
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"stopping_rule": None}, "The registration of sharing lacks stopping_rule."),
+        ({"stop_rule": "x"}, "has the field 'stop_rule'; it may have study, registered"),
+        ({"study": "flips"}, "study is 'flips'; it must be 'sharing', as its folder is."),
+        ({"units": {"scale": "family"}}, "it must be {scale: family, count: 10}"),
+        ({"units": {"scale": "family", "count": 0}}, "units.count is 0; it must be an integer of at least 1."),
+        ({"outcomes": {"H1": {"rolle": "primary"}}}, "outcomes.H1 has the field 'rolle'"),
+        ({"outcomes": {"H1": H1 | {"role": "main"}}}, "outcomes.H1.role is 'main'; choose one of primary, mechanism"),
+        ({"outcomes": {"H1": H1 | {"side": ""}}}, "outcomes.H1 lacks side."),
+        ({"outcomes": {"H1": H1 | {"side": "left"}}}, "outcomes.H1.side is 'left'; choose one of above, below."),
+        ({"outcomes": {"H1": H1 | {"threshold": "low"}}}, "threshold is 'low'; it must be a finite number."),
+        ({"outcomes": {"H1": H1 | {"smallest_effect": 0}}}, "smallest_effect is 0; it must be a number above 0."),
+        ({"outcomes": {"H1": H1 | {"source": "me"}}}, "source is 'me'; choose one of paper, machine review, ours."),
+        ({"outcomes": {"H1": H1 | {"comparable": "hardly"}}}, 'it must be "yes", "unknown: ..." or "no: " and'),
+        ({"outcomes": {"H1": H1, "H1 too": H1}}, "two primary ones of claim H1; a claim has one."),
+    ],
+)
+def test_a_registration_is_checked_field_by_field(change, sentence):
+    assert check_registration(FINE | {"outcomes": {"H1": H1}}, "sharing").outcomes["H1"].toward == 1.0
+    with pytest.raises(ValueError) as refused:
+        check_registration(FINE | {"outcomes": {"H1": H1}} | change, "sharing")
+    assert sentence in str(refused.value)
+    assert len(str(refused.value).split(". ")) == 1, "one sentence"
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """All sweeps at the bundled scale, in which the papers are right, and no other study."""
-    folder = tmp_path_factory.mktemp("world")
-    for study, make in SWEEPS.items():
-        _write(folder, study, make())
-    return folder
-
-
-@pytest.fixture(scope="module")
-def world_ledger(world):
-    return ledger("bundled", fragile=False, folder=world)
-
-
-def _verdicts(table: pd.DataFrame) -> pd.Series:
-    deciding = table[table["verdict"] != "described"]
-    return deciding.set_index(["claim", "measured"])["verdict"]
-
-
-# --- the committed tables give what they gave
-
-# Made once, from the tables in data/results/:
-#   table = ledger()
-#   texts = [{str(seed): verdict for seed, verdict in row.items()} for row in table["without"]]
-#   table["without"] = [json.dumps(row, sort_keys=True) for row in texts]
-#   table.to_parquet("tests/data/ledger.parquet", index=False)
-RECORDED = Path(__file__).parent / "data" / "ledger.parquet"
-
-
-@pytest.fixture(scope="module")
-def committed():
-    """The ledger of the committed tables, every verdict recomputed without each seed."""
-    return ledger()
-
-
-def test_the_ledger_equals_the_recorded_one_value_for_value(committed):
-    recorded = pd.read_parquet(RECORDED)
-    recorded["without"] = [{int(seed): v for seed, v in json.loads(row).items()} for row in recorded["without"]]
-    rows = committed[committed["claim"].isin(recorded["claim"])].reset_index(drop=True)  # a new claim adds its own
-    pd.testing.assert_frame_equal(rows, recorded, rtol=1e-12, atol=1e-12)
-
-
-def test_a_claim_alone_is_measured_as_in_the_ledger(committed):
-    columns = ["claim", "study", "measured", "stated", "mean", "low", "high", "seeds", "n", "verdict", "reason"]
-    for name in ("H2", "R1", "H-falsifier"):
-        rows = committed[(committed["claim"] == name) & (committed["scale"] == "smollm2_chat")]
-        alone = claims.measurements(name, claims.Tables("smollm2_chat"))
-        pd.testing.assert_frame_equal(alone[columns], rows[columns].reset_index(drop=True), check_dtype=False)
-
-
-def test_the_command_line_loads_no_model_library():
-    """What `python -m workbook claims` answers must not wait for torch, TRL or altair."""
-    code = "import sys; from workbook.__main__ import main; status = main(['claims', '--claim', 'H12']); "
-    code += "loud = {'torch', 'trl', 'transformers', 'bitsandbytes', 'altair', 'scipy'} & set(sys.modules); "
-    code += "assert not loud, loud; sys.exit(status)"
-    answer = subprocess.run([sys.executable, "-c", code], cwd=RESULTS.parents[1], capture_output=True, text=True)
-    assert (answer.returncode, answer.stderr) == (0, "")
-    assert answer.stdout.startswith("H12  ")
-
-
-# --- every claim is there
-
-
-def test_every_claim_has_a_row_at_every_scale_and_a_reason_where_nothing_was_measured(tmp_path):
-    _write(tmp_path, "batching_pilot", pd.DataFrame({"run": ["a"], "seed": [0]}))  # which no claim reads
-    table = ledger(folder=tmp_path)
+def test_every_registered_outcome_is_reported_and_every_claim_has_one_primary_row():
+    """What a study registered can't be left out of the ledger afterwards."""
+    reported = {(row.study, row.key): claim.id for claim in CLAIMS.values() for row in claim.rows}
+    primaries = []
+    for path in RESULTS.glob("*/registration.yaml"):
+        registration = read_registration(path.parent.name)
+        for key, outcome in registration.outcomes.items():
+            known = reported.get((registration.study, key))  # what is described may stand in a chapter alone
+            assert known == outcome.claim or (known is None and outcome.role == "described"), key
+            primaries += [(outcome.claim, scale) for scale in registration.units if outcome.role == "primary"]
+    assert len(set(primaries)) == len(primaries), "one primary row per claim and scale"
     assert set(IDS) <= set(CLAIMS)
-    for scale in SCALES:
-        assert set(table.loc[table["scale"] == scale, "claim"]) == set(CLAIMS)
-    assert set(table["verdict"]) == {"not measured"}
-    assert not table["fragile"].any()
-    assert (table["reason"].str.len() > 10).all()
-    assert (table[["statement", "falsifier"]].map(len) > 10).all(axis=None)
-    assert (table.loc[table["scale"] == "bundled", "command"].str.len() > 10).all()
-    assert (table.loc[table["scale"] == "larger", "command"] == "").all(), "nothing is declared that would measure it"
-    assert set(table.loc[table["scale"] == "larger", "reason"]) == {claims.NEEDS_GPU}
-    batching = table[(table["claim"] == "H12") & (table["scale"] == "bundled")]
-    assert batching["reason"].str.contains("sweep data/configs/studies/batching.yaml").all()
-    with pytest.raises(ValueError, match="scale='huge' is unknown: choose one of bundled, smollm2_chat"):
-        ledger("huge")
+
+
+# --- a world of registered studies
+
+
+def _unit(folder: Path, unit: int, table: pd.DataFrame, policy: str, hash_: str | None, modified: bool = False):
+    place = folder / "sharing" / "family" / f"seed={unit}"
+    place.mkdir(parents=True, exist_ok=True)
+    table.to_parquet(place / "numbers.parquet")
+    git = {"commit": "c0ffee", "modified": modified}
+    facts = {"seed": unit, "registration": hash_, "git": git, "policy": {"name": policy}}
+    (place / "manifest.json").write_text(json.dumps(facts))
+
+
+NUMBERS = {  # column: mean, sd
+    "clear": (0.5, 0.2),
+    "none": (0.0, 0.02),
+    "against": (-0.5, 0.2),
+    "noisy": (0.1, 1.0),
+    "floor": (0.0, 0.0),
+}
+OUTCOMES = {  # key: column, and what it changes in H1's registration
+    "H1": ("clear", {}),
+    "H1 control": ("none", {"role": "control"}),
+    "H1 ratio": ("clear", {"role": "consequence", "threshold": 0.5, "smallest_effect": 0.1, "unit": ""}),
+    "H2": ("none", {"claim": "H2"}),
+    "H3": ("against", {"claim": "H3"}),
+    "H4": ("noisy", {"claim": "H4"}),
+    "H5": ("clear", {"claim": "H5", "comparable": "no: our batch is smaller"}),
+    "H6": ("clear", {"claim": "H6", "testable": "no: identity of the first step"}),
+    "H7": ("floor", {"claim": "H7"}),
+    "H8": ("clear", {"claim": "H8", "sentence": "a table that nobody made"}),
+}
+
+
+def _of(column):
+    return lambda tables: tables["sharing/numbers"].groupby("seed")[column].mean()
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """Ten units of a registered study, one of them added later, and the claims that read it."""
+    outcomes = {key: H1 | change for key, (_, change) in OUTCOMES.items()}
+    (tmp_path / "sharing").mkdir()
+    path = tmp_path / "sharing" / "registration.yaml"
+    path.write_text(yaml.safe_dump(FINE | {"outcomes": outcomes}))
+    digest = read_registration("sharing", tmp_path).hash
+    rng = np.random.default_rng(0)
+    for unit in range(11):
+        table = pd.DataFrame({name: rng.normal(mean, sd, 4) for name, (mean, sd) in NUMBERS.items()})
+        _unit(tmp_path, unit, table, f"family:seed={unit}", digest)
+    rows = {}
+    for key, (column, change) in OUTCOMES.items():
+        measure = _of(column) if key != "H8" else lambda tables: tables["sharing/none"]["x"]
+        rows.setdefault(change.get("claim", "H1"), []).append(Measurement("sharing", key, measure))
+    rows["H1"].append(
+        Measurement("flips", "as it was", lambda tables: Estimate(0.1, 0.0, 0.2, 5, 320), scales=["family"])
+    )
+    rows["H1"][2] = Measurement("sharing", "H1 ratio", _ratio)
+    records = {name: replace(CLAIMS[name], rows=found) for name, found in rows.items()}
+    records["H9"] = replace(CLAIMS["H9"], rows=[])
+    for module in (judge, sys.modules["workbook.claims.ledger"], sys.modules["workbook.book.ledger_page"]):
+        monkeypatch.setattr(module, "CLAIMS", records)
+    return tmp_path
+
+
+def _ratio(tables):
+    return pseudo_values(
+        tables["sharing/numbers"], lambda t: (2 + t["clear"].mean()) / (3 + t["none"].mean()), log=True
+    )
+
+
+def test_the_ledger_of_a_world(world):
+    table = ledger(folder=world).set_index("key")
+    outcomes = {
+        **{"H1": "supported", "H1 control": "equivalent to none", "H1 ratio": "supported", "H2": "equivalent to none"},
+        **{"H3": "contradicted", "H4": "inconclusive", "H5": "not comparable", "H6": "not testable here"},
+        **{"H7": "not testable here", "H8": "not measured", "": "not measured", "as it was": "described"},
+    }
+    assert table["outcome"].to_dict() == outcomes
+    units = pd.concat(pd.read_parquet(path).assign(seed=path.parent.name) for path in world.rglob("numbers.parquet"))
+    means = units.groupby("seed")["clear"].mean().drop("seed=10")
+    h1 = table.loc["H1"]
+    assert (h1["mean"], h1["low"], h1["high"]) == pytest.approx(tuple(t_interval(means))), "the added unit is out"
+    assert (h1["units"], h1["registered_units"], h1["added"]) == (10, 10, (10,))
+    assert (h1["clean"], h1["registration"], h1["commits"]) == (True, "matches", ("c0ffee",))
+    assert h1["paper_effect"] == "0.3 at 512 prompts"
+    assert table.loc["H5", "here"] == "supported"
+    assert table.loc["H5", "reason"].startswith("our batch is smaller; at our place supported: ")
+    assert table.loc["H6", "reason"] == "identity of the first step"
+    assert "a floor, a ceiling or no contrast" in table.loc["H7", "reason"]
+    assert "80 % power for" in table.loc["H4", "reason"]
+    assert "holds no table 'none' at scale 'family'" in table.loc["H8", "reason"]
+    assert "no study registered" in table.loc["", "reason"]
+    judged = table.loc[["H1", "H2", "H3", "H4", "H7"]]
+    np.testing.assert_allclose(judged["q"], adjusted(judged["p"].to_numpy()), err_msg="neither H5 nor H6 can be judged")
+    assert table["q"].notna().sum() == 5, "q is of primary rows alone"
+    alone = ledger(folder=world, claims=["H3"]).set_index("key")
+    assert alone.loc["H3", "q"] == table.loc["H3", "q"], "whichever claims are asked for"
+
+
+def test_what_is_clear_alone_may_not_be_among_many(world):
+    """Twenty primary rows without any effect: a p of 0.03 is no longer enough."""
+    row = ledger(folder=world, claims=["H1"]).query("key == 'H1'").iloc[0].to_dict()
+    assert judge.conclude(row, 6)[0] == "supported"
+    outcome, _, reason = judge.conclude(row | {"q": 0.2}, 25)
+    assert outcome == "inconclusive"
+    assert reason.endswith("but q = 0.2 over 25 primary rows")
+
+
+def test_fewer_than_six_units_have_no_outcome(world):
+    for unit in range(5, 11):
+        for path in (world / "sharing" / "family" / f"seed={unit}").iterdir():
+            path.unlink()
+    row = ledger(folder=world, claims=["H1"]).iloc[0]
+    assert row["outcome"] == "not measured"
+    assert row["reason"] == "5 units; an outcome needs 6"
+    assert np.isfinite(row["mean"])
+    assert np.isnan([row["low"], row["high"], row["p"], row["q"]]).all()
+
+
+def test_three_units_a_policy_are_one(world):
+    digest = read_registration("sharing", world).hash
+    for unit in range(10):
+        table = pd.read_parquet(world / "sharing" / "family" / f"seed={unit}" / "numbers.parquet")
+        _unit(world, unit, table, f"family:seed={unit % 5}", digest)
+    row = ledger(folder=world, claims=["H1"]).iloc[0]
+    assert (row["outcome"], row["reason"]) == ("not measured", "10 units on 5 policies; an outcome needs 6")
+
+
+def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(world, monkeypatch):
+    path = world / "sharing" / "registration.yaml"
+    path.write_text(path.read_text() + "# a word more\n")
+    table = pd.read_parquet(world / "sharing" / "family" / "seed=3" / "numbers.parquet")
+    _unit(world, 3, table.assign(clear=np.nan), "family:seed=3", "other", modified=True)
+    table = ledger(folder=world, claims=["H1"])
+    row = table.iloc[0]
+    assert (row["registration"], row["clean"], row["units"], row["dropped"]) == ("changed since", False, 9, 1)
+    text = format_ledger(table)
+    assert "tables from a modified tree; registration changed since; 1 units without a number" in text
+    assert "units added after registration: 10" in text
+
+
+def test_a_measurement_of_no_registered_outcome_is_refused(world):
+    wrong = Measurement("sharing", "H1 controll", _of("none"))
+    with pytest.raises(ValueError, match="H1: sharing registered no outcome 'H1 controll'; its outcomes are H1, H1"):
+        wrong.outcome("H1", world)
+    with pytest.raises(ValueError, match="H1: the outcome H2 that sharing registered is of claim H2"):
+        Measurement("sharing", "H2", _of("none")).outcome("H1", world)
+
+
+def test_signs_at_random_support_few_rows(world):
+    table = ledger(folder=world)
+    drawn = permuted_outcomes(table, draws=200)
+    assert set(drawn["rows"]) == {5}
+    assert 0 < drawn["uncorrected"].mean() / 5 < 0.06
+    assert drawn["supported"].mean() / 5 < 0.05
+    assert drawn["supported"].sum() <= drawn["uncorrected"].sum()
+
+
+def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
+    table = ledger(folder=world)
+    short = format_summary(table).splitlines()
+    assert short[0].split() == ["claim", "family", "states", "that"]
+    assert short[1].startswith("H1     supported")
+    assert short[-1] == (
+        "9 primary rows: 2 not testable here, 2 not measured, 1 supported, 1 equivalent to none, 1 contradicted, "
+        "1 inconclusive, 1 not comparable."
+    )
+    page = ledger_page(table.assign(measured=table["measured"] + "<b>&"), chapters={"H1": [("05_x", "05 · x")]})
+    assert "<b>&amp;" not in page
+    assert "&lt;b&gt;&amp;" in page
+    assert page.count("<section ") == 9
+    assert '<a href="05_x.html">05 · x</a>' in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org/1998/Math/MathML", "")
+    rows = json.loads(ledger_json(table))["rows"]
+    assert rows[0]["values"] == {str(k): v for k, v in table.iloc[0]["values"].items()}
+    assert rows[0]["policy_of"]["3"] == "family:seed=3"
+    assert None in [row["q"] for row in rows], "NaN is null"
+    out = tmp_path / "page.html"
+    asked = ["claims", "--folder", str(world), "--json", str(tmp_path / "rows.json"), "--permuted", "20"]
+    assert __main__.main([*asked, "--html", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "Signs at random, 20 draws of 5 primary rows" in printed
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert json.loads((tmp_path / "rows.json").read_text())["rows"] == rows
+    chart = ledger_chart(table).to_dict()
+    assert "H3: " in chart["description"]
+    assert "contradicted" in chart["description"]
+    assert "Not measured: H8, H9." in chart["title"]["subtitle"]
+
+
+def test_pictures_stand_where_the_numbers_are(world):
+    table = ledger(folder=world)
+    drawn = standardized(table[table["role"] == "primary"]).set_index("key")
+    inside = drawn["z"].abs() < 1
+    assert inside[["H2", "H7"]].all()
+    assert drawn.loc["H1", "z"] == pytest.approx(drawn.loc["H1", "mean"] / 0.1)
+    assert (drawn["z_low"] <= drawn["z"]).all()
+    for row in table[table["low"].notna() & (table["role"] != "described")].itertuples():
+        places = strip(row)
+        ends = [places[name] for name in ("from", "threshold", "to")]
+        assert ends == sorted(ends)
+        assert places["low"] <= places["mean"] <= places["high"]
+        assert all(6 <= place <= 94 for place in [*ends, *places["units"], places["low"], places["high"]])
+    with pytest.raises(ValueError, match="ledger_chart needs the column"):
+        ledger_chart(drawn.drop(columns="toward"))
+    with pytest.raises(ValueError, match="needs a measured primary row"):
+        ledger_chart(table[table["claim"] == "H9"])
+
+
+# --- the command line, and what is committed
 
 
 def test_commands_are_those_of_the_command_line():
     root = RESULTS.parents[1]
-    studies = ("flips", "minibatches", *SWEEPS)
-    for study, claim, scale in product(studies, ("H1", "D-falsifier"), SCALES[:2]):
-        steps = claims.command(study, claim, scale)
-        assert steps or (scale != "bundled" and study in SWEEPS)
-        for step in filter(None, steps.split(" && ")):
-            program, *arguments = shlex.split(step)
-            assert program == "python"
-            if arguments[:2] == ["-m", "workbook"]:
-                args = __main__._parser().parse_args(arguments[2:])
-                assert getattr(args, "config", None) is None or (root / args.config).exists()
-                assert getattr(args, "claim", claim) == claim
-            else:
-                assert (root / arguments[0]).exists()
+    studies = {row.study for claim in CLAIMS.values() for row in claim.rows}
+    for study in studies:
+        for scale in SCALES:
+            for step in filter(None, command(study, "D-falsifier", scale).split(" && ")):
+                program, *arguments = shlex.split(step)
+                assert program == "python"
+                if arguments[:2] == ["-m", "workbook"]:
+                    args = __main__._parser().parse_args(arguments[2:])
+                    assert getattr(args, "config", None) is None or (root / args.config).exists()
+                else:
+                    assert (root / arguments[0]).exists()
 
 
-# --- the verdicts follow from the tables
+def test_the_command_line_loads_no_model_library():
+    """What `python -m workbook claims` answers must not wait for torch, TRL or altair."""
+    code = "import sys; from workbook.__main__ import main; status = main(['claims']); "
+    code += "loud = {'torch', 'trl', 'transformers', 'bitsandbytes', 'altair', 'scipy.stats'} & set(sys.modules); "
+    code += "assert not loud, loud; sys.exit(status)"
+    answer = subprocess.run([sys.executable, "-c", code], cwd=RESULTS.parents[1], capture_output=True, text=True)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert answer.stdout.startswith("claim ")
 
 
-def test_in_a_world_where_the_papers_are_right_every_sweep_says_so(world_ledger):
-    measured = world_ledger[world_ledger["mean"].notna()]
-    assert set(measured["verdict"]) == {"replicates", "not met", "described"}
-    names = set(measured["claim"])
-    assert names == {"H11", "H12", "H13", *(f"D{k}" for k in range(1, 10)), "P1", "D-falsifier"}
-    assert not world_ledger.loc[world_ledger["study"].isin(SWEEPS), "mean"].isna().any(), (
-        "every row of a sweep finds its runs"
-    )
-    assert set(world_ledger["verdict"]) <= WORDS
-    rows = world_ledger.set_index(["claim", "measured"])
-    tax = rows.loc[("D1", "tax: min_replace / no fix")]
-    assert tax["mean"] == pytest.approx(0.01 / np.mean([0.05 * 2, 0.05 * 3]), rel=0.05)
-    assert (tax["seeds"], tax["n"]) == (len(SEEDS), len(SEEDS) * 2 * 2 * 2)  # transforms x reuse x clipping
-    spent = rows.loc[("D8", "compute to a score: min_replace / no fix")]
-    assert spent["mean"] == pytest.approx(5 / np.mean([3 * 7, 3 * 13]), rel=0.01), "never: the compute of three batches"
-    grown = rows.loc[("D4", "no fix: tax, nats per doubling of reuse")]
-    assert grown["mean"] == pytest.approx(0.05, rel=0.05)
-    other = rows.loc[("D8", "advantage_orthogonal on clipped weights - no fix: held-out reward at the end")]
-    assert other["mean"] == pytest.approx(0.1, rel=0.05)
-    assert other["verdict"] == "described"
-    by_factor = world_ledger[world_ledger["measured"].str.startswith("tax by group_transform")]
-    assert by_factor["mean"].item() == pytest.approx(0.004 - 0.05, rel=0.05)
+def test_no_committed_outcome_rests_on_fewer_than_six_units():
+    table = ledger(described=False)
+    decided = table[table["outcome"].isin(["supported", "contradicted", "equivalent to none", "inconclusive"])]
+    assert (decided["policies"] >= 6).all()
+    assert (decided["registration"] == "matches").all(), "no threshold was changed after its study was measured"
+    assert decided["clean"].all(), "every table that decides came from an unmodified tree"
+    assert set(summary(table)["claim"]) == set(CLAIMS)
 
 
-def _raise(table, outcome, by, **settings):
-    chosen = np.logical_and.reduce([table[name] == value for name, value in settings.items()])
-    return table.assign(**{outcome: table[outcome] + by * chosen})
-
-
-CHANGES = {  # study, change, and the rows whose verdict must become which
-    "H11 harm": ("batching", partial(_raise, outcome="area", by=0.5, batching="sign_partitioned"), {"H11": "area"}),
-    "H12": ("batching", partial(_raise, outcome="area", by=-0.5, batching="query_preserved"), {"H12": "area"}),
-    "H13": ("batching", partial(_raise, outcome="collapsed", by=0.5, batching="reward_balanced"), {"H13": "collapse"}),
-    "D7": (
-        "drift_fixing",
-        partial(_raise, outcome="shared_residual", by=0.5, group_transform="advantage_orthogonal", **SEQUENCE),
-        {"D7": "rollouts share"},
-    ),
-    "D8": (
-        "drift_fixing",
-        partial(_raise, outcome="jitter", by=0.5, group_transform="min_replace", epsilon=GSPO["epsilon"]),
-        {"D8": "jitter"},
-    ),
-    "D9": (
-        "group_size",
-        partial(_raise, outcome="final", by=0.5, group_transform="min_replace", num_generations=2),
-        {"D9": "held-out"},
-    ),
-    "D-falsifier": (
-        "what_causes_what",
-        partial(_raise, outcome="tax", by=0.5, group_transform="min_replace"),
-        {"D-falsifier": "1: tax"},
-    ),
-    "no harm": (
-        "what_causes_what",
-        partial(_raise, outcome="tax", by=0.5, policy="build/policies/hard"),
-        {},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_result_changes_its_own_verdict_and_no_other(name, world, world_ledger, tmp_path):
-    study, change, expected = CHANGES[name]
-    shutil.copytree(world, tmp_path / "results")
-    _write(tmp_path / "results", study, change(SWEEPS[study]()))
-    before, after = _verdicts(world_ledger), _verdicts(ledger("bundled", fragile=False, folder=tmp_path / "results"))
-    changed = after[after != before]
-    assert set(changed.index.get_level_values(0)) == set(expected)
-    for (claim, measured), outcome in changed.items():
-        assert expected[claim] in measured
-        assert outcome == ("met" if "falsifier" in claim else "does not replicate")
-    assert len(changed) == len(expected)
-
-
-def test_a_corrupted_table_of_what_is_committed_changes_its_claim_alone(tmp_path):
-    folder = tmp_path / "results"
-    for study in ("flips", "coupling", "credit"):
-        shutil.copytree(RESULTS / study / "smollm2_chat", folder / study / "smollm2_chat")
-    before = ledger("smollm2_chat", fragile=False, folder=folder)
-    assert _verdicts(before)[("H4", "share of tokens that agree, at the worst moment")] == "replicates"
-    for path in (folder / "coupling" / "smollm2_chat").glob("seed=*/agreement.parquet"):
-        table = pd.read_parquet(path)
-        table.assign(agree=1 - table["agree"]).to_parquet(path)
-    after = ledger("smollm2_chat", fragile=False, folder=folder)
-    changed = _verdicts(after)[_verdicts(after) != _verdicts(before)]
-    assert changed.to_dict() == {("H4", "share of tokens that agree, at the worst moment"): "does not replicate"}
-    shutil.rmtree(folder / "credit")
-    without_credit = ledger("smollm2_chat", fragile=False, folder=folder).set_index("claim")
-    assert without_credit.loc["H8", "verdict"] == "not measured"
-    assert "python -m workbook measure credit --scale smollm2_chat" in without_credit.loc["H8", "reason"]
-    assert set(without_credit.loc[["H4"], "verdict"]) == {"does not replicate"}
-    drawn = standardized(before)
-    clear = drawn[(drawn["reason"] == "") & ~drawn["claim"].str.contains("falsifier")]
-    assert ((clear["z"] > 1) == (clear["verdict"] == "replicates")).all(), "beyond 1 exactly if it replicates"
-    assert "SmolLM2-135M: " in ledger_chart(before).to_dict()["description"]
-
-
-# --- fragile
-
-
-def _odd_seed(odd: float) -> pd.DataFrame:
-    """Batching runs in which balance gains 0.1 to 0.12 in every seed but the last, which gains `odd`."""
-    table = SWEEPS["batching"]()
-    gains = dict.fromkeys(SEEDS, 0.1) | {SEEDS[-1]: odd}
-    return _raise(
-        table.assign(area=0.5 + 0.001 * table["seed"]), "area", table["seed"].map(gains), batching="reward_balanced"
-    )
-
-
-def test_a_verdict_that_hangs_on_one_seed_is_fragile(tmp_path):
-    _write(tmp_path, "batching", _odd_seed(-0.5))
-    table = ledger("bundled", folder=tmp_path, n_jobs=1)
-    area = table[table["measured"] == "reward_balanced - shuffled: area under the reward curve"].iloc[0]
-    assert area["verdict"] == "inconclusive"
-    assert area["fragile"]
-    assert area["without"] == dict.fromkeys(SEEDS[:-1], "inconclusive") | {SEEDS[-1]: "replicates"}
-    _write(tmp_path, "batching", _odd_seed(0.2))
-    sure = ledger("bundled", folder=tmp_path, n_jobs=1)
-    area = sure[sure["measured"] == area["measured"]].iloc[0]
-    assert (area["verdict"], area["fragile"]) == ("replicates", False)
-    assert area["mean"] == pytest.approx(0.125)
-    _write(tmp_path, "batching", _odd_seed(0.2).query("seed == 0"))
-    alone = ledger("bundled", folder=tmp_path, n_jobs=1)
-    assert alone[alone["measured"] == area["measured"]]["without"].item() == {0: "not measured"}
-
-
-def test_a_claim_is_fragile_only_if_its_worst_verdict_is():
-    rows = [
-        ("H1", "replicates", {0: "inconclusive", 1: "replicates"}),
-        ("H1", "does not replicate", {0: "does not replicate"}),
-        ("H2", "replicates", {0: "replicates", 1: "inconclusive"}),
-        ("H2", "described", {}),
-        ("D-falsifier", "not met", {}),
-        ("D-falsifier", "met", {}),
-    ]
-    table = pd.DataFrame(rows, columns=["claim", "verdict", "without"]).assign(scale="bundled", paper="H", statement="")
-    claimed = summary(table).set_index("claim")
-    assert claimed["verdict"].to_dict() == {"H1": "does not replicate", "H2": "replicates", "D-falsifier": "met"}
-    assert claimed["fragile"].to_dict() == {"H1": False, "H2": True, "D-falsifier": False}
-
-
-# --- falsifiers
-
-
-def test_paper_h_is_refuted_by_shared_tokens_that_move_as_far_or_boosted_ones_worth_no_more():
-    rows = CLAIMS["H-falsifier"].rows
-
-    def outcomes(shared, gap, doubt=""):
-        estimates = Estimate(*shared, 6, 60), Estimate(*gap, 6, 60, doubt)
-        return [verdict_of(e, row, falsifier=True)[0] for e, row in zip(estimates, rows, strict=False)]
-
-    assert outcomes((1.5, 1.0, 2.0), (0.1, 0.05, 0.2)) == ["met", "not met"]
-    assert outcomes((0.5, 0.4, 0.9), (-0.1, -0.2, 0.0)) == ["not met", "met"]
-    assert outcomes((0.9, 0.8, 1.1), (0.1, 0.0, 0.2)) == ["inconclusive", "inconclusive"]
-    assert outcomes((0.5, 0.4, 0.9), (0.1, 0.05, 0.2), "fewer than 10 prompts") == ["not met", "inconclusive"]
-
-
-@pytest.mark.parametrize(
-    ("tax", "collapsed", "expected"),
-    [(0.05, 0.0, "not met"), (0.001, 0.0, "met"), (0.001, 1.0, "not met"), (0.001, "one run", "inconclusive")],
-)
-def test_paper_d_is_refuted_by_unfixed_runs_that_neither_drift_nor_collapse(tmp_path, tax, collapsed, expected):
-    table = SWEEPS["what_causes_what"]()
-    bare = table["group_transform"].isna()
-    once = (
-        table.index == table.index[bare & table["false_negative_rate"].isna() & (table["policy"] == "bundled")][0]
-    ) * 1.0
-    table = table.assign(tax=np.where(bare, tax, 0.001), collapsed=once if collapsed == "one run" else collapsed)
-    _write(tmp_path, "what_causes_what", table)
-    judged = ledger("bundled", fragile=False, folder=tmp_path)
-    parts = judged[(judged["claim"] == "D-falsifier") & (judged["verdict"] != "described")].set_index("measured")[
-        "verdict"
-    ]
-    assert parts.filter(like="1: tax").item() == "not met"
-    assert parts.filter(like="2: tax").item() == expected
-
-
-# --- text and page
-
-
-def test_the_ledger_as_text_and_as_a_page(world_ledger, world, capsys, tmp_path):
-    text = format_ledger(world_ledger, commands=True)
-    assert all(f"{name}  {claim.statement}" in text for name, claim in CLAIMS.items())
-    assert "$ python -m workbook sweep data/configs/studies/batching.yaml" in text
-    short = format_summary(world_ledger).splitlines()
-    assert len(short) == 1 + len(CLAIMS), "a head, and a line for each claim"
-    assert short[0].split() == ["claim", "bundled", "states", "that"]
-    assert [line.split()[0] for line in short[1:]] == list(CLAIMS)
-    assert "replicates" in {line.split()[1] for line in short[1:]}
-    page = ledger_page(world_ledger.assign(measured=world_ledger["measured"] + "<b>&"))
-    assert all(f'<section id="{name}">' in page for name in IDS)
-    assert "<b>" not in page
-    assert "<script" not in page
-    assert "<math" in page
-    assert 'alt="How far each measurement lies' in page
-    out = tmp_path / "ledger.html"
-    asked = ["claims", "--scale", "bundled", "--claim", "H12", "--folder", str(world), "--html", str(out)]
-    assert __main__.main(asked) == 0
-    printed = capsys.readouterr().out
-    assert "H12  " in printed
-    assert "H13  " not in printed
-    assert "replicates" in printed
-    assert '<section id="H12">' in out.read_text(encoding="utf-8")
+def test_bad_requests_are_one_sentence(capsys):
     assert __main__.main(["claims", "--claim", "H99"]) == 2
     assert "--claim H99 is unknown: choose one of H1" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="scale='huge' is unknown: choose one of family"):
+        ledger("huge")
+    with pytest.raises(ValueError, match="scale='huge' is unknown"):
+        Tables("huge")
 
 
-def test_distances_are_beyond_one_exactly_where_the_interval_is_clear():
-    rng = np.random.default_rng(0)
-    low, mean, high = np.sort(rng.normal(size=(3, 400)), axis=0)
-    table = pd.DataFrame({"mean": mean, "low": low, "high": high, "threshold": rng.normal(size=400) / 2, "toward": 1.0})
-    table["toward"] = rng.choice([-1.0, 1.0], 400)
-    for row in standardized(table).itertuples():
-        limit = {"above" if row.toward > 0 else "below": row.threshold}
-        outcome = verdict(Interval(row.mean, row.low, row.high), **limit)
-        assert outcome == ("replicates" if row.z > 1 else "does not replicate" if row.z < -1 else "inconclusive")
-    flat = pd.DataFrame({"mean": [0.0, 2.0], "low": [0.0, 2.0], "high": [0.0, 2.0], "threshold": 0.0, "toward": 1.0})
-    assert standardized(flat)["z"].tolist() == [0.0, 100.0]
-    with pytest.raises(ValueError, match="ledger_chart needs the column"):
-        ledger_chart(flat)
+def test_a_claim_of_two_topics_has_the_rows_of_both():
+    first, second = (Claim("H1", text, "", "", [Measurement(text, "H1", len)]) for text in ("a", "b"))
+    merged = judge._by_id([first, second])["H1"]
+    assert merged.statement == "a"
+    assert [row.study for row in merged.rows] == ["a", "b"]
+    assert BAR == (0.93, 0.97)

@@ -67,14 +67,11 @@ def judge_units(values: pd.Series, registered: Outcome, policies: pd.Series | No
     """
     log = bool(values.attrs.get("log"))
     x = independent(values, policies)
-    scaled, back = (np.log, np.exp) if log else (float, float)
+    back = np.exp if log else float
     if len(x) < MIN_UNITS:
         spread = float(x.std(ddof=1)) if len(x) > 1 else np.nan
-        return Judged(float(back(x.mean())), np.nan, np.nan, spread, NOT_MEASURED, *[np.nan] * 6, len(x), np.nan)
-    c, d = registered.threshold, registered.smallest_effect
-    if log and c - d <= 0:
-        raise ValueError(f"{registered.claim}: threshold - smallest_effect is {c - d:g}; a ratio's must be above 0.")
-    rule = Rule(float(scaled(c)), float(scaled(c - d)), float(scaled(c + d)), registered.toward)
+        return Judged(float(back(x.mean())), np.nan, np.nan, spread, NOT_MEASURED, *[np.nan] * 7, len(x), np.nan)
+    rule = rule_of(registered, log)
     without = (x.sum() - x) / (len(x) - 1)
     interval = t_bounds(x)
     return Judged(
@@ -136,6 +133,17 @@ class Rule(NamedTuple):
         apart = abs(mean - self.threshold) / max((high - low) / 2, 1e-300)
         inside = min(mean - self.low, self.high - mean) / max((high_90 - low_90) / 2, 1e-300)
         return max(apart, inside)
+
+
+def rule_of(registered: Outcome, log: bool = False) -> Rule:
+    """The rule that was registered, of logarithms for a ratio.
+
+    Raises ValueError for a ratio whose zone of equivalence reaches 0.
+    """
+    c, d, scaled = registered.threshold, registered.smallest_effect, np.log if log else float
+    if log and c - d <= 0:
+        raise ValueError(f"{registered.claim}: threshold - smallest_effect is {c - d:g}; a ratio's must be above 0.")
+    return Rule(float(scaled(c)), float(scaled(c - d)), float(scaled(c + d)), registered.toward)
 
 
 def t_bounds(x: np.ndarray, level: float = 1 - LEVEL) -> Interval:

@@ -194,7 +194,7 @@ def conclude(row: dict | pd.Series, primaries: int) -> tuple[str, str, str]:
     if row["testable"].lower().startswith("no"):
         return NOT_TESTABLE, here, row["testable"].partition(":")[2].strip()
     if row["policies"] < MIN_UNITS:
-        number = f"{row['units']} units" + (f" on {row['policies']} policies" if row["policies"] < row["units"] else "")
+        number = f"{row['units']} units" + (f" on {row['policies']:.0f} policies" if row["policies"] < row["units"] else "")
         return NOT_MEASURED, here, f"{number}; an outcome needs {MIN_UNITS}"
     if here == NOT_TESTABLE:
         return NOT_TESTABLE, here, f"every unit lies at the threshold, {c}: a floor, a ceiling or no contrast"

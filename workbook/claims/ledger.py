@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from workbook.claims.inference import LEVEL, SUPPORTED, adjusted, judge_units
-from workbook.claims.judge import CLAIMS, DESCRIBED, NOT_MEASURED, conclude, measurements, missing_row
+from workbook.claims.inference import CONTRADICTED, LEVEL, SUPPORTED, Rule, adjusted, independent, rule_of
+from workbook.claims.judge import CLAIMS, DESCRIBED, conclude, measurements, missing_row
 from workbook.claims.judge import COLUMNS as JUDGED
 from workbook.studies.claim import LARGER, Tables
 from workbook.studies.record import STUDIES, check_results
@@ -31,7 +30,10 @@ COLUMNS = ["claim", "paper", "statement", "falsifier", *JUDGED[1:], "command"]
 
 
 def ledger(
-    scale: str | None = None, folder: str | Path | None = None, claims: Sequence[str] | None = None
+    scale: str | None = None,
+    folder: str | Path | None = None,
+    claims: Sequence[str] | None = None,
+    described: bool = True,
 ) -> pd.DataFrame:
     """Every measurement of `CLAIMS` at a scale, or at all of `SCALES`: a row each, primary ones of a claim first.
 
@@ -40,7 +42,8 @@ def ledger(
 
     The Benjamini-Hochberg correction is over all primary rows of all claims that have a p-value and can be judged,
     whichever are asked for.  folder: of the tables, instead of data/results; primary rows that it does not hold are
-    corrected for as they are in data/results.  claims: those wanted, by default all.
+    corrected for as they are in data/results.  claims: those wanted, by default all.  described: also the rows that
+    decide nothing, which take most of the time.
 
     Raises ValueError for an unknown scale, and for a folder that holds no tables or one that can't be read.
     """
@@ -49,41 +52,45 @@ def ledger(
     claims = list(CLAIMS if claims is None else claims)
     if folder is not None:
         check_results(folder)
-    wanted = partial(_rows, tables=[Tables(name, folder) for name in ([scale] if scale else SCALES)])
     try:
-        table = _corrected(wanted(claims), _primaries(folder))
+        table, q = _judged(claims, [scale] if scale else SCALES, folder, described)
     except (LookupError, TypeError, NameError, AttributeError) as error:
         if folder is None:
             raise
         raise ValueError(f"A table in {folder} is not as its study makes it: {one_line(error)}.") from error
     missing = [name for name in claims if name not in set(table.loc[table["role"] == "primary", "claim"])]
-    return _complete(pd.concat([table, _without_primary(missing, scale)], ignore_index=True))
+    table = _concluded(table, q)
+    return _complete(pd.DataFrame([*table.to_dict("records"), *_without_primary(missing, scale)], columns=JUDGED))
 
 
-def _rows(claims: Sequence[str], tables: list[Tables], roles: Sequence[str] | None = None) -> pd.DataFrame:
-    """The rows of some claims at some scales."""
-    parts = [measurements(claims, part, roles) for part in tables]
-    return pd.DataFrame([row for part in parts for row in part.to_dict("records")], columns=JUDGED)
+def _judged(claims, scales, folder, described: bool) -> tuple[pd.DataFrame, dict]:
+    """The rows of some claims at some scales, and q of all primary rows."""
+    tables = {name: Tables(name, folder) for name in SCALES}
+    primary = _rows(CLAIMS, tables.values(), ["primary"])
+    every = primary
+    if folder is not None:  # what this folder does not hold is corrected for as it is in data/results
+        committed = _rows(CLAIMS, map(Tables, SCALES), ["primary"])
+        every = pd.concat([primary[primary["p"].notna()], committed]).drop_duplicates(["claim", "scale", "study"])
+    others = [role for role in ROLES if role != "primary" and (described or role != DESCRIBED)]
+    wanted = primary[primary["claim"].isin(claims) & primary["scale"].isin(scales)].to_dict("records")
+    rest = _rows(claims, [tables[name] for name in scales], others).to_dict("records")
+    return pd.DataFrame([*wanted, *rest], columns=JUDGED), correction(every)
 
 
-def _primaries(folder: str | Path | None) -> pd.DataFrame:
-    """All primary rows, by the tables of a folder where it has them, else by the committed ones."""
-    committed = _rows(CLAIMS, [Tables(name) for name in SCALES], roles=["primary"])
-    if folder is None:
-        return committed
-    own = _rows(CLAIMS, [Tables(name, folder) for name in SCALES], roles=["primary"])
-    key = ["claim", "scale", "study"]
-    return pd.concat([own[own["p"].notna()], committed]).drop_duplicates(key, ignore_index=True)
+def _rows(claims: Iterable[str], tables: Iterable[Tables], roles: Sequence[str]) -> pd.DataFrame:
+    """The rows of some claims at some scales, of some roles."""
+    parts = [measurements(claims, part, roles).to_dict("records") for part in tables]
+    return pd.DataFrame([row for part in parts for row in part], columns=JUDGED)
 
 
-def _corrected(table: pd.DataFrame, primaries: pd.DataFrame) -> pd.DataFrame:
-    """The rows with q of the primary ones among all primary ones, and the outcome and reason that follow."""
-    q = correction(primaries)
-    keys = table[["claim", "scale", "study"]].itertuples(index=False, name=None)
-    is_primary = table["role"] == "primary"
-    table = table.assign(q=[q.get(key, np.nan) if yes else np.nan for key, yes in zip(keys, is_primary, strict=True)])
-    concluded = [conclude(row, len(q)) for row in table.to_dict("records")]
-    return table.assign(**pd.DataFrame(concluded, table.index, ["outcome", "here", "reason"]))
+def _concluded(table: pd.DataFrame, q: dict[tuple, float]) -> pd.DataFrame:
+    """The rows with q of the primary ones, and the outcome and reason that follow."""
+    rows = []
+    for row in table.to_dict("records"):
+        if row["role"] == "primary":
+            row["q"] = q.get((row["claim"], row["scale"], row["study"]), np.nan)
+        rows.append(row | dict(zip(("outcome", "here", "reason"), conclude(row, len(q)), strict=True)))
+    return pd.DataFrame(rows, columns=JUDGED)
 
 
 def correction(primaries: pd.DataFrame) -> dict[tuple, float]:
@@ -94,11 +101,10 @@ def correction(primaries: pd.DataFrame) -> dict[tuple, float]:
     return dict(zip(keys, adjusted(judged["p"].to_numpy(dtype=float)), strict=True))
 
 
-def _without_primary(claims: Sequence[str], scale: str | None) -> pd.DataFrame:
+def _without_primary(claims: Sequence[str], scale: str | None) -> list[dict]:
     """A row for each claim that has no primary one."""
     row = missing_row(NO_PRIMARY) | {"role": "primary", "scale": scale or SCALES[0], "study": "", "key": ""}
-    rows = [row | {"claim": claim} for claim in claims]
-    return pd.DataFrame(rows, columns=JUDGED)
+    return [row | {"claim": claim} for claim in claims]
 
 
 def _complete(table: pd.DataFrame) -> pd.DataFrame:
@@ -154,16 +160,24 @@ def permuted_outcomes(table: pd.DataFrame, draws: int = 1_000, seed: int = 0) ->
     Benjamini-Hochberg correction.  Columns: draw, rows, supported (rows of this draw that are), contradicted,
     uncorrected (supported by the interval alone).
     """
-    rows = table[(table["role"] == "primary") & table["q"].notna()]
-    rng, drawn = np.random.default_rng(seed), []
-    policies = sorted({_policy(row, unit) for row in rows.to_dict("records") for unit in row["values"]})
+    rows = table[(table["role"] == "primary") & table["q"].notna()].to_dict("records")
+    rules, rng, drawn = [_rule(row) for row in rows], np.random.default_rng(seed), []
+    policies = sorted({_policy(row, unit) for row in rows for unit in row["values"]})
     for draw in range(draws):
         signs = dict(zip(policies, rng.choice([-1.0, 1.0], len(policies)), strict=True))
-        judged = pd.DataFrame([_flipped(row, signs) for row in rows.to_dict("records")])
-        q = adjusted(judged["p"].to_numpy(dtype=float)) if len(judged) else np.array([])
-        clear, counts = judged[q <= LEVEL]["outcome"].value_counts(), judged["outcome"].value_counts()
-        drawn.append((draw, len(rows), clear.get(SUPPORTED, 0), clear.get("contradicted", 0), counts.get(SUPPORTED, 0)))
+        flipped = [_flipped(row, rule, signs) for row, rule in zip(rows, rules, strict=True)]
+        outcomes = np.array([rule.outcome(x) for rule, x in zip(rules, flipped, strict=True)])
+        q = adjusted(np.array([rule.p(x) for rule, x in zip(rules, flipped, strict=True)]))
+        counts = [int(((outcomes == name) & (q <= LEVEL)).sum()) for name in (SUPPORTED, CONTRADICTED)]
+        drawn.append((draw, len(rows), *counts, int((outcomes == SUPPORTED).sum())))
     return pd.DataFrame(drawn, columns=["draw", "rows", "supported", "contradicted", "uncorrected"])
+
+
+def _rule(row: dict) -> Rule:
+    """The rule of a row."""
+    side = "above" if row["toward"] > 0 else "below"
+    zone = {"threshold": row["threshold"], "smallest_effect": row["smallest_effect"]}
+    return rule_of(Outcome(row["claim"], "primary", "", side=side, **zone), row["log"])
 
 
 def _policy(row: dict, unit: int) -> str:
@@ -171,16 +185,10 @@ def _policy(row: dict, unit: int) -> str:
     return row["policy_of"].get(unit, f"unit {unit}")
 
 
-def _flipped(row: dict, signs: dict) -> dict:
-    """A row's units with signs at random about the threshold, judged."""
-    threshold = np.log(row["threshold"]) if row["log"] else row["threshold"]
-    signed = {unit: signs[_policy(row, unit)] * (value - threshold) for unit, value in row["values"].items()}
-    values = threshold + pd.Series(signed)
-    values.attrs["log"] = row["log"]
-    side = "above" if row["toward"] > 0 else "below"
-    registered = Outcome(row["claim"], "primary", "", "", side, row["threshold"], row["smallest_effect"])
-    judged = judge_units(values, registered, pd.Series(row["policy_of"], dtype=object))
-    return {"p": judged.p, "outcome": judged.outcome}
+def _flipped(row: dict, rule: Rule, signs: dict) -> np.ndarray:
+    """A row's independent numbers with signs at random about the threshold."""
+    signed = {unit: signs[_policy(row, unit)] * (value - rule.threshold) for unit, value in row["values"].items()}
+    return rule.threshold + independent(pd.Series(signed), pd.Series(row["policy_of"], dtype=object))
 
 
 def ledger_json(table: pd.DataFrame) -> str:
@@ -197,6 +205,3 @@ def ledger_json(table: pd.DataFrame) -> str:
 def _plain(value):
     """A numpy number, or a tuple, as JSON has it."""
     return value.item() if isinstance(value, np.generic) else list(value)
-
-
-__all__ = ["DESCRIBED", "NOT_MEASURED", "SCALES", "command", "ledger", "ledger_json", "permuted_outcomes", "summary"]
