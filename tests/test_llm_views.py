@@ -1,15 +1,10 @@
-"""Chapter 10's tables and checks: shares counted by hand, verdicts that are the studies' own, exercises that tell."""
+"""Chapter 10's tables and checks: shares counted by hand, exercises that tell."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from workbook.claims import CLAIMS, measurements, verdict_of, worst
-from workbook.statistics import Interval, verdict
-from workbook.studies import Tables
-from workbook.topics.coupling import claims as coupling
-from workbook.topics.flips import claims as flips
-from workbook.topics.flips.charts import explore_flips_of, flips_by_confidence, movement_by_category, verdict_grid
+from workbook.topics.flips.charts import explore_flips_of, flips_by_confidence, movement_by_category
 from workbook.topics.flips.exercises import WORDS, check_sample_size, check_words
 
 
@@ -64,55 +59,6 @@ def test_movement_is_shared_out(table):
     assert shares.sum() == pytest.approx(1)
     math = table.loc[table["category"] == "Math", "dlogp"].abs().sum()
     assert shares["Math"] == pytest.approx(math / table["dlogp"].abs().sum())
-
-
-PROBED = [name for name in CLAIMS if name[0] in "HR" and name not in ("H11", "H12", "H13", "H-falsifier")]
-
-
-@pytest.fixture(scope="module")
-def bundled():
-    return measurements(PROBED, Tables("bundled"))
-
-
-def test_verdicts_are_those_of_the_studies(bundled):
-    rows, tables = bundled.set_index(["claim", "measured"]), Tables("bundled")
-    distance = flips.flip_distance_of(tables)
-    row = rows.loc[("H1", "distance of the two signs' shares, adamw")]
-    assert tuple(row[["mean", "low", "high"]]) == pytest.approx(tuple(distance.interval))
-    assert row["verdict"] == verdict(distance, below=flips.MAX_TV_DISTANCE)
-    times = coupling.coupling_times(tables)
-    row = rows.xs("H2", level="claim").filter(like="output layer", axis=0).iloc[0]
-    assert row["low"] == times["low"].min()
-    assert row["verdict"] == verdict_of(coupling.kinds_of(times), CLAIMS["H2"].rows[0])[0]
-    for row in bundled.dropna(subset="mean").itertuples():  # what was stated decides
-        sign, threshold = row.stated.split()
-        limits = {"above" if sign == ">" else "below": float(threshold)}
-        assert row.verdict == verdict(Interval(row.mean, row.low, row.high), **limits), row
-
-
-@pytest.mark.parametrize("scale", ["bundled", "smollm2_chat"])
-def test_couplings_are_judged_as_in_their_own_chapter(scale):
-    tables = Tables(scale)
-    for claim, opposite in (("H2", False), ("R2", True)):
-        rows = measurements(claim, tables)
-        row = rows[~rows["measured"].str.contains("output layer")].iloc[0]
-        times = coupling.kinds_of(coupling.product_times(tables, opposite))
-        assert row["verdict"] == verdict_of(times, CLAIMS[claim].rows[-1])[0]
-
-
-def test_a_claim_is_as_good_as_its_worst(bundled):
-    assert worst(["replicates", "inconclusive", "replicates"]) == "inconclusive"
-    grid = bundled.groupby("claim")["verdict"].agg(worst).reset_index().assign(scale="bundled", statement="")
-    assert "H10, bundled" in verdict_grid(grid).description
-
-
-def test_what_was_not_measured_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr("workbook.studies.record.RESULTS", tmp_path)
-    table = measurements(PROBED, Tables("smollm2_chat"))
-    assert set(table["verdict"]) == {"not measured"}
-    assert set(table["claim"]) == set(PROBED)
-    with pytest.raises(ValueError, match="scale='huge' is unknown"):
-        Tables("huge")
 
 
 @pytest.mark.parametrize(

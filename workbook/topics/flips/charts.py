@@ -13,17 +13,11 @@ from workbook.theory.choices import SIGNS
 from workbook.topics.flips.probe import CHANGES, frequency_matched
 from workbook.topics.flips.settings import EPSILONS, FACTORS, GROUP_SIZES, PROMPTS, compute_flips
 from workbook.views.explorer import Explorer, log_slider, menu, switch
-from workbook.views.figures import bars, cells, forest, panels, rule, series
+from workbook.views.figures import bars, forest, panels, rule, series
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, describe_rows, finish, require, titled
 
 CONFIDENCE_BINS = (1, 2, 3, 4)
 CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}  # from the bar's foot upwards
-VERDICT_COLORS = {
-    "replicates": "#cfe3f2",
-    "does not replicate": "#f6ddc4",
-    "inconclusive": "#ececec",
-    "not measured": "#ffffff",
-}
 
 
 # --- one update under many settings
@@ -206,31 +200,4 @@ def movement_chart(shares: pd.DataFrame) -> alt.LayerChart:
         "Where one update goes, by category of token",
         "share of the sum of |change of log-probability|",
         describe_rows(shares, "estimator", "category", value="share", form=".2f"),
-    )
-
-
-def verdict_grid(table: pd.DataFrame) -> alt.LayerChart:
-    """A cell for each claim and scale, by verdict; columns claim, scale, verdict, statement."""
-    require(table, ("claim", "scale", "verdict", "statement"), "verdict_grid")
-    rows = table.assign(claim_text=table["claim"] + "  " + table["statement"])
-    order = rows.drop_duplicates("claim")["claim_text"].tolist()
-    names = [name for name in VERDICT_COLORS if name in set(table["verdict"])]
-    color = alt.Color("verdict:N", legend=None).scale(domain=names, range=[VERDICT_COLORS[name] for name in names])
-    plain = {"ticks": False, "domain": False}
-    chart = cells(
-        rows,
-        alt.X("scale:N", sort=None, title=None).axis(orient="top", labelAngle=0, **plain),
-        alt.Y("claim_text:N", sort=order, title=None).axis(labelLimit=520, labelPadding=8, **plain),
-        color,
-        "verdict:N",
-        stroke="#bbbbbb",
-        shown=("claim", "scale", "verdict"),
-        width=150 * table["scale"].nunique(),
-        height=alt.Step(24),
-    )
-    return titled(
-        chart,
-        "The claims at two scales",
-        "a claim takes the least favourable verdict of its measurements",
-        "; ".join(f"{row.claim}, {row.scale}: {row.verdict}" for row in table.itertuples()),
     )

@@ -24,6 +24,7 @@ import pandas as pd
 
 from workbook.statistics import Estimate, nested_estimate
 from workbook.studies.claim import Claim, Measurement, Tables
+from workbook.topics.flips.language_models import LANGUAGE_MODELS
 
 EPS = 0.01  # nats: a probability that changed by less than about 1 % of itself counts as stable
 MAX_TV_DISTANCE = 0.1  # total variation between the shares of the two signs
@@ -246,9 +247,10 @@ SHARING = {
 
 
 def curve_rows(claim: str) -> list[Measurement]:
-    """A claim's measurements by the studies dose and dose_alphabets."""
+    """A claim's measurements by the studies dose, dose_alphabets and dose_llm."""
     studies = {"dose": CURVES, "dose_alphabets": SHARING}
-    return [Measurement(study, *row) for study, rows in studies.items() for row in rows.get(claim, {}).items()]
+    rows = [Measurement(study, *row) for study, rows in studies.items() for row in rows.get(claim, {}).items()]
+    return rows + LANGUAGE_MODELS.get(claim, [])
 
 
 CLAIMS = [
@@ -295,5 +297,5 @@ CLAIMS = [
         f"under SGD the shares of the two signs lie {MAX_TV_DISTANCE:g} or more apart",
         [*curve_rows("R5"), distance_row(optimizer="sgd")],
     ),
-    *(Claim(name, "", "", "", curve_rows(name)) for name in ("H6", "R1", "H-falsifier")),  # with chapter 07's rows
+    *(Claim(name, "", "", "", curve_rows(name)) for name in ("H2", "H6", "R1", "H-falsifier")),  # and other chapters'
 ]

@@ -1,0 +1,61 @@
+"""What chapter 10 and the ledger read off the study dose_llm: H1, H2, H5 and H6 of language models, described."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from workbook.studies.claim import Measurement, Tables
+
+
+def net_ratios(scale: str = "smollm2_plain", tables: Tables | None = None) -> pd.DataFrame:
+    """H5 of a language model: `contrasts` of each unit and number of prompts, by how tokens are shared."""
+    from workbook.topics.flips.claims import contrasts  # which reads this module's rows
+
+    return contrasts((tables or Tables(scale))["dose_llm/net"])
+
+
+def shifts(scale: str = "smollm2_plain", tables: Tables | None = None) -> pd.DataFrame:
+    """H6 of a language model: mean shift over units by category, prompts and kind of comparison."""
+    rows = (tables or Tables(scale))["dose_llm/shift"]
+    rows = rows.assign(series=rows["equal_energy"].map({False: "equal prompts", True: "equal gradient energy"}))
+    return rows.groupby(["category", "prompts", "series"], as_index=False)["shift"].mean()
+
+
+# --- one number per unit, for the ledger
+
+
+def change_of_follows(tables: Tables) -> pd.Series:
+    """H1: follows of moved tokens at the most prompts minus that with one prompt alone."""
+    rows = tables["dose_llm/rates"].query("tokens == 'moved'").sort_values("prompts").groupby("seed")["follows"]
+    return rows.last() - rows.first()
+
+
+def same_token_mass(tables: Tables) -> pd.Series:
+    """H2: share of what single tokens move in other prompts that lands on the same token, both unsure."""
+    rows = tables["dose_llm/mass"]
+    chosen = (rows["where"] == "other prompts") & (rows["kind"] == "same token, both unsure")
+    return rows[chosen].groupby("seed")["mass"].sum()
+
+
+def net_ratio(tables: Tables, identity: str = "sign-shared") -> pd.Series:
+    """H5: net change of shared tokens over that of specific ones, at the most prompts."""
+    rows = net_ratios(tables=tables).query("identity == @identity").sort_values("prompts")
+    return rows.groupby("seed")["ratio"].last()
+
+
+def shift_at_equal_energy(tables: Tables, category: str = "Template") -> pd.Series:
+    """H6: the category's share of movement at the most prompts, both signs minus positive rollouts alone."""
+    rows = tables["dose_llm/shift"].query("category == @category and equal_energy").sort_values("prompts")
+    return rows.groupby("seed")["shift"].last()
+
+
+def _row(key: str, measure, scale: str = "smollm2_plain") -> Measurement:
+    return Measurement("dose_llm", key, measure, scales=(scale,))
+
+
+LANGUAGE_MODELS = {  # claim: its rows, which describe
+    "H1": [_row("H1 SmolLM2", change_of_follows), _row("H1 Gemma", change_of_follows, "gemma3_plain")],
+    "H2": [_row("H2 SmolLM2", same_token_mass)],
+    "H5": [_row("H5 SmolLM2", net_ratio)],
+    "H6": [_row("H6 SmolLM2", shift_at_equal_energy)],
+}
