@@ -19,6 +19,7 @@ import torch
 
 from workbook.probes.block_tables import coupling_by_mass
 from workbook.probes.blocks import block_coupling
+from workbook.probes.dose import MOVED
 from workbook.probes.step import along_training, matched_lr
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
@@ -26,7 +27,6 @@ from workbook.theory.coupling import NEARLY_CERTAIN, UNSURE
 from workbook.topics.coupling.masked import KINDS, choose_tokens, masked_update, shared_token
 from workbook.topics.coupling.probe import CUTS, _groups, contexts, coupling_by_confidence, gradient_products
 
-MOVED = 0.1  # of a step's root mean square change: less is numerical dust
 STEP = 0.03  # nats, root mean square, of the full step that is compared with the output layer's
 PAIR_KIND = ["weights", "same", "where", "signs", "unsure"]
 SIZES = {  # products: prompts, anchors of each.  masked: prompts.  training: steps, every, prompts, rate

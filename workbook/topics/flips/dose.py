@@ -25,7 +25,7 @@ from workbook.probes.dose import (
     shift_curve,
 )
 from workbook.probes.step import ONE_STEP_OPTIMIZERS
-from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
 
 # prompts sampled, measured, in a bundle; prompts of the real steps; numbers of prompts at which categories are compared
@@ -92,8 +92,6 @@ def live_curves(
     policy, task, prompts: int = 16, seed: int = 0, doses: Sequence[int] = DOSES
 ) -> dict[str, pd.DataFrame]:
     """Tables rates and net of some prompts of a policy, in seconds: what the study measures of many."""
-    from workbook.rollouts.sample import sample_rollouts
-
     rollouts = sample_rollouts(policy, task, prompts + 4, 8, seed)
     pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:prompts]
     blocks = dose_blocks(policy, rollouts.select(torch.isin(rollouts.group_ids, pushing)), len(pushing), 1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from workbook.probes.dose import BANDS
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.studies.bench import Bench
 from workbook.topics.flips.composition import NEARLY_CERTAIN, composition_effects, sign_composition
@@ -19,7 +20,6 @@ from workbook.topics.flips.index import cancellation_index, predictions
 from workbook.topics.flips.probe import EPS, frequency_matched, shares_by_prompt, token_flips
 
 MINI_BATCHES = 4
-BANDS = (0.0, 0.3, 0.6, NEARLY_CERTAIN)  # of confidence, the token's probability
 EPSILONS = (1e-3, 3e-3, EPS, 3e-2, 1e-1, 3e-1)
 FAMILY = {"sgd": "sgd", "sgd_momentum": "sgd", "adam": "adamw", "adamw": "adamw", "adamw_no_momentum": "adamw"}
 GENERATION_OPTIMIZERS = {"smollm2_chat": ("sgd", "adamw", "adamw_no_momentum")}  # elsewhere all of FAMILY
