@@ -23,7 +23,8 @@ MEANS = ("correlation", "auroc", "where")  # columns of marks whose mean over un
 
 
 def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row per unit (seed), rule and match: value and area at the budget, gain in value, seconds of a batch, moved.
+    """A row per unit (seed), rule and match: value and area at the budget, start (the value before), step_s (seconds of
+    a batch with its step), batches, moved (rms change of a batch's log-probabilities by its own step, nats).
 
     runs: rows of `unit_tables` with the columns seed and budget. A run that ended before the budget counts with what it
     had at its end.
@@ -36,7 +37,7 @@ def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
         rows.append(
             dict(zip(KEYS, keys, strict=True))
             | ends.to_dict()
-            | {"start": run["value"].iloc[0], "gain": ends["value"] - run["value"].iloc[0]}
+            | {START: run["value"].iloc[0]}
             | {"step_s": last["seconds"] / last["batch"], "batches": last["batch"], "moved": run["moved"].mean()}
         )
     return pd.DataFrame(rows)
@@ -70,17 +71,29 @@ def score_units(
 
 
 def ratio_units(marks: pd.DataFrame, rule: str, ratio: Callable[[pd.DataFrame], float]) -> pd.Series:
-    """Pseudo-values of one of RATIOS of a rule, one per unit. Raises ValueError for fewer than two units."""
-    return pseudo_values(marks[marks["rule"] == rule], ratio)
+    """Pseudo-values of one of RATIOS of a rule, one per unit.
+
+    Raises ValueError for fewer than two units, and where the ratio hangs on noise: it is not there without one of them.
+    """
+    values = pseudo_values(marks[marks["rule"] == rule], ratio)
+    if values.isna().any():
+        raise ValueError(f"{rule}: no mean update is left above the noise, so its {ratio.__name__} is not known.")
+    return values
+
+
+def over_plain(ends: pd.DataFrame, rule: str, match: str = "grad_norm") -> pd.Series:
+    """Held-out value of a rule minus that of plain group credit, per unit that trained both."""
+    values = wide(ends, "value", match)
+    return (values[rule] - values[PLAIN]).dropna()
 
 
 def arena_table(marks: pd.DataFrame, runs: pd.DataFrame, match: str = "grad_norm") -> pd.DataFrame:
     """A row per rule, best score first: units, and for each measure its mean, low and high (NaN below two units).
 
-    Measures: score; gain, the share of the oracle's gain over the start; value, exact held-out reward at the budget;
-    cosine, of the mean update with the ideal one; one, of one batch's update with it; noise, squared, per squared
-    signal; correlation, auroc and where, of advantages and true credit; step_s, seconds of a batch and its step;
-    batches, that the budget paid for.
+    Measures: score; gain, the share of the oracle's gain over the start; over_plain, exact held-out reward at the
+    budget minus that of plain group credit in the same units; value, that reward itself; cosine, of the mean update
+    with the ideal one; one, of one batch's update with it; noise, squared, per squared signal; correlation, auroc and
+    where, of advantages and true credit; step_s, seconds of a batch and its step; batches, that the budget paid for.
     """
     ends = outcomes(runs)
     rows = []
@@ -89,6 +102,7 @@ def arena_table(marks: pd.DataFrame, runs: pd.DataFrame, match: str = "grad_norm
         row = {"rule": rule, "units": len(own)}
         row |= spread("score", _or_none(score_units, ends, rule, "value", match))
         row |= spread("gain", _or_none(score_units, ends, rule, "value", match, START))
+        row |= spread("over_plain", _or_none(over_plain, ends, rule, match))
         for name in ("value", "step_s", "batches"):
             row |= spread(name, own[name])
         for name, ratio in RATIOS.items():

@@ -13,7 +13,8 @@ from workbook.topics.arena.scores import headline
 COLUMNS = {  # heading: (measure, decimals, whether its interval is shown)
     "score": ("score", 2, True),
     "of the oracle's gain": ("gain", 2, True),
-    "held-out value": ("value", 3, True),
+    "minus dr_grpo": ("over_plain", 3, True),
+    "held-out value": ("value", 3, False),
     "cosine": ("cosine", 2, False),
     "one batch": ("one", 2, False),
     "noise / signal": ("noise", 2, False),
@@ -22,10 +23,10 @@ COLUMNS = {  # heading: (measure, decimals, whether its interval is shown)
     "s / batch": ("step_s", 2, False),
 }
 LEGEND = (
-    "score: held-out exact value at equal sampled tokens, 0 as for permuted advantages, 1 as for true credit; "
-    "intervals: 95 % t over units (policy x seed). cosine: of the mean update with the exact policy gradient; "
-    "one batch: of a single update; noise / signal: squared, of a single update. correlation, AUROC: of advantages "
-    "with true credit."
+    "score: held-out exact value at equal sampled tokens, 0 as for permuted advantages, 1 as for true credit; minus "
+    "dr_grpo: difference of that value in the same units; intervals: 95 % t over units (policy x seed). cosine: of the "
+    "mean update with the exact policy gradient; one batch: of a single update; noise / signal: squared, of a single "
+    "update. correlation, AUROC: of advantages with true credit."
 )
 
 
