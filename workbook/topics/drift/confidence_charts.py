@@ -139,8 +139,8 @@ def training_chart(confidence: pd.DataFrame, group_size: pd.DataFrame) -> alt.HC
         title = title.transform_window(row="row_number()").transform_filter("datum.row == 1")
         look = {"names": LINES, "colors": [SERIES[0], SERIES[1]] * 2, "width": 320, "height": 220, "zero": True}
         look |= {"over": [title.encode(x=alt.value(0), y=alt.value(-4), text="outcome:N")], "subtitle": ""}
-        log2 = axis == "group_size"
-        charts.append(curve_chart(curve, axis, series="arm", x_title=X_TITLES[axis], y_title=" ", log2=log2, **look))
+        look |= {"x_title": X_TITLES[axis], "y_title": "mean over units", "log2": axis == "group_size"}
+        charts.append(curve_chart(curve, axis, series="arm", **look))
     return panels(
         charts,
         "Training without and with exchangeable weights",
