@@ -41,6 +41,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "minibatches": "topics.batching.study:minibatches_study",
     "prefix_credit": "topics.drift.prefix_credit:prefix_credit_study",
     "sharing": "topics.flips.sharing:sharing_study",
+    "value_gap": "topics.credit.exact_gaps:value_gap_study",
 }
 
 

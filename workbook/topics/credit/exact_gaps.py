@@ -1,0 +1,234 @@
+"""The study of chapter 07 over policies and seeds: which tokens a step favours, by exact values (H7, H8, H9, R1, R4).
+
+    gap = mean value of boosted tokens - mean value of suppressed ones
+
+The value of a token is the policy's expected reward once it is written, known without continuations
+(`workbook.probes.values`). What moves is a step of plain SGD, so small that every change of log-probability is
+proportional to it: its sign does not depend on its size. A token counts as moved beyond a tenth of the pool's root mean
+square change. Every number is of one unit: a policy of the family, with prompts of its own.
+
+Boosted and suppressed tokens are compared within a prompt and within positive or negative rollouts. A value says mostly
+how late a token stands, so gaps are also taken at equal position. What was stated before any unit was measured:
+data/results/value_gap/registration.yaml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import torch
+
+from workbook.probes.step import logps, matched_lr, optimizer_of, progress, untouched, update
+from workbook.probes.values import chain_values
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.studies.bench import Bench
+from workbook.theory.advantages import group_advantages
+from workbook.topics.credit.gaps import Pool, pool_change
+from workbook.topics.flips.probe import frequency_matched
+
+SMALL_NATS, TINY_NATS = 0.01, 0.001  # root mean square movement by one step, and in H9 by one a tenth of it
+MOVED = 0.1  # of a pool's root mean square change: tokens that changed by more count as boosted or suppressed
+CELLS = {  # what is alike in boosted and suppressed tokens that are compared
+    "prompt": ("group", "reward"),
+    "position": ("group", "reward", "position"),
+    "token": ("group", "reward"),  # after each token was matched in frequency between a prompt's two sides (R1)
+}
+OF_SIGN = {"all": (0, 1), "positive": (1,), "negative": (0,)}  # rewards of the rollouts
+FRESH = 4  # rollouts per prompt in the pools that H8's steps are judged by
+DEEP_PROMPTS, DEEP = 16, 16  # prompts, and rollouts of each, along whose number H8 goes
+AXES = {  # of H8: (estimator, (prompts, rollouts per prompt) of each cell)
+    "rollouts per prompt, 16 prompts": ("reinforce", [(DEEP_PROMPTS, group) for group in (1, 2, 4, 8, 16)]),
+    "prompts, 8 rollouts each": ("grpo", [(prompts, 8) for prompts in (4, 8, 16, 32, 64)]),
+    "rollouts per prompt, 64 in all": ("reinforce", [(64 // group, group) for group in (1, 2, 4, 8, 16)]),
+}
+PARTS = 2  # parts of the rollouts, at most, that a cell's steps are taken on
+REPEATED, STEPS = 128, 8  # rollouts of one batch, and updates on it (H9)
+HELD_OUT = 256  # rollouts of held-out prompts that one step is judged by (R4)
+
+
+def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Tables gaps (H7, R1, R4), budget (H8) and repeated (H9) of one unit."""
+    policy, rollouts = bench.policy, bench.rollouts
+    few = rollouts.select(slice(0, REPEATED))
+    lr = matched_lr(policy, few, "sgd", SMALL_NATS)
+    held_out = bench.held_out.select(slice(0, HELD_OUT))
+    pools = {"training": exact_pool(policy, bench.task, rollouts), "held-out": exact_pool(policy, bench.task, held_out)}
+    batch = {"training": exact_pool(policy, bench.task, few), "held-out": pools["held-out"]}
+    rates = {SMALL_NATS: lr, TINY_NATS: lr * TINY_NATS / SMALL_NATS}
+    repeated = [repeated_gaps(policy, few, batch, rate).assign(nats=nats) for nats, rate in rates.items()]
+    return {
+        "gaps": step_gaps(policy, rollouts, pools, lr, bench.seed),
+        "budget": budget_gaps(bench, lr),
+        "repeated": pd.concat(repeated, ignore_index=True),
+    }
+
+
+def exact_pool(policy, task, rollouts: Rollouts) -> Pool:
+    """Rollouts and their token table with value, value_before (exact, in reward) and credit, the one less the other.
+
+    Tokens after a word that the grammar does not admit are left out: their value is 0, whatever they are.
+    """
+    values, table = chain_values(policy, task, rollouts), rollouts.token_table()
+    place = torch.tensor(table[["rollout", "position"]].to_numpy(copy=True)).unbind(1)
+    after, before = (part.cpu()[place].double().numpy() for part in (values.after, values.before))
+    table = table.assign(value=after, value_before=before, credit=after - before)
+    return rollouts, table[values.inside.cpu()[place].numpy()].reset_index(drop=True)
+
+
+def cell_gap(table: pd.DataFrame, cells: tuple[str, ...], column: str = "value", eps: float | None = None) -> float:
+    """Gap between boosted and suppressed tokens that are alike in the columns `cells`, in the reward's unit.
+
+        gap = sum_c w_c (mean of the boosted - mean of the suppressed) / sum_c w_c,   w_c = n+ n- / (n+ + n-)
+
+    over the cells that hold both: the slope of a regression on "boosted" with a constant for each cell. NaN if none
+    holds both.  eps: |dlogp| in nats that a token must exceed; by default `MOVED` times the table's root mean square.
+
+    >>> rows = [(0, 1.0, 1.0), (0, -1.0, 0.25), (1, 1.0, 0.0), (1, 2.0, 0.5)]
+    >>> cell_gap(pd.DataFrame(rows, columns=["position", "dlogp", "value"]), ("position",))
+    0.75
+    """
+    eps = MOVED * float((table["dlogp"] ** 2).mean() ** 0.5) if eps is None else eps
+    moved = table[table["dlogp"].abs() > eps]
+    boosted, keys = moved["dlogp"] > 0, [moved[name] for name in cells]
+    up, down = (moved[column].where(side, 0.0).groupby(keys).sum() for side in (boosted, ~boosted))
+    n, m = (side.groupby(keys).sum() for side in (boosted, ~boosted))
+    weight = n * m / (n + m)
+    if not weight.any():
+        return float("nan")
+    gaps = up / n.clip(lower=1) - down / m.clip(lower=1)  # (cells,)
+    return float((gaps * weight).sum() / weight.sum())
+
+
+def step_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, seed: int) -> pd.DataFrame:
+    """H7: gaps after one step on all rollouts, and after one whose advantages were permuted within each prompt.
+
+    Columns: pool, advantages (own, permuted), rollouts (all, positive, negative), matched (of CELLS), of (value,
+    credit), gap.
+    """
+    before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
+    rows = []
+    for name, pushing in {"own": rollouts, "permuted": permuted(rollouts, seed)}.items():
+        with untouched(policy):
+            update(policy, pushing, "sgd", lr)
+            tables = {pool: pool_change(policy, pools[pool], before[pool]) for pool in pools}
+        for pool, table in tables.items():
+            rows += [{"pool": pool, "advantages": name, **row} for row in _gap_rows(table, seed)]
+    return pd.DataFrame(rows)
+
+
+def _gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:
+    """One row per (rollouts, matched, of); what counts as moved is decided once, over the whole table."""
+    eps = MOVED * float((table["dlogp"] ** 2).mean() ** 0.5)
+    for matched, cells in CELLS.items():
+        kept = frequency_matched(table, seed) if matched == "token" else table
+        for sign, rewards in OF_SIGN.items():
+            part = kept[kept["reward"].isin(rewards)]
+            for of in ("value", "credit"):
+                yield {"rollouts": sign, "matched": matched, "of": of, "gap": cell_gap(part, cells, of, eps)}
+
+
+def permuted(rollouts: Rollouts, seed: int) -> Rollouts:
+    """The rollouts with their advantages dealt anew within each prompt: as many of either sign, and no signal."""
+    generator = torch.Generator().manual_seed(seed)
+    dealt = rollouts.advantages.clone()
+    for group in rollouts.group_ids.unique():
+        rows = (rollouts.group_ids == group).nonzero().squeeze(1)
+        dealt[rows] = dealt[rows[torch.randperm(len(rows), generator=generator)]]
+    return replace(rollouts, advantages=dealt)
+
+
+def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
+    """H8: gaps after one step on parts of the rollouts, along its three axes.
+
+    Pools: fresh rollouts of the prompts that the step is taken on, and of held-out prompts.
+    Columns: axis, prompts, group_size, pool, matched, gap (mean over the parts), rms (nats, of the pool), parts.
+    """
+    policy, rows = bench.policy, bench.task.dataset(bench.scale.prompts, bench.data_seed)
+    seeds = [bench.data_seed + 100_000 * (1 + i) for i in range(3)]  # of the generator: the prompts are those of rows
+    deep, fresh = (
+        _sampled(bench, rows.select(range(min(n, len(rows)))), group, seed)
+        for n, group, seed in ((DEEP_PROMPTS, DEEP, seeds[0]), (len(rows), FRESH, seeds[1]))
+    )
+    held_out = _sampled(bench, bench.task.dataset(32, bench.held_out_seed), FRESH, seeds[2])
+    pools = {"training": exact_pool(policy, bench.task, fresh), "held-out": exact_pool(policy, bench.task, held_out)}
+    cells = [(axis, estimator, *cell) for axis, (estimator, sizes) in AXES.items() for cell in sizes]
+    rows_of_parts = []
+    for axis, estimator, prompts, group in progress(cells, "sampling budget"):
+        source = deep if group > bench.scale.group_size or axis == "rollouts per prompt, 16 prompts" else bench.rollouts
+        for part in parts_of(source, prompts, group, PARTS, bench.seed):
+            own = part.group_ids if estimator != "reinforce" else torch.zeros_like(part.group_ids)
+            part = replace(part, advantages=group_advantages(part.rewards, own, estimator))
+            if part.advantages.any():
+                key = {"axis": axis, "prompts": prompts, "group_size": group}
+                rows_of_parts += [key | row for row in _part_rows(policy, part, pools, lr)]
+    table = pd.DataFrame(rows_of_parts)
+    keys = ["axis", "prompts", "group_size", "pool", "matched"]
+    means = table.groupby(keys, sort=False, as_index=False)[["gap", "rms"]].mean()
+    return means.assign(parts=table.groupby(keys, sort=False)["gap"].count().to_numpy())
+
+
+def _sampled(bench: Bench, rows, group_size: int, seed: int) -> Rollouts:
+    return sample_rollouts(bench.policy, bench.task, rows, group_size, seed, bench.scale.max_new_tokens)
+
+
+def parts_of(rollouts: Rollouts, prompts: int, group_size: int, most: int, seed: int) -> list[Rollouts]:
+    """Up to `most` random parts of so many prompts with so many rollouts each, which share no rollout."""
+    rng, groups = np.random.default_rng(seed), rollouts.group_ids.cpu().numpy()
+    names = rng.permutation(np.unique(groups))
+    own = {name: rng.permutation(np.flatnonzero(groups == name)) for name in names}
+    blocks = [names[i : i + prompts] for i in range(0, len(names) - prompts + 1, prompts)]
+    depth = len(own[names[0]]) // group_size
+    pairs = [(block, k) for k in range(depth) for block in blocks][:most]
+    taken = [[own[name][k * group_size : (k + 1) * group_size] for name in block] for block, k in pairs]
+    return [rollouts.select(torch.tensor(np.sort(np.concatenate(rows)))) for rows in taken]
+
+
+def _part_rows(policy, part: Rollouts, pools: dict[str, Pool], lr: float) -> list[dict]:
+    """Gaps after one step on a part, in the pool of its own prompts and in that of held-out ones."""
+    mine, table = pools["training"]
+    rows = torch.isin(mine.group_ids, part.group_ids).nonzero().squeeze(1)
+    renumbered = pd.Series(range(len(rows)), index=rows.tolist())
+    table = table[table["rollout"].isin(renumbered.index)]
+    table = table.assign(rollout=table["rollout"].map(renumbered))
+    here = {"training": (mine.select(rows), table), "held-out": pools["held-out"]}
+    before = {name: logps(policy, pool[0]) for name, pool in here.items()}
+    with untouched(policy):
+        update(policy, part, "sgd", lr)
+        moved = {name: pool_change(policy, here[name], before[name]) for name in here}
+    return [
+        {"pool": name, "matched": matched, "gap": cell_gap(table, CELLS[matched]), "rms": _rms(table)}
+        for name, table in moved.items()
+        for matched in ("prompt", "position")
+    ]
+
+
+def repeated_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float) -> pd.DataFrame:
+    """H9: gaps after each of STEPS steps on one batch, changes being counted from the start.
+
+    Columns: step, pool, matched, gap, weighted (mean over tokens of dlogp times value less its cell's mean, in nats
+    times reward), rms (nats).
+    """
+    rows, before = [], {name: logps(policy, pool[0]) for name, pool in pools.items()}
+    with untouched(policy):
+        stepper = optimizer_of(policy, "sgd", lr)
+        for step in range(1, STEPS + 1):
+            update(policy, rollouts, stepper)
+            for name, pool in pools.items():
+                table = pool_change(policy, pool, before[name])
+                for matched in ("prompt", "position"):
+                    gaps = {"gap": cell_gap(table, CELLS[matched]), "weighted": _weighted(table, CELLS[matched])}
+                    rows.append({"step": step, "pool": name, "matched": matched, **gaps, "rms": _rms(table)})
+    return pd.DataFrame(rows)
+
+
+def _weighted(table: pd.DataFrame, cells: tuple[str, ...]) -> float:
+    """Mean over tokens of dlogp times value less the mean value of the token's cell."""
+    centred = table["value"] - table["value"].groupby([table[name] for name in cells]).transform("mean")
+    return float((table["dlogp"] * centred).mean())
+
+
+def _rms(table: pd.DataFrame) -> float:
+    return float((table["dlogp"] ** 2).mean() ** 0.5)
