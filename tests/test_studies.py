@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from workbook import __main__
-from workbook.statistics import Interval, nested_mean, nested_statistic, verdict
+from workbook.statistics import nested_mean, nested_statistic
 from workbook.studies import SCALES, Bench, Scale, load_measured, measure
 from workbook.topics.flips.claims import distance
 from workbook.training.files import damage
@@ -92,11 +92,3 @@ def test_a_statistic_of_means_is_taken_of_each_resample():
     assert ratio.mean == 1
     assert ratio.low == 0.5
     assert ratio.high == 1.5
-
-
-def test_verdicts_need_the_whole_interval():
-    assert verdict(Interval(1, 0.5, 2), above=0.4) == "replicates"
-    assert verdict(Interval(1, 0.5, 2), above=2.1) == "does not replicate"
-    assert verdict(Interval(1, 0.5, 2), below=0.7) == "inconclusive"
-    with pytest.raises(ValueError, match="give exactly one"):
-        verdict(Interval(1, 0.5, 2))

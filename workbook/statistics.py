@@ -286,22 +286,3 @@ def normal_interval(values, errors: float = 1.96) -> Interval:
     unbiased = {"ddof": 1} if isinstance(values, np.ndarray) else {}  # as torch is by itself
     mean, half = values.mean(-1), errors * values.std(-1, **unbiased) / values.shape[-1] ** 0.5
     return Interval(mean, mean - half, mean + half)
-
-
-# --- what follows
-
-
-def verdict(interval: Interval | Estimate, above: float | None = None, below: float | None = None) -> str:
-    """What an interval says of a claim: "replicates" if all of it lies above (below) the threshold, "does not
-    replicate" if none of it does, else "inconclusive". Raises ValueError unless exactly one threshold is given.
-
-    >>> verdict(Interval(0.3, 0.2, 0.4), above=0), verdict(Interval(0.3, 0.2, 0.4), below=0.3)
-    ('replicates', 'inconclusive')
-    """
-    if (above is None) == (below is None):
-        raise ValueError(f"above={above!r} and below={below!r}: give exactly one of them.")
-    if below is None:
-        holds, fails = interval.low > above, interval.high <= above
-    else:
-        holds, fails = interval.high < below, interval.low >= below
-    return "replicates" if holds else "does not replicate" if fails else "inconclusive"
