@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.probes.dose import anchor_labels
 from workbook.rollouts.sample import Rollouts
 from workbook.studies import record
 from workbook.studies.bench import Bench
@@ -42,7 +43,7 @@ def test_each_sign_of_a_measured_prompt_and_of_a_bundle_is_a_block():
 
 def test_tokens_that_push_alone_are_of_the_measured_prompts():
     rollouts = invented([[1, 0], [1, 1], [0, 1]])
-    labels = dose_llm.anchor_labels(rollouts, [1, 2], n=3, seed=0)
+    labels = anchor_labels(rollouts, [1, 2], n=3, seed=0)
     assert sorted(labels[labels >= 0].tolist()) == [0, 1, 2]
     assert (labels[:4] == -1).all(), "prompt 0 is not measured, prompt 1 pushes nothing"
 

@@ -66,6 +66,17 @@ def _labels(rollouts: Rollouts, pushing: list[int], measured: int, bundle: int) 
     return labels
 
 
+def anchor_labels(rollouts: Rollouts, groups: Sequence[int], n: int, seed: int = 0) -> Int[Tensor, "B T"]:
+    """A label for each of n tokens that push alone, drawn from the rollouts of some prompts; -1 for all others."""
+    chosen = torch.isin(rollouts.group_ids, torch.tensor(groups, device=rollouts.group_ids.device))
+    pushing = rollouts.completion_mask.bool() & (chosen & (rollouts.advantages != 0))[:, None]
+    places = pushing.flatten().nonzero().squeeze(1).cpu()
+    drawn = places[torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))[:n]]
+    labels = torch.full(pushing.shape, -1, device=pushing.device)
+    labels.view(-1)[drawn.to(labels.device)] = torch.arange(len(drawn), device=labels.device)
+    return labels
+
+
 # --- H1, R1, R5: whose sign does a token follow?
 
 

@@ -50,7 +50,7 @@ ROWS = {  # the module of that name in this package measures it
     "speed": Row("time of a training step against GRPOTrainer's", 2),
     "peaks": Row("measured against forecast peak memory for 1.5B and 7B shapes, also within 15 GiB in float16", 3),
     "chapter11": Row("chapter 11 in full on SmolLM2: its curve, and its held-out gain with an interval", 4),
-    "mechanism": Row("H1, H2 by mass, H5 and H6 by block coupling on 512 prompts of SmolLM2", 4),
+    "mechanism": Row("H1, H2 by mass, H5 and H6 by block coupling on 512 two-digit sums in plain text, SmolLM2", 4),
 }
 
 

@@ -12,7 +12,6 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-import torch
 
 from workbook.probes.block_tables import (
     category_shift,
@@ -23,6 +22,7 @@ from workbook.probes.block_tables import (
 )
 from workbook.probes.blocks import Blocks, block_coupling
 from workbook.probes.categories import categorized
+from workbook.probes.dose import anchor_labels
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import nested_estimate
 from workbook.studies.gpu.bench import GpuBench
@@ -72,24 +72,13 @@ def _seed(bench: GpuBench, sizes: Sizes, seed: int) -> dict[str, pd.DataFrame]:
     pushing = rollouts.group_ids[rollouts.advantages != 0].unique().tolist()
     measured = pushing[: sizes.measured]
     coupled = {}
-    for name, labels in (("sign", "sign"), ("token", _anchors(rollouts, measured, sizes.anchors, seed))):
+    for name, labels in (("sign", "sign"), ("token", anchor_labels(rollouts, measured, sizes.anchors, seed))):
         settings = {"measured": measured, "folder": bench.folder / f"blocks-{name}-{seed}"}
         coupled[name] = block_coupling(policy, rollouts, blocks=labels, batch_size=sizes.batch_size, **settings)
         print(f"  seed {seed}, by {name}: {coupled[name]}", flush=True)
     tables = _tables(coupled["sign"], rollouts, seed)
     tables["mass"] = pd.concat([coupling_by_mass(blocks).assign(by=name) for name, blocks in coupled.items()])
     return {name: table.assign(seed=seed) for name, table in tables.items()}
-
-
-def _anchors(rollouts, groups: list[int], n: int, seed: int) -> torch.Tensor:
-    """Labels (B, T) of n tokens that push alone, drawn from the rollouts of some prompts; -1 for all others."""
-    chosen = torch.isin(rollouts.group_ids, torch.tensor(groups, device=rollouts.group_ids.device))
-    pushing = rollouts.completion_mask.bool() & (chosen & (rollouts.advantages != 0))[:, None]
-    places = pushing.flatten().nonzero().squeeze(1).cpu()
-    drawn = places[torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))[:n]]
-    labels = torch.full(pushing.shape, -1, device=pushing.device)
-    labels.view(-1)[drawn.to(labels.device)] = torch.arange(len(drawn), device=labels.device)
-    return labels
 
 
 def _tables(blocks: Blocks, rollouts, seed: int) -> dict[str, pd.DataFrame]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from workbook.probes.block_tables import coupling_by_mass
 from workbook.probes.blocks import Blocks, block_coupling
 from workbook.probes.categories import categorized
-from workbook.probes.dose import dose_curve, net_curve, shift_curve
+from workbook.probes.dose import anchor_labels, dose_curve, net_curve, shift_curve
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.topics.flips.dose import doses_of, facts
@@ -103,13 +103,3 @@ def bundled_labels(
     places = torch.tensor([order.get(group, -1) for group in rollouts.group_ids.tolist()])
     labels = torch.where(places < 0, -1, 2 * places + (rollouts.advantages.cpu() > 0))
     return labels[:, None].expand(rollouts.completion_ids.shape), groups[:measured]
-
-
-def anchor_labels(rollouts: Rollouts, groups: list[int], n: int, seed: int = 0) -> Int[Tensor, "B T"]:
-    """A label for each of n tokens that push alone, drawn from the rollouts of some prompts; -1 for all others."""
-    chosen = torch.isin(rollouts.group_ids, torch.tensor(groups)) & (rollouts.advantages != 0)
-    places = (rollouts.completion_mask.bool() & chosen[:, None]).flatten().nonzero().squeeze(1)
-    drawn = places[torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))[:n]]
-    labels = torch.full(rollouts.completion_ids.shape, -1)
-    labels.view(-1)[drawn] = torch.arange(len(drawn))
-    return labels
