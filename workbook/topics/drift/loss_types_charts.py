@@ -10,13 +10,13 @@ import pandas as pd
 
 from workbook.statistics import Interval, t_interval
 from workbook.studies.claim import Tables
+from workbook.studies.registration import MIN_UNITS
 from workbook.theory.choices import check_choice
 from workbook.topics.drift.charts import intervals
 from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.figures import INTERVAL, forest, panels
 from workbook.views.style import POSITIVE, describe_rows, require, titled
 
-MIN_UNITS = 6  # below which no interval is given
 SMALLEST_EFFECT = 0.01  # as registered: a hundredth of the push
 EXACT = 1e-5  # a residual below this is 0 up to float32
 REUSE_LABELS = {1: "1st step", 2: "2nd", 4: "4th", 8: "8th"}
