@@ -46,7 +46,7 @@ def format_ledger(table: pd.DataFrame, commands: bool = False) -> str:
 def format_effect(row, digits: int = 3) -> str:
     """Mean and interval of a row of the ledger; the mean alone where there is no interval."""
     if not np.isfinite(row.mean):
-        return "–"
+        return "not measured"
     if not np.isfinite(row.low):
         return f"{row.mean:.{digits}g}"
     return f"{row.mean:.{digits}g} [{row.low:.{digits}g}, {row.high:.{digits}g}]"
