@@ -256,6 +256,13 @@ def test_the_oracle_and_permuted_advantages_are_the_bounds(double):
     assert rules["oracle"].update["expected_cosine"] > 0.9  # the contexts that were visited stand for all
 
 
+def test_a_batch_that_pushes_nothing_recovers_nothing(double):
+    alike = replace(double.rollouts, rewards=torch.ones(len(double.rollouts)).double())
+    recovered = credit_recovered(double.policy, alike, "grpo", double.task, tokens=2)
+    assert recovered.shares[[*PARTS, "coupling"]].isna().all(axis=None)
+    assert math.isnan(recovered.update["signal"])
+
+
 def test_redrawn_updates_of_any_rule(double):
     by_name = redrawn_updates(double.policy, double.task, 2, 4, "oracle", redraws=2, seed=3)
     by_function = redrawn_updates(

@@ -50,6 +50,7 @@ PARTS = ("signal", "bias", "noise")
 SIX = tuple(f"{where}_{part}" for where in ("own", "coupled") for part in PARTS)
 PER_CLASS = 64  # tokens measured of each class unless told otherwise
 ROWS_AT_ONCE = 64  # rollouts of one backward pass
+CANCELLED = 1e-8  # share of its parts' squares below which a movement counts as none
 
 
 @dataclass(frozen=True)
@@ -290,13 +291,15 @@ def class_shares(tokens: pd.DataFrame) -> pd.DataFrame:
     """Shares of each token class's squared change, and of all tokens': <part, change> / <change, change>.
 
     tokens: six parts, change, category and weight.  Columns: category, tokens, change_rms (nats per unit of learning
-    rate), the six parts, signal, bias and noise of both places, coupling. NaN where nothing moves.
+    rate), the six parts, signal, bias and noise of both places, coupling. NaN where nothing is pushed.
     """
     rows = []
     for category, part in [*tokens.groupby("category", sort=True), ("all", tokens)]:
         weighted = part["weight"] * part["change"]
         total = (weighted * part["change"]).sum()
-        six = {name: (weighted * part[name]).sum() / total if total else np.nan for name in SIX}
+        parts = part[list(SIX)].pow(2).mul(part["weight"], axis=0).to_numpy().sum()
+        moves = total > CANCELLED * parts  # else all rewards of a group are alike, and what is left is rounding
+        six = {name: (weighted * part[name]).sum() / total if moves else np.nan for name in SIX}
         both = {name: six[f"own_{name}"] + six[f"coupled_{name}"] for name in PARTS}
         coupling = sum(six[f"coupled_{name}"] for name in PARTS)
         rms = float(np.sqrt(total / part["weight"].sum()))
@@ -365,9 +368,11 @@ def _in_weights(directions: dict[str, Tensor | None], scale: float, rollouts: in
     """Shares of the update's squared length, cosines with the exact gradient, and the oracle's rollouts."""
     total = sum(directions[part] for part in PARTS)
     square = float(total.square().sum())
-    update = {part: float(directions[part] @ total) / square if square else np.nan for part in PARTS}
+    moves = square > CANCELLED * float(directions["noise"].square().sum())
+    update = {part: float(directions[part] @ total) / square if moves else np.nan for part in PARTS}
     exact, expected = directions["exact"], directions["signal"] + directions["bias"]
-    update |= {"cosine": _cosine(total, exact), "expected_cosine": _cosine(expected, exact), "norm": square**0.5}
+    update["cosine"] = _cosine(total, exact) if moves else np.nan
+    update |= {"expected_cosine": _cosine(expected, exact), "norm": square**0.5}
     noise = float(directions["noise"].square().sum())
     ratio = scale**2 * float(directions["oracle_noise"].square().sum()) / noise if noise else np.nan
     return update | {"oracle_rollouts": rollouts * ratio}

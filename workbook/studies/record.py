@@ -40,6 +40,8 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "mass": "topics.coupling.mass:mass_study",
     "minibatches": "topics.batching.study:minibatches_study",
     "prefix_credit": "topics.drift.prefix_credit:prefix_credit_study",
+    "recovered": "topics.recovered.study:recovered_study",
+    "recovered_dials": "topics.recovered.study:recovered_dials_study",
     "sharing": "topics.flips.sharing:sharing_study",
     "value_gap": "topics.credit.exact_gaps:value_gap_study",
 }

@@ -1,0 +1,148 @@
+"""Charts of credit recovered: the one of signal, noise, bias and coupling, and its curves over what it depends on."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from workbook.statistics import unit_curve
+from workbook.studies.record import load_measured
+from workbook.topics.recovered.claims import DIALS_STUDY, STUDY
+from workbook.topics.recovered.live import PART_NAMES, compute_recovered, parts_table
+from workbook.topics.recovered.study import GROUP_SIZE, PROMPTS, RULE
+from workbook.views.curves import curve_chart
+from workbook.views.explorer import Explorer, menu, slider
+from workbook.views.figures import rule as line
+from workbook.views.style import NEUTRAL, WIDTH, describe_rows, require, titled
+
+COLORS = ["#1f5f99", "#8fbfe6", "#6b6b6b", "#f0b98a", "#c5690d"]  # of PART_NAMES, in order: signal blue, noise orange
+CLASSES = ("all", "result", "style", "copy", "template", "eos", "token")
+AXES = {"group_size": "rollouts per prompt", "prompts": "prompts in the step"}
+
+
+def signal_noise_chart(
+    table: pd.DataFrame, title: str = "What moves a token: signal, noise, bias and coupling", width: int = WIDTH
+) -> alt.LayerChart:
+    """Stacked shares of each token class's squared movement: blue is credit, orange is noise, light came by coupling.
+
+    table: columns category, part, order, share, as `parts_table` makes them of a split's shares. Parts that point
+    against the movement stand left of 0.
+    """
+    require(table, ["category", "part", "order", "share"], "signal_noise_chart")
+    names = list(PART_NAMES.values())
+    color = alt.Color("part:N", title=None, sort=names).scale(domain=names, range=COLORS)
+    bars = (
+        alt.Chart(table)
+        .mark_bar(stroke="white", strokeWidth=0.5)
+        .encode(
+            x=alt.X("share:Q", title="share of the squared movement", stack="zero").axis(format="%"),
+            y=alt.Y("category:N", sort=list(CLASSES), title=None),
+            color=color.legend(orient="bottom", columns=3),
+            order="order:Q",
+            tooltip=["category", "part", alt.Tooltip("share:Q", format=".1%")],
+        )
+    )
+    return titled(
+        alt.layer(bars, line(0, "x", color="black")).properties(width=width, height=alt.Step(34)),
+        title,
+        "of log-probabilities, in one step, by token class; light: arrived from other contexts",
+        describe_rows(table, "category", "part", value="share", form=".1%"),
+    )
+
+
+@cache
+def measured(study: str, table: str) -> pd.DataFrame:
+    """A table of the study at the scale of the family."""
+    return load_measured(study, "family", table)
+
+
+def measured_parts(rule: str = RULE) -> pd.DataFrame:
+    """Mean shares over the units at 16 prompts of 8 rollouts, for `signal_noise_chart`."""
+    shares = measured(STUDY, "shares")
+    own = shares[(shares["axis"] == "rule") & (shares["rule"] == rule)]
+    return parts_table(own.groupby("category", as_index=False).mean(numeric_only=True))
+
+
+def recovered_curve(axis: str, column: str = "signal") -> alt.LayerChart:
+    """The measured share of signal over rollouts per prompt or prompts: all tokens, results, and the update itself.
+
+    axis: group_size, prompts, alphabets or confidence.  column: signal, noise, bias or coupling (not of the update).
+    """
+    dial = axis in ("alphabets", "confidence")
+    shares = _lines(measured(DIALS_STUDY if dial else STUDY, "shares"), axis, column)
+    lines = [shares[shares["category"] == name].assign(line=words) for name, words in LINES.items()]
+    if column != "coupling":
+        update = _lines(measured(DIALS_STUDY if dial else STUDY, "update"), axis, column)
+        lines.append(update.assign(line="the update, in the weights' space"))
+    curve = unit_curve(pd.concat(lines), axis, column, by="line")
+    titles = AXES | {"alphabets": "private alphabets", "confidence": "template confidence"}
+    return curve_chart(
+        curve,
+        axis,
+        series="line",
+        x_title=titles[axis],
+        y_title=f"share of {column}",
+        title=f"Share of {column} in one {RULE} step, by {titles[axis]}",
+        log2=axis != "confidence",
+        reference=[(0.0, "")],
+        form=".0%",
+    )
+
+
+LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
+
+
+def _lines(table: pd.DataFrame, axis: str, column: str) -> pd.DataFrame:
+    """Rows along an axis, with the axis as a column of numbers."""
+    table = table[table["rule"] == RULE]
+    if axis in AXES:
+        return table[table["axis"] == axis].dropna(subset=column)
+    start = 1.0 if axis == "alphabets" else 0.998
+    own = table[table["dial"].isin([axis, "none"])]
+    return own.assign(**{axis: np.where(own["dial"] == "none", start, own["level"])})
+
+
+def rules_chart() -> alt.LayerChart:
+    """Share of signal in the update of each rule at 16 prompts of 8 rollouts, with its interval over units."""
+    update = measured(STUDY, "update")
+    curve = unit_curve(update[update["axis"] == "rule"].assign(place=0), "place", "signal", by="rule")
+    order = curve.sort_values("mean", ascending=False)["rule"].tolist()
+    base = alt.Chart(curve).encode(y=alt.Y("rule:N", sort=order, title=None))
+    x = alt.X("mean:Q", title="share of signal in the update").axis(format="%")
+    ends = base.mark_rule(size=2, color=NEUTRAL).encode(x="low:Q", x2="high:Q")
+    dots = base.mark_point(filled=True, size=70).encode(
+        x=x, tooltip=["rule", *(alt.Tooltip(f"{name}:Q", format=".1%") for name in ("mean", "low", "high"))]
+    )
+    return titled(
+        alt.layer(ends, dots).properties(width=WIDTH, height=alt.Step(26)),
+        "How much of each rule's update is credit",
+        f"{PROMPTS} prompts, {GROUP_SIZE} rollouts each; 95 % t intervals over {int(curve['units'].max())} units",
+        describe_rows(curve, "rule", form=".1%", interval=True),
+    )
+
+
+def explore_recovered() -> Explorer:
+    """Sliders over prompts, rollouts per prompt and rule: one real step of the bundled policy, split in a second."""
+    rules = [("grpo", "grpo"), ("dr_grpo", "dr_grpo"), ("positive only", "positive_only")]
+    rules += [("known credit (oracle)", "oracle"), ("permuted advantages", "permuted")]
+    controls = {
+        "prompts": slider(4, 1, 8, 1, "prompts in the step"),
+        "group_size": slider(8, 2, 16, 1, "rollouts per prompt"),
+        "rule": menu("grpo", rules, "rule"),
+    }
+    return Explorer(compute_recovered, signal_noise_chart, controls, describe_recovered)
+
+
+def describe_recovered(table: pd.DataFrame) -> str:
+    """The shares of all tokens, and how well the update points, in words."""
+    rows = table[table["category"] == "all"].set_index("part")["share"]
+    signal = rows[[name for name in rows.index if name.startswith("signal")]].sum()
+    noise = rows[[name for name in rows.index if name.startswith("noise")]].sum()
+    first = table.iloc[0]
+    return (
+        f"{first['prompts']} prompts of {first['group_size']} rollouts, {first['rule']}: {signal:.0%} of the squared "
+        f"movement is signal, {noise:.0%} noise. Cosine of the update with the exact gradient: {first['cosine']:.2f}."
+    )

@@ -1,0 +1,146 @@
+"""Studies of credit recovered: one step at many settings, split into signal, noise and bias, own and coupled.
+
+Tables, a row per setting (axis, prompts, group_size, rule):
+
+- shares: of each token class, the six shares of `credit_recovered` and change_rms;
+- update: the same of the update itself, in the weights' space, with cosine (with the exact gradient of these prompts),
+  cosine_held_out (with that of other prompts), oracle_rollouts, and noise_per_signal, a ratio of squared lengths.
+
+Settings are parts of two pools of rollouts, so that along an axis one thing changes and the rest stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from workbook.probes.recovered import CreditRecovered, credit_recovered, exact_gradient
+from workbook.probes.values import TokenValues, chain_values
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.studies.bench import Bench
+
+GROUP_SIZES = (2, 4, 8, 16, 32, 64)  # at PROMPTS prompts
+PROMPT_COUNTS = (1, 4, 16, 64)  # at GROUP_SIZE rollouts
+PROMPTS, GROUP_SIZE = 16, 8
+EQUAL = ((64, 2), (32, 4), (16, 8), (8, 16), (4, 32))  # prompts, rollouts: 128 in all
+RULES = ("grpo", "dr_grpo", "reinforce", "positive_only", "negative_only", "oracle", "permuted")
+RULE = "grpo"
+MEASURED = 48  # tokens of each class, in as many rollouts
+HELD_OUT = 32  # prompts of the gradient that a step should have outside its batch
+DIALS = (("none", 0), ("alphabets", 4), ("alphabets", 16), ("alphabets", 64), ("confidence", 0.9), ("confidence", 0.7))
+SETTING = ["axis", "prompts", "group_size", "rule"]
+SMALL = {
+    "group_sizes": (2, 4),
+    "prompt_counts": (1, 2),
+    "equal": ((2, 2),),
+    "rules": ("grpo", "oracle"),
+    "base": (2, 2),
+}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Rollouts of some prompts, with their exact values, and the exact gradient of each prompt (P, D)."""
+
+    rollouts: Rollouts
+    values: TokenValues
+    gradients: Tensor
+
+    def part(self, prompts: int, group_size: int) -> tuple[Rollouts, TokenValues, Tensor]:
+        """The first rollouts of the first prompts' groups, their values and exact gradient."""
+        group = self.rollouts.group_ids
+        place = torch.arange(len(group)) - torch.searchsorted(group, group)
+        rows = ((group < prompts) & (place < group_size)).nonzero().squeeze(1)
+        return self.rollouts.select(rows), self.values.select(rows), self.gradients[:prompts].mean(0)
+
+
+def pool(bench: Bench, prompts: int, group_size: int) -> Pool:
+    """Fresh rollouts of a unit's first training prompts."""
+    rows = bench.task.dataset(prompts, bench.data_seed)
+    length = bench.scale.max_new_tokens
+    rollouts = sample_rollouts(bench.policy, bench.task, rows, group_size, bench.data_seed, length)
+    gradients = torch.stack([exact_gradient(bench.policy, bench.task, [prompt]) for prompt in rows["prompt"]])
+    return Pool(rollouts, chain_values(bench.policy, bench.task, rollouts), gradients)
+
+
+def recovered_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Tables shares and update of one unit: against group size, prompts, both at equal rollouts, and rule."""
+    small = bench.scale.name == "tiny"
+    return _tables(bench, settings(**SMALL) if small else settings(), 4 if small else HELD_OUT)
+
+
+def recovered_dials_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """The same tables at one setting, on the unit's members of the family with other dials: columns dial and level."""
+    dials = DIALS if bench.scale.name == "family" else DIALS[:1]
+    tables = {}
+    for dial, level in dials:
+        here = bench if dial == "none" else bench.dialled(**{dial: level})
+        made = _tables(here, [("dial", PROMPTS, GROUP_SIZE, RULE)], HELD_OUT)
+        for name, table in made.items():
+            tables.setdefault(name, []).append(table.assign(dial=dial, level=float(level)))
+    return {name: pd.concat(rows, ignore_index=True) for name, rows in tables.items()}
+
+
+def settings(
+    group_sizes=GROUP_SIZES, prompt_counts=PROMPT_COUNTS, equal=EQUAL, rules=RULES, base=(PROMPTS, GROUP_SIZE)
+) -> list[tuple[str, int, int, str]]:
+    """(axis, prompts, group size, rule) of every setting; several axes may share one."""
+    prompts, group_size = base
+    return [
+        *(("group_size", prompts, size, RULE) for size in group_sizes),
+        *(("prompts", count, group_size, RULE) for count in prompt_counts),
+        *(("equal", count, size, RULE) for count, size in equal),
+        *(("rule", prompts, group_size, rule) for rule in rules),
+    ]
+
+
+def _tables(bench: Bench, wanted: list[tuple[str, int, int, str]], held_out: int) -> dict[str, pd.DataFrame]:
+    other = bench.task.dataset(held_out, bench.held_out_seed)["prompt"]
+    direction = exact_gradient(bench.policy, bench.task, list(other))
+    shares, updates = [], []
+    for (prompts, group_size, rule), recovered in _recovered(bench, {key[1:] for key in wanted}):
+        for axis in (axis for axis, *key in wanted if tuple(key) == (prompts, group_size, rule)):
+            setting = dict(zip(SETTING, (axis, prompts, group_size, rule), strict=True))
+            shares.append(recovered.shares.assign(**setting))
+            updates.append(setting | update_row(recovered, direction))
+    order = [*SETTING, "category"]
+    return {
+        "shares": pd.concat(shares)[[*order, *(c for c in shares[0] if c not in order)]].reset_index(drop=True),
+        "update": pd.DataFrame(updates),
+    }
+
+
+def _recovered(bench: Bench, keys: set[tuple[int, int, str]]) -> Iterator[tuple[tuple[int, int, str], CreditRecovered]]:
+    """Every setting's split, of a deep pool of few prompts or of a wide one of many."""
+    sizes = {key[:2] for key in keys}
+    most = min(max(size[0] for size in sizes), PROMPTS)
+    deep = {size for size in sizes if size[0] <= most}
+    for part in (deep, sizes - deep):
+        if part:
+            rollouts = pool(bench, *(max(sizes) for sizes in zip(*part, strict=True)))
+            for key in sorted(key for key in keys if key[:2] in part):
+                batch, values, exact = rollouts.part(*key[:2])
+                yield (
+                    key,
+                    credit_recovered(
+                        bench.policy, batch, key[2], values=values, exact=exact, tokens=MEASURED, seed=bench.seed
+                    ),
+                )
+
+
+def update_row(recovered: CreditRecovered, held_out: Tensor) -> dict[str, float]:
+    """The update's numbers, with the direction that other prompts ask for."""
+    parts = recovered.directions
+    total = parts["signal"] + parts["bias"] + parts["noise"]
+    signal, noise = float(parts["signal"].square().sum()), float(parts["noise"].square().sum())
+    moves = recovered.update["cosine"] == recovered.update["cosine"]  # not NaN
+    cosine = float(torch.nn.functional.cosine_similarity(total, held_out, dim=0)) if moves else float("nan")
+    return recovered.update | {
+        "scale": recovered.scale,
+        "cosine_held_out": cosine,
+        "noise_per_signal": noise / signal if signal else float("nan"),
+    }
