@@ -262,10 +262,10 @@ def test_every_registered_outcome_is_measured(tables):
             rows.append(row.key)
             assert sorted(row.measure(tables).index) == list(UNITS)
     assert set(rows) == set(outcomes)
-    found = measurements(CLAIMS, tables).set_index("key")
-    assert found.loc[["D6", "D7"], "testable"].str.startswith("no: identity").all()
-    assert found.loc["D8", "outcome"] == "supported"
-    assert found.loc["D4", "mean"] == pytest.approx(0.0125 * (1 - 1 / 1.1))
+    rows = measurements(CLAIMS, tables).set_index("key")
+    assert rows.loc[["D6", "D7"], "testable"].str.startswith("no: identity").all()
+    assert rows.loc["D8", "outcome"] == "supported"
+    assert rows.loc["D4", "mean"] == pytest.approx(0.0125 * (1 - 1 / 1.1))
 
 
 # --- charts

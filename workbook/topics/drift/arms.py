@@ -20,7 +20,7 @@ from workbook.theory.choices import check_choice
 
 ROLLOUTS = 128  # of a generation batch, whatever the group's size
 LOOP = Loop(batches=6, minibatches=2, epochs=2, order="query_preserved", rule="dr_grpo")
-FREE = 0.05  # nats: a word whose entropy at the start is above is a free choice
+MIN_FREE_ENTROPY = 0.05  # nats: a word whose entropy at the start is above is a free choice
 DEAD = 0.5  # of the start's exact value: below, a run has collapsed
 
 
@@ -88,7 +88,7 @@ class FreeWords(Readings):
     def now(self) -> dict[str, float]:
         """The readings of the policy as it is now; template_tax is NaN where no template word is free."""
         report = self.drift.report(self.policy)
-        free = report[(report["entropy_before"] > FREE) & report["category"].isin(["style", "template"])]
+        free = report[(report["entropy_before"] > MIN_FREE_ENTROPY) & report["category"].isin(["style", "template"])]
         style = learning_tax(report).mean()
         return {
             "value": float(expected_reward(self.policy, self.task, self.held_out).mean()),

@@ -1,4 +1,4 @@
-"""Charts of the study `confidence` and their explorers: what a group shares, what is left of it, what training pays."""
+"""Charts of the study `confidence` and their explorers: what a group shares, what objectives leave, what it costs."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def sharing_chart(theory: pd.DataFrame, classes: pd.DataFrame) -> alt.HConcatCha
     """Left a two-word slot in theory, right this batch by class of token; tables of `compute_sharing`."""
     x = alt.X("p:Q", title="probability p of the likelier word").scale(domain=[0.5, 1.0])
     y = alt.Y("share:Q", title="shared / all energy of the slot").scale(domain=[0, 0.5])
-    left = series(theory, x, y, points=False, spread=None, title="a slot of two words, expected", width=300, height=220)
+    slot = series(theory, x, y, points=False, spread=None, title="a slot of two words, expected", width=300, height=220)
     row = alt.Y("category:N", sort=list(CLASSES), title=None)
     value = alt.X("shared:Q", title="shared energy (share of all)").scale(domain=[0, 0.3], clamp=True)
     look = {"number": ".3f", "shown": ["energy", "expected"], "width": 280, "height": 220}
-    right = bars(classes, row, value, title="this batch", **look)
+    batch = bars(classes, row, value, title="this batch", **look)
     return panels(
-        [left, right],
+        [slot, batch],
         "What exchangeable weights could cancel",
         "energy A²|e − p|² on tokens that all of a group have at the same position",
         "A curve of the shared part of a slot's energy against p, and bars of a batch's shared energy by class.",

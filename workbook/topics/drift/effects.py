@@ -190,8 +190,8 @@ def run_curve(tables: Tables, outcome: str = "free_tax", axis: str = "confidence
 def places_on(tables: Tables, axis: str) -> dict[float, dict[int, Paths]]:
     """Units along one axis of the plane: {its value: {seed: paths}}."""
     along = {"confidence": lambda size, p: size == G, "group_size": lambda size, p: p == P}[axis]
-    found = {place: units for place, units in runs_by_place(tables).items() if along(*place)}
-    return {place[axis == "confidence"]: units for place, units in sorted(found.items())}
+    along_it = {place: units for place, units in runs_by_place(tables).items() if along(*place)}
+    return {place[axis == "confidence"]: units for place, units in sorted(along_it.items())}
 
 
 def _at_end(arm: str, permuted: bool, outcome: str) -> Callable[[Paths], float]:
