@@ -24,6 +24,7 @@ import pandas as pd
 
 from workbook.statistics import Estimate, nested_estimate
 from workbook.studies.claim import Claim, Measurement, Tables
+from workbook.topics.flips.contrasts import contrasts
 from workbook.topics.flips.language_models import LANGUAGE_MODELS
 
 EPS = 0.01  # nats: a probability that changed by less than about 1 % of itself counts as stable
@@ -120,25 +121,6 @@ def missed(tables: Tables, table: str = "dose/rates") -> pd.Series:
     """H1's mechanism: mean |measured - predicted| follows over the numbers of prompts above 1."""
     rows = predicted_follows(tables[table]).query("prompts > 1")
     return (rows["follows"] - rows["predicted"]).abs().groupby(rows["seed"]).mean()
-
-
-def contrasts(table: pd.DataFrame, kept: float = 0.5, matched: bool = False) -> pd.DataFrame:
-    """H5: (net of shared - kept x net of specific) / mean |change|: a row per unit, identity and number of prompts.
-
-    table: `net_curve`'s, with a column seed.  matched: shared tokens weigh as specific ones do over confidence.
-    Columns of the curve, contrast, ratio (of the nets), own (the contrast by the own prompt).
-    """
-    keys = [name for name in ("seed", "alphabets", "identity", "prompts") if name in table]
-    wide = table.pivot(index=[*keys, "band"], columns="kind", values=["net", "own", "size", "tokens"])
-    weights = wide["tokens"].fillna(0.0)
-    if matched:
-        wide = wide.dropna()
-        weights = wide["tokens"].assign(shared=wide["tokens"]["specific"])
-    sums = {name: (wide[name] * weights).groupby(keys).sum() / weights.groupby(keys).sum() for name in ("net", "own")}
-    whole = (wide["size"] * weights).sum(axis=1).groupby(keys).sum() / weights.sum(axis=1).groupby(keys).sum()
-    net, own = sums["net"], sums["own"]
-    columns = {"contrast": (net["shared"] - kept * net["specific"]) / whole, "ratio": net["shared"] / net["specific"]}
-    return pd.DataFrame(columns | {"own": (own["shared"] - kept * own["specific"]) / whole}).reset_index()
 
 
 def contrast(

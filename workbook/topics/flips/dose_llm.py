@@ -23,7 +23,7 @@ from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.topics.flips.dose import doses_of, facts
 
-DRAWN = 4  # prompts drawn from the task for each that is wanted, since one-digit sums repeat
+DRAWS_PER_PROMPT = 4  # prompts drawn from the task for each that is wanted, since one-digit sums repeat
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def curves(blocks: Blocks, doses: list[int]) -> dict[str, pd.DataFrame]:
 def distinct_rollouts(bench: Bench) -> Rollouts:
     """Rollouts of as many prompts as the scale has, none of them twice."""
     scale = bench.scale
-    rows = bench.task.dataset(DRAWN * scale.prompts, bench.data_seed)
+    rows = bench.task.dataset(DRAWS_PER_PROMPT * scale.prompts, bench.data_seed)
     places = pd.Series(map(str, rows["prompt"])).drop_duplicates().index[: scale.prompts]
     prompts = rows.select(places.tolist())
     sampled = (bench.task, prompts, scale.group_size, bench.data_seed, scale.max_new_tokens)

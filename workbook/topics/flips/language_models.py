@@ -5,12 +5,11 @@ from __future__ import annotations
 import pandas as pd
 
 from workbook.studies.claim import Measurement, Tables
+from workbook.topics.flips.contrasts import contrasts
 
 
 def net_ratios(scale: str = "smollm2_plain", tables: Tables | None = None) -> pd.DataFrame:
     """H5 of a language model: `contrasts` of each unit and number of prompts, by how tokens are shared."""
-    from workbook.topics.flips.claims import contrasts  # which reads this module's rows
-
     return contrasts((tables or Tables(scale))["dose_llm/net"])
 
 
