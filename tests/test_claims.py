@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from nbformat.v4 import new_markdown_cell, new_notebook
 from scipy import stats
 
 from workbook import __main__
+from workbook.book.chapters import covered
 from workbook.book.ledger_page import ledger_page, strip
 from workbook.claims import CLAIMS, SCALES, command, format_ledger, format_summary, judge, ledger, ledger_json, summary
 from workbook.claims.coverage import BAR, coverage_table, ratio_pseudo_values
@@ -146,6 +148,7 @@ def test_simulated_intervals_hold_the_truth():
     table = coverage_table(repetitions=400).set_index(["statistic", "outcomes", "units", "icc"]).sort_index()
     normal = table["coverage"].xs(("mean of units", "normal"))
     assert (normal - 0.95).abs().max() < 0.04, "three standard errors of 400 repetitions"
+    assert BAR == (0.93, 0.97)
     shared = table.loc[("mean of units, three a policy (not used)", "normal", 30, 0.8), "coverage"]
     assert shared < 0.85 < table.loc[("mean of policies' means, three units each", "normal", 30, 0.8), "coverage"]
 
@@ -478,4 +481,9 @@ def test_a_claim_of_two_topics_has_the_rows_of_both():
     merged = judge._by_id([first, second])["H1"]
     assert merged.statement == "a"
     assert [row.study for row in merged.rows] == ["a", "b"]
-    assert BAR == (0.93, 0.97)
+
+
+def test_a_chapter_names_the_claims_that_it_covers():
+    cell = new_markdown_cell("# Title\n\n| You need | H9 |\n| Claims | H1 (flips), D2 to D4 and the H-falsifier |\n")
+    assert covered(new_notebook(cells=[cell])) == ["H1", "D2", "D3", "D4", "H-falsifier"]
+    assert covered(new_notebook(cells=[new_markdown_cell("# Title")])) == []

@@ -1,5 +1,6 @@
 """Studies are made seed by seed, kept whole, and read back; intervals over seeds and prompts are honest."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from workbook import __main__
 from workbook.statistics import nested_mean, nested_statistic
 from workbook.studies import SCALES, Bench, Scale, load_measured, measure
+from workbook.studies.record import provenance
+from workbook.studies.registration import read_registration
 from workbook.topics.flips.claims import distance
 from workbook.training.files import damage
 
@@ -19,6 +22,8 @@ def small(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SCALES, "tiny", Scale("tiny", "bundled", "chain", 4, 2, 4, 48, 2))
         folder = tmp_path_factory.mktemp("results")
+        (folder / "flips").mkdir()
+        (folder / "flips" / "registration.yaml").write_text("registered: 2026-11-22\nquestion: do signs decide?\n")
         yield folder, measure("flips", "tiny", seeds=[0], folder=folder)[0]
 
 
@@ -28,6 +33,11 @@ def test_a_study_leaves_tables_and_the_command_that_made_them(small):
     manifest = json.loads((place / "manifest.json").read_text())
     assert manifest["command"] == "python -m workbook measure flips --scale tiny --seeds 0"
     assert manifest["policy"]["name"] == "bundled"
+    registered = hashlib.sha256((folder / "flips" / "registration.yaml").read_bytes()).hexdigest()
+    assert manifest["registration"] == registered == read_registration("flips", folder).hash
+    units = provenance("flips", "tiny", folder).to_dict("records")
+    assert [(unit["unit"], unit["registration"], unit["policy"]) for unit in units] == [(0, registered, "bundled")]
+    assert units[0]["modified"] == (manifest["git"] or {}).get("modified")
     assert manifest["scale"]["group_size"] == 4
     shares = load_measured("flips", "tiny", "shares", folder)
     assert set(shares["seed"]) == {0}
@@ -55,6 +65,14 @@ def test_a_broken_off_seed_leaves_nothing(small, monkeypatch, tmp_path):
         measure("flips", "tiny", seeds=[1], folder=tmp_path)
     assert not list(tmp_path.rglob("*.parquet"))
     assert not list(tmp_path.rglob("seed=*"))
+
+
+def test_a_faulty_registration_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(Bench, "rollouts", property(lambda _: 1 / 0))
+    (tmp_path / "flips").mkdir()
+    (tmp_path / "flips" / "registration.yaml").write_text("study: flips\nregistered: 2026-11-22\n")
+    with pytest.raises(ValueError, match="The registration of flips lacks question"):
+        measure("flips", "tiny", seeds=[1], folder=tmp_path)
 
 
 def test_what_cannot_be_is_refused(tmp_path):

@@ -98,6 +98,8 @@ def test_keep_writes_every_outcome(kept):
     assert manifest["runs"] == 4
     assert manifest["failed"] == 0
     assert "keep runs/small" in manifest["command"]
+    assert runs["commit"].dropna().isin(manifest["commits"]).all(), "each run keeps the commit that it was made from"
+    assert manifest["modified"] == runs["modified"].fillna(False).sum()
 
 
 def test_keep_refuses_what_has_not_ended(kept, tmp_path):
