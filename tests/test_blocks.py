@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from workbook.policies.load import load_policy
+from workbook.probes import block_rows
 from workbook.probes import blocks as module
 from workbook.probes.block_tables import (
     PAIRS,
@@ -50,6 +51,18 @@ def test_the_sum_of_rows_is_a_real_step_of_all(sampled, by_sign):
     assert np.sqrt(np.mean(difference**2) / np.mean(by_prompt.changes.sum(0) ** 2)) < 0.03
 
 
+def test_classes_of_token_add_up_to_all(sampled, by_sign):
+    policy, rollouts = sampled
+    blocks = block_coupling(policy, rollouts, blocks="category")
+    pushing = blocks.tokens[blocks.tokens["push"] != 0]
+    classes = sorted(pushing["category"].unique())
+    assert pushing.groupby("block")["category"].unique().map(list).tolist() == [[name] for name in classes]
+    whole = by_sign.changes.sum(0)
+    assert np.sqrt(np.mean((blocks.changes.sum(0) - whole) ** 2) / np.mean(whole**2)) < 0.03
+    with pytest.raises(ValueError, match='blocks="category" needs classes of token'):
+        block_coupling(policy, replace(rollouts, categories=None), blocks="category")
+
+
 def test_a_row_is_the_inner_product_of_gradients(sampled):
     """Token by token against autograd: lr <grad log pi(i), gradient of the block>."""
     policy, rollouts = sampled
@@ -88,7 +101,7 @@ def test_few_prompts_can_be_measured(sampled, by_sign):
 
 def test_a_broken_off_call_goes_on_and_a_finished_one_is_read(sampled, tmp_path, monkeypatch):
     policy, rollouts = sampled
-    monkeypatch.setattr(module, "SAVE_EVERY", 1)
+    monkeypatch.setattr(block_rows, "SAVE_EVERY", 1)
     whole, steps = block_coupling(policy, rollouts), []
     real = module.update
 
@@ -122,7 +135,7 @@ def test_a_broken_off_call_goes_on_and_a_finished_one_is_read(sampled, tmp_path,
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"blocks": "batch"}, "blocks='batch' is unknown: choose one of prompt, sign, rollout, token"),
+        ({"blocks": "batch"}, "blocks='batch' is unknown: choose one of prompt, sign, rollout, category, token"),
         ({"blocks": torch.zeros(2, 2)}, "labels must be"),
         ({"measured": [99]}, "must be group ids of the rollouts"),
         ({"nats": 0.0}, "nats=0.0 must be above 0"),
@@ -156,7 +169,8 @@ def by_hand():
             "push": [1.0, -1.0, 1.0, -1.0],
         }
     )
-    about = pd.DataFrame({"group": [0, 0, 1, 1], "sign": [1, -1, 1, -1], "tokens": 1, "prompts": 1, "block": [0, 1, 2, 3]})
+    about = pd.DataFrame({"group": [0, 0, 1, 1], "sign": [1, -1, 1, -1], "block": [0, 1, 2, 3]})
+    about = about.assign(tokens=1, prompts=1)
     changes = np.array([[4, 3, 1, 0], [-3, -4, -1, 0], [1, 1, 2, -1], [0, 0, 1, -2]], dtype=np.float32)
     pushing = tokens[["block", "group", "token_id", "logp", "push"]]
     return Blocks(changes, about.assign(norm=2.0, rms=0.01), tokens, pushing, 1.0, 0.0)

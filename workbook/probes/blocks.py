@@ -13,9 +13,7 @@ rounding and none is bent: float32 is needed.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,16 +24,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbook.policies.restoring import no_gradients
+from workbook.probes.block_rows import BlockRows
 from workbook.probes.step import logp_change, logps, progress, untouched, update
 from workbook.rollouts.sample import Rollouts
 from workbook.theory.weights import update_weights
-from workbook.training.files import read_json, write_json, write_parquet
 
-KINDS = ("prompt", "sign", "rollout", "token")
+KINDS = ("prompt", "sign", "rollout", "category", "token")
 # nats, root mean square, by which a block's step moves its own tokens: sums of rows then miss a real step by less than
 # 1 %; curvature grows above it, rounding below
 SMALL_STEP = 0.002
-SAVE_EVERY = 16  # blocks in a file
 TRIALS = 3  # blocks by which the length of steps is found
 
 
@@ -103,8 +100,9 @@ def block_coupling(
 ) -> Blocks:
     """Take one small step per block, each from the policy as it is, and record what it does to every measured token.
 
-    blocks: "prompt"; "sign", a prompt's positive and negative rollouts apart; "rollout"; "token"; or labels (B, T),
-    below 0 for tokens that do not push. Tokens of advantage 0 never do, and a block without any is left out.
+    blocks: "prompt"; "sign", a prompt's positive and negative rollouts apart; "rollout"; "category", a class of token
+    each, in alphabetical order; "token"; or labels (B, T), below 0 for tokens that do not push. Tokens of advantage 0
+    never do, and a block without any is left out.
     lr: the rate of SGD that the changes are for; any other is a factor.  measured: group ids whose tokens are recorded,
     all by default.  batch_size: rollouts of one pass.  nats: of a real step (root mean square, a block's own tokens).
     folder: where rows are kept as they are made; a call that was broken off goes on from there, one that had finished
@@ -123,7 +121,7 @@ def block_coupling(
         raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
     names, labels = _numbered(labels)
     part = rollouts.select(_measured(rollouts, measured))
-    rows = _Rows(folder, len(names), _fingerprint(policy, rollouts, part, labels, aggregate, nats))
+    rows = BlockRows(folder, len(names), _fingerprint(policy, rollouts, part, labels, aggregate, nats))
     length = rows.length or _length(policy, rollouts, labels, nats, batch_size)
     rows.start(length)
     stepper = _OfLength(policy, length)
@@ -176,12 +174,24 @@ def _labels(rollouts: Rollouts, blocks) -> Int[Tensor, "B T"]:
         return blocks.to(device).long()
     if blocks not in KINDS:
         raise ValueError(f"blocks={blocks!r} is unknown: choose one of {', '.join(KINDS)}, or give labels (B, T).")
+    if blocks == "category":
+        return _category_labels(rollouts).to(device)
     if blocks == "token":
         return torch.arange(shape.numel(), device=device).view(shape)
     positive = (rollouts.advantages > 0).long().view(len(rollouts), -1)  # (B, 1), or (B, T) of advantages per token
     groups = rollouts.group_ids.long()[:, None]
     rows = torch.arange(len(rollouts), device=device)[:, None]
     return {"prompt": groups, "sign": 2 * groups + positive, "rollout": rows}[blocks].expand(shape)
+
+
+def _category_labels(rollouts: Rollouts) -> Int[Tensor, "B T"]:
+    if rollouts.categories is None:
+        raise ValueError('blocks="category" needs classes of token; sample from a task that has them.')
+    known = sorted({name for names in rollouts.categories for name in names if name is not None})
+    labels = torch.full(rollouts.completion_ids.shape, -1)
+    for row, names in enumerate(rollouts.categories):
+        labels[row, : len(names)] = torch.tensor([-1 if name is None else known.index(name) for name in names])
+    return labels
 
 
 def _pushes(rollouts: Rollouts, aggregate: str) -> Float[Tensor, "B T"]:
@@ -266,57 +276,3 @@ def _fingerprint(policy, rollouts: Rollouts, part: Rollouts, labels, aggregate: 
     tensors |= {"advantages": rollouts.advantages, "measured": part.completion_ids}
     sums = {name: hashlib.sha256(t.cpu().numpy().tobytes()).hexdigest()[:16] for name, t in tensors.items()}
     return {"policy": policy.provenance.get("sha256"), "aggregate": aggregate, "nats": nats, **sums}
-
-
-class _Rows:
-    """Rows of blocks as they are made: in memory, and in a folder's Parquet files where there is one."""
-
-    def __init__(self, folder: str | Path | None, total: int, belongs_to: dict):
-        self.folder, self.total, self.new = None if folder is None else Path(folder), total, []
-        self.made: dict[int, tuple[float, np.ndarray]] = {}
-        self.settings = {"belongs_to": belongs_to, "length": None, "error": None}
-        if self.folder is not None and (self.folder / "settings.json").exists():
-            self.settings = read_json(self.folder / "settings.json", dict)
-            if self.settings.get("belongs_to") != belongs_to:
-                raise ValueError(
-                    f"{self.folder} holds blocks of another policy, other rollouts or settings; give another."
-                )
-            for path in sorted(self.folder.glob("blocks-*.parquet")):
-                with suppress(OSError, ValueError):  # a damaged file's blocks are made anew
-                    self.made |= {row.block: (row.norm, row.changes) for row in pd.read_parquet(path).itertuples()}
-
-    @property
-    def length(self) -> float | None:
-        return self.settings["length"]
-
-    @property
-    def error(self) -> float | None:
-        return self.settings["error"]
-
-    def start(self, length: float) -> None:
-        if self.settings["length"] is None:
-            self._set(length=length)
-
-    def missing(self) -> list[int]:
-        return [k for k in range(self.total) if k not in self.made]
-
-    def add(self, k: int, norm: float, changes: np.ndarray) -> None:
-        self.made[k] = (norm, changes)
-        self.new.append({"block": k, "norm": norm, "changes": changes})
-        if len(self.new) == SAVE_EVERY or len(self.made) == self.total:
-            if self.folder is not None:
-                write_parquet(self.folder / f"blocks-{self.new[0]['block']:06d}.parquet", pd.DataFrame(self.new))
-            self.new = []
-
-    def whole(self) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, "K N"]]:
-        norms, changes = zip(*(self.made[k] for k in range(self.total)), strict=True)
-        return np.array(norms), np.stack(changes).astype(np.float64)
-
-    def finish(self, error: float) -> None:
-        self._set(error=error)
-
-    def _set(self, **values) -> None:
-        self.settings |= values
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(self.folder / "settings.json", json.loads(json.dumps(self.settings)))
