@@ -1,13 +1,12 @@
-"""Effects of a setting against numbers worked out by hand; attribution against the coefficients of the data."""
-
-from itertools import product
+"""Effects of a setting against numbers worked out by hand."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from workbook.statistics import Interval
-from workbook.studies.paired import attribution, differences, effect, effects, having, level, ratio, slope
+from workbook.statistics import Estimate, Interval
+from workbook.studies.claim import Tables
+from workbook.studies.paired import comparison, differences, effect, effects, having
 
 ON, OFF = {"fix": "on"}, {"fix": None}
 
@@ -46,68 +45,19 @@ def test_each_seed_counts_once_and_only_if_it_has_both_kinds(runs):
     assert effect(failed, "reward", ON, OFF | {"rate": 1}) == Interval(2.0, 2.0, 2.0)
 
 
-def test_ratios_are_of_means(runs):
-    estimate = ratio(runs, "reward", ON, OFF, ["rate"])
-    assert estimate.mean == pytest.approx(3 / 1.5)
-    assert (estimate.low, estimate.high) == pytest.approx((3 / 2, 3 / 1))
-
-
 def test_effects_at_each_value():
     rows = [(seed, fix, rate, rate * (fix == "on")) for seed in (0, 1) for fix in ("on", "off") for rate in (1.0, 2.0)]
     table = effects(pd.DataFrame(rows, columns=["seed", "fix", "rate", "y"]), "y", ON, {"fix": "off"}, ["rate"])
     assert table.to_numpy().tolist() == [[1, 1, 1, 1, 2], [2, 2, 2, 2, 2]]
 
 
-def test_slopes_are_per_doubling():
-    rows = [
-        (seed, fix, size, 7.0 * seed + (0.5 if fix == "on" else 0.2) * np.log2(size))
-        for seed, fix, size in product(range(3), ("on", "off"), (2, 4, 16))
-    ]
-    table = pd.DataFrame(rows, columns=["seed", "fix", "size", "y"])
-    assert slope(table, "y", "size", ON) == pytest.approx((0.5,) * 3)
-    assert slope(table, "y", "size", ON, {"fix": "off"}) == pytest.approx((0.3,) * 3)
-    assert slope(table[(table["seed"] > 0) | (table["size"] == 2)], "y", "size", ON).mean == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="size: no seed has the outcome y at two of its values"):
-        slope(table[table["size"] == 2], "y", "size", ON)
-
-
-def test_levels_average_each_seed_first(runs):
-    assert level(runs, "reward", OFF) == Interval(50.75, 50.5, 51.0)
-
-
-def _factors(noise: float = 0.0) -> tuple[pd.DataFrame, dict]:
-    rng = np.random.default_rng(0)
-    factors = {"fix": ["none", "on"], "optim": ["adamw", "sgd"], "sparsity": ["none", "hard", "noisy"]}
-    rows = pd.DataFrame(list(product(range(6), *factors.values())), columns=["seed", *factors])
-    on, sgd = rows["fix"] == "on", rows["optim"] == "sgd"
-    rows["y"] = 1 + 2.0 * on + 3.0 * sgd + 4.0 * (on & sgd) + rows["sparsity"].map({"none": 0, "hard": 1, "noisy": 5})
-    rows["y"] += noise * rng.normal(size=len(rows))
-    rows["plain"] = 2.0 * on
-    return rows, factors
-
-
-def test_attribution_finds_the_coefficients_that_made_the_data():
-    rows, factors = _factors()
-    table = attribution(rows, "y", factors).set_index("term")
-    expected = {"fix=on": 2 + 4 / 2, "optim=sgd": 3 + 4 / 2, "sparsity=hard": 1, "sparsity=noisy": 5}
-    expected |= {"fix=on x optim=sgd": 4, "fix=on x sparsity=noisy": 0, "optim=sgd x sparsity=hard": 0}
-    for term, value in expected.items():
-        assert tuple(table.loc[term, ["mean", "low", "high"]]) == pytest.approx((value,) * 3, abs=1e-9), term
-    shares = attribution(rows, "plain", factors).set_index("term")["share"]
-    assert shares["fix=on"] == pytest.approx(1)
-    assert shares["sparsity=noisy"] == pytest.approx(0)
-    assert np.isnan(shares["fix=on x optim=sgd"])
-
-
-def test_attribution_knows_what_it_does_not_know():
-    rows, factors = _factors(noise=1.0)
-    table = attribution(rows, "y", factors).set_index("term")
-    assert (table["low"] < table["high"]).all()
-    assert table.loc["fix=on", "mean"] == pytest.approx(4, abs=1)
-    assert table.loc["fix=on", "high"] - table.loc["fix=on", "low"] < 2
-    lacking = rows[~((rows["fix"] == "on") & (rows["optim"] == "sgd"))]
-    with pytest.raises(ValueError, match="some combination of their levels has no run with y"):
-        attribution(lacking, "y", factors)
+def test_a_comparison_reads_a_sweeps_runs(runs, tmp_path):
+    """Settings that all runs share are no column, and need no pairing."""
+    place = tmp_path / "batching" / "bundled"
+    place.mkdir(parents=True)
+    runs.to_parquet(place / "runs.parquet")
+    measure = comparison("batching", "reward", ON, OFF, by=["rate", "batch_size"])
+    assert measure(Tables("bundled", tmp_path)) == Estimate(1.5, 1.0, 2.0, 2, 6)
 
 
 def test_what_cannot_be_compared_is_refused(runs):
@@ -116,8 +66,5 @@ def test_what_cannot_be_compared_is_refused(runs):
     with pytest.raises(ValueError, match="colour: no such setting among the columns seed, fix"):
         effect(runs, "reward", {"colour": 1}, OFF)
     apart = runs[(runs["seed"] == 0) == (runs["fix"] == "on")]
-    for compare in (effect, ratio):
-        with pytest.raises(ValueError, match="no seed has the outcome reward under both"):
-            compare(apart, "reward", ON, OFF)
-    with pytest.raises(ValueError, match="no run with the settings"):
-        level(runs.assign(reward=np.nan), "reward", ON)
+    with pytest.raises(ValueError, match="no seed has the outcome reward under both"):
+        effect(apart, "reward", ON, OFF)
