@@ -1,14 +1,18 @@
 """Studies that are sweeps: their rates follow from the pilot, and what runs came to is kept whole."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
+from workbook.places import data_path
+from workbook.studies import keep
 from workbook.studies.keep import keep_sweep
 from workbook.studies.record import RESULTS
+from workbook.studies.scales import SCALES
 from workbook.studies.sweeps import OUTCOMES, load_runs, study_commands, study_config
 from workbook.topics.batching.pilot import rates
 from workbook.training import sweep
@@ -130,6 +134,14 @@ def test_runs_are_kept_at_no_scale_but_their_own(kept):
     with pytest.raises(ValueError, match="scale='smollm2_plain' is not that of these runs: they train bundled"):
         keep_sweep(home / "small", scale="smollm2_plain", results=home / "elsewhere")
     assert not (home / "elsewhere").exists()
+
+
+def test_runs_of_plain_sums_are_of_another_scale_than_sums_in_a_chat():
+    """SmolLM2's two tasks: a run belongs to the scale whose policy, task and options are its own."""
+    path = data_path("configs", "studies", "smollm2_plain", "batching.yaml")
+    config, _ = load_sweep(path)
+    fits = [scale.name for scale in SCALES.values() if keep._trained_at(scale, [SimpleNamespace(config=config)])]
+    assert fits == ["smollm2_plain"]
 
 
 def test_the_list_of_grids_is_checked(tmp_path):
