@@ -139,10 +139,10 @@ def test_the_gradient_is_that_of_the_enumerated_value(markov):
 
 def test_values_of_the_bundled_policy_against_sampling(bundled):
     task = get_task("chain")
-    error = value_error(bundled, task, task.dataset(16, 5)["prompt"], 64)
-    assert error["mean_se"] < 0.02
+    error = value_error(bundled, task, task.dataset(8, 5)["prompt"], 64)
+    assert error["mean_se"] < 0.03
     assert abs(error["mean"]) < 3 * error["mean_se"] + 0.01
-    assert error["rms"] < 0.05
+    assert error["rms"] < 0.06
 
 
 def test_words_of_a_private_alphabet_and_equivalents_are_admitted():

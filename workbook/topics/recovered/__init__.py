@@ -11,8 +11,8 @@ The probe is `workbook.probes.credit_recovered`.
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.recovered.charts": "explore_recovered recovered_curve signal_noise_chart",
-    "topics.recovered.live": "compute_recovered",
+    "topics.recovered.charts": "explore_recovered recovered_curve rules_chart signal_noise_chart",
+    "topics.recovered.live": "compute_recovered parts_table",
     "topics.recovered.study": "recovered_dials_study recovered_study",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -1,0 +1,109 @@
+"""The study of credit recovered, what its claims read, and its charts."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from altair import Chart
+
+from workbook.claims import CLAIMS
+from workbook.studies.bench import Bench
+from workbook.studies.claim import Tables
+from workbook.studies.registration import read_registration
+from workbook.topics.recovered import claims as measures
+from workbook.topics.recovered import compute_recovered, signal_noise_chart
+from workbook.topics.recovered import study as studies
+from workbook.topics.recovered.charts import describe_recovered
+from workbook.topics.recovered.live import PART_NAMES, parts_table
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return studies.recovered_study(Bench("tiny", 1))
+
+
+def test_every_setting_has_a_split_that_adds_up(tables):
+    shares, update = tables["shares"], tables["update"]
+    assert len(update) == len(studies.settings(**studies.SMALL))
+    assert set(update["axis"]) == {"group_size", "prompts", "equal", "rule"}
+    known = shares.dropna(subset="signal")
+    assert not known.empty
+    np.testing.assert_allclose(known[["signal", "bias", "noise"]].sum(axis=1), 1, atol=1e-3)
+    coupled = known[["coupled_signal", "coupled_bias", "coupled_noise"]].sum(axis=1)
+    np.testing.assert_allclose(known["coupling"], coupled, atol=1e-9)
+    once = update.drop(columns="axis").groupby(["prompts", "group_size", "rule"]).nunique()
+    assert (once <= 1).all(axis=None)  # a setting that several axes share is measured once
+    assert update["norm"].gt(0).all()
+
+
+def test_a_part_of_a_pool_is_its_first_prompts_and_rollouts():
+    bench = Bench("tiny", 1)
+    whole = studies.pool(bench, 3, 4)
+    rollouts, values, exact = whole.part(2, 3)
+    assert rollouts.group_ids.tolist() == [0, 0, 0, 1, 1, 1]
+    assert rollouts.completions == tuple(whole.rollouts.completions[i] for i in (0, 1, 2, 4, 5, 6))
+    assert values.credit.equal(whole.values.credit[[0, 1, 2, 4, 5, 6]])
+    assert exact.equal(whole.gradients[:2].mean(0))
+
+
+def along(noise_per_signal) -> dict[str, pd.DataFrame]:
+    """A table of updates of two units over group sizes."""
+    rows = [
+        {"seed": seed, "axis": "group_size", "rule": "grpo", "group_size": size, "noise_per_signal": noise}
+        for seed in (0, 1)
+        for size, noise in zip(studies.GROUP_SIZES, noise_per_signal, strict=True)
+    ]
+    return {"recovered/update": pd.DataFrame(rows)}
+
+
+def test_distance_from_the_line():
+    on_it = [3.0 / (size - 1) for size in studies.GROUP_SIZES]
+    assert measures.off_the_line(along(on_it)).tolist() == pytest.approx([0, 0])
+    doubled = [noise * (2 if size == 64 else 1) for noise, size in zip(on_it, studies.GROUP_SIZES, strict=True)]
+    assert measures.off_the_line(along(doubled)).tolist() == pytest.approx([0.2, 0.2])  # an octave in one of five
+
+
+def test_rows_of_a_setting_are_one_per_unit():
+    table = pd.DataFrame({"seed": [0, 0], "rule": ["grpo", "oracle"], "signal": [0.2, 0.6]})
+    assert measures.chosen(table, rule="oracle")["signal"].tolist() == [0.6]
+    for wrong in ({"rule": "gtpo"}, {"seed": 0}):
+        with pytest.raises(ValueError, match="one per unit is needed"):
+            measures.chosen(table, **wrong)
+
+
+def test_every_registered_outcome_has_its_measure():
+    rows = {(row.study, row.key) for name in CLAIMS if name[0] == "S" for row in CLAIMS[name].rows}
+    for study in (measures.STUDY, measures.DIALS_STUDY):
+        assert {key for name, key in rows if name == study} == set(read_registration(study).outcomes)
+
+
+@pytest.mark.parametrize("name", [name for name in CLAIMS if name[0] == "S"])
+def test_claims_are_measured_on_the_familys_tables(name):
+    kept = Tables("family")
+    for row in CLAIMS[name].rows:
+        units = row.measure(kept)
+        assert len(units) == read_registration(row.study).units["family"]
+        assert np.isfinite(units).all()
+
+
+def test_the_chart_stacks_parts_that_add_up_to_the_whole():
+    table = compute_recovered(prompts=3, group_size=4)
+    assert set(table["part"]) == set(PART_NAMES.values())
+    np.testing.assert_allclose(table.groupby("category")["share"].sum(), 1, atol=1e-3)
+    assert "all" in set(table["category"])
+    assert isinstance(signal_noise_chart(table).layer[0], Chart)
+    permuted = compute_recovered(prompts=3, group_size=4, rule="permuted")
+    assert permuted[permuted["part"].str.startswith("signal")]["share"].abs().max() == 0
+    sentence = describe_recovered(table)
+    assert sentence.startswith("3 prompts of 4 rollouts, grpo: ")
+    with pytest.raises(ValueError, match=r"signal_noise_chart needs the column\(s\) share"):
+        signal_noise_chart(table.drop(columns="share"))
+
+
+def test_classes_that_hardly_move_are_left_out():
+    shares = pd.DataFrame({"category": ["all", "eos"], "tokens": 3, "change_rms": [5.0, 0.04]})
+    shares = shares.assign(**dict.fromkeys(("own_signal", "own_bias", "own_noise"), 0.2))
+    shares = shares.assign(coupled_signal=0.4, coupled_bias=0.0, coupled_noise=0.0)
+    table = parts_table(shares).set_index("part")["share"]
+    assert len(table) == len(PART_NAMES)  # of "all" alone
+    assert table["bias"] == 0.2
+    assert table["signal, coupling"] == 0.4
