@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -323,6 +324,7 @@ def test_what_is_clear_alone_may_not_be_among_many(world):
     """Twenty primary rows without any effect: a p of 0.03 is no longer enough."""
     row = ledger(folder=world, claims=["H1"]).query("key == 'H1'").iloc[0].to_dict()
     assert judge.conclude(row, 6)[0] == "supported"
+    assert judge.conclude(row | {"claim": "H-falsifier"}, 6)[2].endswith("lies above 0; the falsifier is not met")
     outcome, _, reason = judge.conclude(row | {"q": 0.2}, 25)
     assert outcome == "inconclusive"
     assert reason.endswith("but q = 0.2 over 25 primary rows")
@@ -465,6 +467,14 @@ def test_no_committed_outcome_rests_on_fewer_than_six_units():
     assert (decided["registration"] == "matches").all(), "no threshold was changed after its study was measured"
     assert decided["clean"].all(), "every table that decides came from an unmodified tree"
     assert set(summary(table)["claim"]) == set(CLAIMS)
+
+
+def test_the_printed_command_gives_the_row_that_the_ledger_has(tmp_path):
+    """From one study's tables alone: q is over the primary rows of all the others, as they are committed."""
+    shutil.copytree(RESULTS / "mass" / "family", tmp_path / "mass" / "family")
+    own, whole = (ledger("family", folder, ["H2"], described=False) for folder in (tmp_path, None))
+    pd.testing.assert_frame_equal(own, whole)
+    assert np.isfinite(own.loc[0, "q"])
 
 
 def test_bad_requests_are_one_sentence(capsys):

@@ -28,6 +28,7 @@ from workbook.studies.claim import Claim, Measurement, NotMeasured, Tables
 from workbook.studies.registration import MIN_UNITS, Outcome
 
 DESCRIBED = "described"  # role and outcome of a row that decides nothing
+MET = {SUPPORTED: "not met", CONTRADICTED: "met", EQUIVALENT: "met", INCONCLUSIVE: "neither met nor excluded"}
 WORST_FIRST = (
     *(CONTRADICTED, EQUIVALENT, INCONCLUSIVE, NOT_MEASURED, NOT_COMPARABLE, NOT_TESTABLE, SUPPORTED, DESCRIBED),
 )
@@ -188,33 +189,41 @@ def conclude(row: dict | pd.Series, primaries: int) -> tuple[str, str, str]:
 
     primaries: rows that q was corrected over.
     """
-    here, c, unit = row["here"], f"{row['threshold']:g}", row["unit"]
+    here, units, policies = row["here"], row["units"], row["policies"]
     if row["role"] == DESCRIBED or not row["values"]:
         return row["outcome"], here, row["reason"]
     if row["testable"].lower().startswith("no"):
         return NOT_TESTABLE, here, row["testable"].partition(":")[2].strip()
-    if row["policies"] < MIN_UNITS:
-        number = f"{row['units']} units" + (f" on {row['policies']:.0f} policies" if row["policies"] < row["units"] else "")
+    if policies < MIN_UNITS:
+        number = f"{units} units on {policies:.0f} policies" if policies < units else f"{units} units"
         return NOT_MEASURED, here, f"{number}; an outcome needs {MIN_UNITS}"
     if here == NOT_TESTABLE:
-        return NOT_TESTABLE, here, f"every unit lies at the threshold, {c}: a floor, a ceiling or no contrast"
+        reason = f"every unit lies at the threshold, {row['threshold']:g}: a floor, a ceiling or no contrast"
+        return NOT_TESTABLE, here, reason
+    here, reason = _by_intervals(row, primaries)
+    if row["comparable"].lower().startswith("no"):
+        return NOT_COMPARABLE, here, f"{row['comparable'].partition(':')[2].strip()}; at our place {here}: {reason}"
+    if row["claim"].endswith("falsifier") and row["role"] == "primary":  # judged from the paper's side
+        reason += f"; the falsifier is {MET[here]}"
+    return here, here, reason
+
+
+def _by_intervals(row: dict | pd.Series, primaries: int) -> tuple[str, str]:
+    """Outcome and reason by a row's intervals and q."""
+    here, c, unit = row["here"], f"{row['threshold']:g}", row["unit"]
     clear = row["low"] > row["threshold"] or row["high"] < row["threshold"]
     if here == EQUIVALENT:
         reason = f"its 90 % interval lies within {c} ± {row['smallest_effect']:g} {unit}".rstrip()
-        reason += "; clear of the threshold, but smaller than what is of interest" if clear else ""
-    elif here == INCONCLUSIVE:
-        found = f"80 % power for {row['detectable']:.2g} {unit}".rstrip()
-        reason = f"its interval reaches both sides of {c}; {found} or more"
-    else:
-        side = "above" if row["low"] > row["threshold"] else "below"
-        reason = f"its whole interval lies {side} {c}"
-        if np.isfinite(row["q"]) and row["q"] > LEVEL:
-            here, reason = INCONCLUSIVE, f"{reason}, but q = {row['q']:.2g} over {primaries} primary rows"
-        if row["p_flips"] > LEVEL:
-            reason += f"; sign flips disagree, p = {row['p_flips']:.2g}"
-    if row["comparable"].lower().startswith("no"):
-        return NOT_COMPARABLE, here, f"{row['comparable'].partition(':')[2].strip()}; at our place {here}: {reason}"
-    return here, here, reason
+        return here, reason + ("; clear of the threshold, but smaller than what is of interest" if clear else "")
+    if here == INCONCLUSIVE:
+        detectable = f"80 % power for {row['detectable']:.2g} {unit}".rstrip()
+        return here, f"its interval reaches both sides of {c}; {detectable} or more"
+    reason = f"its whole interval lies {'above' if row['low'] > row['threshold'] else 'below'} {c}"
+    if np.isfinite(row["q"]) and row["q"] > LEVEL:
+        here, reason = INCONCLUSIVE, f"{reason}, but q = {row['q']:.2g} over {primaries} primary rows"
+    if row["p_flips"] > LEVEL:
+        reason += f"; sign flips disagree, p = {row['p_flips']:.2g}"
+    return here, reason
 
 
 def worst(outcomes: Iterable[str]) -> str:
