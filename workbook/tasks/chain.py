@@ -25,12 +25,13 @@ import hashlib
 import itertools
 import random
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from datasets import Dataset
 
+from workbook.tasks.chain_grammar import Slot, slots_of
+from workbook.tasks.chain_solutions import Solutions
 from workbook.tasks.chain_words import (
     CLOSINGS,
     EOS,
@@ -53,15 +54,6 @@ STEP = re.compile(r"\b([0-9]{1,3}) ([+-]) ([0-9]{1,3}) is ([0-9]{1,3})\b")  # as
 SEED_CLASSES = 8  # seeds that differ modulo this share no prompt
 
 Style = tuple[str, ...]
-
-
-class Slot(NamedTuple):
-    """One place of a well-formed completion: its category, the words it admits, and which number it holds."""
-
-    category: str
-    words: Collection[str]
-    field: str = ""  # "a", "op", "b": the parts of a step; "result", "start", "final"
-    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -187,7 +179,7 @@ class Chain(Task):
         ]
         return in_alphabet(" ".join(words), marked(text))
 
-    def equivalent_solutions(self, prompt: str, answer: str | None = None) -> "Solutions":
+    def equivalent_solutions(self, prompt: str, answer: str | None = None) -> Solutions:
         """Return the set of correct completions: the right chain in all its styles. ValueError if answer is wrong."""
         if answer is not None and answer != self.solve(prompt):
             raise ValueError(f"answer is {answer!r}, but {prompt!r} has the answer {self.solve(prompt)!r}.")
@@ -288,19 +280,7 @@ class Chain(Task):
 
     def _slots(self, steps: int) -> list[Slot]:
         """Return the slots of a well-formed completion of so many steps, EOS included: 7 per step and 10 more."""
-        residues = self._residues
-        with_, semicolon, the = ((word, *self._equivalents(word)) for word in ("with", ";", "the"))
-        slots = [Slot("style", OPENINGS), Slot("template", with_), Slot("copy", residues, "start")]
-        for step in range(steps):
-            slots += [Slot("template", semicolon), Slot("style", LINKS), Slot("copy", residues, "a", step)]
-            slots += [Slot("copy", OPERATORS, "op", step), Slot("copy", residues, "b", step), Slot("template", ("is",))]
-            slots.append(Slot("result", residues, "result", step))
-        slots += [Slot("template", semicolon), Slot("style", CLOSINGS)]
-        slots += [Slot("template", words) for words in (the, ("answer",), ("is",))]
-        return [*slots, Slot("copy", residues, "final", steps - 1), Slot("eos", EOS)]
-
-    def _equivalents(self, word: str) -> tuple[str, ...]:
-        return (EQUIVALENTS[word],) if self.confidence < 1 else ()
+        return slots_of(steps, self._residues, loose=self.confidence < 1)
 
     def _written(self, prompt: str) -> str:
         """Return a plain prompt in its alphabet."""
@@ -336,26 +316,6 @@ class Chain(Task):
             index, operator = divmod(index, 2)
             words += [OPERATORS[operator], str(number)]
         return " ".join([*words, "="])
-
-
-@dataclass(frozen=True)
-class Solutions(Collection):
-    """The correct completions of one prompt: sized, iterable, asked with `in`, never listed unless you list them."""
-
-    task: Chain
-    prompt: str
-
-    def __len__(self) -> int:
-        steps = len(self.task._parse(self.prompt)[1])
-        return len(OPENINGS) * len(LINKS) ** steps * len(CLOSINGS)
-
-    def __iter__(self) -> Iterator[str]:
-        return (self.task.render(self.prompt, style) for style in self.task.styles(self.prompt))
-
-    def __contains__(self, completion: object) -> bool:
-        style = self.task.style_key(completion) if isinstance(completion, str) else None
-        steps = len(self.task._parse(self.prompt)[1])
-        return style is not None and len(style) == steps + 2 and completion == self.task.render(self.prompt, style)
 
 
 def _is_number(value: object) -> bool:
