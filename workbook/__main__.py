@@ -135,7 +135,8 @@ def _claims(args) -> int:
     for option in ("html", "json"):
         if getattr(args, option) is not None:
             _check_writable(getattr(args, option), f"--{option}")
-    table = ledger(args.scale, args.folder, [args.claim] if args.claim else None)
+    whole = bool(args.claim or args.json or args.html)  # the rows that decide nothing take most of the time
+    table = ledger(args.scale, args.folder, [args.claim] if args.claim else None, described=whole)
     print(format_ledger(table, commands=True) if args.claim else format_summary(table))
     if args.permuted:
         print(_by_chance(table, args.permuted))
@@ -167,6 +168,8 @@ def _by_chance(table, draws: int) -> str:
 def _coverage(args) -> int:
     from workbook.claims.coverage import coverage_table, coverage_text, keep_coverage
 
+    if args.folder is not None and Path(args.folder).exists() and not Path(args.folder).is_dir():
+        raise ValueError(f"folder={args.folder!r} is no folder; give the path of one.")
     table = coverage_table(args.repetitions, args.seed)
     print(coverage_text(table))
     if args.folder is not None:

@@ -111,8 +111,6 @@ def keep_coverage(table: pd.DataFrame, folder: str | Path, repetitions: int, see
     """Write a coverage table with its manifest; returns the folder."""
     from workbook.training.files import atomic_folder, made_on, write_json, write_parquet
 
-    if Path(folder).exists() and not Path(folder).is_dir():
-        raise ValueError(f"folder={str(folder)!r} is no folder; give the path of one.")
     command = f"python -m workbook coverage --repetitions {repetitions} --seed {seed} --folder {folder}"
     with atomic_folder(Path(folder)) as new:
         write_parquet(new / "coverage.parquet", table)
