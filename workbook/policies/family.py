@@ -32,7 +32,7 @@ from workbook.tasks.chain_words import canonical, marked, plain
 from workbook.tasks.inputs import positive_int, short
 
 TUNING_STEPS, MORE_PER_DOUBLING = 100, 25  # of the members that start from another one; the more with the alphabets
-TUNING_RATE, ALPHABETS_RATE = 3e-3, 5e-3
+ONE, FEW, MANY = {"lr": 3e-3}, {"lr": 5e-3}, {"lr": 8e-3, "right_first": 0.5}  # alphabet, up to 16 of them, and above
 SIZE, MARGIN = 0.7, 12.0  # of an alphabet's direction in its embeddings, and of its margin in the logits, at the start
 MEASURED_PROMPTS = 512
 LIMITS = {"seed": (0, 2**31 - 1), "alphabets": (1, 256), "width": (8, 1024), "operands": (2, 12)}
@@ -154,7 +154,7 @@ def _make(member: Member, folder: Path) -> Path:
         "member": {dial: getattr(member, dial) for dial in DEFAULTS},
         "start": None
         if base is None
-        else {"name": member.base.name, "sha256": base.provenance["sha256"], "steps": tuning_steps(task)},
+        else {"name": member.base.name, "sha256": base.provenance["sha256"], **tuning(task)},
         "last_loss_nats": loss,
         "measured": {"prompts": MEASURED_PROMPTS, "temperature": 1.0, **measured},
         "seconds": round(time.perf_counter() - started, 1),
@@ -164,9 +164,14 @@ def _make(member: Member, folder: Path) -> Path:
     return folder
 
 
-def tuning_steps(task: Chain) -> int:
-    """Return how many steps a member with more words than its base is trained on for: 25 more per doubled alphabets."""
-    return TUNING_STEPS + MORE_PER_DOUBLING * (task.alphabets - 1).bit_length()
+def tuning(task: Chain) -> dict:
+    """Return how a member with more words than its base is trained on: arguments of `train`.
+
+    25 more steps per doubled alphabets. Many of them disturb the arithmetic, which right chains alone bring back.
+    """
+    steps = TUNING_STEPS + MORE_PER_DOUBLING * (task.alphabets - 1).bit_length()
+    kind = ONE if task.alphabets == 1 else FEW if task.alphabets <= 16 else MANY
+    return {"steps": steps, "right_first": 0.0, **kind}
 
 
 class SharedRows(nn.Module):
@@ -211,8 +216,7 @@ def tuned(base, tokenizer, task: Chain, seed: int):
     directions *= task.alphabets > 1
     model.model.embed_tokens = _Embedding(old["model.embed_tokens.weight"][rows], directions, of, alphabet)
     model.lm_head = _Head(old["lm_head.weight"][rows], _discriminants(model, tokenizer, task), of, alphabet)
-    rate = ALPHABETS_RATE if task.alphabets > 1 else TUNING_RATE
-    loss = train(model.train(), tokenizer, task, tuning_steps(task), lr=rate, seed=seed, right_first=0.0)
+    loss = train(model.train(), tokenizer, task, seed=seed, **tuning(task))
     config = type(model.config).from_dict({**model.config.to_dict(), "vocab_size": len(tokenizer)})
     trained = type(model)(config)
     trained.generation_config = model.generation_config
