@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from workbook.policies.load import load_policy
+from workbook.policies.sft import make_model, make_tokenizer
 from workbook.probes.step import untouched
 from workbook.probes.values import chain_values, expected_reward, slots_of, value_error
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
@@ -155,6 +156,14 @@ def test_words_of_a_private_alphabet_and_equivalents_are_admitted():
     assert next(slot.words for slot in slots if slot.field == "op") == ("+" + mark, "-" + mark)
     assert slots[1].words == ("with" + mark, "at" + mark)
     assert "<eos>" in slots[-1].words
+    policy = SimpleNamespace(model=untrained(task), tokenizer=make_tokenizer(task))
+    values = expected_reward(policy, task, prompts)
+    assert ((values >= 0) & (values < 1e-6)).all()  # 44 words in a row, of 120 that are all as likely
+
+
+def untrained(task):
+    tokenizer = make_tokenizer(task)
+    return make_model(tokenizer, 8, max_new_tokens=48)
 
 
 def test_values_are_those_of_the_policy_as_it_is_now(bundled):

@@ -8,9 +8,12 @@ and which go on faithfully. Their style words share out the policy's own probabi
 
     V(t, r) = sum_w p(w | t, r) V(t + 1, r'(r, w))        r' the running value that word w leaves, modulo m
 
-A word that the grammar does not admit ends the chain with value 0; a wrong operator or operand counts as the running
-value that would give the same result. What is left out: that a step's probabilities depend on style words, on errors
-before it and on a wrong first number. `value_error` measures what that costs against sampling.
+A word that the grammar does not admit ends the chain with value 0, one of another alphabet counts as the plain word,
+since the verifier reads it so; a wrong operator or operand counts as the running value that would give the same
+result. What is left out: that a step's probabilities depend on style words, on errors
+before it and on a wrong first number. `value_error` measures what that costs against sampling: on the bundled policy
+and three of the family (64 prompts, 64 rollouts each) at most 0.010 of the mean, whose sampling error is 0.008, and
+0.03 of a prompt's value (root mean square).
 
 Letters: P prompts, m modulus, T slots or tokens, W admitted words, B rollouts, V vocabulary.
 """
@@ -29,7 +32,7 @@ from workbook.probes.step import FIELDS
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import pad_rows, padded_batches, tokenize_prompts
 from workbook.tasks.chain import Chain, Slot
-from workbook.tasks.chain_words import OPERATORS, in_alphabet, marked
+from workbook.tasks.chain_words import OPERATORS, in_alphabet, marked, plain
 
 ROWS_AT_ONCE = 640  # completions scored in one pass
 STYLE_SEED = 0  # of the order of style words over the chains
@@ -55,7 +58,8 @@ class TokenValues:
     q (B, T, W): value after each admitted word, whose ids are word_ids (B, T, W), -1 for none; every other word's value
     is elsewhere (B, T).  before (B, T): value before the token, sum of p q over all words with the policy's own p in
     that context; after (B, T): value after the token that was sampled.  inside (B, T): whether all tokens before it
-    kept to the grammar.  prompt (B,): value of the prompt.
+    kept to the grammar.  prompt (B,): value of the prompt.  classes (V,): of several alphabets, the plain word that a
+    word stands for and whose value it has; None where all words are their own.
     """
 
     q: Float[Tensor, "B T W"]
@@ -65,6 +69,7 @@ class TokenValues:
     after: Float[Tensor, "B T"]
     inside: Bool[Tensor, "B T"]
     prompt: Float[Tensor, " B"]
+    classes: Int[Tensor, " V"] | None = None
 
     @property
     def credit(self) -> Float[Tensor, "B T"]:
@@ -73,11 +78,12 @@ class TokenValues:
 
     def select(self, rows: Int[Tensor, " n"]) -> TokenValues:
         """The values of some of the rollouts."""
-        return TokenValues(*(getattr(self, field.name)[rows] for field in fields(self)))
+        own = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "classes"}
+        return TokenValues(**own, classes=self.classes)
 
     def dense(self, vocabulary: int) -> Float[Tensor, "B T V"]:
         """Value after every word of the vocabulary."""
-        return _dense(self.q, self.word_ids, self.elsewhere, vocabulary)
+        return _dense(self.q, self.word_ids, self.elsewhere, vocabulary, self.classes)
 
 
 def expected_reward(policy, task: Chain, prompts: Sequence[str], differentiable: bool = False) -> Float[Tensor, " P"]:
@@ -104,12 +110,13 @@ def chain_values(policy, task: Chain, rollouts: Rollouts) -> TokenValues:
         tables = _tables(policy, task, prompts)
         probs = context_logits(policy.model, *(getattr(rollouts, name) for name in FIELDS)).softmax(-1)  # (B, T, V)
     own = torch.tensor([prompts.index(prompt) for prompt in rollouts.prompts], device=probs.device)  # (B,)
-    q, ids, elsewhere, inside = _follow(tables, own, rollouts)
-    dense = _dense(q, ids, elsewhere, probs.shape[-1])
+    classes = _classes(policy.tokenizer, task, probs)
+    q, ids, elsewhere, inside = _follow(tables, own, rollouts, classes)
+    dense = _dense(q, ids, elsewhere, probs.shape[-1], classes)
     before = (probs * dense).sum(2)
     after = dense.gather(2, rollouts.completion_ids.to(dense.device).unsqueeze(2)).squeeze(2)
     prompt = torch.stack([table.values[0, 0] for table in tables])[own]
-    return TokenValues(q, ids, elsewhere, before * inside, after * inside, inside, prompt)
+    return TokenValues(q, ids, elsewhere, before * inside, after * inside, inside, prompt, classes)
 
 
 def value_error(policy, task: Chain, prompts: Sequence[str], rollouts: int, seed: int = 0) -> dict[str, float]:
@@ -181,10 +188,9 @@ class _Chains:
                 if slot.category == "eos":
                     ids[p, t, 0] = self.policy.tokenizer.eos_token_id
                     continue
-                words = [in_alphabet(word, marked(self.prompts[p])) for word in slot.words]
-                for word in set(words) - known.keys():
+                for word in set(slot.words) - known.keys():
                     known[word] = _token(self.policy.tokenizer, word)
-                ids[p, t, : len(words)] = torch.tensor([known[word] for word in words])
+                ids[p, t, : len(slot.words)] = torch.tensor([known[word] for word in slot.words])
         return ids.to(self.device)
 
     def _moves(self) -> Int[Tensor, "P T m W"]:
@@ -246,8 +252,11 @@ class _Chains:
         completion_ids = written.flatten(0, 1)
         alive = torch.ones_like(completion_ids)
         probs = context_logits(self.policy.model, prompt_ids, prompt_mask, completion_ids, alive).softmax(-1)
-        ids = self.word_ids.unsqueeze(1).expand(-1, n, -1, -1)
-        return probs.view(P, n, T, -1).gather(3, ids.clamp(min=0)).masked_fill(ids < 0, 0.0)
+        ids, classes = self.word_ids.clamp(min=0), _classes(self.policy.tokenizer, self.task, probs)
+        if classes is not None:  # a word of another alphabet is read as the plain word
+            ids, probs = classes[ids], torch.zeros_like(probs).index_add(2, classes, probs)
+        known = (self.word_ids >= 0).unsqueeze(1)
+        return probs.view(P, n, T, -1).gather(3, ids.unsqueeze(1).expand(-1, n, -1, -1)) * known
 
     def _by_state(self, probs: Float[Tensor, "P m T W"]) -> Float[Tensor, "P m T W"]:
         """Those probabilities by running value in place of chain.
@@ -304,7 +313,9 @@ def context_logits(
     return torch.cat(logits)[torch.cat(taken).argsort()]
 
 
-def _follow(tables: list[ChainTables], own: Int[Tensor, " B"], rollouts: Rollouts) -> tuple[Tensor, ...]:
+def _follow(
+    tables: list[ChainTables], own: Int[Tensor, " B"], rollouts: Rollouts, classes: Tensor | None
+) -> tuple[Tensor, ...]:
     """q (B, T, W), word ids (B, T, W), values elsewhere (B, T) and whether inside (B, T), slot by slot."""
     device, (B, T), W = own.device, rollouts.completion_ids.shape, max(table.word_ids.shape[1] for table in tables)
     tokens, inside = rollouts.completion_ids.to(device), rollouts.completion_mask.to(device).bool()
@@ -322,6 +333,8 @@ def _follow(tables: list[ChainTables], own: Int[Tensor, " B"], rollouts: Rollout
         ends = inside[:, t] & (t == lengths[own] - 1)  # the answer stands: what ends the completion changes nothing
         elsewhere[:, t] = values[own, slot, state] * ends
         hit = ids[:, t] == tokens[:, t, None]
+        if classes is not None:
+            hit = (classes[ids[:, t].clamp(min=0)] == classes[tokens[:, t, None]]) & (ids[:, t] >= 0)
         holds = hit.any(1)
         state = move.gather(1, hit.long().argmax(1, keepdim=True)).squeeze(1)
     return q, ids, elsewhere, inside
@@ -336,10 +349,22 @@ def _stacked(parts: list[Tensor], fill: float = 0) -> Tensor:
     return out
 
 
-def _dense(q: Tensor, word_ids: Tensor, elsewhere: Tensor, vocabulary: int) -> Float[Tensor, "B T V"]:
+def _dense(q: Tensor, word_ids: Tensor, elsewhere: Tensor, vocabulary: int, classes=None) -> Float[Tensor, "B T V"]:
     values = elsewhere.unsqueeze(2).repeat(1, 1, vocabulary + 1)
-    places = torch.where(word_ids < 0, vocabulary, word_ids)  # the last column takes what is no word
-    return values.scatter(2, places, q)[..., :vocabulary]
+    words = word_ids if classes is None else classes[word_ids.clamp(min=0)]
+    places = torch.where(word_ids < 0, vocabulary, words)  # the last column takes what is no word
+    values = values.scatter(2, places, q)[..., :vocabulary]
+    return values if classes is None else values[..., classes]
+
+
+def _classes(tokenizer, task: Chain, probs: Tensor) -> Int[Tensor, " V"] | None:
+    """The plain word that each word stands for, as token ids; None with one alphabet, where all are plain."""
+    if task.alphabets == 1:
+        return None
+    words, classes = tokenizer.get_vocab(), torch.arange(probs.shape[-1], device=probs.device)
+    for word, token in words.items():
+        classes[token] = words.get(plain(word), token)
+    return classes
 
 
 def _token(tokenizer, word: str) -> int:
