@@ -291,11 +291,11 @@ def _chapters(args) -> int:
         above = next(path for path in [Path(args.book), *Path(args.book).absolute().parents] if path.exists())
         if not above.is_dir() or not os.access(above, os.W_OK):
             raise ValueError(f"--book {args.book} can't be written: {above} is no folder that you may write to.")
-    verdicts = None
+    table = None
     if args.book is not None:  # so that damaged results are reported before what takes long
         from workbook.claims import ledger
 
-        verdicts = ledger()
+        table = ledger()
     try:
         executed = run_chapters(args.profile, names=args.names or None, in_place=args.in_place)
     except ChapterFailed as error:
@@ -306,7 +306,7 @@ def _chapters(args) -> int:
 
         notebooks = {name: chapter.notebook for name, chapter in executed.items()}
         seconds = {name: chapter.seconds for name, chapter in executed.items()}
-        render_book(notebooks, seconds, args.profile, Path(args.book), verdicts)
+        render_book(notebooks, seconds, args.profile, Path(args.book), table)
     return 0
 
 
