@@ -278,7 +278,7 @@ def world(tmp_path, monkeypatch):
         Measurement("flips", "as it was", lambda tables: Estimate(0.1, 0.0, 0.2, 5, 320), scales=["family"])
     )
     rows["H1"][2] = Measurement("sharing", "H1 ratio", _ratio)
-    records = {name: replace(CLAIMS[name], rows=found) for name, found in rows.items()}
+    records = {name: replace(CLAIMS[name], rows=measured) for name, measured in rows.items()}
     records["H9"] = replace(CLAIMS["H9"], rows=[])
     for module in (judge, sys.modules["workbook.claims.ledger"], sys.modules["workbook.book.ledger_page"]):
         monkeypatch.setattr(module, "CLAIMS", records)

@@ -88,11 +88,11 @@ def _unit_means(rng, outcomes: str, repetitions: int, units: int, icc: float) ->
     for shape in ((repetitions, units), (repetitions, units, PROMPTS)):
         first, second = _drawn(rng, outcomes, shape), _drawn(rng, outcomes, shape)
         drawn.append((first, 0.5 * first + 0.75**0.5 * second))
-    (own, own_other), (each, each_other) = drawn
+    (own, own_other), (prompts, prompts_other) = drawn
     weights = icc**0.5, (1 - icc) ** 0.5
     return (
-        weights[0] * own + weights[1] * each.mean(-1),
-        weights[0] * own_other + weights[1] * each_other.mean(-1),
+        weights[0] * own + weights[1] * prompts.mean(-1),
+        weights[0] * own_other + weights[1] * prompts_other.mean(-1),
     )
 
 

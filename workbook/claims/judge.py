@@ -135,8 +135,8 @@ def missing_row(reason: str) -> dict:
     """What a row has that was not measured."""
     nothing = dict.fromkeys((*Judged._fields, "q"), np.nan)
     unknown = {"registration": "", "clean": None, "commits": ()}
-    found = {"units": 0, "registered_units": 0, "dropped": 0, "added": (), "values": {}, "policy_of": {}, "log": False}
-    return nothing | unknown | found | {"outcome": NOT_MEASURED, "here": NOT_MEASURED, "reason": reason}
+    counts = {"units": 0, "registered_units": 0, "dropped": 0, "added": (), "values": {}, "policy_of": {}, "log": False}
+    return nothing | unknown | counts | {"outcome": NOT_MEASURED, "here": NOT_MEASURED, "reason": reason}
 
 
 def _judged(values: pd.Series, outcome: Outcome, measured: int, policies: pd.Series) -> dict:
