@@ -7,7 +7,6 @@ from workbook.studies import Tables, record
 from workbook.topics.coupling import claims, study
 from workbook.topics.coupling.charts import compute_confidence
 from workbook.views import (
-    agreement_chart,
     explore_confidence,
     explore_push,
     followers_chart,
@@ -84,12 +83,10 @@ def test_explorers_say_what_they_draw():
 def test_charts_are_of_their_tables():
     pairs = pd.DataFrame({"kernel": [1.0, -2.0], "product": [2.0, -1.0], "kind": ["a", "b"]})
     intervals = pd.DataFrame({"mean": [4.0], "low": [2.0], "high": [5.0], "kind": ["a"], "series": ["s"]})
-    along = intervals.assign(step=0, tokens="all tokens")
     for chart, table, arguments in (
         (products_chart, pairs, ()),
         (times_chart, intervals, (3,)),
         (followers_chart, intervals.assign(quantity="measured"), ()),
-        (agreement_chart, along, (0.6,)),
     ):
         spec = chart(table, *arguments).to_dict()
         assert spec["description"].startswith(spec["title"]["text"])

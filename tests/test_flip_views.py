@@ -6,7 +6,7 @@ import pytest
 
 from workbook.studies import load_measured
 from workbook.topics.flips.settings import EPSILONS, compute_flips
-from workbook.views import doses_chart, explore_flips, intervals_chart, predictors_chart
+from workbook.views import explore_flips, intervals_chart, predictors_chart
 
 
 def test_settings_are_those_that_were_measured():
@@ -51,9 +51,6 @@ def test_intervals_and_their_threshold_are_drawn():
         intervals_chart(table.drop(columns="low"), "Title", "below", "nats")
 
 
-def test_doses_and_predictors_keep_every_row():
-    one = pd.DataFrame({"mean": [0.1], "low": [0.0], "high": [0.2], "scale": ["small"], "balance": [0.5]})
-    doses = pd.concat([one.assign(quantity="change"), one.assign(quantity="size")])
-    assert len(doses_chart(doses).to_dict()["hconcat"]) == 2
-    auroc = one.assign(predictor="frequency", target="credit")
+def test_predictors_keep_every_row():
+    auroc = pd.DataFrame({"mean": [0.1], "low": [0.0], "high": [0.2], "predictor": "frequency", "target": "credit"})
     assert "frequency, credit: 0.10" in predictors_chart(auroc).to_dict()["description"]

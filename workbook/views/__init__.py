@@ -8,13 +8,13 @@ _NAMES = {  # module: what it offers
     "topics.batching.charts": "explore_batching",
     "topics.batching.cut": "endpoints_chart explore_cut mechanism_chart",
     "topics.coupling.charts": (
-        "agreement_chart confidence_chart curves_chart explore_confidence explore_push followers_chart "
+        "confidence_chart curves_chart explore_confidence explore_push followers_chart "
         "products_chart times_chart"
     ),
     "topics.credit.charts": "explore_budget explore_gap",
     "topics.exchange.charts": "explore_exchange explore_transforms",
     "topics.exchange.drift_charts": "explore_kl_drift explore_solutions",
-    "topics.flips.charts": "doses_chart explore_flips explore_flips_of flips_chart movement_chart predictors_chart",
+    "topics.flips.charts": "explore_flips explore_flips_of flips_chart movement_chart predictors_chart",
     "topics.groups.charts": (
         "compute_gradients_meet explore_gradients_meet explore_growing gradients_meet_chart growing_chart"
     ),

@@ -232,16 +232,3 @@ def followers_chart(table: pd.DataFrame) -> alt.LayerChart:
         "bars: means; lines: 95% bootstrap intervals over seeds and prompts",
         "Bars of the mean change of log-probability, by kind of token.",
     )
-
-
-def agreement_chart(table: pd.DataFrame, threshold: float) -> alt.LayerChart:
-    """Agreement of signs along training: columns step, tokens (a name), mean, low, high; a rule at the threshold."""
-    require(table, ["step", "tokens", "mean", "low", "high"], "agreement_chart")
-    x = alt.X("step:Q", title="training step").axis(values=sorted(table["step"].unique().tolist()))
-    y = alt.Y("mean:Q", title="share that agrees in sign").scale(domain=[0, 1])
-    return titled(
-        figures.series(table, x, y, "tokens", dash="tokens", threshold=threshold, form=".3f"),
-        "Does the output layer alone predict the sign?",
-        f"lines: means; bands: 95% intervals over seeds and prompts; dashed: the threshold, {threshold:g}",
-        "Lines of the share of tokens whose change agrees in sign with the output layer's, over training.",
-    )

@@ -18,7 +18,7 @@ from workbook.lazy import lazy_names
 _NAMES = {  # module: what it offers
     "topics.flips.backbones": "backbones_chart compute_backbones explore_backbones",
     "topics.flips.charts": (
-        "doses_chart explore_flips explore_flips_of flips_chart movement_by_category movement_chart predictors_chart"
+        "explore_flips explore_flips_of flips_chart movement_by_category movement_chart predictors_chart"
     ),
     "topics.flips.claims": "MAX_SHARED_RATIO MAX_TV_DISTANCE composition_effect flip_distance_of shared_ratio",
     "topics.flips.composition": "composition_effects sign_composition",

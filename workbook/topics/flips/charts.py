@@ -13,7 +13,7 @@ from workbook.theory.choices import SIGNS
 from workbook.topics.flips.probe import CHANGES, frequency_matched
 from workbook.topics.flips.settings import EPSILONS, FACTORS, GROUP_SIZES, PROMPTS, compute_flips
 from workbook.views.explorer import Explorer, log_slider, menu, switch
-from workbook.views.figures import bars, forest, panels, rule, series
+from workbook.views.figures import bars, forest, panels, series
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, describe_rows, finish, require, titled
 
 CONFIDENCE_BINS = (1, 2, 3, 4)
@@ -69,20 +69,6 @@ def flips_chart(shares: pd.DataFrame, curve: pd.DataFrame) -> alt.HConcatChart:
 
 
 # --- what was measured
-
-
-def doses_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """Change of log-probability against the balance of signs; columns scale, balance, quantity, mean, low, high."""
-    x = alt.X("balance:Q", title="balance of signs on the token").scale(domain=[-1, 1])
-    settings = {"spread": "bars", "zero": True, "under": [rule(0, "x")], "width": 300, "height": 220}
-    settings |= {"by": "scale", "names": table["scale"].unique()}
-    parts = table.groupby("quantity", sort=False)
-    return panels(
-        [series(part, x.axis(values=[-1, -0.5, 0, 0.5, 1]), "nats", title=name, **settings) for name, part in parts],
-        "The same tokens under permuted advantages",
-        "−1: every occurrence of the token stands in a worse rollout; +1: in a better one; 0: the signs balance",
-        "Lines: mean change of log-probability and its mean size against the balance of signs.",
-    )
 
 
 def predictors_chart(table: pd.DataFrame) -> alt.LayerChart:
