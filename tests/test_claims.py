@@ -382,6 +382,9 @@ def test_signs_at_random_support_few_rows(world):
 
 def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     table = ledger(folder=world)
+    brief = format_ledger(table, checks=False)
+    assert "primary: SUPPORTED (its whole interval lies above 0)" in brief
+    assert "sign flips" not in brief
     short = format_summary(table).splitlines()
     assert short[0].split() == ["claim", "family", "states", "that"]
     assert short[1].startswith("H1     supported")

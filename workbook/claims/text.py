@@ -24,8 +24,12 @@ def format_summary(table: pd.DataFrame) -> str:
     return "\n".join([*lines, "", f"{len(claims)} primary rows: {counts}."])
 
 
-def format_ledger(table: pd.DataFrame, commands: bool = False) -> str:
-    """A `ledger` as text, claim by claim and scale by scale; commands: with those that recompute each measurement."""
+def format_ledger(table: pd.DataFrame, commands: bool = False, checks: bool = True) -> str:
+    """A `ledger` as text, claim by claim and scale by scale.
+
+    commands: with those that recompute each measurement.  checks: with what was computed beside each interval, the
+    paper's setting and where the threshold came from; without, as a chapter shows it.
+    """
     lines = []
     for claim, part in table.groupby("claim", sort=False):
         row = part.iloc[0]
@@ -35,7 +39,7 @@ def format_ledger(table: pd.DataFrame, commands: bool = False) -> str:
             deciding, described = rows[rows["role"] != DESCRIBED], rows[rows["role"] == DESCRIBED]
             lines += ["", f"    {scale}"]
             for one in deciding.itertuples():
-                lines += _deciding(one)
+                lines += _deciding(one, checks)
             lines += ["        described, decides nothing:"] if len(described) else []
             lines += [f"            {one.measured}: {format_effect(one)}" for one in described.itertuples()]
             if commands:
@@ -92,7 +96,7 @@ def format_origin(row) -> list[str]:
     return phrases + ([f"units added after registration: {', '.join(map(str, row.added))}"] if row.added else [])
 
 
-def _deciding(row) -> list[str]:
+def _deciding(row, checks: bool) -> list[str]:
     """A registered measurement, on several lines."""
     lines = [f"        {row.role}: {row.outcome.upper()}" + (f" ({row.reason})" if row.reason else "")]
     if not row.measured:
@@ -100,6 +104,8 @@ def _deciding(row) -> list[str]:
     lines += [f"            {row.measured}"]
     effect = f"{format_effect(row)} {row.unit}".rstrip()
     lines += [f"            {effect}; {format_units(row)}; {format_stated(row)}"] if row.values else []
+    if not checks:
+        return lines
     lines += [f"            {'; '.join(format_checks(row))}"] if format_checks(row) else []
     paper = f"{row.paper_effect or 'not known'}; comparable: {row.comparable}"
     lines += [f"            paper: {paper}" + (f"; place: {row.place}" if row.place else "")]
