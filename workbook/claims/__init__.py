@@ -2,7 +2,7 @@
 
     ledger()                                 a row per measurement, from the tables below data/results/ alone
     summary(ledger())                        the primary rows: one a claim and scale
-    format_ledger(ledger("family", claims=["H1"]), checks=False)    what was measured of one claim, as a chapter shows it
+    format_ledger(ledger(claims=["H1"]), checks=False)    what was measured of one claim, as a chapter shows it
 
 The unit of inference is policy x seed. A study registers its outcomes before the first unit is measured
 (`workbook.studies.registration`): one primary row a claim, with a threshold, the side on which the claim lies, and the
