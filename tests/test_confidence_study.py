@@ -29,6 +29,7 @@ from workbook.topics.drift.confidence import (
     OBJECTIVES,
     PLACES,
     POINT,
+    TWINNED,
     best_rates,
     objective_residuals,
     regrouped,
@@ -194,7 +195,8 @@ def folder(tmp_path_factory):
         place.mkdir(parents=True)
         cells = [(*POINT[::-1], arm) for arm in ARMS]
         cells += [(confidence, size, arm) for size, confidence in PLACES for arm in ("GSPO", "min-replace")]
-        runs = [_run(seed, *cell, permuted) for cell in cells for permuted in (False, True)]
+        twins = {cell: (False, True) if (cell[1], cell[0]) in TWINNED else (False,) for cell in cells}
+        runs = [_run(seed, *cell, permuted) for cell in cells for permuted in twins[cell]]
         energy = [
             {"confidence": p, "group_size": size, "category": "all", "shared_energy": 0.5 / size + 0.001 * seed}
             for p in CONFIDENCES

@@ -19,7 +19,7 @@ from workbook.studies.loop import Loop, Readings, train_in_memory
 from workbook.theory.choices import check_choice
 
 ROLLOUTS = 128  # of a generation batch, whatever the group's size
-LOOP = Loop(batches=6, minibatches=2, epochs=2, order="query_preserved", rule="dr_grpo")
+LOOP = Loop(batches=4, minibatches=2, epochs=2, order="query_preserved", rule="dr_grpo")
 MIN_FREE_ENTROPY = 0.05  # nats: a word whose entropy at the start is above is a free choice
 DEAD = 0.5  # of the start's exact value: below, a run has collapsed
 

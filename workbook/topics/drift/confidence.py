@@ -7,7 +7,7 @@ confidence p of template words (members of the family) and the group's size G (`
 - residuals: what each objective leaves on shared tokens when a batch is used again, weighted by energy, and in the
   policy's own gradients;
 - runs: the arms of `arms`, each with its twin of permuted advantages. All seven at G = 2 and p = 0.8, where a quarter
-  of the energy is shared; GSPO and min-replace along p at G = 2, and along G at p = 0.8.
+  of the energy is shared; GSPO and min-replace along p at G = 2, and along G at p = 0.8 (twins at G = 8 alone).
 
 `confidence_tuning` is the search for each arm's learning rate and clip range, on a unit of its own. What was stated
 before the first measured unit: data/results/confidence/registration.yaml.
@@ -34,6 +34,8 @@ GROUP_SIZES = (2, 4, 8, 16)
 POINT = (2, 0.8)  # group size and confidence of the deciding rows
 COMPARED = ("GSPO", "min-replace")  # the arms along both axes
 PLACES = [(2, p) for p in (1.0, 0.7)] + [(size, 0.8) for size in (4, 8, 16)]
+TWINNED = [POINT, (2, 1.0), (2, 0.7), (8, 0.8)]  # where arms have twins with permuted advantages
+TUNING_BATCHES = 6
 HELD_OUT_PROMPTS = 24
 EPOCHS = 3  # on a batch, before its residuals are read
 REFERENCE_LR = 3e-4  # of the steps in which all rollouts weigh the same
@@ -49,7 +51,7 @@ OBJECTIVES = {  # level, clipping, epsilon, transform
     "orthogonal": ("sequence", "none", 0.01, "advantage_orthogonal"),
 }
 BY_GRADIENT = ("sequence ratio", "sequence, clipped", "min-replace", "orthogonal")
-GRADIENT_ROLLOUTS = 64  # of a batch, whose gradients are taken one by one
+GRADIENT_ROLLOUTS = 32  # of a batch, whose gradients are taken one by one
 AS_GOOD = 0.01  # of exact value: nearer to the best setting than what one unit can tell
 RATE_GRID = (3e-4, 6e-4, 1.2e-3)
 CLIP_GRID = {"sequence": (0.003, 0.01, 0.03), "token": (0.05, 0.2)}
@@ -114,7 +116,7 @@ def objective_residuals(policy, rollouts: Rollouts, epochs: int = EPOCHS, lr: fl
 
     A row for each of OBJECTIVES, and "equal weights", before the first step. Columns objective; residual, weighted by
     energy; stopped, the share of shared tokens' energy with weight 0; gradient, the residual of the shared tokens'
-    update in all the policy's weights (`shared_gradient`), of equal weights and BY_GRADIENT, by the first 64 rollouts;
+    update in all the policy's weights (`shared_gradient`), of equal weights and BY_GRADIENT, by the first 32 rollouts;
     drift, rms log-ratio of the batch (nats).
     """
     alive = rollouts.completion_mask.bool()
@@ -163,7 +165,7 @@ def _runs(bench: Bench, group_size: int, confidence: float, arms) -> list[pd.Dat
     here = bench.dialled(confidence=confidence)
     readings, tables = readings_of(here), []
     for name in arms:
-        for permuted in (False, True):
+        for permuted in (False, True) if (group_size, confidence) in TWINNED else (False,):
             run = run_arm(here.policy, here.task, readings, name, group_size, here.data_seed, permuted)
             tables.append(run.assign(confidence=confidence))
     return tables
@@ -190,7 +192,8 @@ def tuning_study(bench: Bench) -> dict[str, pd.DataFrame]:
     for name, arm in ARMS.items():
         for lr in RATE_GRID:
             for epsilon in CLIP_GRID[arm.level] if arm.clipped else (RATES[name][1],):
-                run = run_arm(here.policy, here.task, readings, name, size, here.data_seed, lr=lr, epsilon=epsilon)
+                settings = {"batches": TUNING_BATCHES, "lr": lr, "epsilon": epsilon}
+                run = run_arm(here.policy, here.task, readings, name, size, here.data_seed, **settings)
                 value = run["value"]
                 rows.append((name, lr, epsilon, value.iloc[-1], value.min() / value.iloc[0]))
     return {"rates": pd.DataFrame(rows, columns=["arm", "lr", "epsilon", "final", "lowest"])}

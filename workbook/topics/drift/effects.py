@@ -53,31 +53,33 @@ def per_unit(tables: Tables, number: Callable[[Paths], float], group_size: int =
     return pd.Series({seed: number(path) for seed, path in units.items()}, name="number", dtype=float)
 
 
-class _Collapsed(Exception):
+class _NoNumber(Exception):
     pass
 
 
 def _paths(runs: dict[tuple[str, bool], pd.DataFrame]) -> Paths:
     def path(arm: str, permuted: bool = False) -> pd.DataFrame:
         if (arm, permuted) not in runs:
+            if permuted and (arm, False) in runs:
+                raise _NoNumber  # its arm has no twin at this place
             raise ValueError(f"no run of {arm!r} was measured here.")
         run = runs[arm, permuted]
         if permuted:
             return living(run)
         if len(living(run)) < len(run):
-            raise _Collapsed
+            raise _NoNumber
         return run
 
     return path
 
 
 def unless_collapsed(number: Callable[[Paths], float]) -> Callable[[Paths], float]:
-    """The number, or NaN if one of its arms collapsed."""
+    """The number, or NaN if one of its arms collapsed, or has no twin at this place."""
 
     def checked(path: Paths) -> float:
         try:
             return float(number(path))
-        except _Collapsed:
+        except _NoNumber:
             return float("nan")
 
     return checked
@@ -246,7 +248,7 @@ def mean_paths(tables: Tables) -> pd.DataFrame:
         for arm, permuted in product(tables[f"{STUDY}/runs"]["arm"].unique(), (False, True)):
             try:
                 rows.append(path(arm, permuted).assign(seed=seed))
-            except _Collapsed:
+            except _NoNumber:
                 continue
     runs = pd.concat(rows)
     units = runs.groupby(["arm", "permuted"])["seed"].nunique()
