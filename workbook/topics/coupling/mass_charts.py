@@ -19,7 +19,7 @@ WEIGHTS = ("output layer", "all weights")
 SIGNS = {"any": None, "same": "same", "opposite": "opposite"}
 UNSURE_TEXT = {2: "both unsure", 1: "one unsure", 0: "both sure"}
 SHARES = {"pairs": "share of the pairs", "size": "share of the mass, sum of |coupling|", "net": "net coupling / mass"}
-FOLLOWERS = ("same token, unsure", "same token, sure", "different, unsure", "different, sure")
+FOLLOWERS = ("same token, unsure", "different, unsure", "different, sure")
 
 
 @lru_cache(maxsize=1)
