@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -31,10 +33,10 @@ REQUIRED = (
     *("claim", "role", "scale", "measured", "outcome", "units", "mean", "low", "high"),
     *("threshold", "smallest_effect", "toward", "log"),
 )
-TITLE = "How far each claim's primary number lies from its threshold: right, towards the paper's claim; left, away"
+TITLE = "How far each claim's primary number lies from its threshold"
 SUBTITLE = [
-    "Unit: the smallest effect of interest; shaded: smaller. Line: 95 % t interval over units (policy x seed).",
-    "Symmetric logarithm. Hollow: no outcome follows, since the row is not comparable or not testable here.",
+    "Right: towards the paper's claim; left: away from it. Shaded: smaller than the smallest effect of interest.",
+    "Line: 95 % t interval over units (policy x seed), symmetric logarithm. Hollow: no outcome follows.",
 ]
 
 
@@ -79,7 +81,7 @@ def ledger_chart(table: pd.DataFrame) -> alt.LayerChart:
     labels = rows["claim"] + (" · " + rows["scale"].map(scale_name) if many else "")
     rows = rows.assign(label=labels, effect=effect, judged=~rows["outcome"].str.startswith("not "))
     missing = [claim for claim in dict.fromkeys(table["claim"]) if claim not in set(rows["claim"])]
-    gaps = [f"Not measured: {', '.join(missing)}."] if missing else []
+    gaps = textwrap.wrap(f"Not measured: {', '.join(missing)}.", 105) if missing else []
     counts = ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())
     return titled(_rows(rows), TITLE, [*SUBTITLE, *gaps], f"{counts}. {_described(rows)}")
 
