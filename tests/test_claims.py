@@ -320,6 +320,10 @@ def test_the_ledger_of_a_world(world):
     assert alone.loc["H3", "q"] == table.loc["H3", "q"], "whichever claims are asked for"
 
 
+def test_a_scale_without_primary_rows_says_so(world):
+    assert set(ledger("bundled", world)["reason"]) == {"no primary outcome is registered at scale 'bundled'"}
+
+
 def test_what_is_clear_alone_may_not_be_among_many(world):
     """Twenty primary rows without any effect: a p of 0.03 is no longer enough."""
     row = ledger(folder=world, claims=["H1"]).query("key == 'H1'").iloc[0].to_dict()

@@ -103,7 +103,8 @@ def correction(primaries: pd.DataFrame) -> dict[tuple, float]:
 
 def _without_primary(claims: Sequence[str], scale: str | None) -> list[dict]:
     """A row for each claim that has no primary one."""
-    row = missing_row(NO_PRIMARY) | {"role": "primary", "scale": scale or SCALES[0], "study": "", "key": ""}
+    reason = f"no primary outcome is registered at scale {scale!r}" if scale else NO_PRIMARY
+    row = missing_row(reason) | {"role": "primary", "scale": scale or SCALES[0], "study": "", "key": ""}
     return [row | {"claim": claim} for claim in claims]
 
 
