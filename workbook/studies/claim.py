@@ -40,6 +40,7 @@ class Tables:
         self.scale, self.folder, self.resamples = scale, folder, resamples
         self._whole: dict[str, pd.DataFrame | NotMeasured] = {}
         self._counts: dict[str, int] = {}
+        self._registered: dict[tuple[str, int], Tables] = {}
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         if name not in self._whole:
@@ -52,9 +53,11 @@ class Tables:
 
     def registered(self, study: str, count: int) -> Tables:
         """The same tables with those units of a study alone that it registered, 0 to count - 1."""
-        tables = Tables(self.scale, self.folder, self.resamples)
-        tables._whole, tables._counts = self._whole, {**self._counts, study: count}  # what was read serves both
-        return tables
+        if (study, count) not in self._registered:  # the same object each time, by which a room may cache
+            tables = Tables(self.scale, self.folder, self.resamples)
+            tables._whole, tables._counts = self._whole, {**self._counts, study: count}  # what was read serves both
+            self._registered[study, count] = tables
+        return self._registered[study, count]
 
     def provenance(self, study: str) -> pd.DataFrame:
         """What the manifests of a study's units say: see `record.provenance`; of a sweep's runs, by their seed."""
