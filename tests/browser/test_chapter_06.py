@@ -16,7 +16,7 @@ def chapter(open_chapter):
 
 def test_the_explorers_show_what_was_measured(chapter, capsys):
     explorers = chapter.panel.locator(".workbook-explorer")
-    assert explorers.count() == 2
+    assert explorers.count() == 3  # the map, mass, a push
 
     def confidence(**settings):
         marks = chapter.marks(explorers.nth(0).locator("svg.marks").first)
@@ -27,7 +27,7 @@ def test_the_explorers_show_what_was_measured(chapter, capsys):
         assert [size for _, size in drawn] == pytest.approx([size for _, size in expected], rel=1e-3)
 
     def push(**settings):
-        marks = chapter.marks(explorers.nth(1).locator("svg.marks").first, "bar")
+        marks = chapter.marks(explorers.nth(2).locator("svg.marks").first, "bar")
         value = "mean dlogp at the dashed rate (nats)"
         drawn = {mark["kind"]: chapter.number(mark[value]) for mark in marks if value in mark}
         assert drawn == pytest.approx(compute_push(**settings)["bars"].set_index("kind")["dlogp"].to_dict(), abs=1e-5)
@@ -49,6 +49,6 @@ def test_the_explorers_show_what_was_measured(chapter, capsys):
         chapter.choose("what pushes", "a sure token")
         chapter.drag("learning rate", 1.0)
         push(optimizer="adamw", pushing="sure", lr=10.0)
-        chapter.click("Reset", 1)
+        chapter.click("Reset", 2)
         push()
     try_explorers(chapter, capsys)
