@@ -4,9 +4,9 @@
     summary(ledger())                        the primary rows: one a claim and scale
     format_ledger(ledger(claims=["H1"]), checks=False)    what was measured of one claim, as a chapter shows it
 
-The unit of inference is policy x seed. A study registers its outcomes before the first unit is measured
-(`workbook.studies.registration`): one primary row a claim, with a threshold, the side on which the claim lies, and the
-smallest effect of interest. Outcomes:
+The unit of inference is policy x seed; where several units share a policy, their mean counts once. A study registers
+its outcomes before the first unit is measured (`workbook.studies.registration`): one primary row a claim, with a
+threshold, the side on which the claim lies, and the smallest effect of interest. Outcomes:
 
 - supported, contradicted: all of the 95 % t interval of unit means lies on the claim's side of the threshold, or on the
   other, and so it does among all primary rows (Benjamini-Hochberg, q <= 0.05);
