@@ -73,7 +73,8 @@ def try_explorers(chapter, capsys) -> None:
     known = chapter.python("list(explorers)")
     chapter.explorers = [model for model in chapter.page.evaluate(SHOWN) if model in known]
     assert chapter.explorers, "a theory chapter has something to drag"
-    drags = [check_drag(chapter, nth, model) for nth, model in enumerate(chapter.explorers)]
+    dragged = [chapter.python(f"bool(stops(explorers[{model!r}]))") for model in chapter.explorers]  # menus have no stops
+    drags = [check_drag(chapter, nth, model) for nth, model in enumerate(chapter.explorers) if dragged[nth]]
     with capsys.disabled():
         print("", *drags, sep="\n")
     check_storm(chapter)
