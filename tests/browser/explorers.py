@@ -73,7 +73,8 @@ def try_explorers(chapter, capsys) -> None:
     known = chapter.python("list(explorers)")
     chapter.explorers = [model for model in chapter.page.evaluate(SHOWN) if model in known]
     assert chapter.explorers, "a theory chapter has something to drag"
-    dragged = [chapter.python(f"bool(stops(explorers[{model!r}]))") for model in chapter.explorers]  # menus have no stops
+    # menus have no stops
+    dragged = [chapter.python(f"bool(stops(explorers[{model!r}]))") for model in chapter.explorers]
     drags = [check_drag(chapter, nth, model) for nth, model in enumerate(chapter.explorers) if dragged[nth]]
     with capsys.disabled():
         print("", *drags, sep="\n")
