@@ -6,6 +6,7 @@ batches of 16 to 96 in one figure, and a step of RL with verifiable rewards usua
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 
 import altair as alt
@@ -14,6 +15,7 @@ import pandas as pd
 from workbook.probes.dose import IDENTITIES, SETS
 from workbook.statistics import unit_curve
 from workbook.studies.claim import Tables
+from workbook.studies.record import NotMeasured
 from workbook.topics.flips.claims import MAX_TV_DISTANCE, contrasts, predicted_follows
 from workbook.topics.flips.dose import ALPHABETS
 from workbook.views.curves import curve_chart
@@ -181,9 +183,12 @@ def shift_chart(tables: Tables | None = None) -> alt.LayerChart:
 
 
 def sharing_chart(tables: Tables | None = None) -> alt.LayerChart:
-    """Whose sign unsure tokens follow, against prompts per step, for policies with private alphabets."""
-    columns = ["seed", "alphabets", "prompts", "follows"]
-    rows = [_of("rates", k, tables).query("tokens == 'unsure'").assign(alphabets=k)[columns] for k in (1, *ALPHABETS)]
+    """Whose sign unsure tokens follow, against prompts per step, by private alphabets, as far as measured."""
+    rows = []
+    for count in (1, *ALPHABETS):
+        with suppress(NotMeasured):
+            part = _of("rates", count, tables).query("tokens == 'unsure'").assign(alphabets=count)
+            rows.append(part[["seed", "alphabets", "prompts", "follows"]])
     rows = pd.concat(rows).assign(series=lambda t: t["alphabets"].map(lambda k: f"{k} alphabet{'s' * (k > 1)}"))
     return curve_chart(
         unit_curve(rows, "prompts", "follows", by=["alphabets", "series"]).sort_values(["alphabets", "prompts"]),
@@ -191,7 +196,7 @@ def sharing_chart(tables: Tables | None = None) -> alt.LayerChart:
         series="series",
         x_title=PROMPTS,
         y_title="chance to follow the own sign",
-        title="The fewer words prompts share, the more prompts it takes",
+        title="How many prompts it takes, by what prompts share",
         paper=PAPER,
         reference=[(0.5, "the sign says nothing")],
     )
