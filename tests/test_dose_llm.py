@@ -113,6 +113,12 @@ def test_the_ledgers_numbers_by_hand():
     net = pd.DataFrame(net).assign(own=0.0, size=1.0, tokens=1, seed=0)
     kept = Kept({"dose_llm/rates": curve_of(0, [0.9, 0.7]), "dose_llm/net": net})
     kept |= {"dose_llm/mass": pd.DataFrame(mass), "dose_llm/shift": pd.DataFrame(shift)}
+    whole = curve_of(0, [0.9, 0.7]).assign(crossed=0.3)
+    more = kept | {"dose_llm/rates": pd.concat([whole, whole.assign(tokens="all")])}
+    expected = language_models.llm_expectations({"smollm2_plain": more, "gemma3_plain": kept})["measured"]
+    assert expected["SmolLM2: moved tokens follow their own sign, 4 prompts"] == 0.7
+    assert expected["SmolLM2: H6's shift to Template, equal prompts"] == 0.5
+    assert expected["Gemma: change of follows from one prompt to the most"] == pytest.approx(-0.2)
     numbers = {row.key: row.measure(kept)[0] for rows in language_models.LANGUAGE_MODELS.values() for row in rows}
     expected = {"H1 SmolLM2": -0.2, "H1 Gemma": -0.2, "H2 SmolLM2": 0.25, "H5 SmolLM2": 0.5, "H6 SmolLM2": 0.125}
     assert numbers == pytest.approx(expected)

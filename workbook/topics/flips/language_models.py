@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from workbook.studies.claim import Measurement, Tables
+from workbook.studies.claim import Measurement, NotMeasured, Tables
 from workbook.topics.flips.contrasts import contrasts
 
 
@@ -18,6 +18,50 @@ def shifts(scale: str = "smollm2_plain", tables: Tables | None = None) -> pd.Dat
     rows = (tables or Tables(scale))["dose_llm/shift"]
     rows = rows.assign(series=rows["equal_energy"].map({False: "equal prompts", True: "equal gradient energy"}))
     return rows.groupby(["category", "prompts", "series"], as_index=False)["shift"].mean()
+
+
+def llm_expectations(tables: dict[str, Tables] | None = None) -> pd.DataFrame:
+    """What was registered as expected of dose_llm beside what was measured, means over units; index: what.
+
+    tables: {scale: its tables}, instead of those below data/results.  A model that was not measured has NaN.
+    """
+    tables = tables or {scale: Tables(scale) for scale in ("smollm2_plain", "gemma3_plain")}
+    smollm2 = tables["smollm2_plain"]
+    first, last = (_at(smollm2, place) for place in (0, -1))
+    rows = {
+        f"SmolLM2: moved tokens follow their own sign, {last['prompts']:.0f} prompts": (".52 to .60", last["follows"]),
+        f"SmolLM2: distance of the signs' shares, {last['prompts']:.0f} prompts": ("above .1", last["distance"]),
+        "SmolLM2: H5's ratio, one prompt alone": ("near one half", first["ratio"]),
+        f"SmolLM2: H5's ratio, {last['prompts']:.0f} prompts": ("near 1 or above", last["ratio"]),
+        "SmolLM2: H6's shift to Template, equal prompts": ("", last["shift"]),
+        "SmolLM2: H6's shift to Template, equal energy": ("nearer to 0", last["equal energy"]),
+        "SmolLM2: H2's share of same-token unsure pairs": ("below one half", float(same_token_mass(smollm2).mean())),
+        "Gemma: change of follows from one prompt to the most": ("below 0", _or_nan(tables["gemma3_plain"])),
+    }
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["expected", "measured"])
+
+
+def _at(tables: Tables, place: int) -> pd.Series:
+    """Means over units of H1's, H5's and H6's numbers at the fewest (0) or the most (-1) prompts per step."""
+    rates = tables["dose_llm/rates"]
+    prompts = sorted(rates["prompts"].unique())[place]
+    shift = tables["dose_llm/shift"].query("category == 'Template' and prompts == @prompts").groupby("equal_energy")
+    numbers = {
+        "prompts": prompts,
+        "follows": rates.query("tokens == 'moved' and prompts == @prompts")["follows"].mean(),
+        "distance": rates.query("tokens == 'all' and prompts == @prompts")["crossed"].mean(),
+        "ratio": net_ratios(tables=tables).query("identity == 'sign-shared' and prompts == @prompts")["ratio"].mean(),
+        "shift": shift["shift"].mean().get(False),
+        "equal energy": shift["shift"].mean().get(True),
+    }
+    return pd.Series(numbers)
+
+
+def _or_nan(tables: Tables) -> float:
+    try:
+        return float(change_of_follows(tables).mean())
+    except NotMeasured:
+        return float("nan")
 
 
 # --- one number per unit, for the ledger
