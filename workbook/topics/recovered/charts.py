@@ -20,6 +20,8 @@ from workbook.views.style import NEUTRAL, WIDTH, describe_rows, require, titled
 
 COLORS = ["#1f5f99", "#8fbfe6", "#6b6b6b", "#f0b98a", "#c5690d"]  # of PART_NAMES, in order: signal blue, noise orange
 CLASSES = ("all", "result", "style", "copy", "template", "eos", "token")
+SHARES = (-0.25, 1.25)  # of the axis; a share may lie beyond where signal and noise point apart
+PAPERS = {"group_size": (2, 16, "both papers"), "prompts": (16, 96, "batch sizes of arXiv 2605.08666")}
 AXES = {"group_size": "rollouts per prompt", "prompts": "prompts in the step"}
 
 
@@ -77,6 +79,8 @@ def recovered_curve(axis: str, column: str = "signal") -> alt.LayerChart:
     if column != "coupling":
         update = _lines(measured(DIALS_STUDY if dial else STUDY, "update"), axis, column)
         lines.append(update.assign(line="the update, in the weights' space"))
+        if (axis, column) == ("group_size", "signal"):
+            lines.append(predicted(update).assign(line=f"predicted for the update from {GROUP_SIZE} rollouts"))
     curve = unit_curve(pd.concat(lines), axis, column, by="line")
     titles = AXES | {"alphabets": "private alphabets", "confidence": "template confidence"}
     return curve_chart(
@@ -87,9 +91,19 @@ def recovered_curve(axis: str, column: str = "signal") -> alt.LayerChart:
         y_title=f"share of {column}",
         title=f"Share of {column} in one {RULE} step, by {titles[axis]}",
         log2=axis != "confidence",
-        reference=[(0.0, "")],
+        reference=[0.0, 1.0],
+        paper=PAPERS.get(axis),
         form=".0%",
+        clip=True,
+        scale={"domain": SHARES, "nice": False},
     )
+
+
+def predicted(update: pd.DataFrame) -> pd.DataFrame:
+    """Share of signal if noise per signal goes as 1 / (G - 1): 1 / (1 + nu (G0 - 1) / (G - 1)), nu that at G0 = 8."""
+    known = update[update["group_size"] == GROUP_SIZE].set_index("seed")["noise_per_signal"]
+    noise = update["seed"].map(known) * (GROUP_SIZE - 1) / (update["group_size"] - 1)
+    return update.assign(signal=1 / (1 + noise))
 
 
 LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
