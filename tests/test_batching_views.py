@@ -63,7 +63,7 @@ GAINS = {"query_preserved": 0.05, "reward_balanced": 0.0, "sign_partitioned": -0
 
 
 def made_study(units=8):
-    """Runs in which each order gains what GAINS says, give or take the unit's own tenth of it; unit 7's falls dead."""
+    """Runs in which each order gains what GAINS says, give or take the unit's own tenth of it; unit 7's collapses."""
     rows = []
     for unit in range(units):
         for level in (2, 8):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from workbook.statistics import Interval, t_interval, unit_curve
@@ -36,9 +37,10 @@ def compute_batching(
     """One level of the study: each order against shuffled mini-batches, and the curves.
 
     norm: of the gradient, one of MATCHED.  units: how many of the study's are used, the first ones.
-    Tables: effects, differences paired by unit: strategy, mean, low, high (95 % t interval over units), zero (whether 0
-    lies inside), baseline (the outcome itself under shuffled), units, collapsed (pairs that are left out since a run of
-    theirs collapsed); curves: strategy, batch, value (mean over units).
+    Tables: effects, differences paired by unit: strategy, mean, low, high (95 % t interval over policies, each the mean
+    of its units; none below 6), zero (whether 0 lies inside), baseline (the outcome itself under shuffled), units,
+    collapsed (pairs that are left out since a run of theirs collapsed); curves: strategy, batch, value (mean over
+    units).
 
     Raises ValueError for what was not measured.
     """
@@ -54,7 +56,8 @@ def compute_batching(
     baseline = runs.loc[runs["order"] == "shuffled", outcome].mean()
     rows = []
     for order, part in pairs.groupby("order"):
-        interval = t_interval(part["difference"]) if len(part) >= MIN_UNITS else _no_interval(part["difference"])
+        policies = part.groupby("policy")["difference"].mean()
+        interval = t_interval(policies) if len(policies) >= MIN_UNITS else Interval(policies.mean(), np.nan, np.nan)
         left_out = int((runs["order"] == order).sum()) - len(part)
         rows.append((NAMES[order], *interval, not clear(interval), baseline, len(part), left_out))
     effects = pd.DataFrame(rows, columns=["strategy", *Interval._fields, "zero", "baseline", "units", "collapsed"])
@@ -65,10 +68,6 @@ def compute_batching(
 def clear(interval: Interval) -> bool:
     """Whether 0 lies outside."""
     return interval.low > 0 or interval.high < 0
-
-
-def _no_interval(values: pd.Series) -> Interval:
-    return Interval(float(values.mean()), float("nan"), float("nan"))
 
 
 @cache
@@ -83,7 +82,7 @@ def batching_chart(effects: pd.DataFrame, curves: pd.DataFrame) -> alt.HConcatCh
     names, size = list(NAMES.values()), {"height": 220}
     strategy = alt.Y("strategy:N", sort=names, title=None).axis(labelLimit=200)
     look = {"number": "+.3f", "form": "+.4f", "threshold": 0, "color": clear_of_zero(), "width": 270}
-    title = "paired by policy and seed, 95 % t intervals; grey: 0 lies inside"
+    title = "paired by unit, 95 % t intervals over policies; grey: 0 lies inside"
     differences_panel = forest(effects, strategy, "difference from shuffled", title=title, **look, **size)
     batch = alt.X("batch:Q", title="generation batches trained on").axis(tickMinStep=1)
     value = alt.Y("value:Q", title="exact held-out value, mean").scale(zero=False)
@@ -118,9 +117,9 @@ def explore_batching() -> Explorer:
 
 
 def level_curve(runs: pd.DataFrame, outcome: str = "value") -> pd.DataFrame:
-    """Every order's difference from shuffled over the prompts per mini-batch, matched, as `unit_curve` has it."""
+    """Every order's difference from shuffled over the prompts per mini-batch, matched: t intervals over policies."""
     pairs = against_shuffled(runs[runs["matched"]], outcome)
-    curve = unit_curve(pairs, "level", "difference", by="order")
+    curve = unit_curve(pairs, "level", "difference", unit="policy", by="order")
     return curve.assign(order=curve["order"].map(NAMES))
 
 
@@ -135,6 +134,7 @@ def level_chart(curve: pd.DataFrame, outcome: str = "value", bound: float | None
         x_title=f"prompts' worth of rollouts in a mini-batch (of {PROMPTS} in a generation batch)",
         y_title="difference from shuffled",
         title=f"What an order of mini-batches adds: {OUTCOMES[outcome]}",
+        subtitle="line: mean; band: 95 % t interval over policies, each the mean of its units",
         paper=(PROMPTS, 2 * PROMPTS, "the paper: tens of prompts or more"),
         reference=lines,
         form="+.3f",

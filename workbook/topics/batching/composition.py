@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from workbook.studies.bench import Bench
+from workbook.studies.bench import POLICIES, Bench
 from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
 from workbook.studies.record import load_measured
 from workbook.theory.batching import STRATEGIES
@@ -134,13 +134,14 @@ def ends(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def against_shuffled(runs: pd.DataFrame, outcome: str = "value") -> pd.DataFrame:
-    """Each run's outcome minus that of the shuffled run of its unit, level and matching: column difference.
+    """Each run's outcome minus that of the shuffled run of its unit, level and matching: columns difference, policy.
 
-    A pair in which either run collapsed is left out, and counted by the outcome "collapsed" alone.
+    A pair in which either run collapsed is left out, and counted by the outcome "collapsed" alone.  policy: a number of
+    the unit's policy, which three units share; their mean is what is independent.
     """
     keys = ["seed", "level", "matched"]
     shuffled = runs[runs["order"] == "shuffled"].set_index(keys)
     own = runs[runs["order"] != "shuffled"].join(shuffled, on=keys, rsuffix="_shuffled")
     if outcome != "collapsed":
         own = own[(own["collapsed"] == 0) & (own["collapsed_shuffled"] == 0)]
-    return own.assign(difference=own[outcome] - own[f"{outcome}_shuffled"])
+    return own.assign(difference=own[outcome] - own[f"{outcome}_shuffled"], policy=own["seed"] % POLICIES)
