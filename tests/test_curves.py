@@ -68,3 +68,15 @@ def test_the_paper_stands_on_the_axis_and_lines_to_compare_with_have_their_texts
     assert "a, 1: 2.5 (0.446 to 4.55)" in spec["description"]
     assert all(words in text for words in ("'text': 'the paper'", "'text': 'two'", "'domain': [1.0, 8]", "strokeDash"))
     assert "no interval" in curve_chart(unit_curve(table[:4], "x", "y"), "x", log2=False).to_dict()["title"]["subtitle"]
+
+
+def test_a_curve_with_the_papers_place_can_follow_a_slider(table):
+    from workbook.views.live import LiveChart
+
+    def chart(curve):
+        return curve_chart(curve, "x", paper=(1, 2, "the paper"), reference=[(2.0, "two")])
+
+    curve = unit_curve(table, "x", "y")
+    live = LiveChart.over(chart, curve=curve)
+    live.push(curve=curve.assign(mean=7.0))
+    assert {row["mean"] for row in live.data["curve"]} == {7.0}

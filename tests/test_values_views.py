@@ -1,13 +1,14 @@
 """Chapter 07's charts, what its sliders compute, the rule for small samples, and its exercises."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from workbook.claims import CLAIMS, measurements
+from workbook.claims import measurements
 from workbook.studies import Tables
-from workbook.topics.credit.charts import shares_chart, steps_chart, value_path
-from workbook.topics.credit.claims import MIN_PROMPTS, category_shift, mean_gap
+from workbook.studies.registration import read_registration
+from workbook.topics.credit.charts import repeated_chart, shares_chart, value_path
+from workbook.topics.credit.claims import EXACT, category_shift, exact_slope, widening
+from workbook.topics.credit.exact_gaps import FIXED, GROWING, MORE_PROMPTS
 from workbook.topics.credit.exercises import check_continuations, check_gap
 from workbook.topics.credit.settings import COLUMNS, POOLS, compute_budget, compute_gap
 from workbook.views import explore_budget, explore_gap
@@ -21,21 +22,17 @@ def test_a_smaller_eps_counts_more_tokens_and_too_large_a_one_is_refused():
         compute_gap(50.0)
 
 
-def test_budget_of_a_cell_is_the_mean_of_its_seeds():
+def test_a_budget_is_the_mean_over_policies():
+    from workbook.statistics import t_interval
     from workbook.studies import load_measured
 
-    budget = load_measured("credit", "bundled", "budget")
-    rows = budget.query("of == 'value' and band == 'all' and batch_size == 32 and group_size == 4")
-    rows = rows.query("estimator == 'grpo' and pool == 'held-out'")
-    seeds = rows.groupby("seed")["gap"].mean()
-    tables = compute_budget(2, 32, "grpo", "held-out")
-    cell = tables["lines"][tables["lines"]["chosen"]]
-    np.testing.assert_allclose(
-        cell[["mean", "low", "high"]].to_numpy()[0], [seeds.mean(), seeds.min(), seeds.max()], 1e-5
-    )
-    assert tables["bands"]["mean"].iloc[0] == pytest.approx(cell["mean"].item())
-    with pytest.raises(ValueError, match="64 rollouts with 1 per prompt under grpo were not measured"):
-        compute_budget(0, 64, "grpo")
+    table = load_measured("value_gap", "family", "budget")
+    rows = table.query("axis == @FIXED and group_size == 4 and pool == 'held-out' and matched == 'position'")
+    curve = compute_budget(FIXED, "held-out")
+    point = curve[curve["size"] == 4].iloc[0]
+    assert point[["mean", "low", "high"]].tolist() == pytest.approx(list(t_interval(rows["gap"])))
+    assert point["units"] == rows["seed"].nunique() >= 6
+    assert compute_budget(MORE_PROMPTS)["size"].tolist() == [4, 8, 16, 32, 64]
 
 
 def test_explorers_say_what_they_draw():
@@ -44,15 +41,14 @@ def test_explorers_say_what_they_draw():
     assert f"negative rollouts {row['mean']:+.3f}" in explorer.sentence.value
     explorer = explore_budget()
     before = explorer.sentence.value
-    explorer.set(estimator="grpo", doublings=0)
-    assert "were not measured" in explorer.sentence.value
-    explorer.set(doublings=2)
-    assert "64 rollouts, 4 per prompt" in explorer.sentence.value != before
+    explorer.set(axis=MORE_PROMPTS)
+    assert "at 4," in explorer.sentence.value != before
+    assert "at 64." in explorer.sentence.value
 
 
 def test_charts_draw_their_tables_and_name_what_is_missing():
-    steps = pd.DataFrame({"step": [1, 2], "series": "a", "mean": [0.1, 0.2], "low": 0.0, "high": 0.3})
-    assert "after step 2: +0.200" in steps_chart(steps).to_dict()["description"]
+    steps = pd.DataFrame({"seed": [0, 1] * 2, "step": [1, 1, 2, 2], "rate": "a", "gap": [0.1, 0.3, 0.5, 0.9]})
+    assert "0.5" in repeated_chart(steps).to_dict()["description"]
     shares = pd.DataFrame({"category": ["x"], "estimator": ["grpo"], "mean": [0.5], "low": [0.4], "high": [0.6]})
     assert "x, grpo: 0.50" in shares_chart(shares).to_dict()["description"]
     path = pd.DataFrame({"position": [1, 0], "token": [" b", "a|"], "value": [0.2, 0.6], "value_se": 0.1})
@@ -61,29 +57,41 @@ def test_charts_draw_their_tables_and_name_what_is_missing():
         value_path(path.drop(columns="value_se"))
 
 
-def test_few_prompts_are_inconclusive_however_sure_the_bootstrap_is():
-    tables = Tables("bundled")
-    gap = {"of": "value", "band": "all", "sign": "positive", "pool": "training", "matched": False, "optimizer": "sgd"}
-    tables._whole["credit/gaps"] = pd.DataFrame({"seed": 0, "group": range(MIN_PROMPTS), "gap": 1.0, **gap})
-    assert mean_gap(tables, "training", "positive").doubt == ""
-    assert measurements("H7", tables).query("measured.str.contains('positive')")["verdict"].item() == "replicates"
-    tables._whole["credit/gaps"] = tables._whole["credit/gaps"].iloc[1:]
-    row = measurements("H7", tables).query("measured.str.contains('positive')").iloc[0]
-    assert (row["verdict"], row["reason"]) == ("inconclusive", f"fewer than {MIN_PROMPTS} prompts")
+def test_measures_of_units_by_hand():
+    """A slope per doubling and a change over updates, in tables of two units."""
+    tables = Tables("family")
+    budget = [
+        {"seed": seed, "axis": axis, "pool": "training", "matched": "position", "prompts": 16, "group_size": 2**place}
+        | {"gap": 0.1 + slope * place}
+        for seed, slope in ((0, 0.02), (1, -0.01))
+        for axis in (GROWING, FIXED)
+        for place in range(5)
+    ]
+    tables._whole["value_gap/budget"] = pd.DataFrame(budget)
+    assert exact_slope(tables, GROWING, "training").to_dict() == pytest.approx({0: 0.02, 1: -0.01})
+    assert exact_slope(tables, GROWING, "held-out").empty
+    steps = pd.DataFrame({"step": [1, 2, 3] * 2, "seed": [0] * 3 + [1] * 3, "gap": [0.1, 0.9, 0.4, 0.3, 0.0, 0.2]})
+    tables._whole["value_gap/repeated"] = steps.assign(pool="training", nats=0.01, matched="position")
+    assert widening(tables, "training").to_dict() == pytest.approx({0: 0.3, 1: -0.1})
 
 
-def test_every_stated_measurement_has_a_verdict():
-    table = measurements([name for name in CLAIMS if CLAIMS[name].rows[-1].study == "credit"], Tables("bundled"))
-    assert set(table["claim"]) == {"H6", "H7", "H8", "H9", "R1", "R4", "H-falsifier"}
-    table = table[(table["claim"] != "H-falsifier") & (table["study"] == "credit")]
-    assert set(table["verdict"]) <= {"replicates", "does not replicate", "inconclusive"}
-    assert (table["low"] <= table["mean"]).all()
-    assert (table["mean"] <= table["high"]).all()
+def test_the_shift_of_a_class_is_its_share_less_that_of_positive_rollouts_alone():
     shares = pd.DataFrame(
         [(0, 0, "grpo", "a", 0.7), (0, 0, "grpo", "b", 0.3), (0, 0, "positive_only", "a", 0.4)],
         columns=["seed", "group", "estimator", "category", "share"],
     ).assign(measure="movement")
     assert category_shift(shares, ("a",))["shift"].tolist() == [pytest.approx(0.3)]
+
+
+def test_every_registered_outcome_is_measured_by_its_claim():
+    registration = read_registration("value_gap")
+    keys = {key: claim for claim, measures in EXACT.items() for key in measures}
+    assert {key: outcome.claim for key, outcome in registration.outcomes.items()} == keys
+    rows = measurements(list(EXACT), Tables("family"))
+    primary = rows[(rows["role"] == "primary") & (rows["study"] == "value_gap")]
+    assert sorted(primary["claim"]) == ["H7", "H8", "H9", "R4"]
+    assert (primary["units"] >= 6).all()
+    assert (primary["low"] <= primary["mean"]).all()
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Chapter 07 in the browser: gaps by sign and band, and what a larger sample buys, as Python computes them."""
+"""Chapter 07 in the browser: gaps by sign and band, as Python computes them, and what a larger sample buys."""
 
 import pytest
 
 from browser.explorers import try_explorers
+from workbook.topics.credit.exact_gaps import FIXED
 from workbook.topics.credit.settings import compute_budget, compute_gap
 
 
@@ -33,8 +34,9 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
         assert shown == same(compute_gap(**settings), ["sign", "band"])
 
     def budget(**settings):
-        shown = bars(1, ["band of value"], "gap (reward)")
-        assert shown == same(compute_budget(**settings)["bands"], ["band"])
+        marks = chapter.marks(explorers.nth(1).locator("svg.marks").first, "symbol")
+        shown = sorted(chapter.number(mark["boosted − suppressed (reward)"]) for mark in marks)
+        assert shown == pytest.approx(sorted(compute_budget(**settings)["mean"]), rel=0.01, abs=1e-3)
 
     gap()
     budget()
@@ -44,10 +46,10 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
         chapter.choose("optimizer", "adamw", 0)
         gap(column="credit", optimizer="adamw")
         chapter.shot("07-gap", explorers.nth(0))
-        chapter.choose("rollouts in the batch", "16")
-        budget(batch_size=16)
-        chapter.press("rollouts per prompt, 2^", "ArrowLeft", 2)
-        budget(batch_size=16, doublings=1)
+        chapter.choose("what grows", FIXED)
+        budget(axis=FIXED)
+        chapter.choose("alike in", "prompt")
+        budget(axis=FIXED, matched="prompt")
         chapter.shot("07-budget", explorers.nth(1))
         chapter.click("Reset", 1)
         budget()

@@ -85,11 +85,16 @@ def _paper(paper, ends: list[float], log2: bool) -> list[alt.Chart]:
     low, high, text = paper
     middle = np.sqrt(min(ends) * max(ends)) if log2 else (min(ends) + max(ends)) / 2
     right = (low * high) ** 0.5 > middle if log2 else (low + high) / 2 > middle
-    base = alt.Chart(pd.DataFrame({"low": [low], "high": [high], "text": [text]}))
+    base = _inline(low=low, high=high, text=text)
     area = base.mark_rect(color=PAPER_COLOR, opacity=0.7).encode(x="low:Q", x2="high:Q")
     place = {"align": "right", "dx": -4} if right else {"align": "left", "dx": 4}
     words = base.mark_text(fontSize=11, fontStyle="italic", color="#6b5600", baseline="top", **place)
     return [area, words.encode(x="high:Q" if right else "low:Q", y=alt.value(4), text="text:N")]
+
+
+def _inline(**row) -> alt.Chart:
+    """A chart of one row that stands in the spec, so that the curve's own table can follow a slider."""
+    return alt.Chart(alt.InlineData(values=[row]))
 
 
 def _references(values, start: float) -> list[alt.Chart]:
@@ -98,7 +103,7 @@ def _references(values, start: float) -> list[alt.Chart]:
         number, text = entry if isinstance(entry, tuple) else (entry, "")
         layers.append(rule(number, "y", dashed=True, color=NEUTRAL))
         if text:
-            base = alt.Chart(pd.DataFrame({"x": [start], "y": [number], "text": [text]}))
+            base = _inline(x=start, y=number, text=text)
             words = base.mark_text(align="left", baseline="bottom", dy=-2, fontSize=11, color=NEUTRAL)
             layers.append(words.encode(x="x:Q", y="y:Q", text="text:N"))
     return layers

@@ -2,6 +2,7 @@
 
 values        a token's value, exact on the chain task, elsewhere by continuing rollouts after it
 prefixes      rollouts' prefixes, ready to be continued, their key-value caches cut from one pass
+exact_gaps    the gap in exact value over policies and seeds, matched for position: what decides H7, H8, H9, R4
 gaps          the gap in value: of boosted minus suppressed tokens, by sign, sampling budget and repeated update
 shares        the share of each category of token in what a step moves
 study         tables measured once, for verdicts; settings: for sliders
@@ -15,9 +16,10 @@ from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.credit.charts": (
-        "credit_against_movement explore_budget explore_gap movement_by_class shares_chart steps_chart value_path"
+        "credit_against_movement explore_budget explore_gap movement_by_class repeated_chart shares_chart value_path"
     ),
     "topics.credit.claims": "category_shift",
+    "topics.credit.exact_gaps": "SMALL_NATS cell_gap exact_pool step_gaps",
     "topics.credit.exercises": "check_continuations check_gap",
     "topics.credit.gaps": "repeated_updates sampling_budget value_gap",
     "topics.credit.settings": "compute_gap",

@@ -5,10 +5,13 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
+from workbook.statistics import unit_curve
+from workbook.topics.credit.exact_gaps import AXES, GROWING
 from workbook.topics.credit.gaps import ALL_BANDS, ALL_SIGNS
-from workbook.topics.credit.settings import BATCHES, COLUMNS, POOLS, compute_budget, compute_gap
-from workbook.views.explorer import Explorer, log_slider, menu, slider
-from workbook.views.figures import bars, forest, panels, rule, series
+from workbook.topics.credit.settings import COLUMNS, POOLS, compute_budget, compute_gap
+from workbook.views.curves import PAPER_COLOR, curve_chart
+from workbook.views.explorer import Explorer, log_slider, menu
+from workbook.views.figures import bars, forest, rule, series
 from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, require, titled, visible
 
 BAND_COLORS = [NEUTRAL, "#9ecae1", "#4f97c9", "#174a7e"]  # all, then from low to high values
@@ -59,66 +62,50 @@ def gap_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 
 def explore_budget() -> Explorer:
-    """Sliders over rollouts per prompt, batch size, estimator and prompts: what a larger sample buys."""
-    estimators = [("reinforce (mean of the batch)", "reinforce"), ("grpo", "grpo")]
+    """Menus over what grows, the prompts and what is alike in the tokens compared: what a larger sample buys."""
     controls = {
-        "doublings": slider(3, 0, 3, 1, "rollouts per prompt, 2^"),
-        "batch_size": menu(64, list(BATCHES), "rollouts in the batch"),
-        "estimator": menu("reinforce", estimators, "estimator"),
+        "axis": menu(GROWING, list(AXES), "what grows"),
         "pool": menu("training", list(POOLS), "prompts"),
+        "matched": menu("position", [("prompt and position", "position"), ("prompt", "prompt")], "alike in"),
     }
     return Explorer(compute_budget, budget_chart, controls, describe_budget)
 
 
-def describe_budget(lines: pd.DataFrame, bands: pd.DataFrame) -> str:
-    """The chosen cell in words."""
-    cell = lines[lines["chosen"]].iloc[0]
-    high = bands[bands["band"] == "high"]
-    among = f"; among the third of highest value {high['mean'].iloc[0]:+.3f}" if len(high) else ""
-    return (
-        f"{cell['batch_size']:.0f} rollouts, {cell['group_size']:.0f} per prompt: gap {cell['mean']:+.3f} "
-        f"(seeds from {cell['low']:+.3f} to {cell['high']:+.3f}){among}."
+def describe_budget(table: pd.DataFrame) -> str:
+    """The ends of the curve, in words."""
+    first, last = (
+        f"{row['mean']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}] at {row['size']:.0f}"
+        for _, row in table.iloc[[0, -1]].iterrows()
     )
+    return f"Gap in exact value: {first}, {last}."
 
 
-def budget_chart(lines: pd.DataFrame, bands: pd.DataFrame) -> alt.HConcatChart:
-    """Left the gap against batch size, a line for each G; right the chosen cell by band; tables of compute_budget."""
-    x = alt.X("batch_size:Q", title="rollouts in the batch").scale(type="log", base=2, domain=[14, 110])
-    x, y = x.axis(values=list(BATCHES)), alt.Y("mean:Q", title="gap (reward)")
-    chosen = alt.Chart(lines).transform_filter("datum.chosen").encode(x=x)
-    marks = [
-        chosen.mark_rule(size=2).encode(y=alt.Y("low:Q", title="gap (reward)"), y2="high:Q"),
-        chosen.mark_point(size=170, color="black", strokeWidth=2).encode(y=y),
-    ]
-    look = {"names": sorted(lines["group_size"].unique().tolist()), "legend": {"title": "rollouts per prompt"}}
-    look |= {"spread": None, "zero": True, "form": "+.4f", "over": marks, "width": 330, "height": 220}
-    by_size = series(lines, x, y, "group_size", title="gap against batch size", **look)
-    band = alt.X("band:N", sort=list(ALL_BANDS), title="band of value").axis(labelAngle=0)
-    title = "the chosen cell, by value"
-    by_band = bars(bands, band, y, vertical=True, mark={"opacity": 0.8}, form="+.4f", title=title, width=190)
-    return panels(
-        [by_size, by_band],
+def budget_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Gap against the size of the sample; a table of `compute_budget`, whose place of the paper is shaded."""
+    require(table, ("size", "mean", "low", "high", "paper_low", "paper_high"), "budget_chart")
+    x = alt.X("size:Q", title="rollouts per prompt, or prompts").scale(type="log", base=2, domain=[1, 96], nice=False)
+    x = x.axis(values=[1, 2, 4, 8, 16, 32, 64], grid=False)
+    place = alt.Chart(table).transform_filter("isValid(datum.paper_low)").mark_rect(color=PAPER_COLOR, opacity=0.7)
+    under = [place.encode(x="paper_low:Q", x2="paper_high:Q"), rule(0, "y", dashed=True, color=NEUTRAL)]
+    return titled(
+        series(table, x, "boosted − suppressed (reward)", under=under, zero=True, form="+.3f", shown=["units"]),
         "What a larger sample buys",
-        "gap in value after one step; lines at the chosen cell span the seeds",
-        "Lines: gap against batch size for each number of rollouts per prompt. Bars: the chosen cell by band of value.",
+        "gap in exact value; band: 95 % t interval over policies; shaded: the paper's rollouts per prompt, or batches",
+        describe_rows(table, "size", interval=True),
     )
 
 
 # --- what was measured
 
 
-def steps_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """The gap along repeated steps; columns step, series, mean, low, high."""
-    require(table, ("step", "series", "mean", "low", "high"), "steps_chart")
-    x = alt.X("step:Q", title="steps on the same batch").scale(zero=False)
-    x = x.axis(values=sorted(table["step"].unique().tolist()))
-    last = table[table["step"] == table["step"].max()]
-    return titled(
-        series(table, x, "gap (reward)", "series", zero=True, form="+.4f", legend={"orient": "right"}),
-        "Repeated updates on one batch",
-        "gap between boosted and suppressed tokens, in value unless said, from the start; bands: 95 % intervals",
-        "; ".join(f"{row.series}, after step {row.step}: {row.mean:+.3f}" for row in last.itertuples()),
-    )
+def repeated_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """How much wider the gap is than after the first update, a line for each rate; columns seed, step, rate, gap."""
+    require(table, ("seed", "step", "rate", "gap"), "repeated_chart")
+    table = table.reset_index(drop=True)
+    first = table.sort_values("step").groupby(["seed", "rate"])["gap"].transform("first")
+    curve = unit_curve(table.assign(wider=table["gap"] - first), "step", "wider", by="rate")
+    titles = {"x_title": "updates on the same batch", "y_title": "gap minus that after the first (reward)"}
+    return curve_chart(curve, "step", series="rate", title="Repeated updates on one batch", log2=False, **titles)
 
 
 def shares_chart(table: pd.DataFrame) -> alt.LayerChart:

@@ -1,22 +1,11 @@
-"""Claims of chapter 07: hidden credit. Where updates go (H6), and which tokens they favour (H7, H8, H9).
+"""Claims of chapter 07: hidden credit. Which tokens an update favours (H7, H8, H9, R1, R4), and where it goes (H6).
 
-Stated before anything was measured. Values come from `token_values` on tokens drawn at random from some rollouts of
-every prompt, of training prompts and of held-out ones (R4); gaps are taken within prompts; intervals resample seeds,
-then prompts. boosted and suppressed: beyond 0.01 nats. Steps are SGD's at the rate that moves tokens by 0.1 nats
-(root mean square), AdamW's beside it at the same movement.
+H7, R4, H8 and H9 are decided by the study `value_gap` (`workbook.topics.credit.exact_gaps`): exact values, matched for
+position, one number per policy and seed; its registration says what was stated before. H6 and R1 are decided by the
+study `dose` of chapter 05.
 
-- H6 replicates if GRPO's share of movement (sum of |dlogp|), minus that of training on positive rollouts only, is
-  above 0 for reasoning tokens and below 0 for formatting tokens.
-- H7 replicates if the gap in value is above 0 in positive rollouts and in negative ones, each by itself; R1 asks the
-  same at matched frequencies, R4 on held-out prompts.  The gap in credit (value after minus before) stands beside it.
-- H8 replicates if the gap grows per doubling of the batch (`FIXED_GROUP` rollouts per prompt, GRPO), and per doubling
-  of the rollouts per prompt (batch of `FIXED_BATCH`, baseline of the batch): slope above 0, both.
-- H9 replicates if the gap grows per step on one fixed batch: slope above 0.
-
-Added when the first seed of SmolLM2 showed gaps that a single prompt had: fewer than `MIN_PROMPTS` prompts leave H7, H8
-and H9 inconclusive, since a bootstrap of so few is too narrow.
-
-R1 and the falsifier of paper H rest on chapter 05's study as well, so they stand here.
+The rows of the study `credit` are of one policy, values sampled by continuing rollouts, not matched for position. They
+are described: prompts and samples differ between its seeds, the policy does not.
 """
 
 from __future__ import annotations
@@ -25,11 +14,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 
+import numpy as np
 import pandas as pd
 
 from workbook.statistics import Estimate, nested_estimate, slope_by_prompt
 from workbook.studies.claim import Claim, Measurement, Tables
 from workbook.theory.choices import SIGNS
+from workbook.topics.credit.exact_gaps import FIXED, GROWING, MORE_PROMPTS, SMALL_NATS, TINY_NATS
 from workbook.topics.flips.claims import SHARED, distance_row, shared_ratio
 
 FIXED_GROUP = {"tiny": 4, "bundled": 8, "smollm2_chat": 4}
@@ -38,6 +29,44 @@ REASONING = {"bundled": ("result",), "tiny": ("result",), "smollm2_chat": ("Reas
 FORMATTING = {"bundled": ("template", "style"), "tiny": ("template", "style"), "smollm2_chat": ("Template",)}
 MIN_PROMPTS = 10  # over all seeds
 NO_GAP = "no prompt has both boosted and suppressed tokens of this kind"
+
+
+# --- of policies and seeds: one number per unit
+
+
+def exact_gap(
+    tables: Tables,
+    pool: str,
+    rollouts: str = "all",
+    matched: str = "position",
+    of: str = "value",
+    advantages: str = "own",
+) -> pd.Series:
+    """Gap after one small step: H7; R4 on held-out prompts; R1 matched by token; permuted advantages as control."""
+    table = tables["value_gap/gaps"].query("pool == @pool and rollouts == @rollouts and advantages == @advantages")
+    return table.query("matched == @matched and of == @of").set_index("seed")["gap"]
+
+
+def exact_slope(tables: Tables, axis: str, pool: str, matched: str = "position") -> pd.Series:
+    """H8: least-squares slope of the gap per doubling of the rollouts per prompt, or of prompts where those stay."""
+    table = tables["value_gap/budget"].query("axis == @axis and pool == @pool and matched == @matched").dropna()
+    along = "group_size" if table["group_size"].nunique() > 1 else "prompts"
+    fits = {
+        seed: float(np.polyfit(np.log2(part[along]), part["gap"], 1)[0])
+        for seed, part in table.groupby("seed")
+        if len(part) > 1
+    }
+    return pd.Series(fits, dtype=float)
+
+
+def widening(tables: Tables, pool: str, nats: float = SMALL_NATS) -> pd.Series:
+    """H9: gap at equal position after the last update on one batch, minus that after the first."""
+    table = tables["value_gap/repeated"].query("pool == @pool and nats == @nats and matched == 'position'")
+    steps = table.pivot(index="seed", columns="step", values="gap")
+    return steps[steps.columns.max()] - steps[steps.columns.min()]
+
+
+# --- of one policy
 
 
 def category_shift(shares: pd.DataFrame, categories: tuple[str, ...], measure: str = "movement") -> pd.DataFrame:
@@ -123,6 +152,40 @@ H7 = "boosted tokens have higher value than suppressed ones, in rollouts of eith
 PART_2 = "2: boosted - suppressed tokens, value: "
 TRAINING, HELD_OUT, ALONG = "training", "held-out", {"batch_size": "batch", "group_size": "rollouts per prompt"}
 
+EXACT = {  # claim: {key of its outcome in the registration of value_gap: measure}
+    "H7": {
+        "H7": partial(exact_gap, pool=TRAINING),
+        **{f"H7 {sign}": partial(exact_gap, pool=TRAINING, rollouts=sign) for sign in SIGNS},
+        "H7 unmatched": partial(exact_gap, pool=TRAINING, matched="prompt"),
+        "H7 credit": partial(exact_gap, pool=TRAINING, of="credit"),
+        "H7 permuted": partial(exact_gap, pool=TRAINING, advantages="permuted"),
+    },
+    "R4": {
+        "R4": partial(exact_gap, pool=HELD_OUT),
+        **{f"R4 {sign}": partial(exact_gap, pool=HELD_OUT, rollouts=sign) for sign in SIGNS},
+        "R4 permuted": partial(exact_gap, pool=HELD_OUT, advantages="permuted"),
+    },
+    "R1": {"R1 value": partial(exact_gap, pool=TRAINING, matched="token")},
+    "H8": {
+        "H8": partial(exact_slope, axis=GROWING, pool=TRAINING),
+        "H8 held-out": partial(exact_slope, axis=GROWING, pool=HELD_OUT),
+        "H8 unmatched": partial(exact_slope, axis=GROWING, pool=TRAINING, matched="prompt"),
+        "H8 prompts": partial(exact_slope, axis=MORE_PROMPTS, pool=HELD_OUT),
+        "H8 fixed budget": partial(exact_slope, axis=FIXED, pool=HELD_OUT),
+    },
+    "H9": {
+        "H9": partial(widening, pool=TRAINING),
+        "H9 held-out": partial(widening, pool=HELD_OUT),
+        "H9 tenth": partial(widening, pool=TRAINING, nats=TINY_NATS),
+    },
+}
+
+
+def exact_rows(claim: str) -> list[Measurement]:
+    """A claim's measurements by the study value_gap."""
+    return [Measurement("value_gap", key, measure, scales=("family",)) for key, measure in EXACT[claim].items()]
+
+
 CLAIMS = [
     claim(
         "H6",
@@ -139,7 +202,7 @@ CLAIMS = [
         "Fig 5",
         H7,
         "boosted tokens are worth no more than suppressed ones, in rollouts of one sign",
-        gap_rows((TRAINING,)),
+        [*exact_rows("H7"), *gap_rows((TRAINING,))],
     ),
     claim(
         "H8",
@@ -147,10 +210,17 @@ CLAIMS = [
         "that gap grows with the batch and with rollouts per prompt",
         "the gap in value does not grow with the batch, or not with the rollouts per prompt",
         [
-            row(
-                f"per doubling of the {ALONG[along]}, {pool} prompts", gap_per_doubling, above=0, pool=pool, along=along
-            )
-            for pool, along in product((HELD_OUT, TRAINING), ALONG)
+            *exact_rows("H8"),
+            *(
+                row(
+                    f"per doubling of the {ALONG[along]}, {pool} prompts",
+                    gap_per_doubling,
+                    above=0,
+                    pool=pool,
+                    along=along,
+                )
+                for pool, along in product((HELD_OUT, TRAINING), ALONG)
+            ),
         ],
     ),
     claim(
@@ -159,8 +229,11 @@ CLAIMS = [
         "that gap grows with repeated updates on one batch",
         "the gap in value does not grow per step",
         [
-            row(f"per step, {sign} rollouts, {pool} prompts", gap_per_step, above=0, pool=pool, sign=sign)
-            for pool, sign in product((TRAINING, HELD_OUT), ("all", *SIGNS))
+            *exact_rows("H9"),
+            *(
+                row(f"per step, {sign} rollouts, {pool} prompts", gap_per_step, above=0, pool=pool, sign=sign)
+                for pool, sign in product((TRAINING, HELD_OUT), ("all", *SIGNS))
+            ),
         ],
     ),
     claim(
@@ -168,14 +241,18 @@ CLAIMS = [
         "review of H: frequencies",
         "H1 and H7 hold with token frequencies matched",
         "with frequencies matched the shares lie apart, or the gap in value is gone",
-        [distance_row(optimizer="adamw", tokens="matched"), *gap_rows((TRAINING, HELD_OUT), matched=True)],
+        [
+            *exact_rows("R1"),
+            distance_row(optimizer="adamw", tokens="matched"),
+            *gap_rows((TRAINING, HELD_OUT), matched=True),
+        ],
     ),
     claim(
         "R4",
         "review of H: held-out prompts",
         "H7 holds on held-out prompts",
         "on held-out prompts boosted tokens are worth no more than suppressed ones",
-        gap_rows((HELD_OUT,)),
+        [*exact_rows("R4"), *gap_rows((HELD_OUT,))],
     ),
     claim(
         "H-falsifier",
@@ -187,9 +264,4 @@ CLAIMS = [
             *(replace(row, whole=PART_2 + H7) for row in gap_rows((TRAINING,), prefix=PART_2)),
         ],
     ),
-]
-UNDER_ADAMW = [  # the same gaps after an AdamW step, for the chapter alone
-    Claim("H7", H7, "Fig 5", "", gap_rows((TRAINING,), optimizer="adamw")),
-    Claim("R1", "matched", "", "", gap_rows((TRAINING, HELD_OUT), matched=True, optimizer="adamw")),
-    Claim("R4", "held-out", "", "", gap_rows((HELD_OUT,), optimizer="adamw")),
 ]

@@ -39,10 +39,13 @@ CELLS = {  # what is alike in boosted and suppressed tokens that are compared
 OF_SIGN = {"all": (0, 1), "positive": (1,), "negative": (0,)}  # rewards of the rollouts
 FRESH = 4  # rollouts per prompt in the pools that H8's steps are judged by
 DEEP_PROMPTS, DEEP = 16, 16  # prompts, and rollouts of each, along whose number H8 goes
+GROWING = "rollouts per prompt, 16 prompts"
+MORE_PROMPTS = "prompts, 8 rollouts each"
+FIXED = "rollouts per prompt, 64 in all"
 AXES = {  # of H8: (estimator, (prompts, rollouts per prompt) of each cell)
-    "rollouts per prompt, 16 prompts": ("reinforce", [(DEEP_PROMPTS, group) for group in (1, 2, 4, 8, 16)]),
-    "prompts, 8 rollouts each": ("grpo", [(prompts, 8) for prompts in (4, 8, 16, 32, 64)]),
-    "rollouts per prompt, 64 in all": ("reinforce", [(64 // group, group) for group in (1, 2, 4, 8, 16)]),
+    GROWING: ("reinforce", [(DEEP_PROMPTS, group) for group in (1, 2, 4, 8, 16)]),
+    MORE_PROMPTS: ("grpo", [(prompts, 8) for prompts in (4, 8, 16, 32, 64)]),
+    FIXED: ("reinforce", [(64 // group, group) for group in (1, 2, 4, 8, 16)]),
 }
 PARTS = 2  # parts of the rollouts, at most, that a cell's steps are taken on
 REPEATED, STEPS = 128, 8  # rollouts of one batch, and updates on it (H9)
@@ -157,7 +160,7 @@ def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
     cells = [(axis, estimator, *cell) for axis, (estimator, sizes) in AXES.items() for cell in sizes]
     rows_of_parts = []
     for axis, estimator, prompts, group in progress(cells, "sampling budget"):
-        source = deep if group > bench.scale.group_size or axis == "rollouts per prompt, 16 prompts" else bench.rollouts
+        source = deep if group > bench.scale.group_size or axis == GROWING else bench.rollouts
         for part in parts_of(source, prompts, group, PARTS, bench.seed):
             own = part.group_ids if estimator != "reinforce" else torch.zeros_like(part.group_ids)
             part = replace(part, advantages=group_advantages(part.rewards, own, estimator))

@@ -7,13 +7,15 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from workbook.statistics import normal_interval
-from workbook.studies.claim import BUNDLED
+from workbook.statistics import normal_interval, unit_curve
+from workbook.studies.claim import BUNDLED, Tables
+from workbook.topics.credit.exact_gaps import GROWING
 from workbook.topics.credit.gaps import ALL_BANDS, ALL_SIGNS, value_gap
 
 POOLS = ("training", "held-out")
 COLUMNS = ("value", "credit_mc", "credit")
-BATCHES = (16, 32, 64, 96)
+FAMILY = Tables("family")
+PAPER = {"group_size": (1.0, 8.0), "prompts": (16.0, 96.0)}  # its rollouts per prompt, and its batches
 MIN_PROMPTS = 3  # that a mean is taken over
 
 
@@ -41,43 +43,20 @@ def compute_gap(
     return table.iloc[np.argsort(order)].reset_index(drop=True)
 
 
-def compute_budget(
-    doublings: int = 3, batch_size: int = 64, estimator: str = "reinforce", pool: str = "training"
-) -> dict[str, pd.DataFrame]:
-    """Gap against batch size, a line for each number of rollouts per prompt; and by band at the chosen cell.
+def compute_budget(axis: str = GROWING, pool: str = "training", matched: str = "position") -> pd.DataFrame:
+    """Gap in exact value along one axis of H8: columns size, mean, low, high, units (95 % t intervals over policies).
 
-    doublings: 2**doublings rollouts per prompt.  mean over seeds; low, high: the least and the largest seed.
-    Raises ValueError for a cell that was not measured.
+    axis: one of AXES; size is its number of rollouts per prompt, or of prompts where these grow.  matched: "position"
+    or "prompt", what is alike in the tokens compared.  paper_low, paper_high, in the first row: the paper's range.
     """
-    group_size, table = 2**doublings, _budget()
-    rows = table[(table["estimator"] == estimator) & (table["pool"] == pool)]
-    lines = rows[rows["band"] == "all"].drop(columns="band")
-    lines = lines.assign(chosen=(lines["group_size"] == group_size) & (lines["batch_size"] == batch_size))
-    cell = rows[(rows["group_size"] == group_size) & (rows["batch_size"] == batch_size)]
-    if cell.empty:
-        raise ValueError(
-            f"{batch_size} rollouts with {group_size} per prompt under {estimator} were not measured: grpo needs two "
-            "per prompt, and there are 64 prompts."
-        )
-    cell = cell.assign(order=cell["band"].map(ALL_BANDS.index)).sort_values("order")
-    return {
-        "lines": lines.reset_index(drop=True),
-        "bands": cell[["band", "mean", "low", "high"]].reset_index(drop=True),
-    }
+    table = FAMILY["value_gap/budget"]
+    rows = table[(table["axis"] == axis) & (table["pool"] == pool) & (table["matched"] == matched)]
+    size = "group_size" if rows["group_size"].nunique() > 1 else "prompts"
+    curve = unit_curve(rows.rename(columns={size: "size"}), "size", "gap")
+    return curve.join(pd.DataFrame([PAPER[size]], columns=["paper_low", "paper_high"]))
 
 
 @cache
 def _tokens(pool: str) -> pd.DataFrame:
     tokens = BUNDLED["credit/tokens"]
     return tokens[tokens["pool"] == pool].select_dtypes("number").reset_index(drop=True)
-
-
-@cache
-def _budget() -> pd.DataFrame:
-    """Mean gap of each cell over prompts, then its mean and range over seeds."""
-    table = BUNDLED["credit/budget"]
-    table = table[table["of"] == "value"]
-    cell = ["estimator", "pool", "band", "batch_size", "group_size"]
-    seeds = table.groupby([*cell, "seed"], observed=True)["gap"].mean()
-    ranges = seeds.groupby(cell, observed=True).agg(["mean", "min", "max"])
-    return ranges.set_axis(["mean", "low", "high"], axis=1).reset_index()
