@@ -23,9 +23,6 @@ from workbook.training.messages import one_line, show_value
 SCALES = (*sorted((name for name in STUDIED if name != "tiny"), key=lambda name: name != "family"), LARGER)
 REMADE = "build/results"  # where the printed commands write, so that what is committed stays as it is
 NO_PRIMARY = "no study registered a primary outcome of this claim"
-FIRST = {  # what a study's runs start from, if it must be made first
-    "what_causes_what": "python data/bundled/make_policy.py --error-rate 0.4 --out build/policies/hard"
-}
 COLUMNS = ["claim", "paper", "statement", "falsifier", *JUDGED[1:], "command"]
 
 
@@ -145,9 +142,8 @@ def command(study: str, claim: str, scale: str) -> str:
         seeds = " --seeds " + " ".join(map(str, range(count))) if count and count != STUDIED[scale].seeds else ""
         steps = [f"python -m workbook measure {study} --scale {scale}{seeds} --folder {REMADE}"]
     else:
-        steps = [FIRST[study]] if study in FIRST else []
         make, keep = study_commands(study, scale)
-        steps += [make, f"{keep} --scale {scale} --folder {REMADE}"]
+        steps = [make, f"{keep} --scale {scale} --folder {REMADE}"]
     last = f"python -m workbook claims --scale {scale} --claim {shlex.quote(claim)} --folder {REMADE}"
     return " && ".join([*steps, last])
 

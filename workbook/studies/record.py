@@ -39,7 +39,6 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "loss_types": "topics.drift.loss_types:loss_types_study",
     "mass": "topics.coupling.mass:mass_study",
     "minibatches": "topics.batching.study:minibatches_study",
-    "prefix_credit": "topics.drift.prefix_credit:prefix_credit_study",
     "recovered": "topics.recovered.study:recovered_study",
     "recovered_dials": "topics.recovered.study:recovered_dials_study",
     "sharing": "topics.flips.sharing:sharing_study",
@@ -48,7 +47,6 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
 
 
 PROVENANCE = ["unit", "created", "commit", "modified", "registration", "policy"]
-FORMERLY = {"prefix_credit": "counterfactual"}  # study, or estimator in its tables: its name when it was measured
 
 
 class NotMeasured(ValueError):
@@ -63,7 +61,7 @@ def check_results(folder: str | Path) -> None:
     if not folder.is_dir():
         raise ValueError(f"folder={str(folder)!r} is no folder; give one that `measure` or `keep` wrote tables to.")
     tables = [*folder.glob("*/*/*.parquet"), *folder.glob("*/*/seed=*/*.parquet")]
-    known = STUDIES.keys() | set(FORMERLY.values()) | {path.stem for path in CONFIGS.rglob("*.yaml")}
+    known = STUDIES.keys() | {path.stem for path in CONFIGS.rglob("*.yaml")}
     if not any(path.relative_to(folder).parts[0] in known for path in tables):
         raise ValueError(f"folder={str(folder)!r} holds no study's tables; `measure` and `keep` write them.")
     for path in tables:
@@ -135,15 +133,7 @@ def load_measured(study: str, scale: str, table: str, folder: str | Path | None 
             f"python -m workbook measure {study} --scale {scale} makes its tables."
         )
     seeds = [json.loads((path.parent / "manifest.json").read_text(encoding="utf-8"))["seed"] for path in paths]
-    return pd.concat(read_kept(path).assign(seed=seed) for path, seed in zip(paths, seeds, strict=True))
-
-
-def read_kept(path: Path) -> pd.DataFrame:
-    """A kept table, with the names that estimators have now."""
-    table = pd.read_parquet(path)
-    for name in {"estimator", "advantage_estimator"} & set(table):
-        table[name] = table[name].replace({old: now for now, old in FORMERLY.items()})
-    return table
+    return pd.concat(pd.read_parquet(path).assign(seed=seed) for path, seed in zip(paths, seeds, strict=True))
 
 
 def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.DataFrame:
@@ -176,6 +166,4 @@ def _study(name: str) -> Callable:
 
 def _folder(study: str, scale: str, folder: str | Path | None) -> Path:
     check_scale(scale)
-    place = Path(folder or RESULTS) / study / scale
-    former = Path(folder or RESULTS) / FORMERLY.get(study, study) / scale
-    return former if former.exists() and not place.exists() else place
+    return Path(folder or RESULTS) / study / scale

@@ -53,7 +53,7 @@ def load_runs(
     """
     path = Path(folder or record.RESULTS) / study / scale / f"{table}.parquet"
     if path.exists():
-        return record.read_kept(path)
+        return pd.read_parquet(path)
     missing = f"{study} holds no table {table!r} at scale {scale!r}"
     if not declared(study, scale):
         raise NotMeasured(f"{missing}, and no grid of runs is declared for it.")

@@ -71,7 +71,7 @@ ARMS = (
     Arm("vespo", "loss type", {"loss_type": "vespo"}),
     Arm("gmpo", "loss type", {"epsilon": 0.4}, "gmpo", source="arXiv 2507.20673"),
     Arm("gspo", "loss type", GSPO, source="arXiv 2507.18071"),
-    Arm("gspo, epsilon 0.03", "loss type", GSPO | {"epsilon": 0.03, "epsilon_high": 0.03}, source="study drift_fixing"),
+    Arm("gspo, epsilon 0.03", "loss type", GSPO | {"epsilon": 0.03, "epsilon_high": 0.03}, source="this workbook"),
     Arm("luspo", "loss type", LUSPO, source="arXiv 2602.05261"),
     _sequence("sequence ratio alone", "loss type", None),
     Arm("delta 4", "correction", {"delta": 4.0}, source="arXiv 2505.07291"),
