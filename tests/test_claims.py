@@ -494,9 +494,9 @@ def test_bad_requests_are_one_sentence(capsys):
 
 
 def test_a_claim_of_two_topics_has_the_rows_of_both():
-    first, second = (Claim("H1", text, "", "", [Measurement(text, "H1", len)]) for text in ("a", "b"))
-    merged = judge._by_id([first, second])["H1"]
-    assert merged.statement == "a"
+    first, second = (Claim("H1", text, "", text * 2, [Measurement(text, "H1", len)]) for text in ("a", "b"))
+    merged = judge._by_id([replace(first, refuted_if=""), second])["H1"]
+    assert (merged.statement, merged.refuted_if) == ("a", "bb")
     assert [row.study for row in merged.rows] == ["a", "b"]
 
 

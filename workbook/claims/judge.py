@@ -57,11 +57,11 @@ def _collect() -> Iterator[Claim]:
 
 
 def _by_id(records: Iterable[Claim]) -> dict[str, Claim]:
-    """{id: claim}; a claim that several topics measure has the rows of all of them, the first one's words."""
+    """{id: claim}; a claim that several topics measure has the rows of all of them, the words of the first that has any."""
     claims: dict[str, Claim] = {}
     for record in records:
         known = claims.get(record.id)
-        claims[record.id] = known.with_rows(record.rows) if known else record
+        claims[record.id] = known.joined(record) if known else record
     return {claim.id: claim for claim in sorted(claims.values(), key=_place)}
 
 

@@ -163,9 +163,10 @@ class Claim:
     refuted_if: str
     rows: Sequence[Measurement] = field(default=(), repr=False)
 
-    def with_rows(self, rows: Sequence[Measurement]) -> Claim:
-        """The same claim with further measurements, as of another topic."""
-        return replace(self, rows=[*self.rows, *rows])
+    def joined(self, other: Claim) -> Claim:
+        """The claim with another topic's measurements of it, and its words where this one leaves them out."""
+        texts = {name: getattr(self, name) or getattr(other, name) for name in ("statement", "source", "refuted_if")}
+        return replace(self, **texts, rows=[*self.rows, *other.rows])
 
     @property
     def is_falsifier(self) -> bool:
