@@ -57,7 +57,7 @@ def _collect() -> Iterator[Claim]:
 
 
 def _by_id(records: Iterable[Claim]) -> dict[str, Claim]:
-    """{id: claim}; a claim that several topics measure has the rows of all of them, the words of the first that has any."""
+    """{id: claim}; a claim that several topics measure has the rows of all, the words of the first that has any."""
     claims: dict[str, Claim] = {}
     for record in records:
         known = claims.get(record.id)
