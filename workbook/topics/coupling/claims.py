@@ -251,7 +251,7 @@ CLAIMS = [
         "H2",
         "only the same token, unsure both times, couples strongly",
         "Fig 2",
-        f"some other kind of pair couples at least 1/{MIN_RATIO:g} as strongly",
+        "such pairs hold half of the mass of coupling, or less",
         [
             *mass_rows("H2"),
             kinds_row(NEAREST + "output layer", coupling_times),
@@ -273,7 +273,7 @@ CLAIMS = [
         "H4",
         "full step and output layer alone agree in sign, steadily over training",
         "Fig 10",
-        f"at some moment of training at most {MIN_AGREEMENT:g} of the tokens agree in sign",
+        f"at some moment of training at most {MIN_AGREEMENT:g} of the tokens that move agree in sign",
         [
             *mass_rows("H4"),
             Measurement("coupling", "share of tokens that agree, at the worst moment", moments, above=MIN_AGREEMENT),
@@ -293,5 +293,11 @@ CLAIMS = [
         f"some other kind of pair has products at least 1/{MIN_RATIO:g} as large",
         [*mass_rows("R2"), kinds_row(NEAREST + "opposite signs", product_times, opposite=True)],
     ),
-    Claim("H5", "opposing pushes cancel on tokens that both signs share", "sections 3-4", "", mass_rows("H5")),
+    Claim(
+        "H5",
+        "opposing pushes cancel on tokens that both signs share",
+        "sections 3-4",
+        "in a large step shared words keep at least half of the net change that specific ones get",
+        mass_rows("H5"),
+    ),
 ]

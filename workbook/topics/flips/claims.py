@@ -240,15 +240,14 @@ CLAIMS = [
         "H1",
         "shares of boosted, suppressed and stable tokens are alike in positive and negative rollouts",
         "Fig 1, 9",
-        f"the shares of the two signs lie {MAX_TV_DISTANCE:g} or more apart (total variation)",
+        f"in a large step the shares of the two signs lie {MAX_TV_DISTANCE:g} or more apart (total variation)",
         [*curve_rows("H1"), distance_row(optimizer="adamw")],
     ),
     Claim(
         "H5",
         "opposing pushes cancel on tokens that both signs share",
         "sections 3-4",
-        f"shared tokens move at least {MAX_SHARED_RATIO:g} times as far as specific ones, "
-        "or the index foretells no better",
+        "in a large step shared words keep at least half of the net change that specific ones get",
         [
             *curve_rows("H5"),
             Measurement("flips", SHARED, shared_ratio, below=MAX_SHARED_RATIO),
