@@ -22,12 +22,12 @@ class Scale:
     task_options: dict = field(default_factory=dict)
 
 
-# A unit of "family" is a policy of the family and prompts of its own; `studies.bench` names both
 ONE_DIGIT_SUMS = {"chat": True, "max_terms": 2, "max_digits": 1}
 PLAIN_SUMS = ONE_DIGIT_SUMS | {"chat": False}
 SCALES = {
     "tiny": Scale("tiny", "bundled", "chain", 6, 4, 8, 48, 1),
     "bundled": Scale("bundled", "bundled", "chain", 64, 64, 8, 48, 5),
+    # of the first unit: every other one has a policy and prompts of its own (`studies.bench`)
     "family": Scale("family", "family:seed=1", "chain", 64, 64, 8, 48, 10),
     # one-digit sums asked in two ways, which are two tasks: in a chat (reward near 0.2), or as plain text to go on from
     "smollm2_chat": Scale("smollm2_chat", "smollm2-135m", "gym:chain_sum", 8, 4, 8, 20, 3, ONE_DIGIT_SUMS),

@@ -134,13 +134,13 @@ def _gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:
 
 
 def permuted(rollouts: Rollouts, seed: int) -> Rollouts:
-    """The rollouts with their advantages dealt anew within each prompt: as many of either sign, and no signal."""
+    """The rollouts with their advantages permuted within each prompt: as many of either sign, and no signal."""
     generator = torch.Generator().manual_seed(seed)
-    dealt = rollouts.advantages.clone()
+    mixed = rollouts.advantages.clone()
     for group in rollouts.group_ids.unique():
         rows = (rollouts.group_ids == group).nonzero().squeeze(1)
-        dealt[rows] = dealt[rows[torch.randperm(len(rows), generator=generator)]]
-    return replace(rollouts, advantages=dealt)
+        mixed[rows] = mixed[rows[torch.randperm(len(rows), generator=generator)]]
+    return replace(rollouts, advantages=mixed)
 
 
 def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
