@@ -16,9 +16,10 @@ from workbook.topics.drift.energy import shared_energy, two_word_share
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.figures import bars, panels, series
-from workbook.views.style import NEUTRAL, SERIES, describe_rows, require, titled
+from workbook.views.style import SERIES, describe_rows, require, titled
 
 FAMILY = Tables("family")
+PINK = "#d0679d"  # of the seventh arm
 GROUPS = ["G = 2", "G = 4", "G = 8", "G = 16"]
 LINES = ["GSPO", "min-replace", "GSPO, permuted", "min-replace, permuted"]
 X_TITLES = {"confidence": "template confidence p, pairs (G = 2)", "group_size": "rollouts per prompt G, p = 0.8"}
@@ -167,8 +168,8 @@ def explore_training() -> Explorer:
 
 def arms_chart(tables: Tables = FAMILY) -> alt.HConcatChart:
     """What every arm reaches and pays at the deciding point, pairs at p = 0.8."""
-    names = {"value": "exact held-out value", "free_tax": "tax (nats)", "excess": "tax minus its twin's (nats)"}
-    title = "Seven arms at the place where groups share a quarter of the energy"
+    names = {"gain": "value minus GSPO's", "free_tax": "tax (nats)", "excess": "tax minus its twin's (nats)"}
+    title = "Seven arms where groups share almost a quarter of the energy"
     subtitle = "at the end of training, pairs, p = 0.8; 95 % t interval over units; colour: the interval leaves out 0"
     return effects_chart(arm_effects(tables).replace({"outcome": names}), "arm", title, subtitle)
 
@@ -185,7 +186,7 @@ def paths_chart(runs: pd.DataFrame, title: str = "Tax paid along the way to a va
     base = alt.Chart(table).encode(
         x=alt.X("value:Q", title="exact held-out value").scale(zero=False, padding=10),
         y=alt.Y("free_tax:Q", title="tax of free words (nats)"),
-        color=alt.Color("arm:N", sort=names, scale=alt.Scale(domain=names, range=[*SERIES, NEUTRAL][: len(names)])),
+        color=alt.Color("arm:N", sort=names, scale=alt.Scale(domain=names, range=[*SERIES, PINK][: len(names)])),
         order="batch:Q",
         tooltip=[
             "arm",

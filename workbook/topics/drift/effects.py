@@ -219,11 +219,11 @@ def on_axis(table: pd.DataFrame, axis: str) -> pd.DataFrame:
 def arm_effects(tables: Tables) -> pd.DataFrame:
     """What every arm reaches at the deciding point: columns arm, outcome, mean, low, high, units.
 
-    Outcomes: final value; tax of free words; tax beyond the twin's; collapsed, the share of units.
+    Outcomes: gain, the exact value at the end minus GSPO's in the same unit; free_tax; excess, that minus the twin's.
     """
     runs, rows = tables[f"{STUDY}/runs"], []
     numbers = {
-        "value": lambda arm: _at_end(arm, False, "value"),
+        "gain": lambda arm: gap_at_end(arm, "GSPO"),
         "free_tax": lambda arm: _at_end(arm, False, "free_tax"),
         "excess": lambda arm: excess_at_end(arm),
     }
