@@ -108,15 +108,17 @@ def test_a_models_band_is_its_prompts_and_the_familys_an_interval(tables):
 
 def test_the_ledgers_numbers_by_hand():
     mass = {"where": ["other prompts", "own prompt"], "kind": "same token, both unsure", "mass": [0.25, 0.9], "seed": 0}
-    shift = {"category": "Template", "equal_energy": [True, False], "prompts": 4, "shift": [0.125, 0.5], "seed": 0}
-    net = {"identity": "sign-shared", "prompts": 4, "band": 0, "kind": ["shared", "specific"], "net": [1.0, 2.0]}
+    shift = {"category": "Template", "equal_energy": [True, False], "prompts": 128, "shift": [0.125, 0.5], "seed": 0}
+    net = {"identity": "sign-shared", "prompts": 128, "band": 0, "kind": ["shared", "specific"], "net": [1.0, 2.0]}
     net = pd.DataFrame(net).assign(own=0.0, size=1.0, tokens=1, seed=0)
-    kept = Kept({"dose_llm/rates": curve_of(0, [0.9, 0.7]), "dose_llm/net": net})
+    kept = Kept({"dose_llm/rates": curve_of(0, [0.9, 0.7]).replace({"prompts": {4: 128}}), "dose_llm/net": net})
     kept |= {"dose_llm/mass": pd.DataFrame(mass), "dose_llm/shift": pd.DataFrame(shift)}
-    whole = curve_of(0, [0.9, 0.7]).assign(crossed=0.3)
+    with pytest.raises(ValueError, match=r"no step on 256 prompts could be made.*ends at 128"):
+        language_models.net_ratio(kept, 256)
+    whole = curve_of(0, [0.9, 0.7]).replace({"prompts": {4: 128}}).assign(crossed=0.3)
     more = kept | {"dose_llm/rates": pd.concat([whole, whole.assign(tokens="all")])}
     expected = language_models.llm_expectations({"smollm2_plain": more, "gemma3_plain": kept})["measured"]
-    assert expected["SmolLM2: moved tokens follow their own sign, 4 prompts"] == 0.7
+    assert expected["SmolLM2: moved tokens follow their own sign, 128 prompts"] == 0.7
     assert expected["SmolLM2: H6's shift to Template, equal prompts"] == 0.5
     assert expected["Gemma: change of follows from one prompt to the most"] == pytest.approx(-0.2)
     numbers = {row.key: row.measure(kept)[0] for rows in language_models.LANGUAGE_MODELS.values() for row in rows}

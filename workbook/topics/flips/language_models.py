@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
 
 from workbook.studies.claim import Measurement, NotMeasured, Tables
@@ -29,10 +31,13 @@ def llm_expectations(tables: dict[str, Tables] | None = None) -> pd.DataFrame:
     smollm2 = tables["smollm2_plain"]
     first, last = (_at(smollm2, place) for place in (0, -1))
     rows = {
-        f"SmolLM2: moved tokens follow their own sign, {last['prompts']:.0f} prompts": (".52 to .60", last["follows"]),
-        f"SmolLM2: distance of the signs' shares, {last['prompts']:.0f} prompts": ("above .1", last["distance"]),
+        f"SmolLM2: moved tokens follow their own sign, {last['prompts']:.0f} prompts": (
+            ".52 to .60 at 128",
+            last["follows"],
+        ),
+        f"SmolLM2: distance of the signs' shares, {last['prompts']:.0f} prompts": ("above .1 at 128", last["distance"]),
         "SmolLM2: H5's ratio, one prompt alone": ("near one half", first["ratio"]),
-        f"SmolLM2: H5's ratio, {last['prompts']:.0f} prompts": ("near 1 or above", last["ratio"]),
+        f"SmolLM2: H5's ratio, {last['prompts']:.0f} prompts": ("near 1 or above at 128", last["ratio"]),
         "SmolLM2: H6's shift to Template, equal prompts": ("", last["shift"]),
         "SmolLM2: H6's shift to Template, equal energy": ("nearer to 0", last["equal energy"]),
         "SmolLM2: H2's share of same-token unsure pairs": ("below one half", float(same_token_mass(smollm2).mean())),
@@ -67,10 +72,21 @@ def _or_nan(tables: Tables) -> float:
 # --- one number per unit, for the ledger
 
 
-def change_of_follows(tables: Tables) -> pd.Series:
-    """H1: follows of moved tokens at the most prompts minus that with one prompt alone."""
-    rows = tables["dose_llm/rates"].query("tokens == 'moved'").sort_values("prompts").groupby("seed")["follows"]
-    return rows.last() - rows.first()
+REGISTERED = 128  # prompts per step of SmolLM2's rows
+
+
+def _step_on(rows: pd.DataFrame, prompts: int) -> pd.DataFrame:
+    """The rows of steps on so many prompts; ValueError if none was made, since fewer push."""
+    if (most := rows["prompts"].max()) < prompts:
+        raise ValueError(f"no step on {prompts} prompts could be made, too few of them push; the curve ends at {most}.")
+    return rows[rows["prompts"] == prompts]
+
+
+def change_of_follows(tables: Tables, prompts: int | None = None) -> pd.Series:
+    """H1: follows of moved tokens at a number of prompts (the most by default) minus that with one prompt alone."""
+    rows = tables["dose_llm/rates"].query("tokens == 'moved'")
+    first, last = _step_on(rows, 1), _step_on(rows, prompts or rows["prompts"].max())
+    return last.set_index("seed")["follows"] - first.set_index("seed")["follows"]
 
 
 def same_token_mass(tables: Tables) -> pd.Series:
@@ -80,16 +96,16 @@ def same_token_mass(tables: Tables) -> pd.Series:
     return rows[chosen].groupby("seed")["mass"].sum()
 
 
-def net_ratio(tables: Tables, identity: str = "sign-shared") -> pd.Series:
-    """H5: net change of shared tokens over that of specific ones, at the most prompts."""
-    rows = net_ratios(tables=tables).query("identity == @identity").sort_values("prompts")
-    return rows.groupby("seed")["ratio"].last()
+def net_ratio(tables: Tables, prompts: int = REGISTERED, identity: str = "sign-shared") -> pd.Series:
+    """H5: net change of shared tokens over that of specific ones."""
+    rows = net_ratios(tables=tables).query("identity == @identity")
+    return _step_on(rows, prompts).set_index("seed")["ratio"]
 
 
-def shift_at_equal_energy(tables: Tables, category: str = "Template") -> pd.Series:
-    """H6: the category's share of movement at the most prompts, both signs minus positive rollouts alone."""
-    rows = tables["dose_llm/shift"].query("category == @category and equal_energy").sort_values("prompts")
-    return rows.groupby("seed")["shift"].last()
+def shift_at_equal_energy(tables: Tables, prompts: int = REGISTERED, category: str = "Template") -> pd.Series:
+    """H6: the category's share of movement, both signs minus positive rollouts alone, at equal gradient energy."""
+    rows = tables["dose_llm/shift"].query("category == @category and equal_energy")
+    return _step_on(rows, prompts).set_index("seed")["shift"]
 
 
 def _row(key: str, measure, scale: str = "smollm2_plain") -> Measurement:
@@ -97,7 +113,10 @@ def _row(key: str, measure, scale: str = "smollm2_plain") -> Measurement:
 
 
 LANGUAGE_MODELS = {  # claim: its rows, which describe
-    "H1": [_row("H1 SmolLM2", change_of_follows), _row("H1 Gemma", change_of_follows, "gemma3_plain")],
+    "H1": [
+        _row("H1 SmolLM2", partial(change_of_follows, prompts=REGISTERED)),
+        _row("H1 Gemma", change_of_follows, "gemma3_plain"),
+    ],
     "H2": [_row("H2 SmolLM2", same_token_mass)],
     "H5": [_row("H5 SmolLM2", net_ratio)],
     "H6": [_row("H6 SmolLM2", shift_at_equal_energy)],
