@@ -70,7 +70,7 @@ def table_markdown(table: pd.DataFrame) -> str:
         "units",
         "score",
         "of the oracle's gain",
-        "held-out value",
+        "minus dr_grpo",
         "one batch",
         "noise / signal",
         "correlation",
