@@ -31,8 +31,9 @@ def drawn(chapter, explorer):
 
 
 def test_flips_of_a_real_update_follow_the_controls(chapter, capsys):
-    explorer = chapter.panel.locator(".workbook-explorer")
-    assert explorer.count() == 1
+    explorers = chapter.panel.locator(".workbook-explorer")
+    assert explorers.count() == 2
+    explorer = explorers.first
 
     def same(**settings):
         call = ", ".join(f"{name}={value!r}" for name, value in settings.items())

@@ -25,13 +25,13 @@ SAYS_NOTHING = (0.5, "the sign says nothing")
 QUANTITIES = {  # what is asked: column, title of the chart, title of its axis, what it is compared with
     "own sign": (
         "follows",
-        "The more prompts push, the less a token follows its own rollout: three kinds of model",
+        "The more prompts push, the less a token follows its own rollout, on every model",
         "chance to follow the own sign",
         SAYS_NOTHING,
     ),
     "own share": (
         "own share",
-        "What other prompts do outgrows the own prompt's push, sooner where more is shared",
+        "What other prompts do outgrows the own prompt's push",
         "own / (own + others), rms",
         (0.5, "own = others"),
     ),
@@ -87,7 +87,7 @@ def backbones_chart(curve: pd.DataFrame, quantity: str = "own sign") -> alt.Laye
         paper=PAPER,
         reference=[reference],
         subtitle=BANDS,
-        names=list(BACKBONES.values()),
+        names=[name for name in BACKBONES.values() if name in set(curve["series"])],
         height=280,
     )
 
