@@ -1,0 +1,16 @@
+"""What each registered outcome is as a number per unit: {study: {key: function of the study's units}}."""
+
+from audit.studies import arena, batch_composition, confidence, dose, mass, recovered, value_gap
+
+DEFINITIONS = {
+    "arena": arena.OUTCOMES,
+    "batch_composition": batch_composition.OUTCOMES,
+    "confidence": confidence.OUTCOMES,
+    "dose": dose.OUTCOMES,
+    "dose_alphabets": dose.SHARING,
+    "dose_llm": dose.LANGUAGE_MODELS,
+    "mass": mass.OUTCOMES,
+    "recovered": recovered.OUTCOMES,
+    "recovered_dials": recovered.DIALS,
+    "value_gap": value_gap.OUTCOMES,
+}
