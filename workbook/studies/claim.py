@@ -80,7 +80,7 @@ class Tables:
             return missing
 
 
-BUNDLED = Tables("bundled")  # what the chapters' sliders read
+BUNDLED, FAMILY = Tables("bundled"), Tables("family")  # what the chapters' sliders read
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from workbook.tasks.chain_words import CLOSINGS, LINKS, OPENINGS
-
-if TYPE_CHECKING:
-    from workbook.tasks.chain import Chain
+from workbook.tasks.task import Task
 
 
 @dataclass(frozen=True)
 class Solutions(Collection):
     """The correct completions of one prompt: sized, iterable, asked with `in`, never listed unless you list them."""
 
-    task: Chain
+    task: Task  # a Chain
     prompt: str
 
     def __len__(self) -> int:

@@ -21,8 +21,8 @@ import torch
 from accelerate.state import AcceleratorState
 from transformers import Trainer, get_scheduler
 
-from workbook.policies.family import member_of
-from workbook.policies.load import FAMILY, PACKAGED
+from workbook.policies.family import FAMILY, member_of
+from workbook.policies.load import PACKAGED
 from workbook.tasks import get_task
 from workbook.training.checks import Problem, error, problems
 from workbook.training.config import CancellationConfig, trainer_args

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from workbook.probes.dose import MOVED
 from workbook.probes.step import logps, matched_lr, optimizer_of, progress, untouched, update
 from workbook.probes.values import chain_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
@@ -30,7 +31,6 @@ from workbook.topics.credit.gaps import Pool, pool_change
 from workbook.topics.flips.probe import frequency_matched
 
 SMALL_NATS, TINY_NATS = 0.01, 0.001  # root mean square movement by one step, and in H9 by one a tenth of it
-MOVED = 0.1  # of a pool's root mean square change: tokens that changed by more count as boosted or suppressed
 CELLS = {  # what is alike in boosted and suppressed tokens that are compared
     "prompt": ("group", "reward"),
     "position": ("group", "reward", "position"),
@@ -47,7 +47,7 @@ AXES = {  # of H8: (estimator, (prompts, rollouts per prompt) of each cell)
     MORE_PROMPTS: ("grpo", [(prompts, 8) for prompts in (4, 8, 16, 32, 64)]),
     FIXED: ("reinforce", [(64 // group, group) for group in (1, 2, 4, 8, 16)]),
 }
-PARTS = 2  # parts of the rollouts, at most, that a cell's steps are taken on
+PARTS_OF_A_CELL = 2  # parts of the rollouts, at most, that a cell's steps are taken on
 REPEATED, STEPS = 128, 8  # rollouts of one batch, and updates on it (H9)
 HELD_OUT = 256  # rollouts of held-out prompts that one step is judged by (R4)
 
@@ -161,7 +161,7 @@ def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
     rows_of_parts = []
     for axis, estimator, prompts, group in progress(cells, "sampling budget"):
         source = deep if group > bench.scale.group_size or axis == GROWING else bench.rollouts
-        for part in parts_of(source, prompts, group, PARTS, bench.seed):
+        for part in parts_of(source, prompts, group, PARTS_OF_A_CELL, bench.seed):
             own = part.group_ids if estimator != "reinforce" else torch.zeros_like(part.group_ids)
             part = replace(part, advantages=group_advantages(part.rewards, own, estimator))
             if part.advantages.any():

@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import normal_interval, unit_curve
-from workbook.studies.claim import BUNDLED, Tables
+from workbook.studies.claim import BUNDLED, FAMILY
 from workbook.topics.credit.exact_gaps import GROWING
 from workbook.topics.credit.gaps import ALL_BANDS, ALL_SIGNS, value_gap
 
 POOLS = ("training", "held-out")
 COLUMNS = ("value", "credit_mc", "credit")
-FAMILY = Tables("family")
 PAPER = {"group_size": (1.0, 8.0), "prompts": (16.0, 96.0)}  # its rollouts per prompt, and its batches
 MIN_PROMPTS = 3  # that a mean is taken over
 

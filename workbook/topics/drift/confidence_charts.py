@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.claim import Tables
+from workbook.studies.claim import FAMILY, Tables
 from workbook.theory.choices import check_choice
 from workbook.topics.drift.charts import effects_chart
 from workbook.topics.drift.confidence import regrouped
@@ -18,7 +18,6 @@ from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.figures import bars, panels, series
 from workbook.views.style import SERIES, describe_rows, require, titled
 
-FAMILY = Tables("family")
 PINK = "#d0679d"  # of the seventh arm
 GROUPS = ["G = 2", "G = 4", "G = 8", "G = 16"]
 LINES = ["GSPO", "min-replace", "GSPO, permuted", "min-replace, permuted"]
