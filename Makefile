@@ -1,5 +1,6 @@
 # make lab: open the workbook.  make test: the whole test suite.  make book: run every chapter and render build/book/.
 # make check: the essentials, in three minutes.  make pythons: the essentials under each newer Python that is installed.
+# make audit: the ledger of claims recomputed by a second implementation, and where its numbers come from.
 # make bench: what things cost, as ratios; nothing in it fails for being slow.
 # make gpu: everything that needs a GPU, forty minutes at most; ARGS=--dry for the same at tiny sizes on a CPU.
 # make soak: long campaigns of hostile trials, ARGS='interrupts --trials 200' for one of them.
@@ -14,7 +15,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 LONG   := browser test_chapters.py test_cluster.py test_commands.py test_distributed.py test_experiment.py test_gpu.py test_interrupts.py \
           test_monitor.py test_own_task.py test_resume.py test_run_folders.py test_runs.py test_sweep_studies.py test_tracking.py test_wheel.py
 
-.PHONY: lab test check pythons bench gpu soak book lint clean
+.PHONY: lab test check pythons audit bench gpu soak book lint clean
 
 lab: $(READY)
 	$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
@@ -28,6 +29,9 @@ check: $(READY) lint
 
 pythons:
 	for python in python3.12 python3.13; do $(MAKE) check PYTHON=$$python VENV=build/$$python || exit 1; done
+
+audit: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m audit $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m pytest tests/benchmarks -o python_files='bench_*.py' $(ARGS)

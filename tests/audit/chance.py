@@ -47,8 +47,8 @@ def supported(x: np.ndarray, rule: Rule) -> np.ndarray:
 def coverage(repetitions: int = 4_000, seed: int = 1) -> pd.DataFrame:
     """Share of simulated 95 % intervals that hold the truth: columns statistic, outcomes, units, icc, coverage.
 
-    A unit's mean over prompts of sqrt(ICC) a_u + sqrt(1 - ICC) e_up; the ratio is (2 + 0.6 y) / (3 + 0.6 y') of two such
-    means, y and y' correlated by a half; three units a policy: ICC is the policy's share.
+    A unit's y is its mean over prompts of sqrt(ICC) a_u + sqrt(1 - ICC) e_up; the ratio is (2 + 0.6 y) / (3 + 0.6 y'),
+    y and y' correlated by a half; with three units a policy, ICC is the policy's share.
     """
     rng, rows = np.random.default_rng(seed), []
     for skewed, n, icc in itertools.product((False, True), (6, 8, 10, 30), (0.0, 0.05, 0.2, 0.8)):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -81,12 +82,13 @@ class Units:
 
 def at(table: pd.DataFrame, **place) -> pd.DataFrame:
     """Rows of a table at one place; Missing if there are none."""
+    here = np.ones(len(table), bool)
     for name, value in place.items():
-        column = table[name]
-        table = table[(column - value).abs() < 1e-9 if isinstance(value, float) else column == value]
-    if table.empty:
+        column = table[name].to_numpy()
+        here &= np.abs(column - value) < 1e-9 if isinstance(value, float) else column == value
+    if not here.any():
         raise Missing(f"no row at {place}")
-    return table
+    return table[here]
 
 
 def one(table: pd.DataFrame, column: str, **place) -> pd.Series:
