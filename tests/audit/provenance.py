@@ -34,11 +34,11 @@ def of_unit(units: Units, unit: int, registration: Path) -> list[str]:
     """What is wrong with one unit."""
     folder, manifest = units.folder / f"seed={unit}", units.manifests[unit]
     registered = manifest.get("registration")
-    said = registered.get("sha256") if isinstance(registered, dict) else registered
+    stated = registered.get("sha256") if isinstance(registered, dict) else registered
     git, digest, wrong = manifest["git"], sha256(registration.read_bytes()), changed_files(folder)
     if git["modified"] is not False:
         wrong.append("its tree was modified")
-    if said != digest:
+    if stated != digest:
         wrong.append("its registration is another one than the one that stands now")
     if (at := at_commit(git["commit"], registration.parent.name)) is not None and sha256(at) != digest:
         wrong.append("its commit has another registration, or none")
