@@ -56,7 +56,7 @@ def test_a_chapter_imports_from_few_places(chapters):
     counts = sorted(len(row["imports"]) for row in chapters.values())
     assert counts[len(counts) // 2] <= 6
     reached = sorted(len(row["modules"]) for row in chapters.values())
-    assert reached[len(reached) // 2] <= 55  # the heatmap, which most chapters show, explains a run's steps too
+    assert reached[len(reached) // 2] <= 68  # the heatmap explains a run's steps; curves bring registrations and claims
 
 
 def test_chapters_import_from_faces_alone(chapters):

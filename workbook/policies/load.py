@@ -18,6 +18,7 @@ import os
 import re
 import threading
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,13 +29,14 @@ from torch import nn
 from workbook.places import data_path
 from workbook.policies.checks import ADAPTER, check_files, padding_error, read_record
 from workbook.policies.devices import as_device, as_dtype
-from workbook.policies.gemma import GEMMA3
 from workbook.policies.packaged import RECORD, sha256
 from workbook.policies.restoring import seeded
-from workbook.policies.smollm2 import SMOLLM2
 
 BUNDLED = data_path("bundled")
-PACKAGED = {model.name: model for model in (SMOLLM2, GEMMA3)}  # fetched as Python packages, no hub needed
+PACKAGED = {  # name: what makes its folder, of models that are fetched as Python packages and need no hub
+    "smollm2-135m": "policies.smollm2:SMOLLM2",
+    "gemma3-270m": "policies.gemma:GEMMA3",
+}
 HUB_TIMEOUT_S = 4.0  # until the hub counts as unreachable
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 TRUSTED = {"local_files_only": True, "trust_remote_code": False}
@@ -136,14 +138,14 @@ def _lora_config(lora):
 
 def locate(name: str) -> tuple[Path, dict]:
     """The local folder that holds the named model, and the part of provenance that names its origin."""
-    if packaged := PACKAGED.get(name):
-        folder = packaged.folder()
+    if name in PACKAGED:
+        module, _, model = PACKAGED[name].partition(":")
+        folder = getattr(import_module(f"workbook.{module}"), model).folder()
     elif name == "bundled":
         folder = BUNDLED
     elif name.startswith("family:"):
-        from workbook.policies.family import member_folder, member_of
-
-        folder = member_folder(member_of(name))
+        family = import_module("workbook.policies.family")
+        folder = family.member_folder(family.member_of(name))
     elif name and (folder := Path(name).expanduser()).is_dir():
         pass
     elif re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name):
