@@ -136,11 +136,16 @@ def _lora_config(lora):
     return LoraConfig(r=lora, lora_alpha=2 * lora, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
+def packaged_model(name: str):
+    """Return the `packaged.Packaged` model of one of PACKAGED."""
+    module, _, model = PACKAGED[name].partition(":")
+    return getattr(import_module(f"workbook.{module}"), model)
+
+
 def locate(name: str) -> tuple[Path, dict]:
     """The local folder that holds the named model, and the part of provenance that names its origin."""
     if name in PACKAGED:
-        module, _, model = PACKAGED[name].partition(":")
-        folder = getattr(import_module(f"workbook.{module}"), model).folder()
+        folder = packaged_model(name).folder()
     elif name == "bundled":
         folder = BUNDLED
     elif name.startswith("family:"):
@@ -158,8 +163,8 @@ def locate(name: str) -> tuple[Path, dict]:
     origin.pop("files", None)
     if name.startswith("family:"):
         return folder, {"source": name, "origin": origin}
-    if packaged:
-        return folder, {"source": origin.get("source"), "origin": {**origin, "weights": packaged.weights}}
+    if name in PACKAGED:
+        return folder, {"source": origin.get("source"), "origin": {**origin, "weights": packaged_model(name).weights}}
     return folder, {"source": "data/bundled" if name == "bundled" else str(folder), "origin": origin}
 
 

@@ -8,8 +8,7 @@ _NAMES = {  # module: what it offers
     "topics.batching.charts": "explore_batching",
     "topics.batching.cut": "endpoints_chart explore_cut mechanism_chart",
     "topics.coupling.charts": (
-        "confidence_chart curves_chart explore_confidence explore_push followers_chart "
-        "products_chart times_chart"
+        "confidence_chart curves_chart explore_confidence explore_push followers_chart products_chart times_chart"
     ),
     "topics.credit.charts": "explore_budget explore_gap",
     "topics.exchange.charts": "explore_exchange explore_transforms",

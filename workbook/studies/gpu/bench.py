@@ -15,7 +15,7 @@ import torch
 from transformers.trainer_callback import PrinterCallback
 
 from workbook.policies.devices import choose_device
-from workbook.policies.load import PACKAGED, Policy, load_policy
+from workbook.policies.load import PACKAGED, Policy, load_policy, packaged_model
 from workbook.tasks import get_task
 from workbook.training.files import atomic_folder, damage, write_parquet
 from workbook.training.messages import explain_error
@@ -60,10 +60,11 @@ class GpuBench:
     def policy(self, name: str, **options) -> Policy:
         """A policy on the bench's device. Raises Skipped if its weights are not here."""
         if name in PACKAGED:
+            model = packaged_model(name)
             try:
-                PACKAGED[name].folder()
+                model.folder()
             except (RuntimeError, ConnectionError) as error:
-                raise Skipped(f"{PACKAGED[name].title} is not here: {explain_error(error)}") from None
+                raise Skipped(f"{model.title} is not here: {explain_error(error)}") from None
         return load_policy(name, device=self.device, **options)
 
     def task(self, policy_name: str):

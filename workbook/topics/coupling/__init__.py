@@ -15,8 +15,7 @@ from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.coupling.charts": (
-        "confidence_chart curves_chart explore_confidence explore_push followers_chart "
-        "products_chart times_chart"
+        "confidence_chart curves_chart explore_confidence explore_push followers_chart products_chart times_chart"
     ),
     "topics.coupling.exercises": "check_first_step check_forecast",
     "topics.coupling.masked": (
