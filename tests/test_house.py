@@ -12,7 +12,10 @@ import pytest
 
 NAMES = json.loads((Path(__file__).parent / "data" / "public_names.json").read_text())
 SHARED_BY_TOPIC = {"laboratory"}  # the room of chapters 04, 08 and 12
-SECOND_ROOMS = {"12_your_own_experiment": "workbook.topics.arena"}  # a command's room, which a chapter shows as well
+SECOND_ROOMS = {  # a room of its own that a chapter shows as well
+    "07_hidden_credit": "workbook.topics.recovered",
+    "12_your_own_experiment": "workbook.topics.arena",
+}
 SOURCES = {module: path.read_text(encoding="utf-8") for module, path in house.FILES.items()}
 
 
