@@ -214,6 +214,7 @@ def _by_intervals(row: dict | pd.Series, primaries: int) -> tuple[str, str]:
     clear = row["low"] > row["threshold"] or row["high"] < row["threshold"]
     if here == EQUIVALENT:
         reason = f"its 90 % interval lies within {c} ± {row['smallest_effect']:g} {unit}".rstrip()
+        reason = reason if row["threshold"] == 0 else f"equivalent to its threshold: {reason}"
         return here, reason + ("; clear of the threshold, but smaller than what is of interest" if clear else "")
     if here == INCONCLUSIVE:
         detectable = f"80 % power for {row['detectable']:.2g} {unit}".rstrip()
