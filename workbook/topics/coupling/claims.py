@@ -249,7 +249,7 @@ HIDDEN = "fall of SGD's movement / fall of AdamW's, when a sure token pushes ins
 CLAIMS = [
     Claim(
         "H2",
-        "only the same token, unsure both times, couples strongly",
+        "pairs of the same token, both unsure, hold most of the coupling",
         "Fig 2",
         "such pairs hold half of the mass of coupling, or less",
         [

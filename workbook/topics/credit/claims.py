@@ -148,7 +148,7 @@ def claim(id: str, source: str, statement: str, refuted_if: str, rows: list[Meas
     return Claim(id, statement, source, refuted_if, rows)
 
 
-H7 = "boosted tokens have higher value than suppressed ones, in rollouts of either sign"
+H7 = "boosted tokens have higher value than suppressed ones at equal position, within rollouts of one reward"
 PART_2 = "2: boosted - suppressed tokens, value: "
 TRAINING, HELD_OUT, ALONG = "training", "held-out", {"batch_size": "batch", "group_size": "rollouts per prompt"}
 
@@ -201,14 +201,14 @@ CLAIMS = [
         "H7",
         "Fig 5",
         H7,
-        "boosted tokens are worth no more than suppressed ones, in rollouts of one sign",
+        "boosted tokens are worth no more than suppressed ones at equal position, within rollouts of one reward",
         [*exact_rows("H7"), *gap_rows((TRAINING,))],
     ),
     claim(
         "H8",
         "Fig 6",
-        "that gap grows with the batch and with rollouts per prompt",
-        "the gap in value does not grow with the batch, or not with the rollouts per prompt",
+        "that gap grows with rollouts per prompt at fixed prompts (the batch: row H8 prompts)",
+        "the gap in value does not grow with rollouts per prompt at fixed prompts",
         [
             *exact_rows("H8"),
             *(
@@ -257,8 +257,8 @@ CLAIMS = [
     claim(
         "H-falsifier",
         "review of H: what would falsify it",
-        "shared tokens move as much as specific ones, or boosted tokens are worth no more than suppressed",
-        "shared tokens move at least as far as specific ones, or boosted ones are worth no more than others",
+        "in a large step shared words get as much net change as specific ones",
+        "in a large step shared words get at least the net change that specific ones get",
         [
             Measurement("flips", f"1: {SHARED}", shared_ratio, below=1),
             *(replace(row, whole=PART_2 + H7) for row in gap_rows((TRAINING,), prefix=PART_2)),

@@ -263,9 +263,10 @@ CLAIMS = [
     ),
     Claim(
         "R3",
-        "with frequencies fixed, signs dealt to other occurrences move a token",
+        "with frequencies fixed, a unit of advantage moved from a rollout without the word to one with it moves the "
+        "token",
         "review of H: sign composition alone",
-        "the token does not move towards signs dealt to its other occurrences",
+        "it does not",
         [
             *curve_rows("R3"),
             Measurement("flips", DEALT, composition_effect, above=0),
