@@ -69,9 +69,9 @@ NO_BETTER = "after equal rollouts it has learned no more than with shuffled mini
 CLAIMS = [
     Claim(
         "H11",
-        "mini-batches of one sign keep opposite pushes from cancelling inside a step, and hurt",
+        "mini-batches of one sign hurt",
         "Fig 7",
-        "the signs' gradients are not opposed in a shuffled step, or as much is learned",
+        "after equal rollouts it has learned as much as with shuffled mini-batches",
         [
             *judged("H11", "sign_partitioned", jitter=False),
             Measurement(STUDY, "H11 mechanism", opposition),
@@ -85,14 +85,14 @@ CLAIMS = [
     ),
     Claim(
         "H12",
-        "keeping a prompt's rollouts in one mini-batch stabilizes and improves GRPO",
+        "keeping a prompt's rollouts in one mini-batch improves GRPO",
         "Fig 8",
         NO_BETTER,
         [*judged("H12", "query_preserved"), of_sweep("query_preserved")],
     ),
     Claim(
         "H13",
-        "balancing the signs in every mini-batch stabilizes and improves GRPO",
+        "balancing the signs in every mini-batch improves GRPO",
         "Fig 8",
         NO_BETTER,
         [

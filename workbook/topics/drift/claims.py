@@ -168,7 +168,7 @@ CLAIMS = [
     ),
     Claim(
         "D-falsifier",
-        "a run without exchangeable weights pays no more tax than its twin, whose weights are as unequal",
+        "a run without exchangeable weights pays no more tax than its twin, whose weights are unequal, too",
         "what would settle it",
         "a run without exchangeable weights pays no more tax than its twin with permuted advantages",
         [
