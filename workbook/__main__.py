@@ -132,6 +132,8 @@ def _claims(args) -> int:
 
     if args.claim is not None and args.claim not in CLAIMS:
         raise ValueError(f"--claim {one_line(args.claim, 60)} is unknown: choose one of {', '.join(CLAIMS)}.")
+    if args.permuted and (args.claim or args.scale):
+        raise ValueError("--permuted is of all primary rows; leave --claim and --scale out.")
     for option in ("html", "json"):
         if getattr(args, option) is not None:
             _check_writable(getattr(args, option), f"--{option}")
@@ -404,7 +406,7 @@ def _parser() -> argparse.ArgumentParser:
     coverage = commands.add_parser("coverage", help="how often the ledger's intervals hold the truth, simulated")
     coverage.add_argument("--repetitions", type=_count(100, 10**6), default=20_000, help="a cell (default: 20000)")
     coverage.add_argument("--seed", type=_count(0, 2**31 - 1), default=0)
-    coverage.add_argument("--folder", type=_path, help="also write the table and its manifest there")
+    coverage.add_argument("--folder", type=_path, help="also write the table and its manifest to coverage/ in it")
     coverage.set_defaults(command=_coverage)
 
     report = commands.add_parser("report", help="what training did to the tokens of a run, yours or another program's")

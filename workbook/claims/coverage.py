@@ -108,14 +108,15 @@ def _count(missed: np.ndarray) -> int:
 
 
 def keep_coverage(table: pd.DataFrame, folder: str | Path, repetitions: int, seed: int) -> Path:
-    """Write a coverage table with its manifest; returns the folder."""
+    """Write a coverage table with its manifest into `folder`/coverage, as studies are kept; returns that."""
     from workbook.training.files import atomic_folder, made_on, write_json, write_parquet
 
-    command = f"python -m workbook coverage --repetitions {repetitions} --seed {seed} --folder {folder}"
-    with atomic_folder(Path(folder)) as new:
+    command = f"python -m workbook coverage --repetitions {repetitions} --seed {seed} --folder build/results"
+    place = Path(folder) / "coverage"
+    with atomic_folder(place) as new:
         write_parquet(new / "coverage.parquet", table)
         write_json(new / "manifest.json", {"command": command, "repetitions": repetitions, **made_on("cpu")})
-    return Path(folder)
+    return place
 
 
 def coverage_text(table: pd.DataFrame) -> str:

@@ -32,6 +32,7 @@ from workbook.tasks.chain_words import canonical, marked, plain
 from workbook.tasks.inputs import positive_int, short
 
 FAMILY = "family:"  # how members' names begin
+RECIPE = 1  # counted up when training changes, so that a cached member of an older one is made anew
 TUNING_STEPS, MORE_PER_DOUBLING = 100, 25  # of the members that start from another one; the more with the alphabets
 ONE, FEW, MANY = {"lr": 3e-3}, {"lr": 5e-3}, {"lr": 8e-3, "right_first": 0.5}  # alphabet, up to 16 of them, and above
 SIZE, MARGIN = 0.7, 12.0  # of an alphabet's direction in its embeddings, and of its margin in the logits, at the start
@@ -115,7 +116,7 @@ def member_folder(member: Member) -> Path:
     family.mkdir(parents=True, exist_ok=True)
     target = family / member.name.removeprefix(FAMILY)
     with FileLock(f"{target}.lock"):
-        if target.exists() and damage(target) is None:
+        if target.exists() and damage(target) is None and _recipe(target) == RECIPE:
             return target
         with tempfile.TemporaryDirectory(dir=family, prefix=".", ignore_cleanup_errors=True) as scratch:
             made = _make(member, Path(scratch) / target.name)
@@ -123,6 +124,11 @@ def member_folder(member: Member) -> Path:
                 shutil.rmtree(target)
             os.replace(made, target)
     return target
+
+
+def _recipe(folder: Path) -> object:
+    """The recipe that a cached member's record names."""
+    return json.loads((folder / RECORD).read_text()).get("recipe")
 
 
 def member_facts(member: Member) -> dict:
@@ -147,6 +153,7 @@ def _make(member: Member, folder: Path) -> Path:
     tokenizer.save_pretrained(folder)
     record = {
         "made_by": "workbook.policies.family",
+        "recipe": RECIPE,
         "member": {dial: getattr(member, dial) for dial in DEFAULTS},
         "start": None
         if base is None

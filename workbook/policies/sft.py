@@ -83,7 +83,8 @@ def train(
     right = replace(task, error_rate=0.0)
     prompts = task.dataset(20_000, seed=DATA_SEED)["prompt"][:]
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=lr, total_steps=steps, pct_start=0.1)
+    rising = max(0.1, 1.5 / steps)  # of the steps: more than one, or the schedule has no slope
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=lr, total_steps=steps, pct_start=rising)
     prompt_length = 2 * task.operands
     for step in range(steps):
         batch = rng.choices(prompts, k=batch_size)

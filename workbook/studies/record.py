@@ -99,6 +99,7 @@ def measure(
     if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
         raise ValueError(f"folder={str(folder)!r} is no folder; give the path of one.")
     _folder(study, scale, folder)
+    _check_sizes(run, study, scale)
     seeds = range(SCALES[scale].seeds) if seeds is None else seeds
     folders = [_folder(study, scale, folder) / f"seed={seed}" for seed in seeds]
     registration = read_registration(study, folder)  # one that is not as it must be is refused before the work
@@ -162,6 +163,14 @@ def _study(name: str) -> Callable:
     _check_study(name)
     module, _, function = STUDIES[name].partition(":")
     return getattr(import_module(f"workbook.{module}"), function)
+
+
+def _check_sizes(study: Callable, name: str, scale: str) -> None:
+    """Raise a ValueError if the study's module states its sizes by scale and has none for this one."""
+    sizes = getattr(import_module(study.__module__), "SIZES", None)
+    if isinstance(sizes, dict) and scale not in sizes:
+        known = ", ".join(known for known in sizes if known in SCALES)
+        raise ValueError(f"{name} is not measured at scale={show_value(scale)}: choose one of {known}.")
 
 
 def _folder(study: str, scale: str, folder: str | Path | None) -> Path:
