@@ -115,6 +115,7 @@ def _complete(table: pd.DataFrame) -> pd.DataFrame:
         statement=[claim.statement for claim in records],
         falsifier=[claim.refuted_if for claim in records],
         command=[command(*row) for row in table[["study", "claim", "scale"]].itertuples(index=False)],
+        policies=table["policies"].astype(float),  # as the other counts: NaN where nothing was measured
         **{name: table[name].fillna("") for name in texts},
     )
     orders = {"claim": list(CLAIMS), "scale": SCALES, "role": ROLES}
