@@ -40,7 +40,7 @@ def test_the_explorers_show_what_was_measured(chapter, capsys):
         chapter.press("bins of confidence", "ArrowLeft", 10)
         chapter.choose("pairs in", "the same context")
         confidence(bins=2, place="the same context")
-        chapter.choose("model", "SmolLM2-135M")
+        chapter.choose("model", "SmolLM2-135M, chat")
         confidence(bins=2, place="the same context", scale="smollm2_chat")
         chapter.click("Reset", 0)
         confidence()

@@ -17,7 +17,7 @@ def chapter(open_chapter):
 
 def test_the_explorers_show_what_python_computes(chapter, capsys):
     explorers = chapter.panel.locator(".workbook-explorer")
-    assert explorers.count() == 2
+    assert explorers.count() == 3  # the gap, what a sample buys, and credit recovered
 
     def bars(nth, keys, value):
         """{the bar's texts for `keys`: its number for `value`}, of the bars that have one."""

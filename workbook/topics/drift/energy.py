@@ -31,8 +31,8 @@ def two_word_share(p: float, group_size: int) -> float:
 
     p: probability of one of the words.  group_size: rollouts per prompt G >= 2.
 
-    >>> [round(two_word_share(p, 8), 4) for p in (0.998, 0.875, 0.8)]
-    [0.002, 0.0491, 0.0419]
+    >>> [round(two_word_share(p, 8), 3) for p in (0.998, 0.875, 0.8)]
+    [0.002, 0.049, 0.042]
     >>> two_word_share(0.5, 2)
     0.5
     """
