@@ -34,7 +34,7 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
         assert shown == same(compute_gap(**settings), ["sign", "band"])
 
     def budget(**settings):
-        marks = chapter.marks(explorers.nth(1).locator("svg.marks").first, "symbol")
+        marks = chapter.marks(explorers.nth(1).locator("svg.marks").first, "point")
         shown = sorted(chapter.number(mark["boosted − suppressed (reward)"]) for mark in marks)
         assert shown == pytest.approx(sorted(compute_budget(**settings)["mean"]), rel=0.01, abs=1e-3)
 

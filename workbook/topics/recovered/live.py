@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from threading import Lock
 
 import pandas as pd
 import torch
@@ -16,6 +17,7 @@ from workbook.tasks import get_task
 SAMPLED_PROMPTS, SAMPLED_SIZE = 8, 16  # of which a setting takes the first
 MEASURED = 12  # tokens of each class
 LEAST_MOVED = 0.01  # of the largest rms change: classes that move less are left out
+ONE_AT_A_TIME = Lock()  # the policy is shared, and events of a slider may arrive in threads of their own
 PART_NAMES = {  # column of the shares: what it is called, in the order of the bars
     "own_signal": "signal, own context",
     "coupled_signal": "signal, coupling",
@@ -31,10 +33,12 @@ def compute_recovered(prompts: int = 4, group_size: int = 8, rule: str = "grpo")
     Columns: category, part, share, change_rms, prompts, group_size, rule, cosine (of the update with the exact
     gradient). prompts: 1 to 8.  group_size: 2 to 16.  Raises ValueError where no group has different rewards.
     """
-    policy, task, rollouts, values = _sampled()
-    place = torch.arange(len(rollouts)) % SAMPLED_SIZE
-    rows = ((rollouts.group_ids < prompts) & (place < group_size)).nonzero().squeeze(1)
-    recovered = credit_recovered(policy, rollouts.select(rows), rule, task, values=values.select(rows), tokens=MEASURED)
+    with ONE_AT_A_TIME:
+        policy, task, rollouts, values = _sampled()
+        place = torch.arange(len(rollouts)) % SAMPLED_SIZE
+        rows = ((rollouts.group_ids < prompts) & (place < group_size)).nonzero().squeeze(1)
+        chosen = {"values": values.select(rows), "tokens": MEASURED}
+        recovered = credit_recovered(policy, rollouts.select(rows), rule, task, **chosen)
     if recovered.shares["signal"].isna().all():
         raise ValueError(f"{prompts} prompts of {group_size} rollouts have no group of different rewards; take more.")
     setting = {"prompts": prompts, "group_size": group_size, "rule": rule, "cosine": recovered.update["cosine"]}
