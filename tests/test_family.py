@@ -12,6 +12,7 @@ import torch
 from workbook.__main__ import main
 from workbook.policies import family, load_policy
 from workbook.policies.family import Member, SharedRows, member_facts, member_folder, member_of
+from workbook.policies.packaged import RECORD, damage
 from workbook.studies import Bench
 from workbook.tasks import Chain, get_task
 from workbook.tasks.chain_words import EQUIVALENTS, alphabet_of, canonical, in_alphabet, marked, plain
@@ -225,3 +226,11 @@ def test_a_unit_is_dialled_to_another_member():
         bench.dialled(depth=3)
     with pytest.raises(ValueError, match="scale 'bundled' has one policy"):
         Bench("bundled").dialled(alphabets=4)
+
+
+@pytest.mark.parametrize(
+    "record", ["[]", "null", '{"files": []}', '{"files": {}}', '{"files": {"a": 3}}', '{"files": {"a": {}}}']
+)
+def test_a_record_of_another_shape_is_damage(tmp_path, record):
+    (tmp_path / RECORD).write_text(record)
+    assert damage(tmp_path).startswith(RECORD)

@@ -113,13 +113,16 @@ def damage(folder: Path) -> str | None:
     """Name the damage of a cached model folder in a few words; None if every file has its recorded size and sha256."""
     try:
         files = json.loads((folder / RECORD).read_text())["files"]
-    except (OSError, ValueError, KeyError):
+        recorded = {name: (want["bytes"], want["sha256"]) for name, want in files.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{RECORD} is missing or unreadable"
-    for name, want in files.items():
+    if not recorded:
+        return f"{RECORD} names no file"
+    for name, (size, digest) in recorded.items():
         path = folder / name
-        if not path.is_file() or path.stat().st_size != want["bytes"]:
+        if not path.is_file() or path.stat().st_size != size:
             return f"{name} is missing or has the wrong size"
-        if sha256(path) != want["sha256"]:
+        if sha256(path) != digest:
             return f"{name} does not match its recorded sha256"
     return None
 
