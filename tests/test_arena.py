@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from workbook.__main__ import main
+from workbook.claims import ledger
 from workbook.places import data_path
 from workbook.policies import load_policy
 from workbook.probes.values import chain_values, expected_reward
 from workbook.rollouts import credit_batch, sample_rollouts
 from workbook.statistics import t_interval
 from workbook.studies.bench import Bench
+from workbook.studies.record import load_measured
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.topics.arena import (
@@ -264,3 +266,13 @@ def test_every_row_of_the_claims_is_registered():
     assert sorted(keys) == sorted(registration.outcomes)
     primary = [outcome.claim for outcome in registration.outcomes.values() if outcome.role == "primary"]
     assert primary == [claim.id for claim in CLAIMS]
+
+
+def test_readme_says_of_one_step_what_the_ledger_does():
+    row = ledger("family", claims=["S1"], described=False).query("key == 'S1'").iloc[0]
+    readme = (data_path().parent / "README.md").read_text(encoding="utf-8")
+    assert (
+        f"credit is {row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}] (S1; at our place {row['here']})" in readme
+    )
+    runs = read_registration("arena").units["family"], load_measured("arena", "family", "runs")["seed"].nunique()
+    assert f"{runs[1]} of {runs[0]} registered units" in readme

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import pseudo_values, t_interval
-from workbook.topics.arena.rules import BOUNDS, LOWER, PLAIN, UPPER
+from workbook.topics.arena.rules import LOWER, PLAIN, UPPER
 from workbook.topics.arena.runs import at_budget
 
 KEYS = ["seed", "rule", "match"]
@@ -159,8 +159,3 @@ def headline(table: pd.DataFrame) -> str:
     interval = f"[{100 * row['gain_low']:.0f}, {100 * row['gain_high']:.0f}]"
     share = f"{100 * row['gain']:.0f} % {interval}"
     return f"Plain group advantages ({PLAIN}) gain {share} of what the true credit of every token gains."
-
-
-def missing_bounds(ends: pd.DataFrame) -> list[str]:
-    """Bounds that no unit has trained."""
-    return [rule for rule in BOUNDS if rule not in set(ends["rule"])]

@@ -11,7 +11,7 @@ import pandas as pd
 from workbook.statistics import unit_curve
 from workbook.studies.record import load_measured
 from workbook.topics.recovered.claims import DIALS_STUDY, STUDY
-from workbook.topics.recovered.live import PART_NAMES, compute_recovered, parts_table
+from workbook.topics.recovered.live import PART_NAMES, compute_recovered
 from workbook.topics.recovered.study import GROUP_SIZE, PROMPTS, RULE
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, menu, slider
@@ -59,13 +59,6 @@ def signal_noise_chart(
 def measured(study: str, table: str) -> pd.DataFrame:
     """A table of the study at the scale of the family."""
     return load_measured(study, "family", table)
-
-
-def measured_parts(rule: str = RULE) -> pd.DataFrame:
-    """Mean shares over the units at 16 prompts of 8 rollouts, for `signal_noise_chart`."""
-    shares = measured(STUDY, "shares")
-    own = shares[(shares["axis"] == "rule") & (shares["rule"] == rule)]
-    return parts_table(own.groupby("category", as_index=False).mean(numeric_only=True))
 
 
 def recovered_curve(axis: str, column: str = "signal") -> alt.LayerChart:
