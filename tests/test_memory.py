@@ -12,12 +12,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Trainer
 from trl.trainer.utils import add_fused_lm_head
 
 from workbook.policies.load import BUNDLED, load_policy
-from workbook.training import CancellationConfig, RunConfig, plan
+from workbook.training import CancellationConfig, RunConfig, device_memory, free_memory, plan
+from workbook.training.device_memory import MIB, free_mib
 from workbook.training.memory import (
-    MIB,
     at_peak,
     forecast_run,
-    free_mib,
     kept_per_token,
     memory_forecast,
     parameter_counts,
@@ -187,7 +186,7 @@ def test_a_run_is_forecast_from_its_config_alone(monkeypatch):
 
 
 def test_a_run_does_not_count_what_the_process_held_that_started_it():
-    code = "from workbook.training.memory import peak_used_mib, used_mib; print(peak_used_mib('cpu'), used_mib('cpu'))"
+    code = "from workbook.training.device_memory import peak_used_mib, used_mib; print(peak_used_mib('cpu'), used_mib('cpu'))"
     held = torch.ones(2**28)  # 1 GiB
     peak, used = map(float, subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert used <= peak + 1 < held.nbytes / 2**20
@@ -254,3 +253,20 @@ def test_what_does_not_fit_is_said_with_both_numbers_and_what_would(monkeypatch,
 
 def test_the_memory_that_is_free_is_some():
     assert 1 < free_mib("cpu") < 2**30
+
+
+@pytest.mark.parametrize("version", [2, 1])
+def test_a_containers_limit_bounds_what_is_free(monkeypatch, tmp_path, version):
+    at_most, in_use, cache = device_memory.GROUP_FILES[2 - version]
+    for name, text in ((at_most, 100 * MIB), (in_use, 70 * MIB), ("memory.stat", f"x 1\n{cache} {20 * MIB}\n")):
+        (tmp_path / name).write_text(str(text))
+    monkeypatch.setattr(device_memory, "_own_groups", lambda: [tmp_path, tmp_path / "none"])
+    assert free_memory("cpu") == 50 * MIB, "what is below the limit, and what the page cache gives back"
+    (tmp_path / at_most).write_text("max\n")
+    assert free_memory("cpu") > 100 * MIB, "no limit"
+
+
+def test_a_processs_control_groups_are_those_around_it_and_none_else():
+    folders = device_memory._own_groups()
+    assert all(device_memory.CGROUPS in [folder, *folder.parents] for folder in folders)
+    assert len(set(folders)) == len(folders)

@@ -8,6 +8,7 @@ _NAMES = {  # module: what it offers
     "training.checks": "problems",
     "training.config": "CancellationConfig",
     "training.credit": "credit_call",
+    "training.device_memory": "free_memory",
     "training.export": "export_config export_run",
     "training.machines": "WORKLOAD config_for ready_config",
     "training.memory": "at_peak forecast_run memory_forecast parameter_counts peak_mib",

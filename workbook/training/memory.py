@@ -11,22 +11,18 @@ Runs of models in `training.shapes` are forecast without a hub.
 from __future__ import annotations
 
 import json
-import re
-import sys
 from functools import cache
-from pathlib import Path
 
 import pandas as pd
-import psutil
 import torch
 from torch import nn
 
+from workbook.training.device_memory import MIB, free_memory  # noqa: F401, one place for what memory there is
 from workbook.training.messages import one_line
 from workbook.training.processes import process_count
 from workbook.training.shapes import SHAPES
 from workbook.training.trainer_fields import OPTIMIZER_BYTES
 
-MIB = 2**20
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)  # 4 bits, an 8-bit scale per 64 weights, a 32-bit scale per 256 of those
 # TRL's own, where a run does not set them
 DEFAULT_LENGTH, DEFAULT_OPTIMIZER = 512, "adamw_torch_fused"
@@ -226,35 +222,6 @@ def at_peak(forecast: pd.DataFrame) -> pd.DataFrame:
     """The rows of a `memory_forecast` table that are in memory together at its peak."""
     phases = forecast.groupby("phase")["mib"].sum().drop("always")
     return forecast[forecast["phase"].isin(["always", phases.idxmax()])].reset_index(drop=True)
-
-
-def free_mib(device: str | torch.device) -> float:
-    """Memory that is free for use on a device now, in MiB: a GPU's own, or what the system can give on a CPU."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] / MIB
-    return psutil.virtual_memory().available / MIB
-
-
-def used_mib(device: str | torch.device) -> float:
-    """Memory this process holds now, in MiB: allocated by torch on a GPU, resident on a CPU."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.memory_allocated(device) / MIB
-    return psutil.Process().memory_info().rss / MIB
-
-
-def peak_used_mib(device: str | torch.device) -> float:
-    """The most this process has held so far, in MiB; on a CPU without that record (Windows), what it holds now."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / MIB
-    status = Path("/proc/self/status")  # Linux, where getrusage counts what the process held that started this one
-    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
-        return int(peak[1]) / 1024
-    try:
-        import resource
-    except ImportError:
-        return used_mib(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / MIB if sys.platform == "darwin" else peak / 1024
 
 
 def parameter_counts(config, lora: int | None = None) -> tuple[int, int, int, int]:

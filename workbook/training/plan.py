@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from workbook.training.memory import forecast_run, free_mib, peak_mib, run_device, steps_per_generation
+from workbook.training.device_memory import free_mib
+from workbook.training.memory import forecast_run, peak_mib, run_device, steps_per_generation
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run, start_run
 from workbook.training.validate import validate

@@ -39,7 +39,7 @@ from workbook.training.folders import (
     remove_leftovers,
 )
 from workbook.training.inputs import check_inputs, check_unedited, manifest, other_surroundings, read_manifest
-from workbook.training.memory import used_mib
+from workbook.training.device_memory import used_mib
 from workbook.training.messages import explain_error, one_line, show_value
 from workbook.training.processes import broadcast_from_main, is_main
 from workbook.training.resumable import Recorder, ResumableTrainer
