@@ -186,7 +186,7 @@ def test_a_run_is_forecast_from_its_config_alone(monkeypatch):
 
 
 def test_a_run_does_not_count_what_the_process_held_that_started_it():
-    code = "from workbook.training.device_memory import peak_used_mib, used_mib; print(peak_used_mib('cpu'), used_mib('cpu'))"
+    code = "from workbook.training.device_memory import *; print(peak_used_mib('cpu'), used_mib('cpu'))"
     held = torch.ones(2**28)  # 1 GiB
     peak, used = map(float, subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert used <= peak + 1 < held.nbytes / 2**20

@@ -20,6 +20,7 @@ from accelerate import DistributedType
 from tqdm import tqdm
 from transformers import TrainerCallback
 
+from workbook.training.device_memory import peak_used_mib
 from workbook.training.files import (
     atomic_folder,
     load_state,
@@ -30,7 +31,6 @@ from workbook.training.files import (
     write_parquet,
 )
 from workbook.training.folders import STATE, checkpoints
-from workbook.training.device_memory import peak_used_mib
 from workbook.training.processes import all_gather, broadcast_from_main, is_main, process_index
 from workbook.training.runs import SAMPLED, Run
 from workbook.training.trainer import CancellationTrainer

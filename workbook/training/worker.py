@@ -29,6 +29,7 @@ from workbook.statistics import bootstrap_mean
 from workbook.tasks import get_task
 from workbook.tasks.task import HELD_OUT_SEED
 from workbook.training.config import sampling_settings, trainer_args
+from workbook.training.device_memory import used_mib
 from workbook.training.files import atomic_folder, write_json, write_parquet, write_text
 from workbook.training.folders import (
     check_links,
@@ -39,7 +40,6 @@ from workbook.training.folders import (
     remove_leftovers,
 )
 from workbook.training.inputs import check_inputs, check_unedited, manifest, other_surroundings, read_manifest
-from workbook.training.device_memory import used_mib
 from workbook.training.messages import explain_error, one_line, show_value
 from workbook.training.processes import broadcast_from_main, is_main
 from workbook.training.resumable import Recorder, ResumableTrainer
