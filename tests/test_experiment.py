@@ -18,6 +18,7 @@ from ipywidgets.widgets.widget import _instances
 
 from workbook.policies.load import load_policy
 from workbook.topics.laboratory.compare import OUTCOMES, compare_settings, comparison_chart, run_tables
+from workbook.topics.laboratory.monitor import ExperimentMonitor
 from workbook.topics.laboratory.settings import (
     MAX_RUNS,
     MENUS,
@@ -27,7 +28,7 @@ from workbook.topics.laboratory.settings import (
     parse_values,
     plan,
 )
-from workbook.topics.laboratory.widget import ExperimentMonitor, Laboratory, forecast_sentence
+from workbook.topics.laboratory.widget import Laboratory, forecast_sentence
 from workbook.training import RunConfig
 from workbook.training.checks import problems
 from workbook.training.config import trainer_args

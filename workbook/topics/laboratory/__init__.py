@@ -13,7 +13,7 @@ batches of a run, trained to forecast its time; an *effect* is a mean difference
 from workbook.lazy import lazy_names
 
 _HOMES = {
-    "ExperimentMonitor": "topics.laboratory.widget",
+    "ExperimentMonitor": "topics.laboratory.monitor",
     "Laboratory": "topics.laboratory.widget",
     "MIN_SEEDS": "topics.laboratory.compare",
     "TrainerControls": "topics.laboratory.controls",

@@ -17,34 +17,20 @@ import pandas as pd
 
 from workbook.tasks import get_task
 from workbook.topics.laboratory.controls import Choices
+from workbook.topics.laboratory.monitor import ExperimentMonitor
 from workbook.topics.laboratory.settings import Plan, duration, forecast_chart, plan
 from workbook.training.checks import Problem
 from workbook.training.memory import at_peak, forecast_run
 from workbook.training.plan import batches, fits, forecast_seconds, measure_throughput, start_trial, trial_is_done
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run, start_run
-from workbook.training.sweep_run import SweepRun, as_yaml, start_sweep
+from workbook.training.sweep_run import as_yaml, start_sweep
 from workbook.views.explorer import Snippet
 from workbook.views.live import LiveChart, close, show
-from workbook.views.monitor import KILL_AFTER_S, NOTHING, STOPPING, RunMonitor, kill
+from workbook.views.monitor import KILL_AFTER_S, STOPPING, kill
 from workbook.views.style import notice
 
 NO_MEMORY = pd.DataFrame({"part": ["weights"], "mib": [0.0]})
-
-
-class ExperimentMonitor(RunMonitor):
-    """A `RunMonitor` that also watches sweeps: each of its runs is a curve, the one that trains now the thick one."""
-
-    def _curves(self) -> list[pd.DataFrame]:
-        if not isinstance(self.run, SweepRun):
-            return super()._curves()
-        curves = self.run.curves()
-        name = f"{self.label}: " + curves["setting"] + ", seed " + curves["seed"].astype(str)
-        tables = [table for _, table in curves.assign(run=name).groupby("run", sort=False)]
-        return sorted(tables, key=lambda table: table["time"].max()) or [NOTHING.assign(run=self.label)]
-
-    def _tables(self, steps: int) -> dict[str, pd.DataFrame]:
-        return super()._tables(self.run.config.trainer.get("max_steps", 0) if isinstance(self.run, SweepRun) else steps)
 
 
 class Laboratory:

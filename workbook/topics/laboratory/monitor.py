@@ -1,0 +1,42 @@
+"""ExperimentMonitor: a monitor of runs and of sweeps, whose Start is off while what it would start can't be."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from workbook.training.sweep_run import SweepRun
+from workbook.views.monitor import NOTHING, RunMonitor
+
+START_TOOLTIP = "Train what the settings say, in a process of its own"
+
+
+class ExperimentMonitor(RunMonitor):
+    """A `RunMonitor` that also watches sweeps: each of its runs is a curve, the one that trains now the thick one.
+
+    refusal: why Start is off, "" where it is on.
+    """
+
+    refusal = ""
+
+    def refuse(self, refusal: str) -> None:
+        """Turn Start off and say why in its tooltip; "" turns it on again, unless a run is going on."""
+        self.refusal = refusal
+        running = self.run is not None and self.run.running
+        self.start_button.disabled = bool(refusal) or running
+        self.start_button.tooltip = refusal or START_TOOLTIP
+
+    def _look(self) -> bool:
+        ended = super()._look()
+        self.start_button.disabled = self.start_button.disabled or bool(self.refusal)
+        return ended
+
+    def _curves(self) -> list[pd.DataFrame]:
+        if not isinstance(self.run, SweepRun):
+            return super()._curves()
+        curves = self.run.curves()
+        name = f"{self.label}: " + curves["setting"] + ", seed " + curves["seed"].astype(str)
+        tables = [table for _, table in curves.assign(run=name).groupby("run", sort=False)]
+        return sorted(tables, key=lambda table: table["time"].max()) or [NOTHING.assign(run=self.label)]
+
+    def _tables(self, steps: int) -> dict[str, pd.DataFrame]:
+        return super()._tables(self.run.config.trainer.get("max_steps", 0) if isinstance(self.run, SweepRun) else steps)
