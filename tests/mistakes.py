@@ -35,6 +35,7 @@ WRONG_RUN = {  # a field of a run: values that it can't have
     "name": [*NO_TEXT, "a/b", "..", ".hidden", "a\\b", " a", "a" * 101, "\ud800"],
     "policy": [*NO_TEXT, "no/such/folder/anywhere", "two words", "/etc", ".", "../" * 40, "~nobody/model", "a/" * 400],
     "quantization": ["int8", "NF4", 4, True, ["nf4"], "nf4"],  # the last: without lora
+    "dtype": ["fp16", "Auto", 16, None, ["float32"], "bfloat16"],  # the last: without lora
     "lora": [0, -1, 1.5, "8", True, [8], {"r": 8}, 10**7, DIGITS, NAN],
     "task": [*NO_TEXT, "chains", "gym:", "gym:nope", "hub:", "own:", "own:none.csv", "Chain", "gym"],
     "task_options": [None, *NO_OPTIONS, {"operands": 0}, {"operands": "x"}, {"zz": 1}, {"name": 1}, {"modulus": -1}],

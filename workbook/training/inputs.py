@@ -91,7 +91,8 @@ def check_unedited(folder: Path, config: RunConfig) -> None:
         started_by = f"{processes} process{'es' * (processes != 1)} and this launch has {process_count()}"
         again = f"{many if processes != 1 else 'python'} -m workbook resume {shlex.quote(str(folder))}"
         raise ValueError(f"{folder} was started by {started_by}; go on with {again}")
-    before, now = _settings(started["config"]), _settings(json.loads(json.dumps(asdict(config), default=str)))
+    began = {"dtype": config.__class__.dtype} | started["config"]  # a field that older runs do not have
+    before, now = _settings(began), _settings(json.loads(json.dumps(asdict(config), default=str)))
     changed = [key for key in {**now, **before} if now.get(key) != before.get(key)]
     if changed:
         shown = [f"{key} ({show_value(before.get(key))} -> {show_value(now.get(key))})" for key in changed[:3]]

@@ -11,17 +11,21 @@ Runs of models in `training.shapes` are forecast without a hub.
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
 from torch import nn
 
-from workbook.training.device_memory import MIB, free_memory  # noqa: F401, one place for what memory there is
+from workbook.training.device_memory import MIB
 from workbook.training.messages import one_line
 from workbook.training.processes import process_count
 from workbook.training.shapes import SHAPES
 from workbook.training.trainer_fields import OPTIMIZER_BYTES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)  # 4 bits, an 8-bit scale per 64 weights, a 32-bit scale per 256 of those
 # TRL's own, where a run does not set them
@@ -128,47 +132,57 @@ def forecast_run(config) -> pd.DataFrame:
     Of a model in SHAPES neither a hub nor a folder is asked; the length of its prompts is then a generous estimate.
     Raises ValueError for a model without the shapes of a gated decoder, and as `load_policy` and `get_task` do.
     """
-    from transformers import AutoConfig
-
     from workbook.policies.devices import as_dtype
-    from workbook.policies.load import locate
 
     device = run_device(config)
-    dtype, _ = as_dtype("auto", device, frozen=bool(config.quantization or config.lora))
+    dtype, _ = as_dtype(config.dtype, device, frozen=bool(config.quantization or config.lora))
+    return forecast_shape(config, *shape_and_prompt(config), dtype, device.type)
+
+
+def shape_and_prompt(config) -> tuple[PreTrainedConfig, int]:
+    """A `RunConfig`'s model as its transformers config, and tokens of its longest prompt: what `forecast_run` looks up.
+
+    Raises as `forecast_run` does.
+    """
+    from transformers import AutoConfig
+
+    from workbook.policies.load import locate
+
     shape, folder = SHAPES.get(config.policy), None
     if shape is None:
         folder, _ = locate(config.policy)
         shape = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     rows = (config.task, json.dumps(config.task_options), config.num_prompts, config.seed)
-    try:
-        return forecast_shape(config, shape, _longest_prompt(folder, *rows), dtype, device.type)
-    except AttributeError as error:  # another model's config has other names
-        raise ValueError(f"policy={config.policy!r} can't be forecast: {one_line(error)}.") from None
+    return shape, _longest_prompt(folder, *rows)
 
 
 def forecast_shape(config, shape, prompt_length: int, dtype: torch.dtype, device: str) -> pd.DataFrame:
     """`memory_forecast` of a `RunConfig`'s settings for a model's shape, its transformers config, on a kind of device.
 
     prompt_length: tokens of the longest prompt.  dtype: of frozen weights.  device: "cpu" or "cuda".
+    Raises ValueError for a model without the shapes of a gated decoder.
     """
     settings = config.trainer
     microbatch = settings.get("per_device_train_batch_size", 8)
-    return memory_forecast(
-        shape,
-        quantization=config.quantization,
-        lora=config.lora,
-        rollouts=microbatch * steps_per_generation(settings),
-        microbatch=microbatch,
-        prompt_length=prompt_length,
-        completion_length=settings.get("max_completion_length", DEFAULT_LENGTH),
-        dtype=dtype,
-        gradient_checkpointing=settings.get("gradient_checkpointing", False),
-        device="cuda" if device == "cuda" else "cpu",
-        optimizer=settings.get("optim", DEFAULT_OPTIMIZER),
-        reference=bool(settings.get("beta")) and not config.lora,
-        measured=bool(settings.get("measure_cancellation")),
-        vllm=bool(settings.get("use_vllm")),
-    )
+    sizes = {
+        "quantization": config.quantization,
+        "lora": config.lora,
+        "rollouts": microbatch * steps_per_generation(settings),
+        "microbatch": microbatch,
+        "prompt_length": prompt_length,
+        "completion_length": settings.get("max_completion_length", DEFAULT_LENGTH),
+        "dtype": dtype,
+        "gradient_checkpointing": settings.get("gradient_checkpointing", False),
+        "device": "cuda" if device == "cuda" else "cpu",
+        "optimizer": settings.get("optim", DEFAULT_OPTIMIZER),
+        "reference": bool(settings.get("beta")) and not config.lora,
+        "measured": bool(settings.get("measure_cancellation")),
+        "vllm": bool(settings.get("use_vllm")),
+    }
+    try:
+        return memory_forecast(shape, **sizes)
+    except AttributeError as error:  # another model's config has other names
+        raise ValueError(f"policy={config.policy!r} can't be forecast: {one_line(error)}.") from None
 
 
 def run_device(config) -> torch.device:
@@ -226,16 +240,23 @@ def at_peak(forecast: pd.DataFrame) -> pd.DataFrame:
 
 def parameter_counts(config, lora: int | None = None) -> tuple[int, int, int, int]:
     """Weights in linear layers that 4-bit loading quantizes, all others, adapter weights, the largest linear layer."""
+    linear, other, thin, largest = _counted(type(config), config.to_json_string())
+    return linear, other, (lora or 0) * thin, largest
+
+
+@lru_cache(maxsize=32)
+def _counted(kind: type, text: str) -> tuple[int, int, int, int]:
+    """Weights in linear layers, all others, those of adapters of rank 1, the largest layer; of a config's JSON."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config(kind.from_dict(json.loads(text)))
     head = model.get_output_embeddings()
     layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
     linear = sum(m.weight.numel() for m in layers)
     total = sum(p.numel() for p in model.parameters())  # a tied embedding is counted once
-    adapters = sum((lora or 0) * (m.in_features + m.out_features) for m in layers)
-    return linear, total - linear, adapters, max(m.weight.numel() for m in layers)
+    thin = sum(m.in_features + m.out_features for m in layers)
+    return linear, total - linear, thin, max(m.weight.numel() for m in layers)
 
 
 @cache

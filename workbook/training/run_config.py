@@ -24,6 +24,7 @@ class RunConfig:
     Attributes:
         name: of the run; the start of its folder's name.
         policy, quantization, lora: as in `load_policy`; lora is a rank.
+        dtype: of frozen weights, as in `load_policy`; "auto" is the device's.
         task, task_options: as in `get_task`.
         num_prompts: size of the training set.
         eval_prompts, eval_group_size: held-out prompts and rollouts of each, sampled before and after; 0 prompts for
@@ -37,6 +38,7 @@ class RunConfig:
     policy: str = "bundled"
     quantization: str | None = None
     lora: int | None = None
+    dtype: str = "auto"
     task: str = "chain"
     task_options: dict[str, Any] = field(default_factory=dict)
     num_prompts: int = 2048

@@ -148,7 +148,8 @@ class Run(Watched):
             return load_policy(str(final))
         from peft import PeftModel
 
-        base = base or load_policy(self.config.policy, quantization=self.config.quantization)
+        config = self.config
+        base = base or load_policy(config.policy, quantization=config.quantization, dtype=config.dtype)
         trained_on = (self.manifest().get("policy") or {}).get("sha256")
         if trained_on and base.provenance.get("sha256") not in (None, trained_on):
             name = base.provenance["name"]

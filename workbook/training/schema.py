@@ -106,6 +106,7 @@ RUN_FIELDS = {
     "policy": text(),
     "quantization": choice(None, "nf4"),
     "lora": integer(1, MAX_RANK, null=True),
+    "dtype": choice("auto", "float32", "bfloat16", "float16"),
     "task": text(),
     "task_options": OPTIONS,
     "num_prompts": integer(1, MAX_PROMPTS),

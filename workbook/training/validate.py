@@ -62,6 +62,11 @@ def validate(config: RunConfig) -> list[Problem]:
     if config.quantization and not config.lora:  # transformers says so only once the trainer is built
         frozen = f"quantization={config.quantization!r} freezes all weights"
         return [error(f"{frozen}, so lora={config.lora} leaves nothing to train; set lora to a rank, e.g. 8.")]
+    if config.dtype not in ("auto", "float32") and not config.lora:
+        trained = f"dtype={config.dtype!r} is for frozen weights, and without adapters all are trained"
+        return [
+            error(f"{trained}; set lora to a rank or dtype to auto, as trained weights lose small updates.")
+        ]
     if missing := list(missing_packages(trainer)):
         return [error(sentence) for sentence in missing]
     try:

@@ -207,7 +207,8 @@ def _policy(config: RunConfig):
     """A run's policy; a ValueError for whatever else a library finds wrong with its files, and without an end token."""
     named = f"policy={show_value(config.policy)}"
     try:
-        policy = load_policy(config.policy, quantization=config.quantization, lora=config.lora, seed=config.seed)
+        kind = {"quantization": config.quantization, "lora": config.lora, "dtype": config.dtype}
+        policy = load_policy(config.policy, **kind, seed=config.seed)
     except (ValueError, OSError, RuntimeError, ImportError, MemoryError):
         raise
     except Exception as error:
