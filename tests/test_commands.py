@@ -11,6 +11,7 @@ from mistakes import BASE
 from soak import campaign, sample
 
 from workbook import __main__
+from workbook.commands import machines
 from workbook.training import RunConfig, memory, plan
 
 MISTAKES = campaign("bad_inputs")
@@ -47,7 +48,7 @@ def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(__main__, "_machines", interrupted)
+    monkeypatch.setattr(machines, "_machines", interrupted)
     assert __main__.main(["machines"]) == 130
     assert capsys.readouterr().err == "Interrupted.\n"
 

@@ -1,0 +1,62 @@
+"""Execute the chapters, render the book, and print its glossary."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from workbook.commands.arguments import as_path
+
+
+def _glossary(args) -> int:
+    from workbook.book.glossary import glossary_text
+
+    print(glossary_text(args.term))
+    return 0
+
+
+def _chapters(args) -> int:
+    from workbook.book.chapters import ChapterFailed, find_chapters, run_chapters
+
+    find_chapters(args.names)  # before what takes long
+    if args.book is not None and Path(args.book).exists() and not Path(args.book).is_dir():
+        raise ValueError(f"--book {args.book} is no folder; give the path of one.")
+    if args.book is not None:
+        above = next(path for path in [Path(args.book), *Path(args.book).absolute().parents] if path.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK):
+            raise ValueError(f"--book {args.book} can't be written: {above} is no folder that you may write to.")
+    table = None
+    if args.book is not None:  # so that damaged results are reported before what takes long
+        from workbook.claims import ledger
+
+        table = ledger()
+    try:
+        executed = run_chapters(args.profile, names=args.names or None, in_place=args.in_place)
+    except ChapterFailed as error:
+        print(error, file=sys.stderr)  # with the lines of the cell
+        return 2
+    if args.book is not None:
+        from workbook.book.pages import render_book
+
+        notebooks = {name: chapter.notebook for name, chapter in executed.items()}
+        seconds = {name: chapter.seconds for name, chapter in executed.items()}
+        render_book(notebooks, seconds, args.profile, Path(args.book), table)
+    return 0
+
+
+def add_glossary(commands) -> None:
+    """`glossary`: the book's terms."""
+    glossary = commands.add_parser("glossary", help="the book's terms, with formula, unit and the code behind them")
+    glossary.add_argument("term", nargs="?", help="one of them, e.g. push; all by default")
+    glossary.set_defaults(command=_glossary)
+
+
+def add_chapters(commands) -> None:
+    """`chapters`: execute the chapters top to bottom."""
+    chapters = commands.add_parser("chapters", help="execute the chapters top to bottom")
+    chapters.add_argument("names", nargs="*", type=as_path, help="e.g. 04; all by default")
+    chapters.add_argument("--profile", default="smoke", choices=("smoke", "teach", "full"))
+    chapters.add_argument("--in-place", action="store_true", help="write the outputs into notebooks/")
+    chapters.add_argument("--book", type=as_path, metavar="FOLDER", help="render HTML pages with an index")
+    chapters.set_defaults(command=_chapters)
