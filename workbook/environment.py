@@ -116,18 +116,11 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def free_memory(device: str) -> float:
-    """Memory free for use on `device`, in GiB."""
-    import psutil
-    import torch
-
-    free = torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available
-    return free / 2**30
-
-
 def report(profile: Profile, reason: str, seed: int) -> str:
     """The few lines that `setup` prints: versions, device, dtype with its reason, free memory, profile."""
     import torch
+
+    from workbook.training.device_memory import free_memory
 
     versions = ", ".join(f"{name} {_version(name)}" for name in REPORTED)
     versions = textwrap.fill(f"python {platform.python_version()}, {versions}", width=96)
@@ -135,7 +128,7 @@ def report(profile: Profile, reason: str, seed: int) -> str:
     where = ", on Colab" if "google.colab" in sys.modules else ""
     lines = [
         versions,
-        f"device   {profile.device} ({place}{where}), {free_memory(profile.device):.1f} GiB free",
+        f"device   {profile.device} ({place}{where}), {free_memory(profile.device) / 2**30:.1f} GiB free",
         f"dtype    {reason}",
         f"profile  {profile.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})",
     ]
