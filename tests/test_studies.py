@@ -2,14 +2,16 @@
 
 import hashlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from workbook import __main__
+from workbook.policies import load_policy
 from workbook.statistics import nested_mean, nested_statistic
-from workbook.studies import SCALES, Bench, Scale, load_measured, measure
+from workbook.studies import SCALES, Bench, Scale, bench, load_measured, measure, record
 from workbook.studies.record import provenance
 from workbook.studies.registration import read_registration
 from workbook.topics.flips.claims import distance
@@ -49,6 +51,29 @@ def test_a_study_leaves_tables_and_the_command_that_made_them(small):
     )
     interval = distance(one.query("optimizer == 'sgd' and after == 'generation' and tokens == 'all' and eps == 0.01"))
     assert 0 <= interval.mean <= 1
+
+
+def test_a_manifest_names_every_policy_of_its_unit(tmp_path, monkeypatch):
+    """Those with other dials, too, with the SHA-256 of the weights that were loaded."""
+
+    def digest(name):
+        return hashlib.sha256(name.encode()).hexdigest()
+
+    def loaded(name):  # the bundled policy in the place of those that training would make
+        policy = load_policy("bundled")
+        return replace(policy, provenance=policy.provenance | {"name": name, "sha256": digest(name)})
+
+    def widths(bench):
+        benches = [bench.dialled(width=8), bench.dialled(width=8).dialled(operands=3)]
+        return {"widths": pd.DataFrame({"parameters": [here.policy.model.num_parameters() for here in benches]})}
+
+    monkeypatch.setattr(record, "_study", lambda name: widths)
+    monkeypatch.setattr(bench, "load_policy", loaded)
+    [place] = measure("dose_alphabets", "family", seeds=[0], folder=tmp_path)
+    manifest = json.loads((place / "manifest.json").read_text())
+    names = ["family:seed=1", "family:seed=1,width=8", "family:seed=1,width=8,operands=3"]
+    assert manifest["policies"] == {name: digest(name) for name in names}
+    assert manifest["policy"]["sha256"] == manifest["policies"][names[0]]
 
 
 def test_what_was_made_is_kept_and_the_command_line_goes_on(small, capsys):

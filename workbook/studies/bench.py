@@ -31,6 +31,7 @@ class Bench:
 
     data_seed, held_out_seed: of the training prompts and of the held-out ones. Those differ modulo 8, so on the chain
     task no prompt is in both, whichever seeds are compared. dials: of `Member`, at the scale "family" alone.
+    loaded: {name: SHA-256 of the weights} of every policy of the unit that was loaded, here or on a dialled bench.
 
     Raises ValueError for a scale that is not in SCALES, and for dials elsewhere.
 
@@ -44,6 +45,7 @@ class Bench:
     def __init__(self, scale: str, seed: int = 0, **dials):
         check_scale(scale)
         self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
+        self.loaded: dict[str, str | None] = {}
         if scale == "family":
             self._take(Member(seed % POLICIES + 1, **dials))
             self.data_seed = SEED_CLASSES * seed + seed % TRAINING_CLASSES
@@ -67,12 +69,16 @@ class Bench:
         if unknown:
             known = ", ".join(dial for dial in Member.__dataclass_fields__ if dial != "seed")
             raise ValueError(f"dial {unknown[0]!r} is unknown: choose of {known}.")
-        return Bench(self.scale.name, self.seed, **{**self.dials, **dials})
+        other = Bench(self.scale.name, self.seed, **{**self.dials, **dials})
+        other.loaded = self.loaded
+        return other
 
     @cached_property
     def policy(self):
         """The policy at the start, every weight trainable."""
-        return load_policy(self.scale.policy)
+        policy = load_policy(self.scale.policy)
+        self.loaded[self.scale.policy] = policy.provenance["sha256"]
+        return policy
 
     @cached_property
     def task(self):

@@ -116,7 +116,8 @@ def measure(
                 write_parquet(new / f"{name}.parquet", table)
             facts = {"command": command, "seed": seed, "seconds": round(time.perf_counter() - began, 1)}
             facts |= {"registration": registration and registration.hash}
-            write_json(new / "manifest.json", {**facts, "scale": asdict(bench.scale), **made_with(bench.policy)})
+            facts |= {"scale": asdict(bench.scale), **made_with(bench.policy), "policies": bench.loaded}
+            write_json(new / "manifest.json", facts)
     return folders
 
 
