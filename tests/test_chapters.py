@@ -18,7 +18,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook.book import chapters
 from workbook.book.pages import render_book
-from workbook.colab import SETUP_CELL, badge
+from workbook.colab import FOLDED, SETUP_CELL, badge
 from workbook.policies.smollm2 import SMOLLM2
 
 CHAPTERS = chapters.find_chapters()
@@ -93,6 +93,16 @@ def test_chapter_begins_with_its_header_and_the_common_setup_cell(path):
     set_it = "python -m workbook.colab --address URL writes badge and setup cell"
     assert notebook.cells[0].source.split("\n")[1:3] == ["", badge(path.stem)], set_it
     assert cells(path, "code")[0].source == SETUP_CELL, set_it
+    assert cells(path, "code")[0].metadata == FOLDED, set_it
+
+
+@each_chapter
+def test_chapter_leads_to_those_before_and_after_it(path):
+    notebook, line = nbformat.read(path, as_version=4), chapters.navigation(path)
+    assert notebook.cells[0].source.split("\n")[3:6] == ["", line, ""]
+    assert notebook.cells[-1].source.endswith(f"\n\n{line}")
+    place = CHAPTERS.index(path)
+    assert re.findall(r"\((\w+\.ipynb)\)", line) == [one.name for one in CHAPTERS[place - 1 if place else 1 : place + 2] if one != path]
 
 
 @each_chapter

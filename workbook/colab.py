@@ -51,6 +51,8 @@ profile = workbook.setup(seed=0)
     % REPOSITORY
 )
 
+FOLDED = {"jupyter": {"source_hidden": True}}  # its metadata: JupyterLab shows three dots, and what it prints
+
 # What is taken away, unless it is at least of this version: peft raises on an older one as soon as a plain LoRA is
 # added, and nothing here uses it.
 REMOVED = {"torchao": ">=0.16"}
@@ -198,6 +200,7 @@ def _addressed(notebook: dict, chapter: str, address: str) -> str:
         del rest[:2]
     header["source"] = "\n".join([title, "", badge(chapter, address), *rest]).splitlines(keepends=True)
     setup["source"] = SETUP_CELL.replace(REPOSITORY, address).splitlines(keepends=True)
+    setup["metadata"] = setup.get("metadata", {}) | FOLDED
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 

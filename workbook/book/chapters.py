@@ -151,6 +151,23 @@ def describe(notebook, name: str) -> tuple[str, str]:
     return (title[1].strip() if title else name), (re.sub(r"[*_`]", "", question[1]).strip() if question else "")
 
 
+def navigation(path: Path) -> str:
+    """The line of Markdown that leads from a chapter to those before and after it; in its first cell and its last."""
+    chapters = sorted(path.parent.glob("[0-9][0-9]_*.ipynb"))
+    place = chapters.index(path)
+    links = [f"← {_link(chapters[place - 1])}"] if place else []
+    links += [f"[all chapters]({chapters[0].name}#The-chapters)"] if place > 1 else []
+    return " · ".join(links + [f"{_link(after)} →" for after in chapters[place + 1 : place + 2]])
+
+
+def _link(path: Path) -> str:
+    """A link to a chapter by what its title says before a colon, e.g. [05 · Token flipping](05_token_flipping.ipynb)."""
+    import nbformat
+
+    title, _ = describe(nbformat.read(path, as_version=4), path.stem)
+    return f"[{title.partition(':')[0]}]({path.name})"
+
+
 def covered(notebook) -> list[str]:
     """Ids of the claims that a chapter says it covers, in the row "Claims" of its first markdown cell: H1, D1 to D9."""
     text = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
