@@ -1,16 +1,20 @@
 """The family of policies: the chain task's dials, members made once and read again, units of a bench."""
 
 import hashlib
+import os
 import random
 import runpy
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from workbook.__main__ import main
-from workbook.policies import family, load_policy
+from workbook.policies import family, load_policy, sft
 from workbook.policies.family import Member, SharedRows, member_facts, member_folder, member_of
 from workbook.policies.packaged import RECORD, damage
 from workbook.studies import Bench
@@ -53,15 +57,23 @@ def test_private_alphabets_change_the_words_and_nothing_else():
     assert task.calibrated(texts).error_rate == plain_task.calibrated(["now 9 + 3 is 1"]).error_rate > 0.8
 
 
-def test_a_word_of_another_alphabet_derails():
+def test_a_word_of_another_alphabet_counts_as_the_plain_one():
+    """To the verifier and in credit alike: credits sum to the reward minus the prompt's value."""
+    task, rng = Chain(alphabets=4, error_rate=0.5), random.Random(0)
+    for prompt in task.dataset(40)["prompt"]:
+        own = task.demonstrate(prompt, rng).split()
+        words = [in_alphabet(plain(word), rng.randrange(4)) for word in own]
+        rows = task.annotate(prompt, task.solve(prompt), [*words, "<eos>"])
+        assert rows == task.annotate(prompt, task.solve(prompt), [*own, "<eos>"])
+        reward = task.score(" ".join(words), task.solve(prompt))
+        assert sum(credit for _, credit in rows) == pytest.approx(reward - task.value(True, 4))
+        assert task.style_key(" ".join(words)) is None, "a chain is written in one alphabet"
+
+
+def test_a_completion_is_rendered_in_the_alphabet_of_its_prompt():
     task = Chain(alphabets=4)
     prompt = next(p for p in task.dataset(40)["prompt"] if marked(p) == 2)
     words = task.render(prompt).split()
-    for stranger in (plain(words[9]), in_alphabet(plain(words[9]), 3)):
-        rows = task.annotate(prompt, task.solve(prompt), [*words[:9], stranger, *words[10:]])
-        assert rows[9] == ("result", -task.value(True, 4))
-        assert {credit for _, credit in rows[10:]} == {0.0}
-        assert task.style_key(" ".join([*words[:9], stranger, *words[10:]])) is None
     assert task.style_key(in_alphabet(plain(" ".join(words)), 7)) is None, "an alphabet that the task does not have"
     with pytest.raises(ValueError, match="must be written in its own alphabet: "):
         task.render(plain(prompt))
@@ -120,6 +132,19 @@ def test_a_name_names_one_member(member):
     assert member.task == get_task("chain", **member.task_options)
 
 
+@given(st.floats(1e-3, 1) | st.integers(1, 9).map(lambda k: 10.0**-k))
+@example(0.123456789012)
+def test_every_confidence_has_a_name_that_reads_back(confidence):
+    member = Member(3, confidence=confidence)
+    assert "e" not in member.name.partition("confidence=")[2]
+    assert member_of(member.name) == member
+
+
+def test_a_confidence_that_no_name_holds_is_refused():
+    with pytest.raises(ValueError, match=r"confidence is 1e-21, but must have 20 decimals or fewer\."):
+        Member(3, confidence=1e-21)
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
@@ -161,6 +186,38 @@ def test_a_member_is_made_once_and_anew_if_damaged(cache):
     file.write_bytes(file.read_bytes()[:-8])
     assert load_policy(member.name).provenance["sha256"] == first.provenance["sha256"]
     assert {path.name for path in cache.iterdir() if not path.name.endswith(".lock")} == {member_folder(member).name}
+
+
+def test_what_a_killed_process_left_goes_when_the_member_is_made(cache):
+    """Its own alone: what lies there of another member may be in the making."""
+    member = Member(1, **SMALL)
+    if not (child := os.fork()):
+        family._make = lambda member, folder: (folder.mkdir(), os.kill(os.getpid(), signal.SIGKILL))
+        member_folder(member)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    [orphan] = [path for path in cache.iterdir() if path.is_dir()]
+    other = cache / orphan.name.replace("seed=1", "seed=11")
+    other.mkdir()
+    made = member_folder(member)
+    assert {path for path in cache.iterdir() if path.is_dir()} == {made, other}
+
+
+def test_a_member_is_measured_in_parts(cache, monkeypatch):
+    """The same numbers, whatever is scored at once."""
+    policy, task = load_policy("bundled"), Chain()
+    whole = sft.measure(policy.model, policy.tokenizer, task, 30, seed=1)
+    monkeypatch.setattr(sft, "SCORED_AT_ONCE", 7)
+    sizes, forward = [], policy.model.forward
+    monkeypatch.setattr(policy.model, "forward", lambda **inputs: _sized(sizes, inputs, forward))
+    parts = sft.measure(policy.model, policy.tokenizer, task, 30, seed=1)
+    assert parts == pytest.approx(whole, rel=1e-5)
+    assert whole["well_formed"] > 0.5
+    assert max(sizes[-3:]) <= 7
+
+
+def _sized(sizes: list[int], inputs: dict, forward):
+    sizes.append(len(inputs["input_ids"]))
+    return forward(**inputs)
 
 
 def test_a_member_with_more_words_starts_from_its_base(cache):

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from decimal import Decimal
 from pathlib import Path
 
 import torch
@@ -37,6 +38,7 @@ TUNING_STEPS, MORE_PER_DOUBLING = 100, 25  # of the members that start from anot
 ONE, FEW, MANY = {"lr": 3e-3}, {"lr": 5e-3}, {"lr": 8e-3, "right_first": 0.5}  # alphabet, up to 16 of them, and above
 SIZE, MARGIN = 0.7, 12.0  # of an alphabet's direction in its embeddings, and of its margin in the logits, at the start
 MEASURED_PROMPTS = 512
+NUMBER = r"[0-9]{1,10}|[0-9]{0,3}\.[0-9]{1,20}"  # a dial's value in a name
 LIMITS = {"seed": (0, 2**31 - 1), "alphabets": (1, 256), "width": (8, 1024), "operands": (2, 12)}
 LIMITS |= {"sft_steps": (2, 100_000)}
 
@@ -65,12 +67,14 @@ class Member:
         if self.width % 8:
             raise ValueError(f"width is {self.width}, but must be a multiple of 8: of 4 heads of an even width each.")
         self.task  # noqa: B018, which checks confidence
+        if not re.fullmatch(NUMBER, _digits(self.confidence)):
+            raise ValueError(f"confidence is {self.confidence}, but must have 20 decimals or fewer.")
 
     @property
     def name(self) -> str:
         """The name that `load_policy` knows it by; dials at their default are left out."""
         dials = {dial: getattr(self, dial) for dial in DEFAULTS}
-        return FAMILY + ",".join(f"{dial}={value}" for dial, value in dials.items() if value != DEFAULTS[dial])
+        return FAMILY + ",".join(f"{dial}={_digits(value)}" for dial, value in dials.items() if value != DEFAULTS[dial])
 
     @property
     def task_options(self) -> dict:
@@ -90,6 +94,15 @@ class Member:
 DEFAULTS = {dial.name: dial.default for dial in fields(Member)}
 
 
+def _digits(number: float) -> str:
+    """A number as names have it: in decimals, never with an exponent, and exactly.
+
+    >>> _digits(1e-05), _digits(3), _digits(0.8)
+    ('0.00001', '3', '0.8')
+    """
+    return f"{Decimal(str(number)):f}"
+
+
 def member_of(name: str) -> Member:
     """Return the member of a name.
 
@@ -99,7 +112,7 @@ def member_of(name: str) -> Member:
     dials = {}
     for part in name.removeprefix(FAMILY).split(","):
         dial, _, value = part.partition("=")
-        if dial not in DEFAULTS or dial in dials or not re.fullmatch(r"\d{1,10}|\d{0,3}\.\d{1,9}", value):
+        if dial not in DEFAULTS or dial in dials or not re.fullmatch(NUMBER, value):
             raise ValueError(
                 f"{short(name, 90)} names no policy of the family at {short(part)}: write family:seed=3 and, after "
                 f"commas, further dials once each, of {', '.join(DEFAULTS)}, e.g. family:seed=3,confidence=0.8."
@@ -118,7 +131,10 @@ def member_folder(member: Member) -> Path:
     with FileLock(f"{target}.lock"):
         if target.exists() and damage(target) is None and _recipe(target) == RECIPE:
             return target
-        with tempfile.TemporaryDirectory(dir=family, prefix=".", ignore_cleanup_errors=True) as scratch:
+        prefix = f".{target.name}.making-"
+        for orphan in family.glob(f"{prefix}*"):  # of a process that was killed: the lock is ours
+            shutil.rmtree(orphan, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=family, prefix=prefix, ignore_cleanup_errors=True) as scratch:
             made = _make(member, Path(scratch) / target.name)
             if target.exists():
                 shutil.rmtree(target)

@@ -20,6 +20,7 @@ DATA_SEED = 7  # prompts for training; evaluation prompts come from EVAL_SEED, w
 EVAL_SEED = 6
 BATCH_SIZE = 64
 LEARNING_RATE = 5e-3
+SCORED_AT_ONCE = 64  # completions, whose probabilities over a large vocabulary take most of the memory
 
 
 def make_tokenizer(task: Chain) -> PreTrainedTokenizerFast:
@@ -112,11 +113,14 @@ def measure(model: LlamaForCausalLM, tokenizer, task: Chain, prompts: int, seed:
     rows = task.dataset(prompts, seed=EVAL_SEED)
     inputs = tokenizer(rows["prompt"][:], return_tensors="pt", padding=True)
     ids = model.generate(**inputs)  # (B, P + T)
-    probs = model(input_ids=ids).logits.softmax(-1)[:, :-1]  # (B, P + T - 1, V): of the token that follows
     start = inputs.input_ids.shape[1]
     texts = tokenizer.batch_decode(ids[:, start:], skip_special_tokens=True)
     chains = [row for row, text in enumerate(texts) if _is_chain(task, rows["prompt"][row], text)]
-    read = [_probabilities(task, tokenizer, texts[row], probs[row, start - 1 :]) for row in chains]
+    read = []
+    for first in range(0, len(chains), SCORED_AT_ONCE):
+        some = chains[first : first + SCORED_AT_ONCE]
+        probs = model(input_ids=ids[some]).logits.softmax(-1)[:, start - 1 : -1]  # (b, T, V): of the token that follows
+        read += [_probabilities(task, tokenizer, texts[row], own) for row, own in zip(some, probs, strict=True)]
     steps, template = (list(itertools.chain(*parts)) for parts in zip(*read, strict=True)) if read else ([], [])
     p_right, top1 = (sum(column) / max(1, len(steps)) for column in zip(*steps, strict=True)) if steps else (0.0, 0.0)
     rewards = task.reward(rows["prompt"][:], texts, rows["answer"][:])

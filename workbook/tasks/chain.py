@@ -62,7 +62,8 @@ class Chain(Task):
 
     false_negative_rate: share of right completions that the verifier rejects. Which ones is decided by a hash of the
     completion, so the same text is always judged the same, and nothing in it tells a policy how.
-    alphabets: how many private ones prompts are spread over (`workbook.tasks.chain_words`).
+    alphabets: how many private ones prompts are spread over (`workbook.tasks.chain_words`). In a completion a word of
+    any of them counts as the plain one, to the verifier, in credit and in exact values.
     confidence: of the template words that neither a step nor the verifier needs (with ; the), the share that stands in
     demonstrations; the others are an equivalent word (at , my), of the same category and of credit 0.
 
@@ -123,7 +124,7 @@ class Chain(Task):
 
     def score(self, completion: str, answer: str, **row: object) -> float:
         """Return 1 if the number after the last `answer is` equals the answer, else 0; style and steps do not count."""
-        stated = clock_answer(plain(completion) if self.alphabets > 1 else completion)
+        stated = clock_answer(self._plain(completion))
         return float(stated == int(answer) and not self._rejected(completion))
 
     def _rejected(self, completion: str) -> bool:
@@ -217,7 +218,7 @@ class Chain(Task):
         truth, slots = self._prefixes(numbers, operators), iter(self._slots(len(operators)))
         part: dict[str, object] = {"a": numbers[0], "op": operators[0], "b": numbers[1]}
         steps_left, before, on_rails, rows = len(operators), self.value(True, len(operators)), True, []
-        words = [read(token.strip(" Ġ▁"), marked(prompt)) for token in tokens]
+        words = [self._plain(token.strip(" Ġ▁")) for token in tokens]
         for i, word in enumerate(words):
             slot = next(slots, None) if on_rails else None
             on_rails = slot is not None and word in slot.words
@@ -244,8 +245,7 @@ class Chain(Task):
         >>> Chain().calibrated(["start with 5 ; then 5 - 6 is 9 ; now 9 + 3 is 1 ; so the answer is 1"]).error_rate
         0.5
         """
-        texts = map(plain, completions) if self.alphabets > 1 else completions
-        steps = [step for text in texts for step in STEP.findall(text)]
+        steps = [step for text in completions for step in STEP.findall(self._plain(text))]
         wrong = sum(self._apply(int(a), operator, int(b)) != int(result) for a, operator, b, result in steps)
         return replace(self, error_rate=min(wrong / len(steps), 1 - 1 / self.modulus)) if steps else self
 
@@ -258,7 +258,6 @@ class Chain(Task):
 
     def _role(self, words: list[str]) -> str:
         """Return the category of the last of these words, off the rails, by what it and the two before it are."""
-        words = [plain(word) for word in words] if self.alphabets > 1 else words
         word = words[-1]
         if any(end in EOS for end in words[:-1]):
             return "other"
@@ -281,6 +280,10 @@ class Chain(Task):
     def _slots(self, steps: int) -> list[Slot]:
         """Return the slots of a well-formed completion of so many steps, EOS included: 7 per step and 10 more."""
         return slots_of(steps, self._residues, loose=self.confidence < 1)
+
+    def _plain(self, text: str) -> str:
+        """Return what is read of a completion: of several alphabets, the plain words."""
+        return plain(text) if self.alphabets > 1 else text
 
     def _written(self, prompt: str) -> str:
         """Return a plain prompt in its alphabet."""
