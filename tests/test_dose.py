@@ -155,7 +155,11 @@ def test_contrast_and_prediction_by_hand():
 
 
 def test_every_registered_outcome_has_its_measure_and_the_other_way_round():
-    for study, rows in (("dose", claims.CURVES), ("dose_alphabets", claims.SHARING)):
+    for study, rows in (
+        ("dose", claims.CURVES),
+        ("dose_alphabets", claims.SHARING),
+        ("dose_dials", claims.MEMBERS),
+    ):
         outcomes = read_registration(study).outcomes
         assert {key: outcome.claim for key, outcome in outcomes.items()} == {
             key: claim for claim, keys in rows.items() for key in keys

@@ -9,8 +9,10 @@ members of SFT seeds 1 to 10, one after another; `dialled` gives the same unit o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
 
 from workbook.policies.family import Member
 from workbook.policies.load import load_policy
@@ -20,10 +22,13 @@ from workbook.studies.scales import SCALES, check_scale
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
 
+T = TypeVar("T")
 POLICIES = 10  # of the family, SFT seeds 1 to 10
 TRAINING_CLASSES = 4  # residue classes of the chain's prompts, 0 to 3, that the units of the family train on
 HELD_OUT, OTHERWISE = 5, 6  # residue class of all held-out prompts, and where the training prompts are of that class
 HELD_OUT_FROM = 1000  # added to a seed for its held-out prompts
+# levels that studies compare, the middle ones those of every member without this dial
+DIALS = {"width": (32, 64, 128), "operands": (3, 5, 6), "sft_steps": (300, 600, 1200)}
 
 
 class Bench:
@@ -99,3 +104,17 @@ class Bench:
         scale = self.scale
         rollouts = sample_rollouts(self.policy, self.task, prompts, scale.group_size, seed, scale.max_new_tokens)
         return categorized(rollouts, tagger="rules")  # the same classes on every machine
+
+
+def over_dials(bench: Bench, study: Callable[[Bench], T]) -> Iterator[tuple[str, int, T]]:
+    """(dial, level, what a study makes of the unit's member there) of all DIALS; the unit's own member is studied once.
+
+    At another scale than "family", whose one policy has no dials, its level is the middle one of each.
+    """
+    own = study(bench)
+    for dial, levels in DIALS.items():
+        for level in levels:
+            if level == getattr(Member(0), dial):
+                yield dial, level, own
+            elif bench.scale.name == "family":
+                yield dial, level, study(bench.dialled(**{dial: level}))

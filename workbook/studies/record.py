@@ -32,6 +32,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "coupling": "topics.coupling.study:coupling_study",
     "dose": "topics.flips.dose:dose_study",
     "dose_alphabets": "topics.flips.dose:dose_alphabets_study",
+    "dose_dials": "topics.flips.dose:dose_dials_study",
     "dose_llm": "topics.flips.dose_llm:dose_llm_study",
     "flip_settings": "topics.flips.settings:flip_settings_study",
     "credit": "topics.credit.study:credit_study",
@@ -41,6 +42,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "minibatches": "topics.batching.study:minibatches_study",
     "recovered": "topics.recovered.study:recovered_study",
     "recovered_dials": "topics.recovered.study:recovered_dials_study",
+    "recovered_members": "topics.recovered.study:recovered_members_study",
     "sharing": "topics.flips.sharing:sharing_study",
     "value_gap": "topics.credit.exact_gaps:value_gap_study",
 }

@@ -106,10 +106,11 @@ def rate(tables: Tables, column: str = "crossed", tokens: str = "all", prompts: 
 def predicted_follows(table: pd.DataFrame) -> pd.DataFrame:
     """H1's prediction beside what was measured: rows of unsure tokens with the column predicted.
 
-    1/2 + (follows of a prompt alone - 1/2) own / (own + others).  Other columns that name a curve: seed, alphabets.
+    1/2 + (follows of a prompt alone - 1/2) own / (own + others).  Other columns that name a curve: seed, alphabets,
+    dial, level.
     """
     rows = table[table["tokens"] == "unsure"]
-    keys = [name for name in ("seed", "alphabets") if name in rows]
+    keys = [name for name in ("seed", "alphabets", "dial", "level") if name in rows]
     alone = rows.loc[rows["prompts"] == 1].set_index(keys)["follows"]
     at = pd.MultiIndex.from_frame(rows[keys]) if len(keys) > 1 else rows[keys[0]]
     first = pd.Series(alone.reindex(at).to_numpy(), rows.index)
@@ -180,6 +181,13 @@ def contrast_by_sharing(tables: Tables) -> pd.Series:
     return by_sharing(tables, contrasts(table), "contrast")
 
 
+def follows_by_dial(tables: Tables, dial: str) -> pd.Series:
+    """H1 at `FEW` prompts: chance to follow the own sign at the dial's highest level minus at its lowest."""
+    rows = tables["dose_dials/rates"].query("tokens == 'unsure' and prompts == @FEW and dial == @dial")
+    wide = rows.pivot(index="seed", columns="level", values="follows")
+    return wide[wide.columns.max()] - wide[wide.columns.min()]
+
+
 DEALT = "nats per unit of advantage dealt to the token elsewhere"
 SAME_WORD = ("same word and place", "same word elsewhere")
 FORMATTING = ("style", "template")
@@ -226,11 +234,19 @@ SHARING = {
     },
     "H5": {"H5 sharing": contrast_by_sharing},
 }
+MEMBERS = {
+    "H1": {
+        "H1 width": partial(follows_by_dial, dial="width"),
+        "H1 length": partial(follows_by_dial, dial="operands"),
+        "H1 training": partial(follows_by_dial, dial="sft_steps"),
+        "H1 dials prediction": partial(missed, table="dose_dials/rates"),
+    },
+}
 
 
 def curve_rows(claim: str) -> list[Measurement]:
-    """A claim's measurements by the studies dose, dose_alphabets and dose_llm."""
-    studies = {"dose": CURVES, "dose_alphabets": SHARING}
+    """A claim's measurements by the studies dose, dose_alphabets, dose_dials and dose_llm."""
+    studies = {"dose": CURVES, "dose_alphabets": SHARING, "dose_dials": MEMBERS}
     rows = [Measurement(study, *row) for study, rows in studies.items() for row in rows.get(claim, {}).items()]
     return rows + LANGUAGE_MODELS.get(claim, [])
 

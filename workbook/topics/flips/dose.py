@@ -1,7 +1,7 @@
 """Study of chapter 05's curves: H1, H5, H6, R1, R3 and R5 against the number of prompts that push in a step.
 
 One set of small steps per policy gives every number of prompts (`workbook.probes.dose`). What was registered, and what
-is judged by it: data/results/dose/registration.yaml and dose_alphabets/, `workbook.topics.flips.claims`.
+is judged by it: data/results/dose/registration.yaml, dose_alphabets/ and dose_dials/, `workbook.topics.flips.claims`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from workbook.probes.dose import (
 )
 from workbook.probes.step import ONE_STEP_OPTIMIZERS
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.bench import Bench, over_dials
 
 # prompts sampled, measured, in a bundle; prompts of the real steps; numbers of prompts at which categories are compared
 SIZES = {
     "tiny": (12, 4, 2, 4, (2, 4)),
     "family": (570, MEASURED, BUNDLE, 256, (16, 64, 256)),
     "alphabets": (300, 16, BUNDLE, 256, ()),
+    "dials": (160, 16, BUNDLE, 64, ()),
 }
 ALPHABETS = (4, 16, 64)  # private ones; 1 is the study dose itself
+TABLES = ("rates", "net", "blocks")
 
 
 def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -55,16 +57,30 @@ def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 def dose_alphabets_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables rates, net and blocks of one unit on its members with private alphabets: column alphabets."""
-    tables: dict[str, list[pd.DataFrame]] = {"rates": [], "net": [], "blocks": []}
-    for count in ALPHABETS:
-        here = bench.dialled(alphabets=count)
-        prompts, measured, bundle, *_ = SIZES["alphabets"]
-        rollouts = here.sample(prompts, here.data_seed)
-        blocks = dose_blocks(here.policy, rollouts, measured, bundle)
-        made = {"rates": dose_curve(blocks, doses_of(blocks)), "net": net_curve(blocks, doses_of(blocks))}
-        for name, table in (made | {"blocks": facts(blocks, rollouts)}).items():
-            tables[name].append(table.assign(alphabets=count))
+    members = {count: bench.dialled(alphabets=count) for count in ALPHABETS}
+    tables = {count: _curves(member, "alphabets") for count, member in members.items()}
+    return {
+        name: pd.concat([made[name].assign(alphabets=count) for count, made in tables.items()], ignore_index=True)
+        for name in TABLES
+    }
+
+
+def dose_dials_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """The same of one unit on its members of other width, length and supervised training: columns dial and level."""
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
+    for dial, level, made in over_dials(bench, lambda here: _curves(here, "dials")):
+        for name in TABLES:
+            tables[name].append(made[name].assign(dial=dial, level=level))
     return {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
+
+
+def _curves(bench: Bench, sizes: str) -> dict[str, pd.DataFrame]:
+    """The `TABLES` of a unit's policy."""
+    prompts, measured, bundle, *_ = SIZES["tiny" if bench.scale.name == "tiny" else sizes]
+    rollouts = bench.sample(prompts, bench.data_seed)
+    blocks = dose_blocks(bench.policy, rollouts, measured, bundle)
+    doses = doses_of(blocks)
+    return {"rates": dose_curve(blocks, doses), "net": net_curve(blocks, doses), "blocks": facts(blocks, rollouts)}
 
 
 def doses_of(blocks: Blocks) -> list[int]:

@@ -1,7 +1,7 @@
 """Claims about credit recovered, all ours: how much of a step is credit, what the rest is, and what changes that.
 
-What each row measures, and against which number, stands in data/results/recovered/registration.yaml and
-data/results/recovered_dials/registration.yaml. Curves over all settings: `workbook.topics.recovered.charts`.
+What each row measures, and against which number, stands in data/results/<study>/registration.yaml of the studies
+recovered, recovered_dials and recovered_members. Curves over all settings: `workbook.topics.recovered.charts`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pandas as pd
 from workbook.studies.claim import Claim, Measurement, Tables
 from workbook.topics.recovered.study import GROUP_SIZE, GROUP_SIZES, PROMPTS, RULE
 
-STUDY, DIALS_STUDY = "recovered", "recovered_dials"
+STUDY, DIALS_STUDY, MEMBERS_STUDY = "recovered", "recovered_dials", "recovered_members"
 
 
 def chosen(table: pd.DataFrame, **setting) -> pd.DataFrame:
@@ -75,6 +75,13 @@ def against_dial(tables: Tables, dial: str, level: float, column: str = "signal"
     return with_dial - chosen(table, dial="none").set_index("seed")[column]
 
 
+def along_dial(tables: Tables, dial: str, column: str = "signal", category: str = "all") -> pd.Series:
+    """Share of the movement at the dial's highest level minus that at its lowest, per unit."""
+    rows = tables[f"{MEMBERS_STUDY}/shares"].query("rule == @RULE and category == @category and dial == @dial")
+    wide = rows.pivot(index="seed", columns="level", values=column)
+    return wide[wide.columns.max()] - wide[wide.columns.min()]
+
+
 def _row(key: str, measure, study: str = STUDY, **settings) -> Measurement:
     return Measurement(study, key, partial(measure, **settings), scales=["family"])
 
@@ -91,6 +98,9 @@ CLAIMS = [
             _row("S1 oracle", share, rule="oracle"),
             _row("S1 coupling", share, column="coupling"),
             _row("S1 result", share, category="result"),
+            _row("S1 width", along_dial, study=MEMBERS_STUDY, dial="width"),
+            _row("S1 length", along_dial, study=MEMBERS_STUDY, dial="operands"),
+            _row("S1 training", along_dial, study=MEMBERS_STUDY, dial="sft_steps"),
         ],
     ),
     Claim(

@@ -11,7 +11,7 @@ Settings are parts of two pools of rollouts, so that along an axis one thing cha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pandas as pd
@@ -21,7 +21,7 @@ from torch import Tensor
 from workbook.probes.recovered import CreditRecovered, credit_recovered, exact_gradient
 from workbook.probes.values import TokenValues, chain_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.bench import Bench
+from workbook.studies.bench import Bench, over_dials
 
 GROUP_SIZES = (2, 4, 8, 16, 32, 64)  # at PROMPTS prompts
 PROMPT_COUNTS = (1, 4, 16, 64)  # at GROUP_SIZE rollouts
@@ -76,13 +76,26 @@ def recovered_study(bench: Bench) -> dict[str, pd.DataFrame]:
 def recovered_dials_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """The same tables at one setting, on the unit's members of the family with other dials: columns dial and level."""
     dials = DIALS if bench.scale.name == "family" else DIALS[:1]
-    tables = {}
-    for dial, level in dials:
-        here = bench if dial == "none" else bench.dialled(**{dial: level})
-        made = _tables(here, [("dial", PROMPTS, GROUP_SIZE, RULE)], HELD_OUT)
+    return _joined((*dial, _base(bench if dial[0] == "none" else bench.dialled(**dict([dial])))) for dial in dials)
+
+
+def recovered_members_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """The same on the unit's members of other width, length and supervised training."""
+    return _joined(over_dials(bench, _base))
+
+
+def _base(bench: Bench) -> dict[str, pd.DataFrame]:
+    """The tables of one step at the base setting."""
+    return _tables(bench, [("dial", PROMPTS, GROUP_SIZE, RULE)], HELD_OUT)
+
+
+def _joined(parts: Iterable[tuple[str, float, dict[str, pd.DataFrame]]]) -> dict[str, pd.DataFrame]:
+    """The tables of several members below one another, with columns dial and level."""
+    rows: dict[str, list[pd.DataFrame]] = {}
+    for dial, level, made in parts:
         for name, table in made.items():
-            tables.setdefault(name, []).append(table.assign(dial=dial, level=float(level)))
-    return {name: pd.concat(rows, ignore_index=True) for name, rows in tables.items()}
+            rows.setdefault(name, []).append(table.assign(dial=dial, level=float(level)))
+    return {name: pd.concat(tables, ignore_index=True) for name, tables in rows.items()}
 
 
 def settings(
