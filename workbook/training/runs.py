@@ -226,7 +226,7 @@ def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
 
     folder: where runs lie, by default $WORKBOOK_RUNS or ./runs.
     """
-    folder = _runs_folder() if folder is None else as_folder(folder)
+    folder = runs_folder() if folder is None else as_folder(folder)
     configs = [path for path in folder.glob("*/config.yaml") if path.parent.name.startswith(name) and path.is_file()]
     if not configs:
         raise ValueError(f"{folder} holds no run{f' whose name begins with {name!r}' if name else ''}.")
@@ -235,11 +235,11 @@ def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
 
 def new_folder(name: str) -> Path:
     """A folder below $WORKBOOK_RUNS or ./runs that is not there yet, named after the time."""
-    root, stem = _runs_folder(), f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    root, stem = runs_folder(), f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
 
 
-def _runs_folder() -> Path:
+def runs_folder() -> Path:
     return Path(os.environ.get("WORKBOOK_RUNS", "runs"))
 
 

@@ -22,7 +22,7 @@ from accelerate.state import AcceleratorState
 from transformers import Trainer, get_scheduler
 
 from workbook.policies.family import FAMILY, member_of
-from workbook.policies.load import PACKAGED
+from workbook.policies.load import HUB_ID, PACKAGED
 from workbook.tasks import get_task
 from workbook.training.checks import Problem, error, problems
 from workbook.training.config import CancellationConfig, trainer_args
@@ -34,7 +34,6 @@ from workbook.training.trainer_fields import TRACKERS
 
 LAUNCHED = ("ACCELERATE_", "FSDP_", "LOCAL_", "MASTER_", "RANK", "WORLD_SIZE")  # variables of a launcher
 QUICKLY_DRAWN = 10_000  # prompts; with more of them, or of a gym task, the run itself says whether there are enough
-HUB_ID = r"[\w-][\w.-]*(/[\w-][\w.-]*)?"
 
 
 def check_run(config: RunConfig) -> None:

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -135,7 +136,9 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
         write_text(run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         if config.eval_prompts and not checkpoint and not run.stopping:
             set_status(run, "running", "Sampling held-out prompts before it trains.", **written)
+            began = time.monotonic()
             _evaluate(run, config, trainer, policy, task, held_out, "before")
+            written["evaluation_seconds"] = round(time.monotonic() - began, 3)
     if broadcast_from_main(run.stopping) and start < total:
         set_status(run, "stopped", f"Stopped at step {start} of {total}; resume goes on.", **written)
         return

@@ -1,8 +1,14 @@
 """The laboratory: an experiment of one's own, from its settings to a comparison over seeds (chapters 04, 08, 11, 12).
 
-settings    choices -> a run's settings, a grid around them, and what is wrong with both; forecasts of memory and time
-controls    menus and sliders for all choices, or for a few over a config, with a monitor's Start
-widget      `Laboratory`: choose, forecast, start, watch; `ExperimentMonitor` watches sweeps, too
+settings    choices -> a run's settings, a grid around them, and what is wrong with both
+loading     a run's settings -> choices
+examine     whether model and prompts are there, the model can read them, and memory suffices
+preview     two prompts as the model gets them, four completions of each, their rewards
+choices     the form: basic settings or all, each explained, with files to choose from
+controls    a few settings over a config, with a monitor's Start
+widget      `Laboratory`: choose, try, forecast, start, watch, compare, export
+            (its parts: own_files, try_it, forecast, results)
+monitor     `ExperimentMonitor` watches sweeps, too, and can be refused its Start
 compare     curves and outcomes of runs, and the effect of a setting, paired by seed
 exercises   what fits a card, how many seeds an interval needs, a reward that no talk can win
 
@@ -17,6 +23,7 @@ _HOMES = {
     "Laboratory": "topics.laboratory.widget",
     "MIN_SEEDS": "topics.laboratory.compare",
     "TrainerControls": "topics.laboratory.controls",
+    "choices_of": "topics.laboratory.loading",
     "check_fits": "topics.laboratory.exercises",
     "check_reward": "topics.laboratory.exercises",
     "check_seeds": "topics.laboratory.exercises",
@@ -24,7 +31,7 @@ _HOMES = {
     "comparison_chart": "topics.laboratory.compare",
     "experiment": "topics.laboratory.settings",
     "forecast_chart": "topics.laboratory.settings",
-    "forecast_sentence": "topics.laboratory.widget",
+    "forecast_sentence": "topics.laboratory.forecast",
     "plan": "topics.laboratory.settings",
     "run_tables": "topics.laboratory.compare",
 }

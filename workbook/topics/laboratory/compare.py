@@ -101,28 +101,10 @@ def comparison_chart(
 
     curves: of `run_tables`.  pairs, effects: of `compare_settings`.  outcome: what the differences are of.
     """
-    require(curves, ("setting", "seed", "step", "reward"), "comparison_chart")
     require(effects, EFFECTS, "comparison_chart")
-    settings = list(dict.fromkeys(curves["setting"]))
-    scale = alt.Scale(domain=settings, range=[SERIES[i % len(SERIES)] for i in range(len(settings))])
-    legend = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=320, symbolOpacity=1)
-    color = alt.Color("setting:N", scale=scale, legend=legend)
-    line = alt.Chart(curves).encode(x=alt.X("step:Q", title="optimizer step").axis(tickMinStep=1), color=color)
-    mean = alt.Y("mean(reward):Q", title="mean reward")
-    hints = ["setting:N", "step:Q", alt.Tooltip("mean(reward):Q", format=".3f", title="mean reward")]
-    reward = alt.Y("reward:Q", title="mean reward").scale(zero=False)
-    above = finish(
-        alt.layer(
-            line.mark_line(size=1, opacity=0.35).encode(y=reward, detail=alt.Detail("seed:N")),
-            line.mark_line(size=2.6).encode(y=mean),
-            line.mark_circle(size=24, opacity=1).encode(y=mean, tooltip=hints),
-        ),
-        "Reward of the sampled rollouts, by setting",
-        "thin: one seed; thick: their mean",
-        f"{len(settings)} settings: {'; '.join(settings)}.",
-    )
+    above, settings = curves_chart(curves), list(dict.fromkeys(curves["setting"]))
+    scale = _scale(settings)
     caption = _caption(effects, outcome)
-    below = _differences(pairs, effects, settings, scale)
     baseline = next(setting for setting in settings if setting not in set(effects["setting"]))
     below = titled(
         _differences(pairs, effects, settings, scale),
@@ -131,6 +113,33 @@ def comparison_chart(
         caption,
     )
     return alt.vconcat(above, below).properties(description=f"{above.description} {caption}")
+
+
+def curves_chart(curves: pd.DataFrame) -> alt.LayerChart:
+    """Reward by step: a thin line per seed, a thick one per setting; curves: of `run_tables`."""
+    require(curves, ("setting", "seed", "step", "reward"), "curves_chart")
+    settings = list(dict.fromkeys(curves["setting"]))
+    named = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=320, symbolOpacity=1)
+    legend = named if len(settings) > 1 else None
+    color = alt.Color("setting:N", scale=_scale(settings), legend=legend)
+    line = alt.Chart(curves).encode(x=alt.X("step:Q", title="optimizer step").axis(tickMinStep=1), color=color)
+    mean = alt.Y("mean(reward):Q", title="mean reward")
+    hints = ["setting:N", "step:Q", alt.Tooltip("mean(reward):Q", format=".3f", title="mean reward")]
+    reward = alt.Y("reward:Q", title="mean reward").scale(zero=False)
+    return finish(
+        alt.layer(
+            line.mark_line(size=1, opacity=0.35).encode(y=reward, detail=alt.Detail("seed:N")),
+            line.mark_line(size=2.6).encode(y=mean),
+            line.mark_circle(size=24, opacity=1).encode(y=mean, tooltip=hints),
+        ),
+        "Reward of the sampled rollouts, by setting",
+        "thin: one seed; thick: their mean",
+        f"{len(settings)} settings: {'; '.join(settings)}." if len(settings) > 1 else "One setting.",
+    )
+
+
+def _scale(settings: list[str]) -> alt.Scale:
+    return alt.Scale(domain=settings, range=[SERIES[i % len(SERIES)] for i in range(len(settings))])
 
 
 def _differences(pairs, effects, settings: list[str], scale: alt.Scale) -> alt.LayerChart:
@@ -154,11 +163,16 @@ def _differences(pairs, effects, settings: list[str], scale: alt.Scale) -> alt.L
 
 
 def _caption(effects: pd.DataFrame, outcome: str) -> str:
-    rows = [
-        f"{row.setting}: {row.mean:+.3f} ({row.low:+.3f} to {row.high:+.3f}) over {row.seeds} seeds, {row.verdict}"
-        for row in effects.itertuples()
-    ]
-    return f"Differences of the {OUTCOMES[outcome]}: {'; '.join(rows)}."
+    return f"Differences of the {OUTCOMES[outcome]}: {'; '.join(effect_lines(effects))}."
+
+
+def effect_lines(effects: pd.DataFrame) -> list[str]:
+    """A phrase per effect, with its interval and verdict; effects: of `compare_settings`."""
+    lines = []
+    for row in effects.itertuples():
+        interval = f" ({row.low:+.3f} to {row.high:+.3f}) over {row.seeds} seeds" if row.seeds > 1 else " over one seed"
+        lines.append(f"{row.setting}: {row.mean:+.3f}{interval}, {row.verdict}")
+    return lines
 
 
 def _settings(configs: list[RunConfig]) -> list[str]:

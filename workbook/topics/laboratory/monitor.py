@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from workbook.training.sweep_run import SweepRun
@@ -13,10 +15,18 @@ START_TOOLTIP = "Train what the settings say, in a process of its own"
 class ExperimentMonitor(RunMonitor):
     """A `RunMonitor` that also watches sweeps: each of its runs is a curve, the one that trains now the thick one.
 
-    refusal: why Start is off, "" where it is on.
+    ended: called without arguments when a run has ended.  Attributes: `refusal`, why Start is off, "" where it is on.
     """
 
-    refusal = ""
+    refusal, _ended = "", None
+
+    def __init__(self, *args, ended: Callable[[], None] | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._ended = ended
+
+    def answer(self, act: Callable) -> None:
+        """Do what a button says, and show what an error says."""
+        self._answer(act)
 
     def refuse(self, refusal: str) -> None:
         """Turn Start off and say why in its tooltip; "" turns it on again, unless a run is going on."""
@@ -28,6 +38,8 @@ class ExperimentMonitor(RunMonitor):
     def _look(self) -> bool:
         ended = super()._look()
         self.start_button.disabled = self.start_button.disabled or bool(self.refusal)
+        if ended and self.run is not None and self._ended is not None:
+            self._ended()
         return ended
 
     def _curves(self) -> list[pd.DataFrame]:

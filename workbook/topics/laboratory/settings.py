@@ -28,6 +28,7 @@ OPTIMIZERS = {
 }
 CLIP_RANGE = {"token": 0.2, "sequence": 0.03}  # a sequence ratio is a mean over some 40 tokens: its spread is smaller
 UNBOUNDED = 1e9  # a clip range that no ratio leaves
+NEAR = 0.25  # of what is free: a smaller forecast is drawn without that limit, beside which it would be a dot
 MAX_RUNS = 12  # of a sweep that is started from a page
 OVERRIDDEN = (  # fields of the trainer that `overrides` sets
     "learning_rate", "num_generations", "max_steps", "loss_type", "advantage_estimator", "batching",
@@ -258,9 +259,13 @@ def parse_values(vary: str, text: str) -> list:
         raise ValueError(f"values {text!r} of {vary} must be numbers with commas between them.") from None
 
 
-def forecast_chart(memory: pd.DataFrame, case: str = "this setting") -> alt.LayerChart:
-    """Parts of a setting's memory at its peak: columns part, mib, as of `training.memory.at_peak`."""
-    return memory_bars(memory.assign(case=case))
+def forecast_chart(memory: pd.DataFrame, case: str = "this setting", free: float | None = None) -> alt.LayerChart:
+    """Parts of a setting's memory at its peak: columns part, mib, as of `training.memory.at_peak`.
+
+    free: MiB that are free here, drawn where the setting comes near them.
+    """
+    near = free is not None and memory["mib"].sum() > NEAR * free
+    return memory_bars(memory.assign(case=case), limit=free if near else None)
 
 
 def duration(seconds: float) -> str:

@@ -1,69 +1,67 @@
-"""Laboratory: choose an experiment, see at once whether it makes sense, forecast it, start it, watch it.
+"""Laboratory: choose an experiment, see at once whether it makes sense, try it, forecast it, start it, watch it,
+compare it, take it away.
 
-Slow questions (what a task's file says, memory, time) are answered by a thread, which only sets traits; training and
-the trial behind the forecast of time are processes of their own.
+Slow questions (what a task's file says, whether the model can read it, memory, time) are answered by threads, which
+only set traits; training, the trial behind the forecast of time and the samples of Try it are processes of their own.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 import ipywidgets
-import pandas as pd
 
-from workbook.tasks import get_task
-from workbook.topics.laboratory.controls import Choices
+from workbook.topics.laboratory.choices import Choices
+from workbook.topics.laboratory.examine import Examination, examine
+from workbook.topics.laboratory.forecast import Forecast
+from workbook.topics.laboratory.loading import load_choices, recent_runs
 from workbook.topics.laboratory.monitor import ExperimentMonitor
-from workbook.topics.laboratory.settings import Plan, duration, forecast_chart, plan
+from workbook.topics.laboratory.results import Results
+from workbook.topics.laboratory.settings import Plan, plan
+from workbook.topics.laboratory.try_it import TryIt
 from workbook.training.checks import Problem
-from workbook.training.memory import at_peak, forecast_run
-from workbook.training.plan import batches, fits, forecast_seconds, measure_throughput, start_trial, trial_is_done
 from workbook.training.run_config import RunConfig
-from workbook.training.runs import Run, start_run
+from workbook.training.runs import runs_folder, start_run
 from workbook.training.sweep_run import as_yaml, start_sweep
-from workbook.views.explorer import Snippet
-from workbook.views.live import LiveChart, close, show
-from workbook.views.monitor import KILL_AFTER_S, STOPPING, kill
+from workbook.views.explorer import Snippet, menu
+from workbook.views.live import close, show
 from workbook.views.style import notice
 
-NO_MEMORY = pd.DataFrame({"part": ["weights"], "mib": [0.0]})
+SETTLE_S = 0.3  # after a change, before a hub or a file is asked
+CHECKING = "Checking model, prompts and memory ..."
+WIDE = {"max_width": "860px"}
 
 
 class Laboratory:
-    """Choices, what is wrong with them, a forecast, the YAML of it, and a monitor whose Start trains it.
+    """Choices, what is wrong with them, samples, a forecast, a monitor whose Start trains them, and what came of it.
 
-    What is forecast not to fit into memory is neither tried nor started, unless that is asked for a second time.
+    What can't be started turns Start off and says why. What should not be, since it does not fit into memory or the
+    model can't read the prompts, is started by a second button alone.
 
     start: choices to begin with, as for `experiment`.  Attributes: `choices`; `monitor`; `started`, the runs and sweeps
-    begun so far, oldest first.
+    begun so far, oldest first; `try_it`, `forecasts` and `results`, the panels.
     """
 
     def __init__(self, jobs: int = 1, target: float | None = None, **start):
-        self.jobs, self.started, self._trial, self._thread, self._asked = jobs, [], None, None, 0
-        self._task_problem = self._warned_of = self._stopping_since = None
-        self._lock, self._forecasting = threading.Lock(), False
+        self.jobs, self.started, self._asked, self._allowed = jobs, [], 0, None
+        self._examined: tuple[RunConfig | None, Examination] = (None, Examination())
         self.choices = Choices(**start)
-        wide = {"max_width": "860px"}
-        self.problem, self.task_line, self.forecast_line = (ipywidgets.HTML(layout=wide) for _ in range(3))
+        self.problem, self.task_line, self.verdict = (ipywidgets.HTML(layout=dict(WIDE)) for _ in range(3))
         self.snippet = Snippet()
-        tooltips = {"Forecast": "Memory, and time by a trial", "Forecast anyway": "Try what is forecast not to fit"}
-        self.forecast_button, self.anyway_button = (
-            ipywidgets.Button(description=name, icon="clock-o", tooltip=tooltip) for name, tooltip in tooltips.items()
-        )
-        self.forecast_button.on_click(lambda _: self.forecast())
-        self.anyway_button.on_click(lambda _: self.forecast(anyway=True))
-        self.memory = LiveChart(forecast_chart(NO_MEMORY))
-        self.memory_box = ipywidgets.VBox([self.memory], layout={"display": "none"})
-        self.monitor = ExperimentMonitor(start=self.start, target=target)
+        self.try_it, self.forecasts, self.results = TryIt(self.plan), Forecast(self.plan), Results(self.started)
+        self.monitor = ExperimentMonitor(start=self.start, target=target, ended=self.results.refresh)
+        self.anyway_button = ipywidgets.Button(description="Start anyway", icon="play", button_style="warning")
+        self.anyway_button.tooltip = "Train what you were warned of"
+        self.anyway_button.on_click(lambda _: self._start_anyway())
+        self._make_loader()
         config = ipywidgets.Accordion([self.snippet], selected_index=None)
         config.set_title(0, "The same as a file for python -m workbook train (or sweep)")
-        lines = [self.problem, self.task_line, config]
-        forecast = ipywidgets.HBox([self.forecast_button, self.anyway_button, self.forecast_line])
-        self.box = ipywidgets.VBox([self.choices.box, *lines, forecast, self.memory_box, self.monitor.box])
+        asking = ipywidgets.HBox([self.try_it.button, self.forecasts.button, self.forecasts.anyway_button])
+        lines = [self.problem, self.task_line, asking, self.try_it.box, self.forecasts.box]
+        start_line = ipywidgets.HBox([self.verdict, self.anyway_button])
+        ends = [start_line, self.monitor.box, self.results.box, config]
+        self.box = ipywidgets.VBox([self.loader, self.choices.box, *lines, *ends])
         self.box.add_class("workbook-laboratory")
         self.choices.observe(self._changed)
         self._changed()
@@ -76,40 +74,30 @@ class Laboratory:
             return Plan(None, None, [Problem("error", str(error))])
 
     def start(self):
-        """Start the run, or the sweep, that the choices say; ValueError, in the sentences shown, if it can't be.
-
-        Where it is forecast not to fit into memory, the first call says so, and the second one starts it.
-        """
+        """Start the run, or the sweep, that the choices say; ValueError, in the sentences shown, if it can't be."""
         planned = self.plan()
         if planned.config is None:
             raise ValueError(_errors(planned))
-        if self._task_problem:
-            raise ValueError(self._task_problem)
-        if self._warned_of != planned.config and (sentence := fits(planned.config)):
-            self._warned_of, self.monitor.start_button.description = planned.config, "Start anyway"
-            raise ValueError(f"{sentence} Nothing was started; Start anyway would.")
+        found_for, examination = self._examined
+        if found_for != planned.config:
+            examination = self._examine(planned)
+        if examination.errors:
+            raise ValueError(" ".join(examination.errors))
+        if examination.doubts and self._allowed != planned.config:
+            raise ValueError(f"{' '.join(examination.doubts)} Nothing was started; Start anyway would.")
         run = start_sweep(planned.config, planned.grid, n_jobs=self.jobs) if planned.grid else start_run(planned.config)
         self.started.append(run)
+        self._list_runs()
         return run
 
-    def forecast(self, anyway: bool = False) -> None:
-        """Forecast memory and, where that suffices or anyway, time by a trial, in a thread.
+    def load(self, folder) -> list[str]:
+        """Put the settings of a run or a sweep into the form; returns those that it has no field for.
 
-        A second call stops the trial after the step in hand; one that comes KILL_AFTER_S seconds later kills it.
+        Raises ValueError if there is no run in the folder, or the form can't show it.
         """
-        with self._lock:
-            if self._forecasting:
-                self._end_trial()
-                return
-        planned = self.plan()
-        if planned.config is None:
-            _show(self.forecast_line, _errors(planned), error=True)
-            return
-        self._stopping_since, self._forecasting = None, True
-        self.anyway_button.layout.display = "none"
-        self.forecast_button.description, self.forecast_button.icon = "Stop", "stop"
-        self._thread = threading.Thread(target=self._forecast, args=(planned, anyway), daemon=True)
-        self._thread.start()
+        choices, dropped = load_choices(folder)
+        self.choices.set(**choices)
+        return dropped
 
     def display(self) -> None:
         """Put it on the page, with the monitor's empty chart as its picture."""
@@ -119,98 +107,97 @@ class Laboratory:
         self.display()
 
     def close(self) -> None:
-        """Take it off the page and free it; a trial stops, and what was started goes on."""
-        self._stopping_since = self._stopping_since or time.monotonic()
+        """Take it off the page and free it; a trial and samples stop, and what was started goes on."""
+        self._asked += 1
+        self.forecasts.stop()
+        self.try_it.stop()
         close(self.box)
 
-    def _changed(self) -> None:
-        """Show the problems of the choices, or their YAML; ask the task in a thread."""
-        planned = self.plan()
-        _show(self.problem, *(problem.sentence for problem in planned.problems), error=planned.config is None)
-        self._warned_of, self.monitor.start_button.description = None, "Start"
-        self.anyway_button.layout.display = "none"
-        if planned.config is None:
+    # --- settings of an earlier run
+
+    def _make_loader(self) -> None:
+        self.runs = menu("", [("", "")], "settings of a run")
+        self.runs.tooltip = "Runs and sweeps of this workspace, the newest first"
+        self.load_button = ipywidgets.Button(description="Load", icon="folder-open")
+        self.load_button.tooltip = "Put the chosen run's settings into the form; nothing is started"
+        self.load_button.on_click(lambda _: self._load())
+        self.load_line = ipywidgets.HTML(layout=dict(WIDE))
+        self.loader = ipywidgets.VBox([ipywidgets.HBox([self.runs, self.load_button]), self.load_line])
+        self._list_runs()
+
+    def _list_runs(self) -> None:
+        names = [folder.name for folder in recent_runs()]
+        self.runs.options = names or [("none yet", "")]
+        self.load_button.disabled = not names
+
+    def _load(self) -> None:
+        name = self.runs.value
+        try:
+            dropped = self.load(runs_folder() / name)
+        except (ValueError, OSError) as error:
+            self.load_line.value = notice(str(error), error=True)
             return
-        self.snippet.text = as_yaml(planned.config, planned.grid)
-        if not self._forecasting:
-            _show(self.forecast_line, f"{planned.runs} {'run' if planned.runs == 1 else 'runs'}, not forecast yet.")
-            self.memory_box.layout.display = "none"
-        self._asked, self._task_problem = self._asked + 1, None
-        threading.Thread(target=self._ask_task, args=(planned.config, self._asked), daemon=True).start()
+        without = f", but for {', '.join(dropped)}, which this form has no field for" if dropped else ""
+        self.load_line.value = notice(f"These are the settings of {name}{without}.")
 
-    def _ask_task(self, config: RunConfig, asked: int) -> None:
-        """Ask whether the task is there and has so many prompts; the newest question alone is answered."""
-        try:
-            task = get_task(config.task, **config.task_options)
-            answer, problem = task.describe_split(config.num_prompts, config.eval_prompts, config.seed), None
-        except Exception as error:  # whatever it is, the page should say it
-            answer = problem = str(error)
+    # --- what the settings are worth
+
+    def _changed(self) -> None:
+        """Show the problems of the choices, or their YAML; look at model, task and memory in a thread."""
+        planned = self.plan()
+        failed = planned.config is None
+        _show(self.problem, *(problem.sentence for problem in planned.problems), error=failed)
+        self._asked, self._allowed = self._asked + 1, None
+        self.anyway_button.layout.display = "none"
+        self.load_line.value = ""
+        self.try_it.changed(planned.config)
+        self.forecasts.changed(planned)
+        for button in (self.try_it.button, self.forecasts.button):
+            button.disabled = failed and button.description in ("Try it", "Forecast")
+        self.snippet.text = "" if failed else as_yaml(planned.config, planned.grid)
+        if failed:
+            self.task_line.value = ""
+            self._refuse(_errors(planned))
+            return
+        self._refuse(CHECKING, quiet=True)
+        threading.Thread(target=self._ask, args=(planned, self._asked), daemon=True).start()
+
+    def _ask(self, planned: Plan, asked: int) -> None:
+        """Look at what was chosen, once it has been left alone; the newest question alone is answered."""
+        time.sleep(SETTLE_S)
+        if asked != self._asked:
+            return
+        examination = self._examine(planned)
         if asked == self._asked:
-            self._task_problem = problem
-            _show(self.task_line, *answer.split("\n"), error=problem is not None)
+            self._show_examination(planned.config, examination)
 
-    def _forecast(self, planned: Plan, anyway: bool) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="workbook-trial-"))
+    def _examine(self, planned: Plan) -> Examination:
         try:
-            _show(self.forecast_line, "Memory ...")
-            memory = at_peak(forecast_run(planned.config))
-            self.memory.update(forecast_chart(memory))
-            self.memory_box.layout.display = ""
-            peak = f"Peak memory about {memory['mib'].sum():,.0f} MiB beside Python and its libraries."
-            if not anyway and (sentence := fits(planned.config)):
-                _show(self.forecast_line, peak, f"{sentence} No trial was started.", error=True)
-                self.anyway_button.layout.display = ""
-            elif self._stopping_since is None:
-                self._trial = start_trial(planned.config, folder / "trial", anyway=True)
-                _show(self.forecast_line, peak, self._measure(planned, self._trial, peak))
-            else:
-                _show(self.forecast_line, peak, "Stopped before its trial began: time is not forecast.")
-        except Exception as problem:
-            _show(self.forecast_line, str(problem), error=True)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            with self._lock:  # a click is a Stop before, and a Forecast afterwards
-                self._trial, self._forecasting = None, False
-                self.forecast_button.description, self.forecast_button.icon = "Forecast", "clock-o"
-                self.forecast_button.disabled, self.forecast_button.button_style = False, ""
+            return examine(planned.config, min(self.jobs, planned.runs))
+        except Exception as error:  # whatever it is, the page should say it
+            return Examination(errors=(str(error),))
 
-    def _measure(self, planned: Plan, trial: Run, peak: str) -> str:
-        """Follow a trial to its end; the forecast of time that it gives, in words."""
-        while trial.running:
-            if self._stopping_since is None:
-                _show(self.forecast_line, peak, f"Time: a trial. {trial.status()['message']}")
-            elif time.monotonic() - self._stopping_since >= KILL_AFTER_S:
-                self.forecast_button.description, self.forecast_button.disabled = "Kill", False
-                self.forecast_button.button_style = "danger"
-            if (self._stopping_since is not None or trial_is_done(trial)) and not trial.stopping:
-                trial.stop()
-            time.sleep(0.2)
-        try:
-            return forecast_sentence(planned, measure_throughput(trial))
-        except ValueError:
-            if self._stopping_since is None:
-                raise
-            return "Stopped before its trial had finished a generation batch: time is not forecast."
+    def _show_examination(self, config: RunConfig, examination: Examination) -> None:
+        self._examined = config, examination
+        if examination.errors:
+            _show(self.task_line, *"\n".join(examination.errors).split("\n"), error=True)
+            self._refuse(" ".join(examination.errors), "See the line in red above.")
+            return
+        _show(self.task_line, *([examination.task] if examination.task else []), *examination.notes)
+        if examination.doubts:
+            self._refuse(" ".join(examination.doubts))
+            self.anyway_button.layout.display = ""
+        else:
+            self._refuse("")
 
-    def _end_trial(self) -> None:
-        """Stop the trial after the step in hand and say so at once; kill it once the button says so."""
-        if self._stopping_since is None:
-            self._stopping_since = time.monotonic()
-            self.forecast_button.description, self.forecast_button.disabled = "Stopping", True
-            _show(self.forecast_line, STOPPING)
-        elif self._trial is not None and time.monotonic() - self._stopping_since >= KILL_AFTER_S:
-            kill(self._trial)
+    def _refuse(self, why: str, short: str = "", quiet: bool = False) -> None:
+        """Turn Start off and say why; on again for ""."""
+        self.monitor.refuse(why)
+        _show(self.verdict, *[why if quiet else f"Start is off. {short or why}"] * bool(why), error=not quiet)
 
-
-def forecast_sentence(planned: Plan, measured) -> str:
-    """A forecast of time in words, with what it rests on."""
-    total = duration(forecast_seconds(planned.config, measured, planned.runs))
-    runs = "one run" if planned.runs == 1 else f"{planned.runs} runs one after the other"
-    return (
-        f"Time about {total} for {runs}: {measured.start:.1f} s to start, then {batches(planned.config)} generation "
-        f"batches of {measured.per_batch:.2g} s each. Measured on {measured.batches} of this very setting's batches, "
-        "in a process of its own; held-out prompts come on top."
-    )
+    def _start_anyway(self) -> None:
+        self._allowed = self.plan().config
+        self.monitor.answer(self.monitor.start)
 
 
 def _errors(planned: Plan) -> str:
