@@ -19,6 +19,7 @@ import pandas as pd
 import psutil
 
 from workbook.training.background import is_alive
+from workbook.training.diagnosis import diagnose
 from workbook.views.live import LiveChart, close, refresh, show
 from workbook.views.monitor_chart import as_number, monitor_chart, monitor_frame, monitor_rows, numbers
 from workbook.views.style import escape, notice, visible
@@ -28,6 +29,7 @@ RESUMABLE = ("stopped", "failed", "interrupted")
 NOTHING = pd.DataFrame({"step": pd.Series(dtype=int), "reward": pd.Series(dtype=float)})
 UNSTARTED = {"state": "not started", "step": 0, "total": 0, "message": "Press Start."}
 STOPPING = "stopping after the step in hand ..."
+MAX_DIAGNOSES = 3  # sentences below the curves of a sweep
 KILL_AFTER_S = 5.0  # of stopping, after which a run may be killed instead
 TABLE = "border-spacing: 8px 2px; font-size: 12px; line-height: 1.35"
 TEXT = "font-family: monospace; overflow-wrap: anywhere; unicode-bidi: isolate; vertical-align: top"
@@ -59,6 +61,19 @@ def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str
     if seconds is not None:
         time_left = f", about {seconds:.0f} s left" if seconds < 100 else f", about {seconds / 60:.0f} min left"
     return f"running: step {status['step']} of {status['total']}{time_left}. {message}"
+
+
+def diagnoses(run, metrics: pd.DataFrame) -> list[str]:
+    """What is wrong with a run, as its logged numbers tell; of a sweep the worst of each run, by its name.
+
+    metrics: of a single run, as read last.
+    """
+    if not hasattr(run, "runs"):
+        return diagnose(numbers(metrics))
+    wrong = {name: sentences for name, one in run.runs.items() if (sentences := diagnose(numbers(one.metrics())))}
+    lines = [f"{name}: {sentences[0]}" for name, sentences in list(wrong.items())[:MAX_DIAGNOSES]]
+    more = len(wrong) - len(lines)
+    return [*lines, f"{more} more of {len(run.runs)} runs have something wrong."] if more else lines
 
 
 def completions_html(samples: pd.DataFrame) -> str:
@@ -134,6 +149,7 @@ class RunMonitor:
         self.chart = LiveChart.over(lambda rows, frame: monitor_chart(rows, frame, legend), **self._tables(0))
         self.progress = ipywidgets.IntProgress(min=0, max=1, layout={"width": "320px"})
         self.line = ipywidgets.HTML(layout={"max_width": "860px"})
+        self.diagnosis = ipywidgets.HTML(layout={"max_width": "860px"})
         self.completions = ipywidgets.HTML(layout={"max_width": "860px", "height": "220px", "overflow": "auto"})
         self.start_button = self._button("Start", "play", self.start, button_style="primary")
         self.stop_button = self._button("Stop", "stop", self.stop, tooltip="Stop after the step in hand")
@@ -142,7 +158,7 @@ class RunMonitor:
         self.resume_button = self._button("Resume", "play", self.resume, tooltip="Go on from its checkpoint")
         buttons = [self.stop_button, self.kill_button, self.resume_button, self.progress]
         controls = ipywidgets.HBox([self.start_button, *buttons] if start else buttons)
-        self.box = ipywidgets.VBox([controls, self.line, self.chart, self.completions])
+        self.box = ipywidgets.VBox([controls, self.line, self.chart, self.diagnosis, self.completions])
         self.box.add_class("workbook-monitor")
         self._answer(self._look)
 
@@ -260,6 +276,7 @@ class RunMonitor:
             if self.run is not None:
                 self._metrics = self.run.metrics()
                 self.completions.value = completions_html(self.run.samples())
+                self.diagnosis.value = notice(*diagnoses(self.run, self._metrics), error=True)
             self.chart.push(**self._tables(status["total"]))
             self._seen = seen
         self.progress.max, self.progress.value = max(status["total"], 1), status["step"]
