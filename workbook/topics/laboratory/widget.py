@@ -159,6 +159,7 @@ class Laboratory:
             self.task_line.value = ""
             self._refuse(_errors(planned))
             return
+        _show(self.task_line)  # the answer was of other settings
         self._refuse(CHECKING, quiet=True)
         threading.Thread(target=self._ask, args=(planned, self._asked), daemon=True).start()
 
