@@ -27,6 +27,7 @@ from workbook.statistics import Estimate, pseudo_values, t_interval
 from workbook.studies.claim import Claim, Measurement, Tables
 from workbook.studies.record import RESULTS
 from workbook.studies.registration import Outcome, check_registration, read_registration
+from workbook.training import files
 from workbook.views.ledger import ledger_chart, standardized
 
 IDS = [
@@ -188,6 +189,9 @@ H1 = {
         ({"study": "flips"}, "study is 'flips'; it must be 'sharing', as its folder is."),
         ({"units": {"scale": "family"}}, "it must be {scale: family, count: 10}"),
         ({"units": {"scale": "family", "count": 0}}, "units.count is 0; it must be an integer of at least 1."),
+        ({"units": {"scale": "famly", "count": 10}}, "units.scale is 'famly'; choose one of tiny, bundled, family,"),
+        ({"units": {"scale": "family", "count": 1, "most": 2}}, "it must be {scale: family, count: 10}"),
+        ({"units": [{"scale": "family", "count": k} for k in (6, 9)]}, "units has the scale family twice"),
         ({"outcomes": {"H1": {"rolle": "primary"}}}, "outcomes.H1 has the field 'rolle'"),
         ({"outcomes": {"H1": H1 | {"role": "main"}}}, "outcomes.H1.role is 'main'; choose one of primary, mechanism"),
         ({"outcomes": {"H1": H1 | {"side": ""}}}, "outcomes.H1 lacks side."),
@@ -205,6 +209,24 @@ def test_a_registration_is_checked_field_by_field(change, sentence):
         check_registration(FINE | {"outcomes": {"H1": H1}} | change, "sharing")
     assert sentence in str(refused.value)
     assert len(str(refused.value).split(". ")) == 1, "one sentence"
+
+
+def test_a_registration_in_words_has_known_fields(tmp_path):
+    (tmp_path / "sharing").mkdir()
+    path = tmp_path / "sharing" / "registration.yaml"
+    path.write_text("registered: 2026-11-22\nquestion: does it?\nstopping: all ten\n")
+    with pytest.raises(ValueError) as refused:
+        read_registration("sharing", tmp_path)
+    sentence = f"The registration of sharing, {path}, has the field 'stopping'; it may have registered, question, stop"
+    assert str(refused.value).startswith(sentence)
+    path.write_text("registered: 2026-11-22\nquestion: does it?\nunits: {scale: family, count: 10}\n")
+    with pytest.raises(ValueError, match="lacks study"):
+        read_registration("sharing", tmp_path)
+
+
+def test_a_registered_place_is_one_line():
+    outcome = H1 | {"place": "from 1\n  to 512\n"}
+    assert check_registration(FINE | {"outcomes": {"H1": outcome}}, "sharing").outcomes["H1"].place == "from 1 to 512"
 
 
 def test_every_registered_outcome_is_reported_and_every_claim_has_one_primary_row():
@@ -418,6 +440,20 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     assert "H3: " in chart["description"]
     assert "contradicted" in chart["description"]
     assert "Not measured: H8, H9." in chart["title"]["subtitle"]
+
+
+def test_a_page_and_rows_are_two_files_and_whole(world, tmp_path, monkeypatch, capsys):
+    asked, out = ["claims", "--folder", str(world)], tmp_path / "out"
+    out.write_text("as it was")
+    (tmp_path / "link").symlink_to(out)
+    assert __main__.main([*asked, "--json", str(out), "--html", str(tmp_path / "link")]) == 2
+    assert capsys.readouterr().err == f"--json and --html are both {tmp_path / 'link'}; give each a file of its own.\n"
+    monkeypatch.setattr(files.os, "replace", lambda *_: 1 / 0)  # as a crash before the last moment
+    for option in ("--json", "--html"):
+        with pytest.raises(ZeroDivisionError):
+            __main__.main([*asked, option, str(out)])
+        assert out.read_text() == "as it was"
+        assert not list(tmp_path.glob(".*.tmp"))
 
 
 def test_pictures_stand_where_the_numbers_are(world):

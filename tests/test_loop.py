@@ -218,6 +218,9 @@ def test_a_budget_of_tokens_ends_the_run(policy):
     [
         ({"prompts": 0}, "prompts=0 must be a whole number of 1 or more"),
         ({"epochs": True}, "epochs=True must be a whole number"),
+        ({"token_budget": 0}, "token_budget=0 must be a whole number of 1 or more"),
+        ({"token_budget": 1e4}, "token_budget=10000.0 must be a whole number"),
+        ({"token_budget": "all"}, "token_budget='all' must be a whole number"),
         ({"order": "sorted"}, "order='sorted' is unknown: choose one of shuffled, query_preserved"),
         ({"optimizer": "lion"}, "optimizer='lion' is unknown: choose one of sgd"),
         (

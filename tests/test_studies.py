@@ -96,7 +96,7 @@ def test_a_faulty_registration_is_refused_before_the_work(tmp_path, monkeypatch)
     monkeypatch.setattr(Bench, "rollouts", property(lambda _: 1 / 0))
     (tmp_path / "flips").mkdir()
     (tmp_path / "flips" / "registration.yaml").write_text("study: flips\nregistered: 2026-11-22\n")
-    with pytest.raises(ValueError, match="The registration of flips lacks question"):
+    with pytest.raises(ValueError, match=r"The registration of flips, .*registration\.yaml, lacks question"):
         measure("flips", "tiny", seeds=[1], folder=tmp_path)
 
 

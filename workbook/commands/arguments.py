@@ -53,6 +53,17 @@ def as_count(least: int, most: int):
     return integer
 
 
+def write_page(path: str, text: str) -> None:
+    """Write a text to a file, atomically; into a device, a pipe, or a file in a folder that is closed, straight."""
+    from workbook.training.files import write_text
+
+    file = Path(path).resolve()
+    if (file.exists() and not file.is_file()) or not os.access(file.parent, os.W_OK):
+        file.write_text(text, encoding="utf-8")
+    else:
+        write_text(file, text)
+
+
 def check_writable(path: str, option: str) -> None:
     """Raise a ValueError unless a file can be written at `path`, before the work that it is to hold."""
     file = Path(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbook.commands.arguments import as_count, as_path, check_writable
+from workbook.commands.arguments import as_count, as_path, check_writable, write_page
 from workbook.training.messages import one_line
 
 
@@ -18,18 +18,20 @@ def _claims(args) -> int:
     for option in ("html", "json"):
         if getattr(args, option) is not None:
             check_writable(getattr(args, option), f"--{option}")
+    if args.json and args.html and Path(args.json).resolve() == Path(args.html).resolve():
+        raise ValueError(f"--json and --html are both {args.html}; give each a file of its own.")
     whole = bool(args.claim or args.json or args.html)  # the rows that decide nothing take most of the time
     table = ledger(args.scale, args.folder, [args.claim] if args.claim else None, described=whole)
     print(format_ledger(table, commands=True) if args.claim else format_summary(table))
     if args.permuted:
         print(_by_chance(table, args.permuted))
     if args.json is not None:
-        Path(args.json).write_text(ledger_json(table), encoding="utf-8")
+        write_page(args.json, ledger_json(table))
         print(f"Every row, with what decided it, lies in {args.json}")
     if args.html is not None:
         from workbook.book.ledger_page import ledger_page
 
-        Path(args.html).write_text(ledger_page(table), encoding="utf-8")
+        write_page(args.html, ledger_page(table))
         print(f"The ledger as a page lies in {args.html}")
     return 0
 

@@ -85,8 +85,10 @@ class Loop:
     call: CreditCall | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self):
-        for name in ("prompts", "group_size", "batches", "minibatches", "epochs", "max_new_tokens"):
+        for name in WHOLE:
             value = getattr(self, name)
+            if name == "token_budget" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={show_value(value)} must be a whole number of 1 or more.")
         for name, valid in CHOICES.items():
@@ -112,6 +114,7 @@ class Loop:
             )
 
 
+WHOLE = ("prompts", "group_size", "batches", "minibatches", "epochs", "max_new_tokens", "token_budget")
 CHOICES = {
     "order": STRATEGIES,
     "optimizer": tuple(OPTIMIZERS),
@@ -205,10 +208,15 @@ def advantaged(
 
 def permuted_rewards(rollouts: Rollouts, seed: int) -> Float[Tensor, " B"]:
     """The rewards, permuted at random within each group, so that they say nothing about the texts."""
-    generator, permuted = torch.Generator().manual_seed(seed), rollouts.rewards.clone()
-    for group in rollouts.group_ids.unique():
-        members = (rollouts.group_ids == group).nonzero().squeeze(1)
-        permuted[members] = rollouts.rewards[members[torch.randperm(len(members), generator=generator)]]
+    return permuted_in_groups(rollouts.rewards, rollouts.group_ids, seed)
+
+
+def permuted_in_groups(values: Float[Tensor, "B ..."], group_ids: Int[Tensor, " B"], seed: int) -> Tensor:
+    """Values of rollouts, permuted at random within each group."""
+    generator, permuted = torch.Generator().manual_seed(seed), values.clone()
+    for group in group_ids.unique():
+        members = (group_ids == group).nonzero().squeeze(1)
+        permuted[members] = values[members[torch.randperm(len(members), generator=generator)]]
     return permuted
 
 

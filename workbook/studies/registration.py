@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from workbook.places import data_path
+from workbook.studies.scales import SCALES
 from workbook.training.config_text import read_yaml
 from workbook.training.messages import show_value
 
@@ -79,7 +80,11 @@ class Registration:
 
 NEEDED = ("study", "registered", "question", "units", "stopping_rule", "outcomes")
 NOTES = ("secondary", "cut_before_measuring", "tuning", "definitions", "controls", "collapse", "limits", "notes")
-TEXTS = ("claim", "role", "sentence", "unit", "side", "paper", "comparable", "testable", "source", "seen_before")
+TEXTS = tuple(part.name for part in fields(Outcome) if part.type == "str")
+IN_WORDS = (  # fields of a registration from before outcomes were read
+    *("registered", "question", "stopping_rule", "expected", "cut_before_measuring", "unit", "primary_outcome"),
+    *("smallest_effect_of_interest", "why_this_size", "decision", "secondary_outcomes", "sizes", "exclusions"),
+)
 _DECIDES = ("side", "threshold", "smallest_effect", "seen_before", "source")
 
 
@@ -102,27 +107,25 @@ def read_registration(study: str, folder: str | Path | None = None) -> Registrat
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed: int) -> Registration:
     """The registration in a file, checked, read once for each version of it."""
-    return check_registration(
-        read_yaml(path, "registration"), path.parent.name, hashlib.sha256(path.read_bytes()).hexdigest()
-    )
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return check_registration(read_yaml(path, "registration"), path.parent.name, digest, path)
 
 
-def check_registration(text: Any, study: str, digest: str = "") -> Registration:
+def check_registration(text: Any, study: str, digest: str = "", path: Path | None = None) -> Registration:
     """The registration that a YAML's data stands for.
 
-    Raises ValueError, one sentence with the field, its value and what would be valid.
+    Raises ValueError, one sentence with the file (`path`), the field, its value and what would be valid.
     """
-    where = f"The registration of {study}"
-    if isinstance(text, dict) and not {"study", "outcomes"} & set(text):  # in words, of before outcomes were read
+    where = f"The registration of {study}" + (f", {path}," if path else "")
+    if isinstance(text, dict) and text and not {"study", "outcomes", "units"} & set(text):
+        _check_known(where, text, IN_WORDS)
         plain = {name: str(text.get(name) or "") for name in ("registered", "question", "stopping_rule")}
         return Registration(study, **plain, units={}, outcomes={}, hash=digest)
     if not isinstance(text, dict):
         raise ValueError(f"{where} must be a mapping with the fields {', '.join(NEEDED)}.")
     if missing := [name for name in NEEDED if text.get(name) in (None, "", {}, [])]:
         raise ValueError(f"{where} lacks {missing[0]}.")
-    if unknown := [name for name in text if name not in (*NEEDED, "expected", *NOTES)]:
-        known = ", ".join((*NEEDED, "expected", *NOTES))
-        raise ValueError(f"{where} has the field {show_value(unknown[0])}; it may have {known}.")
+    _check_known(where, text, (*NEEDED, "expected", *NOTES))
     if text["study"] != study:
         raise ValueError(f"{where}: study is {show_value(text['study'])}; it must be {study!r}, as its folder is.")
     if not isinstance(text["outcomes"], dict):
@@ -143,16 +146,25 @@ def check_registration(text: Any, study: str, digest: str = "") -> Registration:
     )
 
 
+def _check_known(where: str, value: dict, known: tuple[str, ...]) -> None:
+    if unknown := [name for name in value if name not in known]:
+        raise ValueError(f"{where} has the field {show_value(unknown[0])}; it may have {', '.join(known)}.")
+
+
 def _units(where: str, value: Any) -> dict[str, int]:
     """{scale: count} of one {scale, count}, or of a list of them."""
     units = {}
     for part in value if isinstance(value, list) else [value]:
-        if not isinstance(part, dict) or {"scale", "count"} - set(part):
+        if not isinstance(part, dict) or {"scale", "count"} != set(part):
             raise ValueError(f"{where}: units is {show_value(value)}; it must be {{scale: family, count: 10}}.")
+        if (scale := str(part["scale"])) not in SCALES:
+            raise ValueError(f"{where}: units.scale is {show_value(scale)}; choose one of {', '.join(SCALES)}.")
+        if scale in units:
+            raise ValueError(f"{where}: units has the scale {scale} twice; give it one count.")
         count = part["count"]
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"{where}: units.count is {show_value(count)}; it must be an integer of at least 1.")
-        units[str(part["scale"])] = count
+        units[scale] = count
     return units
 
 
@@ -161,8 +173,7 @@ def _outcome(where: str, key: str, value: Any) -> Outcome:
     here, known = f"{where}: outcomes.{key}", {part.name: part for part in fields(Outcome)}
     if not isinstance(value, dict):
         raise ValueError(f"{here} must be a mapping of fields.")
-    if unknown := [name for name in value if name not in known]:
-        raise ValueError(f"{here} has the field {show_value(unknown[0])}; it may have {', '.join(known)}.")
+    _check_known(here, value, tuple(known))
     value = {name: "yes" if part is True else "no" if part is False else part for name, part in value.items()}
     needed = [name for name, part in known.items() if part.default is MISSING]
     needed += _DECIDES if value.get("role") != "described" else ()

@@ -57,11 +57,11 @@ def lost(path: pd.DataFrame) -> pd.Series:
 
 
 def when(values: pd.Series, y: pd.Series, level: float) -> float:
-    """y where values first reach a level, on straight lines."""
+    """y where values first reach a level, on straight lines; NaN for a level that is that of the start."""
     values, y = values.to_numpy(float), y.to_numpy(float)
     k = int(np.argmax(values >= level))
     if k == 0:
-        return y[0]
+        return np.nan
     return float(np.interp(level, values[k - 1 : k + 1], y[k - 1 : k + 1]))
 
 

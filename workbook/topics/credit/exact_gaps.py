@@ -26,6 +26,7 @@ from workbook.probes.step import logps, matched_lr, optimizer_of, progress, unto
 from workbook.probes.values import chain_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
+from workbook.studies.loop import permuted_in_groups
 from workbook.theory.advantages import group_advantages
 from workbook.topics.credit.gaps import Pool, pool_change
 from workbook.topics.flips.probe import frequency_matched
@@ -135,12 +136,7 @@ def _gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:
 
 def permuted(rollouts: Rollouts, seed: int) -> Rollouts:
     """The rollouts with their advantages permuted within each prompt: as many of either sign, and no signal."""
-    generator = torch.Generator().manual_seed(seed)
-    mixed = rollouts.advantages.clone()
-    for group in rollouts.group_ids.unique():
-        rows = (rollouts.group_ids == group).nonzero().squeeze(1)
-        mixed[rows] = mixed[rows[torch.randperm(len(rows), generator=generator)]]
-    return replace(rollouts, advantages=mixed)
+    return replace(rollouts, advantages=permuted_in_groups(rollouts.advantages, rollouts.group_ids, seed))
 
 
 def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:

@@ -103,25 +103,39 @@ def gap_of_values(one: str, other: str, number: Callable[[np.ndarray], float]) -
 
 
 def gap_at_equal_value(one: str, other: str, outcome: str = "free_tax") -> Callable[[Paths], float]:
-    """An outcome beyond the twin's, of one arm minus another's, where both first reach the value that both reach."""
+    """An outcome beyond the twin's, of one arm minus another's, where both first reach the value that both reach.
+
+    No number where one of them never gets above its start: nothing was learned at which to compare them.
+    """
 
     def number(path: Paths) -> float:
         beyond = [excess(path(name), path(name, True), outcome) for name in (one, other)]
         values = [path(name)["value"].iloc[: len(part)] for name, part in zip((one, other), beyond, strict=True)]
-        level = min(value.max() for value in values)
+        level = _reached_by_all(values)
         first, second = (at_value(value, part, level) for value, part in zip(values, beyond, strict=True))
         return first - second
 
     return unless_collapsed(number)
 
 
+def _reached_by_all(values: list[pd.Series]) -> float:
+    """The highest value that every run reaches, above all of their starts."""
+    level = min(value.max() for value in values)
+    if level <= max(value.iloc[0] for value in values):
+        raise _NoNumber
+    return level
+
+
 def batches_to_equal_value(one: str, other: str) -> Callable[[Paths], float]:
-    """Generation batches until nine tenths of the gain that both reach: of one arm minus another's."""
+    """Generation batches until nine tenths of the gain that both reach: of one arm minus another's.
+
+    No number where one of them gains nothing.
+    """
 
     def number(path: Paths) -> float:
         runs = [path(one), path(other)]
         start = runs[0]["value"].iloc[0]
-        level = start + 0.9 * (min(run["value"].max() for run in runs) - start)
+        level = start + 0.9 * (_reached_by_all([run["value"] for run in runs]) - start)
         first, second = (at_value(run["value"], run["batch"], level) for run in runs)
         return first - second
 
