@@ -244,6 +244,21 @@ def test_a_collapsed_arm_gives_no_number(tables):
     assert gap.isna().tolist() == [seed == 2 for seed in UNITS]
 
 
+def test_an_arm_that_gains_nothing_has_no_equal_value(tables):
+    """Its best exact value is that of its start: there is nothing learned at which to compare it."""
+    runs = tables["confidence/runs"]
+    flat = (runs["arm"] == "GSPO") & ~runs["permuted"] & (runs["seed"] == 2) & (runs["batch"] > 0)
+    start = runs[(runs["seed"] == 2) & (runs["batch"] == 0)]["value"].iloc[0]
+    broken = Tables("family", tables.folder)
+    broken._whole["confidence/runs"] = runs.assign(value=runs["value"].where(~flat, 0.9 * start))
+    for number in (
+        effects.gap_at_equal_value("GSPO", "min-replace"),
+        effects.gap_at_equal_value("min-replace", "GSPO", "tax"),
+        effects.batches_to_equal_value("min-replace", "GSPO"),
+    ):
+        assert effects.per_unit(broken, number).isna().tolist() == [seed == 2 for seed in UNITS]
+
+
 def test_twins_that_collapse_are_counted_and_end_there(tables):
     counts = effects.collapses(tables).set_index("arm")
     assert (counts == 0).all(axis=None)
