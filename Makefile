@@ -1,4 +1,4 @@
-# make lab: open the workbook.  make test: the whole test suite.  make book: run every chapter and render build/book/.
+# make lab: open the workbook, on working copies of its chapters (ARGS='--fresh 05': one anew).  make test: the whole test suite.  make book: run every chapter and render build/book/.
 # make check: the essentials, in three minutes.  make pythons: the essentials under each newer Python that is installed.
 # make audit: the ledger of claims recomputed by a second implementation, and where its numbers come from.
 # make bench: what things cost, as ratios; nothing in it fails for being slow.
@@ -8,8 +8,6 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# Jupyter asks root to insist; in a container everybody is root.
-AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 # Tests that start processes, browsers or whole chapters.
 LONG   := browser test_chapters.py test_cluster.py test_commands.py test_distributed.py test_experiment.py test_gpu.py test_interrupts.py \
@@ -18,7 +16,7 @@ LONG   := browser test_chapters.py test_cluster.py test_commands.py test_distrib
 .PHONY: lab test check pythons audit bench gpu soak book lint clean
 
 lab: $(READY)
-	$(BIN)/jupyter lab $(AS_ROOT) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+	$(BIN)/python -m workbook lab $(ARGS)
 
 # One worker for the browser, two for the rest: both wait a lot.
 test: $(READY) lint

@@ -102,7 +102,8 @@ def test_chapter_leads_to_those_before_and_after_it(path):
     assert notebook.cells[0].source.split("\n")[3:6] == ["", line, ""]
     assert notebook.cells[-1].source.endswith(f"\n\n{line}")
     place = CHAPTERS.index(path)
-    assert re.findall(r"\((\w+\.ipynb)\)", line) == [one.name for one in CHAPTERS[place - 1 if place else 1 : place + 2] if one != path]
+    beside = [*CHAPTERS[max(place - 1, 0) : place], *CHAPTERS[place + 1 : place + 2]]
+    assert re.findall(r"\((\w+\.ipynb)\)", line) == [one.name for one in beside]
 
 
 @each_chapter
@@ -211,6 +212,9 @@ def test_the_book_has_pictures_links_and_an_index(shelf, tmp_path):
     assert not re.findall(r"""src=["'](?:https?:|["'])""", page + last), "scripts or pictures from elsewhere"
     assert re.search(r'<a href="https://colab[^"]*/01_b.ipynb">Open in Colab</a>', last)
     assert last.count('<a rel="prev" href="00_a.html">← A title &lt;b&gt;</a>') == 2
+    assert "the link to Colab" in last
+    assert "window.bookIndex" in (tmp_path / "book" / "search.js").read_text()
+    assert (tmp_path / "book" / "README.md").read_text().startswith("---\ntitle: ")
     assert 'rel="next"' in page
     assert 'rel="next"' not in last
     assert "<mfrac>" in last

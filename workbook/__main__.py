@@ -13,21 +13,23 @@ from workbook.commands.arena import add_arena, add_estimators
 from workbook.commands.arguments import MAIN
 from workbook.commands.book import add_chapters, add_glossary
 from workbook.commands.claims import add_claims, add_coverage
+from workbook.commands.lab import add_lab
 from workbook.commands.machines import add_machines
 from workbook.commands.policies import add_family
 from workbook.commands.report import add_report
 from workbook.commands.rewards import add_attack_reward
+from workbook.commands.runs import add_runs
 from workbook.commands.studies import add_gpu, add_keep, add_measure
 from workbook.commands.training import add_resume, add_sweep, add_train
 from workbook.training.messages import explain_error, one_line
 
 LONGEST = 400  # characters of a sentence on stderr
 COMMANDS = (  # in the order in which help lists them
-    *(add_train, add_resume, add_sweep),
+    *(add_train, add_resume, add_sweep, add_runs),
     *(add_family, add_keep, add_measure),
     *(add_claims, add_coverage, add_report, add_glossary),
     *(add_estimators, add_arena, add_machines, add_gpu, add_attack_reward),
-    add_chapters,
+    *(add_lab, add_chapters),
 )
 
 

@@ -6,6 +6,7 @@ as workbook/data/, which is read there and never written to.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
@@ -50,3 +51,15 @@ def clone(what: str, package: Path = PACKAGE) -> Path:
     if not (package.parent / "pyproject.toml").is_file() or (package / "data").is_dir():
         raise ValueError(f"{what} needs a clone of the repository, and this workbook was installed without one.")
     return package.parent
+
+
+def notebook_path() -> Path | None:
+    """The notebook whose kernel this is, or that started this process; None outside Jupyter's servers."""
+    path = Path(os.environ.get("JPY_SESSION_NAME", ""))
+    return path if path.suffix == ".ipynb" else None
+
+
+def notebook_name() -> str | None:
+    """Its name as a run's manifest holds it: without folders, and without the date of an older copy of a chapter."""
+    path = notebook_path()
+    return None if path is None else path.name.partition(".")[0]

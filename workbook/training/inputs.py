@@ -12,6 +12,7 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
+from workbook.places import notebook_name
 from workbook.training.files import made_with, read_json
 from workbook.training.messages import show_value
 from workbook.training.processes import process_count
@@ -39,6 +40,7 @@ def manifest(
         "memory_before_policy_mib": round(baseline_mib, 1),
         "seed": config.seed,
         "processes": process_count(),
+        "notebook": notebook_name(),
         "data_sha256": rows.hexdigest(),
         "task_sha256": sources or {},
         "credit_sha256": rule or {},

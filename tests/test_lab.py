@@ -1,0 +1,158 @@
+"""Working copies of the chapters: nothing of theirs is given away, nothing of the reader's is written over."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from workbook import __main__
+from workbook.book import chapters, copies
+from workbook.training.files import write_json
+from workbook.training.notebook import run_left
+from workbook.training.runs import create_run, set_status
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    """A shelf of two executed chapters, and the folder of their copies."""
+    monkeypatch.setattr(chapters, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(copies, "COPIES", tmp_path / "my_chapters")
+    (tmp_path / "notebooks").mkdir()
+    for name in ("04_one", "05_two"):
+        write_chapter(name, "6 * 7")
+    return tmp_path / "my_chapters"
+
+
+def write_chapter(name: str, source: str) -> None:
+    cell = new_code_cell(source, execution_count=1, outputs=[new_output("stream", text="42")])
+    nbformat.write(new_notebook(cells=[new_markdown_cell(f"# {name}"), cell]), chapters.NOTEBOOKS / f"{name}.ipynb")
+
+
+def edit(path, source: str | None = None, **cell) -> None:
+    """What a reader does to the code cell of a copy: other source, or outputs."""
+    notebook = json.loads(path.read_text())
+    notebook["cells"][1] |= {"source": [source]} if source else cell
+    path.write_text(json.dumps(notebook))
+
+
+def test_copies_hold_the_text_and_no_outputs(desk):
+    assert copies.update_copies(desk) == []
+    for chapter in chapters.find_chapters():
+        copy, original = (nbformat.read(path, as_version=4) for path in (desk / chapter.name, chapter))
+        nbformat.validate(copy)
+        assert [cell.source for cell in copy.cells] == [cell.source for cell in original.cells]
+        assert copy.cells[1].outputs == []
+        assert copy.cells[1].execution_count is None
+        assert original.cells[1].outputs
+
+
+def test_only_an_untouched_copy_is_renewed(desk):
+    copies.update_copies(desk)
+    edit(desk / "04_one.ipynb", execution_count=1, outputs=[new_output("stream", text="42")])
+    before = {path: path.read_bytes() for path in desk.iterdir()}
+    assert copies.update_copies(desk) == []
+    write_chapter("05_two", "6 * 7")  # its outputs are others, its text is the same
+    assert copies.update_copies(desk) == []
+    assert {path: path.read_bytes() for path in desk.iterdir()} == before
+    for name in ("04_one", "05_two"):
+        write_chapter(name, "7 * 8")
+    (sentence,) = copies.update_copies(desk)
+    assert sentence.startswith("Chapter 04 has changed since your copy ")
+    assert sentence.endswith("python -m workbook lab --fresh 04")
+    assert (desk / "04_one.ipynb").read_bytes() == before[desk / "04_one.ipynb"]
+    assert "7 * 8" in (desk / "05_two.ipynb").read_text()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"cells": 3, "metadata": []}'])
+def test_a_file_that_is_no_notebook_is_left_as_it_is(desk, content):
+    copies.update_copies(desk)
+    (desk / "05_two.ipynb").write_text(content)
+    (sentence,) = copies.update_copies(desk)
+    assert "05_two.ipynb" in sentence
+    assert sentence.endswith("python -m workbook lab --fresh 05")
+    assert (desk / "05_two.ipynb").read_text() == content
+
+
+def test_a_fresh_copy_keeps_the_old_one_beside_it(desk, capsys):
+    assert __main__.main(["lab", "--fresh", "05"]) == 0
+    assert capsys.readouterr().out == f"{desk / '05_two.ipynb'} is a fresh copy of chapter 05.\n"
+    for k in (1, 2):
+        edit(desk / "05_two.ipynb", f"mine = {k}")
+        assert __main__.main(["lab", "--fresh", "05"]) == 0
+    assert "The one that you had is " in capsys.readouterr().out
+    assert "mine" not in (desk / "05_two.ipynb").read_text()
+    day = time.strftime("%Y-%m-%d")
+    kept = {path.name: path.read_text() for path in desk.glob("05_two.*.ipynb")}
+    assert sorted(kept) == [f"05_two.{day}-1.ipynb", f"05_two.{day}.ipynb"]
+    assert "mine = 1" in kept[f"05_two.{day}.ipynb"]
+    copies.update_copies(desk)
+    assert len(list(desk.iterdir())) == 4, "an untouched copy is not kept"
+
+
+def test_a_chapter_that_is_none_is_refused(desk, capsys):
+    assert __main__.main(["lab", "--fresh", "05", "77"]) == 2
+    assert re.fullmatch(r"names='77' fits no chapter: .*\n", capsys.readouterr().err)
+    assert not desk.exists()
+
+
+def test_the_server_opens_the_first_copy_with_the_books_defaults(tmp_path):
+    """From another folder; the page's settings come from data/jupyter, beside those of the reader."""
+    places = {name: str(tmp_path / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
+    options = [
+        "--no-browser",
+        "--ip=127.0.0.1",
+        "--port=0",
+        "--IdentityProvider.token=",
+        f"--LabApp.workspaces_dir={tmp_path}",
+    ]
+    with open(tmp_path / "log.txt", "w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "workbook", "lab", "--", *options],
+            cwd=tmp_path, env=os.environ | places, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    try:
+        address, place = wait_for_address(server, tmp_path / "log.txt")
+        assert place == f"/lab/tree/my_chapters/{chapters.find_chapters()[0].name}"
+        setting = "/lab/api/settings/@jupyterlab/apputils-extension:notification"
+        with urllib.request.urlopen(address + setting, timeout=30) as answer:
+            assert json.load(answer)["schema"]["properties"]["fetchNews"]["default"] == "false"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def wait_for_address(server, log) -> tuple[str, str]:
+    """The address that the server says it listens at, and the place that it opens."""
+    end = time.monotonic() + 90
+    while time.monotonic() < end and server.poll() is None:
+        if found := re.search(r"(http://127\.0\.0\.1:\d+)(/\S+)", log.read_text()):
+            return found.groups()
+        time.sleep(0.2)
+    pytest.fail(log.read_text()[-2000:])
+
+
+@pytest.mark.parametrize("name", ["04_one.ipynb", "04_one.2026-03-01.ipynb"])
+def test_a_chapter_finds_the_newest_run_that_was_started_in_it(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
+    monkeypatch.chdir(tmp_path)
+    for number, notebook in enumerate(("04_one", "04_one", "05_two", None)):
+        run = create_run("data/configs/chain.yaml", tmp_path / "runs" / f"run-{number}")
+        write_json(run.folder / "manifest.json", {"notebook": notebook})
+        set_status(run, "stopped", "Stopped.", total=60)
+        (run.folder / "metrics.jsonl").write_text('{"step": 7, "reward": 0.5}\n')
+        os.utime(run.folder / "config.yaml", (number, number))
+    (tmp_path / "runs" / "run-3" / "manifest.json").write_text("{")
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    assert run_left() is None
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / name))
+    sentence, code = run_left().splitlines()
+    assert sentence == "run-1 of this chapter is stopped at step 7 of 60; to show it:"
+    show = "RunMonitor(load_run('runs/run-1'))"
+    assert code == f"from workbook import RunMonitor; from workbook.training import load_run; {show}"
