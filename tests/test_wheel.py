@@ -29,7 +29,7 @@ import contextlib, io, json
 import workbook
 from workbook import get_task, load_policy, sample_rollouts
 from workbook.__main__ import main
-from workbook.book.scale_page import scale_page
+from workbook.book.scale_page import scale_body
 from workbook.places import data_path
 from workbook.studies import load_measured
 from workbook.training import RunConfig, load_run
@@ -55,7 +55,7 @@ result = {
     "chapters": run("chapters", "00"),
     "studies": len(load_measured("flips", "bundled", "shares")),
     "sweep": RunConfig.load("data/configs/chain.yaml").task,
-    "scale": "T4" in scale_page(),
+    "scale": "T4" in scale_body(),
 }
 run = load_run("run")
 print(json.dumps(result | {"steps": len(run.metrics()), "git": run.manifest()["git"]}))
@@ -119,6 +119,7 @@ def test_the_wheel_holds_the_library_and_its_data(wheel):
     data = {f"workbook/{name}" for name in data if "__pycache__" not in name}
     assert data <= set(names)
     assert {"workbook/py.typed", "workbook/views/heatmap.js", "workbook/book/ledger.html"} <= set(names)
+    assert "workbook/book/static/book.css" in names
     packages = {str(path.parent.relative_to(ROOT)) for path in (ROOT / "workbook").rglob("*.py")}
     assert packages <= {str(Path(name).parent) for name in names if name.endswith(".py")}
     assert {Path(name).parts[0] for name in names} == {"workbook", Path(metadata).parts[0]}

@@ -60,12 +60,10 @@ def glossary_text(name: str | None = None) -> str:
     return "\n\n".join(_text(term) for term in ([find_term(name)] if name else glossary()))
 
 
-def glossary_page(links: str = "", chapters: Sequence[str] = ()) -> str:
-    """Render the page as HTML; links: a line of links for its top and bottom.  chapters: file names to link to."""
-    from workbook.book.scale_page import PAGE
-
+def glossary_body(chapters: Sequence[str] = ()) -> str:
+    """What stands on the page, as HTML; chapters: file names to link to."""
     body = "".join(_section(term, chapters) for term in sorted(glossary(), key=lambda term: term.term))
-    return PAGE.format(title=TITLE, links=links, body=f"<h1>{TITLE}</h1><p>{QUESTION}</p>{body}")
+    return f"<h1>{TITLE}</h1><p>{QUESTION}</p>{body}"
 
 
 def _filled(term: Term) -> Term:

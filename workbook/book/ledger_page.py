@@ -1,7 +1,7 @@
 """The claims ledger as a page: a card a claim, with what was measured, what follows, and how to measure it again.
 
-The page needs neither scripts nor the net: formulas are MathML, and the intervals are drawn with boxes of HTML, so that
-their words stay readable on a phone.
+It needs neither scripts nor the net: formulas are MathML, and the intervals are drawn with boxes of HTML, so that their
+words stay readable on a phone. It is a page of the book, and one that stands alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from workbook.claims.text import format_checks, format_effect, format_origin, fo
 from workbook.views.ledger import OUTCOME_MARKS, scale_name
 from workbook.views.style import NEUTRAL
 
-PAGE = Path(__file__).with_name("ledger.html")  # the template
+BODY = Path(__file__).with_name("ledger.html")  # the template
+STYLES = [Path(__file__).with_name("static") / name for name in ("book.css", "ledger.css")]
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><style>{styles}</style></head>
+<body><div class="page"><main>{body}</main></div></body></html>
+"""
 TITLE = "The claims ledger"
 QUESTION = "What exactly was measured of each claim of the two papers, and what follows?"
 INTERVAL = r"\bar{x} \pm t_{n-1} \, \frac{s}{\sqrt{n}}"
@@ -36,24 +42,26 @@ PAPERS = {
 }
 
 
-def ledger_page(
-    table: pd.DataFrame, links: str = "", chapters: Mapping[str, Sequence[tuple[str, str]]] | None = None
-) -> str:
-    """The page of a `workbook.claims.ledger`, as HTML.
+def ledger_page(table: pd.DataFrame, chapters: Mapping[str, Sequence[tuple[str, str]]] | None = None) -> str:
+    """The page of a `workbook.claims.ledger`, as HTML that stands alone; chapters: as in `ledger_body`."""
+    styles = "".join(path.read_text(encoding="utf-8") for path in STYLES)
+    return PAGE.format(title=TITLE, styles=styles, body=ledger_body(table, chapters))
 
-    links: a line of links for its top and bottom, as HTML.  chapters: {claim: [(page, title)]} of the chapters
-    that cover the claims.
+
+def ledger_body(table: pd.DataFrame, chapters: Mapping[str, Sequence[tuple[str, str]]] | None = None) -> str:
+    """What stands on the page of a `workbook.claims.ledger`, as HTML.
+
+    chapters: {claim: [(page, title)]} of the chapters that cover the claims.
     """
     cards = [_card(name, part, (chapters or {}).get(name, ())) for name, part in table.groupby("claim", sort=False)]
     primary = table[table["role"] == "primary"]
     counts = primary["outcome"].value_counts()
-    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        PAGE.read_text(encoding="utf-8")
+    body = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+        BODY.read_text(encoding="utf-8")
     )
-    return page.render(
+    return body.render(
         title=TITLE,
         question=QUESTION,
-        links=links,
         papers={key: title for key, title in PAPERS.items() if key in set(table["paper"])},
         cards=cards,
         counts=[(_outcome(name), int(counts[name])) for name in OUTCOME_MARKS if name in counts],

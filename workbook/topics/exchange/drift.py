@@ -73,7 +73,7 @@ def _kl_path(logits: Tensor, residual: float, lr: float, same_sign: float, seed:
     draws = 64
     generator = torch.Generator().manual_seed(seed)
     usual = torch.rand((STEPS, draws, 1), generator=generator, dtype=torch.float64) < same_sign
-    signs, shared = torch.where(usual, 1.0, -1.0), torch.eye(VOCABULARY, dtype=torch.float64)[0]
+    signs, shared = torch.where(usual, 1.0, -1.0).double(), torch.eye(VOCABULARY, dtype=torch.float64)[0]
     now, total, path = logits.expand(draws, -1), torch.zeros(draws, dtype=torch.float64), []
     for step in range(STEPS):
         move = lr * residual * signs[step] * (shared - now.softmax(-1))
