@@ -20,6 +20,7 @@ from workbook.probes.dose import (
 )
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies import Tables, record
+from workbook.studies.bench import DIALS
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.topics.flips import claims, dose, dose_charts
@@ -182,3 +183,18 @@ def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
     assert claims.turning(tables).index.tolist() == [0]
     with pytest.raises(ValueError, match="tokens='few' is unknown: choose one of all, unsure"):
         dose_charts.compute_dose("few", tables=tables)
+
+
+def test_each_dial_has_a_panel_of_its_levels():
+    rows = [
+        {"seed": seed, "tokens": "unsure", "dial": dial, "level": level, "prompts": prompts, "follows": 0.5 + seed / 100}
+        for dial, levels in DIALS.items()
+        for level in levels
+        for seed in (0, 1)
+        for prompts in (1, 64)
+    ]
+    chart = dose_charts.dials_chart({"dose_dials/rates": pd.DataFrame(rows)}).to_dict()
+    assert [panel["title"]["text"] for panel in chart["hconcat"]] == list(dose_charts.DIAL_WORDS.values())
+    assert list(dose_charts.DIAL_WORDS) == list(DIALS)
+    drawn = {row["series"] for rows in chart["datasets"].values() for row in rows if "series" in row}
+    assert drawn == {f"{level:,}" for levels in DIALS.values() for level in levels}

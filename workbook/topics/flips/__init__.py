@@ -24,8 +24,8 @@ _NAMES = {  # module: what it offers
     "topics.flips.composition": "composition_effects sign_composition",
     "topics.flips.dose": "live_curves",
     "topics.flips.dose_charts": (
-        "beside_family compute_dose compute_net distance_chart dose_chart explore_dose explore_net net_chart "
-        "sharing_chart shift_chart"
+        "beside_family compute_dose compute_net dials_chart distance_chart dose_chart explore_dose explore_net "
+        "net_chart sharing_chart shift_chart"
     ),
     "topics.flips.exercises": "check_balance check_sample_size check_shares check_words",
     "topics.flips.index": "cancellation_index predictions predicts",

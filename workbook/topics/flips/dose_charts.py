@@ -7,14 +7,13 @@ batches of 16 to 96 in one figure, and a step of RL with verifiable rewards usua
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import lru_cache
 
 import altair as alt
 import pandas as pd
 
 from workbook.probes.dose import IDENTITIES, SETS
 from workbook.statistics import unit_curve
-from workbook.studies.claim import Tables
+from workbook.studies.claim import FAMILY, Tables
 from workbook.studies.record import NotMeasured
 from workbook.topics.flips.claims import MAX_TV_DISTANCE, contrasts, predicted_follows
 from workbook.topics.flips.dose import ALPHABETS
@@ -24,18 +23,15 @@ from workbook.views.explorer import Explorer, menu, switch
 PAPER = (256, 1024, "a large RLVR batch: our guess of the paper's")
 PROMPTS = "prompts that push in the step"
 MEASURED, PREDICTED, OTHERS = "measured", "1/2 + (alone - 1/2) own / (own + others)", "the other prompts' part alone"
+DIAL_WORDS = {"width": "By width", "operands": "By operands a chain", "sft_steps": "By steps of supervised training"}
+PANEL = "band: 95 % t interval over policies"
+OWN_LEGENDS = dict.fromkeys(("color", "shape", "strokeDash"), "independent")
 KEPT = {"less than half": 0.5, "less": 1.0}  # what shared tokens are asked to keep of what specific ones get
-
-
-@lru_cache(maxsize=1)
-def family() -> Tables:
-    """The family's tables, each read once."""
-    return Tables("family")
 
 
 def _of(table: str, alphabets: int, tables: Tables | None) -> pd.DataFrame:
     """A table of dose, or with private alphabets of dose_alphabets."""
-    tables = tables or family()
+    tables = tables or FAMILY
     if alphabets == 1:
         return tables[f"dose/{table}"]
     rows = tables[f"dose_alphabets/{table}"]
@@ -187,18 +183,39 @@ def sharing_chart(tables: Tables | None = None) -> alt.LayerChart:
     rows = []
     for count in (1, *ALPHABETS):
         with suppress(NotMeasured):
-            part = _of("rates", count, tables).query("tokens == 'unsure'").assign(alphabets=count)
-            rows.append(part[["seed", "alphabets", "prompts", "follows"]])
-    rows = pd.concat(rows).assign(series=lambda t: t["alphabets"].map(lambda k: f"{k} alphabet{'s' * (k > 1)}"))
+            rows.append(_of("rates", count, tables).query("tokens == 'unsure'").assign(level=count))
+    return _levels_chart(
+        pd.concat(rows), "alphabet", "How many prompts it takes, by what prompts share", PAPER, (0.45, 0.8)
+    )
+
+
+def dials_chart(tables: Tables | None = None) -> alt.HConcatChart:
+    """The same by width, length of the chain and steps of supervised training, side by side."""
+    table = (tables or FAMILY)["dose_dials/rates"].query("tokens == 'unsure'")
+    panels = [
+        _levels_chart(table[table["dial"] == dial], "", words, None, (0.45, 0.9), width=190, subtitle=PANEL)
+        for dial, words in DIAL_WORDS.items()
+    ]
+    return alt.hconcat(*panels, spacing=12).resolve_scale(**OWN_LEGENDS)
+
+
+def _levels_chart(rows: pd.DataFrame, word: str, title: str, paper, domain, **size) -> alt.LayerChart:
+    """The chance to follow the own sign against prompts per step: a line for each level of what policies differ in."""
+    levels = sorted(rows["level"].unique())
+    names = [f"{level:,} {word}{'s' if word and level > 1 else ''}".strip() for level in levels]
+    rows = rows.assign(series=rows["level"].map(dict(zip(levels, names, strict=True))))
     return curve_chart(
-        unit_curve(rows, "prompts", "follows", by=["alphabets", "series"]).sort_values(["alphabets", "prompts"]),
+        unit_curve(rows, "prompts", "follows", by=["level", "series"]).sort_values(["level", "prompts"]),
         "prompts",
         series="series",
         x_title=PROMPTS,
         y_title="chance to follow the own sign",
-        title="How many prompts it takes, by what prompts share",
-        paper=PAPER,
+        title=title,
+        paper=paper,
         reference=[(0.5, "the sign says nothing")],
+        names=names,
+        scale={"domain": domain, "clamp": True},
+        **size,
     )
 
 

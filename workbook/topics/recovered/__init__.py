@@ -11,7 +11,7 @@ The probe is `workbook.probes.credit_recovered`.
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.recovered.charts": "explore_recovered recovered_curve rules_chart signal_noise_chart",
+    "topics.recovered.charts": "explore_recovered members_chart recovered_curve rules_chart signal_noise_chart",
     "topics.recovered.live": "compute_recovered parts_table",
     "topics.recovered.study": "recovered_dials_study recovered_study",
 }

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import unit_curve
+from workbook.studies.bench import DIALS
 from workbook.studies.record import load_measured
-from workbook.topics.recovered.claims import DIALS_STUDY, STUDY
+from workbook.topics.recovered.claims import DIALS_STUDY, MEMBERS_STUDY, STUDY
 from workbook.topics.recovered.live import PART_NAMES, compute_recovered
 from workbook.topics.recovered.study import GROUP_SIZE, PROMPTS, RULE
 from workbook.views.curves import curve_chart
@@ -23,6 +24,9 @@ CLASSES = ("all", "result", "style", "copy", "template", "eos", "token")
 SHARES = (-0.25, 1.25)  # of the axis; a share may lie beyond where signal and noise point apart
 PAPERS = {"group_size": (2, 16, "both papers"), "prompts": (16, 96, "batch sizes of arXiv 2605.08666")}
 AXES = {"group_size": "rollouts per prompt", "prompts": "prompts in the step"}
+START = {"alphabets": 1.0, "confidence": 0.998}  # of members without the dial
+DIAL_AXES = {"alphabets": "private alphabets", "confidence": "template confidence", "width": "width"}
+DIAL_AXES |= {"operands": "operands a chain", "sft_steps": "steps of supervised training"}
 
 
 def signal_noise_chart(
@@ -61,35 +65,42 @@ def measured(study: str, table: str) -> pd.DataFrame:
     return load_measured(study, "family", table)
 
 
-def recovered_curve(axis: str, column: str = "signal") -> alt.LayerChart:
+def recovered_curve(axis: str, column: str = "signal", width: int = WIDTH) -> alt.LayerChart:
     """The measured share of signal over rollouts per prompt or prompts: all tokens, results, and the update itself.
 
-    axis: group_size, prompts, alphabets or confidence.  column: signal, noise, bias or coupling (not of the update).
+    axis: of `AXES` or `DIAL_AXES`.  column: signal, noise, bias or coupling (not of the update).
     """
-    dial = axis in ("alphabets", "confidence")
-    shares = _lines(measured(DIALS_STUDY if dial else STUDY, "shares"), axis, column)
+    study = DIALS_STUDY if axis in START else MEMBERS_STUDY if axis in DIALS else STUDY
+    shares = _lines(measured(study, "shares"), axis, column)
     lines = [shares[shares["category"] == name].assign(line=words) for name, words in LINES.items()]
     if column != "coupling":
-        update = _lines(measured(DIALS_STUDY if dial else STUDY, "update"), axis, column)
-        lines.append(update.assign(line="the update, in the weights' space"))
+        update = _lines(measured(study, "update"), axis, column)
+        lines.append(update.assign(line=UPDATE))
         if (axis, column) == ("group_size", "signal"):
             lines.append(predicted(update).assign(line=f"predicted for the update from {GROUP_SIZE} rollouts"))
     curve = unit_curve(pd.concat(lines), axis, column, by="line")
-    titles = AXES | {"alphabets": "private alphabets", "confidence": "template confidence"}
+    words = (AXES | DIAL_AXES)[axis]
     return curve_chart(
         curve,
         axis,
         series="line",
-        x_title=titles[axis],
+        x_title=words,
         y_title=f"share of {column}",
-        title=f"Share of {column} in one {RULE} step, by {titles[axis]}",
-        log2=axis != "confidence",
+        title=f"Share of {column} in one {RULE} step, by {words}" if width == WIDTH else f"By {words}",
+        log2=axis not in ("confidence", "operands"),
         reference=[0.0, 1.0],
         paper=PAPERS.get(axis),
         form=".0%",
         clip=True,
         scale={"domain": SHARES, "nice": False},
+        subtitle=None if width == WIDTH else "band: 95 % t interval over policies",
+        width=width,
     )
+
+
+def members_chart() -> alt.HConcatChart:
+    """The share of signal by width, length of the chain and steps of supervised training, side by side."""
+    return alt.hconcat(*(recovered_curve(dial, width=190) for dial in DIALS), spacing=12)
 
 
 def predicted(update: pd.DataFrame) -> pd.DataFrame:
@@ -99,6 +110,7 @@ def predicted(update: pd.DataFrame) -> pd.DataFrame:
     return update.assign(signal=1 / (1 + noise))
 
 
+UPDATE = "the update, in the weights' space"
 LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
 
 
@@ -107,9 +119,10 @@ def _lines(table: pd.DataFrame, axis: str, column: str) -> pd.DataFrame:
     table = table[table["rule"] == RULE]
     if axis in AXES:
         return table[table["axis"] == axis].dropna(subset=column)
-    start = 1.0 if axis == "alphabets" else 0.998
+    if axis in DIALS:
+        return table[table["dial"] == axis].rename(columns={"level": axis})
     own = table[table["dial"].isin([axis, "none"])]
-    return own.assign(**{axis: np.where(own["dial"] == "none", start, own["level"])})
+    return own.assign(**{axis: np.where(own["dial"] == "none", START[axis], own["level"])})
 
 
 def rules_chart() -> alt.LayerChart:
