@@ -19,6 +19,7 @@ from workbook.tasks import get_task
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
 from workbook.views import TokenHeatmap, live
 from workbook.views.pinned import explain_pinned
+from workbook.views.token_scale import number
 
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\"'&", "\u202eevil", "a\nb"]
 
@@ -91,7 +92,7 @@ def test_what_is_told_of_a_pinned_token_adds_up(sampled):
     group = rows[rows["group"] == 0].reset_index(drop=True)
     coupled = states.coupled(5, torch.tensor(rows["advantage"].to_numpy()), lr=0.1).iloc[: len(group)]
     details = explain_pinned(group, coupled, 5, 0.1)
-    assert f"{coupled['contribution'].sum():+.4g} nats" in details["lines"][1]
+    assert f"{number(coupled['contribution'].sum(), signed=True)} nats" in details["lines"][1]
     sizes = [abs(one["numbers"][-1]) for one in details["coupled"]]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == pytest.approx(coupled["contribution"].abs().max())
@@ -129,7 +130,7 @@ def test_pinning_tells_and_unpinning_clears(sampled):
 def test_without_states_a_pinned_token_is_still_described():
     heatmap = TokenHeatmap(table())
     heatmap.pin(1, 0)
-    assert heatmap.details["lines"] == ["so at position 0 of rollout 1: advantage -1"]
+    assert heatmap.details["lines"] == ["so at position 0 of rollout 1: advantage −1"]
 
 
 def test_untrusted_text_is_visible_in_the_widget_and_escaped_in_html():
@@ -139,7 +140,7 @@ def test_untrusted_text_is_visible_in_the_widget_and_escaped_in_html():
     assert "<script" not in page
     assert "&lt;script" in page
     assert "\u202e" not in page
-    assert "a&lt;b +1" in page
+    assert "a&lt;b 1" in page
 
 
 def test_bad_input_is_refused(sampled):
@@ -173,7 +174,7 @@ def test_a_pinned_tokens_coupling_is_autograds_under_a_soft_cap():
     mine = torch.tensor(np.frombuffer(heatmap.coupling, "<f4").astype(float))
     torch.testing.assert_close(mine, kernel[6, 4:], rtol=1e-5, atol=1e-6)
     moved = 0.1 * (kernel[6, 4:] * torch.tensor(two["advantage"].to_numpy()[4:])).sum()
-    assert f"{moved:+.4g} nats" in heatmap.details["lines"][1]
+    assert f"{number(moved.item(), signed=True)} nats" in heatmap.details["lines"][1]
 
 
 def test_closed_heatmaps_and_their_states_are_freed():
@@ -220,11 +221,11 @@ def test_the_picture_and_the_html_show_the_coupling_that_the_page_shows(sampled)
     _, _, rows, states = sampled
     heatmap = TokenHeatmap(rows, group=1, states=states)
     heatmap.column = "coupling"
-    assert "coupling +nan" in heatmap.to_html(), "nothing is pinned"
+    assert "coupling unknown" in heatmap.to_html(), "nothing is pinned"
     heatmap.pinned = 0
     assert "image/png" in heatmap.picture()[0]
     first = np.frombuffer(heatmap.coupling, "<f4")[0]
-    assert f'title="coupling {first:+.4g}"' in heatmap.to_html()
+    assert f'title="coupling {number(first, signed=True)}"' in heatmap.to_html()
 
 
 @pytest.mark.parametrize(

@@ -220,9 +220,9 @@ def test_marks_stand_in_the_picture_and_the_html(run):
     (cells,) = chart.to_dict()["datasets"].values()
     clipped = [cell for cell in cells if cell["stopped"] == "clip high"]
     assert {cell["mark"] for cell in clipped} == {"▲"}
-    assert {cell["sign"] for cell in clipped} == {"+"}, "signs are by what changes nothing, a ratio of 1"
+    assert {cell["sign"] for cell in clipped} == {"⁺"}, "signs are by what changes nothing, a ratio of 1"
     assert "▲ clipped above" in chart.to_dict()["title"]["subtitle"]
     heatmap = TokenHeatmap(run, "ratio", group=group, step=4)
-    assert "<td title=" in heatmap.to_html()
+    assert "<span title=\"ratio " in heatmap.to_html()
     assert ">▲" in heatmap.to_html()
     assert "image/png" in heatmap.picture()[0]

@@ -137,7 +137,7 @@ def test_limit_is_the_98th_percentile_of_the_magnitude_and_never_zero():
 
 def test_token_strip_has_one_cell_a_token_with_its_sign():
     (cells,) = split(token_strip(table(advantages=(1.0, 0.0, -2.0, float("nan")))))[1].values()
-    assert [cell["sign"] for cell in cells] == ["+", "", "−", ""]
+    assert [cell["sign"] for cell in cells] == ["⁺", "", "⁻", ""]
     assert [cell["text"] for cell in cells] == ["so", "·7", "so", "·4"]
     assert [cell["row"][0] for cell in cells] == list("0011")
     assert cells[0]["left"] == cells[2]["left"] < cells[0]["right"] == cells[1]["left"]

@@ -1,14 +1,15 @@
-"""TokenHeatmap: the rollouts of a group under one another, one cell a token, coloured by any column of the token table.
+"""TokenHeatmap: the rollouts of a group, one cell a token, coloured by any column of the token table.
 
-Hover over a token to see its row, click it (or walk there with the arrow keys and press Enter) to pin it. The same
-token lights up in the other rollouts, and the panel below explains the pinned one: with an objective in the table by
-the loss's own formula, over a run's recorded steps by what each did to that word, and with `states` by the tokens that
-move it, always with the numbers put in. The page draws only the cells in sight; texts are shown, never parsed.
+They stand aligned by position or as text to read (the buttons, or m). Hover over a token to see its row below, click it
+(or walk there with the arrow keys and press Enter) to pin it. The same token lights up in the other rollouts, and the
+panel explains the pinned one: with an objective in the table by the loss's own formula, over a run's recorded steps by
+what each did to that word, and with `states` by the tokens that move it, always with the numbers put in. A second pane
+shows another column, step or table in the same colours. The page draws only what is in sight; texts are never parsed.
 """
 
 from __future__ import annotations
 
-import html
+import json
 from pathlib import Path
 
 import anywidget
@@ -21,30 +22,38 @@ from workbook.rollouts.states import OutputStates
 from workbook.views.live import OpenedWhenShown, show
 from workbook.views.loss_term import describe_push
 from workbook.views.pinned import describe_token, explain_pinned, page_biography, word_of
+from workbook.views.reading import Pane, reading_html, strips
 from workbook.views.recorded_steps import UNREADABLE, RecordedSteps
 from workbook.views.renderer import picture
 from workbook.views.style import limit, printable, require, visible
-from workbook.views.token_cells import MAX_CHARACTERS, center, encode, is_number, limits, mark, prepare
-from workbook.views.tokens import token_strip
+from workbook.views.token_cells import MAX_CHARACTERS, prepare, scales
+from workbook.views.token_compare import Beside, beside, choices, label_of, rows_beside
+from workbook.views.token_scale import PALETTE, Scale, common
+from workbook.views.token_wire import wire
 
 HERE = Path(__file__).parent
-PARTS = ("heatmap_biography.js", "heatmap_steps.js", "heatmap.js")  # of the page's one module
-MAX_PROMPT = 300  # characters of a group's prompt above the cells
+PARTS = ("heatmap_table.js", "heatmap_biography.js", "heatmap_steps.js", "heatmap_pane.js", "heatmap.js")  # one module
+MODES = ("auto", "align", "read")  # auto: to read on a narrow page, else aligned
+READING = "application/vnd.workbook.reading+html"  # beside a picture, for pages that are too narrow for it
 PICTURE_WIDTH, PICTURE_ROLLOUTS = 760, 12  # of the fallback picture: pixels, rows
 
 
 class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
     """A widget over a token table, or over the recorded steps of a run; a PNG of its first rollouts without a kernel.
 
-    table: columns group, rollout, position, token, and whatever is known of each token; numbers are coloured around
-    zero (ratios around one), saturating at the 98th percentile of |x|, texts (a category) take one colour each. An
-    objective in `table.attrs` gives a pinned token the loss's formula. Or a run, which is anything with token_steps()
-    and tokens(step): a slider then chooses among its steps, and a pinned word shows what each of them did to it.
+    table: columns group, rollout, position, token, and whatever is known of each token. Signed numbers are coloured
+    around zero (ratios around one), saturating at the 98th percentile of |x|, one-sided ones (an entropy, a
+    log-probability) from light at zero to dark, and texts (a category) take one colour each. An objective in
+    `table.attrs` gives a pinned token the loss's formula. Or a run, which is anything with token_steps() and
+    tokens(step): a slider then chooses among its steps, and a pinned word shows what each of them did to it.
     column: the one to begin with, else advantage; of a run dlogp, how far the step moved each log-probability.
     group: which one, else the first; of a run the first that the step pushed.
     states: `output_states` of the rollouts that the first table lists, row by row: pinning then shows what couples.
     lr: learning rate of the step that the pinned token's coupling predicts.
     step: of a run, the recorded step to begin with, else the newest.
+    compare: what stands beside, in the same colours: another column, another recorded step of the run, or another
+    token table, as one of the same rollouts under another objective.
+    mode: "align" by position, "read" as text, or "auto", which reads where the page is narrow.
 
     Raises ValueError for missing columns, rows without a place, a group or a step that is not there, states of another
     length, or a run that has recorded nothing.
@@ -54,17 +63,21 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
     """
 
     # texts: of a Path anywidget keeps every widget, closed or not
-    _esm = "".join((HERE / name).read_text(encoding="utf-8") for name in PARTS)
+    _esm = f"const PALETTE = {json.dumps(PALETTE)};\n" + "".join((HERE / name).read_text("utf-8") for name in PARTS)
     _css = (HERE / "heatmap.css").read_text(encoding="utf-8")
     title = traitlets.Unicode().tag(sync=True)
     prompt = traitlets.Unicode().tag(sync=True)
     groups = traitlets.List().tag(sync=True)
     group = traitlets.Int().tag(sync=True)
-    shape = traitlets.Dict().tag(sync=True)  # tokens, positions, row labels, texts
-    columns = traitlets.List().tag(sync=True)  # name, slot in values, limit and center or levels and their marks
-    values = traitlets.Bytes().tag(sync=True)  # float32, columns x tokens; a text is the number of its level
-    places = traitlets.Bytes().tag(sync=True)  # int32: index into texts, row, position, each of every token
+    shape = traitlets.Dict().tag(sync=True)
+    columns = traitlets.List().tag(sync=True)  # of `token_wire.wire`, as are shape, values and places
+    values = traitlets.Bytes().tag(sync=True)
+    places = traitlets.Bytes().tag(sync=True)
     column = traitlets.Unicode().tag(sync=True)
+    mode = traitlets.Enum(MODES, "auto").tag(sync=True)
+    choices = traitlets.List().tag(sync=True)  # what may be compared with
+    compare = traitlets.Unicode().tag(sync=True)  # one of them, "": nothing
+    other = traitlets.Dict().tag(sync=True)  # the second pane's wire, title, names, column, note, same; {} without one
     filter = traitlets.Dict().tag(sync=True)  # {} or column and value
     pinned = traitlets.Int(-1).tag(sync=True)  # a token's number in the group, -1: none
     coupling = traitlets.Bytes().tag(sync=True)  # float32: K of each token with the pinned one
@@ -85,7 +98,11 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
         states: OutputStates | None = None,
         lr: float = 1.0,
         step: int | None = None,
+        compare: str | int | pd.DataFrame | None = None,
+        mode: str = "auto",
     ):
+        if mode not in MODES:
+            raise ValueError(f"mode={mode!r} is none of {', '.join(MODES)}.")
         self.source = None if isinstance(table, pd.DataFrame) else RecordedSteps(table)
         steps = [] if self.source is None else self.source.steps
         if step is not None and step not in steps:
@@ -101,15 +118,17 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
                 "both must come from the same rollouts."
             )
         # colours of one scale at all steps, so that they can be compared
-        self._limits = {} if self.source is None else limits(*map(prepare, self.source.ends()))
+        self._ends = [] if self.source is None else list(map(prepare, self.source.ends()))
+        label, given = label_of(compare, self.table, steps)
+        self._given, self._beside = None if given is None else (label, prepare(given)), None
         groups = self._groups()
         group = self._pushed_group(groups) if group is None else int(group)
         _check_group(group, groups)
         self._shown_step, self._word = step, None  # the row of the word that stays pinned from step to step
-        super().__init__(
-            groups=groups, group=group, column=column, steps=steps, step=step, **self._of_group(group, step)
-        )
+        super().__init__(groups=groups, group=group, column=column, steps=steps, step=step, compare=label, mode=mode)
+        self._send_group()
         self.observe(self._regroup, "group")
+        self.observe(self._send_group, "compare")
         self.observe(self._explain, "pinned")
         self.observe(self._restep, "step")
         self.on_msg(self._answer)
@@ -147,71 +166,105 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
             raise ValueError(f"rollout={rollout}, position={position} is no token of group {self.group}.")
         self.pinned = int(places[0])
 
+    def show_step(self, step: int) -> None:
+        """Show the recorded step that is nearest to `step`, and say so if it is another one.
+
+        Raises ValueError for a heatmap of a table.
+        """
+        if self.source is None:
+            raise ValueError("This heatmap shows a table and no run, so it has no steps: TokenHeatmap(run) has.")
+        self.steps = self.source.refresh() or self.steps
+        nearest = min(self.steps, key=lambda known: (abs(known - step), known))
+        self.step = nearest
+        if self.step == nearest != step:
+            self.message = f"Step {step} has no token table; this is the nearest that was recorded, step {nearest}."
+
     def picture(self) -> tuple[dict, dict]:
-        """The static half of its mime bundle: the first rollouts of the group, as far as a page is wide."""
-        rows = self._drawn_rows()
-        few = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:PICTURE_ROLLOUTS])]
-        return picture(token_strip(few, self.column, group=self.group, width=PICTURE_WIDTH).to_dict())
+        """The static half of its mime bundle: the first rollouts of the group, as far as a page is wide.
+
+        Beside the picture stands the same as HTML to read, which the book shows on narrow pages.
+        """
+        panes = self._panes(PICTURE_ROLLOUTS)
+        data, about = picture(strips(panes, PICTURE_WIDTH, self.mode == "read").to_dict())
+        return data | {READING: reading_html(panes, self.title)}, about
 
     def to_html(self) -> str:
-        """The whole group as an HTML table that needs no script: text escaped, the value as sign and title."""
-        rows, column = self._drawn_rows(), self.column
-        require(rows, (column,), "TokenHeatmap")
-        numeric, middle = is_number(rows[column]), center(column)
-        body = []
-        for rollout, cells in rows.groupby("rollout", sort=False):
-            body.append(f"<tr><th>{html.escape(str(rollout))}</th>")
-            marks = map(mark, cells["stopped"] if "stopped" in cells else [""] * len(cells))
-            for token, value, stop in zip(cells["token"], cells[column], marks, strict=True):
-                sign = "+" if numeric and value > middle else "−" if numeric and value < middle else ""
-                hint = html.escape(f"{column} {value:+.4g}" if numeric else f"{column} {value}", quote=True)
-                text = html.escape(visible(token, MAX_CHARACTERS))
-                body.append(f'<td title="{hint}">{stop}{text}<sup>{sign}</sup></td>')
-            body.append("</tr>")
-        return f"<table><caption>{html.escape(self.title)}</caption>{''.join(body)}</table>"
+        """The whole group as HTML to read that needs no script: wrapped text, escaped, the value as sign and title."""
+        return reading_html(self._panes(), self.title)
 
-    def _drawn_rows(self) -> pd.DataFrame:
-        """The rows that are shown, with the coupling of the pinned token as a column where they are coloured by it."""
-        rows = self.rows
-        if self.column != "coupling" or "coupling" in rows:
-            return rows
-        return rows.assign(coupling=np.frombuffer(self.coupling, "<f4") if self.coupling else np.nan)
+    def _panes(self, rollouts: int | None = None) -> list[Pane]:
+        """What is drawn where there is no page, at most so many rollouts of the group."""
+        table, column = self._coloured_table(), self.column
+        require(table, (column,), "TokenHeatmap")
+        few = pd.unique(self.rows["rollout"])[:rollouts]
+        table = table[(table["group"] != self.group) | table["rollout"].isin(few)]
+        known = self._known | ({"coupling": Scale(self.coupling_limit)} if "coupling" not in self.table else {})
+        pane = Pane(table, self.group, column, known.get(column))
+        if self._beside is None:
+            return [pane]
+        rows, column = self._beside_rows, self._beside.column or column
+        if column not in rows:
+            return [pane]
+        rows = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:rollouts])]
+        other = Pane(rows, rows["group"].iloc[0], column, self._known_beside.get(column), self._beside.names[1])
+        scale = common(pane.scale, other.scale)
+        pane = pane._replace(scale=scale or pane.scale, name=self._beside.names[0])
+        return [pane, other._replace(scale=scale or other.scale)]
+
+    def _coloured_table(self) -> pd.DataFrame:
+        """The table, with the coupling of the pinned token as a column where it is coloured by it."""
+        if self.column != "coupling" or "coupling" in self.table:
+            return self.table
+        coupling = pd.Series(np.nan, index=self.table.index)
+        if self.coupling:
+            coupling[self.rows.index] = np.frombuffer(self.coupling, "<f4")
+        return self.table.assign(coupling=coupling)
 
     def _ipython_display_(self, **_) -> None:
         show(self, self)
 
     # -- what the page is sent -----------------------------------------------------------------------------------------
 
-    def _of_group(self, group: int, step: int) -> dict:
-        """The traits that hold one group's tokens."""
-        rows = self.table[self.table["group"] == group]
-        kinds, texts = pd.factorize(rows["token_id"] if "token_id" in rows else rows["token"])
-        first = rows["token"].astype(object).groupby(kinds).first()
-        rollouts, labels = pd.factorize(rows["rollout"])
-        names = [printable(label) for label in labels]
-        if "reward" in rows and is_number(rows["reward"]):
-            rewards = rows["reward"].groupby(rollouts).first()
-            names = [f"{name}  reward {rewards[k]:.2f}" for k, name in enumerate(names)]
-        prompts = rows["prompt"].dropna().unique() if "prompt" in rows else []
-        columns, values = encode(rows, self.table, limits(self.table) | self._limits)
-        if self._states_of(step) is not None:
-            columns.append({"name": "coupling", "slot": -1})
-        with np.errstate(over="ignore"):  # beyond float32 is infinite
-            values = values.astype("<f4")
-        at = "" if self.source is None else f" at step {step}"
-        return {
-            "title": f"Tokens of group {group}{at}, rollout by rollout",
-            "prompt": visible(prompts[0], MAX_PROMPT, space=" ") if len(prompts) else "",
-            "shape": {
-                "tokens": len(rows),
-                "positions": int(rows["position"].max()) + 1,
-                "rows": names,
-                "texts": [visible(first[k], MAX_CHARACTERS) for k in range(len(texts))],
-            },
-            "columns": columns,
-            "values": values.tobytes(),
-            "places": np.stack([kinds, rollouts, rows["position"]]).astype("<i4").tobytes(),
-        }
+    def _send_group(self, _=None) -> None:
+        """Send the page one group's tokens, and what stands beside them."""
+        at = "" if self.source is None else f" at step {self.step}"
+        title = f"Tokens of group {self.group}{at}, rollout by rollout"
+        self._beside = self._read_beside()
+        others = [] if self._beside is None or self._beside.column else [self._beside.table]
+        self._known = scales(self.table, [*(self._ends or [self.table]), *others])
+        sent = wire(self.rows, self.table, self._known)
+        if self._states_of(self.step) is not None:
+            sent["columns"].append({"name": "coupling", "slot": -1})
+        with self.hold_sync():
+            for name, value in sent.items():
+                setattr(self, name, value)
+            self.title, self.other = title, self._wire_beside()
+            self.choices = choices(
+                self.table, [s for s in self.steps if s != self.step], self._given and self._given[0]
+            )
+
+    def _read_beside(self) -> Beside | None:
+        """What the menu asks for; None, and a message, where it can't be read."""
+        if not self.compare:
+            return None
+        try:
+            given = self._given[1] if self._given and self._given[0] == self.compare else None
+            return beside(self.compare, self.table, self.step, getattr(self.source, "table", None), given)
+        except UNREADABLE as error:
+            self.message = printable(f"{self.compare} can't be shown: {error}")
+            return None
+
+    def _wire_beside(self) -> dict:
+        """The second pane as the page gets it, {} without one."""
+        if self._beside is None:
+            return {}
+        table, names = self._beside.table, self._beside.names
+        self._beside_rows, note = rows_beside(self.rows, table)
+        self._known_beside = scales(table, [*self._ends, self.table, table])
+        sent = wire(self._beside_rows, table, self._known_beside)
+        title = f"{names[1] or self._beside.column}, beside: {self.title}"
+        about = {"title": title, "names": list(names), "column": self._beside.column, "note": note, "same": not note}
+        return sent | about
 
     def _states_of(self, step: int) -> OutputStates | None:
         """The output states of the rows that are shown: they were given for one step's."""
@@ -221,8 +274,7 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
         _check_group(self.group, self.groups)
         with self.hold_sync():
             self.pinned, self.details, self.coupling, self.biography = -1, {}, b"", {}
-            for name, value in self._of_group(self.group, self.step).items():
-                setattr(self, name, value)
+            self._send_group()
 
     def _restep(self, _) -> None:
         """Show another recorded step, the same word pinned; keep this one if it can't be read."""

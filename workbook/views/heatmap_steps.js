@@ -9,6 +9,9 @@ function stepControl(model, set) {
   let sliding = 0, held = false, asked = 0;
   Object.assign(slider, { type: "range", min: 0, step: 1 });
   slider.setAttribute("aria-label", "recorded step");
+  slider.title = "The recorded step whose rollouts are shown";
+  look.title = "Look whether the run has recorded more steps by now";
+  follow.title = "Show each new step as soon as it is recorded";
   tick.type = "checkbox";
   box.append(slider, where);
   follow.append(tick, " follow");

@@ -7,6 +7,7 @@ import pandas as pd
 
 from workbook.views.style import printable, visible
 from workbook.views.token_cells import MAX_CHARACTERS, mark
+from workbook.views.token_scale import number
 
 KNOWN = ("advantage", "logp", "dlogp", "credit")  # numbers that describe a token
 MAX_COUPLED = 10  # tokens listed below the cells
@@ -24,14 +25,15 @@ def explain_pinned(rows: pd.DataFrame, coupled: pd.DataFrame, pinned: int, lr: f
     j = int(top[0])
     name, other = (visible(text, MAX_CHARACTERS) for text in (token, rows["token"].iloc[j]))
     k = coupled.iloc[j]
+    same_token, others = (signed(amount[which].sum()) for which in (same, ~same))
     lines = [
         describe_token(rows.iloc[pinned]),
-        f"Δ log π({name}) ≈ lr · Σⱼ Aⱼ ⟨hᵢ,hⱼ⟩ ⟨eᵢ−pᵢ, eⱼ−pⱼ⟩ = {amount.sum():+.4g} nats at lr = {lr:g}, "
+        f"Δ log π({name}) ≈ lr · Σⱼ Aⱼ ⟨hᵢ,hⱼ⟩ ⟨eᵢ−pᵢ, eⱼ−pⱼ⟩ = {signed(amount.sum(min_count=1))} nats at lr = {lr:g}, "
         "one step on the output layer.",
-        f"From rollouts with A > 0: {up:+.4g}; with A < 0: {down:+.4g}. "
-        f"From the same token: {amount[same].sum():+.4g}; from other tokens: {amount[~same].sum():+.4g}.",
-        f"Largest term, j = {other} in rollout {printable(rows['rollout'].iloc[j])}: "
-        f"{lr:g} · ({k['weight']:+.3g}) · {k['hidden']:.4g} · ({k['residual']:+.4g}) = {k['contribution']:+.4g}.",
+        f"From rollouts with A > 0: {signed(up)}; with A < 0: {signed(down)}. "
+        f"From the same token: {same_token}; from other tokens: {others}.",
+        f"Largest term, j = {other} in rollout {printable(rows['rollout'].iloc[j])}: {lr:g} · ({signed(k['weight'])}) · "
+        f"{number(k['hidden'])} · ({signed(k['residual'])}) = {signed(k['contribution'])}.",
     ]
     listed = coupled.loc[top, ["weight", "coupling", "contribution"]]
     return {
@@ -44,10 +46,15 @@ def explain_pinned(rows: pd.DataFrame, coupled: pd.DataFrame, pinned: int, lr: f
     }
 
 
+def signed(value) -> str:
+    """A number with its sign and a true minus; "unknown" for what is none."""
+    return number(value, signed=True)
+
+
 def describe_token(row: pd.Series) -> str:
     """One sentence: a token, its place, and what its row knows of it."""
     known = [name for name in KNOWN if name in row and pd.api.types.is_number(row[name])]
-    values = [f"{name} {row[name]:+.4g}" for name in known]
+    values = [f"{name} {signed(row[name])}" for name in known]
     place = f"position {row['position']} of rollout {printable(row['rollout'])}"
     if mark(stopped := row.get("stopped", "")):
         values.append(f"stopped by {visible(stopped, MAX_CHARACTERS, space=' ')}")

@@ -6,18 +6,21 @@ shows one column at a time, is not the only cue.
 
 from __future__ import annotations
 
+import unicodedata
+
 import numpy as np
 import pandas as pd
 
-from workbook.views.style import limit, printable_table, visible
+from workbook.views.style import printable_table, visible
+from workbook.views.token_scale import Scale, is_number, scale_of
 
 PLACES = ("group", "rollout", "position", "token", "token_id", "step", "prompt")  # where a token stands: no colour
-CENTERS = {"ratio": 1.0, "importance": 1.0}  # the value that changes nothing; else 0
 MARKS = {"": "", "no advantage": "", "clip low": "▼", "clip high": "▲"}  # by `stopped`; else MASKED
 MASKED = "■"
 MEANINGS = {"▲": "clipped above", "▼": "clipped below", MASKED: "masked"}
 MAX_POSITIONS = 1_000_000  # of a rollout: the page keeps the place of each
 MAX_CHARACTERS, MAX_LEVEL = 14, 24  # of a token's text in its cell, of a category's name
+MAX_READ = 1_000  # characters of one token where the answer is read as text
 
 
 def prepare(table: pd.DataFrame) -> pd.DataFrame:
@@ -45,15 +48,6 @@ def check_places(table: pd.DataFrame) -> None:
             )
 
 
-def is_number(column: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
-
-
-def center(name: str) -> float:
-    """What a column is coloured around."""
-    return CENTERS.get(name, 0.0)
-
-
 def mark(stopped) -> str:
     """The mark of a token whose gradient was taken away.
 
@@ -74,24 +68,56 @@ def level_name(name: str, level: str) -> str:
     return "not stopped" if name == "stopped" else "(empty)"
 
 
-def limits(*tables: pd.DataFrame) -> dict[str, float]:
-    """Of each column that all tables have as numbers, the distance from its center at which colours saturate."""
-    first = tables[0] if tables else ()
-    names = [name for name in first if name not in PLACES and all(name in t and is_number(t[name]) for t in tables)]
-    return {name: max(limit(t[name].to_numpy(dtype=float) - center(name)) for t in tables) for name in names}
+def readable(token) -> str:
+    """A token's text as its model wrote it, spaces and line breaks kept, what can't be seen by its number.
+
+    >>> readable(" the\\n"), readable("\\u202eevil\\x00")
+    (' the\\n', '\\\\u202eevil\\\\u0000')
+    """
+    text = "".join(f"\\u{ord(c):04x}" if _is_hidden(c) else c for c in str(token))
+    return text if len(text) <= MAX_READ else text[: MAX_READ - 1] + "…"
 
 
-def encode(rows: pd.DataFrame, table: pd.DataFrame, ends: dict[str, float]) -> tuple[list[dict], np.ndarray]:
+def _is_hidden(character: str) -> bool:
+    kind = unicodedata.category(character)
+    return character not in "\n\t" and (kind[0] == "C" or kind in ("Zl", "Zp"))
+
+
+def are_words(tokens: pd.Series) -> bool:
+    """Whether tokens are whole words, so that a space belongs between any two: none begins or ends with one.
+
+    >>> are_words(pd.Series(["so", "7"])), are_words(pd.Series(["so", " 7"]))
+    (True, False)
+    """
+    texts = tokens.astype(str)
+    return not (texts.str.strip() != texts).any()
+
+
+def scales(table: pd.DataFrame, ends=()) -> dict[str, Scale]:
+    """A scale of colours for each column of numbers.
+
+    ends: tables that give the scales of the columns they have, so that colours can be compared from table to table.
+    """
+    known = {}
+    for name in table:
+        if name not in PLACES and is_number(table[name]):
+            others = [other[name] for other in ends if name in other and is_number(other[name])]
+            known[name] = scale_of(name, *(others or [table[name]])).over(name, table[name], *others)
+    return known
+
+
+def encode(rows: pd.DataFrame, table: pd.DataFrame, known: dict[str, Scale]) -> tuple[list[dict], np.ndarray]:
     """Columns to colour by, and their values as numbers (columns, tokens); levels are of the whole table.
 
-    ends: `limits` of the columns.
+    known: `scales` of the columns.
     """
     columns, values = [], []
     for name in rows.columns:
         if name in PLACES:
             continue
         if is_number(rows[name]):
-            column = {"limit": ends[name]} | ({"center": middle} if (middle := center(name)) else {})
+            scale = known[name]
+            column = {"limit": scale.limit, "center": scale.center, "side": scale.side}
             numbers = rows[name].to_numpy(dtype=float)
         else:
             column, numbers = _categorical(name, rows[name], table[name])
@@ -101,9 +127,15 @@ def encode(rows: pd.DataFrame, table: pd.DataFrame, ends: dict[str, float]) -> t
 
 
 def _categorical(name: str, values: pd.Series, everywhere: pd.Series) -> tuple[dict, np.ndarray]:
-    levels = sorted(map(str, everywhere.dropna().unique()))
-    ranks = {level: rank for rank, level in enumerate(levels)}
+    levels, ranks = rank_levels(values, everywhere)
     about = {"levels": [level_name(name, level) for level in levels]}
     if name == "stopped":
         about["marks"] = [mark(level) for level in levels]
-    return about, np.array([ranks[str(v)] if pd.notna(v) else np.nan for v in values], dtype=float)
+    return about, ranks
+
+
+def rank_levels(values: pd.Series, everywhere: pd.Series) -> tuple[list[str], np.ndarray]:
+    """The levels of a category in its whole table, and the number of each value's level, NaN where it is unknown."""
+    levels = sorted(map(str, everywhere.dropna().unique()))
+    ranks = {level: rank for rank, level in enumerate(levels)}
+    return levels, np.array([ranks[str(value)] if pd.notna(value) else np.nan for value in values], dtype=float)

@@ -1,4 +1,4 @@
-"""The token strip: the rollouts of one group under one another, one cell a token, coloured by a column of the table."""
+"""The token strip: the rollouts of one group, coloured by a column of the token table, aligned or as wrapped text."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.views.style import NEUTRAL, SERIES, diverging, finish, limit, printable_table, require, visible
-from workbook.views.token_cells import MEANINGS, center, is_number, level_name, mark
+from workbook.views.style import NEUTRAL, finish, printable_table, require
+from workbook.views.token_cells import MEANINGS, level_name, mark, rank_levels
+from workbook.views.token_layout import aligned, wrapped
+from workbook.views.token_scale import CATEGORIES, PALETTE, Scale, is_number, scale_of
 
-CELL_HEIGHT, CHARACTER, PADDING = 30, 7.0, 12.0  # pixels
+CELL_HEIGHT, LINE_HEIGHT, READING_WIDTH = 30, 27, 560  # pixels
 
 
 def token_strip(
@@ -18,92 +20,109 @@ def token_strip(
     group: int | None = None,
     longest: int = 12,
     width: float | None = None,
+    scale: Scale | None = None,
+    wrap: bool = False,
 ) -> alt.LayerChart:
     """Rollouts of one group under one another, one cell a token with its text, coloured by `column`.
 
     table: a token table (columns group, rollout, position, token and `column`).  group: which one, else the first.
-    A number is coloured around zero (a ratio around one), saturating at the 98th percentile of |x|, with its sign in
-    the cell's corner; text (a category) takes one colour each. Where a column `stopped` says what took a token's
-    gradient away, the other corner has a mark.  Cells are as wide as the longest token at their position, at most
-    `longest` characters.  width: leave out the positions beyond so many pixels, and say so.
+    A signed number is coloured around zero (a ratio around one), saturating at the 98th percentile of |x|, with its
+    sign in the cell's corner; a one-sided one from light at zero to dark; text (a category) takes one colour each.
+    Where a column `stopped` says what took a token's gradient away, the other corner has a mark.
+
+    wrap: the whole answers as text, line below line; else cells are aligned by position, as wide as the longest token
+    there, at most `longest` characters.  width: pixels to wrap at; aligned, leave out the positions beyond, and say so.
+    scale: the colours of another chart, to compare with it.
     """
     require(table, ("group", "rollout", "position", "token", column), "token_strip")
     table = printable_table(table)
     group = table["group"].iloc[0] if group is None else group
     if group not in set(table["group"]):
         raise ValueError(f"group={group!r} is not in the table: choose one of {sorted(set(table['group']))[:8]}.")
-    cells, whole = _cells(table[table["group"] == group], column, longest)
-    if cut := width is not None and whole > width:
+    rows = table[table["group"] == group].reset_index(drop=True)
+    scale = (scale or scale_of(column, table[column])) if is_number(table[column]) else None
+    cells = wrapped(rows, width or READING_WIDTH) if wrap else aligned(rows, longest)
+    whole = float(width or READING_WIDTH) if wrap else float(cells["right"].max())
+    cells = cells.join(_numbers(rows, column, scale) if scale else _levels(rows, column, table[column]))
+    if cut := not wrap and width is not None and whole > width:
         cells = cells[cells["right"] <= width]
         whole = float(cells["right"].max())
-    numeric, middle = is_number(table[column]), center(column)
-    if numeric:
-        m = limit(table[column] - middle)
-        color = alt.Color("value:Q", title=column).scale(diverging(m, middle))
-        ink = (
-            alt.when(f"abs(datum.value - {middle}) > {0.6 * m}").then(alt.value("white")).otherwise(alt.value("black"))
-        )
-    else:
-        color = alt.Color("value:N", title=column).scale(range=SERIES)
-        ink = alt.value("white")
-    x = alt.X("left:Q", axis=None).scale(domain=[0, whole], nice=False)
-    y = alt.Y("row:N", sort=list(dict.fromkeys(cells["row"])), title="rollout").axis(ticks=False, domain=False)
-    value = alt.Tooltip("value:Q", title=column, format="+.4g") if numeric else alt.Tooltip("value:N", title=column)
-    stops = ["stopped:N"] if "stopped" in cells else []
-    base = alt.Chart(cells).encode(y=y, tooltip=["text:N", "position:Q", "rollout:N", value, *stops])
-    layers = [
-        base.mark_rect(stroke="white", strokeWidth=1).encode(x=x, x2="right:Q", color=color),
-        base.mark_text(font="monospace", fontSize=11, dy=2).encode(x="middle:Q", text="text:N", color=ink),
-        base.mark_text(fontSize=10, fontWeight="bold", align="right", dx=-2, dy=-9).encode(
-            x="right:Q", text="sign:N", color=ink
-        ),
-    ]
-    if (cells["mark"] != "").any():
-        layers.append(
-            base.mark_text(fontSize=8, align="left", dx=2, dy=-9).encode(x="left:Q", text="mark:N", color=ink)
-        )
     steps = table["step"].unique() if "step" in table else []
     at = f" at step {steps[0]}" if len(steps) == 1 else ""
-    zero = f"{middle:g}" if middle else "zero"
-    subtitle = f"one cell a token; blue and +: above {zero}, orange and −: below" if numeric else "one cell a token"
-    subtitle += "".join(f"; {sign} {MEANINGS[sign]}" for sign in MEANINGS if (cells["mark"] == sign).any())
-    if cut:
-        subtitle += f"; the first {int(cells['position'].max()) + 1} tokens of each"
+    marks = [f"{sign} {MEANINGS[sign]}" for sign in MEANINGS if (cells["mark"] == sign).any()]
+    length = int(cells["position"].max()) + 1
+    first = [f"the first {length} tokens of each"] if cut else []
     return finish(
-        alt.layer(*layers).configure_axisY(labelFont="monospace", labelColor=NEUTRAL, titlePadding=12),
+        _layers(cells, column, scale, whole, wrap),
         f"Group {group}{at}: {column} of each token, rollout by rollout",
-        subtitle,
-        f"{cells['row'].nunique()} rollouts with up to {int(cells['position'].max()) + 1} tokens.",
+        "; ".join([_legend(scale), *marks, *first]),
+        f"{cells['rollout'].nunique()} rollouts with up to {length} tokens.",
         width=int(whole),
-        height=alt.Step(CELL_HEIGHT),
+        height=alt.Step(LINE_HEIGHT if wrap else CELL_HEIGHT),
     )
 
 
-def _cells(rows: pd.DataFrame, column: str, longest: int) -> tuple[pd.DataFrame, float]:
-    """Text, place and sign of each cell, and the width of all, in pixels."""
-    text = rows["token"].astype(object).map(lambda token: visible(token, longest))
-    widths = text.str.len().groupby(rows["position"]).max() * CHARACTER + PADDING
-    ends, place = widths.sort_index().cumsum(), rows["position"]
-    reward = rows["reward"].map("  reward {:.2f}".format) if "reward" in rows else ""
-    signs, value = [""] * len(rows), rows[column]
-    if not is_number(value):
-        value = [level_name(column, str(level)) if pd.notna(level) else None for level in value]
-    else:
-        signs = np.select([rows[column] > center(column), rows[column] < center(column)], ["+", "−"], "")
-    stopped = {"stopped": rows["stopped"].astype(object)} if "stopped" in rows else {}
-    cells = pd.DataFrame(
-        {
-            "text": text,
-            "rollout": rows["rollout"],
-            "position": place,
-            "row": rows["rollout"].astype(str) + reward,
-            "value": value,
-            "sign": signs,
-            "mark": [mark(reason) for reason in stopped.get("stopped", [""] * len(rows))],
-            "left": place.map(ends - widths),
-            "middle": place.map(ends - widths / 2),
-            "right": place.map(ends),
-            **stopped,
-        }
-    )
-    return cells, float(ends.iloc[-1])
+def _legend(scale: Scale | None) -> str:
+    if scale is None:
+        return "one cell a token"
+    if scale.side:
+        return f"one cell a token; the darker, the further {'above' if scale.side > 0 else 'below'} zero"
+    middle = f"{scale.center:g}" if scale.center else "zero"
+    return f"one cell a token; blue and +: above {middle}, orange and −: below"
+
+
+def _numbers(rows: pd.DataFrame, column: str, scale: Scale) -> pd.DataFrame:
+    """Value, its text, sign, ink and mark of each token."""
+    looks = {"value": rows[column], "shown": rows[column].map(scale.format), "sign": scale.signs(rows[column])}
+    return pd.DataFrame(looks | {"ink": [ink for _, ink in scale.looks(rows[column])]} | _stops(rows))
+
+
+def _levels(rows: pd.DataFrame, column: str, everywhere: pd.Series) -> pd.DataFrame:
+    """The same of a category, whose value is the number of its level in the whole table."""
+    levels, ranks = rank_levels(rows[column], everywhere)
+    known = [None if np.isnan(rank) else int(rank) for rank in ranks]
+    inks = ["#000000" if k is None else PALETTE["categories"]["inks"][k % len(CATEGORIES)] for k in known]
+    shown = ["unknown" if k is None else level_name(column, levels[k]) for k in known]
+    return pd.DataFrame({"value": known, "shown": shown, "sign": "", "ink": inks} | _stops(rows), index=rows.index)
+
+
+def _stops(rows: pd.DataFrame) -> dict:
+    if "stopped" not in rows:
+        return {"mark": ""}
+    return {"mark": rows["stopped"].map(mark), "stopped": rows["stopped"].astype(object)}
+
+
+def _layers(cells: pd.DataFrame, column: str, scale: Scale | None, whole: float, wrap: bool) -> alt.LayerChart:
+    """Cells, their texts, signs and marks; with `wrap`, the name of each rollout above its lines."""
+    cells = cells.assign(middle=(cells["left"] + cells["right"]) / 2)
+    x = alt.X("left:Q", axis=None).scale(domain=[0, whole], nice=False)
+    axis = None if wrap else alt.Axis(ticks=False, domain=False, labelFont="monospace", labelColor=NEUTRAL)
+    y = alt.Y("row:N", sort=list(dict.fromkeys(cells["row"])), title="rollout", axis=axis)
+    stops = ["stopped:N"] if "stopped" in cells else []
+    shown = ["text:N", "position:Q", "rollout:N", alt.Tooltip("shown:N", title=column), *stops]
+    base = alt.Chart(cells).encode(y=y)
+    tokens, high = base.transform_filter("isValid(datum.position)").encode(tooltip=shown), -8 if wrap else -9
+    inks = alt.Color("ink:N", scale=None)
+    fill = alt.condition("isValid(datum.value)", _color(cells, column, scale, wrap), alt.value("#ffffff"))
+    corner = {"fontSize": 11, "fontWeight": "bold", "dy": high + 1}
+    layers = [
+        tokens.mark_rect(stroke="white", strokeWidth=1).encode(x=x, x2="right:Q", color=fill),
+        tokens.mark_text(font="monospace", fontSize=11, dy=2).encode(x="middle:Q", text="text:N", color=inks),
+        tokens.mark_text(align="right", dx=-1, **corner).encode(x="right:Q", text="sign:N", color=inks),
+    ]
+    if (cells["mark"] != "").any():
+        marks = tokens.mark_text(fontSize=8, align="left", dx=2, dy=high)
+        layers.append(marks.encode(x="left:Q", text="mark:N", color=inks))
+    if wrap:
+        names = base.transform_filter("!isValid(datum.position)").mark_text(align="left", color=NEUTRAL, dy=5)
+        layers.append(names.encode(x="left:Q", text="text:N"))
+    return alt.layer(*layers, view=alt.ViewConfig(stroke=None))
+
+
+def _color(cells: pd.DataFrame, column: str, scale: Scale | None, wrap: bool) -> alt.Color:
+    legend = alt.Legend(title=column, orient="top" if wrap else "right")
+    if scale is not None:
+        return alt.Color("value:Q", legend=legend).scale(scale.vega())
+    levels = cells.dropna(subset="value").drop_duplicates("shown").sort_values("value")
+    fills = [CATEGORIES[int(k) % len(CATEGORIES)] for k in levels["value"]]
+    return alt.Color("shown:N", legend=legend).scale(domain=levels["shown"].tolist(), range=fills)
