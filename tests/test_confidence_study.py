@@ -310,7 +310,7 @@ def test_charts_draw_the_tables(tables, monkeypatch):
 def test_the_explorer_of_a_batch_cuts_its_groups(policy, rollouts):
     explorer = charts.explore_sharing(policy, rollouts)
     assert "G = 2: of a two-word slot at most 0.500, at p = 0.50" in explorer.sentence.value
-    explorer.set(doublings=2)
+    explorer.set(group_size=4)
     assert "G = 4: of a two-word slot at most 0.125" in explorer.sentence.value
     shared = shared_places(rollouts.completion_ids, rollouts.completion_mask, rollouts.group_ids)
     assert shared.any()

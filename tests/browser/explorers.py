@@ -18,7 +18,7 @@ get_ipython().showtraceback = lambda *_, **__: complaints.append(repr(__import__
 def track(explorer, name):
     seen = []
     scale = math.log10 if hasattr(explorer.controls[name], "base") else float
-    explorer.chart.observe(lambda change: seen.append((change["new"], scale(explorer.settings[name]))), "version")
+    explorer.chart.observe(lambda change: seen.append((change["new"], scale(explorer.controls[name].value))), "version")
     return seen
 def stops(explorer):
     sliders = {name: one for name, one in explorer.controls.items() if hasattr(one, "readout_format")}

@@ -11,7 +11,8 @@ Runs of models in `training.shapes` are forecast without a hub.
 from __future__ import annotations
 
 import json
-from functools import cache, lru_cache
+from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -36,6 +37,7 @@ HEAD_ROWS, HEAD_COLUMNS = 4096, 32768  # the tile of logits that TRL's output he
 HEAD_TILES = {"cuda": 1, "cpu": 8.25}
 CHARACTERS = 3  # of a prompt per token, fewer than there are, where the model's own tokenizer is not at hand
 TEMPLATE_TOKENS = 40  # of a chat template, likewise
+_COUNTS: dict[tuple, tuple[int, int, int, int]] = {}  # of `parameter_counts`, by the config's settings
 SAMPLING_COPIES = 4  # of the next token's logits: the model's, the float32 copy, the scaled, their softmax
 
 
@@ -229,7 +231,10 @@ def kept_per_token(config, lora: int | None, dtype: torch.dtype, gradient_checkp
 
 def peak_mib(forecast: pd.DataFrame) -> float:
     """Peak of a `memory_forecast` table in MiB: what is always there plus the hungrier phase."""
-    return float(at_peak(forecast)["mib"].sum())
+    sums = Counter()
+    for phase, mib in zip(forecast["phase"], forecast["mib"], strict=True):
+        sums[phase] += mib
+    return float(sums.pop("always") + max(sums.values()))
 
 
 def at_peak(forecast: pd.DataFrame) -> pd.DataFrame:
@@ -240,17 +245,19 @@ def at_peak(forecast: pd.DataFrame) -> pd.DataFrame:
 
 def parameter_counts(config, lora: int | None = None) -> tuple[int, int, int, int]:
     """Weights in linear layers that 4-bit loading quantizes, all others, adapter weights, the largest linear layer."""
-    linear, other, thin, largest = _counted(type(config), config.to_json_string())
+    key = type(config), str(vars(config))  # a slider asks for the same model again and again
+    if key not in _COUNTS:
+        _COUNTS[key] = _counted(config)
+    linear, other, thin, largest = _COUNTS[key]
     return linear, other, (lora or 0) * thin, largest
 
 
-@lru_cache(maxsize=32)
-def _counted(kind: type, text: str) -> tuple[int, int, int, int]:
-    """Weights in linear layers, all others, those of adapters of rank 1, the largest layer; of a config's JSON."""
+def _counted(config) -> tuple[int, int, int, int]:
+    """Weights in linear layers, all others, those of adapters of rank 1, the largest layer."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(kind.from_dict(json.loads(text)))
+        model = AutoModelForCausalLM.from_config(config)
     head = model.get_output_embeddings()
     layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
     linear = sum(m.weight.numel() for m in layers)

@@ -99,7 +99,7 @@ class Explorer:
     @property
     def settings(self) -> dict:
         """The value of every control, by compute's keyword."""
-        return {name: control.value for name, control in self.controls.items()}
+        return {name: value_of(control) for name, control in self.controls.items()}
 
     @property
     def code(self) -> str:
@@ -164,16 +164,47 @@ def slider(value, low, high, step, label: str, **kwargs) -> ipywidgets.FloatSlid
     return kind(value=value, min=low, max=high, step=step, description=label, **_layout(), **kwargs)
 
 
+def power_slider(value: int, most: int, label: str, least: int = 1, zero: str | None = None):
+    """A slider over the powers of 2 from least to most, shown as themselves; zero: words for 0 at its low end."""
+    powers = [2**k for k in range(most.bit_length()) if least <= 2**k <= most]
+    numbers = sorted({*powers, *([] if zero else [value]), *([value] if value else [])})
+    options = [*([(zero, 0)] if zero else []), *((str(number), number) for number in numbers)]
+    index = [number for _, number in options].index(value)
+    return ipywidgets.SelectionSlider(index=index, options=options, description=label, **_layout())
+
+
 def log_slider(value, low, high, label: str, step: float = 0.1) -> ipywidgets.FloatLogSlider:
     """A slider over 10**low ... 10**high, in steps of `step` decades."""
+    form = ".2g" if low >= -4 else ".1e"
     return ipywidgets.FloatLogSlider(
-        value=value, min=low, max=high, step=step, description=label, readout_format=".1e", **_layout()
+        value=value, min=low, max=high, step=step, description=label, readout_format=form, **_layout()
     )
+
+
+def value_of(control: ipywidgets.ValueWidget):
+    """What a control shows: its value, of a slider over powers of ten the two figures that stand beside it."""
+    return float(f"{control.value:.2g}") if isinstance(control, ipywidgets.FloatLogSlider) else control.value
 
 
 def menu(value, options, label: str) -> ipywidgets.Dropdown:
     """A choice of one; options: values, or pairs (what is shown, value)."""
-    return ipywidgets.Dropdown(value=value, options=options, description=label, **_layout())
+    return Menu(options=options, value=value, description=label, **_layout())
+
+
+class Menu(ipywidgets.Dropdown):
+    """A menu in which None is an option as any other; ipywidgets takes it for no choice, and shows nothing."""
+
+    def __init__(self, options, value, **kwargs):
+        super().__init__(options=options, value=value, **kwargs)
+        if value is None and None in self._options_values:
+            self.index = self._options_values.index(None)
+
+    @traitlets.observe("value")
+    def _propagate_value(self, change):
+        if change.new is None and None in self._options_values:
+            self.index = self._options_values.index(None)
+        else:
+            super()._propagate_value(change)
 
 
 def switch(value: bool, label: str) -> ipywidgets.Checkbox:

@@ -64,6 +64,77 @@ def memory_bars(table: pd.DataFrame, measured: float | None = None, limit: float
     )
 
 
+PHASES = {"generation": "sampling", "training": "training"}
+GROUPS = {  # of a forecast's parts, as a bar that follows a slider shows them
+    "weights": ("weights", "reference model"),
+    "adapters": ("adapters",),
+    "gradients": ("gradients",),
+    "optimizer": ("Adam's moments", "optimizer's states"),
+    "activations": ("kept for backward", "prompt's activations", "dequantized layer", "copies to measure by"),
+    "KV cache": ("key-value cache",),
+    "logits": ("logits", "next-token logits"),
+}
+GROUP_COLOURS = ["#1f5f96", "#6aa5d6", "#c9def2", "#9dc3e6", "#c5690d", "#3b8f5a", "#e9a35c"]
+TOO_MUCH = "#b3261e"
+
+
+def memory_rows(forecasts: dict[str, tuple[pd.DataFrame, float]]) -> dict[str, pd.DataFrame]:
+    """Tables of `memory_fit_chart`: parts (row, part, gib, rank) and limits (row, gib, total, fits, text).
+
+    forecasts: {place: (table of `memory_forecast`, MiB that are free there)}.  A row is a place in one of its PHASES:
+    what is always there, and what that phase adds.
+    """
+    group_of = {part: group for group, parts in GROUPS.items() for part in parts}
+    parts, limits = [], []
+    for place, (table, free) in forecasts.items():
+        for phase, words in PHASES.items():
+            row = f"{place}, {words}"
+            sums = dict.fromkeys(GROUPS, 0.0)
+            for part, mib, when in table[["part", "mib", "phase"]].itertuples(index=False):
+                sums[group_of[part]] += mib / 1024 * (when in ("always", phase))
+            parts += [(row, part, gib, rank) for rank, (part, gib) in enumerate(sums.items())]
+            total, limit = sum(sums.values()), free / 1024
+            limits.append((row, limit, total, total <= limit, f"{total:.3g} of {limit:.3g} GiB"))
+    return {
+        "parts": pd.DataFrame(parts, columns=["row", "part", "gib", "rank"]),
+        "limits": pd.DataFrame(limits, columns=["row", "gib", "total", "fits", "text"]),
+    }
+
+
+def memory_fit_chart(parts: pd.DataFrame, limits: pd.DataFrame) -> alt.LayerChart:
+    """Forecast memory by part, a bar per place and phase, and a mark at what is free there; red where it is too much.
+
+    parts, limits: of `memory_rows`.
+    """
+    require(parts, ("row", "part", "gib", "rank"), "memory_fit_chart")
+    names = list(GROUPS)
+    y = alt.Y("row:N", sort=None, title=None).axis(labelLimit=260)
+    bars = (
+        alt.Chart(parts)
+        .mark_bar(stroke="white", strokeWidth=0.5)
+        .encode(
+            x=alt.X("sum(gib):Q", title="forecast memory (GiB)"),
+            y=y,
+            color=alt.Color("part:N", title=None, sort=names).scale(domain=names, range=GROUP_COLOURS),
+            order="rank:Q",
+            tooltip=["row:N", "part:N", alt.Tooltip("gib:Q", format=".3f", title="GiB")],
+        )
+    )
+    base = alt.Chart(limits).encode(y=y)
+    ink = alt.when("datum.fits").then(alt.value("#3b3b3b")).otherwise(alt.value(TOO_MUCH))
+    shown = ["row:N", alt.Tooltip("total:Q", format=".3f"), alt.Tooltip("gib:Q", format=".3f", title="free")]
+    free = base.mark_tick(thickness=3, size=30).encode(x="gib:Q", color=ink, tooltip=shown)
+    words = base.mark_text(align="left", dx=5, fontSize=11).encode(x=alt.X("total:Q"), text="text:N", color=ink)
+    return finish(
+        alt.layer(bars, free, words),
+        "What it needs, and what is free",
+        "thick line: what is free; a bar beyond it, and its number in red, does not fit",
+        "; ".join(f"{row.row}: {row.text}" for row in limits.itertuples()),
+        width=430,
+        height=alt.Step(32),
+    )
+
+
 def adapter_movement(table: pd.DataFrame) -> alt.LayerChart:
     """Size of each adapter's change to its weights: columns layer, module, moved (a Frobenius norm)."""
     require(table, ("layer", "module", "moved"), "adapter_movement")

@@ -14,7 +14,7 @@ from workbook.topics.drift.confidence import regrouped
 from workbook.topics.drift.effects import OUTCOMES, arm_effects, energy_curve, gap_curve, residual_curve, run_curve
 from workbook.topics.drift.energy import shared_energy, two_word_share
 from workbook.views.curves import curve_chart
-from workbook.views.explorer import Explorer, menu, slider
+from workbook.views.explorer import Explorer, menu, power_slider
 from workbook.views.figures import bars, panels, series
 from workbook.views.style import SERIES, describe_rows, require, titled
 
@@ -47,16 +47,15 @@ def energy_chart(tables: Tables = FAMILY) -> alt.LayerChart:
     )
 
 
-def compute_sharing(policy, rollouts: Rollouts, doublings: int = 1) -> dict[str, pd.DataFrame]:
-    """What groups of 2**doublings share of one batch's energy, and of a slot of two words in theory.
+def compute_sharing(policy, rollouts: Rollouts, group_size: int = 2) -> dict[str, pd.DataFrame]:
+    """What groups of a size share of one batch's energy, and of a slot of two words in theory.
 
     rollouts: large groups, which are cut into smaller ones.  Returns theory: p, share;  classes: category, energy (the
     class's share of all energy), shared (of all energy, on tokens that whole groups have), expected.
     """
-    size = 2**doublings
     grid = np.linspace(0.5, 0.999, 60)
-    theory = pd.DataFrame({"p": grid, "share": [two_word_share(p, size) for p in grid], "group": f"G = {size}"})
-    classes = shared_energy(policy, regrouped(rollouts, size)).rename(columns={"shared": "places"})
+    theory = pd.DataFrame({"p": grid, "share": [two_word_share(p, group_size) for p in grid], "group": f"G = {group_size}"})
+    classes = shared_energy(policy, regrouped(rollouts, group_size)).rename(columns={"shared": "places"})
     classes = classes.rename(columns={"shared_energy": "shared"})[["category", "energy", "shared", "expected"]]
     return {"theory": theory, "classes": classes[classes["category"].isin(CLASSES)].reset_index(drop=True)}
 
@@ -91,7 +90,7 @@ def describe_sharing(theory: pd.DataFrame, classes: pd.DataFrame) -> str:
 def explore_sharing(policy, rollouts: Rollouts) -> Explorer:
     """Group size on one batch of a real policy, and on a slot of two words."""
     size = int((rollouts.group_ids == rollouts.group_ids[0]).sum())
-    controls = {"doublings": slider(1, 1, int(np.log2(size)), 1, "group size, 2^")}
+    controls = {"group_size": power_slider(2, size, "group size", least=2)}
     variables = {"policy": policy, "rollouts": rollouts}
     return Explorer(compute_sharing, sharing_chart, controls, describe_sharing, variables)
 
