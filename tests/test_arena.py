@@ -13,6 +13,7 @@ from workbook.__main__ import main
 from workbook.claims import ledger
 from workbook.places import data_path
 from workbook.policies import load_policy
+from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.probes.values import chain_values, expected_reward
 from workbook.rollouts import credit_batch, sample_rollouts
 from workbook.statistics import t_interval
@@ -25,6 +26,7 @@ from workbook.topics.arena import (
     arena_table,
     contender,
     contest,
+    contests,
     exact_oracle,
     measured_table,
     outcomes,
@@ -33,11 +35,13 @@ from workbook.topics.arena import (
     table_markdown,
 )
 from workbook.topics.arena.claims import CLAIMS
-from workbook.topics.arena.marks import auroc, flat_gradient, ideal_update
+from workbook.topics.arena.contests import _unit
+from workbook.topics.arena.marks import auroc
 from workbook.topics.arena.rules import ALL, BOUNDS
 from workbook.topics.arena.runs import SMALL, at_budget
 from workbook.topics.arena.scores import START, score_units
 from workbook.topics.arena.text import table_text
+from workbook.training import files
 
 TINY = replace(SMALL, name="tiny", prompts=2, batches=2, held_out=2, marked=1, redraws=2, group_size=4)
 
@@ -62,7 +66,7 @@ def test_the_ideal_update_is_the_slope_of_the_exact_value(policy):
     """Along its own direction a small step raises the expected reward by the gradient's length times the step."""
     task = get_task("chain")
     prompts = task.dataset(2, 3)["prompt"]
-    gradient = ideal_update(policy, task, prompts)
+    gradient = exact_gradient(policy, task, prompts)
     trained = [p for p in policy.model.parameters() if p.requires_grad]
     start, direction = [p.detach().clone() for p in trained], gradient / gradient.norm()
     values = []
@@ -224,6 +228,39 @@ def test_a_contest_goes_on_where_it_was(tmp_path, on_bundled):
     assert changed.loc[rule, "correlation"] == pytest.approx(-table.loc[rule, "correlation"])
     with pytest.raises(ValueError, match="holds contests of another setting"):
         contest(rule, replace(TINY, batches=3), 2, tmp_path / "arena")
+
+
+def test_what_other_weights_or_other_code_gave_is_measured_anew(tmp_path, monkeypatch):
+    bench, rule, lines = Bench("tiny", 0), contender("dr_grpo"), []
+    tables = contests.unit_tables(bench, TINY, [rule], {"grad_norm": [rule]})
+    monkeypatch.setattr(contests, "unit_tables", lambda *_: tables)
+
+    def measured() -> int:
+        _unit(tmp_path / "unit", bench, rule, TINY, lines.append)
+        return len(lines)
+
+    assert [measured(), measured()] == [1, 1]
+    bench.policy = replace(bench.policy, provenance=bench.policy.provenance | {"sha256": "other weights"})
+    assert [measured(), measured()] == [2, 2]
+    monkeypatch.setattr(contests, "sources_sha256", lambda *_: "other code")
+    assert [measured(), measured()] == [3, 3]
+    (tmp_path / "unit" / "made_of.json").unlink()
+    assert [measured(), measured()] == [4, 4]
+
+
+def test_the_digest_of_sources_follows_what_they_say(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PACKAGE", tmp_path)
+    (tmp_path / "theory").mkdir()
+    (tmp_path / "theory" / "a.py").write_text("x = 1\n")
+    digests = [files.sources_sha256.__wrapped__("theory")]
+    (tmp_path / "theory" / "a.py").write_text("x = 2\n")
+    digests.append(files.sources_sha256.__wrapped__("theory"))
+    (tmp_path / "theory" / "a.py").rename(tmp_path / "theory" / "b.py")
+    digests.append(files.sources_sha256.__wrapped__("theory"))
+    assert len(set(digests)) == 3
+    (tmp_path / "views").mkdir()
+    (tmp_path / "views" / "c.py").write_text("")
+    assert files.sources_sha256.__wrapped__("theory") == digests[-1]
 
 
 def test_contests_that_can_not_be(tmp_path, on_bundled):

@@ -145,9 +145,17 @@ def check_gains(rollouts: Rollouts, rule: str) -> int:
 
 def exact_gradient(policy, task, prompts: list[str]) -> Float[Tensor, " D"]:
     """Gradient of the mean expected reward of the prompts by the trained weights, without sampling."""
-    value = expected_reward(policy, task, prompts, differentiable=True).mean()
+    value = expected_reward(policy, task, list(prompts), differentiable=True).mean()
     with gradients():
-        return _flat(torch.autograd.grad(value, trained_weights(policy.model)))
+        return flat_gradient(policy, value)
+
+
+def flat_gradient(policy, objective: Tensor, keep_graph: bool = False) -> Float[Tensor, " D"]:
+    """The objective's gradient by all trained weights, as one vector."""
+    weights = trained_weights(policy.model)
+    if not objective.requires_grad:  # of advantages that are all 0
+        return torch.cat([torch.zeros_like(w).flatten() for w in weights])
+    return _flat(torch.autograd.grad(objective, weights, retain_graph=keep_graph, materialize_grads=True))
 
 
 def rule_advantages(

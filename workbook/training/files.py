@@ -18,6 +18,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -277,6 +278,14 @@ def git_state() -> dict | None:
         return {"commit": git("rev-parse", "HEAD"), "modified": modified}
     except (ValueError, OSError, subprocess.CalledProcessError):
         return None
+
+
+@cache
+def sources_sha256(*folders: str) -> str:
+    """SHA-256 of the Python files in some of this package's folders: what they compute may change with it."""
+    files = [file for folder in folders for file in sorted((PACKAGE / folder).rglob("*.py"))]
+    rows = [f"{file.relative_to(PACKAGE).as_posix()} {_fingerprint(file)['sha256']}" for file in files]
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
 
 def _version(name: str) -> str | None:

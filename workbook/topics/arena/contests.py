@@ -5,7 +5,10 @@
 Every unit trains the bounds and plain group credit anew at the same setting, so that the rule's score is in the same
 unit as the measured ones, whatever the setting. What is done is kept and read when the command is given again:
 
-    <folder>/<setting>/unit=<k>/<rule>/    marks.parquet, runs.parquet
+    <folder>/<setting>/unit=<k>/<rule>/    marks.parquet, runs.parquet, made_of.json
+
+What was measured of another policy (by its weights), by other code, or of a rule's file as it was before is measured
+anew.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from workbook.theory.credit import Rule
 from workbook.topics.arena.rules import BOUNDS, PLAIN, Contender, contender
 from workbook.topics.arena.runs import FULL, SMALL, Setting, unit_tables
 from workbook.topics.arena.scores import arena_table
-from workbook.training.files import atomic_folder, read_json, write_json, write_parquet
+from workbook.training.files import atomic_folder, damage, read_json, sources_sha256, write_json, write_parquet
 
 TABLES = ("marks", "runs")
+CODE = ("theory", "tasks", "policies", "rollouts", "training", "probes", "studies", "topics/arena")
 YOURS, MEASURED = "yours", "measured"  # where a row of the table comes from
 
 
@@ -74,16 +78,25 @@ def _opened(folder: Path, setting: Setting, scale: str) -> Path:
 
 
 def _unit(place: Path, bench: Bench, rule: Contender, setting: Setting, show) -> dict[str, pd.DataFrame]:
-    """A rule's tables in one unit, measured if they are not there."""
-    if not place.exists():
+    """A rule's tables in one unit, measured if they are not there, or were made of something else."""
+    made_of = {"policy": bench.policy.provenance["sha256"], "code": sources_sha256(*CODE), "rule": rule.files}
+    if not place.exists() or _made_of(place) != made_of:
         tables = unit_tables(bench, setting, [rule], {"grad_norm": [rule]})
         with atomic_folder(place) as new:
             for name in TABLES:
                 write_parquet(new / f"{name}.parquet", tables[name])
+            write_json(new / "made_of.json", made_of)
         if show is not None:
             value = tables["runs"]["value"]
             show(f"unit {bench.seed}, {rule.name}: exact held-out value {value.iloc[0]:.3f} to {value.iloc[-1]:.3f}")
     return {name: pd.read_parquet(place / f"{name}.parquet") for name in TABLES}
+
+
+def _made_of(place: Path) -> dict | None:
+    """What the tables in a folder were made of; None where nothing says so, or a file is damaged."""
+    if damage(place, ["made_of.json", *(f"{name}.parquet" for name in TABLES)]):
+        return None
+    return read_json(place / "made_of.json", dict)
 
 
 def measured_table(folder: str | Path | None = None) -> pd.DataFrame:

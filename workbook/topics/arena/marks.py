@@ -25,8 +25,9 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from workbook.policies.restoring import evaluating
+from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.probes.step import FIELDS, untouched
-from workbook.probes.values import chain_values, expected_reward
+from workbook.probes.values import chain_values
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import rollout_logps
@@ -61,7 +62,7 @@ def rule_marks(
     rows, rules = task.dataset(prompts, seed), list(rules)
     gradients, observed = {rule.name: [] for rule in rules}, []
     with untouched(policy), evaluating(policy.model), torch.enable_grad():
-        ideal = ideal_update(policy, task, rows["prompt"])
+        ideal = exact_gradient(policy, task, rows["prompt"])
         for redraw in range(redraws):
             rollouts = sample_rollouts(policy, task, rows, group_size, LARGE_PRIME * seed + redraw, max_new_tokens)
             credit = chain_values(policy, task, rollouts).credit  # (B, T)
@@ -74,24 +75,10 @@ def rule_marks(
                 cost = {"rule_ms": 1e3 * (time.perf_counter() - began), "extra_tokens": batch.sampled_tokens}
                 observed.append({"rule": rule.name, **agreement(advantages, batch.known_credit, batch.mask), **cost})
                 objective = (advantages * scored).sum() / len(rollouts)  # its mean is g* for unbiased advantages
-                gradients[rule.name].append(flat_gradient(policy, objective))
+                gradients[rule.name].append(flat_gradient(policy, objective, keep_graph=True))
     means = pd.DataFrame(observed).groupby("rule", sort=False).mean()
     lengths = pd.DataFrame({name: products(torch.stack(rows), ideal) for name, rows in gradients.items()}).T
     return lengths.join(means).rename_axis("rule").reset_index()
-
-
-def ideal_update(policy, task, prompts: list[str]) -> Float[Tensor, " D"]:
-    """The gradient of the prompts' mean exact expected reward, all trained parameters in one vector."""
-    return flat_gradient(policy, expected_reward(policy, task, list(prompts), differentiable=True).mean())
-
-
-def flat_gradient(policy, objective: Tensor) -> Float[Tensor, " D"]:
-    """The objective's gradient by all trained parameters, as one vector; the graph is kept for the next one."""
-    trained = [p for p in policy.model.parameters() if p.requires_grad]
-    if not objective.requires_grad:  # of advantages that are all 0
-        return torch.cat([torch.zeros_like(p).flatten() for p in trained])
-    parts = torch.autograd.grad(objective, trained, retain_graph=True, materialize_grads=True)
-    return torch.cat([part.flatten() for part in parts])
 
 
 def products(gradients: Float[Tensor, "M D"], ideal: Float[Tensor, " D"]) -> dict[str, float]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import altair as alt
 import pandas as pd
 
 from workbook.statistics import t_interval, unit_curve
-from workbook.studies.claim import Tables
+from workbook.studies.claim import FAMILY, Tables
 from workbook.topics.coupling.claims import MIN_AGREEMENT, MIN_RATIO
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, menu, switch
@@ -22,12 +20,6 @@ SHARES = {"pairs": "share of the pairs", "size": "share of the mass, sum of |cou
 FOLLOWERS = ("same token, unsure", "different, unsure", "different, sure")
 
 
-@lru_cache(maxsize=1)
-def family() -> Tables:
-    """The family's tables, each read once."""
-    return Tables("family")
-
-
 def compute_mass(
     weights: str = "output layer", signs: str = "any", same_context: bool = True, tables: Tables | None = None
 ) -> dict[str, pd.DataFrame]:
@@ -39,7 +31,7 @@ def compute_mass(
     for name, value, known in (("weights", weights, WEIGHTS), ("signs", signs, SIGNS)):
         if value not in known:
             raise ValueError(f"{name}={value!r} is unknown: choose one of {', '.join(known)}.")
-    rows = (tables or family())["mass/pairs"].query("weights == @weights")
+    rows = (tables or FAMILY)["mass/pairs"].query("weights == @weights")
     if SIGNS[signs]:
         rows = rows[rows["signs"] == signs]
     if not same_context:
@@ -88,7 +80,7 @@ def explore_mass() -> Explorer:
 
 def spillover_curves(tables: Tables | None = None) -> alt.LayerChart:
     """H3 along training: how far other tokens move when one token pushes, by kind."""
-    rows = (tables or family())["mass/training"]
+    rows = (tables or FAMILY)["mass/training"]
     rows = rows[rows["quantity"].isin(FOLLOWERS)]
     return curve_chart(
         unit_curve(rows, "step", "size", by="quantity"),
@@ -105,7 +97,7 @@ def spillover_curves(tables: Tables | None = None) -> alt.LayerChart:
 
 def agreement_curves(tables: Tables | None = None) -> alt.LayerChart:
     """H4 along training: share of tokens whose direction the output layer predicts, and the reward."""
-    rows = (tables or family())["mass/training"]
+    rows = (tables or FAMILY)["mass/training"]
     signs = rows[rows["quantity"].str.startswith("agreement")]
     reward = rows.drop_duplicates(["seed", "step"]).assign(quantity="mean reward", size=lambda t: t["reward"])
     rows = pd.concat([signs.assign(quantity=signs["quantity"].str.replace("agreement, ", "tokens: ")), reward])
@@ -126,7 +118,7 @@ def reach_table(tables: Tables | None = None) -> pd.DataFrame:
 
     Columns where, kind, pairs, mass, net: means over units, mass with its interval as text.
     """
-    rows = (tables or family())["mass/blocks"]
+    rows = (tables or FAMILY)["mass/blocks"]
     keys = ["where", "kind"]
     means = rows.groupby(keys)[["pairs", "net"]].mean()
     mass = unit_curve(rows.assign(x=0), "x", "mass", by=keys).set_index(keys)
