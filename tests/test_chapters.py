@@ -17,6 +17,7 @@ from browser.conftest import find_browser
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook.book import chapters
+from workbook.book.forms import FORM
 from workbook.book.pages import render_book
 from workbook.colab import FOLDED, SETUP_CELL, badge
 from workbook.policies.smollm2 import SMOLLM2
@@ -141,9 +142,14 @@ def shelf(tmp_path, monkeypatch, offline):
 
 WIDGETS = """import ipywidgets, pandas as pd, workbook, os
 from workbook.views import LiveChart, enable_charts, learning_curve
+from workbook.views.live import show
 enable_charts()
 chart = learning_curve(pd.DataFrame({"step": [1, 2], "reward": [0.1, 0.2]}))
-display(ipywidgets.IntSlider(), LiveChart(chart))
+live = LiveChart(chart)
+steps = ipywidgets.IntSlider(2, description="steps")
+display(ipywidgets.IntSlider(), live)
+show(ipywidgets.VBox([steps, live]), live)
+steps.value = 7
 print(os.path.abspath("here"), workbook.__file__)
 chart"""
 
@@ -164,8 +170,12 @@ def test_in_place_writes_stable_outputs_with_pictures_for_widgets(shelf, capsys)
     text = first.decode()
     test_chapter_carries_no_widget_state_and_no_trace_of_a_machine(path)
     assert os.path.expanduser("~") not in text
-    live, printed, chart = cells(path, "code")[1].outputs
+    live, form, printed, chart = cells(path, "code")[1].outputs
     assert set(live.data) == {"image/png", "text/plain"}
+    assert set(form.data) == {"image/png", "text/plain", FORM}
+    slider, picture = form.data[FORM]["parts"]
+    assert (slider["label"], slider["value"]) == ("steps", 7), "as it was at the end, not when it was shown"
+    assert picture == {"kind": "picture"}, "the one beside it"
     assert "application/vnd.vegalite.v5+json" in chart.data
     assert "./workbook/__init__.py" in printed.text
     test_chapter_was_executed_top_to_bottom(path)
@@ -205,7 +215,10 @@ def test_the_book_has_pictures_links_and_an_index(shelf, tmp_path):
     notebooks, seconds = ({name: chapter[part] for name, chapter in executed.items()} for part in (0, 1))
     render_book(notebooks, seconds, "smoke", tmp_path / "book")
     page, last, index = ((tmp_path / "book" / name).read_text() for name in ("00_a.html", "01_b.html", "index.html"))
-    assert page.count('src="data:image/png;base64') == page.count('alt="Reward of the sampled') == 2
+    assert page.count('src="data:image/png;base64') == page.count('alt="Reward of the sampled') == 3
+    assert re.search(
+        r'<label [^>]*>steps</label><input type="range" id="[^"]*" step="any" disabled [^>]*value="7"', page
+    )
     assert 'href="01_b.html"' in page
     assert "vnd.vegalite" not in page
     assert "require.min.js" not in page

@@ -22,6 +22,7 @@ from workbook.book.forms import FORM, form_html
 from workbook.book.parts import anchor, picture, plain_text, scrolling
 
 UNSTYLED = re.compile(r'<style.*?</style>| (?:border|style|class)="[^"]*"', re.DOTALL)  # pandas brings its own
+NOTEBOOK = re.compile(r'(href="[\w./-]*)\.ipynb(?:#([^"]*))?"')
 SETUP = "google.colab"  # in the first code cell, which the page folds
 
 
@@ -56,7 +57,7 @@ class MathMLRenderer(IPythonRenderer):
 def markdown(source: str) -> str:
     """Markdown as HTML; a wide table scrolls in its box, and a link to a notebook leads to its page."""
     page = MarkdownWithMath(renderer=MathMLRenderer(escape=False)).render(source)
-    page = re.sub(r'(href="[\w./-]*)\.ipynb', r"\1.html", page)
+    page = NOTEBOOK.sub(lambda link: f'{link[1]}.html{"#" + anchor(link[2]) if link[2] else ""}"', page)
     page = re.sub(r"(<thead>\s*<tr>(?:\s*<th[^>]*></th>)+\s*</tr>\s*</thead>)", "", page)  # a head without a word
     return re.sub(r"<table>.*?</table>", lambda table: scrolling("wide", "Table", table[0]), page, flags=re.DOTALL)
 

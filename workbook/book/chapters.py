@@ -1,11 +1,13 @@
 """Execute the chapters top to bottom, each in a cold kernel; `book.pages` renders what comes out as HTML pages.
 
-What is written back carries nothing of the machine it ran on: no paths, no timings, no widget models (a widget's
-picture stands in its place), so that committed notebooks change only when what they show changes.
+What is written back carries nothing of the machine it ran on: no paths, no timings, no widget models (a widget's last
+picture stands in its place, and its controls as `book.forms` keeps them), so that committed notebooks change only when
+what they show changes.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -55,6 +57,13 @@ def run_chapters(profile: str = "smoke", names=None, in_place: bool = False) -> 
     return chapters
 
 
+def read_chapters(names=None) -> dict[str, Executed]:
+    """Read chapters as they were executed and written last; errors as of `run_chapters`."""
+    import nbformat
+
+    return {path.stem: Executed(nbformat.read(path, as_version=4), 0.0) for path in find_chapters(names)}
+
+
 def find_chapters(names=None) -> list[Path]:
     """The chapters' notebooks in order, or those whose file name starts with one of `names`.
 
@@ -82,7 +91,7 @@ def execute(path: Path, profile: str):
         timeout=CELL_TIMEOUT,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
-        store_widget_state=False,
+        store_widget_state=True,  # for `stable`, which drops it again
         record_timing=False,
         shutdown_kernel="immediate",  # a kernel that holds torch takes seconds to tidy up, and nothing of it is needed
         on_cell_start=lambda cell, cell_index: started.append(cell_index),
@@ -93,33 +102,53 @@ def execute(path: Path, profile: str):
         what = f"{error.ename}: {error.evalue}" if isinstance(error, CellExecutionError) else str(error)
         source = notebook.cells[started[-1]].source
         raise ChapterFailed(f"{path.name} failed in cell {started[-1]}: {what}\n{_indent(source)}") from None
-    return stable(notebook)
+    return stable(notebook, client.widget_state)
 
 
-def stable(notebook):
-    """The notebook without what differs from one machine or run to the next; execution counts run from 1."""
+def stable(notebook, states: dict[str, dict] | None = None):
+    """The notebook without what differs from one machine or run to the next; execution counts run from 1.
+
+    states: {id: state} of all widgets, as they were when the last cell had run.
+    """
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook.metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     for count, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), 1):
         cell.execution_count = count
-        cell.outputs = [output for output in map(_portable, cell.outputs) if output is not None]
+        outputs = [_portable(output, states or {}) for output in cell.outputs]
+        cell.outputs = [output for output in outputs if output is not None]
         for output in cell.outputs:
             if "execution_count" in output:
                 output.execution_count = count
     return notebook
 
 
-def _portable(output):
+def _portable(output, states: dict[str, dict]):
     """An output without machine paths; a widget becomes its picture, or nothing if it has none."""
     if "text" in output:
         output.text = _scrub(output.text)
     data = output.get("data", {})
-    if data.pop(WIDGET_VIEW, None) is not None and "image/png" not in data:
-        return None
+    if (view := data.pop(WIDGET_VIEW, None)) is not None:
+        if "image/png" not in data:
+            return None
+        _freeze(output, states, view["model_id"])
     for kind in data:
         if kind.startswith("text/"):
             data[kind] = _scrub(data[kind])
     return output
+
+
+def _freeze(output, states: dict[str, dict], model: str) -> None:
+    """Bring a widget's picture up to its last state, and put its form beside it, if it has controls or words."""
+    from workbook.book.forms import FORM, first_chart, form_tree, is_form
+    from workbook.views.renderer import picture
+
+    if (spec := first_chart(states, model)) is not None:
+        data, about = picture(spec)
+        if "image/png" in data:
+            output.data.update(data)
+            output.metadata.update(about)
+    if is_form(tree := form_tree(states, model)):
+        output.data[FORM] = json.loads(_scrub(json.dumps(tree)))
 
 
 def _scrub(text: str) -> str:
@@ -161,7 +190,7 @@ def navigation(path: Path) -> str:
 
 
 def _link(path: Path) -> str:
-    """A link to a chapter by what its title says before a colon, e.g. [05 · Token flipping](05_token_flipping.ipynb)."""
+    """A link to a chapter by its title up to the colon, e.g. [05 · Token flipping](05_token_flipping.ipynb)."""
     import nbformat
 
     title, _ = describe(nbformat.read(path, as_version=4), path.stem)

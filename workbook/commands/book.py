@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from workbook.commands.arguments import as_path
@@ -17,7 +18,7 @@ def _glossary(args) -> int:
 
 
 def _chapters(args) -> int:
-    from workbook.book.chapters import ChapterFailed, find_chapters, run_chapters
+    from workbook.book.chapters import ChapterFailed, find_chapters, read_chapters, run_chapters
 
     find_chapters(args.names)  # before what takes long
     if args.book is not None and Path(args.book).exists() and not Path(args.book).is_dir():
@@ -26,13 +27,16 @@ def _chapters(args) -> int:
         above = next(path for path in [Path(args.book), *Path(args.book).absolute().parents] if path.exists())
         if not above.is_dir() or not os.access(above, os.W_OK):
             raise ValueError(f"--book {args.book} can't be written: {above} is no folder that you may write to.")
+    if args.no_run and (args.book is None or args.in_place):
+        raise ValueError("--no-run renders the chapters as they are: give --book FOLDER, and leave --in-place out.")
     table = None
     if args.book is not None:  # so that damaged results are reported before what takes long
         from workbook.claims import ledger
 
         table = ledger()
     try:
-        executed = run_chapters(args.profile, names=args.names or None, in_place=args.in_place)
+        run = read_chapters if args.no_run else partial(run_chapters, args.profile, in_place=args.in_place)
+        executed = run(names=args.names or None)
     except ChapterFailed as error:
         print(error, file=sys.stderr)  # with the lines of the cell
         return 2
@@ -40,7 +44,7 @@ def _chapters(args) -> int:
         from workbook.book.pages import render_book
 
         notebooks = {name: chapter.notebook for name, chapter in executed.items()}
-        seconds = {name: chapter.seconds for name, chapter in executed.items()}
+        seconds = {} if args.no_run else {name: chapter.seconds for name, chapter in executed.items()}
         render_book(notebooks, seconds, args.profile, Path(args.book), table)
     return 0
 
@@ -58,5 +62,6 @@ def add_chapters(commands) -> None:
     chapters.add_argument("names", nargs="*", type=as_path, help="e.g. 04; all by default")
     chapters.add_argument("--profile", default="smoke", choices=("smoke", "teach", "full"))
     chapters.add_argument("--in-place", action="store_true", help="write the outputs into notebooks/")
-    chapters.add_argument("--book", type=as_path, metavar="FOLDER", help="render HTML pages with an index")
+    chapters.add_argument("--book", type=as_path, metavar="FOLDER", help="render HTML pages, to be served by anything")
+    chapters.add_argument("--no-run", action="store_true", help="render the notebooks as they are, in seconds")
     chapters.set_defaults(command=_chapters)
