@@ -387,6 +387,18 @@ def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(
     text = format_ledger(table)
     assert "tables from a modified tree; registration changed since; 1 units without a number" in text
     assert "units added after registration: 10" in text
+    assert "outcome was seen" not in text
+
+
+def test_units_that_were_measured_after_a_look_show_and_count(world):
+    looked = world / "sharing" / "looked.yaml"
+    looked.write_text("units: 6\nlooked: 2026-11-22\nwhy: time ran out\n")
+    table = ledger(folder=world, claims=["H1"])
+    assert (table.iloc[0]["units"], table.iloc[0]["looked"]) == (10, (6, 7, 8, 9))
+    assert "units 6 to 9 were measured after the earlier ones' outcome was seen" in format_ledger(table)
+    looked.write_text("units: six\nlooked: 2026-11-22\nwhy: time ran out\n")
+    with pytest.raises(ValueError, match="units is 'six'; it must be an integer"):
+        ledger(folder=world, claims=["H1"])
 
 
 def test_a_measurement_of_no_registered_outcome_is_refused(world):

@@ -25,7 +25,7 @@ from workbook.claims.inference import (
 )
 from workbook.statistics import Estimate
 from workbook.studies.claim import Claim, Measurement, NotMeasured, Tables
-from workbook.studies.registration import MIN_UNITS, Outcome
+from workbook.studies.registration import MIN_UNITS, Outcome, looked_after
 
 DESCRIBED = "described"  # role and outcome of a row that decides nothing
 MET = {SUPPORTED: "not met", CONTRADICTED: "met", EQUIVALENT: "met", INCONCLUSIVE: "neither met nor excluded"}
@@ -34,7 +34,7 @@ WORST_FIRST = (
 )
 COLUMNS = (
     *("claim", "role", "study", "key", "scale", "measured", "unit", "threshold", "toward", "smallest_effect"),
-    *("mean", "low", "high", "units", "registered_units", "dropped", "added", "outcome", "here", "reason"),
+    *("mean", "low", "high", "units", "registered_units", "dropped", "added", "looked", "outcome", "here", "reason"),
     *("p", "q", "p_equivalent", "p_flips", "detectable", "without_low", "without_high", "decided_by"),
     *("policies", "p_units", "policy_of"),
     *("sd", "values", "log"),
@@ -78,8 +78,9 @@ def measurements(
 
     claim, role, study, key, scale, measured (the sentence), unit, threshold, toward (+1 if the claim lies above it, -1
     below, NaN where nothing is decided), smallest_effect; mean, low, high (95 %), units, registered_units, dropped
-    (units without a number), added (units beyond the registered count, which decide nothing); outcome, here (what it
-    would be if the setting were comparable), reason; p, q, p_equivalent, p_flips, detectable, without_low,
+    (units without a number), added (units beyond the registered count, which decide nothing), looked (units that were
+    measured after the outcome of the earlier ones was seen); outcome, here (what it would be if the setting were
+    comparable), reason; p, q, p_equivalent, p_flips, detectable, without_low,
     without_high, decided_by, policies, p_units, sd: see `inference.Judged`; values: {unit: number}; policy_of:
     {unit: policy}; log: whether those are logarithms;
     paper_effect ... seen_before: as registered; registration ("matches", "changed since", "none"), clean (whether all
@@ -117,7 +118,9 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
     if outcome is None:
         outcome = Outcome(claim.id, DESCRIBED, measurement.key, source="ours")
     late = tuple(units.loc[units["unit"] >= count, "unit"].tolist()) if count is not None else ()
-    whole = {"registered_units": count or 0, "added": late}
+    seen = looked_after(measurement.study, tables.folder) if count is not None else None
+    later = () if seen is None else tuple(unit for unit in units["unit"].unique().tolist() if seen <= unit < count)
+    whole = {"registered_units": count or 0, "added": late, "looked": later}
     policies = units.drop_duplicates("unit").set_index("unit")["policy"]
     return [row | _registered(outcome) | _judged(measured, outcome, len(units) - len(late), policies) | whole]
 
@@ -135,7 +138,8 @@ def missing_row(reason: str) -> dict:
     """What a row has that was not measured."""
     nothing = dict.fromkeys((*Judged._fields, "q"), np.nan)
     unknown = {"registration": "", "clean": None, "commits": ()}
-    counts = {"units": 0, "registered_units": 0, "dropped": 0, "added": (), "values": {}, "policy_of": {}, "log": False}
+    counts = dict.fromkeys(("units", "registered_units", "dropped"), 0) | dict.fromkeys(("added", "looked"), ())
+    counts |= {"values": {}, "policy_of": {}, "log": False}
     return nothing | unknown | counts | {"outcome": NOT_MEASURED, "here": NOT_MEASURED, "reason": reason}
 
 

@@ -93,6 +93,8 @@ def format_origin(row) -> list[str]:
     phrases = [f"source: {row.source}", f"seen before: {row.seen_before}", f"tables from {clean}"]
     phrases += [f"registration {row.registration}"] if row.registration else []
     phrases += [f"{row.dropped} units without a number"] if row.dropped else []
+    if row.looked:
+        phrases += [f"units {row.looked[0]} to {row.looked[-1]} were measured after the earlier ones' outcome was seen"]
     return phrases + ([f"units added after registration: {', '.join(map(str, row.added))}"] if row.added else [])
 
 

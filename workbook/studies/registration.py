@@ -25,7 +25,7 @@ ROLES = ("primary", "mechanism", "consequence", "control", "described")
 SOURCES = ("paper", "machine review", "ours")
 SIDES = {"above": 1, "below": -1}
 MIN_UNITS = 6  # below, there is neither an interval nor an outcome: a sign-flip test of 5 units never reaches 5 %
-FILE = "registration.yaml"
+FILE, LOOKED = "registration.yaml", "looked.yaml"
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,26 @@ def read_registration(study: str, folder: str | Path | None = None) -> Registrat
     """
     path = registration_path(study, folder)
     return _read(path, path.stat().st_mtime_ns) if path.exists() else None
+
+
+def looked_after(study: str, folder: str | Path | None = None) -> int | None:
+    """How many units of a study stood when its outcomes were first looked at, though more were registered; None if all.
+
+    <study>/looked.yaml beside the tables, in `folder` or data/results, written with the later units, says so:
+    {units: 6, looked: date, why: words}.
+
+    Raises ValueError, a sentence that names the field, for one that is not as it must be.
+    """
+    path = (data_path("results") if folder is None else Path(folder)) / study / LOOKED
+    if not path.exists():
+        return None
+    text = read_yaml(path, "looked")
+    if not isinstance(text, dict) or set(text) != {"units", "looked", "why"}:
+        raise ValueError(f"{path} must be a mapping with the fields units, looked and why.")
+    units = text["units"]
+    if isinstance(units, bool) or not isinstance(units, int) or units < 1:
+        raise ValueError(f"{path}: units is {show_value(units)}; it must be an integer of at least 1.")
+    return units
 
 
 @lru_cache(maxsize=64)
