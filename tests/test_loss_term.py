@@ -7,6 +7,7 @@ import pytest
 import torch
 from test_token_weights import PER_TOKEN, RATIOS, SEQUENCE, TOOLS, TRUNCATED, build, made_batch, measured_pushes
 
+from workbook.views.loss_pushes import with_push
 from workbook.views.loss_term import describe_push, loss_term
 
 __all__ = ["build"]  # a fixture
@@ -185,3 +186,57 @@ def printed_product(line: str) -> float:
 
 def numbers(text: str) -> list[float]:
     return [float(number.strip("() ")) for number in text.split("·")]
+
+
+ALL = [{"loss_type": kind} for kind in ("grpo", "bnpo", "dr_grpo", "dapo", "sapo", "vespo", "cispo")]
+ALL += [{"loss_type": "luspo", "level": "sequence", "normalizer": 7.0}, {"loss_type": "grpo", "level": "sequence"}]
+ALL += [{"loss_type": "dr_grpo", "delta": 1.25}, {"loss_type": "grpo", "clipping": "symmetric"}]
+ALL += [{"loss_type": "grpo", "group_transform": name} for name in ("min_replace", "advantage_orthogonal")]
+ALL += [{"loss_type": "dapo", "group_transform": "min_replace", "transform_on": "clipped_weights"}]
+
+
+def groups_of_tokens(rho: bool) -> pd.DataFrame:
+    """Two groups of three rollouts of two to four tokens, some of them clipped, masked or of no advantage."""
+    generator, rows = torch.Generator().manual_seed(0), []
+    for rollout in range(6):
+        for position in range(2 + rollout % 3):
+            now, old = (-2 * torch.rand(2, generator=generator)).tolist()
+            rows.append((rollout // 3, rollout, position, now, old, (1.0, -0.5, 0.0)[rollout % 3], 1 + now / 4))
+    names = ["group", "rollout", "position", "logp", "old_logp", "advantage", "importance"]
+    table = pd.DataFrame(rows, columns=names).assign(token="x", stopped="")
+    table["ratio"] = (table["logp"] - table["old_logp"]).map(math.exp)
+    table.loc[[2, 9], "stopped"] = ["tool", "entropy"]
+    return table if rho else table.drop(columns="importance")
+
+
+@pytest.mark.parametrize("objective", ALL, ids=str)
+@pytest.mark.parametrize("rho", [False, True])
+def test_all_pushes_at_once_are_the_formulas_of_the_tokens(objective, rho):
+    table = groups_of_tokens(rho)
+    if objective.get("level") == "sequence":
+        ratio = (table["logp"] - table["old_logp"]).groupby(table["rollout"]).transform("mean")
+        table["ratio"] = ratio.map(math.exp)
+    pushed = with_push(table, objective)
+    for _, group in pushed.groupby("group"):
+        terms = [loss_term(group, index, pushed.attrs["objective"]).push for index in range(len(group))]
+        assert group["push"].tolist() == pytest.approx(terms, rel=1e-9, abs=1e-12)
+    assert pushed["push"].abs().sum() > 0
+
+
+def test_an_objective_takes_from_the_tables_own_what_it_does_not_name():
+    table = groups_of_tokens(False)
+    table.attrs["objective"] = DR_GRPO | {"max_completion_length": 10}
+    assert with_push(table).attrs["objective"]["normalizer"] == 96
+    assert with_push(table, {"epsilon_high": 0.3}).attrs["objective"]["normalizer"] == 96
+    assert with_push(table, {"loss_type": "dapo"}).attrs["objective"]["normalizer"] == len(table) - 1, (
+        "a tool's is none"
+    )
+    assert with_push(table, {"loss_type": "grpo"}).attrs["objective"]["epsilon_low"] == 0.2
+    with pytest.raises(ValueError, match="level='sequence': the table's ratios are those of level='token'"):
+        with_push(table, {"level": "sequence"})
+    with pytest.raises(ValueError, match="loss_type='luspo' needs its normalizer"):
+        with_push(table, {"loss_type": "luspo"})
+    with pytest.raises(ValueError, match="loss_type='<b>' is none of grpo"):
+        with_push(table, {"loss_type": "<b>"})
+    unknown = with_push(table.assign(ratio=[math.nan] * len(table)))
+    assert unknown["push"][0] != unknown["push"][0], "a push without a ratio is unknown"

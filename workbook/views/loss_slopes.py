@@ -28,29 +28,29 @@ def slope(rows, index, counted, objective) -> tuple[str, str, dict[str, float]]:
     if transform := objective.get("group_transform"):
         return _transformed(rows, index, objective, transform)
     if kind == "cispo":
-        most = _number(objective, "epsilon_high")
+        most = number_of(objective, "epsilon_high")
         reason = f"r is above {most:g} and held there, a constant" if r > most else f"r is below its bound {most:g}"
         return f"min(r, {most:g}) A log π", reason, {"min(r, ε)": min(r, most)}
     if kind == "sapo":
-        t = _number(objective, "sapo_temperature_pos" if a > 0 else "sapo_temperature_neg", SAPO)
+        t = number_of(objective, "sapo_temperature_pos" if a > 0 else "sapo_temperature_neg", SAPO)
         soft = 1 / (1 + _exp(-t * (r - 1)))
         reason = f"a soft gate stands in for the clip: σ = {soft:.7g}"
         return f"4/τ σ(τ (r − 1)) A with τ = {t:g}", reason, {"4 σ (1 − σ)": 4 * soft * (1 - soft), "r": r}
     if kind == "vespo":
-        phi, w = _phi(counted, a, objective)
+        phi, w = phi_weight(counted, a, objective)
         return "φ(w) A log π", f"its rollout's w = {w:.7g} sets φ, a constant", {"φ": phi}
     stopped, reason = _clip(r, a, objective)
-    low, high = _bounds(objective)
+    low, high = bounds(objective)
     symmetric = objective.get("clipping") == "symmetric"
     term = f"clip(r, {low:g}, {high:g}) A" if symmetric else f"min(r A, clip(r, {low:g}, {high:g}) A)"
     if objective.get("delta") is not None:
-        term = term.replace("r A,", f"min(r, {_number(objective, 'delta'):g}) A,")
+        term = term.replace("r A,", f"min(r, {number_of(objective, 'delta'):g}) A,")
     return term, reason, {"w": 0.0} if stopped else {"r": r}
 
 
 def _clip(r: float, a: float, objective: dict) -> tuple[bool, str]:
     """Whether the clip stops a token's gradient, and why."""
-    low, high = _bounds(objective)
+    low, high = bounds(objective)
     below, above = r < low, r > high
     delta = objective.get("delta")
     if a == 0:
@@ -61,15 +61,18 @@ def _clip(r: float, a: float, objective: dict) -> tuple[bool, str]:
     name = "clip high" if above else "clip low"
     if objective.get("clipping") == "symmetric":
         return True, f"{place}, where clip(r) is constant: clipped ({name})"
-    if above and delta is not None and r > _number(objective, "delta"):
-        return True, f"r is above delta = {_number(objective, 'delta'):g}, so both sides are constant: clipped ({name})"
+    if above and delta is not None and r > number_of(objective, "delta"):
+        return (
+            True,
+            f"r is above delta = {number_of(objective, 'delta'):g}, so both sides are constant: clipped ({name})",
+        )
     sign = f"A {'>' if a > 0 else '<'} 0"
     if above == (a > 0):
         return True, f"{place} and {sign}, so clip(r) A is the smaller, a constant: clipped ({name})"
     return False, f"{place}, but {sign}, so r A is the smaller: not clipped"
 
 
-def _phi(counted: pd.DataFrame, a: float, objective: dict) -> tuple[float, float]:
+def phi_weight(counted: pd.DataFrame, a: float, objective: dict) -> tuple[float, float]:
     """VESPO's gamma weight e^(lambda + k log w - lambda w) of a rollout, and w, the product of its ratios."""
     if missing := [name for name in ("logp", "old_logp") if name not in counted]:
         raise ValueError(f"it needs the column(s) {', '.join(missing)}.")
@@ -77,7 +80,7 @@ def _phi(counted: pd.DataFrame, a: float, objective: dict) -> tuple[float, float
     correction = np.log(_importance(counted).clip(lower=1e-8)).clip(upper=20).sum()
     log_w = min(max(ratios + correction, math.log(1e-8)), 20.0)
     sign = "pos" if a >= 0 else "neg"
-    k, scale = (_number(objective, f"vespo_{name}_{sign}", VESPO) for name in ("k", "lambda"))
+    k, scale = (number_of(objective, f"vespo_{name}_{sign}", VESPO) for name in ("k", "lambda"))
     scale = max(scale, 1e-4)
     phi = _exp(scale + k * log_w - scale * math.exp(log_w))
     return phi if math.isfinite(phi) else 0.0, math.exp(log_w)
@@ -85,10 +88,22 @@ def _phi(counted: pd.DataFrame, a: float, objective: dict) -> tuple[float, float
 
 def _transformed(rows, index, objective, transform) -> tuple[str, str, dict[str, float]]:
     """The weight w~ that a group transform gave a token, worked out from its group's ratios."""
+    weights, changed, whole = transformed_weights(rows, objective, transform)
+    before, after = weights[index], changed[index]
+    clip = number_of(objective, "epsilon_low"), number_of(objective, "epsilon_high")
+    clamp = objective.get("transform_on", "clamped_ratios") == "clamped_ratios"
+    held = f"r inside {1 - clip[0]:g} to {1 + clip[1]:g}" if clamp else "r, 0 where clipped"
+    where = "its group" if whole else "its group at its position"
+    reason = f"its w = {before:.7g} became w~ = {after:.7g} by {transform} over {where}"
+    return f"w~ A, w = {held}", reason, {"w~": after}
+
+
+def transformed_weights(rows: pd.DataFrame, objective: dict, transform) -> tuple[np.ndarray, np.ndarray, bool]:
+    """w and w~ of each token of one group, and whether a rollout's tokens were transformed as one."""
     if transform not in TRANSFORMS:
         raise ValueError(f"group_transform={str(transform)[:40]!r} is none of {', '.join(TRANSFORMS)}.")
-    clip, level = (_number(objective, "epsilon_low"), _number(objective, "epsilon_high")), ratio_level(objective)
-    clamp = objective.get("transform_on", "clamped_ratios") == "clamped_ratios"
+    clip = number_of(objective, "epsilon_low"), number_of(objective, "epsilon_high")
+    clamp, level = objective.get("transform_on", "clamped_ratios") == "clamped_ratios", ratio_level(objective)
     on = (~stopped_by(rows).isin(UNCOUNTED)).astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_ratio = np.log(rows["ratio"].astype(float))
@@ -100,12 +115,8 @@ def _transformed(rows, index, objective, transform) -> tuple[str, str, dict[str,
     whole = level == "sequence" and _is_constant(rows, "advantage") and _is_constant(rows, "importance")
     own = a.gather(1, on.argmax(1, keepdim=True))[:, 0] if whole else a
     changed = transform_weights(weights, transform, own, torch.zeros(len(a)), on, whole)
-    row, position = pd.factorize(rows["rollout"])[0][index], int(rows["position"].rank(method="dense").iloc[index]) - 1
-    before, after = float(weights[row, position]), float(changed[row, position])
-    held = f"r inside {1 - clip[0]:g} to {1 + clip[1]:g}" if clamp else "r, 0 where clipped"
-    where = "its group" if whole else "its group at its position"
-    reason = f"its w = {before:.7g} became w~ = {after:.7g} by {transform} over {where}"
-    return f"w~ A, w = {held}", reason, {"w~": after}
+    places = pd.factorize(rows["rollout"])[0], rows["position"].rank(method="dense").astype(int).to_numpy() - 1
+    return weights.numpy()[places], changed.numpy()[places], whole
 
 
 def _grid(rows: pd.DataFrame, column: pd.Series) -> torch.Tensor:
@@ -169,8 +180,8 @@ def ratio_level(objective: dict) -> str:
     return objective.get("level", "token")
 
 
-def _bounds(objective: dict) -> tuple[float, float]:
-    return 1 - _number(objective, "epsilon_low"), 1 + _number(objective, "epsilon_high")
+def bounds(objective: dict) -> tuple[float, float]:
+    return 1 - number_of(objective, "epsilon_low"), 1 + number_of(objective, "epsilon_high")
 
 
 def normalizer(objective: dict, rollout) -> float:
@@ -182,7 +193,7 @@ def normalizer(objective: dict, rollout) -> float:
     return float(n)
 
 
-def _number(objective: dict, name: str, defaults: dict | None = None) -> float:
+def number_of(objective: dict, name: str, defaults: dict | None = None) -> float:
     value = objective.get(name, (defaults or {}).get(name))
     if not is_finite_number(value):
         raise ValueError(f"{name}={str(value)[:40]!r} must be a number.")
