@@ -1,5 +1,7 @@
 """Explorer: controls, settings, code, reset, refusals, and the contract between a chart and its tables."""
 
+import threading
+
 import altair as alt
 import ipywidgets
 import pandas as pd
@@ -53,6 +55,54 @@ def test_reset_goes_back_to_the_start():
     one.reset_button.click()
     assert one.settings == {"slope": 1.0, "points": 3, "shape": "line"}
     assert one.chart.data["table"] == rows(compute_line())
+
+
+def test_controls_that_move_together_are_computed_once(monkeypatch):
+    one = explorer()
+    calls = []
+    monkeypatch.setattr(one, "compute", lambda **settings: calls.append(settings) or compute_line(**settings))
+    one.set(slope=3.0, points=7, shape="curve")
+    one.set(slope=3.0)
+    assert calls == [{"slope": 3.0, "points": 7, "shape": "curve"}]
+    with pytest.raises(KeyError, match="steepness"):
+        one.set(points=8, steepness=1.0)
+    assert one.settings == calls[0]
+
+
+def test_reset_stands_though_a_message_of_before_comes_after_it():
+    one = explorer()
+    asked = []
+    one.snippet.send = asked.append
+    one.set(slope=3.0)
+    one.reset_button.click()
+    one.controls["slope"].set_state({"value": 2.5})  # where the slider was let go before the click
+    assert one.settings["slope"] == 2.5
+    one.snippet._handle_custom_msg(*asked, [])
+    assert one.settings == {"slope": 1.0, "points": 3, "shape": "line"}
+    assert one.chart.data["table"] == rows(compute_line())
+
+
+def test_what_is_drawn_is_the_newest_of_two_threads(monkeypatch):
+    one = explorer()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def compute(**settings):
+        if settings["slope"] == 2.0:
+            begun.set()
+            assert go_on.wait(10)
+        return compute_line(**settings)
+
+    monkeypatch.setattr(one, "compute", compute)
+    threads = [threading.Thread(target=one.set, kwargs={"slope": slope}) for slope in (2.0, 3.0)]
+    threads[0].start()
+    assert begun.wait(10)
+    threads[1].start()
+    threads[1].join(0.2)  # were they not in turn, it would be done by now, and then be overtaken
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
+    assert one.settings["slope"] == 3.0
+    pd.testing.assert_frame_equal(one.tables["table"], compute_line(3.0))
 
 
 def test_settings_that_can_not_be_are_told_and_the_chart_stays():

@@ -10,6 +10,7 @@ code below the chart is the setting a reader can take into a cell of their own.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -41,7 +42,12 @@ function render({ model, el }) {
   box.append(button, copied, text); el.append(box);
   return () => model.off('change:text', show);
 }
-export default { render };
+function initialize({ model }) {   // what is asked is answered after all that the page has sent
+  const answer = message => model.send(message);
+  model.on('msg:custom', answer);
+  return () => model.off('msg:custom', answer);
+}
+export default { initialize, render };
 """
 SNIPPET_CSS = """
 .workbook-code pre { margin: 4px 0 0; padding: 6px 8px; max-width: 860px; white-space: pre-wrap; font-size: 12px;
@@ -50,7 +56,7 @@ SNIPPET_CSS = """
 
 
 class Snippet(anywidget.AnyWidget):
-    """A line or two of Python on the page, with a button that copies it."""
+    """A line or two of Python on the page, with a button that copies it; the page answers what it is sent."""
 
     _esm = SNIPPET_ESM
     _css = SNIPPET_CSS
@@ -77,6 +83,8 @@ class Explorer:
         variables: dict[str, object] | None = None,
     ):
         self.compute, self.controls, self.variables = compute, controls, variables or {}
+        self._one_at_a_time = threading.RLock()  # cells and controls have threads of their own
+        self._setting = False
         self._describe = describe or (lambda **_: "")
         self._start = self.settings
         self.quick = False
@@ -89,7 +97,8 @@ class Explorer:
         self.sentence = ipywidgets.HTML(layout={"max_width": "860px"})
         self.snippet = Snippet()
         self.reset_button = ipywidgets.Button(description="Reset", icon="undo", tooltip="Back to the first settings")
-        self.reset_button.on_click(lambda _: self.reset())
+        self.reset_button.on_click(self._reset_clicked)
+        self.snippet.on_msg(lambda *_: self.reset())
         for control in controls.values():
             control.observe(self._moved, "value")
         grid = ipywidgets.Box([*controls.values(), self.reset_button], layout={"flex_flow": "row wrap"})
@@ -104,18 +113,29 @@ class Explorer:
     @property
     def code(self) -> str:
         """An import and a call that compute what is drawn."""
-        values = ", ".join([*self.variables, *(f"{name}={_rounded(value)!r}" for name, value in self._drawn.items())])
-        name = self.compute.__name__
-        return f"from {self.compute.__module__} import {name}\n\n{name}({values})"
+        return call_code(self.compute, self.variables, self._drawn)
 
     def set(self, **settings) -> None:
-        """Move controls, as a reader would; KeyError for a name that there is no control of."""
-        for name, value in settings.items():
-            self.controls[name].value = value
+        """Move controls, as a reader would, all before anything is computed; KeyError for one that there is not."""
+        controls = [self.controls[name] for name in settings]
+        with self._one_at_a_time:
+            before, self._setting = self.settings, True
+            try:
+                for control, value in zip(controls, settings.values(), strict=True):
+                    control.value = value
+            finally:
+                self._setting = False
+                if self.settings != before:
+                    self._moved(None)
 
     def reset(self) -> None:
         """Back to the settings that it began with."""
         self.set(**self._start)
+
+    def _reset_clicked(self, _) -> None:
+        """Reset, and again after what the page had yet to send: a slider's last message waits, a click does not."""
+        self.snippet.send({})
+        self.reset()
 
     def display(self) -> None:
         """Put it on the page."""
@@ -137,13 +157,16 @@ class Explorer:
         return result if isinstance(result, dict) else {"table": result}
 
     def _moved(self, _) -> None:
-        try:
-            self.tables = self._computed()
-        except ValueError as error:  # two controls may not go together; the chart stays as it was
-            self.sentence.value = notice(str(error), error=True)
-            return
-        self.chart.push(**self.tables)
-        self._update_text()
+        with self._one_at_a_time:  # who comes last sees the newest settings
+            if self._setting:
+                return
+            try:
+                self.tables = self._computed()
+            except ValueError as error:  # two controls may not go together; the chart stays as it was
+                self.sentence.value = notice(str(error), error=True)
+                return
+            self.chart.push(**self.tables)
+            self._update_text()
 
     def _follow(self) -> None:
         """From now on redraw while a slider is dragged; for good, as a change of mind would pull it from the hand."""
@@ -155,6 +178,12 @@ class Explorer:
     def _update_text(self) -> None:
         self.snippet.text = self.code
         self.sentence.value = notice(self._describe(**self.tables))
+
+
+def call_code(compute: Callable, variables, settings: dict) -> str:
+    """An import of a function, and the call of it with variables by name and settings by value."""
+    values = ", ".join([*variables, *(f"{name}={_rounded(value)!r}" for name, value in settings.items())])
+    return f"from {compute.__module__} import {compute.__name__}\n\n{compute.__name__}({values})"
 
 
 def slider(value, low, high, step, label: str, **kwargs) -> ipywidgets.FloatSlider | ipywidgets.IntSlider:
