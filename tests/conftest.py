@@ -7,6 +7,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:  # one core each, for the processes that it starts, too
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import re
 import signal
 from pathlib import Path
 
@@ -15,6 +16,11 @@ from small_run import SMALL
 
 TESTS = Path(__file__).parent
 BROWSER = TESTS / "browser"
+# files of more than 15 s on a core, outside the browser
+LONGEST = re.compile(
+    r"test_(arena|chapters|claims|cluster|coupling|distributed|experiment|gpu|memory|monitor|own_task|policies|resume|"
+    r"run_folders|runs|sweep_studies)\.py"
+)
 
 
 @pytest.hookimpl(trylast=True)
@@ -40,10 +46,16 @@ def show_prints_of_a_worker(plugins):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Chapters in the browser come first, since they last longest."""
+    """What lasts longest comes first, so that no worker is left alone with it at the end.
+
+    Chapters in the browser, the later ones first, since they train; then other pages; then files that start processes.
+    """
 
     def rank(item):
-        return 2 if BROWSER not in item.path.parents else not item.path.name.startswith("test_chapter_")
+        if BROWSER not in item.path.parents:
+            return (2 if LONGEST.fullmatch(item.path.name) else 3), 0
+        chapter = re.fullmatch(r"test_chapter_(\d+)", item.path.stem)
+        return (0, -int(chapter[1])) if chapter else (1, 0)
 
     items.sort(key=rank)
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 EVENTS = 100  # of a drag
-STORM_EVENTS, STORM_SECONDS = 500, 4
+STORM_EVENTS, STORM_SECONDS = 250, 2
 FIND = """
 import gc, logging, math, traitlets
 from workbook.views import Explorer
