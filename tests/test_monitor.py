@@ -22,7 +22,7 @@ from ipywidgets.widgets.widget import _instances
 
 from workbook.training import background
 from workbook.views.live import spec_over
-from workbook.views.monitor import RunMonitor, completions_html, kill, seconds_left, sentence
+from workbook.views.monitor import RunMonitor, kill
 from workbook.views.monitor_chart import (
     PANELS,
     monitor_chart,
@@ -31,7 +31,9 @@ from workbook.views.monitor_chart import (
     monitor_table,
     tokens_per_second,
 )
+from workbook.views.monitor_text import completions_html, diagnoses, seconds_left, sentence
 from workbook.views.renderer import png
+from workbook.views.shared import shared
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u202eevil\u2066", "a\nb\x00\x1b[31m", "\"'&"]
@@ -169,6 +171,24 @@ def test_time_left_is_unknown_rather_than_wrong():
     assert seconds_left(logged(0), 10) is None
     assert seconds_left(logged(10), 10) is None
     assert seconds_left(logged(4)[["step", "reward"]], 10) is None
+
+
+def test_curves_of_a_sweep_have_the_colour_of_their_setting():
+    """One series a setting; an earlier experiment is another, and faded."""
+    old = [logged(4, run=f"your run 1: grpo, seed {seed}", series="your run 1: grpo") for seed in range(2)]
+    now = logged(4, run="your run 2: grpo, seed 0", series="your run 2: grpo", now=True)
+    newest = logged(4, run="your run 2: grpo, seed 1", series="your run 2: grpo")
+    rows = monitor_rows(newest, "your run 2: grpo, seed 1", pd.concat([*old, now]))
+    assert rows.groupby("series")["run"].nunique().to_dict() == {"your run 1: grpo": 2, "your run 2: grpo": 2}
+    assert rows.groupby("series")["now"].unique().map(list).to_dict() == {
+        "your run 1: grpo": [False],
+        "your run 2: grpo": [True],
+    }
+    assert set(rows[rows["mine"]]["run"]) == {"your run 2: grpo, seed 1"}
+    spec = json.dumps(monitor_chart(rows, monitor_frame(rows[rows["mine"]]), legend=True).to_dict())
+    assert '"field": "series"' in spec
+    assert '"bind": "legend"' in spec
+    assert '"bind"' not in json.dumps(monitor_chart(rows, monitor_frame(rows[rows["mine"]])).to_dict())
 
 
 # --- the shell
@@ -310,6 +330,46 @@ def test_stop_and_resume_at_a_click():
         assert monitor._watching
         monitor.stop()
         assert monitor.wait()["state"] == "stopped"
+
+
+def test_what_is_wrong_is_said_below_the_curves():
+    run = FakeRun()
+    run.metrics = lambda: logged(12, frac_reward_zero_std=1.0, **{"completions/clipped_ratio": 1.0})
+    monitor = RunMonitor(run, interval=0.001)
+    assert 'role="status"' in monitor.diagnosis.value
+    assert "No group held two different rewards in 12 steps" in monitor.diagnosis.value
+    assert "cut off at the limit" in monitor.diagnosis.value
+    run.metrics = lambda: logged(13)
+    run.looks = 13
+    monitor._look()
+    assert monitor.diagnosis.value == ""
+    sick = SimpleNamespace(metrics=lambda: logged(12, frac_reward_zero_std=1.0))
+    sweep = SimpleNamespace(runs={f"seed={i}": sick for i in range(5)} | {"seed=5": FakeRun()})
+    lines = diagnoses(sweep, logged(3))
+    assert [line.split(":")[0] for line in lines[:-1]] == ["seed=0", "seed=1", "seed=2"]
+    assert lines[-1] == "2 more of 6 runs have something wrong."
+
+
+def test_a_click_on_a_point_tells_its_step():
+    steps = []
+    monitor = RunMonitor(FakeRun(), interval=0.001)
+    monitor.on_step(steps.append)
+    click = monitor.chart._handle_custom_msg
+    click({"clicked": {"step": 5.0, "run": "this run", "panel": "reward"}}, [])
+    for other in (
+        {"clicked": {"step": 9, "reach": 1.0}},
+        {"clicked": {"run": "x", "step": "<b>"}},
+        {"clicked": 3},
+        "x",
+    ):
+        click(other, [])
+    assert steps == [5]
+    monitor.on_step(lambda step: 1 / 0)
+    click({"clicked": {"step": 6, "run": "this run"}}, [])
+    assert steps == [5, 6]
+    assert "division by zero" in monitor.line.value
+    with pytest.raises(ValueError, match="must be a function of a step"):
+        monitor.on_step(3)
 
 
 def test_two_monitors_on_one_run():
@@ -458,6 +518,7 @@ def settle(done):
 
 @pytest.mark.parametrize("keywords", [{"run": FakeRun()}, {"start": FakeRun}])
 def test_a_closed_monitor_is_freed(keywords):
+    shared()  # which stays
     before = set(_instances)
     monitor = RunMonitor(**keywords, interval=0.001)
     monitor._follow()

@@ -22,6 +22,7 @@ _NAMES = {  # module: what many chapters use of it
     "views.charts": "intervals_chart",
     "views.heatmap": "TokenHeatmap",
     "views.monitor": "RunMonitor",
+    "views.my_runs": "MyRuns",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = ["Profile", "setup", *_HOMES]

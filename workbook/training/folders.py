@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from workbook.training.files import damage, is_leftover, read_json, remove_folder
+from workbook.training.files import SUMS, checksums, damage, is_leftover, read_json, remove_folder
 from workbook.training.messages import one_line, show_value
 
 FILES = (  # in the order in which they are removed: while there is a config.yaml the folder is known for a run's
@@ -113,6 +113,59 @@ def discard(folder: Path, made: Iterable[Path] = ()) -> None:
     with suppress(OSError):
         for path in dict.fromkeys([folder, *made]):
             os.rmdir(path)
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a run gives this name to a file or folder in its own, half-written ones included.
+
+    >>> [is_own_name(name) for name in ("checkpoint-12", ".final.17.tmp", "notes.txt")]
+    [True, True, False]
+    """
+    return re.fullmatch(OURS, name, re.ASCII) is not None or is_leftover(name, of=OURS)
+
+
+def own_paths(folder: Path) -> list[Path]:
+    """The files and folders right in a run's folder that the run wrote, its config.yaml last; links are none."""
+
+    def is_own(path: Path) -> bool:
+        if path.is_symlink() or not is_own_name(path.name):
+            return False
+        if is_leftover(path.name, of=OURS):
+            return path.is_file() or path.name.startswith((".checkpoint-", ".final."))
+        if path.name in ("samples", "tokens"):
+            return path.is_dir()
+        return path.is_file() if path.name in FILES else checksums(path) is not None
+
+    order = {name: i for i, name in enumerate(FILES)}
+    return sorted(filter(is_own, folder.iterdir()), key=lambda path: (order.get(path.name, -1), path.name))
+
+
+def own_files(path: Path) -> list[Path]:
+    """Of one of `own_paths` the files that go with it; what else lies in such a folder is a reader's, and stays."""
+    if not path.is_dir():
+        return [path]
+    if is_leftover(path.name, of=OURS):
+        return [file for file in path.rglob("*") if file.is_symlink() or not file.is_dir()]
+    if path.name in ("samples", "tokens"):
+        names = [file for file in path.iterdir() if re.fullmatch(TABLES, file.name, re.ASCII)]
+        return [file for file in names if file.is_file() and not file.is_symlink()]
+    named = [path / name for name in [*(checksums(path) or {}), SUMS]]
+    return [file for file in named if os.path.lexists(file)]
+
+
+def remove_own(path: Path) -> None:
+    """Delete one of `own_paths` with its `own_files`; a folder that holds other files stays."""
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+    elif is_leftover(path.name, of=OURS):
+        shutil.rmtree(path)
+    elif path.name in ("samples", "tokens"):
+        for file in own_files(path):
+            file.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.rmdir()
+    else:
+        remove_folder(path)
 
 
 def checkpoints(folder: Path) -> list[Path]:

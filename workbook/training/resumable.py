@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -143,6 +144,19 @@ def set_random_state(state: dict) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
+def conversation_text(messages: list[dict]) -> str:
+    """A conversation as a reader sees it: a lone message's text, of several each with its role.
+
+    >>> conversation_text([{"role": "user", "content": "2 + 2 ="}])
+    '2 + 2 ='
+    >>> conversation_text([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2 ="}])
+    'system: Be brief.\\nuser: 2 + 2 ='
+    """
+    if len(messages) == 1:
+        return str(messages[0].get("content"))
+    return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in messages)
+
+
 class Recorder(TrainerCallback):
     """Appends a JSON line per step, saves samples at checkpoints, and stops the trainer when asked to."""
 
@@ -181,17 +195,20 @@ class Recorder(TrainerCallback):
         if is_main():
             write_parquet(self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet", self._samples())
 
-    def _samples(self, most: int | None = None) -> pd.DataFrame:
-        """The first rollouts of the latest generation batch, of which TRL keeps a record."""
+    def _samples(self, most: int | None = None, written: Callable[[list], str] = json.dumps) -> pd.DataFrame:
+        """The first rollouts of the latest generation batch, of which TRL keeps a record.
+
+        written: how a conversation becomes text.
+        """
         logs = self.trainer._logs
         columns = {name: logs[name] for name in ("prompt", "completion", "advantages")} | logs["rewards"]
         samples = pd.DataFrame({name: list(islice(values, most)) for name, values in columns.items()})
-        for column in ("prompt", "completion"):  # a conversation becomes its JSON
-            samples[column] = [text if isinstance(text, str) else json.dumps(text) for text in samples[column]]
+        for column in ("prompt", "completion"):
+            samples[column] = [text if isinstance(text, str) else written(text) for text in samples[column]]
         return samples
 
     def _show_samples(self, step: int) -> None:
-        samples = self._samples(SHOWN)
+        samples = self._samples(SHOWN, conversation_text)
         reward = samples[list(self.trainer._logs["rewards"])].sum(axis=1)
         samples = samples.assign(step=step, reward=reward, advantage=samples["advantages"])[SAMPLED]
         for column in ("prompt", "completion"):

@@ -35,6 +35,7 @@ _NAMES = {  # module: what it offers
     "views.live": "LiveChart refresh show",
     "views.memory": "adapter_movement memory_bars",
     "views.monitor": "RunMonitor",
+    "views.my_runs": "MyRuns",
     "views.renderer": "enable_charts",
     "views.tokens": "token_strip",
 }

@@ -19,81 +19,16 @@ import pandas as pd
 import psutil
 
 from workbook.training.background import is_alive
-from workbook.training.diagnosis import diagnose
 from workbook.views.live import LiveChart, close, refresh, show
-from workbook.views.monitor_chart import as_number, monitor_chart, monitor_frame, monitor_rows, numbers
-from workbook.views.style import escape, notice, visible
+from workbook.views.monitor_chart import monitor_chart, monitor_frame, monitor_rows
+from workbook.views.monitor_text import completions_html, diagnoses, sentence
+from workbook.views.style import notice
 
 ENDED = {"finished": "success", "stopped": "warning", "failed": "danger", "interrupted": "warning"}
 RESUMABLE = ("stopped", "failed", "interrupted")
 NOTHING = pd.DataFrame({"step": pd.Series(dtype=int), "reward": pd.Series(dtype=float)})
 UNSTARTED = {"state": "not started", "step": 0, "total": 0, "message": "Press Start."}
-STOPPING = "stopping after the step in hand ..."
-MAX_DIAGNOSES = 3  # sentences below the curves of a sweep
 KILL_AFTER_S = 5.0  # of stopping, after which a run may be killed instead
-TABLE = "border-spacing: 8px 2px; font-size: 12px; line-height: 1.35"
-TEXT = "font-family: monospace; overflow-wrap: anywhere; unicode-bidi: isolate; vertical-align: top"
-
-
-def seconds_left(metrics: pd.DataFrame, total: int, recent: int = 20) -> float | None:
-    """Seconds until step `total` at the mean time of the most recent steps; None where step_time is not logged."""
-    metrics = numbers(metrics)
-    seconds = metrics["step_time"].tail(recent).mean() if "step_time" in metrics else float("nan")
-    steps = total - int(metrics["step"].max()) if len(metrics) else 0
-    return seconds * steps if steps > 0 and pd.notna(seconds) else None
-
-
-def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str:
-    """A run's state in words: what it does, how far it is, how long it will still take.
-
-    >>> sentence({"state": "starting", "message": "Loading the policy."}, pd.DataFrame())
-    'starting: Loading the policy ...'
-    """
-    state, message = status["state"], status["message"]
-    if stopping:
-        return STOPPING
-    if state == "starting":
-        return f"starting: {message.rstrip('.')} ..."
-    if state != "running":
-        return f"{state}: {message}"
-    seconds = seconds_left(metrics, status["total"])
-    time_left = ""
-    if seconds is not None:
-        time_left = f", about {seconds:.0f} s left" if seconds < 100 else f", about {seconds / 60:.0f} min left"
-    return f"running: step {status['step']} of {status['total']}{time_left}. {message}"
-
-
-def diagnoses(run, metrics: pd.DataFrame) -> list[str]:
-    """What is wrong with a run, as its logged numbers tell; of a sweep the worst of each run, by its name.
-
-    metrics: of a single run, as read last.
-    """
-    if not hasattr(run, "runs"):
-        return diagnose(numbers(metrics))
-    wrong = {name: sentences for name, one in run.runs.items() if (sentences := diagnose(numbers(one.metrics())))}
-    lines = [f"{name}: {sentences[0]}" for name, sentences in list(wrong.items())[:MAX_DIAGNOSES]]
-    more = len(wrong) - len(lines)
-    return [*lines, f"{more} more of {len(run.runs)} runs have something wrong."] if more else lines
-
-
-def completions_html(samples: pd.DataFrame) -> str:
-    """The newest completions as an HTML table in which a model's text is text: no markup, nothing invisible.
-
-    samples: columns step, prompt, completion, reward, advantage, as of `Run.samples`.
-    """
-    if not len(samples):
-        return "<i>No completions yet.</i>"
-    rows = []
-    for row in samples.itertuples():
-        texts = (escape(visible(text, 500, space=" ")) for text in (row.prompt, row.completion))
-        cells = "".join(f'<td dir="ltr" style="{TEXT}">{text}</td>' for text in texts)
-        reward, advantage = as_number(row.reward), as_number(row.advantage)
-        rows.append(f"<tr><td>{reward:.3g}</td><td>{advantage:+.2f}</td>{cells}</tr>")
-    names = ("reward", "advantage", "prompt", "completion")
-    head = "".join(f'<th style="text-align: left">{name}</th>' for name in names)
-    step = escape(samples["step"].iloc[0])
-    caption = f'<caption style="text-align: left">Some completions sampled for step {step}</caption>'
-    return f'<table style="{TABLE}">{caption}<thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
 def kill(run) -> None:
@@ -118,7 +53,13 @@ class RunMonitor:
     A run that still stops after KILL_AFTER_S seconds may be killed: a step can take long.
 
     run: what to watch, a `workbook.training.Run` or anything else with its metrics(), samples(), status(), stopping,
-    stop() and resume(); also one that another kernel began: `RunMonitor(latest_run("chain"))`.
+    stop() and resume(); also one that another kernel began:
+
+        from workbook import RunMonitor
+        from workbook.training import latest_run
+
+        RunMonitor(latest_run("chain"))
+
     start: a callable that begins a run, for the Start button; the new run is drawn beside the one before.
     target: a reward to draw a line at.  beside: metrics of other runs with a column run, their names.
     interval: seconds between two readings of the run's folder.
@@ -147,6 +88,8 @@ class RunMonitor:
         self._handle = self._thread = self._stopping_since = None
         legend = beside is not None or start is not None
         self.chart = LiveChart.over(lambda rows, frame: monitor_chart(rows, frame, legend), **self._tables(0))
+        self.chart.on_click(self._clicked)
+        self._on_step: list[Callable[[int], None]] = []
         self.progress = ipywidgets.IntProgress(min=0, max=1, layout={"width": "320px"})
         self.line = ipywidgets.HTML(layout={"max_width": "860px"})
         self.diagnosis = ipywidgets.HTML(layout={"max_width": "860px"})
@@ -169,6 +112,16 @@ class RunMonitor:
 
     def _ipython_display_(self, **_) -> None:
         self.display()
+
+    def watch(self) -> None:
+        """Follow the run from now on, where `box` stands in a page of its own."""
+        self._follow()
+
+    def on_step(self, callback: Callable[[int], None]) -> None:
+        """Call `callback` with the step of a curve's point that is clicked, e.g. a heatmap's `show_step`."""
+        if not callable(callback):
+            raise ValueError(f"callback={callback!r} must be a function of a step, e.g. TokenHeatmap(run).show_step.")
+        self._on_step.append(callback)
 
     def close(self) -> None:
         """Take it off the page and free it; the run goes on."""
@@ -293,7 +246,7 @@ class RunMonitor:
         return not running
 
     def _curves(self) -> list[pd.DataFrame]:
-        """Metrics of what is watched with a column run, their name: one table for each curve, the newest last."""
+        """A table of metrics for each curve, the newest last, with columns run and, where several share it, series."""
         return [self._metrics.assign(run=self.label)]
 
     def _with_beside(self, curves: list[pd.DataFrame]) -> pd.DataFrame | None:
@@ -305,8 +258,15 @@ class RunMonitor:
         """Tables of the chart: the newest curve thick, others beside it, over so many optimizer steps."""
         *others, newest = self._curves()
         label = newest["run"].iloc[0] if len(newest) else self.label
-        rows = monitor_rows(newest.drop(columns="run"), label, self._with_beside(others))
-        return {"rows": rows, "frame": monitor_frame(rows[rows["mine"]], steps, self.target, label)}
+        rows = monitor_rows(newest, label, self._with_beside([table.assign(now=True) for table in others]))
+        series = newest["series"].iloc[0] if "series" in newest and len(newest) else label
+        return {"rows": rows, "frame": monitor_frame(rows[rows["mine"]], steps, self.target, series)}
+
+    def _clicked(self, row: dict) -> None:
+        """Tell those who asked which step was clicked; points that surround the curves are none."""
+        if isinstance(step := row.get("step"), int | float) and "run" in row:
+            for callback in self._on_step:
+                self._answer(lambda callback=callback: callback(int(step)))
 
     def _button(self, label: str, icon: str, act: Callable, **look) -> ipywidgets.Button:
         button = ipywidgets.Button(description=label, icon=icon, **look)

@@ -17,6 +17,8 @@ from pandas.api.types import is_numeric_dtype
 from workbook.views.style import NEUTRAL, SERIES, printable_table, require
 
 MAX_POINTS = 300  # of one curve
+SHOWN = "shown"  # the selection of series by clicks on the legend
+BEFORE, HIDDEN = 0.5, 0.06  # opacity of earlier experiments' curves, and of those that are not selected
 SMALL, GAP, AXIS = 204, 14, 44  # widths: of a small panel, between two, and of an axis with its labels
 
 
@@ -93,7 +95,7 @@ def monitor_table(metrics: pd.DataFrame, max_points: int = MAX_POINTS) -> pd.Dat
 def monitor_frame(
     table: pd.DataFrame, total: int = 0, target: float | None = None, label: str = "this run"
 ) -> pd.DataFrame:
-    """What surrounds the curves of a `monitor_table`: panel, run, step, reach, newest, note, target, two rows a panel.
+    """What surrounds the curves of a `monitor_table`: panel, series, step, reach, newest, note, target; two rows each.
 
     Axes reach from the first row's (step, reach) to the second's at least; newest and note are text.
     """
@@ -107,21 +109,34 @@ def monitor_frame(
         rows.append({"panel": name, "step": 0, "reach": 0.0, "newest": text, "note": note, "target": line})
         end = {"step": max(total, last) or 10, "reach": float(panel.top)}
         rows.append({"panel": name, **end, "newest": "", "note": "", "target": None})
-    return pd.DataFrame(rows).astype({"target": float}).assign(run=label)
+    return pd.DataFrame(rows).astype({"target": float}).assign(series=label)
 
 
 def monitor_rows(metrics: pd.DataFrame, label: str, beside: pd.DataFrame | None = None) -> pd.DataFrame:
-    """`monitor_table` of this run, called `label`, and of those beside it (metrics with a column run)."""
+    """`monitor_table` of this run, called `label`, and of those beside it: columns run, series, mine and now as well.
+
+    A curve has the colour of its series, by default its run.  beside: metrics of other runs with a column run, and with
+    series, and now, whether they belong to the experiment that goes on, where they are of a sweep.
+    """
     beside = None if beside is None else printable_table(beside)
     runs = [] if beside is None else [(name, table, False) for name, table in beside.groupby("run", sort=False)]
-    tables = [monitor_table(table).assign(run=name, mine=mine) for name, table, mine in [*runs, (label, metrics, True)]]
+    tables = [_curve(table, name, mine) for name, table, mine in [*runs, (label, metrics, True)]]
     return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
+
+
+def _curve(metrics: pd.DataFrame, run: str, mine: bool) -> pd.DataFrame:
+    """The rows of one run; `mine` for the newest one."""
+    series = metrics["series"].iloc[0] if "series" in metrics and len(metrics) else run
+    now = mine or ("now" in metrics and bool(metrics["now"].eq(True).all()))
+    named = metrics.drop(columns=["run", "series", "now"], errors="ignore")
+    return monitor_table(named).assign(run=run, series=series, mine=mine, now=now)
 
 
 def monitor_chart(rows: pd.DataFrame, frame: pd.DataFrame, legend: bool = False) -> alt.VConcatChart:
     """Reward large, the other panels small below it: `rows` of `monitor_rows` within the `frame` of `monitor_frame`.
 
-    legend: name the runs.  The spec depends on nothing else, so that a run can be followed by rows alone.
+    legend: name the series, of which a click shows one alone, and further clicks others, too.  The spec depends on
+    nothing else, so that a run can be followed by rows alone.
     """
     first, *others = PANELS
     wide = 3 * SMALL + 2 * (GAP + AXIS + 6)
@@ -143,9 +158,9 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
     step = step.axis(labelExpr=whole, tickMinStep=1, grid=False)
     ticks = {",.0f": ",.0f", ".1%": "~%"}.get(form, "~g")
     value = alt.Y("value:Q", title=None).axis(tickCount=height / 30, format=ticks, minExtent=AXIS, maxExtent=AXIS)
-    names = alt.Legend(title=None, orient="bottom", symbolOpacity=1) if legend else None
-    color = alt.Color("run:N", legend=names).scale(range=SERIES)
-    lines = alt.Chart(rows).transform_filter(here).encode(x=step, y=value, color=color)
+    names = alt.Legend(title=None, orient="bottom", symbolOpacity=1, columns=2, labelLimit=340) if legend else None
+    color = alt.Color("series:N", legend=names).scale(range=SERIES)
+    lines = alt.Chart(rows).transform_filter(here).encode(x=step, y=value, color=color, opacity=_opacity(legend))
     around = alt.Chart(frame).transform_filter(here)
     points = lines
     if name != "reward":  # the newest point alone
@@ -157,11 +172,13 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
     note = around.mark_text(color=NEUTRAL, aria=False)
     layers = [
         around.mark_point(opacity=0, aria=False).encode(x=step, y=alt.Y("reach:Q"), color=color),
-        lines.mark_line(strokeJoin="round").encode(strokeWidth=thick, detail=alt.Detail("mine:N")),
-        points.mark_circle(size=26, opacity=1).encode(tooltip=shown),
+        lines.mark_line(strokeJoin="round").encode(strokeWidth=thick, detail=["run:N", "mine:N"]),
+        points.mark_circle(size=30, cursor="pointer").encode(tooltip=shown),
         newest.encode(x=alt.XValue(width), y=alt.YValue(-15), text=alt.Text("newest:N")),
         note.encode(x=alt.XValue(width / 2), y=alt.YValue(height / 2), text=alt.Text("note:N")),
     ]
+    if name == "reward" and legend:
+        layers[0] = layers[0].add_params(alt.selection_point(SHOWN, fields=["series"], bind="legend", toggle="true"))
     if name == "reward":
         aim = around.transform_filter("isValid(datum.target)").transform_calculate(aim="'aim ' + datum.target")
         named = aim.mark_text(align="right", dy=9, color=NEUTRAL)
@@ -172,3 +189,10 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
     look = {"anchor": "start", "frame": "group", "fontSize": 12, "fontWeight": "normal", "offset": -9}
     title = alt.TitleParams(PANELS[name].title, **look)
     return alt.layer(*layers).properties(width=width, height=height, title=title)
+
+
+def _opacity(legend: bool) -> alt.OpacityValue:
+    """Earlier experiments are faded, and what the legend does not select is nearly gone."""
+    selected = {"param": SHOWN} if legend else "true"
+    conditions = [{"test": {"and": [selected, "datum.now"]}, "value": 1}, {"test": selected, "value": BEFORE}]
+    return alt.OpacityValue(HIDDEN, condition=conditions)

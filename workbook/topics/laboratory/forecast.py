@@ -26,7 +26,8 @@ from workbook.training.plan import (
 )
 from workbook.training.runs import Run
 from workbook.views.live import LiveChart
-from workbook.views.monitor import KILL_AFTER_S, STOPPING, kill
+from workbook.views.monitor import KILL_AFTER_S, kill
+from workbook.views.monitor_text import STOPPING
 from workbook.views.style import notice
 
 NO_MEMORY = pd.DataFrame({"part": ["weights"], "mib": [0.0]})

@@ -46,8 +46,9 @@ class ExperimentMonitor(RunMonitor):
         if not isinstance(self.run, SweepRun):
             return super()._curves()
         curves = self.run.curves()
-        name = f"{self.label}: " + curves["setting"] + ", seed " + curves["seed"].astype(str)
-        tables = [table for _, table in curves.assign(run=name).groupby("run", sort=False)]
+        series = curves["setting"].map(lambda setting: f"{self.label}: {setting}" if setting else self.label)
+        curves = curves.assign(series=series, run=series + ", seed " + curves["seed"].astype(str))
+        tables = [table for _, table in curves.groupby("run", sort=False)]
         return sorted(tables, key=lambda table: table["time"].max()) or [NOTHING.assign(run=self.label)]
 
     def _tables(self, steps: int) -> dict[str, pd.DataFrame]:
