@@ -206,7 +206,7 @@ def test_a_member_is_measured_in_parts(cache, monkeypatch):
     """The same numbers, whatever is scored at once."""
     policy, task = load_policy("bundled"), Chain()
     whole = sft.measure(policy.model, policy.tokenizer, task, 30, seed=1)
-    monkeypatch.setattr(sft, "SCORED_AT_ONCE", 7)
+    monkeypatch.setattr(sft, "SCORED_CHAINS", 7)
     sizes, forward = [], policy.model.forward
     monkeypatch.setattr(policy.model, "forward", lambda **inputs: _sized(sizes, inputs, forward))
     parts = sft.measure(policy.model, policy.tokenizer, task, 30, seed=1)

@@ -20,7 +20,7 @@ DATA_SEED = 7  # prompts for training; evaluation prompts come from EVAL_SEED, w
 EVAL_SEED = 6
 BATCH_SIZE = 64
 LEARNING_RATE = 5e-3
-SCORED_AT_ONCE = 64  # completions, whose probabilities over a large vocabulary take most of the memory
+SCORED_CHAINS = 64  # completions, whose probabilities over a large vocabulary take most of the memory
 
 
 def make_tokenizer(task: Chain) -> PreTrainedTokenizerFast:
@@ -117,8 +117,8 @@ def measure(model: LlamaForCausalLM, tokenizer, task: Chain, prompts: int, seed:
     texts = tokenizer.batch_decode(ids[:, start:], skip_special_tokens=True)
     chains = [row for row, text in enumerate(texts) if _is_chain(task, rows["prompt"][row], text)]
     read = []
-    for first in range(0, len(chains), SCORED_AT_ONCE):
-        some = chains[first : first + SCORED_AT_ONCE]
+    for first in range(0, len(chains), SCORED_CHAINS):
+        some = chains[first : first + SCORED_CHAINS]
         probs = model(input_ids=ids[some]).logits.softmax(-1)[:, start - 1 : -1]  # (b, T, V): of the token that follows
         read += [_probabilities(task, tokenizer, texts[row], own) for row, own in zip(some, probs, strict=True)]
     steps, template = (list(itertools.chain(*parts)) for parts in zip(*read, strict=True)) if read else ([], [])
