@@ -1,15 +1,18 @@
-"""Every optimizer step's gradient on fixed rollouts, and whose rollouts those were; launched with 1, 2 and 4 processes.
+"""Every optimizer step's gradient on fixed rollouts, and whose rollouts those were, under 1, 2 and 4 processes.
 
-ACCELERATE_USE_CPU=true accelerate launch --multi_gpu --num_processes 2 tests/distributed_script.py OUT CASES
-A case's `microbatch` is that of all processes together.
+python tests/distributed_script.py FOLDER CASES
+A case's `microbatch` is that of all processes together. The processes are forked from this one, whose libraries are
+loaded once.
 """
 
 import json
 import os
+import socket
 import sys
 
 import torch
 from safetensors.torch import save_file
+from torch.multiprocessing import start_processes
 
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
@@ -91,10 +94,30 @@ def record(out: str, microbatch: int, settings: dict) -> dict[str, torch.Tensor]
     return steps | {f"groups/{i}": groups for i, groups in enumerate(trainer.groups)}
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    out, cases = sys.argv[1], json.loads(sys.argv[2])
+def record_all(folder: str, cases: dict) -> None:
+    """Every case, in each process of a launch; the main one writes FOLDER/(number of processes).safetensors."""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    out = f"{folder}/{ranks}.safetensors"
     recorded = {f"{name}/{key}": tensor for name, case in cases.items() for key, tensor in record(out, **case).items()}
     if int(os.environ.get("RANK", "0")) == 0:
         ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         save_file(recorded | {"processes": torch.tensor(ranks)}, out)
+
+
+def record_as(rank: int, processes: int, port: int, *arguments) -> None:
+    """`record_all` as one of several processes, with the variables that torchrun sets."""
+    launch = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
+    os.environ |= {name: str(value) for name, value in (launch | place).items()}
+    record_all(*arguments)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    arguments = sys.argv[1], json.loads(sys.argv[2])
+    for processes in (2, 4):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        start_processes(record_as, (processes, port, *arguments), nprocs=processes, start_method="fork")
+    record_all(*arguments)

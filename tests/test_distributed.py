@@ -1,4 +1,4 @@
-"""Under `accelerate launch` two and four CPU processes take one process's optimizer steps, and one writes the run."""
+"""Two and four CPU processes take one process's optimizer steps; under `accelerate launch`, one writes the run."""
 
 import json
 import os
@@ -48,16 +48,11 @@ CASES = {  # microbatch: rollouts of one forward and backward pass, of all proce
 }
 
 
-def launch(processes: int, *command: str) -> str:
-    options = {"num_processes": processes, "num_machines": 1, "mixed_precision": "no", "dynamo_backend": "no"}
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
-    # With --cpu accelerate starts a single process, whatever num_processes says; so ranks are asked for as on GPUs.
-    launcher += ["--multi_gpu"] if processes > 1 else []
-    launcher += [f"--{name}={value}" for name, value in options.items()]
+def run_quietly(*command: str, **environment: str) -> str:
     # Processes that spin while they wait for one another would slow one another on few cores.
     quiet = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TRL_EXPERIMENTAL_SILENCE": "1"}
-    here = os.environ | quiet | {"ACCELERATE_USE_CPU": "true"}
-    done = subprocess.run([*launcher, *command], env=here, capture_output=True, text=True, timeout=600)
+    here = os.environ | quiet | environment
+    done = subprocess.run([sys.executable, *command], env=here, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -65,12 +60,9 @@ def launch(processes: int, *command: str) -> str:
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory):
     folder = tmp_path_factory.mktemp("distributed")
-    recorded = {}
-    for processes in (1, 2, 4):
-        out = str(folder / f"{processes}.safetensors")
-        launch(processes, str(TESTS / "distributed_script.py"), out, json.dumps(CASES))
-        recorded[processes] = load_file(out)
-        assert recorded[processes]["processes"] == processes
+    run_quietly(str(TESTS / "distributed_script.py"), str(folder), json.dumps(CASES))
+    recorded = {processes: load_file(folder / f"{processes}.safetensors") for processes in (1, 2, 4)}
+    assert all(recorded[processes]["processes"] == processes for processes in recorded)
     return recorded
 
 
@@ -131,12 +123,21 @@ def test_a_group_that_would_straddle_processes_is_refused_or_handled(tmp_path, s
     assert words is None or any(words in error for error in errors), errors
 
 
+def launch(*command: str) -> str:
+    """What a script prints that `accelerate launch` runs in two processes."""
+    options = {"num_processes": 2, "num_machines": 1, "mixed_precision": "no", "dynamo_backend": "no"}
+    # With --cpu accelerate starts a single process, whatever num_processes says; so ranks are asked for as on GPUs.
+    launcher = ["-m", "accelerate.commands.launch", "--main_process_port", "0", "--multi_gpu"]
+    launcher += [f"--{name}={value}" for name, value in options.items()]
+    return run_quietly(*launcher, *command, ACCELERATE_USE_CPU="true")
+
+
 def test_the_command_line_trains_one_run_in_two_processes_and_resumes_it_bit_for_bit(tmp_path):
     trainer = CONFIG["trainer"] | {"per_device_train_batch_size": 2, "max_steps": 16, "batching": "query_preserved"}
     trainer["record_tokens"] = 5
     config, *folders = (tmp_path / name for name in ("config.yaml", "whole", "stopped"))
     config.write_text(yaml.safe_dump(CONFIG | {"eval_prompts": 2, "trainer": trainer}))
-    output = launch(2, str(TESTS / "distributed_runs.py"), str(config), *map(str, folders))
+    output = launch(str(TESTS / "distributed_runs.py"), str(config), *map(str, folders))
     assert output.count("It lies in") == 3, output
     whole, stopped = map(load_run, folders)
     for run in (whole, stopped):
