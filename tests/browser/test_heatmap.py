@@ -1,4 +1,6 @@
-"""TokenHeatmap in the browser: what is pinned, lit and told; hostile text; a large group that scrolls."""
+"""TokenHeatmap in the browser: aligned and as text, two panes, keys alone; hostile text; a large group that scrolls."""
+
+from axe_playwright_python.sync_playwright import Axe
 
 HOSTILE = [
     "<script>window.owned=1</script>",
@@ -91,22 +93,101 @@ def test_a_pinned_token_is_explained_with_its_numbers(run_cells):
     assert chapter.errors == []
 
 
-def test_hovering_and_filtering(run_cells):
+def assert_accessible(chapter, where):
+    """Axe finds nothing critical or serious in the widget."""
+    violations = Axe().run(chapter.page, context=".token-heatmap").response["violations"]
+    wrong = [
+        (v["id"], len(v["nodes"]), v["nodes"][0]["html"]) for v in violations if v["impact"] in ("critical", "serious")
+    ]
+    assert wrong == [], where
+
+
+def tip_text(chapter):
+    return chapter.panel.locator(".th-tip").inner_text().replace("\n", " ")
+
+
+def test_tokens_read_as_text_and_are_reached_by_keys(run_cells):
     chapter = run_cells(SMALL)
+    widget, grid = chapter.panel.locator(".token-heatmap"), chapter.panel.locator(".th-grid").first
     cell(chapter, 5).hover()
-    tip = chapter.panel.locator(".th-tip.visible")
     row = chapter.python("heatmap.rows.iloc[5][['token', 'category']].tolist()")
-    assert all(text.strip() in tip.inner_text() for text in row)
-    chapter.panel.locator(".token-heatmap select").nth(2).select_option("category: result")
+    assert all(text.strip() in tip_text(chapter) for text in row)
+    bottom = grid.bounding_box()["y"] + grid.bounding_box()["height"]
+    assert chapter.panel.locator(".th-tip").bounding_box()["y"] >= bottom - 1, "it covers no cell"
+    chapter.execute("heatmap.group = 0")  # the mouse rests
+    chapter.settle()
+    assert chapter.python("heatmap.shape['rows'][0].split()[0]") in tip_text(chapter), "it is of the new group"
+    assert cell(chapter, 0).inner_text() == chapter.python("heatmap.shape['texts'][0]")
+    widget.get_by_label("show", exact=True).select_option("category: result")
     chapter.settle()
     results = chapter.python("(heatmap.rows['category'] == 'result').tolist()")
     cells = classes(chapter)
     assert {i for i in cells if "out" not in cells[i]} == {i for i in cells if results[i]} != set()
-    chapter.shot("heatmap-filtered", chapter.panel.locator(".token-heatmap"))
-    chapter.panel.locator(".token-heatmap select").nth(0).select_option("0")
+    chapter.shot("heatmap-filtered", widget)
+    assert_accessible(chapter, "aligned and filtered")
+    widget.get_by_label("show", exact=True).select_option("all tokens")
+
+    grid.focus()
+    for key in ("Escape", "ArrowRight", "m"):
+        chapter.page.keyboard.press(key)
     chapter.settle()
-    assert chapter.python("heatmap.group") == 0
-    assert cell(chapter, 0).inner_text() == chapter.python("heatmap.shape['texts'][0]")
+    assert chapter.python("heatmap.mode") == "read"
+    assert widget.get_by_role("button", name="as text").get_attribute("aria-pressed") == "true"
+    assert chapter.panel.locator(".jp-MarkdownCell").count() == 0, "m is no key of the notebook's here"
+    tokens = chapter.python("[rows['token'].tolist() for _, rows in heatmap.rows.groupby('rollout', sort=False)]")
+    texts = chapter.panel.locator(".th-answer").evaluate_all("nodes => nodes.map(n => n.textContent)")
+    assert texts[0] == " ".join(tokens[0])
+    assert grid.evaluate("n => n.scrollWidth <= n.clientWidth"), "no answer leaves the page"
+    chapter.page.keyboard.press("End")
+    last = len(tokens[0]) - 1
+    assert grid.get_attribute("aria-activedescendant").endswith(f"-{last}")
+    assert f"position {last}" in tip_text(chapter)
+    chapter.page.keyboard.press("ArrowDown")
+    chapter.page.keyboard.press("Home")
+    chapter.page.keyboard.press("Enter")
+    chapter.settle()
+    assert chapter.python("heatmap.pinned") == len(tokens[0]), "the first token of the second answer"
+    chapter.page.keyboard.press("Escape")
+    chapter.settle()
+    assert chapter.python("heatmap.pinned") == -1
+    assert "Point at a token" in tip_text(chapter)
+    assert_accessible(chapter, "as text")
+    compare(chapter)
+
+
+def compare(chapter):
+    """Two panes on the same rollouts in one scale, that scroll together; a narrow page; the dark theme."""
+    widget, grids = chapter.panel.locator(".token-heatmap"), chapter.panel.locator(".th-grid")
+    widget.get_by_label("compare with").select_option("column credit")
+    chapter.settle()
+    assert chapter.panel.locator(".th-title").all_inner_texts() == ["advantage", "credit"]
+    assert chapter.panel.locator(".th-scale").count() == 1, "one scale for both"
+    grids.nth(1).evaluate("n => { n.scrollTop = 60 }")
+    chapter.settle()
+    one, two = (grid.evaluate("n => n.scrollTop") for grid in grids.all())
+    assert one == two
+    grids.nth(1).locator(".th-cell").nth(4).click()
+    chapter.settle()
+    assert chapter.python("heatmap.pinned") == 4, "the same token of the first pane"
+    chapter.shot("heatmap-compared", widget)
+    chapter.execute("heatmap.mode = 'auto'; heatmap.column = 'entropy'")
+    chapter.settle()
+    assert widget.get_attribute("data-mode") == "align"
+    assert chapter.panel.locator(".th-scale").count() == 2, "a credit and an entropy have no common scale"
+    of_entropy = grids.first.locator(".th-cell").evaluate_all("nodes => nodes.map(n => n.dataset.sign).join('')")
+    assert of_entropy == "", "one-sided values have no sign"
+    chapter.shot("heatmap-compared-aligned", widget)
+    chapter.page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
+    chapter.page.wait_for_function("document.body.dataset.jpThemeLight === 'false'")
+    chapter.settle()
+    assert_accessible(chapter, "dark")
+    chapter.shot("heatmap-dark", widget)
+    chapter.page.set_viewport_size({"width": 390, "height": 844})
+    chapter.page.wait_for_function("document.querySelector('.token-heatmap').dataset.mode === 'read'")
+    chapter.settle()
+    assert widget.evaluate("n => n.scrollWidth <= n.clientWidth")
+    chapter.shot("heatmap-390", widget)
+    assert chapter.errors == []
 
 
 def test_a_large_group_of_hostile_text_scrolls_and_stays_text(run_cells, capsys):
@@ -128,11 +209,21 @@ def test_a_large_group_of_hostile_text_scrolls_and_stays_text(run_cells, capsys)
         assert chapter.panel.locator(f".token-heatmap {tag}").count() == 0
     chapter.shot("heatmap-hostile", chapter.panel.locator(".token-heatmap"))
     chapter.page.keyboard.press("Escape")
-    times = sorted(chapter.page.evaluate(SCROLL))
-    with capsys.disabled():
-        print(f"\n32,768 tokens, 120 jumps: median {times[60]:.0f} ms, 95th percentile {times[114]:.0f} ms a jump")
-    assert chapter.panel.locator(".th-cell").count() < 2_000
-    chapter.shot("heatmap-large", chapter.panel.locator(".token-heatmap"))
+    for mode, most in (("align", 2_000), ("read", 4_000)):
+        chapter.execute(f"heatmap.mode = '{mode}'")
+        chapter.settle()
+        times = sorted(chapter.page.evaluate(SCROLL))
+        with capsys.disabled():
+            median, slow = times[60], times[114]
+            print(f"\n32,768 tokens, {mode}, 120 jumps: median {median:.0f} ms, 95th percentile {slow:.0f} ms a jump")
+        assert 0 < chapter.panel.locator(".th-cell").count() < most
+        chapter.shot(f"heatmap-large-{mode}", chapter.panel.locator(".token-heatmap"))
+    chapter.panel.locator(".th-grid").evaluate("n => { n.scrollTop = 0 }")
+    chapter.settle()
+    assert chapter.page.evaluate("window.owned") is None
+    read = [cell(chapter, k).evaluate("n => n.textContent") for k in range(len(HOSTILE))]
+    assert read == ["\\u202eevil" if "evil" in text else text for text in HOSTILE], "as it was written"
+    assert chapter.panel.locator(".token-heatmap").locator("img, script, b").count() == 0
     assert chapter.errors == []
 
 

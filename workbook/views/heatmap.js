@@ -154,8 +154,8 @@ function render({ model, el }) {
     beside.heading.replaceChildren();
     if (!beside.t) return;
     const { names, note } = model.get("other"), shared = common(own(coloured(main)), own(coloured(beside)));
-    main.heading.append(make("b", "", names[0] || nameOf(main)));
-    beside.heading.append(make("b", "", names[1] || nameOf(beside)));
+    main.heading.append(make("span", "th-title", names[0] || nameOf(main)));
+    beside.heading.append(make("span", "th-title", names[1] || nameOf(beside)));
     if (note) beside.heading.append(make("span", "", note));
     if (coloured(beside).missing) beside.heading.append(make("span", "", `has no column ${nameOf(beside)}`));
     else if (!shared) {
@@ -195,7 +195,7 @@ function render({ model, el }) {
     tip.classList.toggle("visible", facts.length > 0);
     tip.replaceChildren(...facts.map(([name, value]) => {
       const fact = make("span", "th-fact");
-      fact.append(make("b", "", name), make("span", "", value));
+      fact.append(make("span", "th-name", name), make("span", "th-value", value));
       return fact;
     }));
     if (!facts.length) tip.append(make("span", "th-hint", HINT));

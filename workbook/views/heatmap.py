@@ -19,6 +19,7 @@ import torch
 import traitlets
 
 from workbook.rollouts.states import OutputStates
+from workbook.views.heatmap_steps import StepWalk
 from workbook.views.live import OpenedWhenShown, show
 from workbook.views.loss_term import describe_push
 from workbook.views.pinned import describe_token, explain_pinned, page_biography, word_of
@@ -26,10 +27,10 @@ from workbook.views.reading import Pane, reading_html, strips
 from workbook.views.recorded_steps import UNREADABLE, RecordedSteps
 from workbook.views.renderer import picture
 from workbook.views.style import limit, printable, require, visible
-from workbook.views.token_cells import MAX_CHARACTERS, prepare, scales
-from workbook.views.token_compare import Beside, beside, choices, label_of, rows_beside
-from workbook.views.token_scale import PALETTE, Scale, common
-from workbook.views.token_wire import wire
+from workbook.views.token_cells import MAX_CHARACTERS, prepare
+from workbook.views.token_compare import Beside, beside, choices, label_of
+from workbook.views.token_panes import Panes
+from workbook.views.token_scale import PALETTE
 
 HERE = Path(__file__).parent
 PARTS = ("heatmap_table.js", "heatmap_biography.js", "heatmap_steps.js", "heatmap_pane.js", "heatmap.js")  # one module
@@ -38,7 +39,7 @@ READING = "application/vnd.workbook.reading+html"  # beside a picture, for pages
 PICTURE_WIDTH, PICTURE_ROLLOUTS = 760, 12  # of the fallback picture: pixels, rows
 
 
-class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
+class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
     """A widget over a token table, or over the recorded steps of a run; a PNG of its first rollouts without a kernel.
 
     table: columns group, rollout, position, token, and whatever is known of each token. Signed numbers are coloured
@@ -51,8 +52,8 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
     states: `output_states` of the rollouts that the first table lists, row by row: pinning then shows what couples.
     lr: learning rate of the step that the pinned token's coupling predicts.
     step: of a run, the recorded step to begin with, else the newest.
-    compare: what stands beside, in the same colours: another column, another recorded step of the run, or another
-    token table, as one of the same rollouts under another objective.
+    compare: what stands beside, in the same colours: another column, another recorded step of the run,
+    another token table, or the pushes of the same rollouts under another objective, a dict of what changes.
     mode: "align" by position, "read" as text, or "auto", which reads where the page is narrow.
 
     Raises ValueError for missing columns, rows without a place, a group or a step that is not there, states of another
@@ -98,7 +99,7 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
         states: OutputStates | None = None,
         lr: float = 1.0,
         step: int | None = None,
-        compare: str | int | pd.DataFrame | None = None,
+        compare: str | int | dict | pd.DataFrame | None = None,
         mode: str = "auto",
     ):
         if mode not in MODES:
@@ -119,8 +120,8 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
             )
         # colours of one scale at all steps, so that they can be compared
         self._ends = [] if self.source is None else list(map(prepare, self.source.ends()))
-        label, given = label_of(compare, self.table, steps)
-        self._given, self._beside = None if given is None else (label, prepare(given)), None
+        label, make = label_of(compare, self.table, self.objective, steps)
+        self._given = (label, make) if make else None
         groups = self._groups()
         group = self._pushed_group(groups) if group is None else int(group)
         _check_group(group, groups)
@@ -166,59 +167,22 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
             raise ValueError(f"rollout={rollout}, position={position} is no token of group {self.group}.")
         self.pinned = int(places[0])
 
-    def show_step(self, step: int) -> None:
-        """Show the recorded step that is nearest to `step`, and say so if it is another one.
-
-        Raises ValueError for a heatmap of a table.
-        """
-        if self.source is None:
-            raise ValueError("This heatmap shows a table and no run, so it has no steps: TokenHeatmap(run) has.")
-        self.steps = self.source.refresh() or self.steps
-        nearest = min(self.steps, key=lambda known: (abs(known - step), known))
-        self.step = nearest
-        if self.step == nearest != step:
-            self.message = f"Step {step} has no token table; this is the nearest that was recorded, step {nearest}."
-
     def picture(self) -> tuple[dict, dict]:
         """The static half of its mime bundle: the first rollouts of the group, as far as a page is wide.
 
         Beside the picture stands the same as HTML to read, which the book shows on narrow pages.
         """
-        panes = self._panes(PICTURE_ROLLOUTS)
+        panes = self._drawn(PICTURE_ROLLOUTS)
         data, about = picture(strips(panes, PICTURE_WIDTH, self.mode == "read").to_dict())
         return data | {READING: reading_html(panes, self.title)}, about
 
     def to_html(self) -> str:
         """The whole group as HTML to read that needs no script: wrapped text, escaped, the value as sign and title."""
-        return reading_html(self._panes(), self.title)
+        return reading_html(self._drawn(), self.title)
 
-    def _panes(self, rollouts: int | None = None) -> list[Pane]:
-        """What is drawn where there is no page, at most so many rollouts of the group."""
-        table, column = self._coloured_table(), self.column
-        require(table, (column,), "TokenHeatmap")
-        few = pd.unique(self.rows["rollout"])[:rollouts]
-        table = table[(table["group"] != self.group) | table["rollout"].isin(few)]
-        known = self._known | ({"coupling": Scale(self.coupling_limit)} if "coupling" not in self.table else {})
-        pane = Pane(table, self.group, column, known.get(column))
-        if self._beside is None:
-            return [pane]
-        rows, column = self._beside_rows, self._beside.column or column
-        if column not in rows:
-            return [pane]
-        rows = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:rollouts])]
-        other = Pane(rows, rows["group"].iloc[0], column, self._known_beside.get(column), self._beside.names[1])
-        scale = common(pane.scale, other.scale)
-        pane = pane._replace(scale=scale or pane.scale, name=self._beside.names[0])
-        return [pane, other._replace(scale=scale or other.scale)]
-
-    def _coloured_table(self) -> pd.DataFrame:
-        """The table, with the coupling of the pinned token as a column where it is coloured by it."""
-        if self.column != "coupling" or "coupling" in self.table:
-            return self.table
-        coupling = pd.Series(np.nan, index=self.table.index)
-        if self.coupling:
-            coupling[self.rows.index] = np.frombuffer(self.coupling, "<f4")
-        return self.table.assign(coupling=coupling)
+    def _drawn(self, rollouts: int | None = None) -> list[Pane]:
+        coupling = np.frombuffer(self.coupling, "<f4") if self.coupling else None
+        return self._panes.drawn(self.column, rollouts, coupling, self.coupling_limit)
 
     def _ipython_display_(self, **_) -> None:
         show(self, self)
@@ -228,43 +192,27 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
     def _send_group(self, _=None) -> None:
         """Send the page one group's tokens, and what stands beside them."""
         at = "" if self.source is None else f" at step {self.step}"
-        title = f"Tokens of group {self.group}{at}, rollout by rollout"
-        self._beside = self._read_beside()
-        others = [] if self._beside is None or self._beside.column else [self._beside.table]
-        self._known = scales(self.table, [*(self._ends or [self.table]), *others])
-        sent = wire(self.rows, self.table, self._known)
+        self._panes = Panes(self.table, self.group, self._ends, self._read_beside())
+        sent = self._panes.traits(f"Tokens of group {self.group}{at}, rollout by rollout")
         if self._states_of(self.step) is not None:
             sent["columns"].append({"name": "coupling", "slot": -1})
+        steps = [step for step in self.steps if step != self.step]
         with self.hold_sync():
             for name, value in sent.items():
                 setattr(self, name, value)
-            self.title, self.other = title, self._wire_beside()
-            self.choices = choices(
-                self.table, [s for s in self.steps if s != self.step], self._given and self._given[0]
-            )
+            self.choices = choices(self.table, steps, self._given and self._given[0])
 
     def _read_beside(self) -> Beside | None:
         """What the menu asks for; None, and a message, where it can't be read."""
         if not self.compare:
             return None
+        make = self._given[1] if self._given and self._given[0] == self.compare else None
         try:
-            given = self._given[1] if self._given and self._given[0] == self.compare else None
+            given = prepare(make(self.table.copy(), self.objective)) if make else None
             return beside(self.compare, self.table, self.step, getattr(self.source, "table", None), given)
         except UNREADABLE as error:
             self.message = printable(f"{self.compare} can't be shown: {error}")
             return None
-
-    def _wire_beside(self) -> dict:
-        """The second pane as the page gets it, {} without one."""
-        if self._beside is None:
-            return {}
-        table, names = self._beside.table, self._beside.names
-        self._beside_rows, note = rows_beside(self.rows, table)
-        self._known_beside = scales(table, [*self._ends, self.table, table])
-        sent = wire(self._beside_rows, table, self._known_beside)
-        title = f"{names[1] or self._beside.column}, beside: {self.title}"
-        about = {"title": title, "names": list(names), "column": self._beside.column, "note": note, "same": not note}
-        return sent | about
 
     def _states_of(self, step: int) -> OutputStates | None:
         """The output states of the rows that are shown: they were given for one step's."""
@@ -275,62 +223,6 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
         with self.hold_sync():
             self.pinned, self.details, self.coupling, self.biography = -1, {}, b"", {}
             self._send_group()
-
-    def _restep(self, _) -> None:
-        """Show another recorded step, the same word pinned; keep this one if it can't be read."""
-        if self.step == self._shown_step:
-            return
-        word = self._word
-        try:
-            self._take(self.source.table(self.step), self.column)
-        except UNREADABLE as error:
-            self.message = printable(f"Step {self.step} can't be shown: {error}")
-            self.step = self._shown_step
-            return
-        with self.hold_sync():
-            self._shown_step, self.message, self.groups = self.step, "", self._groups()
-            if self.group in self.groups:
-                self._regroup(None)
-            else:
-                self.group = self.groups[0]
-            if word is not None:
-                self._pin_word(word)
-                self._word = word  # also where this step's group has no place of it
-
-    def _pin_word(self, pinned: pd.Series) -> None:
-        """Pin the same word as before where it stands in the group, nearest to its position."""
-        column, word = word_of(pinned)
-        rows = self.rows.reset_index(drop=True)
-        same = rows.index[rows[column] == word]
-        if len(same):
-            self.pinned = int((rows.loc[same, "position"] - pinned["position"]).abs().idxmin())
-        else:
-            self.message = f"{visible(pinned['token'], MAX_CHARACTERS)} is in no rollout of this group at this step."
-
-    def look(self) -> list[int]:
-        """Look which steps the run has recorded by now; with `follow`, show the newest."""
-        if self.source is not None:
-            new = len(self.source.refresh()) - len(self.steps)
-            with self.hold_sync():
-                self.steps = self.source.steps
-                self.looked += 1
-                if self.follow and self.steps:
-                    self.step = self.steps[-1]
-                elif not self.steps:
-                    self.message = "No step is recorded any more: the run's token tables were removed."
-                elif not new:
-                    self.message = f"No new step is recorded; the newest is step {max(self.steps, default=0)}."
-            if new and self.pinned >= 0:
-                self._send_biography()
-        return self.steps
-
-    def _answer(self, _, content: dict, buffers) -> None:
-        """The page asks for new steps."""
-        if content == {"kind": "look"}:
-            try:
-                self.look()
-            except UNREADABLE as error:
-                self.message = printable(error)
 
     def _explain(self, _) -> None:
         """Send the page what is known of the pinned token and what moves it."""

@@ -32,8 +32,8 @@ def explain_pinned(rows: pd.DataFrame, coupled: pd.DataFrame, pinned: int, lr: f
         "one step on the output layer.",
         f"From rollouts with A > 0: {signed(up)}; with A < 0: {signed(down)}. "
         f"From the same token: {same_token}; from other tokens: {others}.",
-        f"Largest term, j = {other} in rollout {printable(rows['rollout'].iloc[j])}: {lr:g} · ({signed(k['weight'])}) · "
-        f"{number(k['hidden'])} · ({signed(k['residual'])}) = {signed(k['contribution'])}.",
+        f"Largest term, j = {other} in rollout {printable(rows['rollout'].iloc[j])}: {lr:g} · "
+        f"({signed(k['weight'])}) · {number(k['hidden'])} · ({signed(k['residual'])}) = {signed(k['contribution'])}.",
     ]
     listed = coupled.loc[top, ["weight", "coupling", "contribution"]]
     return {

@@ -1,14 +1,16 @@
-"""What a heatmap shows beside its rollouts: another column, another recorded step, or another table of the same tokens.
+"""What a heatmap shows beside its rollouts: another column, another recorded step, another table or objective.
 
-A choice is its label in the menu: "column credit", "step 4", or the name of a table that was given.
+A choice is its label in the menu: "column credit", "step 4", or the name of a table or objective that was given.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
 
+from workbook.views.loss_pushes import with_push
 from workbook.views.style import printable, require
 from workbook.views.token_cells import PLACES, prepare
 from workbook.views.token_scale import is_number
@@ -30,11 +32,20 @@ class Beside:
     names: tuple[str, str] = ("", "")
 
 
-def name_of(table: pd.DataFrame, other: str = "other table") -> str:
+def name_of(objective: dict | None, other: str) -> str:
     """What a table is called: its loss, where its objective is known."""
-    objective = table.attrs.get("objective")
     kind = objective.get("loss_type") if isinstance(objective, dict) else None
     return printable(kind)[:40] if isinstance(kind, str) and kind else other
+
+
+def change_of(objective: dict) -> str:
+    """What an objective is called that differs from the table's.
+
+    >>> change_of({"loss_type": "cispo", "epsilon_high": 5.0})
+    'cispo, epsilon_high 5.0'
+    """
+    parts = [f"{value}" if name == "loss_type" else f"{name} {value}" for name, value in objective.items()]
+    return printable(", ".join(parts))[:60] or "the same objective"
 
 
 def choices(table: pd.DataFrame, steps: list[int], given: str | None) -> list[str]:
@@ -43,8 +54,11 @@ def choices(table: pd.DataFrame, steps: list[int], given: str | None) -> list[st
     return [*([given] if given else []), *(f"{STEP}{step}" for step in steps), *columns]
 
 
-def label_of(compare, table: pd.DataFrame, steps: list[int]) -> tuple[str, pd.DataFrame | None]:
-    """The menu's label of what `compare=` asks for, and the table if it is one.
+def label_of(
+    compare, table: pd.DataFrame, objective: dict | None, steps: list[int]
+) -> tuple[str, Callable[[pd.DataFrame, dict | None], pd.DataFrame] | None]:
+    """The menu's label of what `compare=` asks for, and if it is no column or step, a function of the first pane's
+    table and objective that makes the other table.
 
     Raises ValueError for a column that the table lacks, a step that is not recorded, and for anything else.
     """
@@ -52,8 +66,11 @@ def label_of(compare, table: pd.DataFrame, steps: list[int]) -> tuple[str, pd.Da
         return "", None
     if isinstance(compare, pd.DataFrame):
         require(compare, ("group", "rollout", "position", "token"), "compare=")
-        name = name_of(compare)
-        return f"{name} (compared)" if name == name_of(table, "") else name, compare
+        name = name_of(compare.attrs.get("objective"), "other table")
+        return f"{name} (compared)" if name == name_of(objective, "") else name, lambda *_: compare
+    if isinstance(compare, dict):
+        pushes_under(table, objective, compare)
+        return change_of(compare), lambda table, objective: pushes_under(table, objective, compare)
     if isinstance(compare, str):
         require(table, (compare,), "compare=")
         if not is_number(table[compare]):
@@ -65,9 +82,19 @@ def label_of(compare, table: pd.DataFrame, steps: list[int]) -> tuple[str, pd.Da
             raise ValueError(f"compare={compare} is no recorded step: {valid}.")
         return f"{STEP}{compare}", None
     raise ValueError(
-        "compare= takes a column's name, a recorded step of the run, or another token table of the same rollouts, "
+        "compare= takes a column's name, a recorded step of the run, another token table, or an objective as a dict, "
         f"and not a {type(compare).__name__}."
     )
+
+
+def pushes_under(table: pd.DataFrame, objective: dict | None, change: dict) -> pd.DataFrame:
+    """The table with its tokens' pushes under another objective; ValueError if it has none of its own beside."""
+    if "push" not in table:
+        raise ValueError(
+            "compare= with an objective needs the table's own pushes: give with_push(table, objective), or a run."
+        )
+    table.attrs["objective"] = objective
+    return with_push(table, change)
 
 
 def rows_beside(rows: pd.DataFrame, table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
@@ -108,4 +135,4 @@ def beside(label: str, table: pd.DataFrame, step: int, read_step, given: pd.Data
         return Beside(prepare(read_step(int(label.removeprefix(STEP)))), names=(f"{STEP}{step}", label))
     if given is None:
         raise ValueError(f"{label} can't be compared with: choose from the menu.")
-    return Beside(given, names=(name_of(table, "this table"), label))
+    return Beside(given, names=(name_of(table.attrs.get("objective"), "this table"), label))
