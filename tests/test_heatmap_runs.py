@@ -223,6 +223,37 @@ def test_marks_stand_in_the_picture_and_the_html(run):
     assert {cell["sign"] for cell in clipped} == {"⁺"}, "signs are by what changes nothing, a ratio of 1"
     assert "▲ clipped above" in chart.to_dict()["title"]["subtitle"]
     heatmap = TokenHeatmap(run, "ratio", group=group, step=4)
-    assert "<span title=\"ratio " in heatmap.to_html()
+    assert '<span title="ratio ' in heatmap.to_html()
     assert ">▲" in heatmap.to_html()
     assert "image/png" in heatmap.picture()[0]
+
+
+def test_a_step_of_a_curve_shows_the_nearest_recorded_one(run):
+    heatmap = TokenHeatmap(run)
+    heatmap.show_step(2)
+    assert (heatmap.step, heatmap.message) == (2, "")
+    heatmap.show_step(5)
+    assert heatmap.step == 4
+    assert heatmap.message == "Step 5 has no token table; this is the nearest that was recorded, step 4."
+    with pytest.raises(ValueError, match="shows a table and no run"):
+        TokenHeatmap(run.tokens(4), "push").show_step(4)
+
+
+def test_two_steps_of_a_run_stand_beside_one_another(run):
+    heatmap = TokenHeatmap(run, step=1, compare=2)
+    assert heatmap.other["names"] == ["step 1", "step 2"]
+    same = run.tokens(1)[["rollout", "position", "token"]].equals(run.tokens(2)[["rollout", "position", "token"]])
+    assert heatmap.other["same"] == same
+    heatmap.step = 6
+    assert heatmap.other["names"] == ["step 6", "step 2"]
+    assert "step 4" in heatmap.choices
+    assert "step 6" not in heatmap.choices
+    watched = Watched(run)
+    heatmap = TokenHeatmap(watched, step=1, compare={"loss_type": "cispo", "epsilon_high": 1.05})
+    assert heatmap.other["names"] == ["dr_grpo", "cispo, epsilon_high 1.05"]
+    watched.damaged = (2,)
+    heatmap.compare = "step 2"
+    assert heatmap.other == {}
+    assert heatmap.message == "step 2 can't be shown: step-2 is damaged."
+    with pytest.raises(ValueError, match=r"compare=3 is no recorded step: choose one of \[1, 2, 4, 6\]"):
+        TokenHeatmap(run, compare=3)
