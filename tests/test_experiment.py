@@ -1,24 +1,22 @@
 """An experiment is refused in the trainer's own words, forecast by a trial, swept, compared in pairs and taken away."""
 
-import gc
 import html
 import json
 import re
 import time
-import weakref
 import zipfile
 
-import ipywidgets
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 import yaml
-from ipywidgets.widgets.widget import _instances
 
 from workbook.policies.load import load_policy
 from workbook.topics.laboratory.compare import OUTCOMES, compare_settings, comparison_chart, run_tables
+from workbook.topics.laboratory.forecast import forecast_sentence
 from workbook.topics.laboratory.monitor import ExperimentMonitor
+from workbook.topics.laboratory.results import Results, compare_started
 from workbook.topics.laboratory.settings import (
     MAX_RUNS,
     MENUS,
@@ -28,7 +26,6 @@ from workbook.topics.laboratory.settings import (
     parse_values,
     plan,
 )
-from workbook.topics.laboratory.widget import Laboratory, forecast_sentence
 from workbook.training import RunConfig
 from workbook.training.checks import problems
 from workbook.training.config import trainer_args
@@ -46,7 +43,6 @@ from workbook.training.sweep_run import SweepRun, as_yaml, start_sweep
 from workbook.training.validate import validate
 from workbook.views.renderer import png
 
-WIDGET = "workbook.topics.laboratory.widget"
 TINY = {"prompts": 2, "group_size": 4, "steps": 2, "num_prompts": 32, "max_tokens": 24}
 ROWS = "prompt,answer\n" + "".join(f"{a} + {b} =,{(a + b) % 10}\n" for a in range(6) for b in range(6))
 REWARD = "def score(completion, answer):\n    return float(completion.split()[-1:] == [answer])\n"
@@ -184,6 +180,16 @@ def test_time_is_forecast_from_whole_batches():
     sentence = forecast_sentence(plan(mini_batches=2, reuse=2, steps=100), measured)
     assert "about 2 min for one run: 7.0 s to start, then 25 generation batches of 5 s each" in sentence
     assert "Measured on 2 of this very setting's batches" in sentence
+    assert "held-out" not in sentence
+
+
+def test_held_out_prompts_count_twice_in_the_forecast():
+    planned = plan(steps=100, eval_prompts=8)
+    measured = Throughput(start=7.0, per_batch=5.0, batches=2, held_out=0.5)
+    assert forecast_seconds(planned.config, measured, runs=3) == 3 * (7 + 100 * 5 + 2 * 8 * 0.5)
+    assert "and twice 8 held-out prompts of 0.5 s each" in forecast_sentence(planned, measured)
+    unmeasured = measured._replace(held_out=None)
+    assert "held-out prompts come on top" in forecast_sentence(planned, unmeasured)
 
 
 def test_memory_is_drawn():
@@ -266,7 +272,7 @@ def test_the_comparison_is_drawn_with_its_numbers(n):
     assert png(chart.to_dict()).startswith(b"\x89PNG")
     assert "Difference from a, paired by seed" in text
     assert OUTCOMES["end"] in text
-    assert f"over {n} seeds" in chart.to_dict()["description"]
+    assert f"over {n} seeds" in chart.to_dict()["description"] if n > 1 else "over one seed, can't be told"
 
 
 # --- the real thing: a small sweep on one's own task, stopped, resumed, compared, taken away
@@ -321,6 +327,45 @@ def test_a_sweep_is_watched_and_compared(swept):
     assert compare_settings(tables["outcomes"])["effects"]["seeds"].tolist() == [2]
     with pytest.raises(ValueError, match=r"two runs have .*seed 0"):
         run_tables([sweep, sweep])
+
+
+def test_the_form_compares_and_exports_what_it_has_started(swept, tmp_path, monkeypatch):
+    sweep, _ = swept
+    monkeypatch.chdir(tmp_path)
+    first = next(iter(sweep.runs.values()))
+    sentences, chart = compare_started([first])
+    assert sentences[0].startswith("One setting so far, 1 run: mean sampled reward over the run 0.")
+    assert png(chart.to_dict()).startswith(b"\x89PNG")
+    started = []
+    results = Results(started)
+    assert results.compare_button.disabled
+    assert results.export_button.disabled
+    with pytest.raises(ValueError, match="Nothing that was started here has finished yet"):
+        results.compare()
+    started += [sweep, first]
+    results.refresh()
+    assert len(results.run.options) == 4, "a run that is there twice counts once"
+    assert not results.export_button.disabled
+    results.compare()
+    line = html.unescape(results.line.value)
+    assert f"difference from {run_tables([sweep])['outcomes']['setting'].iloc[0]}" in line
+    assert "over 2 seeds, can't be told" in line
+    assert results.chart_box.layout.display == ""
+    results.outcome.value = "heldout"
+    results.compare_button.click()
+    until(lambda: "was not measured in every run" in results.line.value)
+    for name in ("", "-1"):  # a second export stands beside the first
+        results.export()
+        (zipped,) = (tmp_path / "exports").glob(f"{results.run.label}{name}.zip")
+        assert "rows.csv" in results.line.value
+        assert zipped.name in results.line.value
+
+
+def until(done, seconds=120):
+    end = time.monotonic() + seconds
+    while not done() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert done()
 
 
 def test_a_run_is_taken_away_whole(swept, tmp_path, monkeypatch):
@@ -389,167 +434,3 @@ def test_a_reward_that_fails_ends_the_run_in_its_sentence(own, tmp_path):
         RuntimeError, match=r"reward function score raised KeyError: '\d' \(line 2 of reward.py\), at line"
     ):
         trial.wait(300)
-
-
-# --- the widget
-
-
-def settle(laboratory, done):
-    end = time.monotonic() + 120
-    while not done(laboratory) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert done(laboratory)
-
-
-def test_the_widget_begins_with_what_no_menu_has(own):
-    laboratory = Laboratory(**TINY | own | {"group_size": 3})
-    assert laboratory.choices.menus["group_size"].value == "3"
-    assert laboratory.choices.values()["group_size"] == 3
-    laboratory.choices.vary.value = "group_size"
-    assert "3" not in laboratory.choices.swept.value.split("; "), "a sweep varies what the menu has"
-
-
-def test_the_widget_says_at_once_what_cannot_work(own, tmp_path):
-    laboratory = Laboratory(**TINY, **own)
-    assert laboratory.problem.value == ""
-    assert laboratory.choices.menus["group_transform"].index == 0, "a menu shows what it says"
-    assert laboratory.choices.vary.index == 0
-    laboratory.choices.menus["batching"].value = "sign_partitioned"
-    sentence = plan(batching="sign_partitioned", **TINY).problems[0].sentence
-    assert sentence in html.unescape(laboratory.problem.value)
-    for act in (laboratory.start, laboratory.monitor.start):
-        with pytest.raises(ValueError, match="can't have an effect"):
-            act()
-    laboratory.forecast()
-    assert sentence in html.unescape(laboratory.forecast_line.value)
-    laboratory.choices.menus["mini_batches"].value = "2"
-    assert laboratory.plan().config is not None
-    assert yaml.safe_load(laboratory.snippet.text)["trainer"]["batching"] == "sign_partitioned"
-    laboratory.choices.vary.value = "ratio"
-    assert laboratory.choices.swept.value == "token; sequence"
-    assert yaml.safe_load(laboratory.snippet.text)["grid"][1]["importance_sampling_level"] == ["sequence"]
-    laboratory.choices.swept.value = "token; word"
-    assert "has no value 'word'" in html.unescape(laboratory.problem.value)
-
-
-def test_the_widget_names_the_bad_rows_of_a_file(own, tmp_path):
-    laboratory = Laboratory(**TINY, **own)
-    settle(laboratory, lambda it: "32 prompts" in it.task_line.value)
-    (tmp_path / "bad.csv").write_text("prompt,answer\n1 + 1 =,2\n<b>,\n")
-    laboratory.choices.task.value = f"own:{tmp_path / 'bad.csv'}"
-    settle(laboratory, lambda it: "line 3: answer is empty" in it.task_line.value)
-    laboratory.choices.task.value = "own:<script>"
-    settle(laboratory, lambda it: "script" in it.task_line.value)
-    assert "<script>" not in laboratory.task_line.value
-    laboratory.choices.task.value = "chains"
-    settle(laboratory, lambda it: "but must be" in it.task_line.value)
-
-
-def test_the_widget_forecasts_and_starts(own, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
-    laboratory = Laboratory(**TINY, **own)
-    laboratory.forecast()
-    assert laboratory.forecast_button.description == "Stop"
-    laboratory.monitor.start()
-    assert laboratory.started[0].config == laboratory.plan().config
-    settle(laboratory, lambda it: it.forecast_button.description == "Forecast")
-    assert "Peak memory about" in laboratory.forecast_line.value
-    assert "of this very setting" in html.unescape(laboratory.forecast_line.value)
-    assert laboratory.memory_box.layout.display == ""
-    laboratory.started[0].wait(300)
-    settle(laboratory, lambda it: "finished: mine" in it.monitor.line.value)
-    assert isinstance(laboratory.box, ipywidgets.VBox)
-
-
-def test_what_does_not_fit_is_neither_tried_nor_started_unless_asked_for_again(own, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setattr(f"{WIDGET}.fits", lambda config: "It needs <52,359> MiB and 19,000 are free.")
-    begun = []
-    monkeypatch.setattr(f"{WIDGET}.start_trial", lambda *_, **__: begun.append("trial") or 1 / 0)
-    monkeypatch.setattr(f"{WIDGET}.start_run", lambda *_, **__: begun.append("run"))
-    laboratory = Laboratory(**TINY, **own)
-    settle(laboratory, lambda it: "prompts" in it.task_line.value)
-    laboratory.forecast()
-    settle(laboratory, lambda it: it.forecast_button.description == "Forecast")
-    assert "It needs &lt;52,359&gt; MiB and 19,000 are free. No trial was started." in laboratory.forecast_line.value
-    assert "#a94400" in laboratory.forecast_line.value
-    assert laboratory.memory_box.layout.display == "", "what it is made of is drawn"
-    assert laboratory.anyway_button.layout.display == ""
-    laboratory.monitor.start_button.click()
-    assert "It needs &lt;52,359&gt; MiB" in laboratory.monitor.line.value
-    assert laboratory.monitor.start_button.description == "Start anyway"
-    assert begun == []
-    laboratory.anyway_button.click()
-    settle(laboratory, lambda it: begun and it.forecast_button.description == "Forecast")
-    assert begun == ["trial"]
-    laboratory.choices.sliders["steps"].value = 3
-    assert laboratory.monitor.start_button.description == "Start", "another setting is asked for anew"
-    assert laboratory.anyway_button.layout.display == "none"
-    assert laboratory.memory_box.layout.display == "none", "the chart was of the setting before"
-    for expected in ([], ["run"]):
-        begun.clear()
-        laboratory.monitor._answer(laboratory.monitor._start)
-        assert begun == expected
-
-
-def test_a_task_that_has_too_few_rows_is_not_started(own):
-    laboratory = Laboratory(**TINY | {"num_prompts": 30, "eval_prompts": 6}, **own)
-    settle(laboratory, lambda it: "30 prompts to train, 6 held out" in it.task_line.value)
-    laboratory.choices.sliders["eval_prompts"].value = 7
-    settle(laboratory, lambda it: "#a94400" in it.task_line.value)
-    with pytest.raises(ValueError, match=r"rows.csv has 36 rows|30 .* 7"):
-        laboratory.start()
-    assert laboratory.started == []
-
-
-class Trial:
-    """A trial whose step in hand takes for ever."""
-
-    stopped = killed = False
-
-    @property
-    def running(self):
-        return not self.killed
-
-    @property
-    def stopping(self):
-        return self.stopped
-
-    def stop(self):
-        self.stopped = True
-
-    def status(self):
-        return {"state": "running", "message": "Training.", "step": 0, "total": 2}
-
-
-def test_stopping_a_trial_is_said_at_once_and_it_may_be_killed(own, monkeypatch):
-    trial = Trial()
-    monkeypatch.setattr(WIDGET + ".KILL_AFTER_S", 0.3)
-    monkeypatch.setattr(f"{WIDGET}.fits", lambda config: None)
-    monkeypatch.setattr(f"{WIDGET}.start_trial", lambda *_, **__: trial)
-    monkeypatch.setattr(f"{WIDGET}.trial_is_done", lambda run: False)
-    monkeypatch.setattr(f"{WIDGET}.kill", lambda run: setattr(run, "killed", True))
-    monkeypatch.setattr(f"{WIDGET}.measure_throughput", lambda run: (_ for _ in ()).throw(ValueError("no batch")))
-    laboratory = Laboratory(**TINY, **own)
-    laboratory.forecast_button.click()
-    settle(laboratory, lambda it: "Time: a trial" in it.forecast_line.value)
-    laboratory.forecast_button.click()
-    assert "stopping after the step in hand" in laboratory.forecast_line.value
-    settle(laboratory, lambda it: it.forecast_button.description == "Kill" and trial.stopped)
-    assert not laboratory.forecast_button.disabled
-    assert not trial.killed
-    laboratory.forecast_button.click()
-    settle(laboratory, lambda it: it.forecast_button.description == "Forecast")
-    assert "Stopped before its trial had finished a generation batch" in laboratory.forecast_line.value
-    assert not laboratory.forecast_button.disabled
-
-
-def test_a_closed_laboratory_is_freed(own):
-    before = set(_instances)
-    laboratory = Laboratory(**TINY, **own)
-    settle(laboratory, lambda it: "prompts" in it.task_line.value)
-    reference = weakref.ref(laboratory)
-    laboratory.close()
-    assert set(_instances) <= before
-    del laboratory
-    settle(reference, lambda it: gc.collect() >= 0 and it() is None)
