@@ -84,7 +84,7 @@ class Explorer:
     ):
         self.compute, self.controls, self.variables = compute, controls, variables or {}
         self._one_at_a_time = threading.RLock()  # cells and controls have threads of their own
-        self._setting = False
+        self._setting, self._rounds = False, 0
         self._describe = describe or (lambda **_: "")
         self._start = self.settings
         self.quick = False
@@ -98,7 +98,7 @@ class Explorer:
         self.snippet = Snippet()
         self.reset_button = ipywidgets.Button(description="Reset", icon="undo", tooltip="Back to the first settings")
         self.reset_button.on_click(self._reset_clicked)
-        self.snippet.on_msg(lambda *_: self.reset())
+        self.snippet.on_msg(self._page_answered)
         for control in controls.values():
             control.observe(self._moved, "value")
         grid = ipywidgets.Box([*controls.values(), self.reset_button], layout={"flex_flow": "row wrap"})
@@ -134,8 +134,16 @@ class Explorer:
 
     def _reset_clicked(self, _) -> None:
         """Reset, and again after what the page had yet to send: a slider's last message waits, a click does not."""
+        self._rounds = 3  # a slider that is moved from here may answer, and so may one whose first value is not a stop
         self.snippet.send({})
         self.reset()
+
+    def _page_answered(self, *_) -> None:
+        rounded = {name: _rounded(value) for name, value in self.settings.items()}
+        if self._rounds and rounded != {name: _rounded(value) for name, value in self._start.items()}:
+            self._rounds -= 1
+            self.snippet.send({})
+            self.reset()
 
     def display(self) -> None:
         """Put it on the page."""
