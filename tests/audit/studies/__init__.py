@@ -8,9 +8,11 @@ DEFINITIONS = {
     "confidence": confidence.OUTCOMES,
     "dose": dose.OUTCOMES,
     "dose_alphabets": dose.SHARING,
+    "dose_dials": dose.DIALS,
     "dose_llm": dose.LANGUAGE_MODELS,
     "mass": mass.OUTCOMES,
     "recovered": recovered.OUTCOMES,
     "recovered_dials": recovered.DIALS,
+    "recovered_members": recovered.MEMBERS,
     "value_gap": value_gap.OUTCOMES,
 }

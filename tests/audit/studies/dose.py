@@ -1,4 +1,4 @@
-"""dose, dose_alphabets and dose_llm: numbers of one step against how many prompts push in it.
+"""dose, dose_alphabets, dose_dials and dose_llm: numbers of one step against how many prompts push in it.
 
 What the registration's sentences leave to the tables: a distance of shares is the cross-fitted one (column crossed);
 nets, and |change| of both kinds together, weigh tokens alike, so bands of confidence count by their tokens; "with the
@@ -148,6 +148,34 @@ SHARING = {
     "H1 sharing": most_less_fewest(follows),
     "H1 sharing prediction": mean_miss,
     "H5 sharing": most_less_fewest(place_contrast),
+}
+
+
+# --- width, length, supervised training
+
+LEVELS = {"width": (32, 128), "operands": (3, 6), "sft_steps": (300, 1200)}
+
+
+def high_less_low(dial):
+    low, high = LEVELS[dial]
+
+    def number(units):
+        rows = at(units.table("rates"), tokens="unsure", prompts=64, dial=dial)
+        return one(rows, "follows", level=high) - one(rows, "follows", level=low)
+
+    return number
+
+
+def mean_miss_of_levels(units):
+    rows = at(units.table("rates"), tokens="unsure")
+    return each(rows, lambda unit: np.mean([miss(part) for _, part in unit.groupby(["dial", "level"])]))
+
+
+DIALS = {
+    "H1 width": high_less_low("width"),
+    "H1 length": high_less_low("operands"),
+    "H1 training": high_less_low("sft_steps"),
+    "H1 dials prediction": mean_miss_of_levels,
 }
 
 

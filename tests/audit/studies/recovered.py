@@ -1,4 +1,4 @@
-"""recovered and recovered_dials: what part of a step's movement is signal, bias and noise."""
+"""recovered, recovered_dials and recovered_members: what part of a step's movement is signal, bias and noise."""
 
 from __future__ import annotations
 
@@ -87,4 +87,22 @@ DIALS = {
     "S6": dialled("alphabets", 16, *SIGNAL),
     "S6 style": dialled("alphabets", 16, "coupled_noise"),
     "S7": dialled("confidence", 0.7, *SIGNAL),
+}
+
+
+def high_less_low(dial, low, high):
+    """The signal's share, all tokens, GRPO, on the members at a dial's high level minus on those at its low one."""
+
+    def number(units):
+        rows = at(units.table("shares"), rule="grpo", category="all", dial=dial)
+        ends = [at(rows, level=float(level)) for level in (high, low)]
+        return sum(one(ends[0], name) - one(ends[1], name) for name in SIGNAL)
+
+    return number
+
+
+MEMBERS = {
+    "S1 width": high_less_low("width", 32, 128),
+    "S1 length": high_less_low("operands", 3, 6),
+    "S1 training": high_less_low("sft_steps", 300, 1200),
 }

@@ -103,14 +103,16 @@ def rate(tables: Tables, column: str = "crossed", tokens: str = "all", prompts: 
     return table.set_index("seed")[column]
 
 
+CURVE_KEYS = ("seed", "alphabets", "dial", "level")  # what names a curve, as far as a table has it
+
+
 def predicted_follows(table: pd.DataFrame) -> pd.DataFrame:
     """H1's prediction beside what was measured: rows of unsure tokens with the column predicted.
 
-    1/2 + (follows of a prompt alone - 1/2) own / (own + others).  Other columns that name a curve: seed, alphabets,
-    dial, level.
+    1/2 + (follows of a prompt alone - 1/2) own / (own + others).  Columns that name a curve: `CURVE_KEYS`.
     """
     rows = table[table["tokens"] == "unsure"]
-    keys = [name for name in ("seed", "alphabets", "dial", "level") if name in rows]
+    keys = [name for name in CURVE_KEYS if name in rows]
     alone = rows.loc[rows["prompts"] == 1].set_index(keys)["follows"]
     at = pd.MultiIndex.from_frame(rows[keys]) if len(keys) > 1 else rows[keys[0]]
     first = pd.Series(alone.reindex(at).to_numpy(), rows.index)
@@ -119,9 +121,10 @@ def predicted_follows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def missed(tables: Tables, table: str = "dose/rates") -> pd.Series:
-    """H1's mechanism: mean |measured - predicted| follows over the numbers of prompts above 1."""
+    """H1's mechanism: mean |measured - predicted| follows over the numbers of prompts above 1, then over the curves."""
     rows = predicted_follows(tables[table]).query("prompts > 1")
-    return (rows["follows"] - rows["predicted"]).abs().groupby(rows["seed"]).mean()
+    curve = [rows[name] for name in CURVE_KEYS if name in rows]
+    return (rows["follows"] - rows["predicted"]).abs().groupby(curve).mean().groupby("seed").mean()
 
 
 def contrast(
