@@ -23,11 +23,13 @@ anything that this code calls, another manager included) is raised when that cod
 
 from __future__ import annotations
 
+import copy
 import functools
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import CodeType, FrameType
 
 import torch
@@ -188,6 +190,16 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
             module._buffers = tensors
             for name, tensor in tensors.items():
                 tensor.data.copy_(values[name])
+
+
+COPIED = 300_000_000  # parameters; a second copy of what is larger is more than a laptop has room for
+
+
+def private_copy(policy):
+    """A copy of a policy that a thread may step while cells use the original; a policy of COPIED and more is shared."""
+    if sum(p.numel() for p in policy.model.parameters()) > COPIED:
+        return policy
+    return replace(policy, model=copy.deepcopy(policy.model))
 
 
 def _varies_with_length(module: nn.Module) -> bool:

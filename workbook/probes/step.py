@@ -11,14 +11,14 @@ step on fresh rollouts is GRPO's, and further steps on the same rollouts are PPO
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from workbook.policies.restoring import evaluating, gradients, no_gradients, restoring
+from workbook.progress import progress
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps
 from workbook.theory.weights import update_weights
@@ -33,7 +33,6 @@ OPTIMIZERS: dict[str, Callable] = {
 ONE_STEP_OPTIMIZERS = ("sgd", "adamw")  # momentum makes no difference to one step
 STEP_NATS = 0.1  # root mean square change of log-probability to which the studies match the learning rate of one step
 SCORED_AT_ONCE = 64  # rollouts
-SHOWN_AFTER = 2.0  # seconds of work until a bar shows it
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
@@ -68,11 +67,6 @@ def untouched(policy) -> Iterator[None]:
             b.detach().copy_(value)
         for module, training in modes:
             module.training = training
-
-
-def progress(items: Iterable, what: str, total: int | None = None) -> Iterable:
-    """The items, with a bar that shows how far the work is once it has taken two seconds, and is gone at the end."""
-    return tqdm(items, desc=what, total=total, delay=SHOWN_AFTER, leave=False)
 
 
 def logps(policy, rollouts: Rollouts, batch_size: int | None = None) -> Float[Tensor, "B T"]:

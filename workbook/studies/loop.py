@@ -26,6 +26,7 @@ from workbook.policies.restoring import evaluating
 from workbook.probes.drift import DriftFrom, learning_tax
 from workbook.probes.step import FIELDS, OPTIMIZERS, logps, optimizer_of, untouched
 from workbook.probes.values import expected_reward
+from workbook.progress import progress
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps
@@ -164,7 +165,7 @@ def train_in_memory(
     with untouched(policy), evaluating(policy.model):
         rows.append({"batch": 0, "steps": 0, **readings.start, "sampled_tokens": 0, "seconds": spent})
         optimizer = optimizer_of(policy, loop.optimizer, loop.lr)
-        for batch in range(1, loop.batches + 1):
+        for batch in progress(range(1, loop.batches + 1), "generation batches"):
             chosen = data.select(range((batch - 1) * loop.prompts, batch * loop.prompts))
             given = first if batch == 1 else None
             rollouts, sampled = advantaged(policy, task, loop, chosen, seed, batch, steps, given)

@@ -22,6 +22,7 @@ _NAMES = {  # module: what it offers
         "KINDS choose_tokens followers masked_update output_layer_step proxy_agreement shared_token"
     ),
     "topics.coupling.mass": "opposed_signs pair_sums proxy_signs spillover",
+    "topics.coupling.live": "live_push",
     "topics.coupling.mass_charts": (
         "agreement_curves compute_mass explore_mass mass_chart reach_table spillover_curves"
     ),

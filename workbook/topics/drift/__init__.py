@@ -26,6 +26,7 @@ _NAMES = {  # module: what it offers
     "topics.drift.effects": "collapses mean_paths",
     "topics.drift.energy": "shared_energy two_word_share",
     "topics.drift.exercises": "check_compute check_prefix_credit",
+    "topics.drift.live": "live_twins",
     "topics.drift.loss_types": "residuals_of_batch",
     "topics.drift.loss_types_charts": "explore_loss_types loss_type_effects loss_type_levels loss_types_chart",
     "topics.drift.probe": "left_on_shared objective_weights reuse_path shared_tokens",

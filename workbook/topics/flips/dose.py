@@ -105,10 +105,10 @@ def facts(blocks: Blocks, rollouts: Rollouts) -> pd.DataFrame:
 
 
 def live_curves(
-    policy, task, prompts: int = 16, seed: int = 0, doses: Sequence[int] = DOSES
+    policy, task, prompts: int = 16, seed: int = 0, doses: Sequence[int] = DOSES, group_size: int = 8
 ) -> dict[str, pd.DataFrame]:
     """Tables rates and net of some prompts of a policy, in seconds: what the study measures of many."""
-    rollouts = sample_rollouts(policy, task, prompts + 4, 8, seed)
+    rollouts = sample_rollouts(policy, task, prompts + 4, group_size, seed)
     pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:prompts]
     blocks = dose_blocks(policy, rollouts.select(torch.isin(rollouts.group_ids, pushing)), len(pushing), 1)
     doses = [dose for dose in doses if dose <= len(pushing)]

@@ -13,6 +13,7 @@ from workbook.lazy import lazy_names
 _NAMES = {  # module: what it offers
     "topics.recovered.charts": "explore_recovered members_chart recovered_curve rules_chart signal_noise_chart",
     "topics.recovered.live": "compute_recovered parts_table",
+    "topics.recovered.live_curve": "live_recovered",
     "topics.recovered.study": "recovered_dials_study recovered_study",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -23,6 +23,13 @@ COLORS = ["#1f5f99", "#8fbfe6", "#6b6b6b", "#f0b98a", "#c5690d"]  # of PART_NAME
 CLASSES = ("all", "result", "style", "copy", "template", "eos", "token")
 SHARES = (-0.25, 1.25)  # of the axis; a share may lie beyond where signal and noise point apart
 PAPERS = {"group_size": (2, 16, "both papers"), "prompts": (16, 96, "batch sizes of arXiv 2605.08666")}
+RULE_MENU = [  # what is shown, and the rule
+    ("grpo", "grpo"),
+    ("dr_grpo", "dr_grpo"),
+    ("positive only", "positive_only"),
+    ("known credit (oracle)", "oracle"),
+    ("permuted advantages", "permuted"),
+]
 AXES = {"group_size": "rollouts per prompt", "prompts": "prompts in the step"}
 START = {"alphabets": 1.0, "confidence": 0.998}  # of members without the dial
 DIAL_AXES = {"alphabets": "private alphabets", "confidence": "template confidence", "width": "width"}
@@ -146,12 +153,10 @@ def rules_chart() -> alt.LayerChart:
 
 def explore_recovered() -> Explorer:
     """Sliders over prompts, rollouts per prompt and rule: one real step of the bundled policy, split in a second."""
-    rules = [("grpo", "grpo"), ("dr_grpo", "dr_grpo"), ("positive only", "positive_only")]
-    rules += [("known credit (oracle)", "oracle"), ("permuted advantages", "permuted")]
     controls = {
         "prompts": slider(4, 1, 8, 1, "prompts in the step"),
         "group_size": slider(8, 2, 16, 1, "rollouts per prompt"),
-        "rule": menu("grpo", rules, "rule"),
+        "rule": menu("grpo", RULE_MENU, "rule"),
     }
     return Explorer(compute_recovered, signal_noise_chart, controls, describe_recovered)
 

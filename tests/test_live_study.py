@@ -1,0 +1,214 @@
+"""Live studies: the shell (a stop in the middle, a refused setting, two clicks), and what each chapter computes."""
+
+import threading
+
+import altair as alt
+import ipywidgets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbook.policies.load import load_policy
+from workbook.policies.restoring import private_copy
+from workbook.progress import Stopped, progress, reporting, show_partial
+from workbook.tasks import get_task
+from workbook.topics.coupling import live as push
+from workbook.topics.drift import live as twins
+from workbook.topics.flips import live as dose
+from workbook.topics.recovered import live_curve as recovered
+from workbook.views.explorer import slider
+from workbook.views.live_study import LiveStudy
+
+START = pd.DataFrame({"x": [0.0], "y": [0.0]})
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy("bundled")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return get_task("chain")
+
+
+def dots(table):
+    return alt.Chart(table).mark_point().encode(x="x:Q", y="y:Q")
+
+
+def study_of(compute, **kwargs):
+    controls = {"steps": slider(3, 1, 9, 1, "steps")}
+    return LiveStudy(compute, dots, controls, {"table": START}, lambda table: f"{len(table)} rows", **kwargs)
+
+
+def test_run_computes_the_settings_and_draws_on_the_way():
+    partial = []
+
+    def compute(steps):
+        for k in progress(range(steps), "counting"):
+            show_partial(table=pd.DataFrame({"x": [float(k)], "y": [1.0]}))
+            partial.append((len(study.chart.data["table"]), study.bar.value))
+        return {"table": pd.DataFrame({"x": np.arange(steps, dtype=float), "y": 0.0})}
+
+    study = study_of(compute)
+    assert study.chart.data["table"] == [{"x": 0.0, "y": 0.0}]
+    study.set(steps=4)
+    assert "steps=4" in study.snippet.text
+    study.run().wait()
+    assert [value for _, value in partial] == [0.0, 0.25, 0.5, 0.75]
+    assert len(study.chart.data["table"]) == 4
+    assert study.drawn == {"steps": 4}
+    assert "4 rows" in study.sentence.value
+    assert (study.run_button.disabled, study.stop_button.disabled) == (False, True)
+    study.close()
+
+
+def test_stop_ends_it_between_two_items_and_the_chart_keeps_what_it_showed():
+    second, stopped = threading.Event(), threading.Event()
+
+    def compute(steps):
+        for k in progress(range(steps), "counting"):
+            if k == 1:
+                second.set()
+                assert stopped.wait(20)
+        raise AssertionError("it went on")
+
+    study = study_of(compute)
+    study.run()
+    assert second.wait(20)
+    study.stop_button.click()
+    assert "Stopping" in study.line.value
+    assert study.stop_button.disabled
+    stopped.set()
+    study.wait()
+    assert "Stopped" in study.line.value
+    assert study.drawn is None
+    assert study.chart.data["table"] == [{"x": 0.0, "y": 0.0}]
+    assert not study.run_button.disabled
+    study.close()
+
+
+def test_a_second_click_does_nothing_and_studies_of_one_policy_take_turns():
+    lock, go, inside = threading.Lock(), threading.Event(), []
+
+    def compute(steps):
+        inside.append(steps)
+        assert go.wait(20)
+        return {"table": START}
+
+    one, other = (study_of(compute, lock=lock) for _ in range(2))
+    one.run()
+    other.set(steps=5)
+    other.run()
+    for study in (one, other):
+        study.run_button.click()
+        study.run()
+    assert len(inside) <= 1
+    go.set()
+    one.wait()
+    other.wait()
+    assert sorted(inside) == [3, 5], "each once"
+    one.close()
+    other.close()
+
+
+def test_a_refused_setting_is_told_and_nothing_is_drawn():
+    def compute(steps):
+        raise ValueError(f"steps={steps} must be 1; <b>take that</b>.")
+
+    study = study_of(compute)
+    study.run().wait()
+    assert "steps=3 must be 1; &lt;b&gt;" in study.line.value
+    assert study.chart.version == 0
+    assert not study.run_button.disabled
+    study.close()
+
+
+def test_every_control_of_the_shell_says_what_it_does():
+    study = study_of(lambda steps: {"table": START})
+    assert all(button.tooltip and button.description for button in (study.run_button, study.stop_button))
+    study.close()
+
+
+def test_the_outermost_progress_reports_and_any_may_be_stopped():
+    calls = []
+    with reporting(lambda *call: calls.append(call)):
+        for _ in progress(range(2), "outer"):
+            list(progress([1], "inner"))
+    assert [call for call in calls if call[0] >= 0] == [(0, 2, "outer"), (1, 2, "outer"), (2, 2, "outer")]
+    assert calls.count((-1, 0, "inner")) == 2
+
+    def stop(done, total, what):
+        if what == "inner":
+            raise Stopped
+
+    with pytest.raises(Stopped), reporting(stop):
+        list(inner for _ in progress(range(2), "outer") for inner in progress([1], "inner"))
+    assert list(progress([1, 2], "outside")) == [1, 2]
+
+
+def test_a_private_copy_leaves_the_policy_alone(policy):
+    mine = private_copy(policy)
+    with torch.no_grad():
+        next(mine.model.parameters()).add_(1.0)
+    assert not next(mine.model.parameters()).equal(next(policy.model.parameters()))
+
+
+def test_a_tokens_sign_on_this_policy_stands_over_the_familys_curve(policy, task):
+    curve = dose.compute_live_dose(policy, task, prompts=3, group_size=4)["curve"]
+    own, family = (curve[curve["series"] == name] for name in (dose.NOW, dose.FAMILY))
+    assert own["prompts"].tolist() == [1, 2]
+    assert family["prompts"].max() == 512
+    assert own["mean"].between(0, 1).all()
+    assert dose.describe_live(curve).startswith("This policy now: 0.")
+    assert dose.describe_live(family) == ""
+
+
+def test_a_language_models_line_stands_over_the_models_measured_before(policy, task):
+    curve = dose.compute_live_backbones(policy, task, prompts=2, group_size=4, max_tokens=40)["curve"]
+    own = curve[curve["series"] == dose.NOW]
+    assert own["prompts"].tolist() == [1, 2]
+    assert set(curve["series"]) > {dose.NOW, "SmolLM2-135M"}
+    with pytest.raises(ValueError, match="No prompt has different rewards with seed=1 and group_size=2"):
+        dose.compute_live_backbones(policy, task, prompts=2, group_size=2, max_tokens=1)
+
+
+def test_a_push_is_taken_at_every_rate_of_the_chart(policy, task):
+    tables = push.compute_live_push(policy, task, prompts=1, group_size=8)
+    assert sorted(tables["live"]["lr"].unique()) == pytest.approx(push.RATES)
+    small = tables["live"].query("kind == 'same token, unsure'").set_index("lr")["size"]
+    assert small.iloc[1] / small.iloc[0] == pytest.approx(push.RATES[1] / push.RATES[0], rel=0.2), "first order"
+    assert "nats" in push.describe_live_push(**tables)
+    with pytest.raises(ValueError, match="side 'left' is unknown"):
+        push.compute_live_push(policy, task, side="left")
+
+
+def test_an_arm_and_its_twin_start_alike_and_part(policy, task, monkeypatch):
+    monkeypatch.setattr(twins, "READ_PROMPTS", 2)
+    tables = twins.compute_live_twins(policy, task, group_size=8, batches=1)
+    live = tables["live"]
+    assert live.groupby("advantages")["batch"].apply(list).to_dict() == {key: [0, 1] for key in twins.LINES}
+    start, end = live[live["batch"] == 0], live[live["batch"] == 1]
+    assert start["value"].nunique() == 1
+    assert end["free_tax"].gt(0).all()
+    assert set(tables["committed"]["advantages"]) == set(twins.LINES)
+    assert "From a value of" in twins.describe_live_twins(**tables)
+
+
+def test_the_share_of_signal_is_split_anew_for_each_number_of_rollouts(policy, task, monkeypatch):
+    monkeypatch.setattr(recovered, "TOKENS", 2)
+    curve = recovered.compute_live_recovered(policy, task, prompts=4, most=4)["curve"]
+    now = curve[curve["series"] == recovered.NAMES[3]]
+    assert now["group_size"].isin([2, 4]).all()
+    assert len(now) >= 1
+    assert "Signal in this policy's update" in recovered.describe_live_recovered(curve)
+
+
+@pytest.mark.parametrize("make", [dose.live_dose, dose.live_backbones, push.live_push, twins.live_twins])
+def test_shells_draw_the_committed_curves_at_once(policy, task, make):
+    study = make(policy, task)
+    assert any(study.chart.data[name] for name in study.tables)
+    assert study.variables["policy"].model is not policy.model
+    assert all(isinstance(control, ipywidgets.ValueWidget) for control in study.controls.values())
+    study.close()

@@ -1,0 +1,69 @@
+"""Progress of long work: a bar in the cell that does it, or a report to whoever does it in a thread and may stop it.
+
+    for rows in progress(parts, "scoring"):          # what probes do
+        ...
+
+    with reporting(report):                          # what a widget does around a probe, in a thread of its own
+        compute()                                    # report(done, total, what) may raise Stopped
+
+A probe puts a policy back whatever ends it, so a stop between two items leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+
+from tqdm.auto import tqdm
+
+SHOWN_AFTER = 2.0  # seconds of work until a bar shows it
+_HERE = threading.local()  # report, partial and depth of the work of this thread
+
+
+class Stopped(Exception):
+    """The work was asked to stop."""
+
+
+def progress(items: Iterable, what: str, total: int | None = None) -> Iterable:
+    """The items, with a bar that shows how far the work is once it has taken two seconds, and is gone at the end.
+
+    Inside `reporting`, the report is called before each item instead, and once all are done.
+    """
+    report = getattr(_HERE, "report", None)
+    if report is None:
+        return tqdm(items, desc=what, total=total, delay=SHOWN_AFTER, leave=False)
+    return _reported(items, what, total or (len(items) if isinstance(items, Sized) else 0), report)
+
+
+def show_partial(**tables) -> None:
+    """Hand tables of what is done so far to `reporting`'s `partial`; nothing outside of it."""
+    if partial := getattr(_HERE, "partial", None):
+        partial(**tables)
+
+
+@contextmanager
+def reporting(report: Callable[[int, int, str], None], partial: Callable | None = None):
+    """Call report(done, total, what) for the outermost `progress` of this thread, and report(-1, 0, what) within it.
+
+    partial: receives the tables of `show_partial`.
+    """
+    _HERE.report, _HERE.partial, _HERE.depth = report, partial, 0
+    try:
+        yield
+    finally:
+        _HERE.report = _HERE.partial = None
+
+
+def _reported(items: Iterable, what: str, total: int, report: Callable) -> Iterator:
+    outermost, done = _HERE.depth == 0, 0
+    _HERE.depth += 1
+    try:
+        for item in items:
+            report(*((done, total) if outermost else (-1, 0)), what)
+            yield item
+            done += 1
+        if outermost:
+            report(total or done, total or done, what)
+    finally:
+        _HERE.depth -= 1

@@ -1,0 +1,151 @@
+"""LiveStudy: a small study that the reader runs on a policy in hand, in a thread, beside what was measured before.
+
+    compute(*variables, **settings) -> {name: table}    some seconds to a minute; ValueError where settings can't be
+    chart(**tables) -> alt.Chart                        a picture of exactly these tables
+    describe(**tables) -> str                           one sentence with the numbers that matter
+
+Run computes the settings of the controls, one at a time: a second click does nothing meanwhile. What compute goes
+through with `workbook.progress.progress` moves the bar, and is where Stop ends it; `show_partial` draws on the way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import ipywidgets
+import pandas as pd
+
+from workbook.progress import Stopped, reporting
+from workbook.views.explorer import Snippet, call_code, value_of
+from workbook.views.live import LiveChart, close, show
+from workbook.views.style import notice
+
+NOT_YET = "Press Run: it computes these settings on the policy of this chapter."
+
+
+class LiveStudy:
+    """Controls, Run, Stop and progress over a chart that begins with what was measured before.
+
+    compute, chart, describe: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
+    tables: what the chart shows before the first run.  variables: {name in the reader's notebook: value}, compute's
+    first arguments.  lock: shared with other studies that step the same policy.
+
+    Attributes: `settings`; `tables`, what is drawn; `drawn`, the settings that were computed last, None before.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[..., dict[str, pd.DataFrame]],
+        chart: Callable,
+        controls: dict[str, ipywidgets.ValueWidget],
+        tables: dict[str, pd.DataFrame],
+        describe: Callable[..., str] | None = None,
+        variables: dict[str, object] | None = None,
+        lock: threading.Lock | None = None,
+    ):
+        self.compute, self.controls, self.tables, self.variables = compute, controls, tables, variables or {}
+        self._describe, self._lock, self._stop = describe or (lambda **_: ""), lock or threading.Lock(), False
+        self.drawn: dict | None = None
+        self._thread: threading.Thread | None = None
+        self.chart = LiveChart.over(chart, **tables)
+        wide = {"max_width": "860px"}
+        self.line, self.sentence, self.snippet = ipywidgets.HTML(layout=wide), ipywidgets.HTML(layout=wide), Snippet()
+        self.run_button = _button("Run", "play", "Compute these settings on the policy in hand", "primary")
+        self.stop_button = _button("Stop", "stop", "Stop; the chart keeps what it last showed", "")
+        self.stop_button.disabled = True
+        self.bar = ipywidgets.FloatProgress(min=0, max=1, layout={"width": "260px"})
+        self.bar.tooltip = "How much of the computation is done"
+        self.run_button.on_click(lambda _: self.run())
+        self.stop_button.on_click(lambda _: self.stop())
+        for control in controls.values():
+            control.observe(lambda _: self._show_code(), "value")
+        grid = ipywidgets.Box(list(controls.values()), layout={"flex_flow": "row wrap"})
+        buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.bar, self.line])
+        self.box = ipywidgets.VBox([grid, buttons, self.sentence, self.chart, self.snippet])
+        self.box.add_class("workbook-live-study")
+        self.line.value = notice(NOT_YET)
+        self._show_code()
+
+    @property
+    def settings(self) -> dict:
+        """The value of every control, by compute's keyword."""
+        return {name: value_of(control) for name, control in self.controls.items()}
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def set(self, **settings) -> None:
+        """Move controls, as a reader would."""
+        for name, value in settings.items():
+            self.controls[name].value = value
+
+    def run(self) -> LiveStudy:
+        """Compute the settings of the controls in a thread, and draw them; nothing while one is going on."""
+        if not self.running:
+            self._stop = False
+            self.run_button.disabled, self.stop_button.disabled = True, False
+            self._thread = threading.Thread(target=self._work, args=(self.settings,), daemon=True)
+            self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End what is going on between two of its items; the chart keeps what it last showed."""
+        if self.running:
+            self._stop, self.stop_button.disabled = True, True
+            self.line.value = notice("Stopping ...")
+
+    def wait(self) -> LiveStudy:
+        """Wait until nothing is going on."""
+        if self._thread is not None:
+            self._thread.join()
+        return self
+
+    def display(self) -> None:
+        """Put it on the page with a picture of the chart."""
+        show(self.box, self.chart)
+
+    def _ipython_display_(self, **_) -> None:
+        self.display()
+
+    def close(self) -> None:
+        """Stop, take it off the page and free it."""
+        self.stop()
+        close(self.box)
+
+    def _work(self, settings: dict) -> None:
+        self.bar.value, self.line.value = 0.0, notice("Waiting for another study on this policy ...")
+        try:
+            with self._lock:
+                self._report(0, 1, "starting")
+                with reporting(self._report, self._draw):
+                    tables = self.compute(*self.variables.values(), **settings)
+            self._draw(**tables)
+            self.drawn, self.bar.value = settings, 1.0
+            self.sentence.value = notice(self._describe(**self.tables))
+            self.line.value = notice("Done.")
+        except Stopped:
+            self.line.value = notice("Stopped; the sentence belongs to the last setting that was computed.")
+        except Exception as error:  # whatever it is, the page should say it
+            self.line.value = notice(str(error), error=True)
+        finally:
+            self.run_button.disabled, self.stop_button.disabled = False, True
+
+    def _report(self, done: int, total: int, what: str) -> None:
+        if self._stop:
+            raise Stopped
+        if done >= 0 and total:
+            self.bar.value = done / total
+            self.line.value = notice(f"{what}: {done} of {total}", announced=False)
+
+    def _draw(self, **tables: pd.DataFrame) -> None:
+        self.tables = self.tables | tables
+        self.chart.push(**tables)
+
+    def _show_code(self) -> None:
+        self.snippet.text = call_code(self.compute, self.variables, self.settings)
+
+
+def _button(name: str, icon: str, tooltip: str, style: str) -> ipywidgets.Button:
+    return ipywidgets.Button(description=name, icon=icon, tooltip=tooltip, button_style=style)
