@@ -36,6 +36,7 @@ def test_nothing_is_said_of_a_run_that_learns(n):
     assert diagnose(logged(n)) == []
     assert diagnose(table(n)[["step", "reward"]]) == []
     assert diagnose(pd.DataFrame()) == []
+    assert diagnose(table(n, reward=np.nan, frac_reward_zero_std=1.0)) == []
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from workbook.__main__ import main
 from workbook.training.my_runs import list_runs, pair_settings, runs_text, select_runs
 from workbook.training.runs import Run, training_lock
 from workbook.training.tidy import plan_tidy, tidy_up
+from workbook.views.my_runs import MyRuns
 
 
 def files(folder: Path) -> set[str]:
@@ -84,18 +85,18 @@ def test_a_pair_differs_in_what_differs(workspace):
 
 
 @pytest.mark.parametrize(
-    ("kind", "gone"),
+    ("kind", "going"),
     [
         ("checkpoints", {"whole/checkpoint-4", "whole/checkpoint-6", "stopped/checkpoint-2"}),
         ("tokens", {"whole/tokens", "stopped/tokens"}),
         ("models", {"whole/final"}),
     ],
 )
-def test_what_is_listed_goes_and_nothing_else(workspace, kind, gone):
+def test_what_is_listed_goes_and_nothing_else(workspace, kind, going):
     table = select_runs(list_runs(workspace), state=None)
     plan = plan_tidy(table[table["run"].isin(["whole", "stopped", "half", "torn", "lost"])], kind)
     listed = {f"{row.run}/{row.path}" for row in plan.rows.itertuples()}
-    assert listed == {path for path in gone if (workspace / path).exists()}
+    assert listed == {path for path in going if (workspace / path).exists()}
     before = files(workspace)
     expected = {path for path in before if not path.startswith(tuple(f"{path}/" for path in listed))}
     size = sum((workspace / path).stat().st_size for path in before - expected)
@@ -166,3 +167,43 @@ def test_the_command_deletes_upon_yes_alone(workspace, monkeypatch, capsys):
         error = capsys.readouterr().err
         assert words in error
         assert error.count("\n") == 1
+
+
+def test_the_page_deletes_what_it_has_listed_and_no_more(workspace):
+    page = MyRuns(workspace)
+    assert len(page.list.options) == 6
+    assert "6 runs, " in page.disk.value
+    page.filter.value = "whole"
+    assert page.open_button.disabled
+    page.list.value = [str(workspace / "whole")]
+    assert not page.open_button.disabled
+    assert page.resume_button.disabled, "it has finished"
+    before = files(workspace)
+    page.delete_button.click()
+    assert files(workspace) == before, "nothing was listed"
+    page.ask_button.click()
+    page._thread.join()
+    assert "whole/checkpoint-6" in page.listing.value
+    assert files(workspace) == before
+    page.kind.value = "runs"
+    assert page.plan is None
+    assert page.delete_button.layout.display == "none"
+    page.ask_button.click()
+    page._thread.join()
+    page.delete_button.click()
+    page._thread.join()
+    assert "Freed " in page.line.value
+    assert files(workspace) == {path for path in before if not path.startswith("whole/")}
+    assert page.list.options == ()
+    page.filter.value = ""
+    page.list.value = [str(workspace / "torn")]
+    assert page.open_button.disabled
+    assert "config.yaml" in page.line.value
+    page.list.value = [str(workspace / "stopped"), str(workspace / "a-sweep" / "seed=0")]
+    page.compare_button.click()
+    assert "finished" in page.area.children[1].value
+    page.list.value = [str(workspace / "stopped")]
+    page.open_button.click()
+    assert page.opened.run.folder == workspace / "stopped"
+    page.opened._thread.join()
+    page.close()

@@ -27,6 +27,7 @@ def diagnose(metrics: pd.DataFrame) -> list[str]:
     """
     if not {"step", "reward"} <= set(metrics):
         return []
+    metrics = metrics.reset_index(drop=True)
     if sentences := [sentence for rule in (_not_finite, _collapsed) if (sentence := rule(metrics))]:
         return sentences  # which is what the rest would come from
     rules = (_no_signal, _no_gradient, _fell, _cut_off)
@@ -77,12 +78,12 @@ def _clip_jump(metrics: pd.DataFrame, until) -> str:
 
 def _no_signal(metrics: pd.DataFrame) -> str:
     """No group held two different rewards, ever or of late: every advantage is 0."""
-    equal = _column(metrics, "frac_reward_zero_std")
-    if equal.empty or equal.iloc[-1] < 1:
+    equal, rewards = _column(metrics, "frac_reward_zero_std"), _column(metrics, "reward")
+    if equal.empty or equal.iloc[-1] < 1 or rewards.empty:
         return ""
     silent = int((equal == 1)[::-1].cumprod().sum())  # batches at the end
     batches = metrics.loc[equal.index[-silent:]]
-    reward, first = batches["reward"].mean(), metrics["reward"].dropna().iloc[0]
+    reward, first = batches["reward"].mean(), rewards.iloc[0]
     if silent == len(equal) >= MIN_BATCHES:
         steps = int(metrics["step"].max() - metrics["step"].min()) + 1
         return f"No group held two different rewards in {steps} steps: nothing could be learned. {_why_equal(reward)}"

@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import altair as alt
 import ipywidgets
 import pandas as pd
-from IPython.display import DisplayHandle
 
 from workbook.training.messages import explain_error, one_line
 from workbook.training.my_runs import (
+    PARTS,
     STATES,
     describe_bytes,
     describe_disk,
@@ -29,11 +30,11 @@ from workbook.training.my_runs import (
 from workbook.training.tidy import KINDS, TidyPlan, plan_tidy, tidy_up
 from workbook.views.explorer import menu
 from workbook.views.heatmap import TokenHeatmap
-from workbook.views.live import LiveChart, close
+from workbook.views.live import LiveChart, close, show
 from workbook.views.monitor import RESUMABLE, RunMonitor
 from workbook.views.monitor_chart import monitor_chart, monitor_frame, monitor_rows
 from workbook.views.monitor_text import TABLE
-from workbook.views.style import escape, notice
+from workbook.views.style import SERIES, escape, finish, notice
 
 WIDTHS = {
     "run": 44,
@@ -43,7 +44,7 @@ WIDTHS = {
     "size": 9,
     "modified": 16,
 }  # characters of the list's columns
-MAX_STATIC = 12  # rows of the table that stays where no kernel runs
+MAX_BARS = 12  # runs whose disk is drawn, the largest
 MONOSPACE = (
     "<style>.workbook-my-runs select, .workbook-runs-head { font-family: monospace; font-size: 12px; }"
     ".workbook-runs-head { padding-left: 9px; white-space: pre; overflow-x: auto; font-weight: 600 }</style>"
@@ -77,18 +78,28 @@ def _aligned(cells: dict[str, str]) -> str:
     return "  ".join(padded).replace(" ", "\u00a0")
 
 
-def runs_html(table: pd.DataFrame) -> str:
-    """The newest runs as an HTML table, for where no kernel runs."""
-    head = "".join(f'<th style="text-align: left">{name}</th>' for name in (*WIDTHS, "task", "model"))
-    rows = []
-    for row in table.head(MAX_STATIC).itertuples():
-        reward, size = describe_reward(row.reward_first, row.reward_last), describe_bytes(row.bytes)
-        steps, modified = f"{row.steps}/{row.planned}", f"{row.modified:%Y-%m-%d %H:%M}"
-        cells = (row.run, row.state, steps, reward, size, modified, row.task, row.model)
-        rows.append(f"<tr>{''.join(f'<td>{escape(one_line(cell, 60))}</td>' for cell in cells)}</tr>")
-    more = f" The newest {MAX_STATIC} are shown." if len(table) > MAX_STATIC else ""
-    text = escape(describe_disk(table) + more) if len(table) else "No runs yet."
-    return f'<table style="{TABLE}"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table><p>{text}</p>'
+def disk_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """What the largest runs of a table take on disk: run, part, mb; a row for each part of a run."""
+    largest = table.nlargest(MAX_BARS, "bytes").rename(columns={"bytes": "all"})
+    rows = largest.melt("run", [*PARTS, "others"], "part", "mb").assign(mb=lambda rows: rows["mb"].astype(float) / 1e6)
+    return rows[["run", "part", "mb"]]
+
+
+def disk_chart(rows: pd.DataFrame) -> alt.Chart:
+    """Megabytes of each run, by what they are: `disk_rows`."""
+    part = alt.Color("part:N", title=None).scale(domain=[*PARTS, "others"], range=SERIES[:4]).legend(orient="bottom")
+    chart = (
+        alt.Chart(rows)
+        .mark_bar()
+        .encode(
+            x=alt.X("mb:Q", title="megabytes on disk"),
+            y=alt.Y("run:N", title=None, sort="-x").axis(labelLimit=300),
+            color=part,
+            tooltip=["run:N", "part:N", alt.Tooltip("mb:Q", format=",.1f", title="MB")],
+        )
+    )
+    title = "What your runs take on disk"
+    return finish(chart, title, f"the largest {MAX_BARS}", "A bar a run.", width=440, height=alt.Step(18))
 
 
 def settings_html(pair: pd.DataFrame) -> str:
@@ -136,7 +147,9 @@ class MyRuns:
         self.kind = menu("checkpoints", TIDY_LABELS, "delete")
         self.kind.tooltip = "; ".join(f"{kind}: {text}" for kind, text in KINDS.items())
         self.area = ipywidgets.VBox([])
-        tidy = ipywidgets.VBox([ipywidgets.HBox([self.kind, self.ask_button]), self.listing, self.delete_button])
+        self.chart = LiveChart.over(disk_chart, rows=disk_rows(self.table))
+        ask = ipywidgets.HBox([self.kind, self.ask_button])
+        tidy = ipywidgets.VBox([self.chart, ask, self.listing, self.delete_button])
         self.tidy = ipywidgets.Accordion([tidy], selected_index=None)
         self.tidy.set_title(0, "Tidy up: the runs chosen above, or else all in the list")
         choose = ipywidgets.HBox([self.filter, self.state, self.refresh_button])
@@ -183,6 +196,7 @@ class MyRuns:
         self.list.value = kept
         disk = describe_disk(self.shown) if len(self.shown) else f"No runs here; they would lie in {self.folder}."
         self.disk.value = notice(disk)
+        self.chart.push(rows=disk_rows(self.shown))
         self._chosen()
 
     def _chosen(self) -> None:
@@ -282,10 +296,8 @@ class MyRuns:
         return button
 
     def display(self) -> None:
-        """Put it on the page; where no kernel runs, a table of the runs stays."""
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.box.model_id}
-        data = {"text/html": runs_html(self.table), "text/plain": describe_disk(self.table)}
-        DisplayHandle().display({**data, "application/vnd.jupyter.widget-view+json": view}, raw=True)
+        """Put it on the page, with the chart of disk as its picture."""
+        show(self.box, self.chart)
 
     def _ipython_display_(self, **_) -> None:
         self.display()
