@@ -17,17 +17,26 @@ import anywidget
 import ipywidgets
 import pandas as pd
 import traitlets
-import vl_convert
 from IPython import get_ipython
 from IPython.display import DisplayHandle
 
-from workbook.views.renderer import picture, plain, to_spec, vegalite_version
+from workbook.views.renderer import picture, plain, to_spec
+from workbook.views.shared import shared
 from workbook.views.style import printable_table
 
 ESM = """
+async function vegaOf(model) {   // unpacked once a page, for all charts
+  const shared = await model.widget_manager.get_model(model.get('shared').replace('IPY_MODEL_', ''));
+  const unpack = async () => {
+    const packed = new Blob([shared.get('vega')]).stream().pipeThrough(new DecompressionStream('gzip'));
+    const source = new Blob([await new Response(packed).text()], { type: 'text/javascript' });
+    return import(URL.createObjectURL(source)); };
+  return shared.workbookVega ??= unpack();
+}
 async function render({ model, el }) {
   let view = null, finalize = null, queue = Promise.resolve();
   el.classList.add('workbook-live');
+  const { vegaEmbed } = await vegaOf(model);
   const push = async () => { if (!view) return;
     const version = el.dataset.pushed = model.get('version');
     for (const [name, rows] of Object.entries(model.get('data') || {})) view.data(name, structuredClone(rows));
@@ -35,8 +44,11 @@ async function render({ model, el }) {
     el.dataset.drawn = version; };
   const embed = async () => { if (finalize) finalize(); view = null;
     const spec = { autosize: { type: 'pad', resize: true }, ...model.get('spec'), datasets: model.get('data') };
-    const result = await vegaEmbed(el, structuredClone(spec), { renderer: 'svg', actions: false });
-    view = result.view; finalize = result.finalize; await push(); };
+    const quiet = { renderer: 'svg', actions: false, logLevel: 1 };  // no warning of each panel that is empty still
+    const result = await vegaEmbed(el, structuredClone(spec), quiet);
+    view = result.view; finalize = result.finalize; view.addEventListener('click', click); await push(); };
+  const click = (_, item) => { if (item?.mark?.marktype === 'symbol' && item.datum)
+    model.send({ clicked: JSON.parse(JSON.stringify(item.datum)) }); };
   const again = () => (queue = queue.then(embed));
   model.on('change:spec', again); model.on('change:version', push); await again();
   return () => { model.off('change:spec', again); model.off('change:version', push); if (finalize) finalize(); };
@@ -112,15 +124,16 @@ class LiveChart(anywidget.AnyWidget):
     the data it shows.
     """
 
-    _esm = vl_convert.javascript_bundle(ESM, vl_version=vegalite_version())
+    _esm = ESM
     _css = CSS
+    shared = traitlets.Instance(ipywidgets.Widget).tag(sync=True, **ipywidgets.widget_serialization)
     spec = traitlets.Dict().tag(sync=True)
     data = traitlets.Dict().tag(sync=True)
     version = traitlets.Int().tag(sync=True)
 
     def __init__(self, chart, **kwargs):
         spec, data = split(chart)
-        super().__init__(spec=spec, data=data, **kwargs)
+        super().__init__(spec=spec, data=data, shared=shared(), **kwargs)
 
     @classmethod
     def over(cls, chart: Callable, **tables: pd.DataFrame) -> LiveChart:
@@ -130,12 +143,21 @@ class LiveChart(anywidget.AnyWidget):
         data = spec.pop("datasets", {}) | {
             name: rows(table) for name, table in tables.items()
         }  # a rule at a datum has its own
-        super(LiveChart, live).__init__(spec=spec, data=data)
+        super(LiveChart, live).__init__(spec=spec, data=data, shared=shared())
         return live
 
     def push(self, **tables: pd.DataFrame) -> None:
         """Show these tables instead, those not named staying as they are; of charts made with `over`."""
         self._replace(self.data | {name: rows(table) for name, table in tables.items()})
+
+    def on_click(self, callback: Callable[[dict], None]) -> None:
+        """Call `callback` with the row of a point that is clicked."""
+
+        def answer(_, content, buffers) -> None:
+            if isinstance(content, dict) and isinstance(content.get("clicked"), dict):
+                callback(content["clicked"])
+
+        self.on_msg(answer)
 
     def update(self, chart) -> None:
         """Show `chart` instead: pushes its rows, and embeds anew only where more than the rows changed."""
@@ -160,6 +182,7 @@ class LiveChart(anywidget.AnyWidget):
 
 def widget_bundle(widget, chart: LiveChart) -> tuple[dict, dict]:
     """One mime bundle and its metadata that is `widget` where a kernel runs, and a picture of `chart` elsewhere."""
+    shared()  # in JupyterLab it saves widgets with their notebook
     data, metadata = chart.picture()
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     return {**data, "application/vnd.jupyter.widget-view+json": view}, metadata

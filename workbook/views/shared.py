@@ -1,0 +1,41 @@
+"""What the widgets of a page share, sent to it once: Vega, and that a saved notebook keeps its widgets.
+
+A chart's module with Vega inside has 0.9 MB, and a page would get it, and a saved notebook hold it, once a chart. So
+Vega travels packed in one hidden widget, to which the charts refer (shared.js, and the module of `LiveChart`).
+"""
+
+from __future__ import annotations
+
+import gzip
+from functools import cache
+from pathlib import Path
+
+import anywidget
+import traitlets
+import vl_convert
+
+from workbook.views.renderer import vegalite_version
+
+
+@cache
+def vega_module() -> bytes:
+    """A module that exports vegaEmbed and needs nothing from elsewhere, gzipped."""
+    module = vl_convert.javascript_bundle("export { vegaEmbed };", vl_version=vegalite_version())
+    return gzip.compress(module.encode(), mtime=0)
+
+
+class Shared(anywidget.AnyWidget):
+    """The hidden widget; `shared()` returns the one of this kernel."""
+
+    _esm = (Path(__file__).parent / "shared.js").read_text(encoding="utf-8")
+    vega = traitlets.Bytes().tag(sync=True)
+
+
+_opened: list[Shared] = []
+
+
+def shared() -> Shared:
+    """What the widgets of this kernel share, opened when it is first asked for and if it was closed."""
+    if not _opened or _opened[-1].comm is None:
+        _opened[:] = [Shared(vega=vega_module())]
+    return _opened[-1]
