@@ -144,7 +144,7 @@ def test_the_outermost_progress_reports_and_any_may_be_stopped():
             raise Stopped
 
     with pytest.raises(Stopped), reporting(stop):
-        list(inner for _ in progress(range(2), "outer") for inner in progress([1], "inner"))
+        [inner for _ in progress(range(2), "outer") for inner in progress([1], "inner")]
     assert list(progress([1, 2], "outside")) == [1, 2]
 
 

@@ -9,6 +9,7 @@ controls    a few settings over a config, with a monitor's Start
 widget      `Laboratory`: choose, try, forecast, start, watch, compare, export
             (its parts: own_files, try_it, forecast, results)
 monitor     `ExperimentMonitor` watches sweeps, too, and can be refused its Start
+qlora       `QLoRAForm`: a (Q)LoRA run by controls, with the memory it needs as they move (chapter 11)
 compare     curves and outcomes of runs, and the effect of a setting, paired by seed
 exercises   what fits a card, how many seeds an interval needs, a reward that no talk can win
 
@@ -23,6 +24,7 @@ _HOMES = {
     "Laboratory": "topics.laboratory.widget",
     "MIN_SEEDS": "topics.laboratory.compare",
     "TrainerControls": "topics.laboratory.controls",
+    "QLoRAForm": "topics.laboratory.qlora",
     "choices_of": "topics.laboratory.loading",
     "check_fits": "topics.laboratory.exercises",
     "check_reward": "topics.laboratory.exercises",
