@@ -7,6 +7,7 @@ The exercises themselves are in `exercises.py` of each topic.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import signature
 
 import torch
 from torch import Tensor
@@ -21,15 +22,40 @@ def answer_of(answer: Callable | object, *arguments) -> Tensor | None:
 
     >>> answer_of(lambda x: 1 / x, 0)
     Not quite: it raised ZeroDivisionError: division by zero
+    >>> answer_of("zero")
+    Not quite: 'zero' is no number, nor a list or tensor of numbers.
     """
     try:
         got = answer(*arguments) if callable(answer) else answer
-        if got is not None:
-            return torch.as_tensor(got).detach()
-        print(UNANSWERED)
     except Exception as error:
         print(f"Not quite: it raised {type(error).__name__}: {error}")
-    return None
+        return None
+    if got is None:
+        print(UNANSWERED)
+        return None
+    try:
+        return torch.as_tensor(got).detach()
+    except (TypeError, ValueError, RuntimeError):  # of what holds anything but numbers
+        print(f"Not quite: {str(got)[:60]!r} is no number, nor a list or tensor of numbers.")
+        return None
+
+
+def settings_fault(settings: object, *functions: Callable) -> str | None:
+    """Name what keeps settings from being keywords of some functions, in one sentence; None if they are.
+
+    >>> settings_fault({"aplha": 1}, lambda alpha, beta: 0)
+    "there is no setting 'aplha'; there are alpha, beta."
+    """
+    known = [
+        name
+        for function in functions
+        for name, parameter in signature(function).parameters.items()
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    if not isinstance(settings, Mapping):
+        return f"{str(settings)[:60]!r} is no dict of settings; write one, such as {{{known[0]!r}: ...}}."
+    unknown = next((name for name in settings if name not in known), None)
+    return None if unknown is None else f"there is no setting {unknown!r}; there are {', '.join(known)}."
 
 
 def grade(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from workbook.topics.grading import UNANSWERED, answer_of
+from workbook.topics.grading import UNANSWERED, answer_of, settings_fault
 
 # completion, answer, the right reward, and what is wrong with a function that gives another
 CASES = (
@@ -39,10 +40,16 @@ def check_fits(settings: dict | None, limit_gib: float = 15.0) -> None:
     if settings is None:
         print(UNANSWERED)
         return
+    if fault := settings_fault(settings, partial(memory_forecast, QWEN_7B)):
+        print(f"Not quite: {fault}")
+        return
     try:
         table = at_peak(memory_forecast(QWEN_7B, **WORKLOAD | settings))
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         print(f"Not quite: {error}")
+        return
+    except TypeError:  # text in the place of a number
+        print(f"Not quite: {settings} must be numbers, True or False; quantization is None or 'nf4'.")
         return
     peak, part = table["mib"].sum() / 1024, table.loc[table["mib"].idxmax(), "part"]
     size = settings.get("microbatch", 1)

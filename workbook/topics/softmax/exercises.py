@@ -7,7 +7,7 @@ import math
 import torch
 
 from workbook.theory import coupling_kernel
-from workbook.topics.grading import UNANSWERED, answer_of, grade
+from workbook.topics.grading import UNANSWERED, answer_of, grade, settings_fault
 from workbook.topics.softmax.pair import make_pair
 from workbook.topics.softmax.toy import compute_pair
 
@@ -81,10 +81,16 @@ def check_rivals(settings: dict | None) -> None:
     if settings is None:
         print(UNANSWERED)
         return
+    if fault := settings_fault(settings, compute_pair, make_pair):
+        print(f"Not quite: {fault}")
+        return
     try:
         kernel = compute_pair(**settings)["kernel"]["K"].tolist()
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         print(f"Not quite: {error}")
+        return
+    except TypeError:  # text in the place of a number
+        print(f"Not quite: {settings} must be numbers, True or False.")
         return
     ratio = kernel[2] / kernel[0] if kernel[0] > 0 else 0.0
     cosine = math.cos(math.radians(settings.get("angle", 30.0)))
