@@ -20,7 +20,7 @@ PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 FAILED = ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']:has(.ansi-red-fg)"
 DONE = f"""() => {{ const prompts = [...document.querySelectorAll('{PANEL} .jp-CodeCell .jp-InputArea-prompt')];
   if (document.querySelector("{PANEL} {FAILED}")) return true;
-  return prompts.length > 0 && prompts.every(e => /^\\[\\d+\\]:$/.test(e.innerText.trim())) }}"""
+  return prompts.length > 0 && prompts.every(e => /^\\[\\d+\\]:$/.test(e.textContent.trim())) }}"""
 ASK = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   const future = kernel.requestExecute({code: '', silent: true, store_history: false, user_expressions: {value: code}});
   return (await future.done).content.user_expressions.value }"""
@@ -30,7 +30,24 @@ EXECUTE = """async code => { const kernel = window.jupyterapp.shell.currentWidge
 WIDGETS = """async () => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   const comm = [...kernel._comms.values()].find(one => one.targetName === 'jupyter.widget');
   if (comm) await comm.send({method: 'custom', content: {}}).done }"""
+REOPEN = """async () => { const { shell, commands } = window.jupyterapp, panel = shell.currentWidget;
+  await panel.context.save();
+  await panel.sessionContext.shutdown();
+  const path = panel.context.path;
+  panel.dispose();
+  await commands.execute('docmanager:open', { path, factory: 'Notebook' }) }"""
+# of each output that is a widget what it shows; null as long as one of them, or a chart in it, is on its way
+SHOWN = """() => { const shown = [];
+  for (const { model, outputArea } of window.jupyterapp.shell.currentWidget.content.widgets)
+    for (let k = 0; k < (outputArea ? model.outputs.length : 0); k++) {
+      if (!model.outputs.get(k).data['application/vnd.jupyter.widget-view+json']) continue;
+      const output = outputArea.widgets[k].node.querySelector('.jp-OutputArea-output'), text = output.innerText.trim();
+      const charts = [...output.querySelectorAll('.workbook-live')];
+      if (text === 'Loading widget...' || charts.some(chart => !chart.querySelector('svg.marks'))) return null;
+      shown.push(output.firstElementChild ? 'widget' : text || 'nothing'); }
+  return { shown } }"""
 HUNG = 600  # seconds after which a chapter is not slow but stuck
+POLL = 200  # ms between two looks: a look at every frame makes the browser draw all the while
 # what each chart has drawn; a chart that is still drawing what it was given never looks the same twice
 DRAWN_CHARTS = """() => [...document.querySelectorAll('[data-drawn]')].map(({ dataset: { drawn, pushed } }) =>
   pushed === undefined || Number(drawn) >= Number(pushed) ? drawn : `${drawn} at ${performance.now()}`).join()"""
@@ -51,6 +68,7 @@ class Chapter:
     def __init__(self, page, address: str, name: str, screenshots: Path):
         self.page, self.address, self.name, self.screenshots = page, address, name, screenshots
         self.errors: list[str] = []
+        self.has_run = False
         page.on("console", self._listen)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.panel = page.locator(PANEL)
@@ -74,14 +92,15 @@ class Chapter:
     def wait_ready(self) -> None:
         self.page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
         self.page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
-        self.page.wait_for_function(READY, timeout=60_000)
+        self.page.wait_for_function(READY, timeout=60_000, polling=POLL)
 
     def run_all(self) -> None:
         """Run every cell and wait for the last; AssertionError with the text of a cell that failed."""
         self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
-        self.page.wait_for_function(DONE, timeout=1000 * HUNG)
+        self.page.wait_for_function(DONE, timeout=1000 * HUNG, polling=POLL)
         errors = self.panel.locator(FAILED)
         assert errors.count() == 0, errors.first.inner_text()
+        self.has_run = True
 
     def save(self) -> None:
         self.command("docmanager:save")
@@ -89,6 +108,15 @@ class Chapter:
     def command(self, name: str) -> None:
         """A command of JupyterLab, awaited."""
         self.page.evaluate("async name => { await window.jupyterapp.commands.execute(name) }", name)
+
+    def reopen(self) -> None:
+        """Save, shut the kernel down, close the notebook and open it again, as on the next day."""
+        self.page.evaluate(REOPEN)
+        self.wait_ready()
+
+    def shown(self) -> list[str]:
+        """What the outputs that are widgets show, once all are drawn: "widget", or what stands in its place."""
+        return self.page.wait_for_function(SHOWN, timeout=120_000).json_value()["shown"]
 
     def close(self) -> None:
         """Shut the kernel down and close the page."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-EVENTS = 100  # of a drag
+EVENTS = 50  # of a drag
 STORM_EVENTS, STORM_SECONDS = 250, 2
 FIND = """
 import gc, logging, math, traitlets

@@ -22,31 +22,6 @@ def means(chapter, call, table, index):
     return chapter.python(f"{code}.set_index({index!r})['mean'].to_dict()")
 
 
-SLOWLY = """
-import gc, time
-from workbook.views import Explorer
-slow, = (one for one in gc.get_objects() if isinstance(one, Explorer) and one.compute.__name__ == "compute_kl_drift")
-at_once = slow.compute
-def slow_compute(**settings):
-    time.sleep(0.5)
-    return at_once(**settings)
-slow.compute = slow_compute
-"""
-
-
-def check_reset_at_once(chapter, explorer):
-    """A click on Reset stands while a slider's messages are on their way: the last one waits."""
-    chapter.execute(SLOWLY)
-    handle, button = explorer.locator(".noUi-handle").first, explorer.locator("button", has_text="Reset")
-    for _ in range(3):
-        handle.press("ArrowRight")
-    button.click()
-    chapter.settle()
-    assert chapter.python("slow.settings == slow._start")
-    assert chapter.python("slow.tables['path'].equals(at_once()['path'])")
-    chapter.execute("slow.compute = at_once")
-
-
 def test_chapter_03(open_chapter, capsys):
     chapter = open_chapter("03")
     chapter.run_all()
@@ -90,7 +65,6 @@ def test_chapter_03(open_chapter, capsys):
     kl.locator("button", has_text="Reset").click()
     chapter.settle()
     chapter.shot("03-kl", kl)
-    check_reset_at_once(chapter, kl)
 
     before = odds.locator("[role=status]").first.inner_text()
     with chapter.no_flicker():
