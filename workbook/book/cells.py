@@ -101,7 +101,7 @@ def _output(output, name: str | None, id: str) -> str:
     if image:
         return image
     if "text/html" in data:
-        return scrolling("wide", "Table", UNSTYLED.sub("", data["text/html"]))
+        return scrolling("wide", "Table", UNSTYLED.sub("", data["text/html"]).replace("<th></th>", "<td></td>"))
     if "text/markdown" in data:
         return markdown(data["text/markdown"])
     return _text(data.get("text/plain", ""))

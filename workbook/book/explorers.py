@@ -31,7 +31,7 @@ ROOMS = {  # what each topic offers
 EXPLORERS = {name: f"workbook.topics.{room}:{name}" for room, names in ROOMS.items() for name in names.split()}
 SCRIPTS = ("vega.js", "explorers.js")  # of a page with explorers
 PARTS = ("numbers", *ROOMS, "explorer")  # of explorers.js, in this order
-BOX = """<div class="explorer" data-toy="{name}"><form class="controls" aria-label="Settings">{controls}
+BOX = """<div class="explorer" data-toy="{name}"><form class="controls" aria-label="Settings of: {title}">{controls}
 <div><button type="reset" title="Back to the first settings">Reset</button></div></form>
 <p class="sentence" role="status">{sentence}</p>
 <div class="chart wide" tabindex="0" role="img" aria-label="{description}">{image}</div>
@@ -71,7 +71,8 @@ def explorer_html(name: str, image: str) -> str:
             control_html(widget, key, f"{name}-{key}", value_of(widget)) for key, widget in explorer.controls.items()
         ),
         sentence=html.escape(plain_text(explorer.sentence.value)),
-        description=html.escape(spec.get("description", "chart")),
+        title=html.escape(spec["description"].partition(".")[0]),
+        description=html.escape(spec["description"]),
         image=image,
         code=html.escape(explorer.code),
         module=compute.__module__,

@@ -84,6 +84,7 @@ def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder
     titles = {name: describe(notebook, name) for name, notebook in notebooks.items()}
     names, entries = list(notebooks), []
     places = [(name, titles[name][0]) for name in names]
+    following = [*places[1:], None if ledger is None else ("ledger", LEDGER)]
     for k, (name, notebook) in enumerate(notebooks.items()):
         title, question = titles[name]
         page = chapter(notebook)
@@ -95,7 +96,7 @@ def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder
             contents=page.contents,
             scripts=list(SCRIPTS) if page.live else [],
             before=places[k - 1] if k else None,
-            after=[*places, None][k + 1],
+            after=following[k],
         )
         entries.append((name, title, question, f"{seconds[name]:.0f} s" if name in seconds else ""))
     if ledger is not None:
