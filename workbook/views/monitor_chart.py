@@ -18,7 +18,10 @@ from workbook.views.style import NEUTRAL, SERIES, printable_table, require
 
 MAX_POINTS = 300  # of one curve
 SHOWN = "shown"  # the selection of series by clicks on the legend
-BEFORE, HIDDEN = 0.5, 0.06  # opacity of earlier experiments' curves, and of those that are not selected
+EARLIER_OPACITY, HIDDEN_OPACITY = (
+    0.5,
+    0.06,
+)  # opacity of earlier experiments' curves, and of those that are not selected
 SMALL, GAP, AXIS = 204, 14, 44  # widths: of a small panel, between two, and of an axis with its labels
 
 
@@ -194,5 +197,5 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
 def _opacity(legend: bool) -> alt.OpacityValue:
     """Earlier experiments are faded, and what the legend does not select is nearly gone."""
     selected = {"param": SHOWN} if legend else "true"
-    conditions = [{"test": {"and": [selected, "datum.now"]}, "value": 1}, {"test": selected, "value": BEFORE}]
-    return alt.OpacityValue(HIDDEN, condition=conditions)
+    conditions = [{"test": {"and": [selected, "datum.now"]}, "value": 1}, {"test": selected, "value": EARLIER_OPACITY}]
+    return alt.OpacityValue(HIDDEN_OPACITY, condition=conditions)
