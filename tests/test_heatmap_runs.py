@@ -12,7 +12,7 @@ from workbook.rollouts.exchange import read_rollouts
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer, token_biography
 from workbook.training.runs import Run
-from workbook.views import TokenHeatmap, token_strip
+from workbook.views import RunMonitor, TokenHeatmap, token_strip
 from workbook.views.loss_term import loss_term
 from workbook.views.recorded_steps import MAX_STEPS, RecordedSteps
 
@@ -257,3 +257,31 @@ def test_two_steps_of_a_run_stand_beside_one_another(run):
     assert heatmap.message == "step 2 can't be shown: step-2 is damaged."
     with pytest.raises(ValueError, match=r"compare=3 is no recorded step: choose one of \[1, 2, 4, 6\]"):
         TokenHeatmap(run, compare=3)
+
+
+def test_a_click_on_a_monitors_curve_shows_that_steps_rollouts(run):
+    monitor = RunMonitor(run)
+    points = {k: {"step": k, "panel": "reward", "value": 0.5, "run": "this run", "mine": True} for k in (2, 5)}
+    for clicked, step in ((2, 2), (5, 4)):
+        monitor._clicked(points[clicked])
+        assert monitor.rollouts.heatmap.step == step
+        assert monitor.rollouts.box.children == (monitor.rollouts.heatmap,)
+    assert "nearest that was recorded" in monitor.rollouts.heatmap.message
+    monitor._clicked(points[2] | {"mine": False})
+    assert "another run" in monitor.line.value
+    shown = []
+    monitor.on_step(shown.append)
+    monitor._clicked(points[2])
+    assert (shown, monitor.rollouts.heatmap.step) == ([2], 4), "who asks for clicks gets them instead"
+    heatmap = monitor.rollouts.heatmap
+    monitor.close()
+    assert heatmap.comm is None
+
+
+def test_a_click_on_the_curve_of_a_run_without_tokens_says_how_to_record_them(run):
+    monitor = RunMonitor(run)
+    run_without = Watched(run, shown=0)
+    monitor.rollouts.run = lambda: run_without
+    monitor._clicked({"step": 2, "run": "this run", "mine": True})
+    assert "record_tokens=10" in monitor.line.value
+    monitor.close()

@@ -71,7 +71,7 @@ class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
     groups = traitlets.List().tag(sync=True)
     group = traitlets.Int().tag(sync=True)
     shape = traitlets.Dict().tag(sync=True)
-    columns = traitlets.List().tag(sync=True)  # of `token_wire.wire`, as are shape, values and places
+    columns = traitlets.List().tag(sync=True)  # of `token_cells.wire`, as are shape, values and places
     values = traitlets.Bytes().tag(sync=True)
     places = traitlets.Bytes().tag(sync=True)
     column = traitlets.Unicode().tag(sync=True)

@@ -22,6 +22,7 @@ from workbook.training.background import is_alive
 from workbook.views.live import LiveChart, close, refresh, show
 from workbook.views.monitor_chart import monitor_chart, monitor_frame, monitor_rows
 from workbook.views.monitor_text import completions_html, diagnoses, sentence
+from workbook.views.step_rollouts import StepRollouts
 from workbook.views.style import notice
 
 ENDED = {"finished": "success", "stopped": "warning", "failed": "danger", "interrupted": "warning"}
@@ -90,6 +91,7 @@ class RunMonitor:
         self.chart = LiveChart.over(lambda rows, frame: monitor_chart(rows, frame, legend), **self._tables(0))
         self.chart.on_click(self._clicked)
         self._on_step: list[Callable[[int], None]] = []
+        self.rollouts = StepRollouts(lambda: self.run)
         self.progress = ipywidgets.IntProgress(min=0, max=1, layout={"width": "320px"})
         self.line = ipywidgets.HTML(layout={"max_width": "860px"})
         self.diagnosis = ipywidgets.HTML(layout={"max_width": "860px"})
@@ -101,7 +103,9 @@ class RunMonitor:
         self.resume_button = self._button("Resume", "play", self.resume, tooltip="Go on from its checkpoint")
         buttons = [self.stop_button, self.kill_button, self.resume_button, self.progress]
         controls = ipywidgets.HBox([self.start_button, *buttons] if start else buttons)
-        self.box = ipywidgets.VBox([controls, self.line, self.chart, self.diagnosis, self.completions])
+        self.box = ipywidgets.VBox(
+            [controls, self.line, self.chart, self.diagnosis, self.rollouts.box, self.completions]
+        )
         self.box.add_class("workbook-monitor")
         self._answer(self._look)
 
@@ -118,13 +122,17 @@ class RunMonitor:
         self._follow()
 
     def on_step(self, callback: Callable[[int], None]) -> None:
-        """Call `callback` with the step of a curve's point that is clicked, e.g. a heatmap's `show_step`."""
+        """Call `callback` with the step of a curve's point that is clicked, e.g. a heatmap's `show_step`.
+
+        Without one a click shows the step's rollouts below the curves, if the run records its tokens.
+        """
         if not callable(callback):
             raise ValueError(f"callback={callback!r} must be a function of a step, e.g. TokenHeatmap(run).show_step.")
         self._on_step.append(callback)
 
     def close(self) -> None:
         """Take it off the page and free it; the run goes on."""
+        self.rollouts.close()
         for widget in (self.box, self.start_button):  # which is in the box only where it may start runs
             close(widget)
 
@@ -265,8 +273,16 @@ class RunMonitor:
     def _clicked(self, row: dict) -> None:
         """Tell those who asked which step was clicked; points that surround the curves are none."""
         if isinstance(step := row.get("step"), int | float) and "run" in row:
-            for callback in self._on_step:
+            for callback in self._on_step or [self._show_rollouts if row.get("mine") else self._name_curve]:
                 self._answer(lambda callback=callback: callback(int(step)))
+
+    def _show_rollouts(self, step: int) -> None:
+        """Show a step's rollouts in the monitor's own heatmap, of a run that can have recorded them."""
+        if hasattr(self.run, "token_steps"):
+            self.rollouts.show_step(step)
+
+    def _name_curve(self, _: int) -> None:
+        raise ValueError("That curve is another run's: show its rollouts with TokenHeatmap(load_run(...)).")
 
     def _button(self, label: str, icon: str, act: Callable, **look) -> ipywidgets.Button:
         button = ipywidgets.Button(description=label, icon=icon, **look)

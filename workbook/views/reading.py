@@ -9,8 +9,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.views.style import NEUTRAL, titled
-from workbook.views.token_cells import are_words, level_name, mark, rank_levels, readable
-from workbook.views.token_layout import rollout_names
+from workbook.views.token_cells import are_words, level_name, mark, rank_levels, readable, rollout_names
 from workbook.views.token_scale import PALETTE, UNKNOWN, Scale
 from workbook.views.tokens import token_strip
 

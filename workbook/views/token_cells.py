@@ -1,4 +1,4 @@
-"""What a token table's columns mean to whoever draws it: which to colour by and around what, and which tokens to mark.
+"""What a token table's columns mean to whoever draws it, and one group of it as the page gets it.
 
 A recorded table's `stopped` says what took a token's gradient away. It is drawn as a mark, too, so that colour, which
 shows one column at a time, is not the only cue.
@@ -11,8 +11,8 @@ import unicodedata
 import numpy as np
 import pandas as pd
 
-from workbook.views.style import printable_table, visible
-from workbook.views.token_scale import Scale, is_number, scale_of
+from workbook.views.style import printable, printable_table, visible
+from workbook.views.token_scale import Scale, is_number, number, scale_of
 
 PLACES = ("group", "rollout", "position", "token", "token_id", "step", "prompt")  # where a token stands: no colour
 MARKS = {"": "", "no advantage": "", "clip low": "▼", "clip high": "▲"}  # by `stopped`; else MASKED
@@ -20,6 +20,7 @@ MASKED = "■"
 MEANINGS = {"▲": "clipped above", "▼": "clipped below", MASKED: "masked"}
 MAX_POSITIONS = 1_000_000  # of a rollout: the page keeps the place of each
 MAX_CHARACTERS, MAX_LEVEL = 14, 24  # of a token's text in its cell, of a category's name
+MAX_PROMPT = 300  # characters of a group's prompt above the cells
 MAX_READ = 1_000  # characters of one token where the answer is read as text
 
 
@@ -139,3 +140,42 @@ def rank_levels(values: pd.Series, everywhere: pd.Series) -> tuple[list[str], np
     levels = sorted(map(str, everywhere.dropna().unique()))
     ranks = {level: rank for rank, level in enumerate(levels)}
     return levels, np.array([ranks[str(value)] if pd.notna(value) else np.nan for value in values], dtype=float)
+
+
+def rollout_names(rows: pd.DataFrame) -> pd.Series:
+    """The rollout of each row as its label, with the reward where it is known."""
+    names = rows["rollout"].map(printable).astype(object)
+    if "reward" in rows and is_number(rows["reward"]):
+        names = names + "  reward " + rows["reward"].map(lambda reward: number(reward, form=".2f"))
+    return names
+
+
+def wire(rows: pd.DataFrame, table: pd.DataFrame, known: dict[str, Scale]) -> dict:
+    """prompt, shape, columns, values and places of `rows`, one group of `table`.
+
+    shape: tokens, positions, labels of the rows, texts of the kinds of tokens (short, and as they were written), and
+    whether these are words with spaces between.  columns: name, slot in values, and limit, center and side or levels
+    and their marks.  values: float32, columns x tokens; a text is the number of its level.  places: int32, index into
+    texts, row, position, each of every token.
+    """
+    kinds, texts = pd.factorize(rows["token_id"] if "token_id" in rows else rows["token"])
+    first = rows["token"].astype(object).groupby(kinds).first()
+    rollouts, _ = pd.factorize(rows["rollout"], use_na_sentinel=False)
+    prompts = rows["prompt"].dropna().unique() if "prompt" in rows else []
+    columns, values = encode(rows, table, known)
+    with np.errstate(over="ignore"):  # beyond float32 is infinite
+        values = values.astype("<f4")
+    return {
+        "prompt": visible(prompts[0], MAX_PROMPT, space=" ") if len(prompts) else "",
+        "shape": {
+            "tokens": len(rows),
+            "positions": int(rows["position"].max()) + 1,
+            "rows": rollout_names(rows[~rows["rollout"].duplicated()]).tolist(),
+            "texts": [visible(first[k], MAX_CHARACTERS) for k in range(len(texts))],
+            "raw": [readable(first[k]) for k in range(len(texts))],
+            "words": are_words(table["token"]),
+        },
+        "columns": columns,
+        "values": values.tobytes(),
+        "places": np.stack([kinds, rollouts, rows["position"]]).astype("<i4").tobytes(),
+    }

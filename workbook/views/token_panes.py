@@ -9,10 +9,9 @@ import pandas as pd
 
 from workbook.views.reading import Pane
 from workbook.views.style import require
-from workbook.views.token_cells import scales
+from workbook.views.token_cells import scales, wire
 from workbook.views.token_compare import Beside, rows_beside
 from workbook.views.token_scale import Scale, common
-from workbook.views.token_wire import wire
 
 
 @dataclass
