@@ -11,7 +11,7 @@ import torch
 
 from workbook.policies.load import load_policy
 from workbook.policies.restoring import private_copy
-from workbook.progress import Stopped, progress, reporting, show_partial
+from workbook.probes.progress import Stopped, progress, reporting, show_partial
 from workbook.tasks import get_task
 from workbook.topics.coupling import live as push
 from workbook.topics.drift import live as twins

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from workbook.policies.restoring import evaluating
 from workbook.probes.drift import DriftFrom, learning_tax
+from workbook.probes.progress import progress
 from workbook.probes.step import FIELDS, OPTIMIZERS, logps, optimizer_of, untouched
 from workbook.probes.values import expected_reward
-from workbook.progress import progress
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps

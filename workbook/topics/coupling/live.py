@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from workbook.policies.restoring import private_copy
+from workbook.probes.progress import progress, show_partial
 from workbook.probes.step import ONE_STEP_OPTIMIZERS
-from workbook.progress import progress, show_partial
 from workbook.rollouts.sample import sample_rollouts
 from workbook.theory.choices import check_choice
 from workbook.theory.coupling import UNSURE

@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.policies.restoring import private_copy
-from workbook.progress import progress, show_partial
+from workbook.probes.progress import progress, show_partial
 from workbook.studies.claim import FAMILY
 from workbook.topics.drift.arms import ARMS, RATES, FreeWords, run_arm
 from workbook.topics.drift.effects import mean_paths

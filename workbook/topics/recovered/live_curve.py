@@ -7,9 +7,9 @@ import pandas as pd
 import torch
 
 from workbook.policies.restoring import private_copy
+from workbook.probes.progress import progress, show_partial
 from workbook.probes.recovered import credit_recovered
 from workbook.probes.values import chain_values
-from workbook.progress import progress, show_partial
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
 from workbook.topics.recovered.charts import RULE_MENU, measured
