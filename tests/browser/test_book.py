@@ -16,9 +16,9 @@ from workbook.book.pages import render_book
 from workbook.claims import ledger
 from workbook.views.live import rows
 
-LOOKS = [(1440, "light"), (390, "dark")]
+SCREENS = [(1440, "light"), (390, "dark")]
 COLORS = ("00_start_here", "12_your_own_experiment", "ledger", "index")  # pages that have every kind of thing
-DRAWN = "box => box.dataset.drawn"
+IS_DRAWN = "box => box.dataset.drawn"
 # what a reader's hand does to all controls, at once
 SET = """(box, values) => { for (const [name, value] of Object.entries(values)) {
     const control = box.querySelector(`[name=${name}]`);
@@ -56,7 +56,7 @@ def open_page(browser, book):
         page.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_every_page_reads_offline_and_leads_on(open_page, book, width, scheme):
     page = open_page(width, scheme)
     page.goto((book / "index.html").as_uri())
@@ -133,7 +133,7 @@ def test_code_folds_and_scrolls_in_its_box(open_page, book):
     assert cells.evaluate_all("all => all.every(d => d.open)")
 
 
-@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_explorers_move_without_a_kernel_and_say_what_compute_says(open_page, book, width, scheme):
     """Three settings of each: the tables that are drawn, the sentence and the code are those of the notebook."""
     page, rng = open_page(width, scheme), random.Random(width)
@@ -159,7 +159,7 @@ def test_an_explorer_answers_to_keys_and_refuses_in_a_sentence(open_page, book):
     page.goto((book / "02_cancellation_in_a_group.html").as_uri())
     box = page.locator("[data-toy=explore_intervention]")
     box.scroll_into_view_if_needed()
-    page.wait_for_function(DRAWN, arg=box.element_handle())
+    page.wait_for_function(IS_DRAWN, arg=box.element_handle())
     sentence = box.locator(".sentence").element_handle()
     before, bars = sentence.inner_text(), box.locator(".mark-rect path").first.get_attribute("d")
     box.get_by_label("verifier's error rate").press("ArrowRight")
