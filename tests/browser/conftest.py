@@ -39,6 +39,8 @@ QUIET = [
 
 
 FAILED = pytest.StashKey[bool]()
+CAME_BACK: set[str] = set()  # chapters that have been closed and opened again
+MOST_BYTES = 2_000_000  # of a saved notebook with its outputs and widgets
 
 
 @pytest.hookimpl(wrapper=True)
@@ -143,9 +145,32 @@ def open_notebook(browser, lab, request):
 
 
 @pytest.fixture
-def open_chapter(open_notebook):
-    """A function: the first digits of a chapter's name -> the chapter in a page of its own, not yet run."""
-    return lambda number, **size: open_notebook(find_chapters([number])[0].name, **size)
+def open_chapter(open_notebook, lab, request):
+    """A function: the first digits of a chapter's name -> the chapter in a page of its own, not yet run.
+
+    A chapter that was run comes back at the end of the first test that ran it.
+    """
+    opened = []
+
+    def open_(number: str, **size) -> Chapter:
+        opened.append(open_notebook(find_chapters([number])[0].name, **size))
+        return opened[-1]
+
+    yield open_
+    for chapter in opened:
+        if chapter.has_run and chapter.name not in CAME_BACK and not request.node.stash.get(FAILED, False):
+            CAME_BACK.add(chapter.name)
+            check_coming_back(chapter, lab[1] / chapter.name)
+
+
+def check_coming_back(chapter: Chapter, path: Path) -> None:
+    """Opened again without what its kernel knew, a notebook shows each widget that it showed, and its file is small."""
+    before = chapter.shown()
+    assert set(before) == {"widget"}
+    chapter.reopen()
+    assert chapter.shown() == before, "a widget did not come back"
+    chapter.shot(f"opened-again-{chapter.name[:2]}")
+    assert path.stat().st_size < MOST_BYTES
 
 
 @pytest.fixture

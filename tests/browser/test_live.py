@@ -45,3 +45,31 @@ def test_a_thousand_updates_neither_flicker_nor_leak(run_cells, capsys):
     for kind in before:  # JupyterLab itself comes and goes by some; a leak would be one or more an update
         assert after[kind] - before[kind] < 300, kind
     assert chapter.errors == []
+
+
+SHOWN_AGAIN = """
+import ipywidgets
+from workbook.views import Explorer
+slider = ipywidgets.IntSlider(value=2, max=9, description="n")
+Explorer(lambda n: rows(100 * n), bars, {"n": slider}, lambda table: f"at {table['x'][0]}")
+"""
+
+
+def test_a_notebook_opened_again_shows_its_widgets_as_they_were(run_cells, lab):
+    chapter = run_cells(CHART, SHOWN_AGAIN, SHOWN_AGAIN)
+    push(chapter, 0, 7)
+    chapter.press("n", "ArrowRight", 3)
+    chapter.execute("table_of_nobody = LiveChart(bars(rows(0)))")  # on no page, so in no file
+    for run in range(2):  # the second time from what the file brought alone
+        chapter.reopen()
+        assert chapter.shown() == ["widget"] * 3
+        for chart, length in zip(range(3), (6, 500, 200), strict=True):
+            bars = chapter.marks(chapter.charts().nth(chart), "bar")
+            assert {bar["name"]: chapter.number(bar["x"]) for bar in bars} == {"up": length, "down": 1000 - length}
+        readouts = chapter.panel.locator(".widget-readout").all_inner_texts()
+        assert [text.strip() for text in readouts] == ["5", "2"]
+        saved = (lab[1] / "scratch.ipynb").read_text()
+        assert saved.count("vegaEmbed(el") == 3, f"charts in the file, opened again {run} times before"
+        assert len(saved) < 600_000, "Vega is there once"
+    chapter.shot("reopened")
+    assert chapter.errors == []
