@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from workbook.training.files import atomic_folder, write_json
 from workbook.training.runs import create_run
 
+SLOW = 60_000  # ms, on a machine that others use, too
 CELL = """
 from workbook import MyRuns
 my_runs = MyRuns()
@@ -46,15 +47,15 @@ def test_runs_are_opened_compared_and_tidied_up(run_cells, lab):
     page.get_by_label("filter").fill("my-runs")
     page.get_by_label("filter").press("Tab")
     runs = page.get_by_label("runs", exact=True)
-    expect(runs.locator("option")).to_have_count(2)
-    expect(status.first).to_contain_text("2 runs, 1.8 MB: checkpoints 1.2 MB, models 0.6 MB")
+    expect(runs.locator("option")).to_have_count(2, timeout=SLOW)
+    expect(status.first).to_contain_text("2 runs, 1.8 MB: checkpoints 1.2 MB, models 0.6 MB", timeout=SLOW)
     chapter.shot("my-runs", page)
 
     option = {name: runs.locator("option", has_text=name).inner_text() for name in ("well", "sick")}
     runs.select_option(label=option["sick"])
     page.get_by_role("button", name="Open").click()
     wrong = page.get_by_text(re.compile("No group held two different rewards in 12 steps: nothing could be learned"))
-    expect(wrong).to_be_visible()
+    expect(wrong).to_be_visible(timeout=SLOW)
     chapter.settle()
     chapter.execute("clicked = []; my_runs.opened.on_step(clicked.append)")
     page.locator("svg.marks .mark-symbol path[aria-label*='step: 3;']").first.click()
@@ -64,7 +65,7 @@ def test_runs_are_opened_compared_and_tidied_up(run_cells, lab):
 
     runs.select_option(label=list(option.values()))
     page.get_by_role("button", name="Compare").click()
-    expect(page.get_by_role("row", name="trainer.learning_rate")).to_contain_text("0.001")
+    expect(page.get_by_role("row", name="trainer.learning_rate")).to_contain_text("0.001", timeout=SLOW)
     chapter.settle()
     curve = page.locator("svg.marks path[aria-roledescription='line mark']").first
     before = curve.get_attribute("opacity")
@@ -79,19 +80,19 @@ def test_runs_are_opened_compared_and_tidied_up(run_cells, lab):
     runs.select_option(label=option["sick"])
     page.get_by_text("Tidy up").click()
     page.get_by_role("button", name="List what would go").click()
-    expect(page.locator("pre")).to_contain_text("my-runs/sick/checkpoint-12")
-    expect(page.locator("pre")).not_to_contain_text("well")
+    expect(page.locator("pre")).to_contain_text("my-runs/sick/checkpoint-12", timeout=SLOW)
+    expect(page.locator("pre")).not_to_contain_text("well", timeout=SLOW)
     delete = page.get_by_role("button", name=re.compile("Delete 4 files, 0.6 MB"))
-    expect(delete).to_be_visible()
+    expect(delete).to_be_visible(timeout=SLOW)
     chapter.shot("my-runs-tidy", page)
     runs.select_option(label=option["well"])
-    expect(delete).to_be_hidden()  # what was listed was of another choice
+    expect(delete).to_be_hidden(timeout=SLOW)  # what was listed was of another choice
     runs.select_option(label=option["sick"])
     page.get_by_role("button", name="List what would go").click()
     assert (sick / "checkpoint-12").exists()
     delete.click()
-    expect(page.get_by_text(re.compile(r"Freed 0\.6 MB"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"Freed 0\.6 MB"))).to_be_visible(timeout=SLOW)
     assert sorted(path.name for path in sick.glob("*/")) == ["final"]
     assert sorted(path.name for path in well.glob("*/")) == ["checkpoint-12", "checkpoint-8", "final"]
-    expect(status.first).to_contain_text("2 runs, 1.2 MB")
+    expect(status.first).to_contain_text("2 runs, 1.2 MB", timeout=SLOW)
     assert chapter.errors == []

@@ -137,7 +137,7 @@ class MyRuns:
         self.filter.tooltip = "Only runs with these words in their name, task, model or state"
         self.state = menu(None, [("all", None), *((state, state) for state in STATES)], "state")
         self.state.tooltip = "Only runs in this state"
-        self.list = ipywidgets.SelectMultiple(description="runs", rows=8, layout=dict(WIDE))
+        self.list = ipywidgets.SelectMultiple(description="runs", rows=8, layout=dict(WIDE, width="98%"))
         self.list.tooltip = "One to open or resume, two to compare; Ctrl or Shift chooses several"
         self.list.style.description_width = "0px"
         head = f'<div class="workbook-runs-head">{escape(_aligned({name: name for name in WIDTHS}))}</div>'
