@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from workbook.views import TokenHeatmap, token_strip
-from workbook.views.heatmap import READING
 from workbook.views.loss_pushes import with_push
+from workbook.views.reading import READING
 from workbook.views.token_scale import PALETTE, SHADES, Scale, contrast, scale_of
 
 WORDS = ["To", " add", " 3", "\n", "", " \u202eevil", "<b>", " +"]

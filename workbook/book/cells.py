@@ -20,6 +20,7 @@ from pygments.lexers import PythonLexer
 from workbook.book.explorers import explorer_html, named_explorer
 from workbook.book.forms import FORM, form_html
 from workbook.book.parts import anchor, picture, plain_text, scrolling
+from workbook.views.reading import READING
 
 UNSTYLED = re.compile(r'<style.*?</style>| (?:border|style|class)="[^"]*"', re.DOTALL)  # pandas brings its own
 NOTEBOOK = re.compile(r'(href="[\w./-]*)\.ipynb(?:#([^"]*))?"')
@@ -98,6 +99,8 @@ def _output(output, name: str | None, id: str) -> str:
         return explorer_html(name, image)
     if FORM in data:
         return form_html(data[FORM], image, id)
+    if image and READING in data:
+        return f'<div class="tokens-wide">{image}</div><div class="tokens-narrow">{data[READING]}</div>'
     if image:
         return image
     if "text/html" in data:

@@ -33,6 +33,7 @@ _NAMES = {  # module: what it offers
     "views.heatmap": "TokenHeatmap",
     "views.ledger": "ledger_chart",
     "views.live": "LiveChart refresh show",
+    "views.loss_pushes": "with_push",
     "views.memory": "adapter_movement memory_bars",
     "views.monitor": "RunMonitor",
     "views.my_runs": "MyRuns",

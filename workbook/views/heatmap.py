@@ -23,7 +23,7 @@ from workbook.views.heatmap_steps import StepWalk
 from workbook.views.live import OpenedWhenShown, show
 from workbook.views.loss_term import describe_push
 from workbook.views.pinned import describe_token, explain_pinned, page_biography, word_of
-from workbook.views.reading import Pane, reading_html, strips
+from workbook.views.reading import READING, Pane, reading_html, strips
 from workbook.views.recorded_steps import UNREADABLE, RecordedSteps
 from workbook.views.renderer import picture
 from workbook.views.style import limit, printable, require, visible
@@ -35,7 +35,6 @@ from workbook.views.token_scale import PALETTE
 HERE = Path(__file__).parent
 PARTS = ("heatmap_table.js", "heatmap_biography.js", "heatmap_steps.js", "heatmap_pane.js", "heatmap.js")  # one module
 MODES = ("auto", "align", "read")  # auto: to read on a narrow page, else aligned
-READING = "application/vnd.workbook.reading+html"  # beside a picture, for pages that are too narrow for it
 PICTURE_WIDTH, PICTURE_ROLLOUTS = 760, 12  # of the fallback picture: pixels, rows
 
 

@@ -13,6 +13,8 @@ from workbook.views.token_cells import are_words, level_name, mark, rank_levels,
 from workbook.views.token_scale import PALETTE, UNKNOWN, Scale
 from workbook.views.tokens import token_strip
 
+READING = "application/vnd.workbook.reading+html"  # beside a picture, for pages that are too narrow for it
+PAPER = "margin: 0; padding: 6px; background: #fff; color: #222"
 BLOCK = "flex: 1 1 280px; min-width: 0; margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; line-height: 2"
 SIGN = "font-size: 0.7em; line-height: 0"
 GAP = 16  # pixels between two pictures
@@ -53,7 +55,7 @@ def reading_html(panes: list[Pane], title: str) -> str:
     """The panes as HTML: texts escaped, spaces and line breaks as they were written."""
     blocks = "".join(_block(pane) for pane in panes)
     return (
-        f'<figure style="margin: 0"><figcaption>{html.escape(title)}</figcaption>'
+        f'<figure style="{PAPER}"><figcaption>{html.escape(title)}</figcaption>'
         f'<div style="display: flex; flex-wrap: wrap; gap: 0 {GAP}px">{blocks}</div></figure>'
     )
 
