@@ -132,8 +132,8 @@ def wait_for_address(server, log) -> tuple[str, str]:
     """The address that the server says it listens at, and the place that it opens."""
     end = time.monotonic() + 90
     while time.monotonic() < end and server.poll() is None:
-        if found := re.search(r"(http://127\.0\.0\.1:\d+)(/\S+)", log.read_text()):
-            return found.groups()
+        if match := re.search(r"(http://127\.0\.0\.1:\d+)(/\S+)", log.read_text()):
+            return match.groups()
         time.sleep(0.2)
     pytest.fail(log.read_text()[-2000:])
 
