@@ -111,8 +111,9 @@ def settings_html(pair: pd.DataFrame) -> str:
         + "</tr>"
         for name, values in zip(pair.index, pair.to_numpy(), strict=True)
     )
-    caption = "<caption>Settings and results in which they differ</caption>"
-    return f'<table style="{TABLE}">{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    caption = '<caption style="text-align: left">Settings and results in which they differ</caption>'
+    hint = "<p>A click on a name in the legend shows its curves alone; a click on another adds those.</p>"
+    return f'{hint}<table style="{TABLE}">{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
 
 
 def _shown(value) -> str:
@@ -172,7 +173,9 @@ class MyRuns:
         self.resume_button = self._button("Resume", "play", self.resume, "Go on from its newest intact checkpoint")
         self.ask_button = self._button("List what would go", "list", self.ask, "Nothing is deleted by this button")
         self.delete_button = self._button("Delete", "trash", self.delete, "Deletes what is listed above, and only that")
-        self.delete_button.button_style, self.delete_button.layout.width = "danger", "auto"
+        self.delete_button.button_style = "danger"
+        for button in (self.ask_button, self.delete_button):
+            button.layout.width = "max-content"
 
     @property
     def chosen(self) -> pd.DataFrame:
