@@ -1,7 +1,7 @@
 """What a run needs on a card, whether that fits, and the first change that would make it fit; pure, from shapes alone.
 
-    memory = card_memory(config, shape, prompt_length, CARDS["T4, 16 GB"])     # memory_forecast's table
-    first_fit(config, lambda changed: peak_mib(card_memory(changed, ...)) <= CARDS["T4, 16 GB"].mib)
+memory = card_memory(config, shape, prompt_length, CARDS["T4, 16 GB"])     # memory_forecast's table
+first_fit(config, lambda changed: peak_mib(card_memory(changed, ...)) <= CARDS["T4, 16 GB"].mib)
 """
 
 from __future__ import annotations

@@ -63,9 +63,7 @@ def validate(config: RunConfig) -> list[Problem]:
         return [error(f"{frozen}, so lora={config.lora} leaves nothing to train; set lora to a rank, e.g. 8.")]
     if config.dtype not in ("auto", "float32") and not config.lora:
         trained = f"dtype={config.dtype!r} is for frozen weights, and without adapters all are trained"
-        return [
-            error(f"{trained}; set lora to a rank or dtype to auto, as trained weights lose small updates.")
-        ]
+        return [error(f"{trained}; set lora to a rank or dtype to auto, as trained weights lose small updates.")]
     if missing := list(missing_packages(trainer)):
         return [error(sentence) for sentence in missing]
     try:
