@@ -238,5 +238,6 @@ def test_an_objective_takes_from_the_tables_own_what_it_does_not_name():
         with_push(table, {"loss_type": "luspo"})
     with pytest.raises(ValueError, match="loss_type='<b>' is none of grpo"):
         with_push(table, {"loss_type": "<b>"})
+    assert "Recorded in training" not in describe_push(with_push(table), 0, with_push(table).attrs["objective"])[1]
     unknown = with_push(table.assign(ratio=[math.nan] * len(table)))
     assert unknown["push"][0] != unknown["push"][0], "a push without a ratio is unknown"

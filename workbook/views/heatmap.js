@@ -107,6 +107,7 @@ function render({ model, el }) {
     }
     select.value = value;
     select.title = title;
+    select.setAttribute("aria-label", label);
     select.onchange = () => change(select.value);
     menus[name] = select;
     box.append(select);

@@ -51,7 +51,7 @@ def with_push(table: pd.DataFrame, objective: dict | None = None) -> pd.DataFram
     rows = table if "ratio" in table else table.assign(ratio=1.0)
     groups = [_pushes(group, full) for _, group in rows.groupby("group", sort=False)]
     pushed = rows.assign(push=pd.concat(groups))
-    pushed.attrs = table.attrs | {"objective": full}
+    pushed.attrs = table.attrs | {"objective": full | {"computed": True}}
     return pushed
 
 

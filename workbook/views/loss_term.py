@@ -122,7 +122,7 @@ def describe_push(rows: pd.DataFrame, index: int, objective: dict) -> list[str]:
     here = f", here with r = {row['ratio']:.7g} and A = {row['advantage']:.7g}" if has_numbers(row, "ratio") else ""
     lines = [
         f"The loss is {loss_type(objective)} with {level}: {formula.term}{here}: {formula.reason}.",
-        f"{formula}, with {formula.meaning}.{_beside(formula.push, row)}",
+        f"{formula}, with {formula.meaning}.{'' if objective.get('computed') else _beside(formula.push, row)}",
     ]
     if has_numbers(row, "logp", "logp_after"):
         rate = objective.get("learning_rate")
