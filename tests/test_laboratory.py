@@ -29,6 +29,7 @@ from workbook.training import RunConfig
 from workbook.training.export import export_config
 from workbook.views.monitor import KILL_AFTER_S
 from workbook.views.shared import shared
+from workbook.views.style import ERROR_COLOR
 
 FORECAST = "workbook.topics.laboratory.forecast"
 TINY = {"prompts": 2, "group_size": 4, "steps": 2, "num_prompts": 32, "max_tokens": 24}
@@ -381,7 +382,8 @@ def test_the_form_names_the_bad_rows_of_a_file(own, tmp_path):
 
 def test_the_form_forecasts_and_starts_and_is_loaded_again(own):
     laboratory = examined(Laboratory(**TINY | {"eval_prompts": 3}, **own))
-    assert laboratory.load_button.disabled
+    laboratory.load_button.click()
+    assert "Choose a run first." in laboratory.load_line.value
     laboratory.forecasts.button.click()
     assert laboratory.forecasts.button.description == "Stop"
     laboratory.monitor.start()
@@ -403,13 +405,14 @@ def test_the_form_forecasts_and_starts_and_is_loaded_again(own):
     assert f"These are the settings of {laboratory.started[0].folder.name}." in laboratory.load_line.value
 
 
-def test_what_does_not_fit_is_neither_tried_nor_started_unless_asked_for_again(own, monkeypatch):
+def test_what_does_not_fit_is_neither_tried_nor_started_unless_asked_for_again(own, tmp_path, monkeypatch):
     sentence = "It needs <52,359> MiB and 19,000 are free."
     begun = []
     monkeypatch.setattr(f"{FORECAST}.fits", lambda config: sentence)
     monkeypatch.setattr("workbook.topics.laboratory.examine.fits", lambda config, at_once: sentence)
     monkeypatch.setattr(f"{FORECAST}.start_trial", lambda *_, **__: begun.append("trial") or 1 / 0)
-    monkeypatch.setattr("workbook.topics.laboratory.widget.start_run", lambda *_, **__: begun.append("run"))
+    run = SimpleNamespace(folder=tmp_path / "mine", status=lambda: {"state": "stopped"})
+    monkeypatch.setattr("workbook.topics.laboratory.widget.start_run", lambda *_, **__: begun.append("run") or run)
     laboratory = examined(Laboratory(**TINY, **own))
     panel = laboratory.forecasts
     escaped = html.escape(sentence)
@@ -419,7 +422,7 @@ def test_what_does_not_fit_is_neither_tried_nor_started_unless_asked_for_again(o
     panel.forecast()
     settle(panel, lambda it: it.button.description == "Forecast")
     assert f"{escaped} No trial was started." in panel.line.value
-    assert "#a94400" in panel.line.value
+    assert ERROR_COLOR in panel.line.value
     assert panel.memory_box.layout.display == "", "what it is made of is drawn"
     assert panel.anyway_button.layout.display == ""
     with pytest.raises(ValueError, match="Start anyway would"):

@@ -126,7 +126,7 @@ class FilePicker:
                 menu.value = now if now in names else ""
         finally:
             self._quiet = False
-        self.line.value = notice(f"Paths are relative to the notebook's folder, {Path.cwd()}.", announced=False)
+        self.line.value = notice(f"Paths are relative to this notebook's folder, {Path.cwd().name}/.", announced=False)
 
     def show(self, data: str, reward: str) -> None:
         """Show these as chosen, nothing where they are not in the menus; nobody is called."""

@@ -87,7 +87,7 @@ class Laboratory:
             raise ValueError(f"{' '.join(examination.doubts)} Nothing was started; Start anyway would.")
         run = start_sweep(planned.config, planned.grid, n_jobs=self.jobs) if planned.grid else start_run(planned.config)
         self.started.append(run)
-        self._list_runs()
+        self._list_runs(run.folder.name)
         return run
 
     def load(self, folder) -> list[str]:
@@ -125,13 +125,15 @@ class Laboratory:
         self.loader = ipywidgets.VBox([ipywidgets.HBox([self.runs, self.load_button]), self.load_line])
         self._list_runs()
 
-    def _list_runs(self) -> None:
+    def _list_runs(self, chosen: str = "") -> None:
         names = [folder.name for folder in recent_runs()]
-        self.runs.options = names or [("none yet", "")]
-        self.load_button.disabled = not names
+        self.runs.options = [("choose one ..." if names else "none yet", ""), *((name, name) for name in names)]
+        self.runs.value = chosen if chosen in names else ""
 
     def _load(self) -> None:
-        name = self.runs.value
+        if not (name := self.runs.value):
+            self.load_line.value = notice("Choose a run first.")
+            return
         try:
             dropped = self.load(runs_folder() / name)
         except (ValueError, OSError) as error:
