@@ -15,6 +15,7 @@ from workbook.book.explorers import EXPLORERS, make_explorer
 from workbook.book.pages import render_book
 from workbook.claims import ledger
 from workbook.views.live import rows
+from workbook.views.style import typeset
 
 SCREENS = [(1440, "light"), (390, "dark")]
 COLORS = ("00_start_here", "12_your_own_experiment", "ledger", "index")  # pages that have every kind of thing
@@ -216,7 +217,7 @@ def _compare(page, box, explorer, settings: dict) -> None:
             others = {key: (row[key], wanted[key]) for key in wanted if not _same(row[key], wanted[key])}
             assert others == {}, f"{explorer.compute.__name__}({settings}), {name}"
     sentence = box.locator(".sentence").inner_text()
-    assert _even(sentence) == _even(" ".join(explorer._describe(**tables).split()))
+    assert sentence == typeset(" ".join(explorer._describe(**tables).split()))
 
 
 def _same(drawn, wanted) -> bool:
@@ -228,8 +229,3 @@ def _same(drawn, wanted) -> bool:
 def _call(explorer, settings: dict) -> str:
     arguments = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     return f"{explorer.compute.__name__}({arguments})"
-
-
-def _even(sentence: str) -> str:
-    """A sentence without the sign of a zero, and with one kind of minus."""
-    return re.sub(r"[+-](?=0\.0*(?!\d))", "", sentence.replace("−", "-"))

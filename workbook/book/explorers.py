@@ -85,7 +85,7 @@ def control_html(widget: ipywidgets.Widget, name: str, id: str, value) -> str:
     label, hint = widget.description, getattr(widget, "tooltip", None)
     if isinstance(widget, ipywidgets.Checkbox):
         field = f'<input type="checkbox"{attributes(id=id, name=name, checked=value)}>'
-        return control(id, label, field, hint or "on or off")
+        return control(id, label, field, hint or "")
     if isinstance(widget, ipywidgets.Dropdown | ipywidgets.SelectionSlider):
         pairs = [pair if isinstance(pair, tuple) else (str(pair), pair) for pair in widget.options]
         options = "".join(
@@ -93,9 +93,9 @@ def control_html(widget: ipywidgets.Widget, name: str, id: str, value) -> str:
             for text, one in pairs
         )
         field = f"<select{attributes(id=id, name=name)}>{options}</select>"
-        return control(id, label, field, hint or f"one of {len(pairs)}")
+        return control(id, label, field, hint or "")
     log = isinstance(widget, ipywidgets.FloatLogSlider)
-    return control(id, label, _slider(widget, name, id, log), hint or _bounds(widget, log), f"{value:g}")
+    return control(id, label, _slider(widget, name, id, log), _sentences(hint, _bounds(widget, log)), f"{value:g}")
 
 
 def _slider(widget, name: str, id: str, log: bool) -> str:
@@ -109,7 +109,11 @@ def _slider(widget, name: str, id: str, log: bool) -> str:
 def _bounds(widget, log: bool) -> str:
     """What a slider may be, in words."""
     low, high = (10**widget.min, 10**widget.max) if log else (widget.min, widget.max)
-    return f"from {low:g} to {high:g}" + ("" if log else f" in steps of {widget.step:g}")
+    return f"From {low:g} to {high:g}{'' if log else f' in steps of {widget.step:g}'}."
+
+
+def _sentences(*texts: str | None) -> str:
+    return " ".join(text for text in texts if text)
 
 
 def scripts() -> dict[str, str]:

@@ -7,7 +7,7 @@ import re
 
 BOX = '<div class="{kind}" tabindex="0" role="group" aria-label="{label}">{body}</div>'
 IMAGE = '<img src="data:image/png;base64,{png}" alt="{alt}"{size}>'
-CONTROL = '<div class="control"><label for="{id}" title="{hint}">{label}</label>{field}{readout}</div>'
+CONTROL = '<div class="control" title="{hint}"><label for="{id}">{label}</label>{field}{readout}</div>'
 
 
 def scrolling(kind: str, label: str, body: str) -> str:

@@ -34,7 +34,7 @@
         return;
       }
       box.classList.remove("refused");
-      sentence.textContent = toy.describe(box.tables);
+      sentence.textContent = typeset(toy.describe(box.tables));
       const values = Object.entries(now).map(([name, value]) => `${name}=${python(value, whole.includes(name))}`);
       code.textContent = `from ${module} import ${compute}\n\n${compute}(${values.join(", ")})`;
       if (!view) return;

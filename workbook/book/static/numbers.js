@@ -137,4 +137,6 @@ const fixed = (value, digits) => {
 };
 const signed = (value, digits) => (value < 0 ? "" : "+") + fixed(value, digits);
 const percent = (value, digits = 0) => `${fixed(100 * value, digits)}%`;
+const typeset = text => text // a true minus, and no sign of what is rounded to zero, as views.style.typeset has it
+  .replace(/(?<![\w.])[-+−](?=0(?:\.0+)?(?!\.?\d|e))/g, "").replace(/(?<![\w.,)\]-])-(?=\.?\d)/g, "−");
 const scientific = (value, digits) => value.toExponential(digits).replace(/e([+-])(\d)$/, "e$10$2");
