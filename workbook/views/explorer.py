@@ -19,14 +19,16 @@ import ipywidgets
 import pandas as pd
 import traitlets
 
+from workbook.views.hints import hint_of
 from workbook.views.live import LiveChart, close, show
-from workbook.views.style import notice
+from workbook.views.style import notice, typeset
 
+REFUSED = "workbook-refused"  # class of a box whose controls ask for what can't be
 MAX_DRAG_SECONDS = 0.050  # what takes longer is computed when a slider is let go, not on the way
 SNIPPET_ESM = """
 function render({ model, el }) {
   const [text, button, box] = ["pre", "button", "div"].map(tag => document.createElement(tag));
-  box.className = 'workbook-code';
+  box.className = 'workbook-code'; el.classList.add('workbook-snippet');
   button.className = 'jupyter-button';
   button.textContent = 'Copy as code';
   const copied = document.createElement('span'); copied.setAttribute('role', 'status');
@@ -42,25 +44,30 @@ function render({ model, el }) {
   box.append(button, copied, text); el.append(box);
   return () => model.off('change:text', show);
 }
-function initialize({ model }) {   // what is asked is answered after all that the page has sent
-  const answer = message => model.send(message);
-  model.on('msg:custom', answer);
-  return () => model.off('msg:custom', answer);
+function initialize({ model }) {   // controls are reset here, where a slider's last message may still wait to be sent
+  const move = async ({ moves }) => { for (const [id, trait, value] of moves) {
+    const control = await model.widget_manager.get_model(id);
+    control.set(trait, value); control.save_changes(); } };
+  model.on('msg:custom', move);
+  return () => model.off('msg:custom', move);
 }
 export default { initialize, render };
-"""
-SNIPPET_CSS = """
-.workbook-code pre { margin: 4px 0 0; padding: 6px 8px; max-width: 860px; white-space: pre-wrap; font-size: 12px;
-  background: var(--jp-layout-color2, #f2f2f2); color: var(--jp-ui-font-color1, #222); }
 """
 
 
 class Snippet(anywidget.AnyWidget):
-    """A line or two of Python on the page, with a button that copies it; the page answers what it is sent."""
+    """A line or two of Python on the page, with a button that copies it; `move` moves controls as the page would."""
 
     _esm = SNIPPET_ESM
-    _css = SNIPPET_CSS
     text = traitlets.Unicode().tag(sync=True)
+
+    def move(self, controls: dict[ipywidgets.ValueWidget, object]) -> None:
+        """Have the page move controls to values: of what it sends of a control, this is then the last."""
+        moves = []
+        for control, value in controls.items():
+            chooses = isinstance(control, ipywidgets.Dropdown | ipywidgets.SelectionSlider)
+            moves.append([control.model_id, *(("index", _index(control, value)) if chooses else ("value", value))])
+        self.send({"moves": moves})
 
 
 class Explorer:
@@ -84,7 +91,7 @@ class Explorer:
     ):
         self.compute, self.controls, self.variables = compute, controls, variables or {}
         self._one_at_a_time = threading.RLock()  # cells and controls have threads of their own
-        self._setting, self._rounds = False, 0
+        self._setting = False
         self._describe = describe or (lambda **_: "")
         self._start = self.settings
         self.quick = False
@@ -97,11 +104,11 @@ class Explorer:
         self.sentence = ipywidgets.HTML(layout={"max_width": "860px"})
         self.snippet = Snippet()
         self.reset_button = ipywidgets.Button(description="Reset", icon="undo", tooltip="Back to the first settings")
-        self.reset_button.on_click(self._reset_clicked)
-        self.snippet.on_msg(self._page_answered)
+        first = {control: control.value for control in controls.values()}
+        self.reset_button.on_click(lambda _: self.snippet.move(first))
         for control in controls.values():
             control.observe(self._moved, "value")
-        grid = ipywidgets.Box([*controls.values(), self.reset_button], layout={"flex_flow": "row wrap"})
+        grid = control_grid(*controls.values(), self.reset_button)
         self.box = ipywidgets.VBox([grid, self.sentence, self.chart, self.snippet]).add_class("workbook-explorer")
         self._update_text()
 
@@ -132,19 +139,6 @@ class Explorer:
         """Back to the settings that it began with."""
         self.set(**self._start)
 
-    def _reset_clicked(self, _) -> None:
-        """Reset, and again after what the page had yet to send: a slider's last message waits, a click does not."""
-        self._rounds = 3  # a slider that is moved from here may answer, and so may one whose first value is not a stop
-        self.snippet.send({})
-        self.reset()
-
-    def _page_answered(self, *_) -> None:
-        rounded = {name: _rounded(value) for name, value in self.settings.items()}
-        if self._rounds and rounded != {name: _rounded(value) for name, value in self._start.items()}:
-            self._rounds -= 1
-            self.snippet.send({})
-            self.reset()
-
     def display(self) -> None:
         """Put it on the page."""
         show(self.box, self.chart)
@@ -170,9 +164,11 @@ class Explorer:
                 return
             try:
                 self.tables = self._computed()
-            except ValueError as error:  # two controls may not go together; the chart stays as it was
+            except ValueError as error:  # two controls may not go together; the chart stays as it was, dimmed
                 self.sentence.value = notice(str(error), error=True)
+                self.box.add_class(REFUSED)
                 return
+            self.box.remove_class(REFUSED)
             self.chart.push(**self.tables)
             self._update_text()
 
@@ -185,7 +181,7 @@ class Explorer:
 
     def _update_text(self) -> None:
         self.snippet.text = self.code
-        self.sentence.value = notice(self._describe(**self.tables))
+        self.sentence.value = notice(typeset(self._describe(**self.tables)))
 
 
 def call_code(compute: Callable, variables, settings: dict) -> str:
@@ -194,11 +190,17 @@ def call_code(compute: Callable, variables, settings: dict) -> str:
     return f"from {compute.__module__} import {compute.__name__}\n\n{compute.__name__}({values})"
 
 
+def control_grid(*controls: ipywidgets.Widget) -> ipywidgets.Box:
+    """Controls in as many columns as there is room for."""
+    return ipywidgets.Box(controls, layout={"flex_flow": "row wrap"}).add_class("workbook-controls")
+
+
 def slider(value, low, high, step, label: str, **kwargs) -> ipywidgets.FloatSlider | ipywidgets.IntSlider:
     """A slider over numbers from low to high, whole ones if all four are."""
     whole = all(isinstance(number, int) for number in (value, low, high, step))
     kind = ipywidgets.IntSlider if whole else ipywidgets.FloatSlider
-    return kind(value=value, min=low, max=high, step=step, description=label, **_layout(), **kwargs)
+    form = {} if whole else {"readout_format": f".{max(map(_decimals, (low, step)))}f"}
+    return kind(value=value, min=low, max=high, step=step, description=label, **form, **_look(label), **kwargs)
 
 
 def power_slider(value: int, most: int, label: str, least: int = 1, zero: str | None = None):
@@ -207,15 +209,18 @@ def power_slider(value: int, most: int, label: str, least: int = 1, zero: str | 
     numbers = sorted({*powers, *([] if zero else [value]), *([value] if value else [])})
     options = [*([(zero, 0)] if zero else []), *((str(number), number) for number in numbers)]
     index = [number for _, number in options].index(value)
-    return ipywidgets.SelectionSlider(index=index, options=options, description=label, **_layout())
+    return ipywidgets.SelectionSlider(index=index, options=options, description=label, **_look(label))
 
 
 def log_slider(value, low, high, label: str, step: float = 0.1) -> ipywidgets.FloatLogSlider:
     """A slider over 10**low ... 10**high, in steps of `step` decades."""
-    form = ".2g" if low >= -4 else ".1e"
-    return ipywidgets.FloatLogSlider(
-        value=value, min=low, max=high, step=step, description=label, readout_format=form, **_layout()
-    )
+    return LogSlider(value=value, min=low, max=high, step=step, description=label, **_look(label))
+
+
+class LogSlider(ipywidgets.FloatLogSlider):
+    """A slider over powers of ten that says 0.01, as code does; ipywidgets' own check knows no format without zeros."""
+
+    readout_format = traitlets.Unicode(".2~g").tag(sync=True)
 
 
 def value_of(control: ipywidgets.ValueWidget):
@@ -225,7 +230,7 @@ def value_of(control: ipywidgets.ValueWidget):
 
 def menu(value, options, label: str) -> ipywidgets.Dropdown:
     """A choice of one; options: values, or pairs (what is shown, value)."""
-    return Menu(options=options, value=value, description=label, **_layout())
+    return Menu(options=options, value=value, description=label, **_look(label))
 
 
 class Menu(ipywidgets.Dropdown):
@@ -244,13 +249,23 @@ class Menu(ipywidgets.Dropdown):
             super()._propagate_value(change)
 
 
+def _index(control, value) -> int:
+    """The place of a value among a menu's options."""
+    return control._options_values.index(value)
+
+
 def switch(value: bool, label: str) -> ipywidgets.Checkbox:
     """On or off."""
-    return ipywidgets.Checkbox(value=value, description=label, indent=True, **_layout())
+    return ipywidgets.Checkbox(value=value, description=label, indent=True, **_look(label))
 
 
-def _layout() -> dict:
-    return {"style": {"description_width": "170px"}, "layout": {"width": "420px"}}
+def _look(label: str) -> dict:
+    look = {"style": {"description_width": "170px"}, "layout": {"width": "420px", "max_width": "100%"}}
+    return look | {"tooltip": hint_of(label)}
+
+
+def _decimals(number: float) -> int:
+    return len(f"{number:.10g}".partition(".")[2])
 
 
 def _rounded(value):

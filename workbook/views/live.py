@@ -20,11 +20,12 @@ import traitlets
 from IPython import get_ipython
 from IPython.display import DisplayHandle
 
-from workbook.views.renderer import picture, plain, to_spec
+from workbook.views.renderer import hushed, picture, plain, to_spec
 from workbook.views.shared import shared
 from workbook.views.style import printable_table
 
 ESM = """
+const LEAST = 520;   // px of a chart that can still be read
 async function vegaOf(model) {   // unpacked once a page, for all charts
   const shared = await model.widget_manager.get_model(model.get('shared').replace('IPY_MODEL_', ''));
   const unpack = async () => {
@@ -46,12 +47,17 @@ async function render({ model, el }) {
     const spec = { autosize: { type: 'pad', resize: true }, ...model.get('spec'), datasets: model.get('data') };
     const quiet = { renderer: 'svg', actions: false, logLevel: 1 };  // no warning of each panel that is empty still
     const result = await vegaEmbed(el, structuredClone(spec), quiet);
-    view = result.view; finalize = result.finalize; view.addEventListener('click', click); await push(); };
+    view = result.view; finalize = result.finalize; view.addEventListener('click', click); await push(); fit(); };
+  const fit = () => { const svg = el.querySelector('svg.marks'); if (!svg) return;   // narrower it scrolls, also by key
+    svg.style.minWidth = `${Math.min(LEAST, svg.width.baseVal.value)}px`;
+    if (el.scrollWidth > el.clientWidth) el.tabIndex = 0; else el.removeAttribute('tabindex'); };
+  const sized = new ResizeObserver(fit); sized.observe(el);
   const click = (_, item) => { if (item?.mark?.marktype === 'symbol' && item.datum)
     model.send({ clicked: JSON.parse(JSON.stringify(item.datum)) }); };
   const again = () => (queue = queue.then(embed));
   model.on('change:spec', again); model.on('change:version', push); await again();
-  return () => { model.off('change:spec', again); model.off('change:version', push); if (finalize) finalize(); };
+  return () => { sized.disconnect(); if (finalize) finalize();
+    model.off('change:spec', again); model.off('change:version', push); };
 }
 export default { render };
 """
@@ -105,7 +111,7 @@ def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:
 
     alt.data_transformers.register("workbook-named", named)
     with alt.data_transformers.enable("workbook-named"):
-        return plain(chart(**tables).to_dict())
+        return hushed(plain(chart(**tables).to_dict()))
 
 
 def close(widget: ipywidgets.Widget) -> None:

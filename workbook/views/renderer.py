@@ -58,6 +58,28 @@ def plain(value):
     return None if value is None else printable(value)
 
 
+PARTS = ("layer", "concat", "hconcat", "vconcat")
+
+
+def hushed(spec: dict, shows: bool = False) -> dict:
+    """The spec with marks that show no column, such as a line at zero, left out of what screen readers are told.
+
+    Vega has no name for them.  shows: whether what is around the spec shows a column already.
+
+    >>> hushed({"mark": "rule", "encoding": {"x": {"datum": 0}}})["mark"]
+    {'type': 'rule', 'aria': False}
+    """
+    channels = [one for one in spec.get("encoding", {}).values() if isinstance(one, dict)]
+    shows = shows or any("field" in one or "aggregate" in one for one in channels)
+    inner = {part: [hushed(one, shows) for one in spec[part]] for part in PARTS if part in spec}
+    if isinstance(spec.get("spec"), dict):  # of a facet
+        inner["spec"] = hushed(spec["spec"], shows)
+    if "mark" in spec and not shows:
+        mark = spec["mark"] if isinstance(spec["mark"], dict) else {"type": spec["mark"]}
+        inner["mark"] = mark | {"aria": False}
+    return spec | inner
+
+
 def png(spec: dict, scale: float = SCALE) -> bytes:
     """The picture of a Vega-Lite spec, packed anew: about a twentieth of what vl-convert writes.
 
@@ -98,7 +120,7 @@ def bundle(spec: dict, **_) -> tuple[dict, dict]:
     data, about = picture(spec)
     if "image/png" not in data:  # what kills or stalls this drawing does so to a page
         return data, about
-    spec = plain(spec)
+    spec = hushed(plain(spec))
     if "google.colab" in sys.modules:
         data["text/html"] = alt.Chart.from_dict(spec).to_html(fullhtml=False)
     else:  # an HTML entry would win in JupyterLab and stay blank offline
@@ -114,7 +136,7 @@ def to_values(data) -> dict:
 def to_spec(chart) -> dict:
     """`chart.to_dict()` of `plain` values, of any number of rows."""
     with alt.data_transformers.enable("workbook"):
-        return plain(chart.to_dict())
+        return hushed(plain(chart.to_dict()))
 
 
 alt.data_transformers.register("workbook", to_values)

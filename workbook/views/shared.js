@@ -24,4 +24,4 @@ function keepWidgets(manager) {
     context.model.setMetadata('widgets', { [STATE]: shownState(manager, context.model.cells) }); });
 }
 
-export default { initialize({ model }) { keepWidgets(model.widget_manager); } };
+export default { initialize({ model }) { keepNames(); keepWidgets(model.widget_manager); } };

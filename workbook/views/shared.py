@@ -1,4 +1,4 @@
-"""What the widgets of a page share, sent to it once: Vega, and that a saved notebook keeps its widgets.
+"""What the widgets of a page share, sent to it once: Vega, one look, names, and that a saved notebook keeps them.
 
 A chart's module with Vega inside has 0.9 MB, and a page would get it, and a saved notebook hold it, once a chart. So
 Vega travels packed in one hidden widget, to which the charts refer (shared.js, and the module of `LiveChart`).
@@ -16,6 +16,8 @@ import vl_convert
 
 from workbook.views.renderer import vegalite_version
 
+HERE = Path(__file__).parent
+
 
 @cache
 def vega_module() -> bytes:
@@ -27,7 +29,8 @@ def vega_module() -> bytes:
 class Shared(anywidget.AnyWidget):
     """The hidden widget; `shared()` returns the one of this kernel."""
 
-    _esm = (Path(__file__).parent / "shared.js").read_text(encoding="utf-8")
+    _esm = "\n".join((HERE / name).read_text(encoding="utf-8") for name in ("names.js", "shared.js"))
+    _css = (HERE / "shared.css").read_text(encoding="utf-8")
     vega = traitlets.Bytes().tag(sync=True)
 
 

@@ -13,8 +13,11 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 POSITIVE, NEGATIVE, NEUTRAL = "#2f78b3", "#c5690d", "#6b6b6b"  # ends and middle of blueorange: blue pushes up
 SERIES = ["#2f78b3", "#c5690d", "#3b8f5a", "#8a5aa8", "#6b6b6b", "#b58900"]
+ERROR_COLOR = "color-mix(in srgb, #c84a00 70%, currentcolor)"  # dark on a light page, light on a dark one
 WIDTH = 560
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # in no XML, so in no SVG
+SIGNED_ZERO = re.compile(r"(?<![\w.])[-+−](?=0(?:\.0+)?(?!\.?\d|e))")
+MINUS = re.compile(r"(?<![\w.,)\]-])-(?=\.?\d)")
 HALVES = re.compile("[\ud800-\udfff]")  # of a character beyond 16 bits, in Python and JSON alone
 
 
@@ -116,6 +119,15 @@ def printable_table(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**whole) if whole else table
 
 
+def typeset(text: str) -> str:
+    """A sentence's numbers as charts write them: a true minus, and no sign of what is rounded to zero.
+
+    >>> typeset("from -0.5 to -0.00, in 2-step and 1e-5")
+    'from −0.5 to 0.00, in 2-step and 1e-5'
+    """
+    return MINUS.sub("−", SIGNED_ZERO.sub("", text))
+
+
 def escape(text) -> str:
     """Text as HTML that shows it: `printable`, and never markup.
 
@@ -130,7 +142,7 @@ def notice(*sentences: str, error: bool = False, announced: bool = True) -> str:
 
     error: in red.  announced: whether screen readers read it out when it changes.
     """
-    style = f"line-height: 1.4; overflow-wrap: anywhere; color: {'#a94400' if error else 'inherit'}"
+    style = f"line-height: 1.4; overflow-wrap: anywhere; color: {ERROR_COLOR if error else 'inherit'}"
     text = "<br>".join(map(escape, sentences))
     role = ' role="status"' if announced else ""
     return f'<div{role} style="{style}">{text}</div>' if text else ""

@@ -1,0 +1,27 @@
+// Names for those who hear a page: ipywidgets leaves the handles of sliders without one, Vega its menu.
+function nameParts() {
+  for (const handle of document.querySelectorAll('.noUi-handle:not([aria-label])')) {
+    const label = handle.closest('.widget-inline-hbox')?.querySelector('.widget-label')?.textContent.trim();
+    if (label) handle.setAttribute('aria-label', label);
+  }
+  for (const label of document.querySelectorAll('.widget-label[title="null"]')) label.removeAttribute('title');
+  for (const menu of document.querySelectorAll('.vega-embed summary:not([aria-label])'))
+    menu.setAttribute('aria-label', 'Save or open this chart');
+}
+
+// Vega calls a mark without any rows a symbol, and gives it no name.
+const NOTHING = 'nothing drawn', EMPTY = 'svg.marks g[role="graphics-symbol"]:empty';
+function nameEmpty() {
+  for (const mark of document.querySelectorAll(`${EMPTY}:not([aria-label])`)) mark.setAttribute('aria-label', NOTHING);
+  for (const mark of document.querySelectorAll(`svg.marks g[aria-label="${NOTHING}"]:not(:empty)`)) mark.removeAttribute('aria-label');
+}
+
+// Parts come and go with the notebook's cells: looked at a moment after, all at once.
+function keepNames() {
+  if (window.workbookNames) return;
+  let waiting = false;
+  const look = () => { waiting = false; nameParts(); nameEmpty(); };
+  window.workbookNames = new MutationObserver(() => { if (!waiting) { waiting = true; setTimeout(look, 100); } });
+  window.workbookNames.observe(document.body, { childList: true, subtree: true });
+  look();
+}
