@@ -5,6 +5,7 @@ import os
 import re
 from pathlib import Path
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from workbook.training.files import atomic_folder, write_json
@@ -85,6 +86,9 @@ def test_runs_are_opened_compared_and_tidied_up(run_cells, lab):
     delete = page.get_by_role("button", name=re.compile("Delete 4 files, 0.6 MB"))
     expect(delete).to_be_visible(timeout=SLOW)
     chapter.shot("my-runs-tidy", page)
+    violations = Axe().run(chapter.page, context=".workbook-my-runs").response["violations"]
+    serious = [(v["id"], v["nodes"][0]["html"]) for v in violations if v["impact"] in ("critical", "serious")]
+    assert serious == []
     runs.select_option(label=option["well"])
     expect(delete).to_be_hidden(timeout=SLOW)  # what was listed was of another choice
     runs.select_option(label=option["sick"])

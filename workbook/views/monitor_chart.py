@@ -184,9 +184,9 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
         layers[0] = layers[0].add_params(alt.selection_point(SHOWN, fields=["series"], bind="legend", toggle="true"))
     if name == "reward":
         aim = around.transform_filter("isValid(datum.target)").transform_calculate(aim="'aim ' + datum.target")
-        named = aim.mark_text(align="right", dy=9, color=NEUTRAL)
+        named = aim.mark_text(align="right", dy=9, color=NEUTRAL, aria=False)
         layers += [
-            aim.mark_rule(strokeDash=[4, 4], color=NEUTRAL).encode(y=alt.Y("target:Q")),
+            aim.mark_rule(strokeDash=[4, 4], color=NEUTRAL, aria=False).encode(y=alt.Y("target:Q")),
             named.encode(x=alt.XValue(width - 4), y=alt.Y("target:Q"), text=alt.Text("aim:N")),
         ]
     look = {"anchor": "start", "frame": "group", "fontSize": 12, "fontWeight": "normal", "offset": -9}
