@@ -49,7 +49,7 @@ def test_objectives_by_hand(chapter, capsys):
         chapter.shot("09-reuse", explorers.nth(0))
         chapter.choose("transform", "min-replace")
         assert max(residuals().values()) < 1e-3
-        chapter.press("group size, 2^", "ArrowRight", 2)
+        chapter.press("group size", "ArrowRight", 2)
         expect(explorers.nth(1)).to_contain_text("G = 8: of a two-word slot at most 0.049")
         chapter.choose("outcome", "exact held-out value")
         training(outcome="value")
@@ -66,12 +66,18 @@ def test_objectives_by_hand(chapter, capsys):
         chapter.shot("09-losses", explorers.nth(2))
     assert chapter.panel.locator(".th-cell").count() > 0
 
+    study = chapter.panel.locator(".workbook-live-study")
+    study.get_by_role("button", name="Run").click()
+    study.get_by_role("button", name="Stop").click()
+    expect(study).to_contain_text(re.compile("Stopped|Done"), timeout=SLOW)
+    chapter.shot("09-live", study)
+
     monitor = chapter.panel.locator(".workbook-monitor").last
     line = monitor.locator(".widget-html").first
     expect(line).to_contain_text("not started")
     chapter.click("Start")
     expect(line).to_contain_text(re.compile("running: step [1-9]"), timeout=SLOW)
-    chapter.click("Stop")
+    monitor.get_by_role("button", name="Stop").click()
     expect(line).to_contain_text("stopped", timeout=SLOW)
     chapter.shot("09-monitor", monitor)
     try_explorers(chapter, capsys)
