@@ -323,4 +323,5 @@ COMMANDS = {  # files, a command, and words of the sentence; a file of None is a
     "a chapter of no name": ({}, ["chapters", ""], "names"),
     "an unknown profile": ({}, ["chapters", "00", "--profile", "huge"], "huge"),
     "a book into a file": ({"f": "x"}, ["chapters", "00", "--book", "f"], "--book f"),
+    "nothing to run, and no book": ({}, ["chapters", "00", "--no-run"], "--no-run"),
 }
