@@ -42,6 +42,8 @@ async function render({ model, el }) {
     const version = el.dataset.pushed = model.get('version');
     for (const [name, rows] of Object.entries(model.get('data') || {})) view.data(name, structuredClone(rows));
     await view.runAsync();
+    for (const marks of el.querySelectorAll('g.role-mark'))   // those without a mark have no name to be read out
+      marks.toggleAttribute('aria-hidden', false), marks.childElementCount || marks.setAttribute('aria-hidden', 'true');
     el.dataset.drawn = version; };
   const embed = async () => { if (finalize) finalize(); view = null;
     const spec = { autosize: { type: 'pad', resize: true }, ...model.get('spec'), datasets: model.get('data') };
