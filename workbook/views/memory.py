@@ -115,7 +115,9 @@ def memory_fit_chart(parts: pd.DataFrame, limits: pd.DataFrame) -> alt.LayerChar
         .encode(
             x=alt.X("sum(gib):Q", title="forecast memory (GiB)"),
             y=y,
-            color=alt.Color("part:N", title=None, sort=names).scale(domain=names, range=GROUP_COLOURS),
+            color=alt.Color("part:N", title=None, sort=names)
+            .scale(domain=names, range=GROUP_COLOURS)
+            .legend(orient="bottom", columns=4),  # beside the bars, the longest one's number would run into it
             order="rank:Q",
             tooltip=["row:N", "part:N", alt.Tooltip("gib:Q", format=".3f", title="GiB")],
         )
