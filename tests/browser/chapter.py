@@ -3,8 +3,10 @@
 import ast
 import json
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from playwright.sync_api import TimeoutError
 
 from workbook.colab import PICTURE
 
@@ -45,7 +47,7 @@ SHOWN = """() => { const shown = [];
       const charts = [...output.querySelectorAll('.workbook-live')];
       if (text === 'Loading widget...' || charts.some(chart => !chart.querySelector('svg.marks'))) return null;
       shown.push(output.firstElementChild ? 'widget' : text || 'nothing'); }
-  return { shown } }"""
+  return { shown, lost: shown.filter(one => one !== 'widget').length } }"""
 HUNG = 600  # seconds after which a chapter is not slow but stuck
 POLL = 200  # ms between two looks: a look at every frame makes the browser draw all the while
 # what each chart has drawn; a chart that is still drawing what it was given never looks the same twice
@@ -116,7 +118,9 @@ class Chapter:
 
     def shown(self) -> list[str]:
         """What the outputs that are widgets show, once all are drawn: "widget", or what stands in its place."""
-        return self.page.wait_for_function(SHOWN, timeout=120_000).json_value()["shown"]
+        with suppress(TimeoutError):  # what is not there at first may come with what the file brought
+            self.page.wait_for_function(f"() => ({SHOWN})()?.lost === 0", timeout=30_000, polling=POLL)
+        return self.page.wait_for_function(SHOWN, timeout=120_000, polling=POLL).json_value()["shown"]
 
     def close(self) -> None:
         """Shut the kernel down and close the page."""

@@ -1,12 +1,20 @@
 // What the widgets of a page share. The kernel opens it before the first of them; it has no view.
 const VIEW = 'application/vnd.jupyter.widget-view+json', STATE = 'application/vnd.jupyter.widget-state+json';
+const LOST = 'Error displaying widget: model not found', SHARED = 'workbook.views.shared.Shared';
 
-// The state of the widgets that outputs show, and of those inside them; a cell run again leaves others behind.
+function* widgetOutputs(cells) {
+  for (const { type, outputs } of cells) for (let k = 0; type === 'code' && k < outputs.length; k++) {
+    const id = outputs.get(k).data[VIEW]?.model_id;
+    if (id) yield { id, again: () => outputs.set(k, outputs.get(k).toJSON()) }; }
+}
+
+// The state of the widgets that outputs show, and of those inside them; a cell run again leaves others behind. What they
+// share is there once, though kernels that came and went opened one each.
 function shownState(manager, cells) {
   const { state, ...version } = manager.get_state_sync({ drop_defaults: true });
-  const reached = new Set(), ahead = [];
-  for (const { type, outputs } of cells) if (type === 'code') for (let k = 0; k < outputs.length; k++)
-    ahead.push(outputs.get(k).data[VIEW]?.model_id);
+  const common = Object.keys(state).filter(id => state[id].state._anywidget_id === SHARED).at(-1);
+  for (const { state: one } of Object.values(state)) if (one.shared) one.shared = `IPY_MODEL_${common}`;
+  const reached = new Set(), ahead = [common, ...[...widgetOutputs(cells)].map(({ id }) => id)];
   while (ahead.length) { const id = ahead.pop();
     if (!(id in state) || reached.has(id)) continue;
     reached.add(id);
@@ -22,6 +30,9 @@ function keepWidgets(manager) {
   manager.keepsWidgets = true;
   context.saveState.connect((_, phase) => { if (phase === 'started')
     context.model.setMetadata('widgets', { [STATE]: shownState(manager, context.model.cells) }); });
+  // A kernel that is slow to connect makes JupyterLab look for widgets before it has read those of the notebook.
+  if ([...document.querySelectorAll('.jupyter-widgets')].some(node => node.textContent === LOST))
+    for (const { id, again } of widgetOutputs(context.model.cells)) if (manager.has_model(id)) again();
 }
 
-export default { initialize({ model }) { keepNames(); keepWidgets(model.widget_manager); } };
+export default { initialize({ model }) { keepWidgets(model.widget_manager); } };
