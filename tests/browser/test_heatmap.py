@@ -177,11 +177,14 @@ def compare(chapter):
     of_entropy = grids.first.locator(".th-cell").evaluate_all("nodes => nodes.map(n => n.dataset.sign).join('')")
     assert of_entropy == "", "one-sided values have no sign"
     chapter.shot("heatmap-compared-aligned", widget)
-    chapter.page.evaluate("() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})")
+    chapter.page.evaluate(
+        "() => window.jupyterapp.commands.execute('apputils:change-theme', {theme: 'JupyterLab Dark'})"
+    )
     chapter.page.wait_for_function("document.body.dataset.jpThemeLight === 'false'")
     chapter.settle()
     assert_accessible(chapter, "dark")
     chapter.shot("heatmap-dark", widget)
+    chapter.command("application:toggle-left-area")
     chapter.page.set_viewport_size({"width": 390, "height": 844})
     chapter.page.wait_for_function("document.querySelector('.token-heatmap').dataset.mode === 'read'")
     chapter.settle()

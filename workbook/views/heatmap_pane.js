@@ -2,7 +2,7 @@
 // text, of which those in sight are. grid > row > rowheader and gridcells. Every text goes in by textContent.
 
 const ROW = 24, LABEL = 132, GAP = 1, CHARACTER = 7.2, PADDING = 16, TALLEST = 460;
-const ANSWER_LINE = 30, LETTER = 7.5, NEAR = 300;  // px, of an answer to read: a line, a letter's guess, what is prepared beyond sight
+const ANSWER_LINE = 30, LETTER = 7.5, NEAR = 90;  // px, of an answer to read: a line, a letter's guess, what is prepared beyond sight
 
 // A token's text with its spaces, tabs and line breaks marked by the style sheet; what is selected is the text itself.
 function fillText(cell, raw) {
@@ -128,24 +128,30 @@ function makePane(shell, id) {
   }
 
   function fillAnswers(towards = -1) {  // an answer's height is a guess until it is filled, and is kept once it was
-    const low = grid.scrollTop - NEAR, high = grid.scrollTop + grid.clientHeight + NEAR;
-    for (const [row, node] of rows) {
+    const low = grid.scrollTop - NEAR, high = grid.scrollTop + grid.clientHeight + NEAR, filling = [], emptying = [];
+    for (const [row, node] of rows) {  // all is measured before anything is changed: one layout, not one a row
       const near = row === towards || (node.offsetTop + node.offsetHeight > low && node.offsetTop < high), body = node.lastChild;
-      if (near && !body.hasChildNodes()) fillAnswer(row, body);
-      else if (!near && body.hasChildNodes()) {
-        body.style.minHeight = `${body.offsetHeight}px`;
-        for (const i of answer(pane.t, row)) cells.delete(i);
-        body.replaceChildren();
-      }
+      if (near && !body.hasChildNodes()) filling.push([row, body]);
+      else if (!near && body.hasChildNodes()) emptying.push([row, body, body.offsetHeight]);
     }
+    for (const [row, body, height] of emptying) {
+      body.style.minHeight = `${height}px`;
+      for (const i of answer(pane.t, row)) cells.delete(i);
+      body.replaceChildren();
+    }
+    for (const [row, body] of filling) fillAnswer(row, body);
   }
 
   function fillAnswer(row, body) {
+    const parts = [];
+    for (const i of answer(pane.t, row)) {
+      if (parts.length && pane.t.words) parts.push(" ");
+      const cell = makeCell(i);
+      paint(i, cell);  // before it is in the page
+      parts.push(cell);
+    }
     body.style.minHeight = "";
-    answer(pane.t, row).forEach((i, k) => {
-      if (k && pane.t.words) body.append(" ");
-      body.append(makeCell(i));
-    });
+    body.append(...parts);
   }
 
   function paint(i, cell) {
