@@ -139,7 +139,7 @@ def walk(chapter, tmp_path) -> None:
     chapter.choose("mini-batches a batch", "2")
     form.button("basic").click()
     form.says("Set among all settings: mini-batches a batch 2; batching sign_partitioned.")
-    chapter.control("prompts as chat").locator("input").check()
+    form.box.get_by_role("checkbox", name="prompts as chat").check()
     expect(form.start).to_be_enabled(timeout=SLOW)
 
     # tried, forecast, trained twice
