@@ -11,12 +11,12 @@ import torch
 
 from workbook.policies.load import load_policy
 from workbook.policies.restoring import private_copy
-from workbook.probes.progress import Stopped, progress, reporting, show_partial
 from workbook.tasks import get_task
 from workbook.topics.coupling import live as push
 from workbook.topics.drift import live as twins
 from workbook.topics.flips import live as dose
 from workbook.topics.recovered import live_curve as recovered
+from workbook.training.progress import Stopped, progress, reporting, show_partial
 from workbook.views.explorer import slider
 from workbook.views.live_study import LiveStudy
 

@@ -18,10 +18,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from workbook.policies.restoring import evaluating, gradients, no_gradients, restoring
-from workbook.probes.progress import progress
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps
 from workbook.theory.weights import update_weights
+from workbook.training.progress import progress
 
 OPTIMIZERS: dict[str, Callable] = {
     "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr),

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from workbook.policies.restoring import evaluating
 from workbook.probes.drift import DriftFrom, learning_tax
-from workbook.probes.progress import progress
 from workbook.probes.step import FIELDS, OPTIMIZERS, logps, optimizer_of, untouched
 from workbook.probes.values import expected_reward
 from workbook.rollouts.credit import credit_batch
@@ -38,6 +37,7 @@ from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.theory.objective import objective_weights
 from workbook.training.credit import CreditCall, credit_call
 from workbook.training.messages import show_value
+from workbook.training.progress import progress
 
 TRANSFORM_ON = {"ratios": "clamped_ratios", "clipped": "clipped_weights"}
 MATCHES = (None, "grad_norm")

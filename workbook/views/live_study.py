@@ -5,7 +5,7 @@
     describe(**tables) -> str                           one sentence with the numbers that matter
 
 Run computes the settings of the controls, one at a time: a second click does nothing meanwhile. What compute goes
-through with `workbook.probes.progress` moves the bar, and is where Stop ends it; `show_partial` draws on the way.
+through with `workbook.training.progress` moves the bar, and is where Stop ends it; `show_partial` draws on the way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 import ipywidgets
 import pandas as pd
 
-from workbook.probes.progress import Stopped, reporting
+from workbook.training.progress import Stopped, reporting
 from workbook.views.explorer import Snippet, call_code, value_of
 from workbook.views.live import LiveChart, close, show
 from workbook.views.style import notice

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from workbook.policies.restoring import private_copy
-from workbook.probes.progress import progress, show_partial
 from workbook.probes.step import ONE_STEP_OPTIMIZERS
 from workbook.rollouts.sample import sample_rollouts
 from workbook.theory.choices import check_choice
@@ -15,6 +14,7 @@ from workbook.theory.coupling import UNSURE
 from workbook.topics.coupling.charts import OUTSIDE, compute_push
 from workbook.topics.coupling.masked import choose_tokens, followers, masked_update, shared_token
 from workbook.topics.coupling.study import ADAM_SCALE, LRS
+from workbook.training.progress import progress, show_partial
 from workbook.views.explorer import menu, power_slider, slider
 from workbook.views.live_study import LiveStudy
 from workbook.views.style import SERIES, finish, require

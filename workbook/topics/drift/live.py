@@ -6,10 +6,10 @@ import altair as alt
 import pandas as pd
 
 from workbook.policies.restoring import private_copy
-from workbook.probes.progress import progress, show_partial
 from workbook.studies.claim import FAMILY
 from workbook.topics.drift.arms import ARMS, RATES, FreeWords, run_arm
 from workbook.topics.drift.effects import mean_paths
+from workbook.training.progress import progress, show_partial
 from workbook.views.explorer import log_slider, menu, power_slider, slider
 from workbook.views.live_study import LiveStudy
 from workbook.views.style import SERIES, finish, require

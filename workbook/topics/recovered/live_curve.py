@@ -7,7 +7,6 @@ import pandas as pd
 import torch
 
 from workbook.policies.restoring import private_copy
-from workbook.probes.progress import progress, show_partial
 from workbook.probes.recovered import credit_recovered
 from workbook.probes.values import chain_values
 from workbook.rollouts.sample import sample_rollouts
@@ -15,6 +14,7 @@ from workbook.statistics import unit_curve
 from workbook.topics.recovered.charts import RULE_MENU, measured
 from workbook.topics.recovered.claims import STUDY
 from workbook.topics.recovered.study import RULE
+from workbook.training.progress import progress, show_partial
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import menu, power_slider, slider
 from workbook.views.live_study import LiveStudy
