@@ -178,6 +178,8 @@ function makePane(shell, id) {
     if (shell.mode() === "read") {
       if (!cells.has(i)) fillAnswers(t.rowOf[i]);
       reveal(cells.get(i));
+      fillAnswers(t.rowOf[i]);  // what came into sight may have another height than was guessed
+      reveal(cells.get(i));
     } else {
       const left = LABEL + lefts[t.positionOf[i]], wide = lefts[t.positionOf[i] + 1] - lefts[t.positionOf[i]], top = t.rowOf[i] * ROW;
       if (left < grid.scrollLeft + LABEL) grid.scrollLeft = left - LABEL;
