@@ -19,7 +19,7 @@ from pygments.lexers import PythonLexer
 
 from workbook.book.explorers import explorer_html, named_explorer
 from workbook.book.forms import FORM, form_html
-from workbook.book.parts import anchor, picture, plain_text, scrolling
+from workbook.book.parts import FORMULA, anchor, picture, plain_text, scrolling
 from workbook.views.reading import READING
 
 UNSTYLED = re.compile(r'<style.*?</style>| (?:border|style|class)="[^"]*"', re.DOTALL)  # pandas brings its own
@@ -42,7 +42,7 @@ class MathMLRenderer(IPythonRenderer):
         return convert(body)
 
     def block_math(self, body: str) -> str:
-        return convert(body, display="block")
+        return FORMULA.format(convert(body, display="block"))
 
     def heading(self, text: str, level: int, **_) -> str:
         return f'<h{level} id="{anchor(text)}">{text}</h{level}>\n'

@@ -14,6 +14,7 @@ from string import Template
 
 import yaml
 
+from workbook.book.parts import FORMULA
 from workbook.places import data_path
 
 SOURCE = data_path("book", "glossary.yaml")
@@ -87,6 +88,6 @@ def _section(term: Term, chapters: Sequence[str]) -> str:
     chapter = f'<a href="{page}.html">chapter {term.chapter}</a>' if page else f"chapter {term.chapter}"
     return (
         f'<section id="{term.term.replace(",", "").replace(" ", "-")}"><h2>{html.escape(term.term)}</h2>'
-        f"{convert(term.formula, display='block')}<p>{html.escape(term.meaning)}</p>"
+        f"{FORMULA.format(convert(term.formula, display='block'))}<p>{html.escape(term.meaning)}</p>"
         f"<p>Unit: {html.escape(term.unit)}. First in {chapter}; <code>workbook.{term.code}</code></p></section>\n"
     )
