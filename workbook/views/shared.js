@@ -10,8 +10,9 @@ function* widgetOutputs(cells) {
 
 // The state of the widgets that outputs show, and of those inside them; a cell run again leaves others behind. What they
 // share is there once, though kernels that came and went opened one each.
-function shownState(manager, cells) {
-  const { state, ...version } = manager.get_state_sync({ drop_defaults: true });
+function shownState(manager, cells, before) {
+  const { state: known, ...version } = manager.get_state_sync({ drop_defaults: true });
+  const state = { ...structuredClone(before), ...known };   // what the file brought stays while an output shows it
   const common = Object.keys(state).filter(id => state[id].state._anywidget_id === SHARED).at(-1);
   for (const { state: one } of Object.values(state)) if (one.shared) one.shared = `IPY_MODEL_${common}`;
   const reached = new Set(), ahead = [common, ...[...widgetOutputs(cells)].map(({ id }) => id)];
@@ -29,7 +30,8 @@ function keepWidgets(manager) {
   if (manager.keepsWidgets || !context?.saveState?.connect || !context.model?.setMetadata) return;
   manager.keepsWidgets = true;
   context.saveState.connect((_, phase) => { if (phase === 'started')
-    context.model.setMetadata('widgets', { [STATE]: shownState(manager, context.model.cells) }); });
+    context.model.setMetadata('widgets', { [STATE]:
+      shownState(manager, context.model.cells, context.model.getMetadata('widgets')?.[STATE]?.state ?? {}) }); });
   // A kernel that is slow to connect makes JupyterLab look for widgets before it has read those of the notebook.
   if ([...document.querySelectorAll('.jupyter-widgets')].some(node => node.textContent === LOST))
     for (const { id, again } of widgetOutputs(context.model.cells)) if (manager.has_model(id)) again();
