@@ -146,13 +146,12 @@ def test_a_chapter_finds_the_newest_run_that_was_started_in_it(tmp_path, monkeyp
         run = create_run("data/configs/chain.yaml", tmp_path / "runs" / f"run-{number}")
         write_json(run.folder / "manifest.json", {"notebook": notebook})
         set_status(run, "stopped", "Stopped.", total=60)
-        (run.folder / "metrics.jsonl").write_text('{"step": 7, "reward": 0.5}\n')
         os.utime(run.folder / "config.yaml", (number, number))
     (tmp_path / "runs" / "run-3" / "manifest.json").write_text("{")
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     assert run_left() is None
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / name))
     sentence, code = run_left().splitlines()
-    assert sentence == "run-1 of this chapter is stopped at step 7 of 60; to show it:"
+    assert sentence == "run-1 of this chapter is stopped; to show it:"
     show = "RunMonitor(load_run('runs/run-1'))"
     assert code == f"from workbook import RunMonitor; from workbook.training import load_run; {show}"

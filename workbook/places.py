@@ -53,6 +53,11 @@ def clone(what: str, package: Path = PACKAGE) -> Path:
     return package.parent
 
 
+def runs_folder() -> Path:
+    """Where runs are kept: WORKBOOK_RUNS, by default runs/ in the folder one is in."""
+    return Path(os.environ.get("WORKBOOK_RUNS", "runs"))
+
+
 def notebook_path() -> Path | None:
     """The notebook whose kernel this is, or that started this process; None outside Jupyter's servers."""
     path = Path(os.environ.get("JPY_SESSION_NAME", ""))

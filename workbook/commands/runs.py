@@ -8,8 +8,8 @@ from workbook.commands.arguments import as_path
 
 
 def _runs(args) -> int:
+    from workbook.places import runs_folder
     from workbook.training.my_runs import list_runs, pair_settings, runs_text, select_runs
-    from workbook.training.runs import runs_folder
     from workbook.training.tidy import plan_tidy, tidy_up
 
     folder = Path(args.folder) if args.folder else runs_folder()

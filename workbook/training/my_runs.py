@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from workbook.places import runs_folder
 from workbook.training.background import FINAL_STATES
 from workbook.training.folders import FILES, as_folder, is_own_name, read_metrics
 from workbook.training.messages import explain_error, one_line, show_value
-from workbook.training.runs import END_WINDOW, Run, compare_runs, load_run, runs_folder
+from workbook.training.runs import END_WINDOW, Run, compare_runs, load_run
 
 MAX_DEPTH = 4  # folders below the workspace in which runs are looked for: a sweep's lie in the second
 MARKS = ("status.json", "metrics.jsonl", "training.lock")  # one of them, and a folder is a run's; else its config alone

@@ -27,6 +27,7 @@ from pathlib import Path
 import pandas as pd
 from filelock import FileLock
 
+from workbook.places import runs_folder
 from workbook.training.background import FINAL_STATES, Watched, identity, is_alive, is_locked, launch
 from workbook.training.config_text import dump_yaml
 from workbook.training.files import damage, read_json, write_json, write_text
@@ -237,10 +238,6 @@ def new_folder(name: str) -> Path:
     """A folder below $WORKBOOK_RUNS or ./runs that is not there yet, named after the time."""
     root, stem = runs_folder(), f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
-
-
-def runs_folder() -> Path:
-    return Path(os.environ.get("WORKBOOK_RUNS", "runs"))
 
 
 def training_lock(run: Run) -> FileLock:

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from workbook.places import runs_folder
 from workbook.topics.laboratory.settings import OPTIMIZERS, UNBOUNDED, VARIABLE, experiment
 from workbook.training.config import trainer_args
 from workbook.training.messages import show_value
 from workbook.training.run_config import RunConfig
-from workbook.training.runs import load_run, runs_folder
+from workbook.training.runs import load_run
 from workbook.training.sweeps import check_grid, load_sweep
 from workbook.training.trainer_fields import TRAINER_FIELDS
 

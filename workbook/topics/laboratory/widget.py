@@ -12,6 +12,7 @@ import time
 
 import ipywidgets
 
+from workbook.places import runs_folder
 from workbook.topics.laboratory.choices import Choices
 from workbook.topics.laboratory.examine import Examination, examine
 from workbook.topics.laboratory.forecast import Forecast
@@ -22,7 +23,7 @@ from workbook.topics.laboratory.settings import Plan, plan
 from workbook.topics.laboratory.try_it import TryIt
 from workbook.training.checks import Problem
 from workbook.training.run_config import RunConfig
-from workbook.training.runs import runs_folder, start_run
+from workbook.training.runs import start_run
 from workbook.training.sweep_run import as_yaml, start_sweep
 from workbook.views.explorer import Snippet, menu
 from workbook.views.live import close, show
