@@ -34,7 +34,9 @@ def answer_of(answer: Callable | object, *arguments) -> Tensor | None:
         print(UNANSWERED)
         return None
     try:
-        return torch.as_tensor(got).detach()
+        if not (numbers := torch.as_tensor(got).detach()).is_complex():
+            return numbers
+        raise TypeError
     except (TypeError, ValueError, RuntimeError):  # of what holds anything but numbers
         print(f"Not quite: {str(got)[:60]!r} is no number, nor a list or tensor of numbers.")
         return None

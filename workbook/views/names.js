@@ -16,7 +16,7 @@ function nameEmpty() {
   for (const mark of document.querySelectorAll(`svg.marks g[aria-label="${NOTHING}"]:not(:empty)`)) mark.removeAttribute('aria-label');
 }
 
-// Parts come and go with the notebook's cells: looked at a moment after, all at once.
+// Parts come and go with the notebook's cells: looked at a moment after, all at once. The first of a page does it for all.
 function keepNames() {
   if (window.workbookNames) return;
   let waiting = false;
@@ -25,3 +25,5 @@ function keepNames() {
   window.workbookNames.observe(document.body, { childList: true, subtree: true });
   look();
 }
+
+keepNames();

@@ -89,9 +89,14 @@ def check_sample_size(function: Callable) -> None:
     >>> check_sample_size(lambda gap, p: p * (1 - p) * (2 / gap) ** 2)
     Not quite: that is for one mean; a gap is a difference of two, whose variances add up.
     """
-    if answer_of(function, *GAPS[0]) is None:
-        return
-    numbers = [float(function(*case)) for case in GAPS]
+    numbers = []
+    for case in GAPS:
+        if (got := answer_of(function, *case)) is None:
+            return
+        if got.numel() != 1:
+            print(f"Not quite: return one number for each gap and p, not {got.numel()} of them.")
+            return
+        numbers.append(got.item())
     right = [8 * p * (1 - p) / gap**2 for gap, p in GAPS]
     sentences = {  # by how many times the right number was given
         1: f"Right: a gap of 0.001 at a mean reward of 0.1 takes {right[-1]:,.0f} continuations on either side.",
