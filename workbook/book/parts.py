@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-FORMULA = '<div class="formula" tabindex="0">{}</div>'  # it may be wider than a phone
+FORMULA = '<span class="formula" tabindex="0">{}</span>'  # it may be wider than a phone
 BOX = '<div class="{kind}" tabindex="0" role="group" aria-label="{label}">{body}</div>'
 IMAGE = '<img src="data:image/png;base64,{png}" alt="{alt}"{size}>'
 CONTROL = '<div class="control" title="{hint}"><label for="{id}">{label}</label>{field}{readout}</div>'
