@@ -17,10 +17,10 @@ from workbook.training.run_config import RunConfig
 from workbook.views.monitor import kill
 from workbook.views.style import notice
 
-LOOKS = {
+BUTTONS = {
     "Try it": ("eye", "Two prompts as the model gets them, four completions each, their rewards; nothing is trained")
 }
-LOOKS["Stop"] = ("stop", "End its process now; nothing is lost")
+BUTTONS["Stop"] = ("stop", "End its process now; nothing is lost")
 
 
 class TryIt:
@@ -106,7 +106,7 @@ class TryIt:
         self.changed(now)
 
     def _look(self, name: str) -> None:
-        self.button.description, (self.button.icon, self.button.tooltip) = name, LOOKS[name]
+        self.button.description, (self.button.icon, self.button.tooltip) = name, BUTTONS[name]
 
 
 def _sampled(config: RunConfig) -> tuple:
