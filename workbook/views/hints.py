@@ -47,7 +47,7 @@ HINTS = {
     "transform": "A change of the group's weights before the loss, such as min-replace.",
     "follows the reward": "How far ratios and lengths go with the reward, rather than with chance.",
     "share of right answers": "Share of rollouts whose answer is right.",
-    "residual": "What is left of the shared token's push, as a share of all that pushes on it.",
+    "residual": "What stays of the shared token's push, as a share of all that pushes on it.",
     "probability of the token": "How sure the policy is of the shared token.",
     "learning rate": "Size of the optimizer's step.",
     "same sign each step": "How often a step's residual has the usual sign: 1 always, 0.5 by coin toss.",

@@ -145,8 +145,8 @@ def wrapped(rows: pd.DataFrame, width: float) -> pd.DataFrame:
         label = names[answer.index[0]]
         cells[f"name {rollout}"] = (label, rollout, None, f"{label} ", 0.0, 0.0)
         lines = _lines([_one_line(token, width) for token in answer["token"]], width, gap)
-        for (index, position), (text, line, left, right) in zip(answer["position"].items(), lines, strict=True):
-            cells[index] = (text, rollout, position, f"{label} line {line}", left, right)
+        for (index, position), (text, line, start, end) in zip(answer["position"].items(), lines, strict=True):
+            cells[index] = (text, rollout, position, f"{label} line {line}", start, end)
     names = ["text", "rollout", "position", "row", "left", "right"]
     return pd.DataFrame.from_dict(cells, orient="index", columns=names)
 
@@ -162,13 +162,13 @@ def _lines(texts: list[str], width: float, gap: float) -> list[tuple[str, int, f
     >>> _lines(["so", "7⏎", "x"], 40, 7)
     [('so', 0, 0.0, 19.0), ('7⏎', 1, 0.0, 19.0), ('x', 2, 0.0, 12.0)]
     """
-    line, left, places = 0, 0.0, []
+    line, start, places = 0, 0.0, []
     for text in texts:
         size = len(text) * CHARACTER + MARGIN
-        if left and left + size > width:
-            line, left = line + 1, 0.0
-        places.append((text, line, left, left + size))
-        left += size + gap
+        if start and start + size > width:
+            line, start = line + 1, 0.0
+        places.append((text, line, start, start + size))
+        start += size + gap
         if "⏎" in text:
-            line, left = line + 1, 0.0
+            line, start = line + 1, 0.0
     return places
