@@ -196,7 +196,7 @@ def dials_chart(tables: Tables | None = None) -> alt.HConcatChart:
         _levels_chart(table[table["dial"] == dial], "", words, None, (0.45, 0.9), width=190, subtitle=PANEL)
         for dial, words in DIAL_WORDS.items()
     ]
-    return alt.hconcat(*panels, spacing=12).resolve_scale(**OWN_LEGENDS)
+    return alt.hconcat(*panels, spacing=12, padding=12).resolve_scale(**OWN_LEGENDS)
 
 
 def _levels_chart(rows: pd.DataFrame, word: str, title: str, paper, domain, **size) -> alt.LayerChart:

@@ -107,7 +107,7 @@ def recovered_curve(axis: str, column: str = "signal", width: int = WIDTH) -> al
 
 def members_chart() -> alt.HConcatChart:
     """The share of signal by width, length of the chain and steps of supervised training, side by side."""
-    return alt.hconcat(*(recovered_curve(dial, width=190) for dial in DIALS), spacing=12)
+    return alt.hconcat(*(recovered_curve(dial, width=190) for dial in DIALS), spacing=12, padding=12)
 
 
 def predicted(update: pd.DataFrame) -> pd.DataFrame:
