@@ -35,18 +35,18 @@ async function vegaOf(model) {   // unpacked once a page, for all charts
   return shared.workbookVega ??= unpack();
 }
 async function render({ model, el }) {
-  let view = null, finalize = null, queue = Promise.resolve();
+  let view = null, shown = null, finalize = null, queue = Promise.resolve();
   el.classList.add('workbook-live');
   const { vegaEmbed } = await vegaOf(model);
-  const push = async () => { if (!view) return;
+  const push = async () => { if (!view || shown !== model.get('spec')) return;   // another chart's rows wait for it
     const version = el.dataset.pushed = model.get('version');
     for (const [name, rows] of Object.entries(model.get('data') || {})) view.data(name, structuredClone(rows));
     await view.runAsync();
     for (const marks of el.querySelectorAll('g.role-mark'))   // those without a mark have no name to be read out
       marks.toggleAttribute('aria-hidden', false), marks.childElementCount || marks.setAttribute('aria-hidden', 'true');
     el.dataset.drawn = version; };
-  const embed = async () => { if (finalize) finalize(); view = null;
-    const spec = { autosize: { type: 'pad', resize: true }, ...model.get('spec'), datasets: model.get('data') };
+  const embed = async () => { if (finalize) finalize(); view = null; shown = model.get('spec');
+    const spec = { autosize: { type: 'pad', resize: true }, ...shown, datasets: model.get('data') };
     const quiet = { renderer: 'svg', actions: false, logLevel: 1 };  // no warning of each panel that is empty still
     const result = await vegaEmbed(el, structuredClone(spec), quiet);
     view = result.view; finalize = result.finalize; view.addEventListener('click', click); await push(); fit(); };
