@@ -6,6 +6,7 @@ import re
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import TimeoutError
 
 from workbook.colab import PICTURE
@@ -48,6 +49,11 @@ SHOWN = """() => { const shown = [];
       if (text === 'Loading widget...' || charts.some(chart => !chart.querySelector('svg.marks'))) return null;
       shown.push(output.firstElementChild ? 'widget' : text || 'nothing'); }
   return { shown, lost: shown.filter(one => one !== 'widget').length } }"""
+OUTPUTS, CONTRAST = f"{PANEL} .jp-OutputArea", "color-contrast"
+AXE_RUNS = (  # where axe looks, and for what
+    ({"include": [OUTPUTS]}, {"rules": {CONTRAST: {"enabled": False}}}),
+    ({"include": [OUTPUTS], "exclude": ["svg.marks"]}, {"runOnly": [CONTRAST]}),
+)
 HUNG = 600  # seconds after which a chapter is not slow but stuck
 POLL = 200  # ms between two looks: a look at every frame makes the browser draw all the while
 # what each chart has drawn; a chart that is still drawing what it was given never looks the same twice
@@ -121,6 +127,17 @@ class Chapter:
         with suppress(TimeoutError):  # what is not there at first may come with what the file brought
             self.page.wait_for_function(f"() => ({SHOWN})()?.lost === 0", timeout=30_000, polling=POLL)
         return self.page.wait_for_function(SHOWN, timeout=120_000, polling=POLL).json_value()["shown"]
+
+    def grave(self) -> list[tuple[str, str]]:
+        """What axe calls critical or serious in the outputs of the cells: (rule, one of its places).
+
+        JupyterLab's own parts around the outputs are not looked at, nor contrast within charts, which takes long.
+        """
+        problems = []
+        for context, rules in AXE_RUNS:
+            options = {"resultTypes": ["violations"], "preload": False} | rules
+            problems += Axe().run(self.page, context=context, options=options).response["violations"]
+        return [(one["id"], one["nodes"][0]["html"]) for one in problems if one["impact"] in ("serious", "critical")]
 
     def close(self) -> None:
         """Shut the kernel down and close the page."""

@@ -164,9 +164,10 @@ def open_chapter(open_notebook, lab, request):
 
 
 def check_coming_back(chapter: Chapter, path: Path) -> None:
-    """Opened again without what its kernel knew, a notebook shows each widget that it showed, and its file is small."""
+    """Nothing in a notebook is grave to axe; opened again it shows each widget that it showed; its file is small."""
     before = chapter.shown()
     assert set(before) == {"widget"}
+    assert chapter.grave() == []
     chapter.reopen()
     assert chapter.shown() == before, "a widget did not come back"
     chapter.shot(f"opened-again-{chapter.name[:2]}")

@@ -201,9 +201,7 @@ def _check_columns(source: str, columns: list) -> None:
     if (odd := next((name for name in columns if not _is_name(name)), None)) is not None:
         raise ValueError(f"{source} has a column {short(odd)}; a column's name must be one line of text.")
     if missing := sorted(set(NEEDED) - set(columns)):
-        other = len(columns) == 1 and any(mark in columns[0] for mark in ";\t|")  # that many programs write
-        hint = " Separate columns by commas." if other else ""
-        raise ValueError(f"{source} has no column {' or '.join(missing)}; its columns are {_listed(columns)}.{hint}")
+        raise ValueError(f"{source} has no column {' or '.join(missing)}; its columns are {_listed(columns)}.")
     if taken := sorted(TAKEN & set(columns)):
         raise ValueError(f"{source} has a column {taken[0]}, a name that is taken; call it something else.")
     if len(columns) > MAX_COLUMNS:

@@ -17,9 +17,9 @@ import ipywidgets
 import pandas as pd
 
 from workbook.training.progress import Stopped, reporting
-from workbook.views.explorer import Snippet, call_code, value_of
+from workbook.views.explorer import Snippet, call_code, control_grid, value_of
 from workbook.views.live import LiveChart, close, show
-from workbook.views.style import notice
+from workbook.views.style import notice, typeset
 
 NOT_YET = "Press Run: it computes these settings on the policy of this chapter."
 
@@ -60,7 +60,7 @@ class LiveStudy:
         self.stop_button.on_click(lambda _: self.stop())
         for control in controls.values():
             control.observe(lambda _: self._show_code(), "value")
-        grid = ipywidgets.Box(list(controls.values()), layout={"flex_flow": "row wrap"})
+        grid = control_grid(*controls.values())
         buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.bar, self.line])
         self.box = ipywidgets.VBox([grid, buttons, self.sentence, self.chart, self.snippet])
         self.box.add_class("workbook-live-study")
@@ -123,7 +123,7 @@ class LiveStudy:
                     tables = self.compute(*self.variables.values(), **settings)
             self._draw(**tables)
             self.drawn, self.bar.value = settings, 1.0
-            self.sentence.value = notice(self._describe(**self.tables))
+            self.sentence.value = notice(typeset(self._describe(**self.tables)))
             self.line.value = notice("Done.")
         except Stopped:
             self.line.value = notice("Stopped; the sentence belongs to the last setting that was computed.")

@@ -16,14 +16,22 @@ function nameEmpty() {
   for (const mark of document.querySelectorAll(`svg.marks g[aria-label="${NOTHING}"]:not(:empty)`)) mark.removeAttribute('aria-label');
 }
 
-// Parts come and go with the notebook's cells: looked at a moment after, all at once. The first of a page does it for all.
-function keepNames() {
-  if (window.workbookNames) return;
-  let waiting = false;
-  const look = () => { waiting = false; nameParts(); nameEmpty(); };
-  window.workbookNames = new MutationObserver(() => { if (!waiting) { waiting = true; setTimeout(look, 100); } });
-  window.workbookNames.observe(document.body, { childList: true, subtree: true });
-  look();
+// ipywidgets shows the tooltip of a slider, but none of a menu, a field or a switch that has a label.
+async function showHints(manager) {
+  for (const model of await Promise.all(Object.values(manager._models ?? {}))) {
+    const hint = model.get('tooltip');
+    if (hint) for (const view of await Promise.all(Object.values(model.views ?? {})))
+      for (const part of [view.listbox, view.textbox, view.checkbox, view.label]) if (part && part.title !== hint) part.title = hint;
+  }
 }
 
-keepNames();
+// Parts come and go with the notebook's cells: looked at a moment after, all at once.
+function keepNames(manager) {
+  if (manager.keepsNames) return;
+  manager.keepsNames = true;
+  let waiting = false;
+  const look = () => { waiting = false; nameParts(); nameEmpty(); showHints(manager); };
+  const names = new MutationObserver(() => { if (!waiting) { waiting = true; setTimeout(look, 100); } });
+  names.observe(document.body, { childList: true, subtree: true });
+  look();
+}

@@ -37,4 +37,4 @@ function keepWidgets(manager) {
     for (const { id, again } of widgetOutputs(context.model.cells)) if (manager.has_model(id)) again();
 }
 
-export default { initialize({ model }) { keepWidgets(model.widget_manager); } };
+export default { initialize({ model }) { keepNames(model.widget_manager); keepWidgets(model.widget_manager); } };

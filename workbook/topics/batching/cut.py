@@ -48,6 +48,10 @@ def compute_cut(
 
     Raises ValueError where a strategy can't cut such a batch.
     """
+    if (size := prompts * group_size) % minibatches:
+        raise ValueError(
+            f"{minibatches} mini-batches can't be of one size: their number must divide the {size} rollouts."
+        )
     generator = torch.Generator().manual_seed(draw)
     group_ids = torch.arange(prompts).repeat_interleave(group_size)
     rewards = (torch.rand(len(group_ids), generator=generator) < p_right).float()

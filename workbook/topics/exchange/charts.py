@@ -112,7 +112,9 @@ def _measures(table: pd.DataFrame, measures: tuple, domain: list, title: str, nu
         table,
         alt.Y("transform:N", sort=list(TRANSFORMS), title=None).axis(labelLimit=150),
         x,
-        color=alt.Color("transform:N", legend=None).scale(domain=list(TRANSFORMS), range=[NEUTRAL, SERIES[0], SERIES[3]]),
+        color=alt.Color("transform:N", legend=None).scale(
+            domain=list(TRANSFORMS), range=[NEUTRAL, SERIES[0], SERIES[3]]
+        ),
         number=number,
         shown=["measure"],
         zero=False,

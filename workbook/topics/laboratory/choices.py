@@ -14,7 +14,7 @@ from workbook.topics.laboratory.examine import CHAT_FAMILIES
 from workbook.topics.laboratory.explanations import EXPLAINED
 from workbook.topics.laboratory.own_files import FilePicker
 from workbook.topics.laboratory.settings import LABELS, MENUS, VARIABLE, experiment, parse_options, parse_values
-from workbook.views.explorer import log_slider, menu, slider, switch
+from workbook.views.explorer import control_grid, log_slider, menu, slider, switch
 from workbook.views.style import notice
 
 SECTIONS = {
@@ -39,7 +39,6 @@ RANGES = {  # of sliders over integers: the least, the most where an experiment 
 TEXT = {"layout": {"width": "420px"}, "style": {"description_width": "170px"}, "continuous_update": False}
 MODELS = ("bundled", "smollm2-135m")
 TASKS = ("chain", "gym:chain_sum", "hub:", "own:")
-WRAPPED = {"flex_flow": "row wrap", "max_width": "900px"}
 
 
 class Choices:
@@ -142,10 +141,10 @@ class Choices:
         self.hidden_line = ipywidgets.HTML(layout={"max_width": "860px"})
         self.sections = {}
         for title, keys in SECTIONS.items():
-            inside = [ipywidgets.Box([self.fields[key] for key in keys], layout=dict(WRAPPED))]
+            inside = [control_grid(*(self.fields[key] for key in keys))]
             if title == "Task":
                 buttons = ipywidgets.HBox([self.picker.upload, self.picker.again])
-                own = ipywidgets.Box([self.picker.data, self.picker.reward, buttons], layout=dict(WRAPPED))
+                own = control_grid(self.picker.data, self.picker.reward, buttons)
                 inside = [own, self.picker.line, *inside]
             self.sections[title] = ipywidgets.VBox([ipywidgets.HTML(f"<b>{title}</b>"), *inside])
         self.box = ipywidgets.VBox([self.scope, *self.sections.values(), self.hidden_line])

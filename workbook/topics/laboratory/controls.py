@@ -12,7 +12,7 @@ from workbook.topics.laboratory.choices import RANGES, two_figures
 from workbook.topics.laboratory.explanations import EXPLAINED
 from workbook.topics.laboratory.monitor import ExperimentMonitor
 from workbook.topics.laboratory.settings import LABELS, LOSSES, overrides
-from workbook.views.explorer import Snippet, log_slider, menu, slider
+from workbook.views.explorer import Snippet, control_grid, log_slider, menu, slider
 from workbook.views.live import close, show
 from workbook.views.style import notice
 
@@ -55,7 +55,7 @@ class TrainerControls:
             self.fields["optim"] = menu(optimizers[0], optimizers, LABELS["optimizer"])
         self.monitor = ExperimentMonitor(start=lambda: start(**self.overrides()), target=target, beside=beside)
         self.problem, self.snippet = ipywidgets.HTML(), Snippet()
-        grid = ipywidgets.Box(list(self.fields.values()), layout={"flex_flow": "row wrap", "max_width": "900px"})
+        grid = control_grid(*self.fields.values())
         self.box = ipywidgets.VBox([grid, self.problem, self.snippet, self.monitor.box])
         for key, field in self.fields.items():
             field.tooltip = EXPLAINED["optimizer" if key == "optim" else key]

@@ -24,7 +24,7 @@ from workbook.training.runs import start_run
 from workbook.training.shapes import SHAPES
 from workbook.training.sweep_run import as_yaml
 from workbook.training.validate import check_run
-from workbook.views.explorer import Snippet, log_slider, menu, power_slider, slider
+from workbook.views.explorer import Snippet, control_grid, log_slider, menu, power_slider, slider
 from workbook.views.live import LiveChart, close, show
 from workbook.views.memory import memory_fit_chart, memory_rows
 from workbook.views.monitor import RunMonitor
@@ -171,7 +171,7 @@ class QLoRAForm:
         self.monitor = RunMonitor(start=self.start)
         file = ipywidgets.Accordion([self.snippet], selected_index=None)
         file.set_title(0, "The same as a file for python -m workbook train")
-        grid = ipywidgets.Box(list(self.controls.values()), layout={"flex_flow": "row wrap"})
+        grid = control_grid(*self.controls.values())
         self.box = ipywidgets.VBox([grid, self.line, self.bar, self.size_line, file, self.monitor.box])
         self.box.add_class("workbook-qlora")
         self._looked_up()

@@ -209,7 +209,9 @@ def tied_chart(parts: pd.DataFrame, real: pd.DataFrame) -> alt.LayerChart:
     """Parts of the coupling, stacked, for three choices of what is trained; diamonds: a real step."""
     y = alt.Y("trained:N", sort=list(TRAINED.values()), title=None).axis(labelLimit=240, labelFontSize=12)
     step = alt.Chart(real).encode(x=_x("moved:Q", MOVED, 2), y=y)
-    color = alt.Color("part:N", sort=PARTS, title="part of the coupling").scale(domain=PARTS, range=[SERIES[0], SERIES[3], SERIES[2]])
+    color = alt.Color("part:N", sort=PARTS, title="part of the coupling").scale(
+        domain=PARTS, range=[SERIES[0], SERIES[3], SERIES[2]]
+    )
     diamonds = step.mark_point(shape="diamond", filled=True, size=90, color="black", stroke="white")
     numbers = step.mark_text(align="left", dx=10, dy=-19, fontSize=11)
     chart = bars(

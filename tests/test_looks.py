@@ -1,0 +1,51 @@
+"""One look: what controls say of themselves, settings that can't be, numbers, and marks without a name."""
+
+import ipywidgets
+import pytest
+
+from workbook.book.explorers import EXPLORERS, make_explorer
+from workbook.topics.flips.exercises import check_sample_size
+from workbook.views.explorer import REFUSED, control_grid, log_slider, slider
+from workbook.views.hints import HINTS
+from workbook.views.renderer import hushed
+from workbook.views.style import typeset
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_every_control_of_the_toys_says_what_it_is(name):
+    for control in make_explorer(name).controls.values():
+        assert control.tooltip == HINTS[control.description]
+
+
+def test_what_is_drawn_is_dimmed_while_the_settings_can_not_be():
+    explorer = make_explorer("explore_intervention")
+    explorer.set(matched=True, signs="all positive")
+    assert REFUSED in explorer.box._dom_classes
+    explorer.reset()
+    assert REFUSED not in explorer.box._dom_classes
+
+
+def test_sliders_show_numbers_as_code_does():
+    assert slider(60.0, 0.0, 90.0, 5.0, "angle").readout_format == ".0f"
+    assert slider(0.5, 0.05, 0.95, 0.05, "p").readout_format == ".2f"
+    assert log_slider(0.01, -4, -1, "eps").readout_format == ".2~g"
+    assert typeset("-0.04 of 1e-5, -0.00") == "−0.04 of 1e-5, 0.00"
+
+
+def test_marks_that_show_no_column_are_hidden_from_screen_readers_and_others_are_not():
+    line = {"mark": "rule", "encoding": {"x": {"datum": 0}}}
+    bars = {"mark": "bar", "encoding": {"x": {"field": "a", "type": "quantitative"}}}
+    drawn = hushed({"hconcat": [{"layer": [bars, line]}, {"encoding": bars["encoding"], "layer": [{"mark": "bar"}]}]})
+    assert drawn["hconcat"][0]["layer"] == [bars, {**line, "mark": {"type": "rule", "aria": False}}]
+    assert drawn["hconcat"][1]["layer"] == [{"mark": "bar"}]
+
+
+def test_a_grid_of_controls_keeps_its_order():
+    controls = ipywidgets.IntSlider(), ipywidgets.Button()
+    assert control_grid(*controls).children == controls
+
+
+@pytest.mark.parametrize("answer", [[0], 1j, lambda gap, p: [1, 2], lambda gap, p: object(), lambda gap, p: None])
+def test_an_answer_that_is_no_number_gets_one_sentence(answer, capsys):
+    check_sample_size(answer)
+    assert len(capsys.readouterr().out.strip().splitlines()) == 1
