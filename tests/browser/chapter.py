@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import TimeoutError
+from playwright.sync_api import TimeoutError, expect
 
 from workbook.colab import PICTURE
 
@@ -210,6 +210,18 @@ class Chapter:
             before = now
             self.page.wait_for_timeout(100)
         raise AssertionError(f"the page is still moving after {HUNG} s")
+
+    def run_study(self, stop: bool = False):
+        """Press Run of the chapter's live study and wait for its end, or press Stop on the way; its box."""
+        study = self.panel.locator(".workbook-live-study")
+        run = study.get_by_role("button", name="Run")
+        run.click()
+        if stop:
+            study.get_by_role("button", name="Stop").click()
+        self.settle()  # the kernel has seen the click: what is said of an earlier run is gone
+        expect(run).to_be_enabled(timeout=1000 * HUNG)
+        expect(study).to_contain_text(re.compile("Stopped|Done") if stop else "Done.")
+        return study
 
     # --- eyes
 

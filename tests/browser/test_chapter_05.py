@@ -1,7 +1,6 @@
 """Chapter 05 in the browser: tokens in place after a real step, and the settings under the shares."""
 
 import pytest
-from playwright.sync_api import expect
 
 from browser.explorers import try_explorers
 from workbook.topics.flips.settings import compute_flips
@@ -47,10 +46,8 @@ def test_tokens_in_place_and_shares_under_settings(chapter, capsys):
         bars(eps=1.0, optimizer="sgd", group_size=2, prompts=4, factor=3.0)
         chapter.click("Reset", 2)
         bars()
-    study = chapter.panel.locator(".workbook-live-study")
     chapter.press("seed of prompts, rollouts", "ArrowRight")
-    study.get_by_role("button", name="Run").click()
-    expect(study).to_contain_text("Done.", timeout=90_000)
+    study = chapter.run_study()
     assert "seed=1" in study.locator(".workbook-code pre").inner_text()
     chapter.shot("05-live", study)
     try_explorers(chapter, capsys)

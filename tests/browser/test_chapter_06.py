@@ -1,7 +1,6 @@
 """Chapter 06 in the browser: the map of real couplings, a push at any rate, and couplings pinned in their place."""
 
 import pytest
-from playwright.sync_api import expect
 
 from browser.explorers import try_explorers
 from workbook.topics.coupling.charts import compute_confidence, compute_push
@@ -52,10 +51,8 @@ def test_the_explorers_show_what_was_measured(chapter, capsys):
         push(optimizer="adamw", pushing="sure", lr=10.0)
         chapter.click("Reset", 2)
         push()
-    study = chapter.panel.locator(".workbook-live-study")
     chapter.press("seed of prompts, rollouts", "ArrowRight")
-    study.get_by_role("button", name="Run").click()
-    expect(study).to_contain_text("Done.", timeout=90_000)
+    study = chapter.run_study()
     assert "seed=1" in study.locator(".workbook-code pre").inner_text()
     chapter.shot("06-live", study)
     try_explorers(chapter, capsys)

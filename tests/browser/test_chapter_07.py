@@ -1,7 +1,6 @@
 """Chapter 07 in the browser: gaps by sign and band, as Python computes them, and what a larger sample buys."""
 
 import pytest
-from playwright.sync_api import expect
 
 from browser.explorers import try_explorers
 from workbook.topics.credit.exact_gaps import FIXED
@@ -55,10 +54,8 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
         chapter.click("Reset", 1)
         budget()
     assert chapter.panel.locator(".th-cell").count() > 0
-    study = chapter.panel.locator(".workbook-live-study")
     chapter.press("seed of prompts, rollouts", "ArrowRight")
-    study.get_by_role("button", name="Run").click()
-    expect(study).to_contain_text("Done.", timeout=90_000)
+    study = chapter.run_study()
     assert "seed=1" in study.locator(".workbook-code pre").inner_text()
     chapter.shot("07-live", study)
     try_explorers(chapter, capsys)

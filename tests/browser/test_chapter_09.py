@@ -66,11 +66,7 @@ def test_objectives_by_hand(chapter, capsys):
         chapter.shot("09-losses", explorers.nth(2))
     assert chapter.panel.locator(".th-cell").count() > 0
 
-    study = chapter.panel.locator(".workbook-live-study")
-    study.get_by_role("button", name="Run").click()
-    study.get_by_role("button", name="Stop").click()
-    expect(study).to_contain_text(re.compile("Stopped|Done"), timeout=SLOW)
-    chapter.shot("09-live", study)
+    chapter.shot("09-live", chapter.run_study(stop=True))
 
     monitor = chapter.panel.locator(".workbook-monitor").last
     line = monitor.locator(".widget-html").first
