@@ -61,7 +61,8 @@ class LiveStudy:
         for control in controls.values():
             control.observe(lambda _: self._show_code(), "value")
         grid = control_grid(*controls.values())
-        buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.bar, self.line])
+        row = [self.run_button, self.stop_button, self.bar, self.line]
+        buttons = ipywidgets.Box(row, layout={"flex_flow": "row wrap"})
         self.box = ipywidgets.VBox([grid, buttons, self.sentence, self.chart, self.snippet])
         self.box.add_class("workbook-live-study")
         self.line.value = notice(NOT_YET)
