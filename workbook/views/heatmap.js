@@ -79,6 +79,7 @@ function render({ model, el }) {
     cancelAnimationFrame(frame);
     frame = requestAnimationFrame(() => {
       if (!main.t || stale) return;
+      if (!root.clientWidth) { resized.unobserve(root); resized.observe(root); return; }  // hidden: drawn when it is seen
       prepare();
       for (const pane of drawn()) pane.draw();
       root.dataset.drawn = Number(root.dataset.drawn || 0) + 1;
@@ -303,6 +304,7 @@ function render({ model, el }) {
     ["follow", control.place], ["message", report], ["looked", control.answered], ["column", repaint], ["filter", repaint], ["pinned", draw], ["mode", lay]];
   for (const [name, react] of parts) model.on(`change:${name}`, react);
   const resized = new ResizeObserver(() => {
+    if (!root.clientWidth) return;
     const before = mode();
     wide = root.clientWidth;
     if (!main.t || stale) return;
