@@ -170,6 +170,7 @@ def check_coming_back(chapter: Chapter, path: Path) -> None:
     assert chapter.grave() == []
     chapter.reopen()
     assert chapter.shown() == before, "a widget did not come back"
+    chapter.panel.locator(".workbook-live, .token-heatmap").first.scroll_into_view_if_needed()
     chapter.shot(f"opened-again-{chapter.name[:2]}")
     assert path.stat().st_size < MOST_BYTES
 

@@ -53,6 +53,7 @@ from workbook.views import Explorer
 slider = ipywidgets.IntSlider(value=2, max=9, description="n")
 Explorer(lambda n: rows(100 * n), bars, {"n": slider}, lambda table: f"at {table['x'][0]}")
 """
+RESTART = "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart() }"
 
 
 def test_a_notebook_opened_again_shows_its_widgets_as_they_were(run_cells, lab):
@@ -60,6 +61,7 @@ def test_a_notebook_opened_again_shows_its_widgets_as_they_were(run_cells, lab):
     push(chapter, 0, 7)
     chapter.press("n", "ArrowRight", 3)
     chapter.execute("table_of_nobody = LiveChart(bars(rows(0)))")  # on no page, so in no file
+    chapter.page.evaluate(RESTART)  # what was not saved before a restart is not lost
     for run in range(2):  # the second time from what the file brought alone
         chapter.reopen()
         assert chapter.shown() == ["widget"] * 3
@@ -72,4 +74,5 @@ def test_a_notebook_opened_again_shows_its_widgets_as_they_were(run_cells, lab):
         assert saved.count("vegaEmbed(el") == 3, f"charts in the file, opened again {run} times before"
         assert len(saved) < 600_000, "Vega is there once"
     chapter.shot("reopened")
-    assert chapter.errors == []
+    # a restart cuts off what JupyterLab's debugger asks the kernel
+    assert [error for error in chapter.errors if "Canceled future" not in error] == []

@@ -29,9 +29,10 @@ function keepWidgets(manager) {
   const { context } = manager;
   if (manager.keepsWidgets || !context?.saveState?.connect || !context.model?.setMetadata) return;
   manager.keepsWidgets = true;
-  context.saveState.connect((_, phase) => { if (phase === 'started')
-    context.model.setMetadata('widgets', { [STATE]:
-      shownState(manager, context.model.cells, context.model.getMetadata('widgets')?.[STATE]?.state ?? {}) }); });
+  const keep = () => context.model.setMetadata('widgets', { [STATE]:
+    shownState(manager, context.model.cells, context.model.getMetadata('widgets')?.[STATE]?.state ?? {}) });
+  context.saveState.connect((_, phase) => { if (phase === 'started') keep(); });
+  context.sessionContext.statusChanged.connect((_, status) => { if (status === 'restarting') keep(); });   // they die now
   // A kernel that is slow to connect makes JupyterLab look for widgets before it has read those of the notebook.
   if ([...document.querySelectorAll('.jupyter-widgets')].some(node => node.textContent === LOST))
     for (const { id, again } of widgetOutputs(context.model.cells)) if (manager.has_model(id)) again();
