@@ -54,7 +54,8 @@ def compute_sharing(policy, rollouts: Rollouts, group_size: int = 2) -> dict[str
     class's share of all energy), shared (of all energy, on tokens that whole groups have), expected.
     """
     grid = np.linspace(0.5, 0.999, 60)
-    theory = pd.DataFrame({"p": grid, "share": [two_word_share(p, group_size) for p in grid], "group": f"G = {group_size}"})
+    shares = [two_word_share(p, group_size) for p in grid]
+    theory = pd.DataFrame({"p": grid, "share": shares, "group": f"G = {group_size}"})
     classes = shared_energy(policy, regrouped(rollouts, group_size)).rename(columns={"shared": "places"})
     classes = classes.rename(columns={"shared_energy": "shared"})[["category", "energy", "shared", "expected"]]
     return {"theory": theory, "classes": classes[classes["category"].isin(CLASSES)].reset_index(drop=True)}
