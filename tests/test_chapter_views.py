@@ -127,15 +127,15 @@ def test_controls_show_the_code_and_start_what_they_show():
 def test_controls_say_why_a_choice_is_impossible():
     started = []
     controls = TrainerControls(lambda **_: started.append(1), "chain.yaml", BESIDE)
-    code = controls.snippet.text
     controls.fields["batching"].value = "sign_partitioned"
     assert "mini_batches of 2 or more" in controls.problem.value
-    assert controls.snippet.text == code
+    assert controls.snippet.text == "", "no code for what is refused"
     controls.monitor.start_button.click()
     assert not started
     assert "mini_batches of 2 or more" in controls.monitor.line.value
     controls.fields["mini_batches"].value = 4
     assert not controls.problem.value
+    assert "batching='sign_partitioned'" in controls.snippet.text
 
 
 @pytest.fixture
