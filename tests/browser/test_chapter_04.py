@@ -84,7 +84,7 @@ def test_a_run_by_hand(open_chapter):
     sentence, code = chapter.python("__import__('workbook.training.notebook').training.notebook.run_left()").split("\n")
     assert sentence.endswith(" of this chapter is stopped; to show it:")
     chapter.execute(code.replace("RunMonitor(load_run", "again = RunMonitor(load_run"))
-    assert chapter.python("str(again.run.folder) == str(controls.monitor.run.folder)")
+    assert chapter.python("again.run.folder.resolve() == controls.monitor.run.folder.resolve()")
     assert chapter.python("again.progress.value") == step(monitor)
     monitor.get_by_role("button", name="Resume").click()
     wait_for_step(monitor, step(monitor) + 1)

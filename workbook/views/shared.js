@@ -1,6 +1,7 @@
 // What the widgets of a page share. The kernel opens it before the first of them; it has no view.
 const VIEW = 'application/vnd.jupyter.widget-view+json', STATE = 'application/vnd.jupyter.widget-state+json';
 const LOST = 'Error displaying widget: model not found', SHARED = 'workbook.views.shared.Shared';
+const LOOKS = 2000;   // ms for which JupyterLab looks for a widget
 
 function* widgetOutputs(cells) {
   for (const { type, outputs } of cells) for (let k = 0; type === 'code' && k < outputs.length; k++) {
@@ -33,9 +34,12 @@ function keepWidgets(manager) {
     shownState(manager, context.model.cells, context.model.getMetadata('widgets')?.[STATE]?.state ?? {}) });
   context.saveState.connect((_, phase) => { if (phase === 'started') keep(); });
   context.sessionContext.statusChanged.connect((_, status) => { if (status === 'restarting') keep(); });   // they die now
-  // A kernel that is slow to connect makes JupyterLab look for widgets before it has read those of the notebook.
-  if ([...document.querySelectorAll('.jupyter-widgets')].some(node => node.textContent === LOST))
-    for (const { id, again } of widgetOutputs(context.model.cells)) if (manager.has_model(id)) again();
+  // A kernel that is slow to connect makes JupyterLab look for widgets before it has read those of the notebook, and
+  // its look ends up to a tenth of a second after its last sight: so what is lost is shown again now and after that.
+  const isLost = node => !node.childElementCount && node.textContent === LOST;
+  const showLost = () => { if ([...document.querySelectorAll('.jupyter-widgets')].some(isLost))
+    for (const { id, again } of widgetOutputs(context.model.cells)) if (manager.has_model(id)) again(); };
+  for (const wait of [0, 500, LOOKS + 500, 2 * LOOKS]) setTimeout(showLost, wait);
 }
 
 export default { initialize({ model }) { keepNames(model.widget_manager); keepWidgets(model.widget_manager); } };
