@@ -47,7 +47,7 @@ SHOWN = """() => { const shown = [];
       const output = outputArea.widgets[k].node.querySelector('.jp-OutputArea-output'), text = output.innerText.trim();
       const charts = [...output.querySelectorAll('.workbook-live')];
       if (text === 'Loading widget...' || charts.some(chart => !chart.querySelector('svg.marks'))) return null;
-      shown.push(output.firstElementChild ? 'widget' : text || 'nothing'); }
+      shown.push(output.firstElementChild ? 'widget' : text || `nothing: ${model.sharedModel.source.slice(-60)}`); }
   return { shown, lost: shown.filter(one => one !== 'widget').length } }"""
 OUTPUTS, CONTRAST = f"{PANEL} .jp-OutputArea", "color-contrast"
 AXE_RUNS = (  # where axe looks, and for what
