@@ -193,6 +193,8 @@ class Chapter:
         """Click the nth button with this text."""
         self.button(text, nth).click()
         self.settle()
+        if text == "Reset":  # the kernel asks the page, which moves the controls, which the kernel answers
+            self.settle()
 
     def button(self, text: str, nth: int = 0):
         return self.panel.locator(f"button.jupyter-button:has-text('{text}')").nth(nth)
