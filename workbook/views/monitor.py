@@ -96,6 +96,7 @@ class RunMonitor:
         self.line = ipywidgets.HTML(layout={"max_width": "860px"})
         self.diagnosis = ipywidgets.HTML(layout={"max_width": "860px"})
         self.completions = ipywidgets.HTML(layout={"max_width": "860px", "height": "220px", "overflow": "auto"})
+        self.completions.tabbable = True  # what scrolls is reached by keys
         self.start_button = self._button("Start", "play", self.start, button_style="primary")
         self.stop_button = self._button("Stop", "stop", self.stop, tooltip="Stop after the step in hand")
         look = {"button_style": "danger", "tooltip": "End its process now, within its step"}

@@ -144,6 +144,7 @@ class MyRuns:
         head = f'<div class="workbook-runs-head">{escape(_aligned({name: name for name in WIDTHS}))}</div>'
         self.disk, self.line, self.listing = (ipywidgets.HTML(layout=dict(WIDE)) for _ in range(3))
         self.listing.layout.max_height, self.listing.layout.overflow = "240px", "auto"
+        self.listing.tabbable = True  # what scrolls is reached by keys
         self._make_buttons()
         self.kind = menu("checkpoints", TIDY_LABELS, "delete")
         self.kind.tooltip = "; ".join(f"{kind}: {text}" for kind, text in KINDS.items())

@@ -37,7 +37,7 @@ class TryIt:
         self.button.on_click(lambda _: self.press())
         self.line = ipywidgets.HTML(layout={"max_width": "860px"})
         self.samples = ipywidgets.HTML(layout={"max_width": "860px", "max_height": "420px", "overflow": "auto"})
-        self.samples.layout.display = "none"
+        self.samples.layout.display, self.samples.tabbable = "none", True  # what scrolls is reached by keys
         self.box = ipywidgets.VBox([self.line, self.samples])
 
     def press(self) -> None:
