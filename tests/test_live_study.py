@@ -64,12 +64,13 @@ def test_run_computes_the_settings_and_draws_on_the_way():
     study.close()
 
 
-def test_stop_ends_it_between_two_items_and_the_chart_keeps_what_it_showed():
+def test_stop_ends_it_between_two_items_and_the_chart_goes_back_to_what_was_whole():
     second, stopped = threading.Event(), threading.Event()
 
     def compute(steps):
         for k in progress(range(steps), "counting"):
             if k == 1:
+                show_partial(table=pd.DataFrame({"x": [9.0], "y": [9.0]}))
                 second.set()
                 assert stopped.wait(20)
         raise AssertionError("it went on")

@@ -52,7 +52,7 @@ class LiveStudy:
         wide = {"max_width": "860px"}
         self.line, self.sentence, self.snippet = ipywidgets.HTML(layout=wide), ipywidgets.HTML(layout=wide), Snippet()
         self.run_button = _button("Run", "play", "Compute these settings on the policy in hand", "primary")
-        self.stop_button = _button("Stop", "stop", "Stop; the chart keeps what it last showed", "")
+        self.stop_button = _button("Stop", "stop", "Stop; the chart goes back to what was last computed whole", "")
         self.stop_button.disabled = True
         self.bar = ipywidgets.FloatProgress(min=0, max=1, layout={"width": "260px"})
         self.bar.tooltip = "How much of the computation is done"
@@ -92,7 +92,7 @@ class LiveStudy:
         return self
 
     def stop(self) -> None:
-        """End what is going on between two of its items; the chart keeps what it last showed."""
+        """End what is going on between two of its items; the chart goes back to what was last computed whole."""
         if self.running:
             self._stop, self.stop_button.disabled = True, True
             self.line.value = notice("Stopping ...")
@@ -117,6 +117,7 @@ class LiveStudy:
 
     def _work(self, settings: dict) -> None:
         self.bar.value, self.line.value = 0.0, notice("Waiting for another study on this policy ...")
+        before = self.tables
         try:
             with self._lock:
                 self._report(0, 1, "starting")
@@ -127,8 +128,10 @@ class LiveStudy:
             self.sentence.value = notice(typeset(self._describe(**self.tables)))
             self.line.value = notice("Done.")
         except Stopped:
-            self.line.value = notice("Stopped; the sentence belongs to the last setting that was computed.")
+            self._undraw(before)
+            self.line.value = notice("Stopped; chart and sentence are of the last setting that was computed.")
         except Exception as error:  # whatever it is, the page should say it
+            self._undraw(before)
             self.line.value = notice(str(error), error=True)
         finally:
             self.run_button.disabled, self.stop_button.disabled = False, True
@@ -143,6 +146,11 @@ class LiveStudy:
     def _draw(self, **tables: pd.DataFrame) -> None:
         self.tables = self.tables | tables
         self.chart.push(**tables)
+
+    def _undraw(self, tables: dict[str, pd.DataFrame]) -> None:
+        """Take back what was drawn on the way to what did not come to its end."""
+        if self.tables is not tables:
+            self._draw(**tables)
 
     def _show_code(self) -> None:
         self.snippet.text = call_code(self.compute, self.variables, self.settings)
