@@ -37,7 +37,7 @@ from workbook.views.monitor_text import TABLE
 from workbook.views.style import SERIES, escape, finish, notice
 
 WIDTHS = {
-    "run": 44,
+    "run": 41,
     "state": 11,
     "steps": 9,
     "reward": 15,
