@@ -22,7 +22,7 @@ PINS = {
 }
 IMPORTS = {"yaml": "pyyaml", "vl_convert": "vl-convert-python", "reasoning_gym": "reasoning-gym"}
 # chapters.py and book.py, from the extra of that name (jinja2 comes with nbconvert)
-LAB_ONLY = {"nbclient", "nbformat", "nbconvert", "latex2mathml", "jinja2"}
+LAB_ONLY = {"jupyterlab", "pygments", "nbclient", "nbformat", "nbconvert", "latex2mathml", "jinja2"}
 BROUGHT = {
     "IPython": "ipywidgets",
     "traitlets": "ipywidgets",

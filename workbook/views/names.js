@@ -4,6 +4,8 @@ function nameParts() {
     const label = handle.closest('.widget-inline-hbox')?.querySelector('.widget-label')?.textContent.trim();
     if (label) handle.setAttribute('aria-label', label);
   }
+  for (const output of document.querySelectorAll('.jp-OutputArea-output:not([tabindex])'))
+    if (output.scrollWidth > output.clientWidth) output.tabIndex = 0;   // what scrolls is reached by keys
   for (const label of document.querySelectorAll('.widget-label[title="null"]')) label.removeAttribute('title');
   for (const menu of document.querySelectorAll('.vega-embed summary:not([aria-label])'))
     menu.setAttribute('aria-label', 'Save or open this chart');
