@@ -147,8 +147,12 @@ def check_storm(chapter, spoilt: int) -> None:
         box = chapter.panel.locator(".workbook-explorer").nth(nth)
         drawn = box.locator(".workbook-live").get_attribute("data-drawn")
         assert int(drawn) == chapter.python(f"explorers[{model!r}].chart.version")
-        shown = box.locator(".workbook-code pre").inner_text()
-        assert shown.split() == chapter.python(f"explorers[{model!r}].code").split()
+        code = chapter.python(f"explorers[{model!r}].code")
+        for _ in range(20):  # the code's message comes after the chart's
+            if (shown := box.locator(".workbook-code pre").inner_text()).split() == code.split():
+                break
+            chapter.settle()
+        assert shown.split() == code.split()
     assert chapter.python("complaints") == []
     assert chapter.errors == []
     # the trap is set right: an exception in a callback would have been seen
