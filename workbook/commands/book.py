@@ -63,5 +63,5 @@ def add_chapters(commands) -> None:
     chapters.add_argument("--profile", default="smoke", choices=("smoke", "teach", "full"))
     chapters.add_argument("--in-place", action="store_true", help="write the outputs into notebooks/")
     chapters.add_argument("--book", type=as_path, metavar="FOLDER", help="render HTML pages, to be served by anything")
-    chapters.add_argument("--no-run", action="store_true", help="render the notebooks as they are, in seconds")
+    chapters.add_argument("--no-run", action="store_true", help="render the notebooks as they are")
     chapters.set_defaults(command=_chapters)
