@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.views.figures import bars, by_sign, series
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, describe_rows, titled, visible
+from workbook.views.style import ACCENT, NEGATIVE, NEUTRAL, POSITIVE, SERIES, describe_rows, titled, visible
 
 WIDTH = 380
 
@@ -17,7 +17,7 @@ def signal_chart(signal: pd.DataFrame) -> alt.LayerChart:
     table = signal.melt("step", list(names), "rewards", "mean").replace({"rewards": names})
     y = alt.Y("mean:Q", title="share of groups", axis=alt.Axis(format="%")).scale(domain=[0, 1])
     titles = ("Groups that carried signal", "and those of one reward, from which nothing is learned")
-    return _over_steps(table, "rewards", y, titles, ".0%", [POSITIVE, "#3b8f5a", NEGATIVE], len(signal) <= 30)
+    return _over_steps(table, "rewards", y, titles, ".0%", SERIES, len(signal) <= 30)
 
 
 def tokens_chart(tokens: pd.DataFrame) -> alt.LayerChart:
@@ -54,7 +54,7 @@ def residual_chart(residuals: pd.DataFrame) -> alt.LayerChart:
     table = residuals.melt("step", list(names), "which", "mean").replace({"which": names}).dropna()
     y = alt.Y("mean:Q", title="mean residual (0 = cancels)").scale(domainMin=0, nice=True)
     titles = ("What remains of the push on shared tokens", "mean over places that several rollouts of a group have")
-    return _over_steps(table, "which", y, titles, ".3f", [POSITIVE, NEUTRAL], len(residuals) <= 30)
+    return _over_steps(table, "which", y, titles, ".3f", [ACCENT, NEUTRAL], len(residuals) <= 30)
 
 
 def movement_chart(movement: pd.DataFrame, column: str) -> alt.LayerChart:

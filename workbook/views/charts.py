@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.views.figures import forest, rule
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, describe_rows, finish, require, titled
+from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, require, titled
 
 
 def learning_curve(metrics: pd.DataFrame, target: float | None = None, steps: int | None = None) -> alt.LayerChart:
@@ -78,7 +78,7 @@ def intervals_chart(
     ends = [*table["low"], *table["high"], *([] if threshold is None else [threshold])]
     if zero and 0 <= min(ends) < max(ends):  # what can't be negative has no axis there
         x = x.scale(domain=[0, 1.08 * max(ends)])
-    look = {"by": "scale", "colors": [POSITIVE, NEGATIVE]} if "scale" in table else {}
+    look = {"by": "scale"} if "scale" in table else {}
     return titled(
         forest(table, "label", x, number=".3~g", form=".4g", threshold=threshold, **look),
         title,

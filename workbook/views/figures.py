@@ -29,7 +29,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, WIDTH, panel_title, titled, tooltips
+from workbook.views.style import ACCENT, NEGATIVE, NEUTRAL, POSITIVE, SERIES, WIDTH, panel_title, titled, tooltips
 
 INTERVAL = ("mean", "low", "high")
 GRID_LINE = "#999999"
@@ -248,8 +248,9 @@ def by_sign(field: str):
 
 
 def clear_of_zero():
-    """Colour: blue where the whole interval lies on one side of 0, else grey."""
-    return alt.when("datum.low > 0 || datum.high < 0").then(alt.value(POSITIVE)).otherwise(alt.value(NEUTRAL))
+    """Colour: blue where the whole interval lies above 0, orange where it lies below, else grey."""
+    up = alt.when("datum.low > 0").then(alt.value(POSITIVE))
+    return up.when("datum.high < 0").then(alt.value(NEGATIVE)).otherwise(alt.value(NEUTRAL))
 
 
 def signed_numbers(base: alt.Chart, value, number: str | None) -> list[alt.Chart]:
@@ -303,7 +304,7 @@ def _legend(settings) -> alt.Legend | None:
 def _colored(base, table, by, color, offset, shape=True, names=None, colors=SERIES, shapes=None, legend=()):
     """(base, dots): the chart with colours by name, and its dots with shapes as well; both in one legend."""
     if by is None:
-        base = base.encode(color=alt.value(POSITIVE) if color is None else color)
+        base = base.encode(color=alt.value(ACCENT) if color is None else color)
         return base, base
     names = _unique(table, by) if names is None else list(names)
     legend = _legend(legend)

@@ -2,7 +2,7 @@
 // and its mean push. Put before heatmap.js in one module; every text goes into the page by textContent.
 
 const SVG = "http://www.w3.org/2000/svg", WIDE = 520, LINE = 84, BARS = 34, SIDE = 64, EDGE = 12;
-const BEFORE = "#6b6b6b", AFTER = "#2f78b3", UP = "#2f78b3", DOWN = "#c5690d";
+const BEFORE = "#8a8a8a", AFTER = "#7d62d6", UP = "#2f78b3", DOWN = "#c5690d";
 
 function shape(tag, attributes, text) {
   const node = document.createElementNS(SVG, tag);
@@ -51,7 +51,7 @@ function drawBiography(life, shown, write, go) {
     column.onclick = () => go(step);
     svg.append(column);
   });
-  const caption = make("figcaption", "", `${life.sentence} Grey: before each step, blue: after it; bars: mean push.`);
+  const caption = make("figcaption", "", `${life.sentence} Grey: before each step, violet: after it; bars: mean push, blue up, orange down.`);
   box.append(caption, svg, numbers(life, write));
   return box;
 }

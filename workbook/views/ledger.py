@@ -8,15 +8,15 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, require, titled
+from workbook.views.style import NEUTRAL, SERIES, require, titled
 
 MAX_DISTANCE = 100.0  # distances beyond are drawn here; the tooltip has the numbers
 OUTCOME_MARKS = {  # outcome: colour, shape, the same as a character
-    "supported": (POSITIVE, "triangle-right", "▶"),
-    "equivalent to none": ("#8a5aa8", "square", "■"),
-    "contradicted": (NEGATIVE, "triangle-left", "◀"),
+    "supported": (SERIES[1], "triangle-right", "▶"),
+    "equivalent to none": (SERIES[0], "square", "■"),
+    "contradicted": (SERIES[2], "triangle-left", "◀"),
     "inconclusive": (NEUTRAL, "circle", "●"),
-    "not comparable": ("#8b7500", "diamond", "◆"),
+    "not comparable": (SERIES[4], "diamond", "◆"),
     "not testable here": (NEUTRAL, "cross", "✚"),
     "not measured": (NEUTRAL, "stroke", "–"),
 }

@@ -8,18 +8,18 @@ import pandas as pd
 from workbook.views.figures import cells, rule
 from workbook.views.style import finish, require, titled
 
-# what is always there in blues, training in oranges, generation in greens
+# what is always there in violets, training in browns, generation in greens
 COLOURS = {
-    "weights": "#1f5f96",
-    "adapters": "#6aa5d6",
-    "Adam's moments": "#9dc3e6",
-    "optimizer's states": "#9dc3e6",
-    "gradients": "#c9def2",
+    "weights": "#4b34a0",
+    "adapters": "#8f7bd8",
+    "Adam's moments": "#b9adeb",
+    "optimizer's states": "#b9adeb",
+    "gradients": "#ddd7f6",
     "reference model": "#4a4a4a",
     "copies to measure by": "#9a9a9a",
-    "kept for backward": "#c5690d",
-    "logits": "#e9a35c",
-    "dequantized layer": "#f5d0a9",
+    "kept for backward": "#935147",
+    "logits": "#c08d84",
+    "dequantized layer": "#e3cbc6",
     "key-value cache": "#3b8f5a",
     "prompt's activations": "#86c29a",
     "next-token logits": "#c3e3cd",
@@ -74,7 +74,7 @@ GROUPS = {  # of a forecast's parts, as a bar that follows a slider shows them
     "KV cache": ("key-value cache",),
     "logits": ("logits", "next-token logits"),
 }
-GROUP_COLOURS = ["#1f5f96", "#6aa5d6", "#c9def2", "#9dc3e6", "#c5690d", "#3b8f5a", "#e9a35c"]
+GROUP_COLOURS = ["#4b34a0", "#8f7bd8", "#ddd7f6", "#b9adeb", "#935147", "#3b8f5a", "#c08d84"]
 TOO_MUCH = "#b3261e"
 
 
@@ -140,7 +140,7 @@ def memory_fit_chart(parts: pd.DataFrame, limits: pd.DataFrame) -> alt.LayerChar
 def adapter_movement(table: pd.DataFrame) -> alt.LayerChart:
     """Size of each adapter's change to its weights: columns layer, module, moved (a Frobenius norm)."""
     require(table, ("layer", "module", "moved"), "adapter_movement")
-    color = alt.Color("moved:Q", title="|ΔW|").scale(scheme="blues", domainMin=0)
+    color = alt.Color("moved:Q", title="|ΔW|").scale(scheme="purples", domainMin=0)
     layers, shown = alt.X("layer:O", title="layer").axis(labelAngle=0), ("layer", "module", "moved")
     return titled(
         cells(table, layers, "module", color, stroke=None, form=".4f", shown=shown, height=alt.Step(22)),

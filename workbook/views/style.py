@@ -11,8 +11,11 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-POSITIVE, NEGATIVE, NEUTRAL = "#2f78b3", "#c5690d", "#6b6b6b"  # ends and middle of blueorange: blue pushes up
-SERIES = ["#2f78b3", "#c5690d", "#3b8f5a", "#8a5aa8", "#6b6b6b", "#b58900"]
+POSITIVE, NEGATIVE, NEUTRAL = "#2f78b3", "#c5690d", "#6b6b6b"  # of a sign and nothing else: blue up, orange down
+# violet, green, brown, orchid, petrol, sage: what is no sign (models, rules, optimizers, classes). Each has 3:1 against
+# a white and a dark page; any two stay apart in three kinds of colour vision (tests/test_looks.py)
+SERIES = ["#7154ce", "#34a409", "#935147", "#ba71cb", "#0c728a", "#6f937f"]
+ACCENT = SERIES[0]  # of a single series
 ERROR_COLOR = "color-mix(in srgb, #c84a00 70%, currentcolor)"  # dark on a light page, light on a dark one
 WIDTH = 560
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # in no XML, so in no SVG

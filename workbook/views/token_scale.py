@@ -14,14 +14,14 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.views.style import limit
+from workbook.views.style import SERIES, limit
 
 BLUEORANGE = (
     *("#994a07", "#c5690d", "#e8932f", "#fbbf74", "#fce0ba", "#f2f0eb"),
     *("#d2e5ef", "#9dcae1", "#5da2cb", "#2f78b3", "#134b85"),
 )  # Vega's scheme of this name, blue above
 TEALS = ("#f2f0eb", "#d3e8e1", "#a9d6ca", "#78bfb0", "#4ba494", "#27877a", "#11695e", "#064b44")
-CATEGORIES = ("#2f78b3", "#b25a08", "#2f7a4b", "#8a5aa8", "#6b6b6b", "#8a6a00")
+CATEGORIES = tuple(SERIES)
 SHADES = 65  # of a ramp; odd, so that one is the middle
 SIGNED = {"advantage", "coupling", "credit", "dlogp", "push", "signal", "noise", "bias", "movement"}
 CENTERS = {"ratio": 1.0, "importance": 1.0}  # the value that changes nothing; else 0
