@@ -23,6 +23,7 @@ from workbook.claims import CLAIMS, SCALES, command, format_ledger, format_summa
 from workbook.claims.coverage import BAR, coverage_table, ratio_pseudo_values
 from workbook.claims.inference import Rule, adjusted, decided_by, detectable_effect, judge_units, sign_flip_p
 from workbook.claims.ledger import permuted_outcomes
+from workbook.claims.show import compare_with_ledger, show_outcomes
 from workbook.statistics import Estimate, pseudo_values, t_interval
 from workbook.studies.claim import Claim, Measurement, Tables
 from workbook.studies.record import RESULTS
@@ -552,3 +553,18 @@ def test_a_chapter_names_the_claims_that_it_covers():
     cell = new_markdown_cell("# Title\n\n| You need | H9 |\n| Claims | H1 (flips), D2 to D4 and the H-falsifier |\n")
     assert covered(new_notebook(cells=[cell])) == ["H1", "D2", "D3", "D4", "H-falsifier"]
     assert covered(new_notebook(cells=[new_markdown_cell("# Title")])) == []
+
+
+def test_a_chapter_prints_registered_rows_and_says_where_a_reader_differs(capsys):
+    show_outcomes("H1", "H1 alone")
+    printed = capsys.readouterr().out
+    row = ledger("family", claims=["H1"], described=False).set_index("key").loc["H1"]
+    assert f"H1 (primary): {row['outcome']}" in printed
+    assert row["measured"] in printed
+    inside, outside = row["mean"], row["high"] + 1
+    assert "agrees" in compare_with_ledger("H1", inside)
+    assert "above" in compare_with_ledger("H1", outside)
+    assert "agrees" in compare_with_ledger("H1", outside, row["low"], outside + 1)
+    assert "below" in compare_with_ledger("H1", row["low"] - 1)
+    with pytest.raises(ValueError, match="H1 alone"):
+        show_outcomes("H1 alnoe")

@@ -23,6 +23,7 @@ from workbook.views import (
     drawing,
     enable_charts,
     explore_gradients_meet,
+    fold,
     gradients_meet_chart,
     learning_curve,
     reward_before_after,
@@ -343,3 +344,12 @@ def test_a_picture_is_halved_only_where_nobody_sees_it():
         written = Image.open(io.BytesIO(packed(image)))
         extrema = ImageChops.difference(written.convert("RGB"), image).getextrema()
         assert (written.mode, max(high for _, high in extrema) <= UNSEEN) == (mode, True)
+
+
+def test_a_folded_table_is_closed_counted_and_escaped():
+    shown = fold(pd.DataFrame({"token": ["<script>", "a"]}), "Tokens & more")
+    page = shown._repr_html_()
+    assert "<summary>Tokens &amp; more (2 rows)</summary>" in page
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "Tokens & more" in repr(shown)

@@ -2,7 +2,9 @@
 
     ledger()                                 a row per measurement, from the tables below data/results/ alone
     summary(ledger())                        the primary rows: one a claim and scale
-    format_ledger(ledger(claims=["H1"]), checks=False)    what was measured of one claim, as a chapter shows it
+    format_ledger(ledger(claims=["H1"]), checks=False)    what was measured of one claim, as a page shows it
+    show_outcomes("H1", "H1 alone")          registered rows, in a chapter
+    compare_with_ledger("H1", mean)          whether a number measured anew agrees with the row's interval
 
 The unit of inference is policy x seed; where several units share a policy, their mean counts once. A study registers
 its outcomes before the first unit is measured (`workbook.studies.registration`): one primary row a claim, with a
@@ -22,6 +24,7 @@ beside the code that measures, in each topic's claims.py.
 
 from workbook.claims.judge import CLAIMS, measurements, worst
 from workbook.claims.ledger import SCALES, command, ledger, ledger_json, permuted_outcomes, summary
+from workbook.claims.show import compare_with_ledger, show_outcomes
 from workbook.claims.text import format_ledger, format_summary
 from workbook.studies.claim import Claim, Measurement, Tables
 
@@ -32,12 +35,14 @@ __all__ = [
     "Measurement",
     "Tables",
     "command",
+    "compare_with_ledger",
     "format_ledger",
     "format_summary",
     "ledger",
     "ledger_json",
     "measurements",
     "permuted_outcomes",
+    "show_outcomes",
     "summary",
     "worst",
 ]
