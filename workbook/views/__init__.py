@@ -30,7 +30,7 @@ _NAMES = {  # module: what it offers
     "views.curves": "curve_chart",
     "views.charts": "intervals_chart learning_curve reward_before_after",
     "views.explorer": "Explorer",
-    "views.fold": "fold",
+    "views.folding": "fold",
     "views.heatmap": "TokenHeatmap",
     "views.ledger": "ledger_chart",
     "views.live": "LiveChart refresh show",
