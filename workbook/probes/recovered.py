@@ -112,8 +112,20 @@ def credit_recovered(
         exact = exact_gradient(policy, task, list(dict.fromkeys(rollouts.prompts)))
     with evaluating(policy.model), sdpa_kernel(SDPBackend.MATH):
         pushes = Pushes(policy, rollouts, values)
-        parts = pushes.split(rule, seed)
-        wanted = [parts.signal, parts.bias, parts.noise, pushes.oracle_noise()]
+        return measure_parts(pushes, pushes.split(rule, seed), rule, exact, tokens, seed)
+
+
+def measure_parts(
+    pushes: Pushes,
+    parts: PushParts,
+    rule: str,
+    exact: Float[Tensor, " D"] | None = None,
+    tokens: int | None = PER_CLASS,
+    seed: int = 0,
+) -> CreditRecovered:
+    """What the parts of some pushes do to tokens and weights; arguments as of `credit_recovered`."""
+    rollouts, wanted = pushes.rollouts, [parts.signal, parts.bias, parts.noise, pushes.oracle_noise()]
+    with evaluating(pushes.model), sdpa_kernel(SDPBackend.MATH):
         directions = dict(zip((*PARTS, "oracle_noise"), pushes.directions(wanted), strict=True))
         chosen = _chosen(rollouts, tokens, seed)
         own = pushes.own_changes(chosen, parts)
@@ -264,9 +276,8 @@ class Pushes:
             context = self.context[rollout, at]
             token = torch.nn.functional.one_hot(self.rollouts.completion_ids[rollout, at], self.probs.shape[1])
             score = token - self.probs[context]  # (n, V)
-            ideal, realised = self._products(rollout, at, score, [self.ideal[context], self.realised[context]])
-            expected = self.gain[context] * ideal
-            own = [parts.scale * ideal, expected - parts.scale * ideal, realised - expected]
+            pushes = [getattr(parts, part)[context] for part in PARTS]
+            own = self._products(rollout, at, score, pushes)
             changes[rows.index] = torch.stack(own, dim=1).numpy()
         return changes
 
