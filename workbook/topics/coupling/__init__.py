@@ -14,13 +14,12 @@ Terms: K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> is the output layer's *coupling*
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
+    "probes.output_layer": "output_layer_step",
     "topics.coupling.charts": (
         "confidence_chart curves_chart explore_confidence explore_push followers_chart products_chart times_chart"
     ),
     "topics.coupling.exercises": "check_first_step check_forecast",
-    "topics.coupling.masked": (
-        "KINDS choose_tokens followers masked_update output_layer_step proxy_agreement shared_token"
-    ),
+    "topics.coupling.masked": ("KINDS choose_tokens followers masked_update proxy_agreement shared_token"),
     "topics.coupling.mass": "opposed_signs pair_sums proxy_signs spillover",
     "topics.coupling.live": "live_push",
     "topics.coupling.mass_charts": (

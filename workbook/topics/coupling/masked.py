@@ -10,15 +10,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
+from workbook.probes.output_layer import output_layer_step
 from workbook.probes.step import logp_change, untouched
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.states import output_states
 from workbook.statistics import Interval, bootstrap_mean
 from workbook.theory.coupling import UNSURE
-from workbook.theory.weights import update_weights
 from workbook.topics.coupling.probe import contexts
 
 KINDS = ("pushing", "same context", "same token, unsure", "same token, sure", "different, unsure", "different, sure")
@@ -112,24 +111,6 @@ def followers(rollouts: Rollouts, moved: pd.DataFrame) -> pd.DataFrame:
     )
     means = dict.fromkeys(("dlogp", "size", "predicted", "predicted_size"), "mean")
     return columns.groupby("kind").agg({"tokens": "sum", **means}).reset_index()
-
-
-def output_layer_step(
-    policy, rollouts: Rollouts, lr: float, chosen: Bool[Tensor, "B T"] | None = None, aggregate: str = "dr_grpo"
-) -> Float[Tensor, " N"]:
-    """Change of each token's log-probability (nats) if SGD takes `update`'s first step on the output layer alone.
-
-    In closed form (see `predicted_delta_logp`), which is also the step of a head that is tied to the embeddings if the
-    embeddings could stay where they are.  N tokens in the order of the token table.
-    """
-    alive = rollouts.completion_mask.bool()
-    weights = update_weights(rollouts.old_logps, rollouts.old_logps, alive, rollouts.advantages, aggregate=aggregate)
-    pushes = weights * rollouts.advantages.view(len(rollouts), -1)
-    if chosen is not None:
-        pushes = pushes.masked_fill(~chosen.to(pushes.device), 0.0)
-    states = output_states(policy, rollouts)
-    pushes = pushes[alive].to(states.hidden.device)
-    return states.predicted(pushes, lr)
 
 
 def proxy_agreement(

@@ -15,11 +15,12 @@ Terms: a token's *value* is the expected reward once it is written; its *credit*
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
+    "probes.value_gaps": "cell_gap exact_pool",
     "topics.credit.charts": (
         "credit_against_movement explore_budget explore_gap movement_by_class repeated_chart shares_chart value_path"
     ),
     "topics.credit.claims": "category_shift",
-    "topics.credit.exact_gaps": "SMALL_NATS cell_gap exact_pool step_gaps",
+    "topics.credit.exact_gaps": "SMALL_NATS step_gaps",
     "topics.credit.exercises": "check_continuations check_gap",
     "topics.credit.gaps": "repeated_updates sampling_budget value_gap",
     "topics.credit.settings": "compute_gap",

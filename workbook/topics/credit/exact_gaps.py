@@ -23,12 +23,11 @@ import torch
 
 from workbook.probes.dose import MOVED
 from workbook.probes.step import logps, matched_lr, optimizer_of, progress, untouched, update
-from workbook.probes.values import chain_values
+from workbook.probes.value_gaps import Pool, cell_gap, exact_pool, pool_change
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.loop import permuted_in_groups
 from workbook.theory.advantages import group_advantages
-from workbook.topics.credit.gaps import Pool, pool_change
 from workbook.topics.flips.probe import frequency_matched
 
 SMALL_NATS, TINY_NATS = 0.01, 0.001  # root mean square movement by one step, and in H9 by one a tenth of it
@@ -68,42 +67,6 @@ def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
         "budget": budget_gaps(bench, lr),
         "repeated": pd.concat(repeated, ignore_index=True),
     }
-
-
-def exact_pool(policy, task, rollouts: Rollouts) -> Pool:
-    """Rollouts and their token table with value, value_before (exact, in reward) and credit, the one less the other.
-
-    Tokens after a word that the grammar does not admit are left out: their value is 0, whatever they are.
-    """
-    values, table = chain_values(policy, task, rollouts), rollouts.token_table()
-    place = torch.tensor(table[["rollout", "position"]].to_numpy(copy=True)).unbind(1)
-    after, before = (part.cpu()[place].double().numpy() for part in (values.after, values.before))
-    table = table.assign(value=after, value_before=before, credit=after - before)
-    return rollouts, table[values.inside.cpu()[place].numpy()].reset_index(drop=True)
-
-
-def cell_gap(table: pd.DataFrame, cells: tuple[str, ...], column: str = "value", eps: float | None = None) -> float:
-    """Gap between boosted and suppressed tokens that are alike in the columns `cells`, in the reward's unit.
-
-        gap = sum_c w_c (mean of the boosted - mean of the suppressed) / sum_c w_c,   w_c = n+ n- / (n+ + n-)
-
-    over the cells that hold both: the slope of a regression on "boosted" with a constant for each cell. NaN if none
-    holds both.  eps: |dlogp| in nats that a token must exceed; by default `MOVED` times the table's root mean square.
-
-    >>> rows = [(0, 1.0, 1.0), (0, -1.0, 0.25), (1, 1.0, 0.0), (1, 2.0, 0.5)]
-    >>> cell_gap(pd.DataFrame(rows, columns=["position", "dlogp", "value"]), ("position",))
-    0.75
-    """
-    eps = MOVED * float((table["dlogp"] ** 2).mean() ** 0.5) if eps is None else eps
-    moved = table[table["dlogp"].abs() > eps]
-    boosted, keys = moved["dlogp"] > 0, [moved[name] for name in cells]
-    up, down = (moved[column].where(side, 0.0).groupby(keys).sum() for side in (boosted, ~boosted))
-    n, m = (side.groupby(keys).sum() for side in (boosted, ~boosted))
-    weight = n * m / (n + m)
-    if not weight.any():
-        return float("nan")
-    gaps = up / n.clip(lower=1) - down / m.clip(lower=1)  # (cells,)
-    return float((gaps * weight).sum() / weight.sum())
 
 
 def step_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, seed: int) -> pd.DataFrame:

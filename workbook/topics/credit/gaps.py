@@ -20,6 +20,7 @@ import pandas as pd
 import torch
 
 from workbook.probes.step import logps, optimizer_of, progress, untouched, update
+from workbook.probes.value_gaps import Pool, pool_change
 from workbook.rollouts.sample import Rollouts
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import SIGNS
@@ -29,8 +30,6 @@ ALL_SIGNS = ("all", *SIGNS)  # of the rollout's advantage
 BANDS = ("low", "middle", "high")  # thirds of a pool, by value
 ALL_BANDS = ("all", *BANDS)
 BUDGET_ESTIMATORS = ("reinforce", "grpo")
-
-Pool = tuple[Rollouts, pd.DataFrame]  # rollouts, and rows of their token table with values
 
 
 def value_gap(
@@ -89,13 +88,6 @@ def value_gap(
     columns = {"group": group, "sign": sign, "band": band, "boosted": means[:, 1], "suppressed": means[:, 0]}
     columns |= {"n_boosted": counts[:, 1], "n_suppressed": counts[:, 0], "gap": means[:, 1] - means[:, 0]}
     return pd.DataFrame(columns)
-
-
-def pool_change(policy, pool: Pool, before: torch.Tensor) -> pd.DataFrame:
-    """The pool's table with dlogp: what its tokens' log-probabilities are now, less those in `before` (B, T)."""
-    rollouts, table = pool
-    change = (logps(policy, rollouts) - before).double().cpu().numpy()
-    return table.assign(dlogp=change[table["rollout"].to_numpy(), table["position"].to_numpy()])
 
 
 def sampling_budget(
