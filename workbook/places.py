@@ -58,6 +58,16 @@ def runs_folder() -> Path:
     return Path(os.environ.get("WORKBOOK_RUNS", "runs"))
 
 
+def predictions_file() -> Path:
+    """Where a reader's predictions are kept: WORKBOOK_PREDICTIONS, by default predictions.json.
+
+    It lies beside the working copies of a clone, in my_chapters/, and without a clone in the folder one is in.
+    """
+    in_clone = (PACKAGE.parent / "pyproject.toml").is_file()
+    folder = PACKAGE.parent / "my_chapters" if in_clone else Path()
+    return Path(os.environ.get("WORKBOOK_PREDICTIONS") or folder / "predictions.json")
+
+
 def notebook_path() -> Path | None:
     """The notebook whose kernel this is, or that started this process; None outside Jupyter's servers."""
     path = Path(os.environ.get("JPY_SESSION_NAME", ""))

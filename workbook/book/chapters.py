@@ -97,7 +97,8 @@ def execute(path: Path, profile: str):
         on_cell_start=lambda cell, cell_index: started.append(cell_index),
     )
     try:
-        client.execute(env=dict(os.environ, WORKBOOK_PROFILE=profile))
+        nobodys = str(Path(tempfile.gettempdir()) / f"no-predictions-{os.getpid()}.json")  # nothing ever lies there
+        client.execute(env=dict(os.environ, WORKBOOK_PROFILE=profile, WORKBOOK_PREDICTIONS=nobodys))
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         what = f"{error.ename}: {error.evalue}" if isinstance(error, CellExecutionError) else str(error)
         source = notebook.cells[started[-1]].source
@@ -123,14 +124,15 @@ def stable(notebook, states: dict[str, dict] | None = None):
 
 
 def _portable(output, states: dict[str, dict]):
-    """An output without machine paths; a widget becomes its picture, or nothing if it has none."""
+    """An output without machine paths; a widget becomes its picture or its text, or nothing if it has neither."""
     if "text" in output:
         output.text = _scrub(output.text)
     data = output.get("data", {})
     if (view := data.pop(WIDGET_VIEW, None)) is not None:
-        if "image/png" not in data:
+        if "image/png" in data:
+            _freeze(output, states, view["model_id"])
+        elif "text/markdown" not in data:
             return None
-        _freeze(output, states, view["model_id"])
     for kind in data:
         if kind.startswith("text/"):
             data[kind] = _scrub(data[kind])
