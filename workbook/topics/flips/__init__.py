@@ -21,16 +21,17 @@ _NAMES = {  # module: what it offers
         "explore_flips explore_flips_of flips_chart movement_by_category movement_chart predictors_chart"
     ),
     "topics.flips.claims": "MAX_SHARED_RATIO MAX_TV_DISTANCE composition_effect flip_distance_of shared_ratio",
-    "topics.flips.composition": "composition_effects sign_composition",
-    "topics.flips.dose": "live_curves",
+    "topics.flips.composition": "composition_effects permuted_advantages sign_composition",
+    "topics.flips.dose": "live_curves pushing_prompts",
     "topics.flips.dose_charts": (
         "beside_family compute_dose compute_net dials_chart distance_chart dose_chart explore_dose explore_net "
         "net_chart sharing_chart shift_chart"
     ),
-    "topics.flips.exercises": "check_balance check_sample_size check_shares check_words",
+    "topics.flips.exercises": "check_balance check_control check_sample_size check_shares check_words",
     "topics.flips.index": "cancellation_index predictions predicts",
     "topics.flips.language_models": "llm_expectations net_ratios shifts",
     "topics.flips.live": "live_backbones live_dose",
+    "topics.flips.live_steps": "live_flips live_net own_share own_share_chart",
     "topics.flips.probe": "eps_curve flip_distance flip_shares frequency_matched shares_by_prompt token_flips",
     "topics.flips.settings": "compute_flips",
     "topics.flips.sharing": "IDENTITIES cross_prompt_effect identity_ratio",

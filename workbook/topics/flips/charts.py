@@ -39,18 +39,19 @@ def explore_flips() -> Explorer:
     )
 
 
-def describe_flips(shares: pd.DataFrame, curve: pd.DataFrame) -> str:
+def describe_flips(shares: pd.DataFrame, curve: pd.DataFrame, spread: str = "seeds") -> str:
     """The distance at the chosen eps, in words."""
     here = curve[curve["chosen"]].iloc[0]
     return (
         f"Distance between the two signs' shares at eps = {here['eps']:g}: {here['mean']:.3f} "
-        f"(seeds from {here['low']:.3f} to {here['high']:.3f}); 0 alike, 1 disjoint."
+        f"({spread} from {here['low']:.3f} to {here['high']:.3f}); 0 alike, 1 disjoint."
     )
 
 
 def flips_chart(shares: pd.DataFrame, curve: pd.DataFrame) -> alt.HConcatChart:
-    """Left the shares by sign, right their distance against eps; tables of compute_flips."""
-    size, look = {"width": 300, "height": 200}, {"names": SIGNS, "legend": {"title": "advantage", "orient": "top-left"}}
+    """Left the shares by sign, right their distance against eps, a line for each series; tables of compute_flips."""
+    size, look = {"width": 300, "height": 200}, {"names": SIGNS, "colors": [POSITIVE, NEGATIVE]}
+    look |= {"legend": {"title": "advantage", "orient": "top-left"}}
     share = alt.Y("mean:Q", title="share of tokens").scale(domain=[0, 1])
     title = "share of tokens, by sign of the advantage"
     by_change = bars(
@@ -59,13 +60,14 @@ def flips_chart(shares: pd.DataFrame, curve: pd.DataFrame) -> alt.HConcatChart:
     eps = alt.X("eps:Q", title="eps (nats)").scale(type="log", domain=[EPSILONS[0], EPSILONS[-1]], nice=False)
     distance = alt.Y("mean:Q", title="distance").scale(domain=[0, 0.3], clamp=True)
     title = "distance between the two signs' shares, against eps"
-    by_eps = series(curve, eps, distance, points=False, chosen="chosen", title=title, **size)
+    line = {"by": "series", "dash": "series"} if "series" in curve else {}
+    by_eps = series(curve, eps, distance, points=False, chosen="chosen", title=title, **line, **size)
     return panels(
         [by_change, by_eps],
         "What one update does to tokens of better and of worse rollouts",
-        "left: share of tokens boosted, suppressed, stable; lines span the seeds",
+        "left: share of tokens boosted, suppressed, stable; lines span the seeds, or prompts of one step",
         "Bars: shares of boosted, suppressed and stable tokens in positive and negative rollouts.",
-    )
+    ).resolve_scale(color="independent")
 
 
 # --- what was measured

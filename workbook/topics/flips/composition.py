@@ -70,6 +70,11 @@ def composition_effects(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["group", "own", "others", "tokens"])
 
 
+def permuted_advantages(rollouts: Rollouts, seed: int = 0) -> Rollouts:
+    """The rollouts with advantages permuted within each group: frequencies as they were, rewards without meaning."""
+    return replace(rollouts, advantages=_permuted(rollouts, torch.Generator().manual_seed(seed)))
+
+
 def _permuted(rollouts: Rollouts, generator: torch.Generator) -> torch.Tensor:
     """The advantages, permuted within each group."""
     permuted = rollouts.advantages.clone()

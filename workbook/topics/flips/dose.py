@@ -27,6 +27,8 @@ from workbook.probes.dose import (
 from workbook.probes.step import ONE_STEP_OPTIMIZERS
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench, over_dials
+from workbook.theory.choices import check_choice
+from workbook.topics.flips.composition import permuted_advantages
 
 # prompts sampled, measured, in a bundle; prompts of the real steps; numbers of prompts at which categories are compared
 SIZES = {
@@ -37,6 +39,7 @@ SIZES = {
 }
 ALPHABETS = (4, 16, 64)  # private ones; 1 is the study dose itself
 TABLES = ("rates", "net", "blocks")
+ADVANTAGES = ("by reward", "permuted")  # whose signs push
 
 
 def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -105,11 +108,34 @@ def facts(blocks: Blocks, rollouts: Rollouts) -> pd.DataFrame:
 
 
 def live_curves(
-    policy, task, prompts: int = 16, seed: int = 0, doses: Sequence[int] = DOSES, group_size: int = 8
+    policy,
+    task,
+    prompts: int = 16,
+    seed: int = 0,
+    doses: Sequence[int] = DOSES,
+    group_size: int = 8,
+    signs: str = "by reward",
 ) -> dict[str, pd.DataFrame]:
-    """Tables rates and net of some prompts of a policy, in seconds: what the study measures of many."""
-    rollouts = sample_rollouts(policy, task, prompts + 4, group_size, seed)
-    pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:prompts]
-    blocks = dose_blocks(policy, rollouts.select(torch.isin(rollouts.group_ids, pushing)), len(pushing), 1)
-    doses = [dose for dose in doses if dose <= len(pushing)]
+    """Tables rates and net of some prompts of a policy, in seconds: what the study measures of many.
+
+    signs: "by reward", or "permuted", advantages at random within each group.
+    Raises ValueError for others, and where no prompt has different rewards.
+    """
+    rollouts = pushing_prompts(sample_rollouts(policy, task, prompts + 4, group_size, seed), prompts)
+    blocks = dose_blocks(policy, with_signs(rollouts, signs, seed), rollouts.group_ids.unique().numel(), 1)
+    doses = [dose for dose in doses if dose <= blocks.prompts]
     return {"rates": dose_curve(blocks, doses), "net": net_curve(blocks, doses), "blocks": facts(blocks, rollouts)}
+
+
+def pushing_prompts(rollouts: Rollouts, prompts: int) -> Rollouts:
+    """The rollouts of the first prompts that push, so many at most; ValueError where none does."""
+    pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:prompts]
+    if not len(pushing):
+        raise ValueError("No prompt has different rewards; take more rollouts per prompt, or another seed.")
+    return rollouts.select(torch.isin(rollouts.group_ids, pushing))
+
+
+def with_signs(rollouts: Rollouts, signs: str, seed: int = 0) -> Rollouts:
+    """The rollouts with advantages by their reward, or permuted within each group."""
+    check_choice("signs", signs, ADVANTAGES)
+    return permuted_advantages(rollouts, seed) if signs == "permuted" else rollouts

@@ -11,7 +11,7 @@ from contextlib import suppress
 import altair as alt
 import pandas as pd
 
-from workbook.probes.dose import IDENTITIES, SETS
+from workbook.probes.dose import IDENTITIES, MATCHED, SETS
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY, Tables
 from workbook.studies.record import NotMeasured
@@ -26,6 +26,16 @@ MEASURED, PREDICTED, OTHERS = "measured", "1/2 + (alone - 1/2) own / (own + othe
 DIAL_WORDS = {"width": "By width", "operands": "By operands a chain", "sft_steps": "By steps of supervised training"}
 PANEL = "band: 95 % t interval over policies"
 OWN_LEGENDS = dict.fromkeys(("color", "shape", "strokeDash"), "independent")
+TOKEN_NAMES = {"unsure": "p below 0.9", "moved": "moved"} | {name: name for name in ("all", *MATCHED)}
+TOKEN_MENU = [(TOKEN_NAMES[name], name) for name in SETS]  # "unsure" is registered; elsewhere the cut is 0.5
+SHIFT_LINES = ("equal prompts", "equal gradient energy")
+SHIFT_LINES += tuple(f"{name}, this policy now" for name in SHIFT_LINES)
+NET_SUBTITLE = "(net of shared − asked share of specific) / mean |change|; below 0: they keep less"
+NET_TITLES = {
+    "y_title": "shared minus asked share of specific",
+    "title": "What shared tokens keep of what specific ones get",
+    "reference": [0.0],
+}
 KEPT = {"less than half": 0.5, "less": 1.0}  # what shared tokens are asked to keep of what specific ones get
 
 
@@ -89,7 +99,7 @@ def describe_dose(curve: pd.DataFrame) -> str:
 def explore_dose() -> Explorer:
     """Menus over kinds of token and what prompts share: how far does a token follow its own rollout's sign?"""
     controls = {
-        "tokens": menu("unsure", list(SETS), "tokens"),
+        "tokens": menu("unsure", TOKEN_MENU, "tokens"),
         "alphabets": menu(1, [1, *ALPHABETS], "private alphabets"),
     }
     return Explorer(compute_dose, dose_chart, controls, describe_dose)
@@ -98,7 +108,7 @@ def explore_dose() -> Explorer:
 def distance_chart(tables: Tables | None = None) -> alt.LayerChart:
     """H1's distance of the two signs' shares against prompts per step, for each kind of token."""
     rows = _of("rates", 1, tables)
-    curve = unit_curve(rows, "prompts", "crossed", by="tokens")
+    curve = unit_curve(rows.assign(tokens=rows["tokens"].map(TOKEN_NAMES)), "prompts", "crossed", by="tokens")
     return curve_chart(
         curve,
         "prompts",
@@ -108,7 +118,7 @@ def distance_chart(tables: Tables | None = None) -> alt.LayerChart:
         title="The two signs' shares grow alike as more prompts push",
         paper=PAPER,
         reference=[(MAX_TV_DISTANCE, "our threshold")],
-        names=list(SETS),
+        names=[TOKEN_NAMES[name] for name in SETS],
         height=280,
     )
 
@@ -138,13 +148,11 @@ def net_chart(curve: pd.DataFrame) -> alt.LayerChart:
         "prompts",
         series="series",
         x_title=PROMPTS,
-        y_title="shared minus asked share of specific",
-        title="What shared tokens keep of what specific ones get",
         paper=PAPER,
-        reference=[(0.0, "below: the signs cancel on shared tokens")],
-        subtitle="(net of shared tokens - asked share of specific ones' net) / mean |change|; band: 95 % t interval",
+        subtitle=f"{NET_SUBTITLE}; band: 95 % t interval",
         scale={"domain": [-1, 1], "clamp": True},
         names=[name for name in IDENTITIES if name != "position-shared"],
+        **NET_TITLES,
     )
 
 
@@ -161,10 +169,17 @@ def explore_net() -> Explorer:
 # --- H6, what prompts share, and one policy now
 
 
-def shift_chart(tables: Tables | None = None) -> alt.LayerChart:
-    """H6's shift of movement to result tokens, against prompts per step, at equal prompts and at equal energy."""
+def shift_chart(tables: Tables | None = None, live: pd.DataFrame | None = None) -> alt.LayerChart:
+    """H6's shift of movement to result tokens, against prompts per step, at equal prompts and at equal energy.
+
+    live: `shift_curve` of one policy's blocks by sign, drawn as lines of their own.
+    """
+    names = {False: "equal prompts", True: "equal gradient energy"}
     rows = _of("shift", 1, tables).query("category == 'result'")
-    rows = rows.assign(series=rows["equal_energy"].map({False: "equal prompts", True: "equal gradient energy"}))
+    rows = rows.assign(series=rows["equal_energy"].map(names))
+    if live is not None:
+        now = live[live["category"] == "result"].assign(seed=0)
+        rows = pd.concat([rows, now.assign(series=now["equal_energy"].map(names) + ", this policy now")])
     return curve_chart(
         unit_curve(rows, "prompts", "shift", by="series"),
         "prompts",
@@ -174,7 +189,7 @@ def shift_chart(tables: Tables | None = None) -> alt.LayerChart:
         title="With both signs more of the movement is on results",
         paper=PAPER,
         reference=[(0.0, "as with positive rollouts alone")],
-        names=["equal prompts", "equal gradient energy"],
+        names=[name for name in SHIFT_LINES if live is not None or "now" not in name],
     )
 
 

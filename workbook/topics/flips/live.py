@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import altair as alt
 import pandas as pd
-import torch
 
 from workbook.policies.restoring import private_copy
 from workbook.probes.blocks import block_coupling
-from workbook.probes.dose import DOSES, SETS, dose_curve
+from workbook.probes.dose import DOSES, dose_curve
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
 from workbook.topics.flips.backbones import BACKBONES, TOKENS, compute_backbones
-from workbook.topics.flips.dose import live_curves
-from workbook.topics.flips.dose_charts import MEASURED, PROMPTS, compute_dose
+from workbook.topics.flips.dose import ADVANTAGES, live_curves, pushing_prompts
+from workbook.topics.flips.dose_charts import MEASURED, PAPER, PROMPTS, TOKEN_MENU, compute_dose
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import menu, power_slider, slider
 from workbook.views.live_study import LiveStudy
 
 NOW, FAMILY = "this policy, now", "the family"
+SUBTITLE = "family: mean of ten policies, band 95 % t interval; this policy: one policy, one draw of prompts"
 QUESTIONS = 8  # of chapter 10's task, of which the first that push are taken
 
 
 def compute_live_dose(
-    policy, task, prompts: int = 16, group_size: int = 8, tokens: str = "unsure", seed: int = 0
+    policy,
+    task,
+    prompts: int = 16,
+    group_size: int = 8,
+    tokens: str = "unsure",
+    signs: str = "by reward",
+    seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
     """Whose sign tokens follow, by prompts per step: {"curve": series, prompts, mean, low, high, units}.
 
     series: FAMILY, the committed curve of ten policies; NOW, small steps of this policy on prompts sampled with `seed`.
-    prompts: that push at most.  Raises ValueError where no prompt has different rewards.
+    prompts: that push at most.  signs: "by reward", or "permuted" within each group.
+    Raises ValueError where no prompt has different rewards.
     """
-    live = live_curves(policy, task, prompts, seed, group_size=group_size)["rates"]
+    live = live_curves(policy, task, prompts, seed, group_size=group_size, signs=signs)["rates"]
     own = unit_curve(live[live["tokens"] == tokens].assign(seed=0), "prompts", "follows").assign(series=NOW)
     return {"curve": pd.concat([_family(tokens), own], ignore_index=True)}
 
@@ -42,10 +49,12 @@ def _family(tokens: str) -> pd.DataFrame:
 
 def live_dose_chart(curve: pd.DataFrame) -> alt.LayerChart:
     """Chance that a token goes where its rollout's sign says, by prompts per step, of `compute_live_dose`."""
-    return _follows_chart(curve, [FAMILY, NOW], "Whose sign a token follows, on this policy now")
+    return _follows_chart(
+        curve, [FAMILY, NOW], "The more prompts push, the less a token follows its own rollout", paper=PAPER
+    )
 
 
-def _follows_chart(curve: pd.DataFrame, names: list[str], title: str) -> alt.LayerChart:
+def _follows_chart(curve: pd.DataFrame, names: list[str], title: str, **look) -> alt.LayerChart:
     return curve_chart(
         curve,
         "prompts",
@@ -54,9 +63,10 @@ def _follows_chart(curve: pd.DataFrame, names: list[str], title: str) -> alt.Lay
         y_title="chance to follow the own sign",
         title=title,
         reference=[(0.5, "the sign says nothing")],
-        subtitle="bands: as in the committed chart; this policy's line is one policy and one draw of prompts",
+        subtitle=SUBTITLE,
         scale={"domain": [0.4, 1.0], "clamp": True},
         names=names,
+        **look,
     )
 
 
@@ -81,7 +91,8 @@ def live_dose(policy, task, prompts: int = 16) -> LiveStudy:
     controls = {
         "prompts": power_slider(prompts, 32, "prompts at most", least=2),
         "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
-        "tokens": menu("unsure", list(SETS), "tokens"),
+        "tokens": menu("unsure", TOKEN_MENU, "tokens"),
+        "signs": menu("by reward", list(ADVANTAGES), "advantages"),
         "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
     }
     variables = {"policy": private_copy(policy), "task": task}
@@ -98,11 +109,8 @@ def compute_live_backbones(
     the task's first QUESTIONS prompts has different rewards.
     """
     rollouts = sample_rollouts(policy, task, QUESTIONS, group_size, seed, max_tokens)
-    pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:prompts]
-    if not len(pushing):
-        raise ValueError(f"No prompt has different rewards with seed={seed} and group_size={group_size}; take others.")
-    chosen = rollouts.select(torch.isin(rollouts.group_ids, pushing))
-    blocks = block_coupling(policy, chosen, blocks="prompt", measured=[int(pushing[0])])
+    chosen = pushing_prompts(rollouts, prompts)
+    blocks = block_coupling(policy, chosen, blocks="prompt", measured=[int(chosen.group_ids[0])])
     doses = sorted({dose for dose in DOSES if dose < blocks.prompts} | {blocks.prompts})
     rates = dose_curve(blocks, doses)
     own = unit_curve(rates[rates["tokens"] == tokens].assign(seed=0), "prompts", "follows").assign(series=NOW)
