@@ -290,8 +290,7 @@ def test_every_registered_outcome_is_measured(tables):
 
 def test_charts_draw_the_tables(tables, monkeypatch):
     monkeypatch.setattr(charts, "FAMILY", tables)
-    drawn = [charts.energy_chart(tables), charts.residual_chart(tables), charts.arms_chart(tables)]
-    drawn += [charts.gains_chart(tables), charts.paths_chart(effects.mean_paths(tables))]
+    drawn = [charts.energy_chart(tables=tables), charts.residual_chart(tables), charts.arms_chart(tables)]
     drawn.append(charts.training_chart(**charts.compute_training("value", beyond=False)))
     for chart in drawn:
         assert isinstance(chart, alt.TopLevelMixin)

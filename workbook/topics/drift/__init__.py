@@ -8,6 +8,8 @@ arms             seven objectives in training, each with a twin of permuted adva
 confidence       the study along template confidence and group size, registered beforehand
 effects          its numbers per unit, and its curves          confidence_charts          their charts and explorers
 claims           what is stated, and which registered outcome judges it
+group_sizes      rollouts per prompt at a fixed budget, live over the study's runs
+parts_at_reuse   the returning chart: what an objective's weights add to signal and noise of one batch
 charts           the residual of one batch, beside its explorer          exercises        checks of chapter 09
 loss_arms        TRL's loss types and corrections: the exact weights of each on given scores
 loss_types       the study of their residuals, registered beforehand          loss_types_charts   its tables and charts
@@ -19,9 +21,10 @@ from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.drift.arms": "FreeWords run_arm",
+    "topics.drift.group_sizes": "group_size_gaps live_group_sizes",
     "topics.drift.charts": "effects_chart explore_reuse",
     "topics.drift.confidence_charts": (
-        "arms_chart energy_chart explore_sharing explore_training gains_chart paths_chart residual_chart"
+        "arms_chart energy_chart energy_now explore_sharing explore_training residual_chart"
     ),
     "topics.drift.effects": "collapses mean_paths",
     "topics.drift.energy": "shared_energy two_word_share",
@@ -29,6 +32,7 @@ _NAMES = {  # module: what it offers
     "topics.drift.live": "live_twins",
     "topics.drift.loss_types": "residuals_of_batch",
     "topics.drift.loss_types_charts": "explore_loss_types loss_type_effects loss_type_levels loss_types_chart",
+    "topics.drift.parts_at_reuse": "parts_at_reuse parts_at_reuse_chart",
     "topics.drift.probe": "left_on_shared objective_weights reuse_path shared_tokens",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

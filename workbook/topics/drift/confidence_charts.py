@@ -10,16 +10,15 @@ from workbook.rollouts.sample import Rollouts
 from workbook.studies.claim import FAMILY, Tables
 from workbook.theory.choices import check_choice
 from workbook.topics.drift.charts import effects_chart
-from workbook.topics.drift.confidence import regrouped
-from workbook.topics.drift.effects import OUTCOMES, arm_effects, energy_curve, gap_curve, residual_curve, run_curve
+from workbook.topics.drift.confidence import GROUP_SIZES, regrouped
+from workbook.topics.drift.effects import OUTCOMES, arm_effects, energy_curve, residual_curve, run_curve
 from workbook.topics.drift.energy import shared_energy, two_word_share
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, menu, power_slider
 from workbook.views.figures import bars, panels, series
-from workbook.views.style import SERIES, describe_rows, require, titled
+from workbook.views.style import SERIES
 
-PINK = "#d0679d"  # of the seventh arm
-GROUPS = ["G = 2", "G = 4", "G = 8", "G = 16"]
+GROUPS = [f"G = {size}" for size in GROUP_SIZES]
 LINES = ["GSPO", "min-replace", "GSPO, permuted", "min-replace, permuted"]
 X_TITLES = {"confidence": "template confidence p, pairs (G = 2)", "group_size": "rollouts per prompt G, p = 0.8"}
 UNKNOWN = "the paper names neither its p nor what its groups share; its G are 2 to 16"
@@ -29,9 +28,14 @@ CLASSES = ("style", "template", "copy", "result", "all")
 # --- what a group shares
 
 
-def energy_chart(tables: Tables = FAMILY) -> alt.LayerChart:
-    """Share of gradient energy on tokens that whole groups share, against template confidence, a line a group size."""
+def energy_chart(now: pd.DataFrame | None = None, tables: Tables = FAMILY) -> alt.LayerChart:
+    """Share of gradient energy on tokens that whole groups share, against template confidence, a line a group size.
+
+    now: of `energy_now`, drawn as diamonds.
+    """
     bound = two_word_share(7 / 8, 8)
+    over = [] if now is None else [_diamonds(now)]
+    measured = "; diamonds: this policy, now" if over else ""
     return curve_chart(
         energy_curve(tables),
         "confidence",
@@ -40,11 +44,32 @@ def energy_chart(tables: Tables = FAMILY) -> alt.LayerChart:
         x_title="template confidence p",
         y_title="share of all energy",
         title="Only pairs share much: gradient energy on tokens that a whole group has",
-        subtitle=f"line: mean; band: 95 % t interval over units (policy and seed); {UNKNOWN}",
+        subtitle=f"line: mean of 6 units, band: 95 % t interval{measured}; {UNKNOWN}",
         log2=False,
         scale={"zero": True},
         reference=[(bound, f"the most that a group of 8 can share of two-word slots: {bound:.3f}")],
+        over=over,
     )
+
+
+def energy_now(policy, rollouts: Rollouts) -> pd.DataFrame:
+    """Share of energy that groups of 2, 4, 8 and 16 share in one batch: columns group, confidence, mean.
+
+    rollouts: groups of 16 or more, which are cut into smaller ones.  confidence: mean probability of template words.
+    """
+    tokens = rollouts.token_table().query("category == 'template'")
+    confidence, rows = float(np.exp(tokens["logp"]).mean()), []
+    for size in GROUP_SIZES:
+        shares = shared_energy(policy, regrouped(rollouts, size)).set_index("category")["shared_energy"]
+        rows.append((f"G = {size}", confidence, shares["all"]))
+    return pd.DataFrame(rows, columns=["group", "confidence", "mean"])
+
+
+def _diamonds(now: pd.DataFrame) -> alt.Chart:
+    points = alt.Chart(now).mark_point(shape="diamond", size=110, filled=True, stroke="black", opacity=1)
+    shown = ["group:N", alt.Tooltip("confidence:Q", format=".3f"), alt.Tooltip("mean:Q", format=".3f")]
+    color = alt.Color("group:N", sort=GROUPS).scale(domain=GROUPS, range=SERIES[: len(GROUPS)])
+    return points.encode(x="confidence:Q", y="mean:Q", color=color, tooltip=shown)
 
 
 def compute_sharing(policy, rollouts: Rollouts, group_size: int = 2) -> dict[str, pd.DataFrame]:
@@ -171,49 +196,3 @@ def arms_chart(tables: Tables = FAMILY) -> alt.HConcatChart:
     title = "Seven arms where groups share almost a quarter of the energy"
     subtitle = "at the end of training, pairs, p = 0.8; 95 % t interval over units; colour: the interval leaves out 0"
     return effects_chart(arm_effects(tables).replace({"outcome": names}), "arm", title, subtitle)
-
-
-def paths_chart(runs: pd.DataFrame, title: str = "Tax paid along the way to a value") -> alt.LayerChart:
-    """Tax of free words against exact value, batch by batch, a line an arm; twins dashed.
-
-    runs: columns arm, permuted, batch, value, free_tax, as of `run_arm` or `mean_paths`.
-    """
-    require(runs, ("arm", "permuted", "batch", "value", "free_tax"), "paths_chart")
-    kind = runs["permuted"].map({False: "as rewarded", True: "advantages permuted"})
-    table = runs[["arm", "batch", "value", "free_tax"]].assign(advantages=kind).dropna()
-    names = table["arm"].unique().tolist()
-    base = alt.Chart(table).encode(
-        x=alt.X("value:Q", title="exact held-out value").scale(zero=False, padding=10),
-        y=alt.Y("free_tax:Q", title="tax of free words (nats)"),
-        color=alt.Color("arm:N", sort=names, scale=alt.Scale(domain=names, range=[*SERIES, PINK][: len(names)])),
-        order="batch:Q",
-        tooltip=[
-            "arm",
-            "advantages",
-            "batch",
-            alt.Tooltip("value", format=".3f"),
-            alt.Tooltip("free_tax", format=".4f"),
-        ],
-    )
-    kinds = alt.Scale(domain=["as rewarded", "advantages permuted"], range=[[1, 0], [4, 3]])
-    lines = base.mark_line(strokeWidth=2).encode(strokeDash=alt.StrokeDash("advantages:N", scale=kinds))
-    ends = table.groupby(["arm", "advantages"], sort=False).tail(1)
-    return titled(
-        alt.layer(lines, base.mark_point(size=18, filled=True)).properties(width=520, height=300),
-        title,
-        "a dot per generation batch; to the right: it learns; upwards: words move that no reward asked for",
-        describe_rows(ends, "arm", "advantages", value="free_tax", form=".4f"),
-    )
-
-
-def gains_chart(tables: Tables = FAMILY) -> alt.LayerChart:
-    """What min-replace changes in exact held-out value against GSPO, along group size; beside the paper's slope."""
-    return curve_chart(
-        gap_curve(tables, "value", "group_size"),
-        "group_size",
-        x_title=X_TITLES["group_size"],
-        y_title="min-replace minus GSPO (exact value)",
-        title="What min-replace changes in held-out value, by group size",
-        paper=(2, 16, "the paper's G"),
-        reference=[(0.0, "no change"), (0.031, "the paper's gain at G = 2"), (0.057, "at G = 16 (AIME25, 32B)")],
-    )

@@ -95,6 +95,11 @@ def gap_at_end(one: str, other: str, outcome: str = "value") -> Callable[[Paths]
     return unless_collapsed(lambda path: path(one)[outcome].iloc[-1] - path(other)[outcome].iloc[-1])
 
 
+def gain_by_group(arm: str, path: Paths, pairs: Paths) -> float:
+    """Exact value of an arm at the end minus that of the same unit in other groups; NaN where one collapsed."""
+    return unless_collapsed(lambda path: path(arm)["value"].iloc[-1] - pairs(arm)["value"].iloc[-1])(path)
+
+
 def gap_of_values(one: str, other: str, number: Callable[[np.ndarray], float]) -> Callable[[Paths], float]:
     """A number of the exact value's curve, of one arm minus another's."""
     return unless_collapsed(
@@ -213,15 +218,6 @@ def places_on(tables: Tables, axis: str) -> dict[float, dict[int, Paths]]:
 def _at_end(arm: str, permuted: bool, outcome: str) -> Callable[[Paths], float]:
     """At the end; of a twin that collapses, before that."""
     return unless_collapsed(lambda path: path(arm, permuted)[outcome].iloc[-1])
-
-
-def gap_curve(tables: Tables, outcome: str = "value", axis: str = "confidence") -> pd.DataFrame:
-    """What min-replace changes against GSPO along an axis: at the end for the value, else at equal value."""
-    one, other = COMPARED[::-1]
-    number = gap_at_end(one, other) if outcome == "value" else gap_at_equal_value(one, other, outcome)
-    units = places_on(tables, axis)
-    rows = [(seed, at, number(path)) for at, path_of in units.items() for seed, path in path_of.items()]
-    return unit_curve(pd.DataFrame(rows, columns=["seed", axis, "number"]), axis, "number")
 
 
 def on_axis(table: pd.DataFrame, axis: str) -> pd.DataFrame:
