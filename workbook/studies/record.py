@@ -34,6 +34,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "dose_alphabets": "topics.flips.dose:dose_alphabets_study",
     "dose_dials": "topics.flips.dose:dose_dials_study",
     "dose_llm": "topics.flips.dose_llm:dose_llm_study",
+    "flip_backbones": "topics.flips.columns:flip_backbones_study",
     "flip_settings": "topics.flips.settings:flip_settings_study",
     "credit": "topics.credit.study:credit_study",
     "flips": "topics.flips.study:flips_study",
@@ -44,6 +45,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "recovered_dials": "topics.recovered.study:recovered_dials_study",
     "recovered_members": "topics.recovered.study:recovered_members_study",
     "sharing": "topics.flips.sharing:sharing_study",
+    "training_curves": "topics.drift.curves:training_curves_study",
     "value_gap": "topics.credit.exact_gaps:value_gap_study",
 }
 

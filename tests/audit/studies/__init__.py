@@ -1,6 +1,6 @@
 """What each registered outcome is as a number per unit: {study: {key: function of the study's units}}."""
 
-from audit.studies import arena, batch_composition, confidence, dose, mass, recovered, value_gap
+from audit.studies import arena, batch_composition, confidence, dose, mass, recovered, training_curves, value_gap
 
 DEFINITIONS = {
     "arena": arena.OUTCOMES,
@@ -14,5 +14,6 @@ DEFINITIONS = {
     "recovered": recovered.OUTCOMES,
     "recovered_dials": recovered.DIALS,
     "recovered_members": recovered.MEMBERS,
+    "training_curves": training_curves.OUTCOMES,
     "value_gap": value_gap.OUTCOMES,
 }

@@ -109,17 +109,20 @@ def run_arm(
     seed: int,
     permuted: bool = False,
     batches: int = LOOP.batches,
+    every: int = 1,
     **rate: float,
 ) -> pd.DataFrame:
     """Train one arm in memory: the table of `train_in_memory`, with the columns arm, permuted, group_size, lr, epsilon.
 
-    rate: lr and epsilon, where they are not the tuned ones.  Raises ValueError for an arm that is not in ARMS.
+    every: generation batches from one reading to the next.  rate: lr and epsilon, where they are not the tuned ones.
+
+    Raises ValueError for an arm that is not in ARMS.
     """
     check_choice("arm", name, tuple(ARMS))
     lr, epsilon = RATES[name]
     rate = {"lr": lr, "epsilon": epsilon} | rate
     loop = replace(ARMS[name].loop(group_size, permuted=permuted, **rate), batches=batches)
-    table = train_in_memory(policy, task, loop, seed, readings)
+    table = train_in_memory(policy, task, loop, seed, readings, every)
     return table.assign(arm=name, permuted=permuted, group_size=group_size, **rate)
 
 

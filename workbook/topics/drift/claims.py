@@ -1,6 +1,7 @@
 """Claims of chapter 09: whether unequal weights are what moves words that no reward asked for (D1 to D9, D-falsifier).
 
-What each row measures, and against which number, stands in data/results/confidence/registration.yaml. Three things are
+What each row measures, and against which number, stands in data/results/confidence/registration.yaml and, over whole
+runs at one learning rate, in data/results/training_curves/registration.yaml. Three things are
 kept apart: the mechanism (what is left on shared tokens, which is algebra for the repairs), the consequence in training
 (tax, entropy, odds, held-out value) and controls. Paper D claims *necessity*: without exchangeable weights there is a
 tax. So the falsifier's row asks for a run without them whose tax is no larger than that of its twin with permuted
@@ -15,6 +16,8 @@ import numpy as np
 import pandas as pd
 
 from workbook.studies.claim import Claim, Measurement, Tables
+from workbook.topics.drift.arms import DEAD
+from workbook.topics.drift.curves import GROUPS, PAIRS
 from workbook.topics.drift.effects import (
     STUDY,
     G,
@@ -29,6 +32,8 @@ from workbook.topics.drift.effects import (
     shared_share,
     slope_by_group,
 )
+
+CURVES = "training_curves"
 
 
 def _row(key: str, measure) -> Measurement:
@@ -61,6 +66,48 @@ def gained_lever(tables: Tables) -> pd.Series:
     return shared_share(16)(tables) - shared_share(2)(tables)
 
 
+def at_last(name: str, less: str | None = None, column: str = "value", place=PAIRS, readings: int = 1):
+    """A measure of the study `training_curves`: a column at the last readings of an arm, minus another arm's.
+
+    A run that collapsed (its value below half of the start's) gives no number.
+    """
+
+    def measure(tables: Tables) -> pd.Series:
+        runs = curves_at(tables, place)
+        ends = [runs[arm][column].iloc[:, -readings:].mean(axis=1, skipna=False) for arm in (name, less) if arm]
+        return ends[0] - ends[1] if less else ends[0]
+
+    return measure
+
+
+def curves_at(tables: Tables, place: tuple[int, float]) -> dict[str, pd.DataFrame]:
+    """{arm: column -> units x batches} of `training_curves` at one place, NaN throughout where a run collapsed."""
+    rows = tables[f"{CURVES}/curves"]
+    rows = rows[(rows["group_size"] == place[0]) & np.isclose(rows["confidence"], place[1]) & ~rows["permuted"]]
+    wide = {}
+    for arm, runs in rows.assign(lost=entropy_gone).groupby("arm"):
+        table = runs.pivot(index="seed", columns="batch")
+        alive = (table["value"].min(axis=1) >= DEAD * table["value"][0]).to_numpy()
+        wide[arm] = table.drop(columns="arm").where(alive[:, None])
+    return wide
+
+
+def entropy_gone(runs: pd.DataFrame) -> pd.Series:
+    """Entropy of style words that is gone since the first reading of each run, nats a word."""
+    start = runs.groupby(["arm", "seed"])["style_entropy"].transform("first")
+    return start - runs["style_entropy"]
+
+
+def at_worst(column: str):
+    """A measure of `training_curves`: the least of a column along PPO's run in groups of eight."""
+    return lambda tables: curves_at(tables, GROUPS)["PPO"][column].min(axis=1, skipna=False)
+
+
+def _curve(key: str, measure) -> Measurement:
+    return Measurement(CURVES, key, measure, scales=["family"])
+
+
+FIX = ("GSPO", "min-replace")
 CLAIMS = [
     Claim(
         "D1",
@@ -106,6 +153,8 @@ CLAIMS = [
             _runs("D4", gap_at_equal_value("GSPO", "min-replace")),
             _runs("D4 clip off", gap_at_equal_value("clip off", "min-replace")),
             _runs("D4 style", gap_at_equal_value("GSPO", "min-replace", "tax")),
+            _curve("D4 over training", at_last(*FIX, "tax")),
+            _curve("D4 over training, eight", at_last(*FIX, "tax", GROUPS)),
         ],
     ),
     Claim(
@@ -116,6 +165,7 @@ CLAIMS = [
         [
             _runs("D5", losing(gap_at_equal_value("GSPO", "min-replace", "lost"))),
             _runs("D5 odds", gap_at_equal_value("GSPO", "min-replace", "odds")),
+            _curve("D5 over training", at_last(*FIX, "lost")),
         ],
     ),
     Claim(
@@ -154,6 +204,8 @@ CLAIMS = [
             _runs("D8 symmetric", gap_at_end("PPO, symmetric", "PPO")),
             _runs("D8 jitter", gap_of_values("min-replace", "GSPO", value_jitter)),
             _runs("D8 compute", batches_to_equal_value("min-replace", "GSPO")),
+            _curve("D8 over training", at_last(*FIX[::-1])),
+            _curve("D8 over training, eight", at_last(*FIX[::-1], place=GROUPS)),
         ],
     ),
     Claim(
@@ -179,4 +231,15 @@ CLAIMS = [
             _runs("D-falsifier groups of eight", excess_at_end("GSPO"), 8),
         ],
     ),
+    Claim(  # its words are chapter 06's
+        "H4",
+        "",
+        "",
+        "",
+        [
+            _curve("H4 over training", at_worst("agreement, moved")),
+            _curve("H4 over training, all", at_worst("agreement, all")),
+        ],
+    ),
+    Claim("H7", "", "", "", [_curve("H7 over training", at_last("PPO", None, "gap", GROUPS, 3))]),  # chapter 07's
 ]
