@@ -14,7 +14,8 @@ from workbook.topics.recovered import claims as measures
 from workbook.topics.recovered import compute_recovered, signal_noise_chart
 from workbook.topics.recovered import study as studies
 from workbook.topics.recovered.charts import describe_recovered
-from workbook.topics.recovered.live import PART_NAMES, parts_table
+from workbook.views.parts import PART_COLORS, PART_NAMES, parts_table, token_parts_table
+from workbook.views.style import NEGATIVE, POSITIVE, SERIES
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +99,30 @@ def test_the_chart_stacks_parts_that_add_up_to_the_whole():
     permuted = compute_recovered(prompts=3, group_size=4, rule="permuted")
     assert permuted[permuted["part"].str.startswith("signal")]["share"].abs().max() == 0
     sentence = describe_recovered(table)
-    assert sentence.startswith("3 prompts of 4 rollouts, grpo: ")
+    assert sentence.startswith("3 prompts of 4 rollouts, grpo. All: ")
     with pytest.raises(ValueError, match=r"signal_noise_chart needs the column\(s\) share"):
         signal_noise_chart(table.drop(columns="share"))
+
+
+def test_single_tokens_are_drawn_in_nats_in_their_order():
+    parts = dict.fromkeys(
+        ("own_signal", "own_bias", "own_noise", "coupled_signal", "coupled_bias", "coupled_noise"), 0.5
+    )
+    tokens = pd.DataFrame({"position": [11, 4], "token": ["now", " so"], "change": 3.0, **parts})
+    table = token_parts_table(tokens)
+    assert list(table["category"].unique()) == ["4 ·so", "11 now"]
+    np.testing.assert_allclose(table.groupby("category")["change"].sum(), 3.0)
+    spec = signal_noise_chart(table).to_dict()
+    assert spec["layer"][0]["encoding"]["x"]["field"] == "change"
+    assert spec["layer"][0]["encoding"]["y"]["sort"] == ["4 ·so", "11 now"]
+    assert "4 ·so, signal (credit): +0.5" in spec["description"]
+
+
+def test_the_parts_have_colours_of_their_own():
+    assert not {*PART_COLORS} & {POSITIVE, NEGATIVE, *SERIES}
+    spec = signal_noise_chart(compute_recovered(prompts=3, group_size=4).assign(panel="one step")).to_dict()
+    assert spec["facet"]["row"]["field"] == "panel"
+    assert spec["spec"]["layer"][0]["encoding"]["color"]["scale"]["range"] == PART_COLORS
 
 
 def test_classes_that_hardly_move_are_left_out():
@@ -110,4 +132,4 @@ def test_classes_that_hardly_move_are_left_out():
     table = parts_table(shares).set_index("part")["share"]
     assert len(table) == len(PART_NAMES)  # of "all" alone
     assert table["bias"] == 0.2
-    assert table["signal, coupling"] == 0.4
+    assert table["signal, by coupling"] == 0.4

@@ -27,7 +27,7 @@ _NAMES = {  # module: what it offers
     "topics.softmax.charts": (
         "cells_chart explore_map explore_pair explore_tied learning_rate_chart map_chart pair_chart tied_chart"
     ),
-    "views.calibration": "calibration",
+    "views.calibrated": "calibration",
     "views.curves": "curve_chart",
     "views.charts": "intervals_chart learning_curve reward_before_after",
     "views.explorer": "Explorer",
@@ -40,7 +40,7 @@ _NAMES = {  # module: what it offers
     "views.monitor": "RunMonitor",
     "views.my_runs": "MyRuns",
     "views.parts": "describe_parts parts_table signal_noise_chart token_parts_table",
-    "views.predict": "predict reveal",
+    "views.predicting": "predict reveal",
     "views.renderer": "enable_charts",
     "views.tokens": "token_strip",
 }

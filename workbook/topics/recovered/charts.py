@@ -1,4 +1,4 @@
-"""Charts of credit recovered: the one of signal, noise, bias and coupling, and its curves over what it depends on."""
+"""Charts of credit recovered: curves over what it depends on, the rules, and `workbook.views.parts` live."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from workbook.statistics import unit_curve
 from workbook.studies.bench import DIALS
 from workbook.studies.record import load_measured
 from workbook.topics.recovered.claims import DIALS_STUDY, MEMBERS_STUDY, STUDY
-from workbook.topics.recovered.live import PART_NAMES, compute_recovered
+from workbook.topics.recovered.live import compute_recovered
 from workbook.topics.recovered.study import GROUP_SIZE, PROMPTS, RULE
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, menu, slider
-from workbook.views.figures import rule as line
-from workbook.views.style import NEUTRAL, WIDTH, describe_rows, require, titled
+from workbook.views.parts import describe_parts, signal_noise_chart
+from workbook.views.style import NEUTRAL, WIDTH, describe_rows, titled
 
-COLORS = ["#1f5f99", "#8fbfe6", "#6b6b6b", "#f0b98a", "#c5690d"]  # of PART_NAMES, in order: signal blue, noise orange
-CLASSES = ("all", "result", "style", "copy", "template", "eos", "token")
 SHARES = (-0.25, 1.25)  # of the axis; a share may lie beyond where signal and noise point apart
 PAPERS = {"group_size": (2, 16, "both papers"), "prompts": (16, 96, "batch sizes of arXiv 2605.08666")}
 RULE_MENU = [  # what is shown, and the rule
@@ -34,36 +32,6 @@ AXES = {"group_size": "rollouts per prompt", "prompts": "prompts in the step"}
 START = {"alphabets": 1.0, "confidence": 0.998}  # of members without the dial
 DIAL_AXES = {"alphabets": "private alphabets", "confidence": "template confidence", "width": "width"}
 DIAL_AXES |= {"operands": "operands a chain", "sft_steps": "steps of supervised training"}
-
-
-def signal_noise_chart(
-    table: pd.DataFrame, title: str = "What moves a token: signal, noise, bias and coupling", width: int = WIDTH
-) -> alt.LayerChart:
-    """Stacked shares of each token class's squared movement: blue is credit, orange is noise, light came by coupling.
-
-    table: columns category, part, order, share, as `parts_table` makes them of a split's shares. Parts that point
-    against the movement stand left of 0.
-    """
-    require(table, ["category", "part", "order", "share"], "signal_noise_chart")
-    names = list(PART_NAMES.values())
-    color = alt.Color("part:N", title=None, sort=names).scale(domain=names, range=COLORS)
-    bars = (
-        alt.Chart(table)
-        .mark_bar(stroke="white", strokeWidth=0.5)
-        .encode(
-            x=alt.X("share:Q", title="share of the squared movement", stack="zero").axis(format="%"),
-            y=alt.Y("category:N", sort=list(CLASSES), title=None),
-            color=color.legend(orient="bottom", columns=3),
-            order="order:Q",
-            tooltip=["category", "part", alt.Tooltip("share:Q", format=".1%")],
-        )
-    )
-    return titled(
-        alt.layer(bars, line(0, "x", color="black")).properties(width=width, height=alt.Step(34)),
-        title,
-        "of log-probabilities, in one step, by token class; light: arrived from other contexts",
-        describe_rows(table, "category", "part", value="share", form=".1%"),
-    )
 
 
 @cache
@@ -162,12 +130,9 @@ def explore_recovered() -> Explorer:
 
 
 def describe_recovered(table: pd.DataFrame) -> str:
-    """The shares of all tokens, and how well the update points, in words."""
-    rows = table[table["category"] == "all"].set_index("part")["share"]
-    signal = rows[[name for name in rows.index if name.startswith("signal")]].sum()
-    noise = rows[[name for name in rows.index if name.startswith("noise")]].sum()
+    """The parts of all tokens' movement, and how well the update points, in words."""
     first = table.iloc[0]
     return (
-        f"{first['prompts']} prompts of {first['group_size']} rollouts, {first['rule']}: {signal:.0%} of the squared "
-        f"movement is signal, {noise:.0%} noise. Cosine of the update with the exact gradient: {first['cosine']:.2f}."
+        f"{first['prompts']} prompts of {first['group_size']} rollouts, {first['rule']}. {describe_parts(table)} "
+        f"Cosine of the update with the exact gradient: {first['cosine']:.2f}."
     )
