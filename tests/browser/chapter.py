@@ -117,6 +117,13 @@ class Chapter:
         """A command of JupyterLab, awaited."""
         self.page.evaluate("async name => { await window.jupyterapp.commands.execute(name) }", name)
 
+    def change_theme(self, name: str) -> None:
+        """JupyterLab's theme, "Light" or "Dark": a setting of all pages."""
+        script = "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })"
+        self.page.evaluate(script, f"JupyterLab {name}")
+        self.page.wait_for_function(f"document.body.dataset.jpThemeLight === '{str(name == 'Light').lower()}'")
+        self.settle()
+
     def reopen(self) -> None:
         """Save, shut the kernel down, close the notebook and open it again, as on the next day."""
         self.page.evaluate(REOPEN)

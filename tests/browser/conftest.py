@@ -86,6 +86,7 @@ def lab(tmp_path_factory):
     places = {name: str(home / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
     offline = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
     here = {"IPYTHONDIR": str(home / "ipython"), "WORKBOOK_RUNS": str(home / "runs"), "WORKBOOK_PROFILE": "smoke"}
+    here |= {"WORKBOOK_PREDICTIONS": str(home / "predictions.json")}
     options = [
         "--no-browser",
         "--allow-root",

@@ -159,13 +159,6 @@ def test_tokens_read_as_text_and_are_reached_by_keys(run_cells):
     compare(chapter)
 
 
-def change_theme(chapter, name):
-    script = "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })"
-    chapter.page.evaluate(script, f"JupyterLab {name}")
-    chapter.page.wait_for_function(f"document.body.dataset.jpThemeLight === '{str(name == 'Light').lower()}'")
-    chapter.settle()
-
-
 def compare(chapter):
     """Two panes on the same rollouts in one scale, that scroll together; a narrow page; the dark theme."""
     widget, grids = chapter.panel.locator(".token-heatmap"), chapter.panel.locator(".th-grid")
@@ -189,7 +182,7 @@ def compare(chapter):
     assert of_entropy == "", "one-sided values have no sign"
     chapter.shot("heatmap-compared-aligned", widget)
     cells = chapter.panel.locator(".th-cell").count()
-    change_theme(chapter, "Dark")
+    chapter.change_theme("Dark")
     expect(chapter.panel.locator(".th-cell")).to_have_count(cells)  # JupyterLab hides the page meanwhile
     assert_accessible(chapter, "dark")
     chapter.shot("heatmap-dark", widget)
@@ -199,7 +192,7 @@ def compare(chapter):
     chapter.settle()
     assert widget.evaluate("n => n.scrollWidth <= n.clientWidth")
     chapter.shot("heatmap-390", widget)
-    change_theme(chapter, "Light")  # the settings are those of all pages
+    chapter.change_theme("Light")  # the settings are those of all pages
     assert chapter.errors == []
 
 

@@ -4,7 +4,7 @@
     reveal("05-shares", measured_share)
 
 Keys begin with the two digits of their chapter. Running cells records nothing: what `reveal` adds to a prediction is
-the answer, and a first guess after that answer was shown does not count (`workbook.views.calibration`).
+the answer, and a first guess after that answer was shown does not count (`workbook.views.calibrated`).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def reveal(key: str, answer) -> None:
         problem = str(error)
     _display(compared_text(mine, answer), problem)
     if isinstance(kind, Curve):
-        from workbook.views.calibration import curve_against_answer
+        from workbook.views.calibrated import curve_against_answer
 
         display(curve_against_answer(mine, answer, question))
 
