@@ -119,7 +119,8 @@
         last = residuals(draw, { transform, clip_range, angle, masked_share, ...switches });
         const silent = mean(range(GROUPS).map(g => Number(ofGroup(draw, g).every(i => last.weights[i] === 0))));
         const keys = Object.keys(switches), active = keys.every(key => on[key] === switches[key]);
-        return { mechanism, ...interval(last.values), silent, on: active && (keys.length > 0 || !sequence) };
+        return { mechanism, ...interval(last.values), silent, on: active && (keys.length > 0 || !sequence),
+          drift: strengths.drift };
       });
       return { meter, pushes: pushesOf(draw, last.weights, last.directions) };
     },

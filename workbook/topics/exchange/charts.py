@@ -5,25 +5,28 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
+from workbook.topics.exchange.measured import START, drift_strip
 from workbook.topics.exchange.shared import TRANSFORMS
 from workbook.topics.exchange.toy import MECHANISMS, TOGETHER, compute_exchange, compute_transforms
 from workbook.views.explorer import Explorer, menu, slider, switch
-from workbook.views.figures import bars, by_sign, panels
-from workbook.views.style import NEUTRAL, POSITIVE, SERIES
+from workbook.views.figures import INTERVAL, bars, by_sign, forest, panels, rule
+from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require, titled
 
 KEPT = ("right answers' own: push kept", "wrong answers' own: push kept")
 SHARES = ("shared token: residual", "own tokens pushed the wrong way", "groups silenced")
+REPAIRS = [NEUTRAL, *SERIES[:2]]  # of TRANSFORMS
 CLIPPINGS = ["none", "symmetric", "asymmetric"]
 
 
 def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChart:
-    """Left the residual of each mechanism with its interval, right one group's pushes on the shared token."""
+    """Left the residual of each mechanism with its interval, right one group's pushes; below, where the drift lies."""
+    upper = alt.hconcat(_meter(meter), _pushes(pushes), spacing=24)
     return panels(
-        [_meter(meter), _pushes(pushes)],
+        [upper, drift_strip(meter, width=480)],
         "Residual of the update on a token that the whole group shares",
-        "left: mean over 200 groups with its 95 % interval, blue: switched on; right: one group of eight rollouts",
+        "left: mean over 200 groups with its 95 % interval, violet: switched on; right: one group of eight rollouts",
         "Bars of the residual under each mechanism alone and all that are switched on; the pushes of one group.",
-        spacing=30,
+        vertical=True,
     )
 
 
@@ -35,19 +38,19 @@ def _meter(meter: pd.DataFrame) -> alt.LayerChart:
         meter,
         y,
         alt.X("mean:Q", title="residual (0 cancels, 1 adds up)").scale(domain=[0, 1]),
-        color=alt.when("datum.on").then(alt.value(POSITIVE)).otherwise(alt.value("#b9c3cc")),
+        color=alt.when("datum.on").then(alt.value(ACCENT)).otherwise(alt.value("#b9c3cc")),
         zero=False,
         form=".3f",
         shown=["silent"],
         over=[texts.mark_text(align="left", dx=6).encode(x="high:Q", y=y, text="text:N")],
-        width=330,
-        height=250,
+        width=250,
+        height=230,
     )
 
 
 def _pushes(pushes: pd.DataFrame) -> alt.LayerChart:
     y, ticks = alt.Y("rollout:N", sort=None, title="rollout"), [-1, -0.5, 0, 0.5, 1]
-    x = alt.X("push:Q", title="push on the shared token (share of the group's total)").scale(domain=[-1, 1])
+    x = alt.X("push:Q", title="push, share of the group's total").scale(domain=[-1, 1])
     rewards = alt.Chart(pushes).mark_text(align="left", color=NEUTRAL)
     return bars(
         pushes,
@@ -58,8 +61,8 @@ def _pushes(pushes: pd.DataFrame) -> alt.LayerChart:
         outlined="datum.rollout === 'net'",
         shown=["reward"],
         over=[rewards.encode(x=alt.value(4), y=y, text="reward:N")],
-        width=260,
-        height=250,
+        width=180,
+        height=230,
     )
 
 
@@ -77,7 +80,7 @@ def explore_exchange() -> Explorer:
     """Every mechanism as a switch, its strength as a slider, on one residual meter."""
     controls = {
         "sequence": switch(True, "sequence ratio (GSPO)"),
-        "drift": slider(0.2, 0.0, 1.0, 0.02, "ratio drift"),
+        "drift": slider(START, 0.0, 1.0, 0.02, "ratio drift"),
         "clipping": menu("none", CLIPPINGS, "clipping"),
         "clip_range": slider(0.2, 0.01, 1.0, 0.01, "clip range"),
         "per_length": switch(False, "1/T per sequence"),
@@ -90,6 +93,45 @@ def explore_exchange() -> Explorer:
         "follows_reward": slider(0.0, 0.0, 1.0, 0.05, "follows the reward"),
     }
     return Explorer(compute_exchange, exchange_chart, controls, describe_exchange)
+
+
+def repairs_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Residual of each mechanism alone, without a repair and with either; columns mechanism, transform, mean, ..."""
+    require(table, ("mechanism", "transform", *INTERVAL), "repairs_chart")
+    x = alt.X("mean:Q", title="residual (0 cancels, 1 adds up)").scale(domainMin=0)
+    return titled(
+        forest(table, "mechanism", x, by="transform", colors=REPAIRS, zero=True, width=440, height=alt.Step(13)),
+        "What leaves a push on a shared token, and what takes it away",
+        "each mechanism alone: mean over 200 groups with its 95 % interval",
+        describe_rows(table, "mechanism", "transform", form=".3f", interval=True),
+    )
+
+
+def costs_chart(table: pd.DataFrame) -> alt.VConcatChart:
+    """What either repair does to the tokens that should move, by setting; columns setting, measure, transform, mean."""
+    require(table, ("setting", "measure", "transform", *INTERVAL), "costs_chart")
+    rows = table[table["transform"] != "none"]
+    titles = {KEPT[0]: "right answers' push kept", KEPT[1]: "wrong answers' push kept"}
+    titles |= {SHARES[1]: "pushed the wrong way", SHARES[2]: "groups silenced"}
+    parts = [
+        _cost(rows[rows["measure"] == m], title, m in KEPT, k % 2 == 0) for k, (m, title) in enumerate(titles.items())
+    ]
+    pairs = [alt.hconcat(*parts[:2], spacing=16), alt.hconcat(*parts[2:], spacing=16)]
+    return panels(
+        pairs,
+        "What a repair costs the tokens that should move",
+        "above: multiple of the push without repair (line: 1); below: shares; 95 % intervals over 200 groups",
+        describe_rows(rows[rows["measure"].isin(titles)], "setting", "measure", "transform", form=".2f"),
+        spacing=8,
+        vertical=True,
+    )
+
+
+def _cost(rows: pd.DataFrame, title: str, kept: bool, labels: bool) -> alt.LayerChart:
+    x = alt.X("mean:Q", title="multiple" if kept else "share").scale(domain=[0, 3] if kept else [0, 0.6], clamp=True)
+    look = {"by": "transform", "names": list(TRANSFORMS)[1:], "colors": REPAIRS[1:], "labels": labels, "width": 200}
+    under = [rule(1, "x", color=NEUTRAL)] if kept else []
+    return forest(rows, "setting", x, title=title, under=under, height=alt.Step(16), **look)
 
 
 def transforms_chart(table: pd.DataFrame) -> alt.VConcatChart:
@@ -112,13 +154,11 @@ def _measures(table: pd.DataFrame, measures: tuple, domain: list, title: str, nu
         table,
         alt.Y("transform:N", sort=list(TRANSFORMS), title=None).axis(labelLimit=150),
         x,
-        color=alt.Color("transform:N", legend=None).scale(
-            domain=list(TRANSFORMS), range=[NEUTRAL, SERIES[0], SERIES[3]]
-        ),
+        color=alt.Color("transform:N", legend=None).scale(domain=list(TRANSFORMS), range=REPAIRS),
         number=number,
         shown=["measure"],
         zero=False,
-        width=380,
+        width=330,
         height=54,
     )
     header = alt.Header(labelAngle=0, labelAlign="left", labelLimit=230, labelFontSize=12)

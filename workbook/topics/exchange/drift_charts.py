@@ -40,14 +40,14 @@ def _one_step(rates: pd.DataFrame, chosen: pd.DataFrame) -> alt.LayerChart:
     look = {"by": "order", "names": ORDERS, "legend": STROKES, "clip": True, "spread": None}
     marks = alt.Chart(chosen).mark_point(size=90, filled=True, opacity=1, clip=True)
     marks = marks.encode(x=x, y=y, color=alt.Color("order:N"), tooltip=["order:N", "lr:Q", "kl:Q"])
-    return series(rates, x, y, **look, dash="order", points=False, over=[marks], width=330, height=250)
+    return series(rates, x, y, **look, dash="order", points=False, over=[marks], width=270, height=230)
 
 
 def _many_steps(path: pd.DataFrame) -> alt.LayerChart:
     x = alt.X("step:Q", title="step").scale(type="log", domain=[1, STEPS], nice=False)
     y = _log_y("mean:Q", "KL (nats), mean and 95 % interval")
     look = {"by": "series", "names": PATHS, "legend": STROKES, "clip": True}
-    return series(path, x, y, **look, dash="series", points=False, width=330, height=250)
+    return series(path, x, y, **look, dash="series", points=False, width=270, height=230)
 
 
 def _log_y(field: str, title: str) -> alt.Y:
@@ -81,7 +81,7 @@ def explore_kl_drift() -> Explorer:
 
 def solutions_chart(table: pd.DataFrame) -> alt.HConcatChart:
     """Entropy over equally right answers, their log-odds and the reward, step by step, against equal weights."""
-    x, look = alt.X("step:Q", title="step").scale(domain=[0, STEPS]), {"width": 215, "height": 230}
+    x, look = alt.X("step:Q", title="step").scale(domain=[0, STEPS]), {"width": 180, "height": 220}
     return panels(
         [_measure(table, measure, x, RUNS, **look) for measure in MEASURES],
         "Three answers are equally right: do they stay equally likely?",
@@ -131,10 +131,10 @@ def long_run_chart(table: pd.DataFrame) -> alt.HConcatChart:
     require(table, ("measure", "run", "step", "mean", "low", "high"), "long_run_chart")
     runs = table["run"].drop_duplicates().tolist()
     x = alt.X("step:Q", title="step").scale(type="log", nice=False).axis(values=[1, 10, 100, 1000])
-    look = {"spread": "bars", "legend": STROKES | {"columns": 2, "labelLimit": 260}, "width": 340, "height": 250}
+    look = {"spread": "bars", "legend": STROKES | {"columns": 2, "labelLimit": 240}, "width": 280, "height": 240}
     return panels(
         [_measure(table, measure, x, runs, **look) for measure in ("entropy", "log-odds")],
-        "The same over many more steps: what goes on, and what halts",
+        "Over thousands of steps: the softmax gradient goes on, the natural gradient halts",
         "means over seeds with 95 % intervals; the step axis is logarithmic",
         "Two line charts on a logarithmic step axis: entropy over the right answers, and change of their log-odds.",
         spacing=30,

@@ -1,13 +1,14 @@
-"""Exercises of chapter 03: weights that cancel though unequal, symmetric clipping, and which transform mends what."""
+"""Exercises of chapter 03: unequal weights that cancel, symmetric clipping, transforms, and a missing control."""
 
 from __future__ import annotations
 
 import torch
 
 from workbook.theory import cancellation_residual, surrogate_weights
+from workbook.topics.exchange.collapse import WHEN, entropy_by_setting
 from workbook.topics.exchange.drift import run_solutions, solution_measures
 from workbook.topics.exchange.shared import GROUPS, TRANSFORMS, draw_groups, residuals, shared_weights, transformed
-from workbook.topics.grading import UNANSWERED, answer_of, grade
+from workbook.topics.grading import UNANSWERED, answer_of, grade, grade_choice
 
 ADVANTAGES = (1.5, -0.5, -0.5, -0.5)
 
@@ -86,6 +87,7 @@ def check_transforms(answer: dict | None) -> None:
     if not isinstance(answer, dict) or not any(answer.get(name) for name in judges):
         print(UNANSWERED)
         return
+    marks = []
     for name, judge in judges.items():
         choice = answer.get(name)
         if choice is None:
@@ -94,7 +96,10 @@ def check_transforms(answer: dict | None) -> None:
             print(f"{name}: {choice!r} is no transform; valid are {', '.join(TRANSFORMS)}.")
         else:
             right, effect = judge(choice)
+            marks.append(right)
             print(f"{name}: {'right' if right else 'not quite'}: {choice} {effect}.")
+    if len(marks) == len(judges) and all(marks):
+        print("Right: all three. No repair fits all, because they equalize different things.")
 
 
 def _masked(choice: str) -> tuple[bool, str]:
@@ -121,3 +126,25 @@ def _favoured(choice: str) -> tuple[bool, str]:
         for weights in (("one favoured", choice), ("equal", "none"))
     )
     return abs(chosen - equal) < 1e-9, f"moves the log-odds by {chosen:+.2f}, equal weights by {equal:+.2f}"
+
+
+def check_collapse_control(answer: str | None) -> None:
+    """Check which observation tests whether unequal weights lowered an entropy; a letter, A to D.
+
+    >>> check_collapse_control("C")
+    Not quite: a residual says that pushes do not cancel; with equal weights it is 0, and the entropy falls too.
+    """
+    table = entropy_by_setting(seeds=48).set_index(["setting", "when"])["mean"]
+    end, reward = (table.xs(when, level="when").map("{:.2f}".format) for when in (WHEN["end"], WHEN["reward"]))
+    mine, repaired = "random weights", "random, min-replace"
+    wrong = {
+        "A": f"min-replace also learns less in these steps. In the toy it ends with {end[repaired]} nats against "
+        f"{end[mine]}, but at equal reward with {reward[repaired]} against {reward[mine]}.",
+        "C": "a residual says that pushes do not cancel; with equal weights it is 0, and the entropy falls too.",
+        "D": "more seeds of one setting make its fall more certain, and say nothing of what caused it.",
+    }
+    praise = (
+        "Right: only a run that differs in the weights alone says what the weights did. In the toy equal weights end "
+        f"with {end['equal weights']} nats, unequal ones with {end[mine]}: most of the fall is not theirs."
+    )
+    grade_choice(answer, "B", wrong, praise)

@@ -43,7 +43,7 @@ def compute_exchange(
     own_embeddings: bool = False,
     masking: bool = False,
     transform: str = "none",
-    drift: float = 0.2,
+    drift: float = 0.04,
     clip_range: float = 0.2,
     length_spread: float = 0.5,
     angle: float = 60.0,
@@ -57,8 +57,8 @@ def compute_exchange(
     row "switched on, together".  transform: one of TRANSFORMS, in every row.  The rest are strengths, in every row.
 
     Returns meter: mechanism, mean, low, high (95 % interval of the mean), silent (share of groups where nothing
-    pushes), on;  pushes: rollout, reward, push (of the first mixed group under the switches, along the net push, as
-    shares of the group's total size), whose sum is "net".
+    pushes), on, drift;  pushes: rollout, reward, push (of the first mixed group under the switches, along the net push,
+    as shares of the group's total size), whose sum is "net".
     """
     draw = draw_groups(drift, length_spread, follows_reward, seed=seed)
     on = {"own_embeddings": own_embeddings, "masking": masking, "per_length": per_length}
@@ -69,7 +69,7 @@ def compute_exchange(
         values, weights, directions = residuals(draw, **strengths, **switches)
         silent = (weights.view(GROUPS, -1) == 0).all(1).double().mean().item()
         active = all(on[key] == value for key, value in switches.items()) and (bool(switches) or not sequence)
-        rows.append({"mechanism": name, **interval(values), "silent": silent, "on": active})
+        rows.append({"mechanism": name, **interval(values), "silent": silent, "on": active, "drift": drift})
     return {"meter": pd.DataFrame(rows), "pushes": _pushes(draw, weights, directions)}
 
 
@@ -123,6 +123,31 @@ def compute_transforms(
         }
         rows += [{"measure": m, "transform": name, **interval(values)} for m, values in measures.items()]
     return pd.DataFrame(rows)
+
+
+SITUATIONS = {  # settings of `compute_transforms` in which the repairs differ
+    "sequence ratios, luck": {},
+    "and asymmetric clipping": {"clipping": "asymmetric"},
+    "wrong answers are long": {"length_spread": 1.0, "follows_reward": 0.7},
+    "few right answers": {"right": 0.1},
+}
+
+
+def repair_costs() -> pd.DataFrame:
+    """Tabulate `compute_transforms` in every situation: columns setting, measure, transform, mean, low, high."""
+    return pd.concat(
+        [compute_transforms(**s).assign(setting=name) for name, s in SITUATIONS.items()], ignore_index=True
+    )
+
+
+def residual_by_mechanism(drift: float = 0.2) -> pd.DataFrame:
+    """Tabulate the residual of each mechanism alone under each transform: mechanism, transform, mean, low, high."""
+    draw = draw_groups(drift)
+    return pd.DataFrame(
+        {"mechanism": name, "transform": transform, **interval(residuals(draw, transform, **switches)[0])}
+        for name, switches in MECHANISMS.items()
+        for transform in TRANSFORMS
+    )
 
 
 def _kept(pushes: Tensor, plain: Tensor, chosen: Tensor) -> Tensor:
