@@ -4,6 +4,7 @@ from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
     "book.chapters": "describe find_chapters run_chapters",
+    "book.outcomes": "decisions findings undecided",
     "book.pages": "render_book",
     "book.report_page": "report_text write_report",
 }

@@ -50,6 +50,19 @@ def _by_chance(table, draws: int) -> str:
     )
 
 
+def _findings(args) -> int:
+    from workbook.book.outcomes import decisions_markdown, findings_markdown, write_readme
+
+    if args.readme is not None:
+        changed = write_readme(Path(args.readme))
+        print(
+            f"{args.readme}: {'the findings were written anew' if changed else 'its findings are as the ledger has them'}."
+        )
+    else:
+        print(decisions_markdown() if args.decisions else findings_markdown())
+    return 0
+
+
 def _coverage(args) -> int:
     from workbook.claims.coverage import coverage_table, coverage_text, keep_coverage
 
@@ -72,6 +85,14 @@ def add_claims(commands) -> None:
     claims.add_argument("--html", type=as_path, metavar="FILE", help="also write it as a page")
     claims.add_argument("--folder", type=as_path, help="of the studies' tables (default: data/results)")
     claims.set_defaults(command=_claims)
+
+
+def add_findings(commands) -> None:
+    """`findings`: what the book found, and what to do about it."""
+    parser = commands.add_parser("findings", help="what the book found and how sure that is, from the ledger")
+    parser.add_argument("--decisions", action="store_true", help="what to do about it, setting by setting")
+    parser.add_argument("--readme", type=as_path, metavar="FILE", help="write them between a file's findings marks")
+    parser.set_defaults(command=_findings)
 
 
 def add_coverage(commands) -> None:
