@@ -9,10 +9,9 @@ import torch
 from soak import interrupts, sample
 
 from workbook.policies.restoring import evaluating, no_gradients, restoring
-from workbook.probes import step
+from workbook.probes import directions, step
 from workbook.rollouts import generation as sampling
 from workbook.rollouts import states
-from workbook.topics.coupling import directions
 
 MANAGERS = (
     ("token_flips", step.untouched),

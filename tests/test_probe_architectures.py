@@ -17,6 +17,7 @@ from workbook.policies.load import Policy, load_policy
 from workbook.probes import (
     cancellation_index,
     coupling_by_confidence,
+    directions,
     gradient_products,
     masked_update,
     output_layer_step,
@@ -35,7 +36,6 @@ from workbook.tasks import get_task
 from workbook.tasks.task import Task
 from workbook.theory.advantages import group_advantages
 from workbook.theory.weights import update_weights
-from workbook.topics.coupling import directions
 
 SMALL = {
     "hidden_size": 32,

@@ -10,10 +10,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbook.policies.load import load_policy
 from workbook.probes import choose_tokens, coupling_by_confidence, gradient_products, product_agreement, shared_token
+from workbook.probes.directions import Along
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task
-from workbook.topics.coupling.directions import Along
 from workbook.topics.coupling.masked import KINDS, followers
 from workbook.topics.coupling.probe import CELL, PAIR_SIGNS
 

@@ -55,9 +55,7 @@ def _findings(args) -> int:
 
     if args.readme is not None:
         changed = write_readme(Path(args.readme))
-        print(
-            f"{args.readme}: {'the findings were written anew' if changed else 'its findings are as the ledger has them'}."
-        )
+        print(f"{args.readme}: its findings {'were written anew' if changed else 'are as the ledger has them'}.")
     else:
         print(decisions_markdown() if args.decisions else findings_markdown())
     return 0

@@ -14,6 +14,7 @@ _NAMES = {  # module: what it offers
     "probes.dose": "dose_blocks dose_curve flip_rates net_curve permuted_signs real_step shift_curve",
     "probes.drift": "drift_report learning_tax odds_drift",
     "probes.output_layer": "output_layer_step",
+    "probes.explained": "TokenExplainer explain_token",
     "probes.recovered": "credit_recovered redrawn_updates",
     "probes.report": "report_findings",
     "probes.report_model": "model_findings",

@@ -115,7 +115,7 @@ def block_coupling(
     """
     _check_precision(policy)
     rollouts = rollouts.to(policy.model.device)
-    labels, pushes = _labels(rollouts, blocks), _pushes(rollouts, aggregate)
+    labels, pushes = _labels(rollouts, blocks), token_pushes(rollouts, aggregate)
     labels = labels.masked_fill(pushes == 0, -1)
     if not (labels >= 0).any():
         raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
@@ -194,7 +194,7 @@ def _category_labels(rollouts: Rollouts) -> Int[Tensor, "B T"]:
     return labels
 
 
-def _pushes(rollouts: Rollouts, aggregate: str) -> Float[Tensor, "B T"]:
+def token_pushes(rollouts: Rollouts, aggregate: str) -> Float[Tensor, "B T"]:
     """Weight x advantage of every token in a step on fresh rollouts, 0 outside the mask."""
     alive, ones = rollouts.completion_mask.bool(), torch.zeros_like(rollouts.old_logps)
     weights = update_weights(ones, ones, alive, rollouts.advantages, clip=None, aggregate=aggregate)

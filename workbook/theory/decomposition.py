@@ -126,12 +126,30 @@ def expected_gain(rule: str, values: Float[Tensor, " P"], group_size: int) -> Fl
         return torch.ones_like(values)
     if rule not in ESTIMATORS:
         return torch.zeros_like(values)
-    others = torch.arange(group_size, dtype=values.dtype, device=values.device)  # rewards of 1 among the others
-    chances = torch.distributions.Binomial(group_size - 1, values.unsqueeze(1)).log_prob(others).exp()  # (P, G)
     if rule == "reinforce":
+        others, chances = _others(values, group_size)
         return (chances * _batch_baseline(values, group_size, others)).sum(1)
+    high, low = expected_advantages(rule, values, group_size)
+    return high - low
+
+
+def expected_advantages(
+    rule: str, values: Float[Tensor, " P"], group_size: int
+) -> tuple[Float[Tensor, " P"], Float[Tensor, " P"]]:
+    """E[A | r = 1] and E[A | r = 0] of a rule that reads the rewards of a group alone, as `expected_gain` has them.
+
+    >>> [float(a) for a in expected_advantages("dr_grpo", torch.tensor([0.5]), group_size=4)]
+    [0.375, -0.375]
+    """
+    others, chances = _others(values.clamp(0, 1), group_size)
     high, low = (_advantage(rule, group_size, own, others) for own in (1.0, 0.0))  # (G,) each
-    return chances @ (high - low)
+    return chances @ high, chances @ low
+
+
+def _others(values: Float[Tensor, " P"], group_size: int) -> tuple[Float[Tensor, " G"], Float[Tensor, "P G"]]:
+    """How many of the other G - 1 rewards of a group are 1, and each number's chance."""
+    others = torch.arange(group_size, dtype=values.dtype, device=values.device)
+    return others, torch.distributions.Binomial(group_size - 1, values.unsqueeze(1)).log_prob(others).exp()
 
 
 def _advantage(rule: str, group_size: int, own: float, others: Float[Tensor, " G"]) -> Float[Tensor, " G"]:

@@ -1,12 +1,11 @@
 // The page's half of TokenHeatmap: one pane of cells, or two to compare, with their menus, the row of the token under
 // the pointer below them, and what is known of the pinned one. What a model wrote is shown, never parsed.
 
-const NARROW = 600;  // px, below which answers are shown as text unless the reader chose
 const HINT = "Point at a token, or walk with the arrow keys: its row stands here. Enter or a click pins it, m switches between text and aligned cells.";
 
 function render({ model, el }) {
   const root = make("div", "token-heatmap"), bar = make("div", "th-bar"), panes = make("div", "th-panes");
-  const tip = make("div", "th-tip"), details = make("div", "th-details"), prompt = make("div", "th-prompt"), status = make("div", "th-message");
+  const tip = make("div", "th-tip"), details = make("div", "th-details"), working = make("div", "th-busy"), prompt = make("div", "th-prompt"), status = make("div", "th-message");
   const menus = {}, modes = {}, id = `th${Math.random().toString(36).slice(2)}`;
   let reading = 0, explaining = 0, frame = 0, stale = false, searching = null, spot = null, pointer = null, driven = null, tall = 0, wide = 0;
   details.setAttribute("role", "status");
@@ -14,10 +13,10 @@ function render({ model, el }) {
   tip.setAttribute("role", "group");
   tip.setAttribute("aria-label", "the token under the pointer");
   root.dataset.lmSuppressShortcuts = "true";  // the notebook has keys of its own
-  root.append(bar, status, prompt, panes, tip, details);
+  root.append(bar, status, prompt, panes, tip, working, details);
   el.append(root);
 
-  const mode = () => model.get("mode") !== "auto" ? model.get("mode") : wide && wide < NARROW ? "read" : "align";
+  const mode = () => model.get("mode") !== "auto" ? model.get("mode") : wide && main.t && alignedWidth(main.t) > wide ? "read" : "align";  // the whole answer is seen
   const shell = { mode, look, hover, pin, moved, scrolled };
   const main = makePane(shell, id), beside = makePane(shell, `${id}-b`);
   const drawn = () => beside.t ? [main, beside] : [main];
@@ -46,7 +45,7 @@ function render({ model, el }) {
 
   const nameOf = pane => pane === beside && model.get("other").column || model.get("column");
   const coloured = pane => columnOf(pane.t, nameOf(pane));
-  const own = column => column.name === "coupling" && column.slot < 0 ? { ...column, limit: model.get("coupling_limit") } : column;
+  const own = column => column.slot < 0 ? { ...column, limit: model.get("coupling_limit") } : column;
   function scaleOf(pane) {
     const mine = own(coloured(pane));
     return beside.t && common(own(coloured(main)), own(coloured(beside))) || mine;
@@ -151,7 +150,7 @@ function render({ model, el }) {
     const place = bar.querySelector(".th-legend"), marks = main.t.stop ? [...new Set(main.t.stop.marks.filter(m => m))] : [];
     place.replaceChildren();
     if (marks.length) place.append(make("span", "", marks.map(m => `${m} ${MEANINGS[m] || ""}`).join("  ")));
-    drawLegend(place, coloured(main), scaleOf(main));
+    drawLegend(place, coloured(main), scaleOf(main), main.t);
     main.heading.replaceChildren();
     beside.heading.replaceChildren();
     if (!beside.t) return;
@@ -162,7 +161,7 @@ function render({ model, el }) {
     if (coloured(beside).missing) beside.heading.append(make("span", "", `has no column ${nameOf(beside)}`));
     else if (!shared) {
       const scale = make("span", "th-legend");
-      drawLegend(scale, coloured(beside), scaleOf(beside));
+      drawLegend(scale, coloured(beside), scaleOf(beside), beside.t);
       beside.heading.append(scale);
     }
   }
@@ -209,7 +208,7 @@ function render({ model, el }) {
     const [one, two] = pane === main ? [t, twin] : [twin, t], facts = [["token", t.texts[t.kinds[i]] || "(empty)"], ["rollout", t.rows[t.rowOf[i]]], ["position", String(t.positionOf[i])]];
     const value = (table, c) => { const at = columnOf(table, c.name); return at.missing ? "" : shown(table, i, at); };
     for (const c of t.columns) {
-      if (c.name === "coupling" && c.slot < 0 && !main.t.coupling.length) continue;
+      if (c.slot < 0 && !main.t.coupling.length) continue;
       const values = twin ? [value(one, c), value(two, c)].filter(x => x) : [shown(t, i, c)];
       facts.push([c.name, values.length > 1 && values[0] !== values[1] ? values.join(" | ") : values[0]]);
     }
@@ -249,16 +248,20 @@ function render({ model, el }) {
     details.replaceChildren();
     if (known.lines) {
       const [about, ...coupled] = known.lines, life = model.get("biography");
+      const go = index => { main.moveTo(index); main.grid.focus(); };
       details.append(make("p", "", about));
+      for (const line of known.explained || []) details.append(make("p", "th-explained", line));
+      for (const table of known.tables || []) details.append(panelTable(table, go));
       if ((known.loss || []).length) {
         const loss = make("div", "th-loss");
         for (const line of known.loss) loss.append(make("p", "", line));
         details.append(loss);
       }
+      if (known.objectives) details.append(panelTable(known.objectives, go));
       if (life.step && life.step.length) details.append(drawBiography(life, model.get("step"), unsigned, step => set("step", step)));
       if (unfolded) details.querySelector("details")?.setAttribute("open", "");
       for (const line of coupled) details.append(make("p", "", line));
-      if ((known.coupled || []).length) details.append(coupledTable(known));
+      if (known.headings && (known.coupled || []).length) details.append(coupledTable(known));
     }
     legend();
     draw();
@@ -300,7 +303,7 @@ function render({ model, el }) {
   const refresh = () => { stale = true; cancelAnimationFrame(reading); reading = requestAnimationFrame(read); };
   const explainSoon = () => { cancelAnimationFrame(explaining); explaining = requestAnimationFrame(explain); };
   const parts = [["places", refresh], ["values", refresh], ["columns", refresh], ["other", refresh], ["choices", refresh],
-    ["details", explainSoon], ["biography", explainSoon], ["coupling", explainSoon], ["step", control.place], ["steps", control.place],
+    ["details", explainSoon], ["busy", () => drawBusy(working, model.get("busy"), () => model.send({ kind: "stop" }))], ["biography", explainSoon], ["coupling", explainSoon], ["step", control.place], ["steps", control.place],
     ["follow", control.place], ["message", report], ["looked", control.answered], ["column", repaint], ["filter", repaint], ["pinned", draw], ["mode", lay]];
   for (const [name, react] of parts) model.on(`change:${name}`, react);
   const resized = new ResizeObserver(() => {
@@ -316,6 +319,7 @@ function render({ model, el }) {
   wide = root.clientWidth;
   read();
   report();
+  drawBusy(working, model.get("busy"), () => model.send({ kind: "stop" }));
   resized.observe(root);
   return () => {
     resized.disconnect();

@@ -10,6 +10,7 @@ shows another column, step or table in the same colours. The page draws only wha
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import anywidget
@@ -19,26 +20,36 @@ import torch
 import traitlets
 
 from workbook.rollouts.states import OutputStates
+from workbook.views.explained import objectives_details
+from workbook.views.explaining import Explains
 from workbook.views.heatmap_steps import StepWalk
 from workbook.views.live import OpenedWhenShown, show
+from workbook.views.loss_objectives import objective_table
 from workbook.views.loss_term import describe_push
 from workbook.views.pinned import describe_token, explain_pinned, page_biography, word_of
-from workbook.views.reading import READING, Pane, reading_html, strips
+from workbook.views.reading import READING, Pane, is_cut, reading_html, strips
 from workbook.views.recorded_steps import UNREADABLE, RecordedSteps
 from workbook.views.renderer import picture
 from workbook.views.style import limit, printable, require, visible
 from workbook.views.token_cells import MAX_CHARACTERS, prepare
 from workbook.views.token_compare import Beside, beside, choices, label_of
 from workbook.views.token_panes import Panes
-from workbook.views.token_scale import PALETTE
+from workbook.views.token_scale import MOVES, PALETTE
 
 HERE = Path(__file__).parent
-PARTS = ("heatmap_table.js", "heatmap_biography.js", "heatmap_steps.js", "heatmap_pane.js", "heatmap.js")  # one module
-MODES = ("auto", "align", "read")  # auto: to read on a narrow page, else aligned
-PICTURE_WIDTH, PICTURE_ROLLOUTS = 760, 12  # of the fallback picture: pixels, rows
+PARTS = (
+    "heatmap_table.js",
+    "heatmap_biography.js",
+    "heatmap_panel.js",
+    "heatmap_steps.js",
+    "heatmap_pane.js",
+    "heatmap.js",
+)  # one module
+MODES = ("auto", "align", "read")  # auto: aligned where whole answers are seen so, else as text to read
+PICTURE_WIDTH, PICTURE_ROLLOUTS = 720, 8  # of the fallback picture: pixels, rollouts
 
 
-class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
+class TokenHeatmap(StepWalk, Explains, OpenedWhenShown, anywidget.AnyWidget):
     """A widget over a token table, or over the recorded steps of a run; a PNG of its first rollouts without a kernel.
 
     table: columns group, rollout, position, token, and whatever is known of each token. Signed numbers are coloured
@@ -48,12 +59,15 @@ class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
     tokens(step): a slider then chooses among its steps, and a pinned word shows what each of them did to it.
     column: the one to begin with, else advantage; of a run dlogp, how far the step moved each log-probability.
     group: which one, else the first; of a run the first that the step pushed.
-    states: `output_states` of the rollouts that the first table lists, row by row: pinning then shows what couples.
-    lr: learning rate of the step that the pinned token's coupling predicts.
+    explain: explanation of a token by all weights, `workbook.probes.TokenExplainer(policy, rollouts, lr)` of the
+    rollouts that the first table lists: pinning then shows who moved the token, as soon as that is computed (in a
+    thread, with progress and Stop; `wait()` waits for it, and `explanation` holds it).
+    states: `output_states` of the rollouts that the first table lists, row by row: without explain, pinning then shows
+    what couples through the output layer.  lr: learning rate of the step that this predicts.
     step: of a run, the recorded step to begin with, else the newest.
     compare: what stands beside, in the same colours: another column, another recorded step of the run,
     another token table, or the pushes of the same rollouts under another objective, a dict of what changes.
-    mode: "align" by position, "read" as text, or "auto", which reads where the page is narrow.
+    mode: "align" by position, "read" as text, or "auto": aligned where whole answers fit the page, else as text.
 
     Raises ValueError for missing columns, rows without a place, a group or a step that is not there, states of another
     length, or a run that has recorded nothing.
@@ -80,7 +94,7 @@ class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
     other = traitlets.Dict().tag(sync=True)  # the second pane's wire, title, names, column, note, same; {} without one
     filter = traitlets.Dict().tag(sync=True)  # {} or column and value
     pinned = traitlets.Int(-1).tag(sync=True)  # a token's number in the group, -1: none
-    coupling = traitlets.Bytes().tag(sync=True)  # float32: K of each token with the pinned one
+    coupling = traitlets.Bytes().tag(sync=True)  # float32: of each token with the pinned one, K or what it moves it by
     coupling_limit = traitlets.Float(1.0).tag(sync=True)
     details = traitlets.Dict().tag(sync=True)
     steps = traitlets.List().tag(sync=True)  # recorded ones; empty without a run
@@ -88,6 +102,7 @@ class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
     follow = traitlets.Bool(False).tag(sync=True)  # whether to show each new step when there is one
     looked = traitlets.Int(0).tag(sync=True)  # how often the page's question for new steps was answered
     message = traitlets.Unicode().tag(sync=True)
+    busy = traitlets.Dict().tag(sync=True)  # text and share of an explanation that is made; {} without one
     biography = traitlets.Dict().tag(sync=True)  # of the pinned word, in columns; {} without one
 
     def __init__(
@@ -100,6 +115,7 @@ class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
         step: int | None = None,
         compare: str | int | dict | pd.DataFrame | None = None,
         mode: str = "auto",
+        explain: Callable | None = None,
     ):
         if mode not in MODES:
             raise ValueError(f"mode={mode!r} is none of {', '.join(MODES)}.")
@@ -111,6 +127,7 @@ class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
         step = step if step is not None else max(steps, default=-1)
         column = printable(column or ("advantage" if self.source is None else "dlogp"))
         self.states, self.lr, self._first_step = states, lr, step
+        self._start_explaining(explain)
         self._take(table if self.source is None else self.source.table(step), column)
         if states is not None and len(states.tokens) != len(self.table):
             raise ValueError(
@@ -140,7 +157,7 @@ class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
         require(table, ("group", "rollout", "position", "token"), "TokenHeatmap")
         objective, table = table.attrs.get("objective"), prepare(table)
         needed = ["advantage"] if self.states is not None else []
-        require(table, [column, *needed] if column != "coupling" else needed, "TokenHeatmap")
+        require(table, [column, *needed] if column not in ("coupling", MOVES) else needed, "TokenHeatmap")
         self.table, self.objective = table, objective if isinstance(objective, dict) else None
 
     def _groups(self) -> list[int]:
@@ -172,7 +189,8 @@ class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
         Beside the picture stands the same as HTML to read, which the book shows on narrow pages.
         """
         panes = self._drawn(PICTURE_ROLLOUTS)
-        data, about = picture(strips(panes, PICTURE_WIDTH, self.mode == "read").to_dict())
+        wrap = self.mode == "read" or (self.mode == "auto" and is_cut(panes, PICTURE_WIDTH))
+        data, about = picture(strips(panes, PICTURE_WIDTH, wrap).to_dict())
         return data | {READING: reading_html(panes, self.title)}, about
 
     def to_html(self) -> str:
@@ -193,8 +211,8 @@ class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
         at = "" if self.source is None else f" at step {self.step}"
         self._panes = Panes(self.table, self.group, self._ends, self._read_beside())
         sent = self._panes.traits(f"Tokens of group {self.group}{at}, rollout by rollout")
-        if self._states_of(self.step) is not None:
-            sent["columns"].append({"name": "coupling", "slot": -1})
+        if column := self._pinned_column():
+            sent["columns"].append({"name": column, "slot": -1})
         steps = [step for step in self.steps if step != self.step]
         with self.hold_sync():
             for name, value in sent.items():
@@ -213,6 +231,12 @@ class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
             self.message = printable(f"{self.compare} can't be shown: {error}")
             return None
 
+    def _pinned_column(self) -> str:
+        """What the column is called whose numbers belong to the pinned token; "" where there is none."""
+        if self.explain is not None and self.step == self._first_step:
+            return MOVES
+        return "" if self._states_of(self.step) is None else "coupling"
+
     def _states_of(self, step: int) -> OutputStates | None:
         """The output states of the rows that are shown: they were given for one step's."""
         return self.states if step == self._first_step else None
@@ -221,22 +245,39 @@ class TokenHeatmap(StepWalk, OpenedWhenShown, anywidget.AnyWidget):
         _check_group(self.group, self.groups)
         with self.hold_sync():
             self.pinned, self.details, self.coupling, self.biography = -1, {}, b"", {}
+            self.stop_explaining()
             self._send_group()
 
     def _explain(self, _) -> None:
         """Send the page what is known of the pinned token and what moves it."""
         if not 0 <= self.pinned < len(self.rows):
             self.coupling, self.details, self.biography, self._word = b"", {}, {}, None
+            self.stop_explaining()
             return
         rows = self.rows.reset_index(drop=True)
         self._word = rows.iloc[self.pinned]
         loss = describe_push(rows, self.pinned, self.objective) if self.objective else []
-        states = self._states_of(self.step)
-        if states is None:
-            self.details = {"lines": [describe_token(rows.iloc[self.pinned])], "loss": loss}
-        else:
+        states, self.explanation = self._states_of(self.step), None
+        if states is not None and self.explain is None:
             self._explain_coupling(rows, states, loss)
+        else:
+            self.coupling = b""
+            self.details = {"lines": [describe_token(rows.iloc[self.pinned])], "loss": loss}
+        if objectives := self._objectives(rows):
+            self.details = self.details | {"objectives": objectives}
         self._send_biography()
+        if self._pinned_column() == MOVES:
+            self._ask(rows.iloc[self.pinned])
+
+    def _objectives(self, rows: pd.DataFrame) -> dict:
+        """The pinned token's push under several objectives; {} where the table does not have the numbers."""
+        if "advantage" not in rows:
+            return {}
+        self.table.attrs["objective"] = self.objective
+        try:
+            return objectives_details(objective_table(self.table, self.group, self.pinned))
+        except UNREADABLE:
+            return {}
 
     def _explain_coupling(self, rows: pd.DataFrame, states: OutputStates, loss: list[str]) -> None:
         here = torch.from_numpy(np.flatnonzero((self.table["group"] == self.group).to_numpy()))

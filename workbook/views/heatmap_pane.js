@@ -4,6 +4,17 @@
 const ROW = 24, LABEL = 132, GAP = 1, CHARACTER = 7.2, PADDING = 16, TALLEST = 460;
 const ANSWER_LINE = 30, LETTER = 7.5, NEAR = 90;  // px, of an answer to read: a line, a letter's guess, what is prepared beyond sight
 
+// Width of each position where rollouts stand aligned, and of all of them with their names.
+function alignedWidths(t) {
+  const widths = new Float32Array(t.positions).fill(2 * CHARACTER + PADDING);
+  for (let i = 0; i < t.tokens; i++) {
+    const wide = Math.min(t.texts[t.kinds[i]].length, 14) * CHARACTER + PADDING;
+    if (wide > widths[t.positionOf[i]]) widths[t.positionOf[i]] = wide;
+  }
+  return widths;
+}
+const alignedWidth = t => t.wide ??= LABEL + alignedWidths(t).reduce((sum, wide) => sum + wide, 0);
+
 // A token's text with its spaces, tabs and line breaks marked by the style sheet; what is selected is the text itself.
 function fillText(cell, raw) {
   const kinds = { " ": "th-space", "\n": "th-newline", "\t": "th-tab" };
@@ -50,11 +61,7 @@ function makePane(shell, id) {
       t.rows.forEach((_, row) => canvas.append(makeRow(row)));
       return;
     }
-    const widths = new Float32Array(t.positions).fill(2 * CHARACTER + PADDING);
-    for (let i = 0; i < t.tokens; i++) {
-      const wide = Math.min(t.texts[t.kinds[i]].length, 14) * CHARACTER + PADDING;
-      if (wide > widths[t.positionOf[i]]) widths[t.positionOf[i]] = wide;
-    }
+    const widths = alignedWidths(t);
     lefts = new Float32Array(t.positions + 1);
     for (let p = 0; p < t.positions; p++) lefts[p + 1] = lefts[p] + widths[p];
     canvas.style.width = `${LABEL + lefts[t.positions]}px`;

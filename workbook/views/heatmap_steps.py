@@ -75,7 +75,9 @@ class StepWalk:
         return self.steps
 
     def _answer(self, _, content: dict, buffers) -> None:
-        """The page asks for new steps."""
+        """The page asks for new steps, or to stop an explanation."""
+        if content == {"kind": "stop"}:
+            self.stop_explaining()
         if content == {"kind": "look"}:
             try:
                 self.look()

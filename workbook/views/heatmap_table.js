@@ -26,7 +26,7 @@ function decode(data) {
 }
 const answer = (t, row) => Array.from(t.at.subarray(row * t.positions, (row + 1) * t.positions)).filter(i => i >= 0);
 const columnOf = (t, name) => t.columns.find(c => c.name === name) || { name, missing: true };
-const valueOf = (t, i, c) => c.missing ? NaN : c.name === "coupling" && c.slot < 0 ? t.coupling[i] ?? NaN : t.values[c.slot * t.tokens + i];
+const valueOf = (t, i, c) => c.missing ? NaN : c.slot < 0 ? t.coupling[i] ?? NaN : t.values[c.slot * t.tokens + i];
 const text = (c, value) => c.levels ? c.levels[value] ?? "unknown" : c.center || c.side ? unsigned(value) : signed(value);
 const shown = (t, i, c) => text(c, valueOf(t, i, c));
 const markOf = (t, i) => t.stop ? t.stop.marks[valueOf(t, i, t.stop)] || "" : "";
@@ -52,8 +52,8 @@ function colours(value, column, scale) {
   return [fills[shade], inks[shade], scale.side ? "" : off > 0 ? PLUS : off < 0 ? MINUS : ""];
 }
 
-// a legend's parts: a bar with its ends, or a chip for each level
-function drawLegend(place, column, scale) {
+// a legend's parts: a bar with its ends, ≤ and ≥ where values lie beyond them, or a chip for each level
+function drawLegend(place, column, scale, t) {
   if (column.levels) {
     const { fills, inks } = PALETTE.categories;
     column.levels.forEach((level, k) => {
@@ -66,6 +66,12 @@ function drawLegend(place, column, scale) {
   }
   const { fills } = PALETTE[scale.side ? "sequential" : "diverging"], bar = make("span", "th-scale");
   bar.style.background = `linear-gradient(90deg, ${(scale.side < 0 ? [...fills].reverse() : fills).join(", ")})`;
-  const [low, high] = ends(scale).map(x => text(scale, x));
-  place.append(make("span", "", low), bar, make("span", "", high));
+  const [low, high] = ends(scale);
+  let under = "", over = "";
+  for (let i = 0; i < t.tokens; i++) {
+    const value = valueOf(t, i, column);
+    if (value < low) under = "≤ ";
+    if (value > high) over = "≥ ";
+  }
+  place.append(make("span", "", under + text(scale, low)), bar, make("span", "", over + text(scale, high)));
 }

@@ -68,10 +68,10 @@ def merged(table: pd.DataFrame, own: dict, objective: dict) -> dict:
         )
     if "normalizer" in objective or ("normalizer" in own and kind == own.get("loss_type")):
         return full
-    return full | {"normalizer": _batch_normalizer(table, kind, full)}
+    return full | {"normalizer": batch_normalizer(table, kind, full)}
 
 
-def _batch_normalizer(table: pd.DataFrame, kind: str, objective: dict) -> float:
+def batch_normalizer(table: pd.DataFrame, kind: str, objective: dict) -> float:
     """N of one batch of all rollouts of a table."""
     counted = table[~stopped_by(table).isin(UNCOUNTED)]
     rollouts = table.groupby(["group", "rollout"]).ngroups

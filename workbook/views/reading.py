@@ -11,7 +11,7 @@ import pandas as pd
 from workbook.views.style import NEUTRAL, titled
 from workbook.views.token_cells import are_words, level_name, mark, rank_levels, readable, rollout_names
 from workbook.views.token_scale import PALETTE, UNKNOWN, Scale
-from workbook.views.tokens import token_strip
+from workbook.views.tokens import aligned, token_strip
 
 READING = "application/vnd.workbook.reading+html"  # beside a picture, for pages that are too narrow for it
 PAPER = "margin: 0; padding: 6px; background: #fff; color: #222"
@@ -36,6 +36,11 @@ class Pane(NamedTuple):
     def rows(self) -> pd.DataFrame:
         """The tokens that are drawn."""
         return self.table[self.table["group"] == self.group]
+
+
+def is_cut(panes: list[Pane], width: float) -> bool:
+    """Whether aligned cells of a pane are wider than the page."""
+    return any(aligned(pane.rows, 12)["right"].max() > width for pane in panes)
 
 
 def strips(panes: list[Pane], width: float, wrap: bool):

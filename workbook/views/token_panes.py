@@ -11,7 +11,7 @@ from workbook.views.reading import Pane
 from workbook.views.style import require
 from workbook.views.token_cells import scales, wire
 from workbook.views.token_compare import Beside, rows_beside
-from workbook.views.token_scale import Scale, common
+from workbook.views.token_scale import MOVES, Scale, common
 
 
 @dataclass
@@ -57,10 +57,10 @@ class Panes:
         coupling, limit: of each token with the pinned one, for a table that has no column of this name.
         """
         table, known = self.table, self.known
-        if column == "coupling" and column not in table:
+        if column in ("coupling", MOVES) and column not in table:
             values = pd.Series(np.nan, index=table.index)
             values[self.rows.index] = np.nan if coupling is None else coupling
-            table, known = table.assign(coupling=values), known | {"coupling": Scale(limit)}
+            table, known = table.assign(**{column: values}), known | {column: Scale(limit)}
         require(table, (column,), "TokenHeatmap")
         few = pd.unique(self.rows["rollout"])[:rollouts]
         table = table[(table["group"] != self.group) | table["rollout"].isin(few)]

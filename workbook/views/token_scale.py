@@ -23,6 +23,7 @@ BLUEORANGE = (
 TEALS = ("#f2f0eb", "#d3e8e1", "#a9d6ca", "#78bfb0", "#4ba494", "#27877a", "#11695e", "#064b44")
 CATEGORIES = tuple(SERIES)
 SHADES = 65  # of a ramp; odd, so that one is the middle
+MOVES = "moves pinned"  # the column of what each token does to the pinned one
 SIGNED = {"advantage", "coupling", "credit", "dlogp", "push", "signal", "noise", "bias", "movement"}
 CENTERS = {"ratio": 1.0, "importance": 1.0}  # the value that changes nothing; else 0
 PLUS, MINUS = "⁺", "⁻"  # superscripts, so that no sign looks like an arithmetic token

@@ -56,7 +56,7 @@ def token_strip(
     return finish(
         _layers(cells, column, scale, whole, wrap),
         f"Group {group}{at}: {column} of each token, rollout by rollout",
-        "; ".join([_legend(scale), *marks, *first]),
+        "; ".join([_legend(scale), *_saturated(rows[column], scale), *marks, *first]),
         f"{cells['rollout'].nunique()} rollouts with up to {length} tokens.",
         width=int(whole),
         height=alt.Step(LINE_HEIGHT if wrap else CELL_HEIGHT),
@@ -70,6 +70,18 @@ def _legend(scale: Scale | None) -> str:
         return f"one cell a token; the darker, the further {'above' if scale.side > 0 else 'below'} zero"
     middle = f"{scale.center:g}" if scale.center else "zero"
     return f"one cell a token; blue and +: above {middle}, orange and −: below"
+
+
+def _saturated(values: pd.Series, scale: Scale | None) -> list[str]:
+    """Words for values beyond the ends of the colours."""
+    if scale is None:
+        return []
+    low, high = scale.ends
+    beyond = [
+        value for value, is_out in ((values.min(), values.min() < low), (values.max(), values.max() > high)) if is_out
+    ]
+    ends = f"±{scale.limit:.2g}" if not scale.side and not scale.center else f"{low:.2g} and {high:.2g}"
+    return [f"darkest from {ends} on, to {' and '.join(map(scale.format, beyond))}"] if beyond else []
 
 
 def _numbers(rows: pd.DataFrame, column: str, scale: Scale) -> pd.DataFrame:

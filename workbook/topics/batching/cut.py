@@ -11,7 +11,7 @@ from workbook.theory.batching import STRATEGIES, minibatch_order
 from workbook.theory.weights import cancellation_residual
 from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.figures import bars, forest, panels, series
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, describe_rows, panel_title, require
+from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, describe_rows, panel_title, require
 
 NAMES = {  # as a menu and an axis show them
     "shuffled": "shuffled",
@@ -28,6 +28,9 @@ GUARANTEES = {
     "sign_partitioned": "at most one mini-batch holds both signs",
 }
 GLYPHS = {1: "+", 0: "0", -1: "−"}
+CUT_MENU = [(name, strategy) for strategy, name in NAMES.items()]
+WALKS = ["SGD", "SGD, norm clipped", "SGD, momentum", "AdamW", "AdamW, no momentum"]  # optimizers of `compute_walks`
+FRACTION = "datum.value < 1 ? '1/' + format(1 / datum.value, '.0f') : '1'"
 TOKENS = ("all", "shared")  # of the rollouts, or the words that both signs of a group hold
 
 
@@ -99,7 +102,7 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
         ),
         base.mark_text(dy=-7, fontSize=10).encode(text="prompt:N", color=ink),
         base.mark_text(dy=8, fontSize=13, fontWeight="bold").encode(text="sign:N", color=ink),
-    ).properties(width=500, height=alt.Step(36), title=panel_title("the rollouts of each mini-batch, by prompt"))
+    ).properties(width=430, height=alt.Step(36), title=panel_title("the rollouts of each mini-batch, by prompt"))
     row = alt.Y("minibatch:O", title=None)
     signs = alt.Chart(batches).transform_calculate(signs="datum.positives + '+  ' + datum.negatives + '−'")
     residuals = bars(
@@ -112,7 +115,7 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
         shown=("positives", "negatives", "cut"),
         over=[signs.mark_text(align="left", fontSize=11).encode(x=alt.value(4), y=row, text="signs:N")],
         title="residual of a shared push",
-        width=190,
+        width=150,
         height=alt.Step(36),
     )
     return panels(
@@ -139,7 +142,7 @@ def describe_cut(cells: pd.DataFrame, batches: pd.DataFrame) -> str:
 def explore_cut() -> Explorer:
     """Menus and sliders over the batch and the strategy: which rollouts meet in an optimizer step?"""
     controls = {
-        "strategy": menu("shuffled", [(name, key) for key, name in NAMES.items()], "strategy"),
+        "strategy": menu("shuffled", CUT_MENU, "strategy"),
         "prompts": slider(8, 2, 12, 1, "prompts"),
         "group_size": menu(8, [2, 4, 8], "group size G"),
         "minibatches": menu(4, [1, 2, 3, 4, 6, 8], "mini-batches"),
@@ -167,34 +170,38 @@ def mechanism_chart(table: pd.DataFrame, subtitle: str) -> alt.HConcatChart:
     return panels(charts, title, subtitle, describe_rows(rows, *columns, form=".2f"))
 
 
-def endpoints_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """Distance between the end points of two ways through one batch against the learning rate, logarithmic.
+def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart:
+    """Distance between the ends of two ways through one batch against the learning rate, logarithmic, of two changes.
 
-    table: columns change (a panel each), optimizer, factor (learning rate over the largest), distance,
-    slope (of the line, log-log).
+    same, other: columns optimizer, factor (learning rate over the largest), distance, slope (of the line, log-log) and
+    label (where the slope is written), as `compute_walks` makes them.
     """
-    require(table, ("change", "optimizer", "factor", "distance", "slope"), "endpoints_chart")
-    factors = sorted(table["factor"].unique())
-    x = alt.X("factor:Q", title="learning rate ÷ that of 0.05 nats a step")
-    x = x.scale(type="log", base=4, domain=[factors[0] / 1.3, factors[-1] * 3])
-    x = x.axis(values=factors, labelExpr="datum.value < 1 ? '1/' + format(1 / datum.value, '.0f') : '1'")
-    y = alt.Y("distance:Q", title="distance of end points (weights)").scale(type="log")
+    factors, charts = [1 / 64, 1 / 16, 1 / 4, 1], []
+    x = alt.X("factor:Q", title="learning rate ÷ the largest")
+    x = x.scale(type="log", base=4, domain=[factors[0] / 1.3, 3]).axis(values=factors, labelExpr=FRACTION)
+    y = alt.Y("distance:Q", title="distance of the weights").scale(type="log")
     y = y.axis(format=".0e", values=[10.0**k for k in range(-8, 2)])
-    slope = {"x": x, "y": y, "color": "optimizer:N", "text": alt.Text("slope:Q", format=".1f")}
-    look = {"names": table["optimizer"].unique(), "spread": None, "legend": {"columns": 3}}
-    charts = []
-    for change, part in table.groupby("change", sort=False):
-        last = alt.Chart(part).transform_filter(alt.datum.factor == factors[-1])
-        text = last.mark_text(align="left", dx=8, fontSize=11).encode(**slope)
-        charts.append(
-            series(part, x, y, "optimizer", form=".2e", over=[text], title=change, width=290, height=250, **look)
+    names = {"names": WALKS, "spread": None, "legend": {"columns": 3}, "dash": "optimizer"}
+    for table, title in ((same, "the same mini-batches, in reverse"), (other, "other mini-batches")):
+        require(table, ("optimizer", "factor", "distance", "slope", "label"), "endpoints_chart")
+        color = alt.Color("optimizer:N", sort=WALKS).scale(domain=WALKS, range=SERIES)
+        last = alt.Chart(table).transform_filter("isValid(datum.label)")
+        text = last.mark_text(align="left", dx=8, fontSize=11).encode(
+            x=x,
+            y=alt.Y("label:Q", title=y.title).scale(type="log"),
+            color=color,
+            text=alt.Text("slope:Q", format=".1f"),
         )
-    slopes = table.drop_duplicates(["change", "optimizer"])
+        charts.append(
+            series(table, x, y, "optimizer", form=".2e", over=[text], title=title, width=250, height=250, **names)
+        )
+    slopes = pd.concat([same.assign(change="same"), other.assign(change="other")])
+    slopes = slopes.dropna(subset="slope").drop_duplicates(["change", "optimizer"])
     return panels(
         charts,
         "One generation batch, walked through in two ways: how far apart are the ends?",
-        "distance of the weights after four steps; both axes logarithmic; the number at a line is its slope",
-        "; ".join(f"{row.change}, {row.optimizer}: slope {row.slope:.2f}" for row in slopes.itertuples()),
+        "distance of the weights after the steps of one batch; both axes logarithmic; the number is a line's slope",
+        "; ".join(f"{row.change} mini-batches, {row.optimizer}: slope {row.slope:.2f}" for row in slopes.itertuples()),
     )
 
 

@@ -1,7 +1,6 @@
 """Token coupling in a policy: which token's update moves which other token (chapter 06, 10; H2 to H4, H10, R2).
 
 probe         coupling kernels and products of full gradients, by confidence and kind of pair
-directions    derivatives of log-probabilities along a direction of the weights, without storing gradients
 masked        an update on chosen tokens alone; spillover of a single-token update; the output layer as a proxy
 mass          the study of coupling by mass and along training; mass_charts: its figures and explorer
 study         one policy, measured once      claims        what is stated, and the measures of the registered outcomes

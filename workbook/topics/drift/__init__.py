@@ -7,6 +7,7 @@ energy           the share of a batch's gradient energy on tokens that a whole g
 arms             seven objectives in training, each with a twin of permuted advantages
 confidence       the study along template confidence and group size, registered beforehand
 effects          its numbers per unit, and its curves          confidence_charts          their charts and explorers
+curves           curves over training of value, tax, odds, entropy, and H's mechanisms          curves_charts
 claims           what is stated, and which registered outcome judges it
 group_sizes      rollouts per prompt at a fixed budget, live over the study's runs
 parts_at_reuse   the returning chart: what an objective's weights add to signal and noise of one batch
@@ -26,9 +27,11 @@ _NAMES = {  # module: what it offers
     "topics.drift.confidence_charts": (
         "arms_chart energy_chart energy_now explore_sharing explore_training residual_chart"
     ),
+    "topics.drift.curves": "training_curves",
+    "topics.drift.curves_charts": "curves_over_training_chart explore_curves live_curves mechanisms_chart",
     "topics.drift.effects": "collapses mean_paths",
     "topics.drift.energy": "shared_energy two_word_share",
-    "topics.drift.exercises": "check_compute check_prefix_credit",
+    "topics.drift.exercises": "check_compute check_flaw check_prefix_credit",
     "topics.drift.live": "live_twins",
     "topics.drift.loss_types": "residuals_of_batch",
     "topics.drift.loss_types_charts": "explore_loss_types loss_type_effects loss_type_levels loss_types_chart",

@@ -17,7 +17,7 @@ import pandas as pd
 
 from workbook.studies.claim import Claim, Measurement, Tables
 from workbook.topics.drift.arms import DEAD
-from workbook.topics.drift.curves import GROUPS, PAIRS
+from workbook.topics.drift.curves import CURVES, GROUPS, PAIRS
 from workbook.topics.drift.effects import (
     STUDY,
     G,
@@ -32,8 +32,6 @@ from workbook.topics.drift.effects import (
     shared_share,
     slope_by_group,
 )
-
-CURVES = "training_curves"
 
 
 def _row(key: str, measure) -> Measurement:

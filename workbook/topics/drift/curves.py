@@ -28,6 +28,7 @@ from workbook.topics.drift.arms import ROLLOUTS, FreeWords, run_arm
 from workbook.topics.drift.confidence import HELD_OUT_PROMPTS
 from workbook.training.progress import progress
 
+CURVES = "training_curves"  # name of the study
 LR = 3e-4  # of all arms, so that they differ in their weights alone
 STEP_NATS = 0.01  # root mean square movement of the small step that agreement and gap are read from
 READ_PROMPTS, READ_SIZE = 16, 8  # held-out prompts of that step, and rollouts of each

@@ -8,6 +8,7 @@ each. Quantized layers have no forward mode: for them (log pi(theta + s g) - log
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -18,7 +19,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbook.policies.restoring import evaluating, gradients, no_gradients, restoring
-from workbook.probes.step import FIELDS, untouched
+from workbook.probes.step import FIELDS, progress, untouched
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import rollout_logps
 
@@ -28,6 +29,7 @@ SETTLED = 3.0  # ... give or take this factor
 STRAIGHT = 0.25  # how far the differences of a step and of half of it may be apart, as a share of the largest
 
 Direction = dict[str, Tensor]
+_ONE_AT_A_TIME = threading.Lock()  # forward mode is a state of torch, not of a thread
 
 
 class Along:
@@ -52,6 +54,18 @@ class Along:
             slopes = torch.autograd.grad(logp, list(self.parameters.values()), allow_unused=True)
         named = zip(self.parameters.items(), slopes, strict=True)
         return {name: torch.zeros_like(p) if g is None else g for (name, p), g in named}
+
+    def gradient_of(self, rollouts: Rollouts, pushes: Float[Tensor, "B T"], batch_size: int = 32) -> Direction:
+        """Gradient of the sum of all log-probabilities, each times its push."""
+        total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        with gradients(), evaluating(self.policy.model):
+            for rows in progress(pushes.any(1).nonzero().squeeze(1).split(batch_size), "gradient"):
+                whole = (pushes[rows] * _scores(self.policy.model, rollouts.select(rows))).sum()
+                slopes = torch.autograd.grad(whole, list(self.parameters.values()), allow_unused=True)
+                for part, slope in zip(total.values(), slopes, strict=True):
+                    if slope is not None:
+                        part.add_(slope)
+        return total
 
     def change(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
         """Derivative of every completion token's log-probability along the direction, zero outside the mask."""
@@ -115,6 +129,7 @@ def _forward_mode(model: nn.Module) -> Iterator[None]:
     own = [(module, dict(module._parameters)) for module in model.modules()]
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     experts = base.get_experts_implementation() if hasattr(base, "get_experts_implementation") else {}
+    _ONE_AT_A_TIME.acquire()
     try:
         if any(experts.values()):
             base.set_experts_implementation("eager")
@@ -125,6 +140,7 @@ def _forward_mode(model: nn.Module) -> Iterator[None]:
             base.set_experts_implementation(experts)
         for module, parameters in own:  # `functional_call` lends the model others for a while
             module._parameters.update(parameters)
+        _ONE_AT_A_TIME.release()
 
 
 class _Scorer(nn.Module):
