@@ -1,0 +1,189 @@
+"""Explanations of a moved token: against brute force, against real steps, and as a heatmap's panel shows them."""
+
+import threading
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbook.policies.load import load_policy
+from workbook.probes import TokenExplainer, explain_token
+from workbook.rollouts.sample import sample_rollouts
+from workbook.rollouts.scoring import sequence_logps
+from workbook.tasks import get_task
+from workbook.training.progress import progress
+from workbook.views import TokenHeatmap
+from workbook.views.loss_objectives import objective_table
+from workbook.views.style import NEGATIVE, POSITIVE, SERIES
+from workbook.views.token_scale import contrast
+
+PLACE, LR = (1, 9), 0.05  # the wrong result of a step
+
+
+@pytest.fixture(scope="module")
+def batch():
+    policy = load_policy("bundled")
+    rollouts = sample_rollouts(policy, get_task("chain"), 3, 4, seed=1)
+    assert (rollouts.advantages.view(3, 4).abs().sum(1) > 0).sum() > 1, "two prompts push"
+    return policy, rollouts
+
+
+@pytest.fixture(scope="module")
+def explained(batch):
+    return explain_token(*batch, PLACE, LR)
+
+
+def gradients(policy, rollouts, places):
+    """The gradient of each token's log-probability, one backward pass each."""
+    fields = (rollouts.prompt_ids, rollouts.prompt_mask, rollouts.completion_ids, rollouts.completion_mask)
+    rows = []
+    for r, t in places:
+        logps, _ = sequence_logps(policy.model, *(x[[r]] for x in fields))
+        slopes = torch.autograd.grad(logps[0, t], list(policy.model.parameters()))
+        rows.append(torch.cat([slope.flatten() for slope in slopes]).double())
+    return torch.stack(rows)
+
+
+def test_every_term_is_brute_forces(batch, explained):
+    policy, rollouts = batch
+    table = explained.tokens
+    few = table.iloc[:: len(table) // 25]
+    own = table[(table["rollout"] == PLACE[0]) & (table["position"] == PLACE[1])]
+    few = pd.concat([few, own]) if rollouts.advantages[PLACE[0]] else few
+    slopes = gradients(policy, rollouts, [PLACE, *zip(few["rollout"], few["position"], strict=True)])
+    products = (slopes[1:] @ slopes[0]).numpy()
+    np.testing.assert_allclose(few["product"], products, rtol=1e-4, atol=1e-4 * np.abs(products).max())
+    advantages = rollouts.advantages.numpy()[few["rollout"]]
+    np.testing.assert_allclose(few["push"], advantages / rollouts.completion_mask.numel(), rtol=1e-6)
+    np.testing.assert_allclose(few["moved"], LR * few["push"] * few["product"])
+
+
+@pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 1e-3), ("adamw", 2e-6)])
+def test_a_small_real_step_is_explained(batch, optimizer, lr):
+    explanation = explain_token(*batch, PLACE, lr, optimizer=optimizer)
+    assert explanation.explained == pytest.approx(1, abs=0.05)
+    parts = explanation.parts()
+    assert parts["moved"].sum() == pytest.approx(explanation.predicted)
+    pushing = parts[parts["source"] != "weight decay"]
+    assert pushing["tokens"].sum() == len(explanation.tokens)
+    assert (explanation.decay != 0) == (optimizer == "adamw") == (len(parts) > len(pushing))
+
+
+def test_the_output_layers_share_is_its_own_gradients_product(batch, explained):
+    policy, _ = batch
+    row = explained.tokens.iloc[7]
+    head = policy.model.get_output_embeddings().weight
+    assert head is not policy.model.get_input_embeddings().weight, "untied: its gradient is the output layer's alone"
+    through = explain_token(*batch, PLACE, LR, parameters=[head], measured=np.zeros(len(batch[1].token_table())))
+    np.testing.assert_allclose(through.tokens["moved"], explained.tokens["output_layer"], rtol=2e-3, atol=1e-7)
+    assert row["output_layer"] != row["moved"]
+    assert np.isnan(through.explained), "nothing moved, by what was given"
+
+
+def test_what_cannot_be_explained_is_refused(batch):
+    policy, rollouts = batch
+    still = rollouts.select([0, 1])
+    still = type(still)(**{**still.__dict__, "advantages": torch.zeros(2)})
+    for given, sentence in [
+        ((policy, rollouts, (0, 999), LR), r"token=\(0, 999\) is no completion token: rollouts 0 to 11"),
+        ((policy, rollouts, PLACE, 0.0), "lr=0.0 must be above 0"),
+        ((policy, still, PLACE, LR), "rollouts push nothing"),
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            explain_token(*given)
+    with pytest.raises(ValueError, match="optimizer='lion': one step is explained of sgd or adamw"):
+        TokenExplainer(policy, rollouts, LR, "lion")
+    with pytest.raises(ValueError, match=r"measured has shape \(3,\)"):
+        TokenExplainer(policy, rollouts, LR, measured=[0.0, 1.0, 2.0])
+
+
+def test_a_pin_is_explained_in_a_thread_with_its_numbers(batch, explained):
+    policy, rollouts = batch
+    explainer = TokenExplainer(policy, rollouts, LR)
+    heatmap = TokenHeatmap(rollouts.token_table(), explain=explainer)
+    heatmap.pin(*PLACE)
+    heatmap.wait()
+    np.testing.assert_allclose(heatmap.explanation.tokens["moved"], explained.tokens["moved"], rtol=1e-4, atol=1e-9)
+    assert f"Explained: {100 * explained.explained:.0f} %" in heatmap.details["explained"][0]
+    parts, movers = heatmap.details["tables"]
+    assert [row["cells"][0] for row in parts["rows"]] == explained.parts()["source"].tolist()
+    places = [rollouts.token_table().iloc[row["index"]][["rollout", "position"]].tolist() for row in movers["rows"]]
+    known = explained.movers()[["rollout", "position"]].values.tolist()
+    assert [place for place, row in zip(places, movers["rows"], strict=True) if row["index"] >= 0] == [
+        place for place in known if place[0] < 4
+    ]
+    sent = np.frombuffer(heatmap.coupling, "<f4")
+    own = explained.tokens.query("group == 0").set_index(["rollout", "position"])["moved"]
+    assert sent[np.nonzero(sent)] == pytest.approx(own[own != 0].to_numpy(), rel=1e-3)
+    assert heatmap.columns[-1] == {"name": "moves pinned", "slot": -1}
+    heatmap.pinned = -1
+    assert heatmap.details == {}
+
+
+def test_an_explanation_is_stopped_and_a_newer_pin_takes_its_place(batch):
+    _, rollouts = batch
+    started, asked = threading.Event(), []
+
+    def explain(rollout, position):
+        asked.append(position)
+        for _ in progress(range(10**9), "explaining"):
+            started.set()
+            if position == 2:
+                raise ValueError("no <such> token")
+
+    heatmap = TokenHeatmap(rollouts.token_table(), explain=explain)
+    heatmap.pin(0, 0)
+    assert started.wait(20)
+    heatmap.pin(0, 1)
+    heatmap._answer(None, {"kind": "stop"}, [])
+    heatmap.wait()
+    assert heatmap.busy == {}
+    assert heatmap.message == "Stopped: this token is not explained."
+    heatmap.pin(0, 2)
+    heatmap.wait()
+    assert heatmap.message == "This token can't be explained: no <such> token"
+    assert asked[0] == 0
+    assert asked[-1] == 2
+
+
+def test_objectives_differ_by_normalizer_at_ratio_1_and_by_clip_beyond(batch):
+    table = batch[1].token_table()
+    group = int(table.loc[table["advantage"] != 0, "group"].iloc[0])
+    rows = table[table["group"] == group].reset_index(drop=True)
+    index = int(rows["advantage"].ne(0).idxmax())
+    fresh = objective_table(table, group, index).set_index("objective")
+    assert set(fresh["clipped"]) == {"no"}
+    assert (fresh["push"] * fresh["weight"].iloc[0]).to_numpy() == pytest.approx(
+        (fresh["weight"] * fresh["push"].iloc[0]).to_numpy()
+    )
+    assert fresh.loc["grpo", "push"] == pytest.approx(fresh.loc["gspo", "push"])
+    sign = 1 if rows["advantage"][index] > 0 else -1
+    moved = objective_table(table.assign(ratio=1.25**sign), group, index).set_index("objective")
+    side = {1: "high", -1: "low"}[sign]
+    assert moved.loc["grpo", "clipped"] == side
+    assert moved.loc["grpo", "push"] == 0
+    assert moved.loc["cispo", "push"] == pytest.approx(1.25**sign * fresh.loc["cispo", "push"])
+
+
+def seen(color: str, kind: str) -> np.ndarray:
+    """A colour in OKLab as a kind of colour vision sees it (Machado, Oliveira and Fernandes 2009, severity 1)."""
+    machado = {
+        "normal": np.eye(3),
+        "deuteranope": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+        "protanope": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    }[kind]
+    srgb = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    cones = [[0.412, 0.536, 0.051], [0.212, 0.681, 0.107], [0.088, 0.282, 0.630]]
+    lab = [[0.210, 0.794, -0.004], [1.978, -2.429, 0.451], [0.026, 0.783, -0.809]]
+    return np.array(lab) @ np.cbrt(np.array(cones) @ np.clip(np.array(machado) @ linear, 0, 1))
+
+
+@pytest.mark.parametrize("kind", ["normal", "deuteranope", "protanope"])
+def test_the_palette_can_be_told_apart_and_read_on_both_themes(kind):
+    colors = np.array([seen(color, kind) for color in SERIES])
+    distances = np.linalg.norm(colors[:, None] - colors[None], axis=-1)
+    assert distances[np.triu_indices(len(SERIES), 1)].min() > 0.1
+    assert all(min(contrast(color, "#ffffff"), contrast(color, "#111111")) >= 3 for color in SERIES)
+    assert not {POSITIVE, NEGATIVE} & set(SERIES)

@@ -1,0 +1,252 @@
+"""Why a token moved: what every token that pushed did to it, through all weights, to first order in the learning rate.
+
+A step of SGD on J = sum_j w_j A_j log pi_j moves token i by
+
+    dlogp_i = lr sum_j w_j A_j <grad log pi_i, grad log pi_j> + O(lr^2)
+
+One backward pass gives g_i = grad log pi_i; one forward-mode pass along g_i gives <g_i, grad log pi_j> of every token j
+of the batch (`workbook.probes.directions`), so no gradient but one is ever held. AdamW's first step divides the batch's
+gradient G by |G| + eps, weight by weight; the same sum with g_i / (|G| + eps) in place of g_i is exact for it, and its
+weight decay is a term of its own. What the sum misses of a real step is the step's curvature.
+
+    explanation = explain_token(policy, rollouts, (rollout, position), lr)
+    print(explanation)            # explained: 97 %, and by whom
+    explanation.parts()           # own rollout, other rollouts of the prompt, other prompts, by the sign of the push
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from workbook.policies.restoring import private_copy
+from workbook.probes.blocks import token_pushes
+from workbook.probes.directions import Along, Direction
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, SCORED_AT_ONCE, logp_change, progress, untouched
+from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.states import OutputStates, output_states
+
+SOURCES = (
+    *("itself", "its own rollout", "its prompt's others, A > 0", "its prompt's others, A < 0"),
+    *("other prompts, A > 0", "other prompts, A < 0", "weight decay"),
+)
+ADAMW = {"eps": 1e-8, "weight_decay": 1e-2}  # torch's defaults
+LOGITS_AT_ONCE = 2**23  # of one forward-mode pass, which holds several such
+SHOWN = ["token", "rollout", "position", "group", "advantage", "push", "product", "moved", "output_layer"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What moved one token.
+
+    Attributes:
+        place: (rollout, position).  token: its text.  lr, optimizer: of the step.
+        tokens: a row per token that pushed: group, rollout, position, token_id, token, advantage, push (weight x
+            advantage), product (of both gradients; under AdamW scaled by its step), moved (nats: lr push product),
+            output_layer (the share of it that goes through the output layer alone, NaN under AdamW) and source.
+        decay: nats by weight decay, 0 under SGD.  measured: nats by a real step.  method: of `directions.METHODS`.
+    """
+
+    place: tuple[int, int]
+    token: str
+    lr: float
+    optimizer: str
+    tokens: pd.DataFrame
+    decay: float
+    measured: float
+    method: str
+
+    @property
+    def predicted(self) -> float:
+        """The change to first order, in nats."""
+        return float(self.tokens["moved"].sum()) + self.decay
+
+    @property
+    def explained(self) -> float:
+        """The predicted change over the measured one; NaN where nothing moved."""
+        return self.predicted / self.measured if self.measured else float("nan")
+
+    @property
+    def output_layer(self) -> float:
+        """The part of the change that goes through the output layer alone, in nats."""
+        return float(self.tokens["output_layer"].sum(min_count=1))
+
+    def parts(self) -> pd.DataFrame:
+        """Columns source, tokens, moved (nats), output_layer; a row per source that pushed."""
+        grouped = self.tokens.groupby("source", sort=False)
+        table = grouped.agg(tokens=("moved", "size"), moved=("moved", "sum"))
+        table["output_layer"] = grouped["output_layer"].sum(min_count=1)
+        if self.decay:
+            table.loc["weight decay"] = [0, self.decay, np.nan]
+        return table.reindex([s for s in SOURCES if s in table.index]).rename_axis("source").reset_index()
+
+    def movers(self, most: int = 10) -> pd.DataFrame:
+        """The tokens that moved it most, the largest first."""
+        order = self.tokens["moved"].abs().sort_values(ascending=False, kind="stable").index[:most]
+        return self.tokens.loc[order, [*SHOWN, "source"]]
+
+    def __str__(self) -> str:
+        parts = "; ".join(f"{row.source} {row.moved:+.4f}" for row in self.parts().itertuples())
+        return (
+            f"{self.token!r} moved by {self.measured:+.4f} nats in a step of {self.optimizer} at lr {self.lr:.3g}; to "
+            f"first order by {self.predicted:+.4f}: explained {self.explained:.0%}. By {parts}."
+        )
+
+
+class TokenExplainer:
+    """Explains tokens of one batch, one call each: `explainer(rollout, position)`; see `explain_token`.
+
+    It keeps a copy of the policy as it is now (of one below 300 M parameters), so that a widget's thread can ask while
+    cells go on, and what a batch needs only once: the real step, and under AdamW the batch's gradient.
+
+    measured: change of every completion token by the real step, (B, T) or in the order of the token table; None: the
+    first call takes that step, and puts the weights back.
+    """
+
+    def __init__(
+        self,
+        policy,
+        rollouts: Rollouts,
+        lr: float,
+        optimizer: str = "sgd",
+        measured: Float[Tensor, "B T"] | Sequence[float] | None = None,
+        aggregate: str = "dr_grpo",
+        parameters: str | Sequence[nn.Parameter] | None = None,
+        method: str = "auto",
+        copied: bool = True,
+    ):
+        if optimizer not in ONE_STEP_OPTIMIZERS:
+            raise ValueError(f"optimizer={optimizer!r}: one step is explained of {' or '.join(ONE_STEP_OPTIMIZERS)}.")
+        if not lr > 0:
+            raise ValueError(f"lr={lr!r} must be above 0.")
+        if not rollouts.advantages.any():
+            raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
+        self.policy = private_copy(policy) if copied else policy
+        self.rollouts = rollouts.to(policy.model.device)
+        self.lr, self.optimizer, self.aggregate = lr, optimizer, aggregate
+        self.along = Along(self.policy, parameters, method)
+        self.pushes = token_pushes(self.rollouts, aggregate)
+        self.measured = None if measured is None else self._of_tokens(measured)
+        self.scale: Direction | None = None  # 1 / (|G| + eps) of AdamW
+
+    def __call__(self, rollout: int, position: int) -> Explanation:
+        """The explanation of one token; ValueError if the rollouts have none at that place."""
+        r, t = self._place(rollout, position)
+        if self.measured is None:
+            self.measured = self._real_step()
+        direction = self.along.gradient(self.rollouts.select([r]), (0, t))
+        decay = 0.0
+        if self.optimizer == "adamw":
+            decay = -self.lr * ADAMW["weight_decay"] * self._inner(direction)
+            direction = self._scaled(direction)
+        table = pd.concat(list(self._chunks(r, t, direction)), ignore_index=True)
+        return Explanation(
+            place=(r, t),
+            token=str(self.rollouts.select([r]).token_table()["token"].iloc[t]),
+            lr=self.lr,
+            optimizer=self.optimizer,
+            tokens=table.assign(source=_sources(table, r, t, int(self.rollouts.group_ids[r]))),
+            decay=decay,
+            measured=float(self.measured[r, t]),
+            method=self.along.method,
+        )
+
+    def _place(self, rollout: int, position: int) -> tuple[int, int]:
+        lengths = self.rollouts.completion_mask.sum(1).tolist()
+        if not (0 <= rollout < len(lengths) and 0 <= position < lengths[rollout]):
+            raise ValueError(
+                f"token=({rollout}, {position}) is no completion token: rollouts 0 to {len(lengths) - 1} have "
+                f"{min(lengths)} to {max(lengths)} of them."
+            )
+        return int(rollout), int(position)
+
+    def _chunks(self, r: int, t: int, direction: Direction) -> Iterator[pd.DataFrame]:
+        """What each token that pushes does to token (r, t), some rollouts of one prompt at a time."""
+        pinned = None
+        if self.optimizer == "sgd":
+            pinned = output_states(self.policy, self.rollouts.select([r])).select(torch.tensor([t]))
+        whole = self.rollouts.token_table()
+        for rows in progress(self._rows(), "explaining"):
+            part, alive = self.rollouts.select(rows), self.rollouts.completion_mask[rows].bool()
+            products = self.along.change(part, direction)[alive].double().cpu().numpy()
+            push = self.pushes[rows][alive].double().cpu()
+            layer = np.nan
+            if pinned is not None:
+                layer = _through_the_head(pinned, output_states(self.policy, part), push, self.lr)
+            table = whole[whole["rollout"].isin(rows.tolist())]
+            columns = {"push": push.numpy(), "product": products, "moved": self.lr * push.numpy() * products}
+            table = table.assign(**columns, output_layer=layer)
+            yield table.loc[table["push"] != 0, ["token_id", *SHOWN]]
+
+    def _rows(self) -> list[Tensor]:
+        """The rollouts that push, prompt by prompt in parts that one pass can hold."""
+        vocabulary = self.policy.model.config.get_text_config().vocab_size
+        each = LOGITS_AT_ONCE // ((self.rollouts.completion_ids.shape[1] + 1) * vocabulary)
+        pushing = self.pushes.any(1).cpu()
+        parts = []
+        for group in self.rollouts.group_ids.cpu()[pushing].unique():
+            rows = (pushing & (self.rollouts.group_ids.cpu() == group)).nonzero().squeeze(1)
+            parts += rows.split(min(max(each, 1), SCORED_AT_ONCE))
+        return parts
+
+    def _real_step(self) -> Float[Tensor, "B T"]:
+        with untouched(self.policy):
+            settings = {"aggregate": self.aggregate, "parameters": list(self.along.parameters.values())}
+            return logp_change(self.policy, self.rollouts, self.optimizer, self.lr, **settings)
+
+    def _of_tokens(self, measured) -> Float[Tensor, "B T"]:
+        """A change of every token as (B, T), given so or in the order of the token table."""
+        values, alive = torch.as_tensor(np.array(measured), dtype=torch.float64), self.rollouts.completion_mask.bool()
+        if values.shape == alive.shape:
+            return values
+        if values.shape != (int(alive.sum()),):
+            raise ValueError(f"measured has shape {tuple(values.shape)}; the rollouts have {int(alive.sum())} tokens.")
+        return torch.zeros(alive.shape, dtype=torch.float64).masked_scatter(alive.cpu(), values)
+
+    def _scaled(self, direction: Direction) -> Direction:
+        """The direction divided by |G| + eps, weight by weight, as AdamW's first step divides the batch's gradient."""
+        if self.scale is None:
+            whole = self.along.gradient_of(self.rollouts, self.pushes)
+            self.scale = {name: 1 / (g.abs() + ADAMW["eps"]) for name, g in whole.items()}
+        return {name: g * self.scale[name] for name, g in direction.items()}
+
+    def _inner(self, direction: Direction) -> float:
+        """Inner product of a direction with the weights themselves."""
+        return sum(float((direction[name] * p.detach()).sum()) for name, p in self.along.parameters.items())
+
+
+def explain_token(policy, rollouts: Rollouts, token: tuple[int, int], lr: float, **settings) -> Explanation:
+    """What moved one token in a step on the rollouts, and how much of its real change that explains.
+
+    token: (rollout, position).  lr: of the step.  settings: of `TokenExplainer` (optimizer "sgd" or "adamw", measured,
+    aggregate, parameters, method).  The policy is left as it was.
+
+    Cost: the real step, unless measured is given; then a backward pass of one rollout and, of every rollout that
+    pushes, a forward-mode pass and a plain one.  Memory: one gradient, and one copy of it in the pass.
+
+    Raises ValueError for a place without a token, another optimizer, an lr that is not above 0, and rollouts that push
+    nothing.
+    """
+    return TokenExplainer(policy, rollouts, lr, copied=False, **settings)(*token)
+
+
+def _sources(table: pd.DataFrame, r: int, t: int, group: int) -> np.ndarray:
+    """The source of each row, of SOURCES."""
+    up, own = table["push"] > 0, table["rollout"] == r
+    prompt = table["group"] == group
+    kinds = [own & (table["position"] == t), own, prompt & up, prompt, up]
+    return np.select(kinds, SOURCES[:5], SOURCES[5])
+
+
+def _through_the_head(pinned: OutputStates, others: OutputStates, push: Tensor, lr: float) -> np.ndarray:
+    """Nats by which each token's push moves the pinned one through the output layer alone."""
+    fields = ("hidden", "logits", "tokens")
+    both = [torch.cat([getattr(pinned, name), getattr(others, name)]) for name in fields]
+    push = torch.cat([push.new_zeros(1), push])
+    return OutputStates(*both, others.cap).coupled(0, push.to(both[0].device), lr)["contribution"].to_numpy()[1:]

@@ -1,0 +1,118 @@
+"""An explanation of a token as a panel shows it: sentences with their numbers, and tables whose bars have a sign."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from workbook.views.pinned import signed
+from workbook.views.style import visible
+from workbook.views.token_cells import MAX_CHARACTERS
+from workbook.views.token_scale import number
+
+MAX_MOVERS = 10  # tokens that are listed
+NEAR = 0.25  # of 1: how far the explained share may be off before the step is called long
+HARDLY = 1e-4  # nats; a share of less says nothing
+
+
+def moved_by(rows: pd.DataFrame, explanation) -> np.ndarray:
+    """Nats by which each row's own push moved the explained token; 0 where it pushed nothing."""
+    keys = ["rollout", "position"]
+    known = explanation.tokens.set_index(keys)["moved"]
+    return known.reindex(pd.MultiIndex.from_frame(rows[keys])).fillna(0.0).to_numpy()
+
+
+def explanation_details(rows: pd.DataFrame, explanation) -> dict:
+    """Sentences and tables of an explanation, as the panel shows them; rows: of the group that is shown."""
+    places = {place: i for i, place in enumerate(zip(rows["rollout"], rows["position"], strict=True))}
+    movers = explanation.movers(MAX_MOVERS)
+    at = [places.get((row.rollout, row.position), -1) for row in movers.itertuples()]
+    return {
+        "explained": explained_sentences(explanation),
+        "tables": [_parts_table(explanation), _movers_table(movers, at)],
+        "coupled": [{"index": i, "numbers": []} for i in at if i >= 0],
+    }
+
+
+def explained_sentences(explanation) -> list[str]:
+    """The share that is explained, what is missing, and the output layer's part beside it."""
+    e = explanation
+    name, step = visible(e.token, MAX_CHARACTERS), {"sgd": "SGD", "adamw": "AdamW"}.get(e.optimizer, e.optimizer)
+    lines = [
+        f"One step of {step} at lr = {e.lr:.3g} moved {name} by {signed(e.measured)} nats. To first order, through all "
+        f"weights, the pushes of {len(e.tokens):,} tokens move it by {signed(e.predicted)}. {_share(e)}"
+    ]
+    if np.isfinite(e.output_layer):
+        part = f", {_percent(e.output_layer / e.measured)} of the movement" if abs(e.measured) > HARDLY else ""
+        lines.append(
+            f"Through the output layer alone: {signed(e.output_layer)} nats{part}. That is a proxy: it leaves out what "
+            "goes through every other weight."
+        )
+    return lines
+
+
+def _share(e) -> str:
+    if abs(e.measured) <= HARDLY:
+        return "It hardly moved, so a share of it says little."
+    if abs(e.explained - 1) <= NEAR:
+        missing = f"the other {_percent(abs(1 - e.explained))} is" if round(abs(1 - e.explained), 2) else "the rest is"
+        return f"Explained: {_percent(e.explained)}; {missing} the step's curvature, of second order in lr."
+    return (
+        f"Explained: {_percent(e.explained)}; the step is too long to be a straight line at this token: what is "
+        "missing is its curvature, and a smaller lr has less of it."
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %".replace("-", "−") if abs(share) < 0.1 else f"{100 * share:.0f} %".replace("-", "−")
+
+
+def _parts_table(explanation) -> dict:
+    """Movement by source, its bar and its share."""
+    parts, whole = explanation.parts(), explanation.predicted
+    most = parts["moved"].abs().max() or 1.0
+    rows = [
+        [row.source, f"{row.tokens:,}", {"value": row.moved / most}, signed(row.moved), _percent(row.moved / whole)]
+        for row in parts.itertuples()
+    ]
+    return {
+        "title": "Who moved it",
+        "headings": ["source", "tokens", "", "nats", "share"],
+        "rows": [{"cells": cells, "index": -1} for cells in rows],
+    }
+
+
+def _movers_table(movers: pd.DataFrame, at: list[int]) -> dict:
+    """The tokens that moved it most, each with the numbers of its term."""
+    most = movers["moved"].abs().max() or 1.0
+    rows = []
+    for row, index in zip(movers.itertuples(), at, strict=True):
+        cells = [visible(row.token, MAX_CHARACTERS), f"{row.rollout}", f"{row.position}", row.source]
+        cells += [signed(row.advantage), signed(row.push), signed(row.product)]
+        rows.append({"cells": [*cells, {"value": row.moved / most}, signed(row.moved)], "index": index})
+    return {
+        "title": "Tokens that moved it most: nats = lr · w A · ⟨∇log πᵢ, ∇log πⱼ⟩",
+        "headings": ["token", "rollout", "position", "source", "A", "w A", "⟨∇ᵢ, ∇ⱼ⟩", "", "nats"],
+        "rows": rows,
+    }
+
+
+def objectives_details(objectives: pd.DataFrame) -> dict:
+    """The table of `loss_objectives.objective_table`, as the panel shows it."""
+    most = objectives["push"].abs().max() or 1.0
+    rows = [
+        [
+            row.objective,
+            number(row.ratio),
+            row.clipped,
+            number(row.weight),
+            {"value": row.push / most},
+            signed(row.push),
+        ]
+        for row in objectives.itertuples()
+    ]
+    return {
+        "title": "Its push under several objectives",
+        "headings": ["objective", "ratio", "clipped", "weight w", "", "push w A"],
+        "rows": [{"cells": cells, "index": -1} for cells in rows],
+    }
