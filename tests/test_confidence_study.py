@@ -267,8 +267,8 @@ def test_twins_that_collapse_are_counted_and_end_there(tables):
     broken = Tables("family", tables.folder)
     broken._whole["confidence/runs"] = runs.assign(value=runs["value"].where(~dead, 0.1))
     assert effects.collapses(broken).set_index("arm").loc["PPO"].tolist() == [0, 1]
-    paths = effects.mean_paths(broken).groupby(["arm", "permuted"])["batch"].max()
-    assert (paths["PPO", True], paths["PPO", False], paths["GSPO", True]) == (2, 4, 4)
+    path = effects.runs_by_place(broken)[effects.G, effects.P][2]
+    assert [path(*key)["batch"].max() for key in (("PPO", True), ("PPO", False), ("GSPO", True))] == [2, 4, 4]
 
 
 def test_every_registered_outcome_is_measured(tables):
@@ -290,7 +290,8 @@ def test_every_registered_outcome_is_measured(tables):
 
 def test_charts_draw_the_tables(tables, monkeypatch):
     monkeypatch.setattr(charts, "FAMILY", tables)
-    drawn = [charts.energy_chart(tables=tables), charts.residual_chart(tables), charts.arms_chart(tables)]
+    now = pd.DataFrame({"group": ["G = 2"], "confidence": [0.9], "mean": [0.2]})
+    drawn = [charts.energy_chart(now, tables), charts.residual_chart(tables), charts.arms_chart(tables)]
     drawn.append(charts.training_chart(**charts.compute_training("value", beyond=False)))
     for chart in drawn:
         assert isinstance(chart, alt.TopLevelMixin)

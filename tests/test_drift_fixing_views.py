@@ -10,6 +10,7 @@ from workbook.policies.load import load_policy
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
 from workbook.theory.advantages import prefix_credit
+from workbook.topics.drift import reuse_parts
 from workbook.topics.drift.charts import compute_reuse, explore_reuse, intervals
 from workbook.topics.drift.exercises import IDS, REWARDS, check_compute, check_flaw, check_prefix_credit
 from workbook.topics.drift.probe import left_on_shared, objective_weights, reuse_path, shared_tokens
@@ -116,6 +117,19 @@ def test_the_explorer_of_a_batch_says_what_it_draws(rollouts, path):
     before = row["mean"]
     explorer.set(transform="min_replace")
     assert explorer.tables["lines"].query("chosen")["mean"].item() < 1e-3 < before
+
+
+def test_parts_at_reuse_add_up_and_equal_weights_have_no_bias(policy, rollouts, path, monkeypatch):
+    monkeypatch.setattr(reuse_parts, "TOKENS", 4)
+    table = reuse_parts.parts_at_reuse(policy, get_task("chain"), rollouts, path, times=1)
+    moved = table.groupby(["panel", "category"])["share"].sum()
+    assert moved.xs(reuse_parts.EQUAL, level="category").to_numpy() == pytest.approx(1, abs=1e-4)
+    bias = table[table["part"] == "bias"].set_index(["panel", "category"])["share"]
+    assert bias.xs(reuse_parts.EQUAL, level="category").abs().max() < 0.02  # 1/T, of unequal lengths
+    assert bias.abs().max() > 0.02
+    assert reuse_parts.parts_at_reuse_chart(table).to_dict()
+    with pytest.raises(ValueError, match="times=3 must be 0 to 2, the epochs of this path"):
+        reuse_parts.parts_at_reuse(policy, None, rollouts, path, times=3)
 
 
 def test_an_interval_rests_on_the_groups_that_have_a_number():

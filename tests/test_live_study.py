@@ -13,7 +13,7 @@ from workbook.policies.load import load_policy
 from workbook.policies.restoring import private_copy
 from workbook.tasks import get_task
 from workbook.topics.coupling import live as push
-from workbook.topics.drift import live as twins
+from workbook.topics.drift import group_sizes as sizes
 from workbook.topics.flips import live as dose
 from workbook.topics.recovered import live_curve as recovered
 from workbook.training.progress import Stopped, progress, reporting, show_partial
@@ -185,16 +185,14 @@ def test_a_push_is_taken_at_every_rate_of_the_chart(policy, task):
         push.compute_live_push(policy, task, side="left")
 
 
-def test_an_arm_and_its_twin_start_alike_and_part(policy, task, monkeypatch):
-    monkeypatch.setattr(twins, "READ_PROMPTS", 2)
-    tables = twins.compute_live_twins(policy, task, group_size=8, batches=1)
-    live = tables["live"]
-    assert live.groupby("advantages")["batch"].apply(list).to_dict() == {key: [0, 1] for key in twins.LINES}
-    start, end = live[live["batch"] == 0], live[live["batch"] == 1]
-    assert start["value"].nunique() == 1
-    assert end["free_tax"].gt(0).all()
-    assert set(tables["committed"]["advantages"]) == set(twins.LINES)
-    assert "From a value of" in twins.describe_live_twins(**tables)
+def test_group_sizes_at_one_budget_are_compared_with_pairs(policy, task, monkeypatch):
+    monkeypatch.setattr(sizes, "READ_PROMPTS", 2)
+    monkeypatch.setattr(sizes, "SIZES", (2, 16))
+    curve = sizes.compute_live_group_sizes(policy, task, batches=1, seeds=1)["curve"]
+    now = curve[curve["series"] == sizes.NOW].set_index("group_size")["mean"]
+    assert now.index.tolist() == [2, 16]
+    assert now[2] == 0 != now[16]
+    assert f"{sizes.NOW}: {now[16]:+.3f} at G = 16" in sizes.describe_live_group_sizes(curve)
 
 
 def test_the_share_of_signal_is_split_anew_for_each_number_of_rollouts(policy, task, monkeypatch):
@@ -206,7 +204,7 @@ def test_the_share_of_signal_is_split_anew_for_each_number_of_rollouts(policy, t
     assert "Signal in this policy's update" in recovered.describe_live_recovered(curve)
 
 
-@pytest.mark.parametrize("make", [dose.live_dose, dose.live_backbones, push.live_push, twins.live_twins])
+@pytest.mark.parametrize("make", [dose.live_dose, dose.live_backbones, push.live_push, sizes.live_group_sizes])
 def test_shells_draw_the_committed_curves_at_once(policy, task, make):
     study = make(policy, task)
     assert any(study.chart.data[name] for name in study.tables)

@@ -12,7 +12,7 @@ from workbook.topics.arena.rules import LOWER, PLAIN, UPPER
 from workbook.topics.arena.text import row_name
 from workbook.training.files import replacement
 from workbook.views.figures import forest, panels
-from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require
+from workbook.views.style import ACCENT, SERIES, describe_rows, require
 
 PANELS = {  # measure: title of its axis
     "score": "0: permuted advantages, 1: true credit",
@@ -64,10 +64,10 @@ def _panel(table: pd.DataFrame, measure: str, labels: bool) -> alt.LayerChart:
     order = order.scale(domain=table["name"].tolist()).axis(labelLimit=340)
     color = (
         alt.when("datum.kind == 'yours'")
-        .then(alt.value(NEGATIVE))
+        .then(alt.value(SERIES[1]))
         .when("datum.kind == 'bound'")
         .then(alt.value("black"))
-        .otherwise(alt.value(POSITIVE))
+        .otherwise(alt.value(ACCENT))
     )
     look = {"zero": True, "color": color, "shown": ["units"], "labels": labels, "title": TITLES[measure]}
     value = alt.X("mean:Q", title=PANELS[measure]).scale(zero=True)

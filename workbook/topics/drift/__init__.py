@@ -10,7 +10,7 @@ effects          its numbers per unit, and its curves          confidence_charts
 curves           curves over training of value, tax, odds, entropy, and H's mechanisms          curves_charts
 claims           what is stated, and which registered outcome judges it
 group_sizes      rollouts per prompt at a fixed budget, live over the study's runs
-parts_at_reuse   the returning chart: what an objective's weights add to signal and noise of one batch
+reuse_parts      the returning chart: what an objective's weights add to signal and noise of one batch
 charts           the residual of one batch, beside its explorer          exercises        checks of chapter 09
 loss_arms        TRL's loss types and corrections: the exact weights of each on given scores
 loss_types       the study of their residuals, registered beforehand          loss_types_charts   its tables and charts
@@ -29,13 +29,12 @@ _NAMES = {  # module: what it offers
     ),
     "topics.drift.curves": "training_curves",
     "topics.drift.curves_charts": "curves_over_training_chart explore_curves live_curves mechanisms_chart",
-    "topics.drift.effects": "collapses mean_paths",
+    "topics.drift.effects": "collapses",
     "topics.drift.energy": "shared_energy two_word_share",
     "topics.drift.exercises": "check_compute check_flaw check_prefix_credit",
-    "topics.drift.live": "live_twins",
     "topics.drift.loss_types": "residuals_of_batch",
     "topics.drift.loss_types_charts": "explore_loss_types loss_type_effects loss_type_levels loss_types_chart",
-    "topics.drift.parts_at_reuse": "parts_at_reuse parts_at_reuse_chart",
+    "topics.drift.reuse_parts": "parts_at_reuse parts_at_reuse_chart",
     "topics.drift.probe": "left_on_shared objective_weights reuse_path shared_tokens",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

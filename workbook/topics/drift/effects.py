@@ -247,28 +247,6 @@ def arm_effects(tables: Tables) -> pd.DataFrame:
     return curve.drop(columns="place").sort_values("outcome", key=lambda c: c.map(list(numbers).index), kind="stable")
 
 
-def mean_paths(tables: Tables) -> pd.DataFrame:
-    """Mean over units of every arm's run at the deciding point, twins with it: arm, permuted, batch, value, free_tax.
-
-    A twin's batches are those that it reached in every unit before it collapsed; an arm that collapsed in a unit is
-    left out of that unit.
-    """
-    rows = []
-    for seed, path in runs_by_place(tables)[POINT].items():
-        for arm, permuted in product(tables[f"{STUDY}/runs"]["arm"].unique(), (False, True)):
-            try:
-                rows.append(path(arm, permuted).assign(seed=seed))
-            except _NoNumber:
-                continue
-    runs = pd.concat(rows)
-    units = runs.groupby(["arm", "permuted"])["seed"].nunique()
-    table = runs.groupby(["arm", "permuted", "batch"], sort=False)[["value", "free_tax", "seed"]].agg(
-        {"value": "mean", "free_tax": "mean", "seed": "nunique"}
-    )
-    whole = table["seed"] == units.reindex(table.index.droplevel("batch")).to_numpy()
-    return table[whole].drop(columns="seed").reset_index()
-
-
 def collapses(tables: Tables) -> pd.DataFrame:
     """Units in which an arm, and in which its twin, collapsed at the deciding point: columns arm, runs, twins."""
     runs = tables[f"{STUDY}/runs"]

@@ -15,12 +15,12 @@ from workbook.theory.choices import check_choice
 from workbook.topics.drift.charts import intervals
 from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.figures import INTERVAL, forest, panels
-from workbook.views.style import POSITIVE, describe_rows, require, titled
+from workbook.views.style import ACCENT, describe_rows, require, titled
 
 SMALLEST_EFFECT = 0.01  # as registered: a hundredth of the push
 EXACT = 1e-5  # a residual below this is 0 up to float32
 REUSE_LABELS = {1: "1st step", 2: "2nd", 4: "4th", 8: "8th"}
-REUSE_COLORS = ["#c4c4c4", "#8c8c8c", POSITIVE, "#222222"]  # later is darker; the 4th step is what was registered
+REUSE_COLORS = ["#c4c4c4", "#8c8c8c", ACCENT, "#222222"]  # later is darker; the 4th step is what was registered
 OUTCOMES = ("every", "shared", "permuted", "silent", "changed")
 LABELS = {
     "sequence, min_replace": "sequence min_replace",
