@@ -7,6 +7,7 @@ gaps          the gap in value: of boosted minus suppressed tokens, by sign, sam
 shares        the share of each category of token in what a step moves
 study         tables measured once, for verdicts; settings: for sliders
 claims        what is stated, against which number, and how it is estimated
+live_gaps     the gap by budget and after repeated updates, on a policy in hand
 charts        figures, each beside its explorer          exercises     checks of chapter 07
 
 Terms: a token's *value* is the expected reward once it is written; its *credit* is what it changed about that.
@@ -23,6 +24,7 @@ _NAMES = {  # module: what it offers
     "topics.credit.exact_gaps": "SMALL_NATS step_gaps",
     "topics.credit.exercises": "check_continuations check_gap",
     "topics.credit.gaps": "repeated_updates sampling_budget value_gap",
+    "topics.credit.live_gaps": "live_budget live_repeated",
     "topics.credit.settings": "compute_gap",
     "topics.credit.shares": "category_shares update_share_by_category",
     "topics.credit.values": "exact_values token_values",

@@ -125,7 +125,7 @@ def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
             part = replace(part, advantages=group_advantages(part.rewards, own, estimator))
             if part.advantages.any():
                 key = {"axis": axis, "prompts": prompts, "group_size": group}
-                rows_of_parts += [key | row for row in _part_rows(policy, part, pools, lr)]
+                rows_of_parts += [key | row for row in gaps_after(policy, part, pools, lr)]
     table = pd.DataFrame(rows_of_parts)
     keys = ["axis", "prompts", "group_size", "pool", "matched"]
     means = table.groupby(keys, sort=False, as_index=False)[["gap", "rms"]].mean()
@@ -148,7 +148,7 @@ def parts_of(rollouts: Rollouts, prompts: int, group_size: int, most: int, seed:
     return [rollouts.select(torch.tensor(np.sort(np.concatenate(rows)))) for rows in taken]
 
 
-def _part_rows(policy, part: Rollouts, pools: dict[str, Pool], lr: float) -> list[dict]:
+def gaps_after(policy, part: Rollouts, pools: dict[str, Pool], lr: float) -> list[dict]:
     """Gaps after one step on a part, in the pool of its own prompts and in that of held-out ones."""
     mine, table = pools["training"]
     rows = torch.isin(mine.group_ids, part.group_ids).nonzero().squeeze(1)
@@ -167,8 +167,8 @@ def _part_rows(policy, part: Rollouts, pools: dict[str, Pool], lr: float) -> lis
     ]
 
 
-def repeated_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float) -> pd.DataFrame:
-    """H9: gaps after each of STEPS steps on one batch, changes being counted from the start.
+def repeated_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, steps: int = STEPS) -> pd.DataFrame:
+    """H9: gaps after each of some steps on one batch, changes being counted from the start.
 
     Columns: step, pool, matched, gap, weighted (mean over tokens of dlogp times value less its cell's mean, in nats
     times reward), rms (nats).
@@ -176,7 +176,7 @@ def repeated_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float)
     rows, before = [], {name: logps(policy, pool[0]) for name, pool in pools.items()}
     with untouched(policy):
         stepper = optimizer_of(policy, "sgd", lr)
-        for step in range(1, STEPS + 1):
+        for step in progress(range(1, steps + 1), "updates on the batch"):
             update(policy, rollouts, stepper)
             for name, pool in pools.items():
                 table = pool_change(policy, pool, before[name])
