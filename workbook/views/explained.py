@@ -42,6 +42,11 @@ def explained_sentences(explanation) -> list[str]:
         f"One step of {step} at lr = {e.lr:.3g} moved {name} by {signed(e.measured)} nats. To first order, through all "
         f"weights, the pushes of {len(e.tokens):,} tokens move it by {signed(e.predicted)}. {_share(e)}"
     ]
+    same = e.tokens["token"] == e.token
+    lines.append(
+        f"From the same word, {name}: {signed(e.tokens.loc[same, 'moved'].sum())}; from other words: "
+        f"{signed(e.tokens.loc[~same, 'moved'].sum())}."
+    )
     if np.isfinite(e.output_layer):
         part = f", {_percent(e.output_layer / e.measured)} of the movement" if abs(e.measured) > HARDLY else ""
         lines.append(
@@ -55,8 +60,9 @@ def _share(e) -> str:
     if abs(e.measured) <= HARDLY:
         return "It hardly moved, so a share of it says little."
     if abs(e.explained - 1) <= NEAR:
-        missing = f"the other {_percent(abs(1 - e.explained))} is" if round(abs(1 - e.explained), 2) else "the rest is"
-        return f"Explained: {_percent(e.explained)}; {missing} the step's curvature, of second order in lr."
+        off = _percent(abs(1 - e.explained))
+        rest = f"the {off} too much are" if e.explained > 1 else f"the missing {off} are"
+        return f"Explained: {_percent(e.explained)}; {rest} the step's curvature, of second order in lr."
     return (
         f"Explained: {_percent(e.explained)}; the step is too long to be a straight line at this token: what is "
         "missing is its curvature, and a smaller lr has less of it."
