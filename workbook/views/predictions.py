@@ -47,6 +47,14 @@ class Prediction:
         """The first guess compared with the answer."""
         return self.kind.compare(self.first, self.answer)
 
+    def summary(self) -> str:
+        """The first guess and the answer, in a line."""
+        if self.answer is None:
+            return f"{self.kind.describe(self.first)}; the answer is not shown yet."
+        late = " Predicted after the answer had been shown, so it does not count." if self.late else ""
+        answer = self.kind.format_answer(self.answer).replace("**", "")
+        return f"{self.kind.describe(self.first)}; the answer is {answer}: {self.compared()['verdict']}.{late}"
+
     def to_json(self) -> dict:
         names = ("question", "first", "recorded", "late", "latest", "answer")
         return {name: getattr(self, name) for name in names} | {"kind": self.kind.kind, "about": about(self.kind)}
