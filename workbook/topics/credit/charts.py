@@ -155,14 +155,15 @@ def value_path(table: pd.DataFrame) -> alt.LayerChart:
 
 
 def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
-    """Movement of each class of token, one line per class: columns kind, mean, low, high (nats)."""
+    """Movement of each class of token, one line per class: columns kind, mean, low, high (nats), maybe training."""
     require(summary, ("kind", "mean", "low", "high"), "movement_by_class")
     x = alt.X("mean:Q", title=MOVEMENT).scale(padding=36)
+    several = {"by": "training", "height": alt.Step(20)} if "training" in summary else {"height": alt.Step(44)}
     return titled(
-        forest(summary, "kind", x, number="+.3f", zero=True, form="+.4f", height=alt.Step(44)),
+        forest(summary, "kind", x, number="+.3f", zero=True, form="+.4f", **several),
         "Which tokens training moved",
         "dot: mean over prompts; bar: 95 % interval; right of 0: now more likely",
-        describe_rows(summary, "kind", form="+.3f", interval=True),
+        describe_rows(summary, *(c for c in ("training", "kind") if c in summary), form="+.3f", interval=True),
     )
 
 

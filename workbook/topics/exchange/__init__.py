@@ -1,4 +1,4 @@
-"""Gradient exchangeability: when a shared token's pushes cancel, what breaks it, what mends it (chapter 03; D1 to D7).
+"""Gradient exchangeability: when a shared token's pushes cancel, what breaks it, what mends it (chapters 03 and 04; D1 to D7).
 
 shared        groups whose rollouts share their first token: draws, weights, directions, the residual on that token
 toy           the residual under each mechanism and under several together; what a transform mends and costs
@@ -7,7 +7,7 @@ measured      the toy's residual along its drift, beside what real batches left
 drift         reward-irrelevant drift of one softmax, and among solutions that are equally right
 collapse      entropy over equally right answers at many settings and over thousands of steps
 charts        the residual meter, the transforms' costs          drift_charts   KL drift, solutions, long runs
-exercises     unequal weights that cancel, symmetric clipping, which transform to use, which control is missing
+exercises     unequal weights that cancel, symmetric clipping, which transform to use, positive-only, missing controls
 
 Terms: the *residual* |sum w A| / sum |w A| is 0 where pushes cancel and 1 where they add up; a *mechanism* makes the
 weights or the gradients of a group unequal; a *transform* (min-replace, advantage-orthogonal) repairs weights.
@@ -24,9 +24,12 @@ _NAMES = {  # module: what it offers
     "topics.exchange.drift": (
         "START compute_kl_drift compute_solutions push_on_shared run_solutions solution_measures solution_step"
     ),
-    "topics.exchange.charts": "costs_chart explore_exchange explore_transforms repairs_chart",
+    "topics.exchange.charts": "costs_chart explore_exchange explore_transforms normalizer_chart repairs_chart",
     "topics.exchange.drift_charts": "explore_kl_drift explore_solutions long_run_chart",
-    "topics.exchange.exercises": ("check_collapse_control check_symmetric_clip check_transforms check_unequal_weights"),
+    "topics.exchange.exercises": (
+        "check_collapse_control check_credit_control check_positive_only check_symmetric_clip check_transforms "
+        "check_unequal_weights"
+    ),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

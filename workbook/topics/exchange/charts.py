@@ -107,6 +107,18 @@ def repairs_chart(table: pd.DataFrame) -> alt.LayerChart:
     )
 
 
+def normalizer_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Residual that a loss's normalizer leaves, by batch and loss type; columns batch, loss_type, mean, low, high."""
+    require(table, ("batch", "loss_type", *INTERVAL), "normalizer_chart")
+    x = alt.X("mean:Q", title="residual (0 cancels, 1 adds up)").scale(domainMin=0)
+    return titled(
+        forest(table, "batch", x, by="loss_type", zero=True, width=400, height=alt.Step(15)),
+        "A rollout's own length is an unequal weight",
+        "before the first step, every ratio 1: mean and 95 % interval",
+        describe_rows(table, "batch", "loss_type", form=".3f", interval=True),
+    )
+
+
 def costs_chart(table: pd.DataFrame) -> alt.VConcatChart:
     """What either repair does to the tokens that should move, by setting; columns setting, measure, transform, mean."""
     require(table, ("setting", "measure", "transform", *INTERVAL), "costs_chart")

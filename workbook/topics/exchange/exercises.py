@@ -1,10 +1,10 @@
-"""Exercises of chapter 03: unequal weights that cancel, symmetric clipping, transforms, and a missing control."""
+"""Exercises of chapters 03 and 04: weights that cancel, clipping, transforms, positive-only, and missing controls."""
 
 from __future__ import annotations
 
 import torch
 
-from workbook.theory import cancellation_residual, surrogate_weights
+from workbook.theory import cancellation_residual, group_advantages, surrogate_weights
 from workbook.topics.exchange.collapse import WHEN, entropy_by_setting
 from workbook.topics.exchange.drift import run_solutions, solution_measures
 from workbook.topics.exchange.shared import GROUPS, TRANSFORMS, draw_groups, residuals, shared_weights, transformed
@@ -134,9 +134,9 @@ def check_collapse_control(answer: str | None) -> None:
     >>> check_collapse_control("C")
     Not quite: a residual says that pushes do not cancel; with equal weights it is 0, and the entropy falls too.
     """
-    table = entropy_by_setting(seeds=48).set_index(["setting", "when"])["mean"]
+    equal, mine, repaired = "equal weights", "random weights", "random, min-replace"
+    table = entropy_by_setting(48, (equal, mine, repaired)).set_index(["setting", "when"])["mean"]
     end, reward = (table.xs(when, level="when").map("{:.2f}".format) for when in (WHEN["end"], WHEN["reward"]))
-    mine, repaired = "random weights", "random, min-replace"
     wrong = {
         "A": f"min-replace also learns less in these steps. In the toy it ends with {end[repaired]} nats against "
         f"{end[mine]}, but at equal reward with {reward[repaired]} against {reward[mine]}.",
@@ -145,6 +145,50 @@ def check_collapse_control(answer: str | None) -> None:
     }
     praise = (
         "Right: only a run that differs in the weights alone says what the weights did. In the toy equal weights end "
-        f"with {end['equal weights']} nats, unequal ones with {end[mine]}: most of the fall is not theirs."
+        f"with {end[equal]} nats, unequal ones with {end[mine]}: most of the fall is not theirs."
     )
     grade_choice(answer, "B", wrong, praise)
+
+
+def check_positive_only(function) -> None:
+    """Check a function (rewards (B,), group_ids (B,)) -> GRPO's advantages with the negative ones left out.
+
+    >>> check_positive_only(lambda rewards, group_ids: rewards)
+    Not quite: without a baseline a group whose answers are all right still pushes; GRPO gives it advantages of 0.
+    """
+    rewards = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1])
+    group_ids = torch.arange(12) // 4
+    right, grpo, centred = (group_advantages(rewards, group_ids, name) for name in ("positive_only", "grpo", "dr_grpo"))
+    mistakes = {
+        "without a baseline a group whose answers are all right still pushes; GRPO gives it advantages of 0.": rewards,
+        "the negative advantages are still there; set them to 0.": grpo,
+        "this keeps the negative ones and drops the positive ones.": grpo.clamp(max=0),
+        "this turns negative pushes into positive ones; they must be left out.": grpo.abs(),
+        "GRPO also divides by the group's standard deviation.": centred.clamp(min=0),
+        "the negative advantages are still there, and GRPO divides by the group's standard deviation.": centred,
+    }
+    one, before, after = torch.zeros(4), grpo[:4], right[:4]
+    residuals_of = [float(cancellation_residual(torch.ones(4), a, one)) for a in (before, after)]
+    praise = (
+        "Right: every push that is left has one sign, so a word that all four share keeps all of them: a residual of "
+        f"{residuals_of[1]:.0f} instead of {residuals_of[0]:.0f}."
+    )
+    grade(answer_of(function, rewards, group_ids), right, mistakes, praise, "rollout")
+
+
+def check_credit_control(answer: str | None) -> None:
+    """Check which control tells whether cancellation made movement follow credit; a letter, A to D.
+
+    >>> check_credit_control("A")
+    Not quite: more seeds make the correlation more certain; they have no run without cancellation to compare it with.
+    """
+    wrong = {
+        "A": "more seeds make the correlation more certain; they have no run without cancellation to compare it with.",
+        "B": "fresh prompts rule out memorized answers; they do not tell what made the policy learn.",
+        "D": "an untrained policy has not moved at all; any training that raises the reward beats it.",
+    }
+    praise = (
+        "Right: if movement follows credit where nothing can cancel, the correlation is a sign of learning and none of "
+        "cancellation."
+    )
+    grade_choice(answer, "C", wrong, praise)
