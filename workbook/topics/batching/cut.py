@@ -179,7 +179,8 @@ def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart
     factors, charts = [1 / 64, 1 / 16, 1 / 4, 1], []
     x = alt.X("factor:Q", title="learning rate ÷ the largest")
     x = x.scale(type="log", base=4, domain=[factors[0] / 1.3, 3]).axis(values=factors, labelExpr=FRACTION)
-    y = alt.Y("distance:Q", title="distance of the weights").scale(type="log")
+    distance = "distance of the weights"
+    y = alt.Y("distance:Q", title=distance).scale(type="log")
     y = y.axis(format=".0e", values=[10.0**k for k in range(-8, 2)])
     names = {"names": WALKS, "spread": None, "legend": {"columns": 3}, "dash": "optimizer"}
     for table, title in ((same, "the same mini-batches, in reverse"), (other, "other mini-batches")):
@@ -188,7 +189,7 @@ def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart
         last = alt.Chart(table).transform_filter("isValid(datum.label)")
         text = last.mark_text(align="left", dx=8, fontSize=11).encode(
             x=x,
-            y=alt.Y("label:Q", title=y.title).scale(type="log"),
+            y=alt.Y("label:Q", title=distance).scale(type="log"),
             color=color,
             text=alt.Text("slope:Q", format=".1f"),
         )

@@ -82,11 +82,11 @@ def step_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, see
             update(policy, pushing, "sgd", lr)
             tables = {pool: pool_change(policy, pools[pool], before[pool]) for pool in pools}
         for pool, table in tables.items():
-            rows += [{"pool": pool, "advantages": name, **row} for row in _gap_rows(table, seed)]
+            rows += [{"pool": pool, "advantages": name, **row} for row in gap_rows(table, seed)]
     return pd.DataFrame(rows)
 
 
-def _gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:
+def gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:
     """One row per (rollouts, matched, of); what counts as moved is decided once, over the whole table."""
     eps = MOVED * float((table["dlogp"] ** 2).mean() ** 0.5)
     for matched, cells in CELLS.items():
