@@ -7,6 +7,7 @@ dose          the study of curves over prompts per step; dose_charts: its figure
 study         one policy at one setting; settings: for sliders; sharing: reasons why shared words move
 claims        what is stated of which tokens flip, and the measures of the registered outcomes
 backbones     curves of language models beside the family (chapter 10); dose_llm: their study, language_models: its rows
+columns       the study of shares by backbone and sign, and its live chart (chapter 14)
 charts        figures, each beside its explorer          exercises     checks of chapters 05 and 10
 
 Terms: a token is *boosted*, *suppressed* or *stable* as its logp changes by more than eps nats; *sign-shared* tokens
@@ -20,6 +21,7 @@ _NAMES = {  # module: what it offers
     "topics.flips.charts": (
         "explore_flips explore_flips_of flips_chart movement_by_category movement_chart predictors_chart"
     ),
+    "topics.flips.columns": "column_shares live_columns",
     "topics.flips.claims": "MAX_SHARED_RATIO MAX_TV_DISTANCE composition_effect flip_distance_of shared_ratio",
     "topics.flips.composition": "composition_effects permuted_advantages sign_composition",
     "topics.flips.dose": "live_curves pushing_prompts",
