@@ -7,9 +7,7 @@ from workbook.lazy import lazy_names
 _NAMES = {  # module: what it offers
     "topics.batching.charts": "explore_batching",
     "topics.batching.cut": "endpoints_chart explore_cut mechanism_chart",
-    "topics.coupling.charts": (
-        "confidence_chart curves_chart explore_confidence explore_push followers_chart products_chart times_chart"
-    ),
+    "topics.coupling.charts": "confidence_chart followers_chart products_chart times_chart",
     "topics.credit.charts": "explore_budget explore_gap",
     "topics.exchange.charts": "explore_exchange explore_transforms",
     "topics.exchange.drift_charts": "explore_kl_drift explore_solutions",
@@ -18,7 +16,7 @@ _NAMES = {  # module: what it offers
         "compute_gradients_meet explore_gradients_meet explore_growing gradients_meet_chart growing_chart"
     ),
     "topics.groups.many_groups": (
-        "estimators_chart explore_estimators explore_intervention frequency_chart group_size_chart "
+        "estimators_chart explore_estimators explore_intervention explore_parts frequency_chart group_size_chart "
         "intervention_chart training_chart"
     ),
     "topics.laboratory.compare": "compare_settings comparison_chart run_tables",
@@ -30,10 +28,11 @@ _NAMES = {  # module: what it offers
     "views.calibrated": "calibration",
     "views.curves": "curve_chart",
     "views.charts": "intervals_chart learning_curve reward_before_after",
+    "views.explained": "explained_chart",
     "views.explorer": "Explorer",
     "views.folding": "fold",
     "views.heatmap": "TokenHeatmap",
-    "views.ledger": "ledger_chart",
+    "views.ledger": "ledger_chart units_needed_chart",
     "views.live": "LiveChart refresh show",
     "views.loss_pushes": "with_push",
     "views.memory": "adapter_movement memory_bars",

@@ -1,12 +1,14 @@
-"""An explanation of a token as a panel shows it: sentences with their numbers, and tables whose bars have a sign."""
+"""An explanation of a token as a panel shows it: sentences with numbers, tables whose bars have a sign, and a chart."""
 
 from __future__ import annotations
 
+import altair as alt
 import numpy as np
 import pandas as pd
 
+from workbook.views.figures import bars, by_sign, panels
 from workbook.views.pinned import signed
-from workbook.views.style import visible
+from workbook.views.style import describe_rows, visible
 from workbook.views.token_cells import MAX_CHARACTERS
 from workbook.views.token_scale import number
 
@@ -122,3 +124,27 @@ def objectives_details(objectives: pd.DataFrame) -> dict:
         "headings": ["objective", "ratio", "clipped", "weight w", "", "push w A"],
         "rows": [{"cells": cells, "index": -1} for cells in rows],
     }
+
+
+def explained_chart(explanations) -> alt.HConcatChart:
+    """Who moved each of some tokens, a panel for each: nats by source, and by the output layer alone as a tick."""
+    tables = []
+    for e in explanations:
+        title = f"{visible(e.token, MAX_CHARACTERS)}: {signed(e.measured)}, explained {_percent(e.explained)}"
+        tables.append(e.parts().assign(pinned=title))
+    table = pd.concat(tables, ignore_index=True)
+    ends = [*table["moved"], *table["output_layer"].dropna(), 0.0]
+    x = alt.X("moved:Q", title="nats").scale(domain=[min(ends), max(ends)]).axis(tickCount=4, format="~g")
+    y = alt.Y("source:N", sort=list(dict.fromkeys(table["source"])), title=None).axis(labelLimit=180)
+    charts = []
+    for place, (title, part) in enumerate(table.groupby("pinned", sort=False)):
+        base = alt.Chart(part.dropna(subset="output_layer"))
+        tick = base.mark_tick(color="black", thickness=2.5, size=14).encode(x="output_layer:Q", y=y)
+        look = {"color": by_sign("moved"), "form": "+.4f", "shown": ["tokens"], "over": [tick], "height": alt.Step(22)}
+        charts.append(bars(part, y, x, width=160, labels=place == 0, title=title, intervals=False, **look))
+    return panels(
+        charts,
+        "Who moved the pinned tokens",
+        "nats to first order, by whose push; blue: up, orange: down; black tick: through the output layer alone",
+        describe_rows(table, "pinned", "source", value="moved", form="+.3f"),
+    )
