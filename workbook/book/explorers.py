@@ -25,7 +25,7 @@ from workbook.views.renderer import vegalite_version
 STATIC = Path(__file__).with_name("static")
 ROOMS = {  # what each topic offers
     "softmax": "explore_pair explore_map explore_tied",
-    "groups": "explore_gradients_meet explore_growing explore_estimators explore_intervention",
+    "groups": "explore_gradients_meet explore_growing explore_estimators explore_intervention explore_parts",
     "exchange": "explore_exchange explore_transforms explore_kl_drift explore_solutions",
 }
 EXPLORERS = {name: f"workbook.topics.{room}:{name}" for room, names in ROOMS.items() for name in names.split()}

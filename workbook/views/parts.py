@@ -95,15 +95,15 @@ def signal_noise_chart(
     )
 
 
-def describe_parts(table: pd.DataFrame) -> str:
-    """The parts of all tokens in a sentence, of the first category where none is called "all".
+def describe_parts(table: pd.DataFrame, name: str | None = None) -> str:
+    """The parts of a category in a sentence: of all tokens, or of the first one where none is called "all".
 
     >>> rows = [{"category": "all", "part": part, "share": 0.2} for part in PART_NAMES.values()]
     >>> describe_parts(pd.DataFrame(rows))
     'All: 40% signal (20% by coupling), 20% bias, 40% noise (20% by coupling).'
     """
     categories = list(table["category"])
-    name = "all" if "all" in categories else categories[0]
+    name = name or ("all" if "all" in categories else categories[0])
     share = table[table["category"] == name].groupby("part")["share"].first()
     signal, coupled, bias, chance, noise = (share[part] + 0.0 for part in PART_NAMES.values())
     return typeset(

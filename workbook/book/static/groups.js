@@ -165,4 +165,100 @@
       return `Moved per rollout: ${parts.join(", ")}.`;
     },
   };
+
+  // signal, bias and noise in expectation, as workbook.topics.groups.expected computes them
+  const LENGTHS = [3, 4, 5, 6, 7, 8], WRONG = { "1/length, wrong twice as long": 2 };
+  const PARTS = [["signal (credit)", 0], ["signal, by coupling", 3], ["bias", 1], ["noise, by coupling", 5],
+    ["noise (chance)", 2]];
+  const times = (matrix, v) => matrix.map(row => dot(row, v));
+  const zeros = n => range(n).map(() => Array(n).fill(0));
+
+  function toyWords(temperature, weights) {
+    const policy = makePolicy(1), drawn = {}, words = {};
+    for (const name of CLASSES) {
+      const q = policy[name][0].map(p => p ** (1 / temperature));
+      drawn[name] = scaled(q, 1 / sum(q));
+    }
+    const inverse = drawn.style.map((_, k) => weights === "equal" ? 1 : 1 / LENGTHS[k]);
+    const factor = [1 / (WRONG[weights] ?? 1), 1];
+    for (const name of CLASSES) {
+      const p = policy[name][0], square = inverse.map(value => value ** 2);
+      const moment = values => name === "style" ? values : p.map(() => dot(drawn.style, values));
+      words[name] = { p, drawn: drawn[name],
+        chance: p.map((_, v) => name === "result" ? Number(v === 0) : drawn.result[0]),
+        weight: factor.map(f => scaled(moment(inverse), f)), square: factor.map(f => scaled(moment(square), f * f)) };
+    }
+    return words;
+  }
+  function byReward({ p, drawn, chance, weight, square }, reward) { // mean and covariance of w (e - p)
+    const joint = drawn.map((q, v) => q * (reward ? chance[v] : 1 - chance[v])), whole = Math.max(sum(joint), 1e-300);
+    const row = v => p.map((q, u) => (u === v) - q), mean = Array(p.length).fill(0), spread = zeros(p.length);
+    joint.forEach((value, v) => row(v).forEach((x, i, all) => {
+      mean[i] += value / whole * weight[reward][v] * x;
+      all.forEach((y, j) => { spread[i][j] += value / whole * square[reward][v] * x * y; });
+    }));
+    return { mean, spread: spread.map((line, i) => line.map((value, j) => value - mean[i] * mean[j])) };
+  }
+  function pushMoments(word, size, estimator) {
+    const rewards = [0, 1].map(reward => byReward(word, reward)), chance = dot(word.drawn, word.chance);
+    const groups = range(size + 1).map(k => range(size).map(i => Number(i < k))); // k right rollouts
+    const advantages = groupAdvantages(groups, estimator).map(row => [row.at(-1), row[0]]);
+    let ways = 1;
+    const terms = groups.map((_, k) => {
+      if (k) ways = ways * (size - k + 1) / k;
+      const counts = [size - k, k], a = advantages[k];
+      return { odds: ways * chance ** k * (1 - chance) ** (size - k),
+        given: word.p.map((_, v) => (counts[0] * a[0] * rewards[0].mean[v] + counts[1] * a[1] * rewards[1].mean[v]) / size),
+        scales: counts.map((count, r) => count * a[r] ** 2 / size ** 2) };
+    });
+    const mean = word.p.map((_, v) => sum(terms.map(({ odds, given }) => odds * given[v])));
+    const covariance = word.p.map((_, i) => word.p.map((_, j) => sum(terms.map(({ odds, given, scales }) => odds *
+      ((given[i] - mean[i]) * (given[j] - mean[j]) +
+        scales[0] * rewards[0].spread[i][j] + scales[1] * rewards[1].spread[i][j])))));
+    return { mean, covariance };
+  }
+  const ideal = ({ p, chance }) => { const value = dot(p, chance); return p.map((q, v) => q * (chance[v] - value)); };
+  function classParts(name, word, { mean, covariance }, scale, prompts, cosine) {
+    const signal = scaled(ideal(word), scale), rest = mean.map((value, v) => value - signal[v]), n = mean.length;
+    const turns = range(prompts).map(k => range(n).map(v => name === "result" ? ((v - k) % n + n) % n : v));
+    const at = (values, turn) => turn.map(v => values[v]), parts = Array(6).fill(0);
+    const square = (matrix, turn) => turn.map(i => turn.map(j => matrix[i][j]));
+    const inner = (a, b) => sum(a.map((row, i) => dot(row, b[i])));
+    turns.forEach((turn, k) => {
+      const others = turns.filter((_, m) => m !== k), p = at(word.p, turn);
+      const coupled = values => others.reduce((all, o) => added(all, scaled(at(values, o), cosine)), Array(n).fill(0));
+      const pushes = [at(signal, turn), at(rest, turn), coupled(signal), coupled(rest)];
+      const fisher = p.map((x, i) => p.map((y, j) => (i === j) * x - x * y));
+      const along = times(fisher, pushes.reduce(added)), [own, bias, fromOthers, otherBias] = pushes.map(v => dot(v, along));
+      const noise = cosine ** 2 * sum(others.map(o => inner(fisher, square(covariance, o))));
+      [own, bias, inner(fisher, square(covariance, turn)), fromOthers, otherBias, noise].forEach((value, i) => {
+        parts[i] += value / prompts; });
+    });
+    return parts;
+  }
+
+  workbook.toys.explore_parts = {
+    compute({ group_size, estimator, prompts, cosine, temperature, weights }) {
+      const words = toyWords(temperature, weights), known = {};
+      for (const name of CLASSES) known[name] = pushMoments(words[name], group_size, estimator);
+      const scale = sum(CLASSES.map(name => dot(known[name].mean, ideal(words[name])))) /
+        sum(CLASSES.map(name => dot(ideal(words[name]), ideal(words[name]))));
+      const rows = CLASSES.map(name => [name, classParts(name, words[name], known[name], scale, prompts, cosine)]);
+      rows.push(["all", rows.map(([, parts]) => parts).reduce(added)]);
+      const rms = rows.map(([, parts]) => Math.sqrt(sum(parts))), largest = Math.max(...rms);
+      const table = PARTS.flatMap(([part, place], order) => rows.map(([category, parts], i) => ({
+        category, change_rms: rms[i], tokens: prompts * group_size, size: rms[i] / largest, part,
+        share: (parts[place] + (part === "bias" ? parts[4] : 0)) / sum(parts), order,
+      })).filter((_, i) => rms[i] > 0.01 * largest));
+      return { table };
+    },
+    describe({ table }) {
+      return ["all", "style"].map(name => {
+        const share = part => table.find(row => row.category === name && row.part === part).share;
+        const [signal, coupled, bias, chance, noise] = PARTS.map(([part]) => share(part));
+        return `${name[0].toUpperCase()}${name.slice(1)}: ${percent(signal + coupled)} signal (${percent(coupled)} by ` +
+          `coupling), ${percent(bias)} bias, ${percent(noise + chance)} noise (${percent(chance)} by coupling).`;
+      }).join(" ");
+    },
+  };
 })();

@@ -95,7 +95,7 @@ def explore_gradients_meet() -> Explorer:
 
 def growing_chart(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame) -> alt.HConcatChart:
     """Left the net push so far on every word, right its way there on `so`, `is` and `7`; tables of compute_growing."""
-    reach = {"domain": [-0.6, 0.6], "clamp": True, "nice": False}
+    reach = {"domain": [-0.8, 0.8], "clamp": True, "nice": False}
     ticks = {"title": "net push so far ÷ G", "values": [-0.6, -0.3, 0, 0.3, 0.6]}
     push = alt.X("push:Q").scale(**reach).axis(**ticks)
     color = figures.by_sign("push")
@@ -113,11 +113,11 @@ def growing_chart(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame
         tooltip=["rollout:Q", "text:N", "reward:Q", alt.Tooltip("advantage:Q", format="+.3f")],
     )
     labels = f"{ {name: f'{word} ({name})' for name, word in EXAMPLES.items()} }[datum.label]"
-    legend = alt.Legend(title=None, orient="bottom", labelExpr=labels, symbolStrokeWidth=2.5)
+    legend = alt.Legend(title=None, orient="bottom", labelExpr=labels, symbolStrokeWidth=2.5, symbolType="stroke")
     paths = alt.layer(
         rule(0, "y", color="#bbbbbb"),
         lines.transform_filter("datum.seen")
-        .mark_line(interpolate="step-after", strokeWidth=2.5)
+        .mark_line(strokeWidth=2.5, point={"size": 22})
         .encode(
             x=alt.X("rollouts:Q", title="rollouts added").axis(tickMinStep=1, format="d").scale(nice=False),
             y=alt.Y("push:Q").scale(**reach).axis(**ticks),
@@ -128,7 +128,7 @@ def growing_chart(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame
         signs.mark_text(fontSize=15, fontWeight="bold"),
     )
     return panels(
-        [pushes, paths.properties(width=400, height=230)],
+        [pushes, paths.properties(width=340, height=230)],
         "Net push on each word while rollouts are added",
         "left: every word, so far; right: the way there, with the sign of each rollout's advantage above",
         "Bars: net push on each word of the three softmaxes. Lines: the same after each rollout, for so, is and 7.",
@@ -152,7 +152,7 @@ def describe_growing(bars: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFr
 def explore_growing() -> Explorer:
     """Add rollouts one at a time and watch the net push on shared and on specific words."""
     controls = {
-        "so_far": slider(3, 0, 32, 1, "rollouts added"),
+        "so_far": slider(8, 0, 32, 1, "rollouts added"),
         "group_size": menu(8, [2, 4, 8, 16, 32], "group size G"),
         "estimator": menu("grpo", COMPARED, "estimator"),
         "p_right": slider(0.5, 0.05, 0.95, 0.05, "probability of “7”"),

@@ -1,4 +1,4 @@
-"""Charts of many toy groups: estimators side by side, the two interventions, and what chapter 02 measures."""
+"""Charts of many toy groups: estimators side by side, the two interventions, parts of a step, and what is measured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.topics.groups.charts import class_color, classes_axis, words_axis
+from workbook.topics.groups.expected import RULES, WEIGHTS, compute_parts
 from workbook.topics.groups.toy import (
     CLASSES,
     COMPARED,
@@ -16,6 +17,7 @@ from workbook.topics.groups.toy import (
 )
 from workbook.views.explorer import Explorer, menu, slider, switch
 from workbook.views.figures import bars, by_sign, panels, series
+from workbook.views.parts import describe_parts, signal_noise_chart
 from workbook.views.style import NEGATIVE, POSITIVE, panel_title, titled
 
 
@@ -125,6 +127,24 @@ def explore_intervention() -> Explorer:
         "noise": slider(0.1, 0.0, 0.5, 0.05, "verifier's error rate"),
     }
     return Explorer(compute_intervention, intervention_chart, controls, describe_intervention)
+
+
+def describe_toy_parts(table: pd.DataFrame) -> str:
+    """The parts of all words, and of the openings, which no reward asks for."""
+    return f"{describe_parts(table)} {describe_parts(table, 'style')}"
+
+
+def explore_parts() -> Explorer:
+    """What moves the toy's words in one step, exactly: signal, bias, noise and coupling."""
+    controls = {
+        "group_size": slider(8, 2, 32, 1, "group size G"),
+        "estimator": menu("grpo", RULES, "estimator"),
+        "prompts": slider(1, 1, 8, 1, "prompts in the step"),
+        "cosine": slider(0.2, 0.0, 0.8, 0.05, "cosine of prompts"),
+        "temperature": slider(1.0, 0.5, 1.5, 0.05, "sampler's temperature"),
+        "weights": menu("equal", list(WEIGHTS), "weights of rollouts"),
+    }
+    return Explorer(compute_parts, signal_noise_chart, controls, describe_toy_parts)
 
 
 def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:

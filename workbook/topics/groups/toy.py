@@ -173,7 +173,7 @@ def assign_signs(advantages: Float[np.ndarray, "N G"], signs: str, seed: int = 0
 
 
 def compute_growing(
-    so_far: int = 3, group_size: int = 8, estimator: str = "grpo", p_right: float = 0.5, draw: int = 0
+    so_far: int = 8, group_size: int = 8, estimator: str = "grpo", p_right: float = 0.5, draw: int = 0
 ) -> dict[str, pd.DataFrame]:
     """Tabulate one group whose rollouts are added one at a time; pushes are divided by G.
 
