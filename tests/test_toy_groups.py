@@ -15,6 +15,7 @@ from workbook.topics.groups.many_groups import (
     intervention_chart,
     training_chart,
 )
+from workbook.topics.groups.mixed import compute_mixed
 from workbook.topics.groups.toy import (
     CLASSES,
     COMPARED,
@@ -335,3 +336,15 @@ def test_the_sign_exercise_names_the_mistake(signs, reply, capsys):
     check_signs(signs)
     assert reply in capsys.readouterr().out
     assert len(OPENINGS) == 8
+
+
+def test_groups_that_hold_both_rewards_are_as_many_as_drawn_ones():
+    rng = np.random.default_rng(0)
+    table = compute_mixed(success=0.3, spread=0.25, rollouts=64)
+    rows = table[table["series"] == "groups that hold both rewards"].set_index("group_size")
+    q = rng.beta(0.3 * 3, 0.7 * 3, 200_000)
+    for size in (2, 8):
+        right = rng.binomial(size, q)
+        assert ((right > 0) & (right < size)).mean() == pytest.approx(rows.loc[size, "mean"], abs=0.005)
+    assert rows.loc[2, "prompts"] == 32
+    assert rows.loc[8, "teaching"] == pytest.approx(8 * rows.loc[8, "mean"])

@@ -4,6 +4,8 @@ from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
     "book.chapters": "describe find_chapters run_chapters",
+    "book.exercises": "check_equivalent check_missing_control check_three_seeds",
+    "book.ledger_cards": "ledger_cards",
     "book.outcomes": "decisions findings undecided",
     "book.pages": "render_book",
     "book.report_page": "report_text write_report",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -113,11 +114,17 @@ def decisions():
 
 
 def undecided() -> pd.DataFrame:
-    """Primary rows that decide nothing, with their interval, the effect that could have been seen, and their units."""
+    """Primary rows that decide nothing: interval, smallest effect of interest, detectable effect, units had and needed.
+
+    Units needed are those at which, with the spread as it is, the detectable effect (at 80 % power) would shrink to the
+    smallest one of interest: it goes as 1 / sqrt(units). NaN where a row is not inconclusive: units would not help.
+    """
     rows = [row for row in registered().values() if row.role == "primary"]
     open_ = [row for row in rows if row.outcome in ("inconclusive", "not testable here", "not comparable")]
-    names = ["claim", "statement", "outcome", "mean", "low", "high", "detectable", "units"]
-    return pd.DataFrame([[getattr(row, name) for name in names] for row in open_], columns=names)
+    names = ["claim", "statement", "outcome", "mean", "low", "high", "smallest_effect", "detectable", "units"]
+    table = pd.DataFrame([[getattr(row, name) for name in names] for row in open_], columns=names)
+    needed = np.ceil(table["units"] * (table["detectable"] / table["smallest_effect"]) ** 2)
+    return table.assign(**{"units needed": needed.where(table["outcome"] == "inconclusive")})
 
 
 def write_readme(path) -> bool:

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.views.style import NEUTRAL, SERIES, require, titled
+from workbook.views.style import ACCENT, NEUTRAL, SERIES, require, titled
 
 MAX_DISTANCE = 100.0  # distances beyond are drawn here; the tooltip has the numbers
 OUTCOME_MARKS = {  # outcome: colour, shape, the same as a character
@@ -117,3 +117,27 @@ def _rows(rows: pd.DataFrame) -> alt.LayerChart:
 def _described(rows: pd.DataFrame) -> str:
     """Every row in words, for screen readers."""
     return "; ".join(f"{row.label}: {row.effect}, {row.outcome}" for row in rows.itertuples())
+
+
+def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Units that a row has, and those at which the detectable effect would be the smallest one of interest.
+
+    table: of `workbook.book.undecided`, a row each: claim, units, units needed.
+    """
+    require(table, ["claim", "units", "units needed"], "units_needed_chart")
+    rows = table.sort_values("units needed", ascending=False)
+    y = alt.Y("claim:N", sort=None, title=None)
+    x = alt.X("units needed:Q", title="units (policy x seed), logarithmic").scale(type="log", nice=True)
+    base = alt.Chart(rows).encode(y=y, tooltip=["claim:N", "units:Q", "units needed:Q"])
+    line = base.mark_rule(size=2, color=NEUTRAL).encode(x=x, x2="units:Q")
+    had = base.mark_point(size=70, strokeWidth=1.8, color=NEUTRAL, fill="white", opacity=1).encode(x="units:Q")
+    needed = base.mark_point(size=80, filled=True, color=ACCENT, opacity=1).encode(x=x)
+    numbers = base.mark_text(align="left", dx=9, fontSize=11).encode(x=x, text="units needed:Q")
+    numbers_of = zip(rows["claim"], rows["units needed"], rows["units"], strict=True)
+    words = ", ".join(f"{claim}: {needed:.0f} needed, {units:.0f} measured" for claim, needed, units in numbers_of)
+    return titled(
+        alt.layer(line, had, needed, numbers).properties(width=520, height=alt.Step(24)),
+        "How many units it would take to decide what is open",
+        "hollow: units measured; filled: units at which 80 % power reaches the smallest effect of interest",
+        words,
+    )
