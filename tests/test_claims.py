@@ -18,6 +18,7 @@ from scipy import stats
 
 from workbook import __main__
 from workbook.book.chapters import covered
+from workbook.book.ledger_cards import ledger_cards
 from workbook.book.ledger_page import ledger_page, strip
 from workbook.claims import CLAIMS, SCALES, command, format_ledger, format_summary, judge, ledger, ledger_json, summary
 from workbook.claims.coverage import BAR, coverage_table, ratio_pseudo_values
@@ -438,6 +439,11 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     assert '<a href="05_x.html">05 · x</a>' in page
     assert "<script" not in page
     assert "http" not in page.replace("http://www.w3.org/1998/Math/MathML", "")
+    cards = ledger_cards(table.assign(measured=table["measured"] + "<b>&"))
+    assert cards._repr_html_().count("<details>") == 9
+    assert "<b>&amp;" not in cards._repr_html_()
+    assert "&lt;b&gt;&amp;" in cards._repr_html_()
+    assert repr(cards).startswith("H1 (family): supported; ")
     rows = json.loads(ledger_json(table))["rows"]
     assert rows[0]["values"] == {str(k): v for k, v in table.iloc[0]["values"].items()}
     assert rows[0]["policy_of"]["3"] == "family:seed=3"

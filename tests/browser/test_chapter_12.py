@@ -90,7 +90,7 @@ def test_an_experiment_by_hand(open_chapter, smollm2, tmp_path):
     chapter = open_chapter("12")
     chapter.run_all()
     walk(chapter, tmp_path)
-    chart = chapter.panel.locator("[role='graphics-document'][aria-label*='Differences of the mean']").last
+    chart = chapter.panel.locator("[role='graphics-document'][aria-label*='Differences of the mean']").first
     mean = chapter.python("float(compared['effects']['mean'][0])")
     expect(chart).to_have_attribute("aria-label", re.compile(re.escape(f"positive_only: {mean:+.3f} (")))
     chapter.shot("12-comparison", chart)

@@ -19,14 +19,15 @@ from workbook.topics.laboratory.forecast import Forecast
 from workbook.topics.laboratory.loading import load_choices, recent_runs
 from workbook.topics.laboratory.monitor import ExperimentMonitor
 from workbook.topics.laboratory.results import Results
-from workbook.topics.laboratory.settings import Plan, plan
+from workbook.topics.laboratory.settings import Plan, forecast_chart, plan
 from workbook.topics.laboratory.try_it import TryIt
 from workbook.training.checks import Problem
+from workbook.training.memory import at_peak, forecast_run
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import start_run
 from workbook.training.sweep_run import as_yaml, start_sweep
 from workbook.views.explorer import Snippet, menu
-from workbook.views.live import close, show
+from workbook.views.live import LiveChart, close, show
 from workbook.views.style import notice
 
 SETTLE_S = 0.3  # after a change, before a hub or a file is asked
@@ -101,8 +102,8 @@ class Laboratory:
         return dropped
 
     def display(self) -> None:
-        """Put it on the page, with the monitor's empty chart as its picture."""
-        show(self.box, self.monitor.chart)
+        """Put it on the page, with the memory that these settings need as its picture."""
+        show(self.box, self._picture())
 
     def _ipython_display_(self, **_) -> None:
         self.display()
@@ -113,6 +114,12 @@ class Laboratory:
         self.forecasts.stop()
         self.try_it.stop()
         close(self.box)
+
+    def _picture(self) -> LiveChart:
+        config = self.plan().config
+        if config is None or config.policy != "bundled":  # of another one a hub may have to be asked
+            return self.monitor.chart
+        return LiveChart(forecast_chart(at_peak(forecast_run(config))))
 
     # --- settings of an earlier run
 
