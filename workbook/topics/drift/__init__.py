@@ -28,7 +28,7 @@ _NAMES = {  # module: what it offers
         "arms_chart energy_chart energy_now explore_sharing explore_training residual_chart"
     ),
     "topics.drift.curves": "training_curves",
-    "topics.drift.curves_charts": "curves_over_training_chart explore_curves live_curves mechanisms_chart",
+    "topics.drift.curves_charts": "explore_curves fix_by_group_size_chart live_curves mechanisms_chart",
     "topics.drift.effects": "collapses",
     "topics.drift.energy": "shared_energy two_word_share",
     "topics.drift.exercises": "check_compute check_flaw check_prefix_credit",

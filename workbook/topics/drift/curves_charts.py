@@ -15,7 +15,9 @@ from workbook.studies.claim import FAMILY, NotMeasured, Tables
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.topics.drift.arms import ARMS
 from workbook.topics.drift.curves import CURVES, GROUPS, LR, PAIRS, PLACES, training_curves
+from workbook.topics.drift.effects import gap_at_end, places_on
 from workbook.training.progress import show_partial
+from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, log_slider, menu, power_slider, slider, switch
 from workbook.views.figures import panels, series
 from workbook.views.live_study import LiveStudy
@@ -118,6 +120,29 @@ def describe_curves(curves: pd.DataFrame) -> str:
     return (
         f"At the end values lie from {value.min():.3f} ({value.idxmin()}) to {value.max():.3f} ({value.idxmax()}), "
         f"taxes from {tax.min():.4f} ({tax.idxmin()}) to {tax.max():.4f} nats a word ({tax.idxmax()})."
+    )
+
+
+def fix_by_group_size(tables: Tables = FAMILY) -> pd.DataFrame:
+    """What min-replace gains over GSPO by rollouts per prompt, in exact value: group_size, mean, low, high, units.
+
+    Runs of the study `confidence`: 128 rollouts a batch, template confidence 0.8, rates tuned in pairs.
+    """
+    gain, units = gap_at_end("min-replace", "GSPO"), places_on(tables, "group_size")
+    rows = [(seed, size, gain(path)) for size, paths in units.items() for seed, path in paths.items()]
+    return unit_curve(pd.DataFrame(rows, columns=["seed", "group_size", "gain"]), "group_size", "gain")
+
+
+def fix_by_group_size_chart(tables: Tables = FAMILY) -> alt.LayerChart:
+    """The curve of `fix_by_group_size`."""
+    return curve_chart(
+        fix_by_group_size(tables),
+        "group_size",
+        x_title="rollouts per prompt G (128 rollouts a batch)",
+        y_title="exact value, min-replace minus GSPO",
+        title="What min-replace gains over GSPO, by the size of the group",
+        reference=[(0.0, "no gain")],
+        form="+.3f",
     )
 
 
