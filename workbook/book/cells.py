@@ -59,6 +59,7 @@ def markdown(source: str) -> str:
     """Markdown as HTML; a wide table scrolls in its box, and a link to a notebook leads to its page."""
     page = MarkdownWithMath(renderer=MathMLRenderer(escape=False)).render(source)
     page = NOTEBOOK.sub(lambda link: f'{link[1]}.html{"#" + anchor(link[2]) if link[2] else ""}"', page)
+    page = page.replace("<abbr ", '<abbr tabindex="0" ')  # a tooltip that keys and touch reach
     page = re.sub(r"(<thead>\s*<tr>(?:\s*<th[^>]*></th>)+\s*</tr>\s*</thead>)", "", page)  # a head without a word
     return re.sub(r"<table>.*?</table>", lambda table: scrolling("wide", "Table", table[0]), page, flags=re.DOTALL)
 

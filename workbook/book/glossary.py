@@ -26,7 +26,9 @@ QUESTION = "What do the book's terms mean, by which formula and in which unit?"
 class Term:
     """A term with its formula (TeX), unit, meaning (a sentence), the chapter that first uses it, and its code.
 
-    code: name below `workbook` of what computes it.  constants: {$name in formula and meaning: name below `workbook`}.
+    words: the formula without TeX.  expect, worry: what a reader should see of it, and what is a bad sign, "" for
+    neither.  forms: in which chapters use it, none for a word that means too much else.  code: name below `workbook` of
+    what computes it.  constants: {$name in the texts: name below `workbook`}.
     """
 
     term: str
@@ -35,7 +37,22 @@ class Term:
     meaning: str
     chapter: str
     code: str
+    words: str
+    expect: str = ""
+    worry: str = ""
+    forms: list[str] = field(default_factory=list)
     constants: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def advice(self) -> str:
+        """What to expect and when to worry, as sentences; "" for neither."""
+        parts = ("Expect", self.expect), ("Worry", self.worry)
+        return " ".join(f"{begin}: {text}." for begin, text in parts if text)
+
+    @property
+    def anchor(self) -> str:
+        """The id of its section on the page."""
+        return self.term.replace(",", "").replace(" ", "-")
 
 
 def glossary() -> list[Term]:
@@ -69,13 +86,15 @@ def glossary_body(chapters: Sequence[str] = ()) -> str:
 
 def _filled(term: Term) -> Term:
     values = {key: f"{resolve_name(f'workbook.{name}'):g}" for key, name in term.constants.items()}
-    filled = {name: Template(getattr(term, name)).substitute(values) for name in ("formula", "meaning")}
+    texts = ("formula", "meaning", "words", "expect", "worry")
+    filled = {name: Template(getattr(term, name)).substitute(values) for name in texts}
     return Term(**vars(term) | filled)
 
 
 def _text(term: Term) -> str:
+    advice = f"    {term.advice}\n" if term.advice else ""
     return (
-        f"{term.term}  [{term.unit}]\n    {term.formula}\n    {term.meaning}\n"
+        f"{term.term}  [{term.unit}]\n    {term.formula}\n    {term.meaning}\n{advice}"
         f"    chapter {term.chapter}, workbook.{term.code}"
     )
 
@@ -87,7 +106,8 @@ def _section(term: Term, chapters: Sequence[str]) -> str:
     page = next((name for name in chapters if name.startswith(term.chapter)), None)
     chapter = f'<a href="{page}.html">chapter {term.chapter}</a>' if page else f"chapter {term.chapter}"
     return (
-        f'<section id="{term.term.replace(",", "").replace(" ", "-")}"><h2>{html.escape(term.term)}</h2>'
+        f'<section id="{term.anchor}"><h2>{html.escape(term.term)}</h2>'
         f"{FORMULA.format(convert(term.formula, display='block'))}<p>{html.escape(term.meaning)}</p>"
+        f"{f'<p>{html.escape(term.advice)}</p>' if term.advice else ''}"
         f"<p>Unit: {html.escape(term.unit)}. First in {chapter}; <code>workbook.{term.code}</code></p></section>\n"
     )

@@ -21,6 +21,8 @@ def _chapters(args) -> int:
     from workbook.book.chapters import ChapterFailed, find_chapters, read_chapters, run_chapters
 
     find_chapters(args.names)  # before what takes long
+    if args.terms:
+        return _terms(args)
     if args.book is not None and Path(args.book).exists() and not Path(args.book).is_dir():
         raise ValueError(f"--book {args.book} is no folder; give the path of one.")
     if args.book is not None:
@@ -49,6 +51,16 @@ def _chapters(args) -> int:
     return 0
 
 
+def _terms(args) -> int:
+    from workbook.book.tooltips import write_tooltips
+
+    if args.book is not None or args.in_place or args.no_run:
+        raise ValueError("--terms writes tooltips and runs nothing: leave --book, --in-place and --no-run out.")
+    changed = write_tooltips(args.names or None)
+    print(f"New tooltips in {', '.join(changed)}." if changed else "All tooltips are up to date.")
+    return 0
+
+
 def add_glossary(commands) -> None:
     """`glossary`: the book's terms."""
     glossary = commands.add_parser("glossary", help="the book's terms, with formula, unit and the code behind them")
@@ -64,4 +76,5 @@ def add_chapters(commands) -> None:
     chapters.add_argument("--in-place", action="store_true", help="write the outputs into notebooks/")
     chapters.add_argument("--book", type=as_path, metavar="FOLDER", help="render HTML pages, to be served by anything")
     chapters.add_argument("--no-run", action="store_true", help="render the notebooks as they are")
+    chapters.add_argument("--terms", action="store_true", help="only write the glossary's tooltips into notebooks/")
     chapters.set_defaults(command=_chapters)

@@ -6,6 +6,7 @@ function nameParts() {
   }
   for (const output of document.querySelectorAll('.jp-OutputArea-output:not([tabindex])'))
     if (output.scrollWidth > output.clientWidth) output.tabIndex = 0;   // what scrolls is reached by keys
+  for (const term of document.querySelectorAll('.jp-RenderedMarkdown abbr[title]:not([tabindex])')) term.tabIndex = 0;
   for (const label of document.querySelectorAll('.widget-label[title="null"]')) label.removeAttribute('title');
   for (const menu of document.querySelectorAll('.vega-embed summary:not([aria-label])'))
     menu.setAttribute('aria-label', 'Save or open this chart');

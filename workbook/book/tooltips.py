@@ -1,0 +1,105 @@
+"""Tooltips of the glossary: the first use of each term in a chapter becomes an <abbr> that says what it is.
+
+Only running text is looked at: no header cell, heading, table, code, formula, link, tag or folded part. What an earlier
+call wrote is taken out first, so that a second one changes nothing and a changed glossary renews what is there.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+
+from workbook.book.chapters import find_chapters
+from workbook.book.glossary import Term, glossary
+from workbook.training.files import read_json, write_text
+
+OURS = re.compile(r'<abbr class="term" title="[^"]*">(.*?)</abbr>', re.DOTALL)
+PROTECTED = re.compile(  # what is no running text, in the order in which it is looked for
+    r"```.*?```"
+    r"|<details\b.*?</details>"
+    r"|<abbr\b.*?</abbr>"
+    r"|<a\b.*?</a>"
+    r"|\$\$.*?\$\$"
+    r"|(?<!\\)\$(?!\s)[^$\n]+?(?<!\s)\$"
+    r"|`[^`\n]+`"
+    r"|!?\[[^\]\n]*\]\([^)\n]*\)"
+    r"|<[^>]+>"
+    r"|^#{1,6} [^\n]*"
+    r"|^[ \t]*\|[^\n]*",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def tooltip(term: Term) -> str:
+    """What the tooltip of a term says, in one line.
+
+    >>> from workbook.book.glossary import find_term
+    >>> tooltip(find_term("jitter"))[:59]
+    'mean |second difference| of a curve (the metric’s per squar'
+    """
+    parts = f"{term.words} ({term.unit}).", term.meaning, term.advice
+    return " ".join(filter(None, parts)).replace("'", "’").replace('"', "”")
+
+
+def with_tooltips(cells: list[str], terms: list[Term] | None = None) -> list[str]:
+    """The markdown cells of a chapter with a tooltip at the first use of each term; the header is not among them.
+
+    >>> from workbook.book.glossary import find_term
+    >>> with_tooltips(["# Jitter\\n`jitter` or Jitter, jitter"], [find_term("jitter")])[0].count("<abbr")
+    1
+    """
+    cells = [OURS.sub(r"\1", cell) for cell in cells]
+    for term in glossary() if terms is None else terms:
+        if not term.forms:
+            continue
+        forms = sorted(term.forms, key=len, reverse=True)
+        use = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, forms))})(?![\w-])", re.IGNORECASE)
+        title = html.escape(tooltip(term), quote=False)
+        for k, cell in enumerate(cells):
+            if (place := _first_use(cell, use)) is not None:
+                start, end = place
+                word = f'<abbr class="term" title="{title}">{cell[start:end]}</abbr>'
+                cells[k] = cell[:start] + word + cell[end:]
+                break
+    return cells
+
+
+def _first_use(cell: str, use: re.Pattern) -> tuple[int, int] | None:
+    """Where the term is first used in running text; None for nowhere."""
+    begin = 0
+    for part in [*PROTECTED.finditer(cell), None]:
+        end = len(cell) if part is None else part.start()
+        if match := use.search(cell, begin, end):
+            return match.span()
+        begin = end if part is None else part.end()
+    return None
+
+
+def write_tooltips(names=None) -> list[str]:
+    """Bring the tooltips of chapters up to date; returns the names of those that changed. names: of `find_chapters`."""
+    return [path.stem for path in find_chapters(names) if _write(path)]
+
+
+def stale_chapters() -> list[str]:
+    """Names of chapters whose tooltips are not those of the glossary."""
+    return [path.stem for path in find_chapters() if _changed(path) is not None]
+
+
+def _changed(path: Path) -> dict | None:
+    """The notebook with its tooltips up to date, None if they are."""
+    notebook = read_json(path, dict)
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "markdown"][1:]
+    before = ["".join(cell["source"]) for cell in cells]
+    after = with_tooltips(before)
+    for cell, text in zip(cells, after, strict=True):
+        cell["source"] = text.splitlines(keepends=True)
+    return None if before == after else notebook
+
+
+def _write(path: Path) -> bool:
+    if (notebook := _changed(path)) is None:
+        return False
+    write_text(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+    return True
