@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from workbook.theory import cancellation_residual, surrogate_weights
+from workbook.theory import cancellation_residual, group_advantages, surrogate_weights
 from workbook.topics.exchange import charts as exchange
+from workbook.topics.exchange import collapse, exercises, measured
 from workbook.topics.exchange import drift_charts as drift
-from workbook.topics.exchange import exercises
+from workbook.topics.exchange.example import RESULTS, two_rollouts
 from workbook.topics.exchange.shared import (
     GROUPS,
     TRANSFORMS,
@@ -21,7 +22,14 @@ from workbook.topics.exchange.shared import (
     transformed,
     vector_residual,
 )
-from workbook.topics.exchange.toy import MECHANISMS, TOGETHER, compute_exchange, compute_transforms
+from workbook.topics.exchange.toy import (
+    MECHANISMS,
+    TOGETHER,
+    compute_exchange,
+    compute_transforms,
+    repair_costs,
+    residual_by_mechanism,
+)
 from workbook.views.live import spec_over
 from workbook.views.renderer import png
 
@@ -165,7 +173,7 @@ def test_the_projection_keeps_weight_differences_between_equal_advantages():
 
 
 def test_the_meters_last_row_is_what_is_switched_on():
-    meter = compute_exchange(sequence=False, per_length=True)["meter"].set_index("mechanism")
+    meter = compute_exchange(sequence=False, per_length=True, drift=0.2)["meter"].set_index("mechanism")
     assert meter.loc[TOGETHER, "mean"] == pytest.approx(meter.loc["1/T per sequence", "mean"])
     assert meter.index[meter["on"]].tolist() == ["token ratio", "1/T per sequence", TOGETHER]
     direct = left(per_length=True)
@@ -181,7 +189,7 @@ def test_the_meters_last_row_is_what_is_switched_on():
     {"sequence": False, "clipping": "symmetric", "clip_range": 0.01, "transform": "min-replace"},
 ])  # fmt: skip
 def test_the_pushes_of_one_group_add_up_to_its_residual(settings):
-    pushes = compute_exchange(**settings)["pushes"].set_index("rollout")["push"]
+    pushes = compute_exchange(drift=0.2, **settings)["pushes"].set_index("rollout")["push"]
     switches = {
         k: v
         for k, v in settings.items()
@@ -212,6 +220,77 @@ def test_for_two_rollouts_both_transforms_give_equal_weights():
     pairs = transformed("advantage-orthogonal", weights, mask, draw).view(GROUPS, 2)
     assert_close(pairs[:, 0], pairs[:, 1])
     assert_close(pairs[:, 0], weights.view(GROUPS, 2).mean(1))  # the mean instead of the minimum
+
+
+# --- two rollouts, word by word ----------------------------------------------------------------------------------
+
+
+def test_words_before_the_error_keep_a_ratio_of_one_and_later_ones_follow_their_rollout():
+    words = two_rollouts(lr=0.5, clip_range=0.2).set_index(["rollout", "position"])
+    first = RESULTS[0]  # where the rollouts part
+    for rollout, up in ((0, True), (1, False)):
+        own = words.loc[rollout]
+        assert (own.loc[: first - 1, "ratio"] == 1).all()
+        assert ((own.loc[first:, "ratio"] > 1) == up).all()
+    open_choice, p, lr = words.loc[(0, 11)], 0.25, 0.5  # one softmax of four words
+    expected = torch.tensor([lr * (1 - p)] + [-lr * p] * 3, dtype=torch.float64).softmax(0)[0] / p
+    assert open_choice["ratio"] == pytest.approx(expected.item())
+    assert words["stopped"].isin(["", "clip high", "clip low"]).all()
+    assert (words.loc[words["stopped"] != "", "weight"] == 0).all()
+    assert_close(
+        words.loc[words["stopped"] == "", "weight"].to_numpy(), words.loc[words["stopped"] == "", "ratio"].to_numpy()
+    )
+    assert (two_rollouts(lr=0.5, clip_range=5.0)["stopped"] == "").all()
+    assert two_rollouts(steps=0)["ratio"].eq(1).all()
+    with pytest.raises(ValueError, match="lr=-1"):
+        two_rollouts(lr=-1)
+
+
+# --- the toy beside what was measured ----------------------------------------------------------------------------
+
+
+def test_measured_drift_grows_from_step_to_step_and_shared_words_drift_less():
+    table = measured.measured_drift()
+    assert len(table) == 6
+    for _, rows in table.groupby("policy"):
+        assert rows["mean"].is_monotonic_increasing
+        assert (rows["units"] == 8).all()
+    bundled = table[table["policy"] == "bundled policy"]
+    assert (bundled["shared"] < 0.5 * bundled["mean"]).all()
+    assert table["low"].min() < measured.START < table.loc[table["step"] == 2, "high"].max()
+
+
+def test_the_toys_line_is_its_meter_and_the_chart_has_both():
+    toy, dots = measured.toy_residuals(0.1, 0.4), measured.measured_residuals()
+    meter = compute_exchange(drift=0.1)["meter"].set_index("mechanism")["mean"]
+    first = toy[toy["drift"] == toy["drift"].min()].set_index("mechanism")["mean"]
+    assert first.to_dict() == pytest.approx(meter[first.index].to_dict())
+    spec = measured.drift_chart(toy, dots).to_dict()
+    assert "bundled policy, sequence ratio, 2" in spec["description"]
+
+
+def test_repairs_and_costs_are_the_explorers_numbers():
+    table = residual_by_mechanism(0.2).set_index(["mechanism", "transform"])["mean"]
+    assert table["asymmetric clipping", "none"] == pytest.approx(left(clipping="asymmetric").mean().item())
+    assert exchange.repairs_chart(table.rename("mean").reset_index().assign(low=0.0, high=1.0)).to_dict()
+    costs = repair_costs()
+    first = compute_transforms().assign(setting="sequence ratios, luck")
+    assert costs.iloc[: len(first)].reset_index(drop=True)["mean"].equals(first["mean"])
+    assert exchange.costs_chart(costs).to_dict()["vconcat"]
+
+
+def test_entropy_at_equal_reward_and_over_many_steps():
+    names = ("equal weights", "favoured, min-replace")
+    table = collapse.entropy_by_setting(8, names)
+    ends = table.pivot(index="when", columns="setting", values="mean")
+    assert_close(*(torch.tensor(ends[name].to_numpy()) for name in names))  # min-replace takes the favour away
+    assert (table["mean"] < table["start"]).all()
+    assert collapse.entropy_chart(table).to_dict()["description"]
+    with pytest.raises(ValueError, match="settings 'median'"):
+        collapse.entropy_by_setting(8, ("median",))
+    runs = collapse.long_runs(steps=20, seeds=4)
+    assert set(runs["measure"]) == {"entropy", "log-odds", "wrong"}
+    assert runs["run"].nunique() == 4
 
 
 # --- views -------------------------------------------------------------------------------------------------------
@@ -331,3 +410,29 @@ def test_symmetric_clip(function, says, capsys):
 def test_transforms(answer, says, capsys):
     exercises.check_transforms(answer)
     assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("function", "says"), [
+    (lambda r, g: group_advantages(r, g, "positive_only"), "Right"),
+    (lambda r, g: group_advantages(r, g, "grpo"), "still there"),
+    (lambda r, g: group_advantages(r, g, "dr_grpo").clamp(min=0), "standard deviation"),
+    (lambda r, g: group_advantages(r, g, "grpo").abs(), "left out"),
+    (lambda r, g: r, "without a baseline"),
+    (lambda r, g: None, "Not answered"),
+])  # fmt: skip
+def test_positive_only(function, says, capsys):
+    exercises.check_positive_only(function)
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("check", "right"), [
+    (exercises.check_collapse_control, "B"),
+    (exercises.check_credit_control, "C"),
+])  # fmt: skip
+def test_missing_controls(check, right, capsys):
+    answers = set()
+    for letter in "ABCD":
+        check(letter)
+        answers.add(printed := capsys.readouterr().out)
+        assert printed.startswith("Right" if letter == right else "Not quite")
+    assert len(answers) == 4, "each mistake has a sentence of its own"

@@ -1,4 +1,4 @@
-"""Gradient exchangeability: when a shared token's pushes cancel, what breaks it, what mends it (chapters 03 and 04; D1 to D7).
+"""Gradient exchangeability: when a shared token's pushes cancel, what breaks it, what mends it (chapters 03, 04).
 
 shared        groups whose rollouts share their first token: draws, weights, directions, the residual on that token
 toy           the residual under each mechanism and under several together; what a transform mends and costs
