@@ -10,16 +10,19 @@ from workbook.topics.credit.charts import repeated_chart, shares_chart, value_pa
 from workbook.topics.credit.claims import EXACT, category_shift, exact_slope, widening
 from workbook.topics.credit.exact_gaps import FIXED, GROWING, MORE_PROMPTS
 from workbook.topics.credit.exercises import check_continuations, check_gap
-from workbook.topics.credit.settings import COLUMNS, POOLS, compute_budget, compute_gap
+from workbook.topics.credit.settings import COLUMNS, POOLS, compute_budget, compute_gap, measured_tokens
 from workbook.views import explore_budget, explore_gap
 
 
 def test_a_smaller_eps_counts_more_tokens_and_too_large_a_one_is_refused():
-    tokens = [compute_gap(eps).query("sign == 'all' and band == 'all'")["tokens"].item() for eps in (1e-4, 1e-2, 1e-1)]
+    tokens = [
+        compute_gap(measured_tokens(), eps).query("sign == 'all' and band == 'all'")["tokens"].item()
+        for eps in (1e-4, 1e-2, 1e-1)
+    ]
     assert tokens == sorted(tokens, reverse=True)
     assert tokens[0] > tokens[-1]
     with pytest.raises(ValueError, match="Fewer than 3 prompts have tokens beyond eps = 50"):
-        compute_gap(50.0)
+        compute_gap(measured_tokens(), 50.0)
 
 
 def test_a_budget_is_the_mean_over_policies():
@@ -138,5 +141,5 @@ def test_every_end_of_the_eps_slider_can_be_computed(optimizer, pool):
     slider = explore_gap().controls["eps"]
     for exponent in (slider.min, slider.max):
         for column in COLUMNS:
-            table = compute_gap(slider.base**exponent, optimizer, pool, column)
+            table = compute_gap(measured_tokens(), slider.base**exponent, optimizer, pool, column)
             assert {"all", "positive", "negative"} <= set(table.query("band == 'all'")["sign"])

@@ -161,10 +161,10 @@ def mechanism_chart(table: pd.DataFrame, subtitle: str) -> alt.HConcatChart:
     rows = table.assign(name=table["strategy"].map(NAMES), tokens=table["tokens"] + " tokens")
     keys = ["measure", "scale"] if "scale" in rows else ["measure"]
     look = {"names": [f"{name} tokens" for name in TOKENS], "number": "+.2f", "number_at": "end", "zero": True}
-    look |= {"width": 60 + 280 // (rows["scale"].nunique() if "scale" in rows else 1), "height": 190}
+    look |= {"width": 440 // rows.groupby(keys).ngroups, "height": 190}
     name, charts = alt.Y("name:N", sort=None, title=None).scale(domain=list(NAMES.values())).axis(labelLimit=200), []
     for (measure, *scale), part in rows.groupby(keys, sort=False):
-        x, title = alt.X("mean:Q", title=measure).scale(padding=24), scale[0] if scale else None
+        x, title = alt.X("mean:Q", title=measure).scale(padding=44), scale[0] if scale else None
         charts.append(forest(part, name, x, "tokens", labels=not charts, title=title, **look))
     title, columns = "What meets its opposite inside an optimizer step", ("measure", "name", "tokens")
     return panels(charts, title, subtitle, describe_rows(rows, *columns, form=".2f"))

@@ -8,7 +8,7 @@ import pandas as pd
 from workbook.statistics import unit_curve
 from workbook.topics.credit.exact_gaps import AXES, GROWING
 from workbook.topics.credit.gaps import ALL_BANDS, ALL_SIGNS
-from workbook.topics.credit.settings import COLUMNS, POOLS, compute_budget, compute_gap
+from workbook.topics.credit.settings import COLUMNS, POOLS, compute_budget, compute_gap, measured_tokens
 from workbook.views.curves import PAPER_COLOR, curve_chart
 from workbook.views.explorer import Explorer, log_slider, menu
 from workbook.views.figures import bars, forest, rule, series
@@ -21,17 +21,22 @@ MOVEMENT = "mean change of log-probability (nats)"
 # --- the gap by sign and band
 
 
-def explore_gap() -> Explorer:
-    """Sliders over eps, optimizer, prompts and what is compared: the gap by the rollout's sign and by band of value."""
-    gaps = zip(("value", "credit, sampled", "credit, known"), COLUMNS, strict=True)
+def explore_gap(tokens: pd.DataFrame | None = None) -> Explorer:
+    """Sliders over eps, optimizer, prompts and what is compared: the gap by the rollout's sign and by band of value.
+
+    tokens: of `moved_tokens`, measured in the chapter; None: those of the study's first seed, with sampled credit too.
+    """
+    gaps = zip(("value", "credit, known", "credit, sampled"), COLUMNS, strict=True)
+    gaps = [pair for pair in gaps if tokens is None or pair[1] in tokens]
     controls = {
         "eps": log_slider(0.01, -4, -1.3, "eps (nats)"),
         "optimizer": menu("sgd", ["sgd", "adamw"], "optimizer"),
         "pool": menu("training", list(POOLS), "prompts"),
-        "column": menu("value", [*gaps], "gap in"),
+        "column": menu("value", gaps, "gap in"),
         "band_by": menu("value", [("value after", "value"), ("value before", "value_before")], "bands by"),
     }
-    return Explorer(compute_gap, gap_chart, controls, describe_gap)
+    variables = {"tokens": measured_tokens() if tokens is None else tokens}
+    return Explorer(compute_gap, gap_chart, controls, describe_gap, variables)
 
 
 def describe_gap(table: pd.DataFrame) -> str:
@@ -121,7 +126,10 @@ def shares_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 
 def value_path(table: pd.DataFrame) -> alt.LayerChart:
-    """The value along one rollout's tokens, with two standard errors; columns position, token, value, value_se."""
+    """The value along one rollout's tokens; columns position, token, value, value_se, and exact where it is known.
+
+    The line is the exact value, else the sampled one; dots are sampled, with two standard errors.
+    """
     require(table, ("position", "token", "value", "value_se"), "value_path")
     rows = table.sort_values("position").assign(
         label=[
@@ -130,23 +138,28 @@ def value_path(table: pd.DataFrame) -> alt.LayerChart:
         low=lambda rows: (rows["value"] - 2 * rows["value_se"]).clip(lower=0),
         high=lambda rows: (rows["value"] + 2 * rows["value_se"]).clip(upper=1),
     )
+    known = "exact" in rows
     x = alt.X("label:N", sort=None, title="token").axis(labelExpr="split(datum.label, '|')[1]", labelAngle=-60)
     base = alt.Chart(rows).encode(x=x)
     y = alt.Y("value:Q", title="value: expected reward").scale(domain=[0, 1])
+    line = alt.Y(f"{'exact' if known else 'value'}:Q", title="value: expected reward")
+    shown = ["token:N", "position:Q", alt.Tooltip("value:Q", format=".3f")]
+    shown += [alt.Tooltip("exact:Q", format=".3f")] if known else []
     dots = base.mark_point(filled=True, size=70, opacity=1)
     if "category" in rows and rows["category"].notna().all():
         dots = dots.encode(color=alt.Color("category:N", title=None).scale(range=SERIES))
     chart = alt.layer(
+        base.mark_line(color="black" if known else "#bbbbbb", interpolate="step-after", strokeWidth=1.5).encode(y=line),
         base.mark_rule(color=NEUTRAL, size=2).encode(y=alt.Y("low:Q", title="value: expected reward"), y2="high:Q"),
-        base.mark_line(color="#bbbbbb", interpolate="step-after").encode(y=y),
-        dots.encode(y=y, tooltip=["token:N", "position:Q", alt.Tooltip("value:Q", format=".3f")]),
+        dots.encode(y=y, tooltip=shown),
     )
+    first, last = rows["exact" if known else "value"].iloc[[0, -1]]
     return finish(
         chart,
         "What reward to expect, token by token",
-        "value after each token, by sampled continuations; lines: two standard errors",
-        f"From {rows['value'].iloc[0]:.2f} after the first token to {rows['value'].iloc[-1]:.2f} after the last.",
-        width=720,
+        "dots: by sampled continuations, with two standard errors" + ("; line: exact" if known else ""),
+        f"From {first:.2f} after the first token to {last:.2f} after the last.",
+        width=620,
         height=220,
     )
 

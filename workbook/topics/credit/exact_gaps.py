@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 
 from workbook.probes.dose import MOVED
-from workbook.probes.step import logps, matched_lr, optimizer_of, progress, untouched, update
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, logps, matched_lr, optimizer_of, progress, untouched, update
 from workbook.probes.value_gaps import Pool, cell_gap, exact_pool, pool_change
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
@@ -84,6 +84,25 @@ def step_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, see
         for pool, table in tables.items():
             rows += [{"pool": pool, "advantages": name, **row} for row in gap_rows(table, seed)]
     return pd.DataFrame(rows)
+
+
+def moved_tokens(
+    policy, pushing: Rollouts, pools: dict[str, Pool], nats: float = SMALL_NATS, optimizers=ONE_STEP_OPTIMIZERS
+) -> pd.DataFrame:
+    """The tokens of some pools and how far one step of each optimizer moves them: columns pool and dlogp_<optimizer>.
+
+    nats: root mean square movement of the tokens that push, to which every learning rate is matched.
+    """
+    before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
+    tables = {name: pool[1].assign(pool=name) for name, pool in pools.items()}
+    for optimizer in optimizers:
+        lr = matched_lr(policy, pushing, optimizer, nats)
+        with untouched(policy):
+            update(policy, pushing, optimizer, lr)
+            for name in pools:
+                changed = pool_change(policy, pools[name], before[name])["dlogp"]
+                tables[name][f"dlogp_{optimizer}"] = changed.to_numpy()
+    return pd.concat(tables.values(), ignore_index=True)
 
 
 def gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:

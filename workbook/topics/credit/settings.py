@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pandas as pd
 
@@ -13,19 +11,25 @@ from workbook.topics.credit.exact_gaps import GROWING
 from workbook.topics.credit.gaps import ALL_BANDS, ALL_SIGNS, value_gap
 
 POOLS = ("training", "held-out")
-COLUMNS = ("value", "credit_mc", "credit")
+COLUMNS = ("value", "credit", "credit_mc")
 PAPER = {"group_size": (1.0, 8.0), "prompts": (16.0, 96.0)}  # its rollouts per prompt, and its batches
 MIN_PROMPTS = 3  # that a mean is taken over
 
 
 def compute_gap(
-    eps: float = 0.01, optimizer: str = "sgd", pool: str = "training", column: str = "value", band_by: str = "value"
+    tokens: pd.DataFrame,
+    eps: float = 0.01,
+    optimizer: str = "sgd",
+    pool: str = "training",
+    column: str = "value",
+    band_by: str = "value",
 ) -> pd.DataFrame:
-    """Gap by sign and band after one step, of the first seed: columns sign, band, mean, low, high, prompts, tokens.
+    """Gap by sign and band after one step: columns sign, band, mean, low, high, prompts, tokens.
 
-    eps in nats; low, high: mean -+ two standard errors over prompts.  Raises ValueError if no token moved so far.
+    tokens: of `moved_tokens`.  eps in nats; low, high: mean -+ two standard errors over prompts.  Raises ValueError if
+    no token moved so far.
     """
-    tokens = _tokens(pool)
+    tokens = tokens[tokens["pool"] == pool].select_dtypes("number")
     gaps = value_gap(tokens.assign(dlogp=tokens[f"dlogp_{optimizer}"]), eps, column, band_by)
     rows = []
     for (sign, band), part in gaps.groupby(["sign", "band"]):
@@ -55,7 +59,6 @@ def compute_budget(axis: str = GROWING, pool: str = "training", matched: str = "
     return curve.join(pd.DataFrame([PAPER[size]], columns=["paper_low", "paper_high"]))
 
 
-@cache
-def _tokens(pool: str) -> pd.DataFrame:
-    tokens = BUNDLED["credit/tokens"]
-    return tokens[tokens["pool"] == pool].select_dtypes("number").reset_index(drop=True)
+def measured_tokens() -> pd.DataFrame:
+    """The tokens of the study's first seed, in the columns of `moved_tokens`, with sampled values and credit."""
+    return BUNDLED["credit/tokens"]

@@ -1,4 +1,4 @@
-"""Chapter 07, live: share of signal in a real step by rollouts per prompt, measured now, over the committed curve."""
+"""Chapter 07, live: share of signal in a real step by rollouts per prompt or by prompts, over the committed curve."""
 
 from __future__ import annotations
 
@@ -11,33 +11,41 @@ from workbook.probes.recovered import credit_recovered
 from workbook.probes.values import chain_values
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
-from workbook.topics.recovered.charts import RULE_MENU, measured
+from workbook.topics.recovered.charts import AXES, PAPERS, RULE_MENU, measured
 from workbook.topics.recovered.claims import STUDY
 from workbook.topics.recovered.study import RULE
 from workbook.training.progress import progress, show_partial
-from workbook.views.curves import curve_chart
+from workbook.views.curves import PAPER_COLOR
 from workbook.views.explorer import menu, power_slider, slider
+from workbook.views.figures import rule as line
+from workbook.views.figures import series
 from workbook.views.live_study import LiveStudy
+from workbook.views.style import NEUTRAL, describe_rows, require, titled
 
-SIZES = (2, 4, 8, 16, 32)
+SIZES = (1, 2, 4, 8, 16, 32)
 TOKENS = 12  # of each class, measured now
 TABLES = ("shares", "update")
 NAMES = ["all tokens, the family", "the update, the family", "all tokens, now", "the update, now"]
+COLUMNS = ["series", "size", "mean", "low", "high", "units"]
+SHARES = (-0.1, 1.1)  # of the axis
 
 
 def compute_live_recovered(
-    policy, task, prompts: int = 4, most: int = 16, rule: str = "grpo", seed: int = 0
+    policy, task, axis: str = "group_size", prompts: int = 4, most: int = 16, rule: str = "grpo", seed: int = 0
 ) -> dict[str, pd.DataFrame]:
-    """Share of signal by rollouts per prompt: {"curve": series, group_size, mean, low, high, units}.
+    """Share of signal by size of the batch: {"curve": series (of NAMES), size, mean, low, high, units, paper's place}.
 
-    series: of NAMES. The family's are of 16 prompts and the rule grpo.  most: rollouts per prompt of the largest group.
-    Settings without any group of different rewards are left out.  Raises ValueError where all are.
+    axis: group_size or prompts, what grows.  The family's are of the rule grpo, of 16 prompts, or of 8 rollouts each.
+    prompts, most: of the largest batch, and rollouts of each.  Settings without any group of different rewards are left
+    out.  Raises ValueError where all are.
     """
-    committed = _committed()
+    committed = _committed(axis)
     show_partial(curve=committed)
     rollouts = sample_rollouts(policy, task, prompts, most, seed=seed, max_new_tokens=48)
-    values, place, rows = chain_values(policy, task, rollouts), torch.arange(len(rollouts)) % most, []
-    for size in progress([size for size in SIZES if size <= most], "rollouts per prompt"):
+    values, rows = chain_values(policy, task, rollouts), []
+    place = torch.arange(len(rollouts)) % most if axis == "group_size" else rollouts.group_ids
+    largest, least = (most, 2) if axis == "group_size" else (prompts, 1)
+    for size in progress([size for size in SIZES if least <= size <= largest], AXES[axis]):
         chosen = (place < size).nonzero().squeeze(1)
         part = rollouts.select(chosen)
         if not part.advantages.any():
@@ -52,47 +60,51 @@ def compute_live_recovered(
 
 
 def _with(committed: pd.DataFrame, rows: list) -> pd.DataFrame:
-    now = pd.DataFrame(rows, columns=["series", "group_size", "mean"])
+    now = pd.DataFrame(rows, columns=["series", "size", "mean"])
     return pd.concat([committed, now.assign(low=now["mean"], high=now["mean"], units=1)], ignore_index=True)
 
 
-def _committed() -> pd.DataFrame:
+def _committed(axis: str = "group_size") -> pd.DataFrame:
+    """The family's curves along an axis, and in the first row the papers' place on it."""
     tables = (measured(STUDY, name) for name in TABLES)
-    shares, update = (table[(table["axis"] == "group_size") & (table["rule"] == RULE)] for table in tables)
+    shares, update = (table[(table["axis"] == axis) & (table["rule"] == RULE)] for table in tables)
     lines = {NAMES[0]: shares[shares["category"] == "all"], NAMES[1]: update}
-    curves = [unit_curve(table, "group_size", "signal").assign(series=name) for name, table in lines.items()]
-    return pd.concat(curves, ignore_index=True)
+    lines = {name: table.dropna(subset="signal") for name, table in lines.items()}
+    curves = [unit_curve(table, axis, "signal").assign(series=name) for name, table in lines.items()]
+    curve = pd.concat(curves, ignore_index=True).rename(columns={axis: "size"})[COLUMNS]
+    return curve.join(pd.DataFrame([PAPERS[axis][:2]], columns=["paper_low", "paper_high"], dtype=float))
 
 
 def live_recovered_chart(curve: pd.DataFrame) -> alt.LayerChart:
-    """Share of signal by rollouts per prompt; table of `compute_live_recovered`."""
-    return curve_chart(
-        curve,
-        "group_size",
-        series="series",
-        x_title="rollouts per prompt",
-        y_title="share of signal",
-        title="How much of one step is credit, on this policy now",
-        subtitle="the family: 16 prompts, grpo, 95 % t intervals over its units; now: one policy and one draw",
-        reference=[0.0, 1.0],
-        form=".0%",
-        clip=True,
-        scale={"domain": (-0.25, 1.25), "nice": False},
-        names=NAMES,
+    """Share of signal by size of the batch; table of `compute_live_recovered`."""
+    require(curve, [*COLUMNS, "paper_low"], "live_recovered_chart")
+    x = alt.X("size:Q", title="rollouts per prompt, or prompts").scale(type="log", base=2, domain=[1, 96], nice=False)
+    x = x.axis(values=[1, 2, 4, 8, 16, 32, 64], grid=False)
+    y = alt.Y("mean:Q", title="share of signal").scale(domain=SHARES, nice=False).axis(format=".0%")
+    place = alt.Chart(curve).transform_filter("isValid(datum.paper_low)").mark_rect(color=PAPER_COLOR, opacity=0.7)
+    bounds = [line(bound, "y", dashed=True, color=NEUTRAL) for bound in (0.0, 1.0)]
+    under = [place.encode(x="paper_low:Q", x2="paper_high:Q"), *bounds]
+    look = {"names": NAMES, "dash": "series", "form": ".0%", "shown": ["units"], "clip": True, "legend": {"columns": 2}}
+    return titled(
+        series(curve, x, y, "series", under=under, **look),
+        "How much of one step is credit",
+        "family: 95 % t intervals over its units; now: one policy and one draw; shaded: the papers' sizes",
+        describe_rows(curve, "series", "size", form=".0%", interval=True),
     )
 
 
 def describe_live_recovered(curve: pd.DataFrame) -> str:
     """The live update's first and last share of signal."""
     own = curve[curve["series"] == NAMES[3]]
-    ends = [f"{row.mean:.0%} at {row.group_size} rollouts" for row in own.iloc[[0, -1]].itertuples()]
+    ends = [f"{row['mean']:.0%} at {row['size']:.0f}" for _, row in own.iloc[[0, -1]].iterrows()]
     return f"Signal in this policy's update, now: {', '.join(dict.fromkeys(ends))}."
 
 
 def live_recovered(policy, task, prompts: int = 4) -> LiveStudy:
-    """Prompts, rollouts, rule and seed of real steps of a copy of a policy, split into signal and noise."""
+    """What grows, prompts, rollouts, rule and seed of real steps of a copy of a policy, split into signal and noise."""
     controls = {
-        "prompts": power_slider(prompts, 16, "prompts in the step"),
+        "axis": menu("group_size", [(words, name) for name, words in AXES.items()], "what grows"),
+        "prompts": power_slider(prompts, 32, "prompts at most"),
         "most": power_slider(16, 32, "rollouts per prompt at most", least=2),
         "rule": menu("grpo", RULE_MENU, "rule"),
         "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
