@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from workbook.policies.restoring import private_copy
@@ -106,7 +106,7 @@ class TokenExplainer:
     cells go on, and what a batch needs only once: the real step, and under AdamW the batch's gradient.
 
     measured: change of every completion token by the real step, (B, T) or in the order of the token table; None: the
-    first call takes that step, and puts the weights back.
+    first call takes that step, and puts the weights back.  chosen: the tokens that push, by default all.
     """
 
     def __init__(
@@ -116,6 +116,7 @@ class TokenExplainer:
         lr: float,
         optimizer: str = "sgd",
         measured: Float[Tensor, "B T"] | Sequence[float] | None = None,
+        chosen: Bool[Tensor, "B T"] | None = None,
         aggregate: str = "dr_grpo",
         parameters: str | Sequence[nn.Parameter] | None = None,
         method: str = "auto",
@@ -131,7 +132,8 @@ class TokenExplainer:
         self.rollouts = rollouts.to(policy.model.device)
         self.lr, self.optimizer, self.aggregate = lr, optimizer, aggregate
         self.along = Along(self.policy, parameters, method)
-        self.pushes = token_pushes(self.rollouts, aggregate)
+        self.chosen = self.rollouts.completion_mask.bool() if chosen is None else chosen.to(policy.model.device)
+        self.pushes = token_pushes(self.rollouts, aggregate).masked_fill(~self.chosen, 0.0)
         self.measured = None if measured is None else self._of_tokens(measured)
         self.scale: Direction | None = None  # 1 / (|G| + eps) of AdamW
 
@@ -198,7 +200,7 @@ class TokenExplainer:
     def _real_step(self) -> Float[Tensor, "B T"]:
         with untouched(self.policy):
             settings = {"aggregate": self.aggregate, "parameters": list(self.along.parameters.values())}
-            return logp_change(self.policy, self.rollouts, self.optimizer, self.lr, **settings)
+            return logp_change(self.policy, self.rollouts, self.optimizer, self.lr, self.chosen, **settings)
 
     def _of_tokens(self, measured) -> Float[Tensor, "B T"]:
         """A change of every token as (B, T), given so or in the order of the token table."""
@@ -225,7 +227,7 @@ def explain_token(policy, rollouts: Rollouts, token: tuple[int, int], lr: float,
     """What moved one token in a step on the rollouts, and how much of its real change that explains.
 
     token: (rollout, position).  lr: of the step.  settings: of `TokenExplainer` (optimizer "sgd" or "adamw", measured,
-    aggregate, parameters, method).  The policy is left as it was.
+    chosen, aggregate, parameters, method).  The policy is left as it was.
 
     Cost: the real step, unless measured is given; then a backward pass of one rollout and, of every rollout that
     pushes, a forward-mode pass and a plain one.  Memory: one gradient, and one copy of it in the pass.
