@@ -3,16 +3,19 @@
 import pandas as pd
 import pytest
 
+from workbook.policies.load import load_policy
+from workbook.rollouts.sample import sample_rollouts
 from workbook.studies import Tables, record
+from workbook.tasks import get_task
 from workbook.topics.coupling import claims, study
-from workbook.topics.coupling.charts import compute_confidence
-from workbook.views import (
-    explore_confidence,
-    explore_push,
-    followers_chart,
-    products_chart,
-    times_chart,
+from workbook.topics.coupling.charts import (
+    agreement_by_movement,
+    agreement_by_movement_chart,
+    compute_confidence,
+    explore_couplings,
+    first_step_chart,
 )
+from workbook.views import followers_chart, products_chart, times_chart
 
 # --- what the study makes of it
 
@@ -69,24 +72,47 @@ def test_the_map_merges_bins_without_losing_a_pair(bins):
     assert one.loc[("same token", 0.0, 0.0)] > one.loc[("different tokens", 0.0, 0.0)]
 
 
-def test_explorers_say_what_they_draw():
-    explorer = explore_confidence()
-    explorer.set(bins=3, place="the same context")
+def test_the_map_is_of_the_policy_in_hand_or_of_a_study():
+    rollouts = sample_rollouts(load_policy("bundled"), get_task("chain"), 2, 4, seed=0)
+    explorer = explore_couplings(load_policy("bundled"), rollouts)
+    tokens = rollouts.completion_mask.sum(1).view(2, 4).sum(1)
+    upper = explorer.tables["table"].query("low_i <= low_j")
+    known = explorer.variables["cells"].query("where != 'same context'")["pairs"].sum()
+    assert upper["pairs"].sum() == known < (tokens * (tokens - 1) / 2).sum()
+    explorer.set(bins=3, place="the same context", scale="bundled")
+    pd.testing.assert_frame_equal(
+        explorer.tables["table"], compute_confidence(3, "bundled", "the same context"), check_dtype=False
+    )
     assert f"{explorer.tables['table']['size'].max():.3g}" in explorer.sentence.value
-    push = explore_push()
-    push.set(optimizer="adamw", lr=1.0)
-    assert push.tables["bars"]["lr"].unique().tolist() == [pytest.approx(0.01)]
     assert explorer.quick
-    assert push.quick
+
+
+def test_agreement_is_sorted_by_how_far_tokens_move():
+    moved = [0.1 * k for k in range(1, 9)]
+    table = pd.DataFrame(
+        {"dlogp": moved, "agree": [False] * 4 + [True] * 4, "group": [0, 1] * 4, "logp": [-0.1, -3] * 4}
+    )
+    halves = agreement_by_movement(table, bins=2)
+    assert halves["mean"].tolist() == [0, 1]
+    assert halves["size"].tolist() == pytest.approx([0.25, 0.65])
+    assert halves["unsure"].tolist() == [0.5, 0.5]
 
 
 def test_charts_are_of_their_tables():
-    pairs = pd.DataFrame({"kernel": [1.0, -2.0], "product": [2.0, -1.0], "kind": ["a", "b"]})
-    intervals = pd.DataFrame({"mean": [4.0], "low": [2.0], "high": [5.0], "kind": ["a"], "series": ["s"]})
+    pairs = pd.DataFrame(
+        {"kernel": [1.0, -2.0], "product": [2.0, -1.0], "kind": ["a", "b"], "pair": ["c → d", "e → f"]}
+    )
+    intervals = pd.DataFrame(
+        {"kind": ["a"], "mean": [4.0], "low": [2.0], "high": [5.0], "series": ["s"], "panel": ["p"]}
+    )
+    agreement = intervals.assign(size=0.1, tokens=3, unsure=0.5)[["size", "mean", "low", "high", "tokens", "unsure"]]
+    steps = pd.DataFrame({"optimizer": ["SGD", "SGD"], "factor": [1, 10], "size": [0.1, 1.0]})
     for chart, table, arguments in (
         (products_chart, pairs, ()),
         (times_chart, intervals, (3,)),
         (followers_chart, intervals.assign(quantity="measured"), ()),
+        (agreement_by_movement_chart, agreement, ()),
+        (first_step_chart, steps, ()),
     ):
         spec = chart(table, *arguments).to_dict()
         assert spec["description"].startswith(spec["title"]["text"])

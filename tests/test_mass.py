@@ -12,7 +12,7 @@ from workbook.rollouts.states import output_states
 from workbook.studies import Tables, record
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
-from workbook.topics.coupling import claims, mass, mass_charts
+from workbook.topics.coupling import claims, live_pairs, mass, mass_charts
 
 
 @pytest.fixture(scope="module")
@@ -114,17 +114,17 @@ def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
     monkeypatch.setitem(mass.SIZES, "tiny", sizes)
     record.measure("mass", "tiny", seeds=[0, 1], folder=tmp_path)
     tables = Tables("tiny", tmp_path)
-    drawn = mass_charts.compute_mass(tables=tables)["table"]
-    shares = drawn.query("quantity == @mass_charts.SHARES['size']").set_index("kind")["mean"]
+    drawn = mass_charts.compute_mass(tables=tables)
+    shares = drawn["size"].set_index("kind")["mean"]
     assert shares.sum() == pytest.approx(1)
     assert shares["same token, both unsure"] == pytest.approx(claims.mass_share(tables).mean())
-    assert "both unsure" in mass_charts.describe_mass(drawn)
-    assert "same token, both unsure" in mass_charts.mass_chart(drawn).to_dict()["description"]
+    assert "both unsure" in mass_charts.describe_mass(**drawn)
+    assert "same token, both unsure" in mass_charts.mass_chart(**drawn).to_dict()["description"]
     training = tables["mass/training"]
     assert training.groupby("seed")["step"].unique().map(list).tolist() == [[0, 1], [0, 1]]
-    description = mass_charts.agreement_curves(tables).to_dict()["description"]
-    assert "tokens: moved, 1" in description
-    assert "mean reward, 0" in description
+    curves = live_pairs.committed_training(tables)
+    assert set(curves["quantity"]) <= set(live_pairs.QUANTITIES)
+    assert set(curves["step"]) == {0, 1}
     assert len(mass_charts.reach_table(tables)) >= 4
     with pytest.raises(ValueError, match="signs='both' is unknown: choose one of any, same, opposite"):
         mass_charts.compute_mass(signs="both", tables=tables)

@@ -220,9 +220,9 @@ class Chapter:
             self.page.wait_for_timeout(100)
         raise AssertionError(f"the page is still moving after {HUNG} s")
 
-    def run_study(self, stop: bool = False):
-        """Press Run of the chapter's live study and wait for its end, or press Stop on the way; its box."""
-        study = self.panel.locator(".workbook-live-study")
+    def run_study(self, stop: bool = False, nth: int = 0):
+        """Press Run of the chapter's nth live study and wait for its end, or press Stop on the way; its box."""
+        study = self.panel.locator(".workbook-live-study").nth(nth)
         run = study.get_by_role("button", name="Run")
         run.click()
         if stop:

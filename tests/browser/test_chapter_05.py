@@ -24,8 +24,8 @@ def test_tokens_in_place_and_shares_under_settings(chapter, capsys):
     assert "nats at lr = 0.1" in heatmap.inner_text()
 
     explorers = chapter.panel.locator(".workbook-explorer")
-    assert explorers.count() == 3  # whose sign tokens follow, what shared ones keep, other settings
-    explorer = explorers.nth(2)
+    assert explorers.count() == 2  # the lab's grids: whose sign tokens follow, one step at other settings
+    explorer = explorers.nth(1)
 
     def bars(**settings):
         marks = chapter.marks(explorer.locator("svg.marks").first, "bar")
@@ -36,15 +36,15 @@ def test_tokens_in_place_and_shares_under_settings(chapter, capsys):
 
     bars()
     with chapter.no_flicker():
-        chapter.drag("eps (nats)", 1.0)
+        chapter.drag("eps (nats)", 1.0, nth=1)  # nth=0: the form that takes a step now
         bars(eps=1.0)
-        chapter.choose("optimizer", "sgd")
-        chapter.choose("rollouts per prompt, G", "2")
-        chapter.choose("prompts in the batch", "4")
+        chapter.choose("optimizer", "sgd", nth=1)
+        chapter.choose("rollouts per prompt, G", "2", nth=1)
+        chapter.choose("prompts in the batch", "4", nth=1)
         bars(eps=1.0, optimizer="sgd", group_size=2, prompts=4)
         chapter.choose("learning rate", "3 × matched")
         bars(eps=1.0, optimizer="sgd", group_size=2, prompts=4, factor=3.0)
-        chapter.click("Reset", 2)
+        chapter.click("Reset", 1)
         bars()
     chapter.press("seed of prompts, rollouts", "ArrowRight")
     study = chapter.run_study()

@@ -1,9 +1,9 @@
-"""Chapter 06 in the browser: the map of real couplings, a push at any rate, and couplings pinned in their place."""
+"""Chapter 06 in the browser: the map of real couplings, now and as measured before, and the mass of all pairs."""
 
 import pytest
 
 from browser.explorers import try_explorers
-from workbook.topics.coupling.charts import compute_confidence, compute_push
+from workbook.topics.coupling.charts import compute_confidence
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def chapter(open_chapter):
 
 def test_the_explorers_show_what_was_measured(chapter, capsys):
     explorers = chapter.panel.locator(".workbook-explorer")
-    assert explorers.count() == 3  # the map, mass, a push
+    assert explorers.count() == 1  # the map
 
     def confidence(**settings):
         marks = chapter.marks(explorers.nth(0).locator("svg.marks").first)
@@ -26,15 +26,9 @@ def test_the_explorers_show_what_was_measured(chapter, capsys):
         assert [token for token, _ in drawn] == [token for token, _ in expected]
         assert [size for _, size in drawn] == pytest.approx([size for _, size in expected], rel=1e-3)
 
-    def push(**settings):
-        marks = chapter.marks(explorers.nth(2).locator("svg.marks").first, "bar")
-        value = "mean dlogp at the dashed rate (nats)"
-        drawn = {mark["kind"]: chapter.number(mark[value]) for mark in marks if value in mark}
-        assert drawn == pytest.approx(compute_push(**settings)["bars"].set_index("kind")["dlogp"].to_dict(), abs=1e-5)
-
-    confidence()
-    push()
     with chapter.no_flicker():
+        chapter.choose("model", "the bundled policy")
+        confidence()
         chapter.drag("bins of confidence", 1.0)
         confidence(bins=12)
         chapter.press("bins of confidence", "ArrowLeft", 10)
@@ -43,16 +37,12 @@ def test_the_explorers_show_what_was_measured(chapter, capsys):
         chapter.choose("model", "SmolLM2-135M, chat")
         confidence(bins=2, place="the same context", scale="smollm2_chat")
         chapter.click("Reset", 0)
+        chapter.choose("model", "the bundled policy")
         confidence()
-        chapter.choose("optimizer", "AdamW (a hundredth of the rate)")
-        push(optimizer="adamw")
-        chapter.choose("what pushes", "a sure token")
-        chapter.drag("learning rate", 1.0)
-        push(optimizer="adamw", pushing="sure", lr=10.0)
-        chapter.click("Reset", 2)
-        push()
+    chapter.choose("gradients of", "all weights")
     chapter.press("seed of prompts, rollouts", "ArrowRight")
     study = chapter.run_study()
+    assert "weights='all weights'" in study.locator(".workbook-code pre").inner_text()
     assert "seed=1" in study.locator(".workbook-code pre").inner_text()
     chapter.shot("06-live", study)
     try_explorers(chapter, capsys)

@@ -11,7 +11,7 @@ from workbook.probes.step import ONE_STEP_OPTIMIZERS
 from workbook.rollouts.sample import sample_rollouts
 from workbook.theory.choices import check_choice
 from workbook.theory.coupling import UNSURE
-from workbook.topics.coupling.charts import OUTSIDE, compute_push
+from workbook.topics.coupling.charts import OUTSIDE, push_curves
 from workbook.topics.coupling.masked import choose_tokens, followers, masked_update, shared_token
 from workbook.topics.coupling.study import ADAM_SCALE, LRS
 from workbook.training.progress import progress, show_partial
@@ -44,7 +44,7 @@ def compute_live_push(
     check_choice("pushing", pushing, tuple(CONFIDENCE))
     check_choice("side", side, tuple(SIGNS))
     check_choice("optimizer", optimizer, ONE_STEP_OPTIMIZERS)
-    committed = compute_push(optimizer=optimizer, pushing=pushing)["curves"][COLUMNS]
+    committed = push_curves(optimizer, pushing)
     show_partial(committed=committed, live=committed.iloc[:0])
     rollouts = sample_rollouts(policy, task, SPARE * prompts, group_size, seed, max_new_tokens=48)
     groups = list(_with_token(rollouts, CONFIDENCE[pushing], SIGNS[side]))[:prompts]
@@ -106,7 +106,7 @@ def live_push(policy, task, prompts: int = 4) -> LiveStudy:
         "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
         "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
     }
-    committed = compute_push()["curves"][COLUMNS]
+    committed = push_curves()
     tables = {"committed": committed, "live": committed.iloc[:0]}
     variables = {"policy": private_copy(policy), "task": task}
     return LiveStudy(compute_live_push, live_push_chart, controls, tables, describe_live_push, variables)

@@ -1,32 +1,32 @@
-"""Charts of chapter 06: coupling by pair and by mass, and H3, H4 along training; tables of the study mass."""
+"""Coupling by pair and by mass (chapter 06), and how far one sign of a prompt reaches; tables of the study mass."""
 
 from __future__ import annotations
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from workbook.statistics import t_interval, unit_curve
 from workbook.studies.claim import FAMILY, Tables
-from workbook.topics.coupling.claims import MIN_AGREEMENT, MIN_RATIO
-from workbook.views.curves import curve_chart
-from workbook.views.explorer import Explorer, menu, switch
 from workbook.views.figures import forest
-from workbook.views.style import describe_rows, titled
+from workbook.views.style import describe_rows, require, titled
 
 WEIGHTS = ("output layer", "all weights")
 SIGNS = {"any": None, "same": "same", "opposite": "opposite"}
 UNSURE_TEXT = {2: "both unsure", 1: "one unsure", 0: "both sure"}
-SHARES = {"pairs": "share of the pairs", "size": "share of the mass, sum of |coupling|", "net": "net coupling / mass"}
-FOLLOWERS = ("same token, unsure", "different, unsure", "different, sure")
+SHARES = {"pairs": "share of the pairs", "size": "share of the mass", "net": "net coupling / mass"}
+DOMAINS = {"pairs": [0, 0.7], "size": [0, 0.7], "net": [-0.6, 0.6]}
+FAMILY_NAME, NOW = "the family", "this policy, now"
 
 
 def compute_mass(
     weights: str = "output layer", signs: str = "any", same_context: bool = True, tables: Tables | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Shares of pairs and of mass, and net coupling, by kind of pair: columns kind, quantity, mean, low, high.
+    """Shares of pairs and of mass, and net coupling, by kind of pair: {of SHARES: series, kind, mean, low, high}.
 
     weights: of WEIGHTS.  signs: of the pair's rollouts, of SIGNS.  same_context: whether pairs behind one and the same
-    prefix count.  Intervals are over units.  Raises ValueError for other settings.
+    prefix count.  Intervals are over units.  tables: the family's, if not given; those of one unit have no interval.
+    Raises ValueError for other settings.
     """
     for name, value, known in (("weights", weights, WEIGHTS), ("signs", signs, SIGNS)):
         if value not in known:
@@ -41,76 +41,43 @@ def compute_mass(
     whole = sums.groupby("seed").transform("sum").assign(net=lambda t: t["size"])
     shares = (sums / whole).unstack(fill_value=0.0).stack(future_stack=True)
     order = [f"{same}, {text}" for text in UNSURE_TEXT.values() for same in ("same token", "different")]
-    cells = [
-        {"kind": name, "quantity": text, **t_interval(shares.xs(name, level="kind")[column])._asdict()}
-        for name in order
-        for column, text in SHARES.items()
-        if name in shares.index.get_level_values("kind")
-    ]
-    return {"table": pd.DataFrame(cells)}
-
-
-def mass_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """Dots with intervals, a line per kind of pair; table of compute_mass."""
-    share = alt.X("mean:Q", title="share").scale(domain=[-0.7, 1.0], clamp=True)
-    look = {"names": list(SHARES.values()), "zero": True, "height": alt.Step(16), "form": ".3f"}
-    return titled(
-        forest(table, "kind", share, "quantity", **look),
-        "Few pairs hold all the mass, and its two halves have opposite signs",
-        "by kind of pair; bar: 95 % t interval over units (policy and prompts)",
-        describe_rows(table, "kind", "quantity", form=".2f"),
-    )
-
-
-def describe_mass(table: pd.DataFrame) -> str:
-    """The two kinds that hold the mass, in words."""
-    mass = table[table["quantity"] == SHARES["size"]].nlargest(2, "mean")
-    return "Of the mass, " + ", ".join(f"{row.mean:.0%} on {row.kind}" for row in mass.itertuples()) + "."
-
-
-def explore_mass() -> Explorer:
-    """Menus over weights, signs and contexts: which pairs of tokens carry the coupling?"""
-    controls = {
-        "weights": menu("output layer", list(WEIGHTS), "gradients of"),
-        "signs": menu("any", list(SIGNS), "signs of the rollouts"),
-        "same_context": switch(True, "pairs in the same context, too"),
+    known = [name for name in order if name in shares.index.get_level_values("kind")]
+    return {
+        column: pd.DataFrame(
+            {"series": FAMILY_NAME, "kind": name, **_interval(shares.xs(name, level="kind")[column])} for name in known
+        )
+        for column in SHARES
     }
-    return Explorer(compute_mass, mass_chart, controls, describe_mass)
 
 
-def spillover_curves(tables: Tables | None = None) -> alt.LayerChart:
-    """H3 along training: how far other tokens move when one token pushes, by kind."""
-    rows = (tables or FAMILY)["mass/training"]
-    rows = rows[rows["quantity"].isin(FOLLOWERS)]
-    return curve_chart(
-        unit_curve(rows, "step", "size", by="quantity"),
-        "step",
-        series="quantity",
-        x_title="optimizer steps of training",
-        y_title="mean |change| / the pushing tokens'",
-        title="All along training the same unsure token moves as if it had pushed itself",
-        log2=False,
-        reference=[(1 / MIN_RATIO, f"1/{MIN_RATIO:g}, our threshold for the others")],
-        names=list(FOLLOWERS),
+def _interval(values: pd.Series) -> dict[str, float]:
+    if len(values) < 2:
+        return {"mean": float(values.iloc[0]), "low": np.nan, "high": np.nan}
+    return t_interval(values)._asdict()
+
+
+def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> alt.HConcatChart:
+    """Dots with intervals, a line per kind of pair and a panel for each of SHARES; tables of compute_mass."""
+    tables = dict(zip(SHARES, (pairs, size, net), strict=True))
+    look = {"names": [FAMILY_NAME, NOW], "zero": True, "height": alt.Step(13), "form": ".3f", "width": 145}
+    panels = []
+    for name, table in tables.items():
+        require(table, ["series", "kind", "mean", "low", "high"], "mass_chart")
+        x = alt.X("mean:Q", title=None).scale(domain=DOMAINS[name], clamp=True).axis(format="%", tickCount=4)
+        panels.append(forest(table, "kind", x, "series", labels=name == "pairs", title=SHARES[name], **look))
+    return titled(
+        alt.hconcat(*panels, spacing=10),
+        "Few pairs hold the mass, and its two halves have opposite signs",
+        "by kind of pair; bars: 95 % t intervals over ten policies; this policy: no interval",
+        "; ".join(f"{SHARES[name]}: {describe_rows(t, 'series', 'kind', form='.2f')}" for name, t in tables.items()),
     )
 
 
-def agreement_curves(tables: Tables | None = None) -> alt.LayerChart:
-    """H4 along training: share of tokens whose direction the output layer predicts, and the reward."""
-    rows = (tables or FAMILY)["mass/training"]
-    signs = rows[rows["quantity"].str.startswith("agreement")]
-    reward = rows.drop_duplicates(["seed", "step"]).assign(quantity="mean reward", size=lambda t: t["reward"])
-    rows = pd.concat([signs.assign(quantity=signs["quantity"].str.replace("agreement, ", "tokens: ")), reward])
-    return curve_chart(
-        unit_curve(rows, "step", "size", by="quantity"),
-        "step",
-        series="quantity",
-        x_title="optimizer steps of training",
-        y_title="share that agrees in sign; reward",
-        title="The output layer predicts which way a token goes that moves",
-        log2=False,
-        reference=[(MIN_AGREEMENT, "our threshold"), (0.7, "the paper, all tokens")],
-    )
+def describe_mass(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> str:
+    """The two kinds that hold the mass, in words."""
+    shown = NOW if NOW in set(size["series"]) else FAMILY_NAME
+    mass = size[size["series"] == shown].nlargest(2, "mean")
+    return f"Of the mass, {shown}: " + ", ".join(f"{row.mean:.0%} on {row.kind}" for row in mass.itertuples()) + "."
 
 
 def reach_table(tables: Tables | None = None) -> pd.DataFrame:

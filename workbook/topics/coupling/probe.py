@@ -22,11 +22,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from workbook.probes.directions import Along
 from workbook.probes.step import progress
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import OutputStates, output_states
 from workbook.theory.coupling import UNSURE
-from workbook.probes.directions import Along
 
 CUTS = (UNSURE,)  # of probabilities, into bins
 WHERE = ("itself", "same context", "within a rollout", "across rollouts")

@@ -8,6 +8,7 @@ study         one policy at one setting; settings: for sliders; sharing: reasons
 claims        what is stated of which tokens flip, and the measures of the registered outcomes
 backbones     curves of language models beside the family (chapter 10); dose_llm: their study, language_models: its rows
 columns       the study of shares by backbone and sign, and its live chart (chapter 14)
+live          the same curves on the policy in hand; live_steps: what shared words keep, one step at any setting
 charts        figures, each beside its explorer          exercises     checks of chapters 05 and 10
 
 Terms: a token is *boosted*, *suppressed* or *stable* as its logp changes by more than eps nats; *sign-shared* tokens
@@ -26,8 +27,7 @@ _NAMES = {  # module: what it offers
     "topics.flips.composition": "composition_effects permuted_advantages sign_composition",
     "topics.flips.dose": "live_curves pushing_prompts",
     "topics.flips.dose_charts": (
-        "beside_family compute_dose compute_net dials_chart distance_chart dose_chart explore_dose explore_net "
-        "net_chart sharing_chart shift_chart"
+        "compute_dose compute_net dials_chart distance_chart dose_chart explore_dose sharing_chart shift_chart"
     ),
     "topics.flips.exercises": "check_balance check_control check_sample_size check_shares check_words",
     "topics.flips.index": "cancellation_index predictions predicts",

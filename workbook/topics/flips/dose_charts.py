@@ -11,14 +11,14 @@ from contextlib import suppress
 import altair as alt
 import pandas as pd
 
-from workbook.probes.dose import IDENTITIES, MATCHED, SETS
+from workbook.probes.dose import MATCHED, SETS
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY, Tables
 from workbook.studies.record import NotMeasured
 from workbook.topics.flips.claims import MAX_TV_DISTANCE, contrasts, predicted_follows
 from workbook.topics.flips.dose import ALPHABETS
 from workbook.views.curves import curve_chart
-from workbook.views.explorer import Explorer, menu, switch
+from workbook.views.explorer import Explorer, menu
 
 PAPER = (256, 1024, "a large RLVR batch: our guess of the paper's")
 PROMPTS = "prompts that push in the step"
@@ -141,31 +141,6 @@ def compute_net(
     return {"curve": curve}
 
 
-def net_chart(curve: pd.DataFrame) -> alt.LayerChart:
-    """The contrast of shared with specific tokens, against prompts per step; table of compute_net."""
-    return curve_chart(
-        curve,
-        "prompts",
-        series="series",
-        x_title=PROMPTS,
-        paper=PAPER,
-        subtitle=f"{NET_SUBTITLE}; band: 95 % t interval",
-        scale={"domain": [-1, 1], "clamp": True},
-        names=[name for name in IDENTITIES if name != "position-shared"],
-        **NET_TITLES,
-    )
-
-
-def explore_net() -> Explorer:
-    """Menus over what is asked of shared tokens, their confidence and what prompts share."""
-    controls = {
-        "asked": menu("less than half", list(KEPT), "shared tokens keep"),
-        "matched": switch(False, "at equal confidence"),
-        "alphabets": menu(1, [1, *ALPHABETS], "private alphabets"),
-    }
-    return Explorer(compute_net, net_chart, controls)
-
-
 # --- H6, what prompts share, and one policy now
 
 
@@ -232,11 +207,3 @@ def _levels_chart(rows: pd.DataFrame, word: str, title: str, paper, domain, **si
         scale={"domain": domain, "clamp": True},
         **size,
     )
-
-
-def beside_family(live: pd.DataFrame, tables: Tables | None = None) -> pd.DataFrame:
-    """One policy's rates (of `live_curves`) under the family's: columns series, prompts, mean, low, high, units."""
-    rows = _of("rates", 1, tables).query("tokens == 'unsure' and prompts <= @live.prompts.max()")
-    own = live[live["tokens"] == "unsure"].assign(seed=0)
-    curves = {"the family": rows, "this policy, now": own}
-    return pd.concat([unit_curve(part, "prompts", "follows").assign(series=name) for name, part in curves.items()])
