@@ -70,6 +70,16 @@ def test_a_small_real_step_is_explained(batch, optimizer, lr):
     assert (explanation.decay != 0) == (optimizer == "adamw") == (len(parts) > len(pushing))
 
 
+def test_tokens_that_do_not_push_have_no_part(batch, explained):
+    chosen = torch.zeros_like(batch[1].completion_mask, dtype=torch.bool)
+    chosen[PLACE] = True
+    alone = explain_token(*batch, PLACE, 1e-3, chosen=chosen)
+    assert alone.parts()["source"].tolist() == ["itself"]
+    assert alone.explained == pytest.approx(1, abs=0.05)
+    own = explained.tokens.query("rollout == @PLACE[0] and position == @PLACE[1]")["moved"].item()
+    assert alone.predicted / 1e-3 == pytest.approx(own / LR, rel=1e-4)
+
+
 def test_the_output_layers_share_is_its_own_gradients_product(batch, explained):
     policy, _ = batch
     row = explained.tokens.iloc[7]

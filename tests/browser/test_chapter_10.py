@@ -52,8 +52,8 @@ def test_flips_of_a_real_update_follow_the_controls(chapter, capsys):
         same(bins=4, matched=True)
         chapter.click("Reset", 0)
         same()
-    pinned = chapter.python("heatmap.pinned")
-    assert pinned == chapter.python("int(pinned)")
-    assert chapter.python("heatmap.details")["lines"]
-    chapter.shot("10-heatmap", chapter.panel.locator(".token-heatmap").last)
+    assert chapter.python("heatmap.details")["explained"]
+    panel = chapter.panel.locator(".token-heatmap").first.locator(".th-details")
+    assert all(line in panel.inner_text() for line in chapter.python("heatmap.details['explained']"))
+    chapter.shot("10-heatmap", chapter.panel.locator(".token-heatmap").first)
     try_explorers(chapter, capsys)

@@ -17,15 +17,21 @@ HOSTILE = [
 SMALL = """
 from workbook.policies.load import load_policy
 from workbook.rollouts.sample import sample_rollouts
-from workbook.rollouts.states import output_states
+from workbook.probes import TokenExplainer
 from workbook.tasks import get_task
 from workbook.views import TokenHeatmap
 policy = load_policy("bundled")
 rollouts = sample_rollouts(policy, get_task("chain"), 4, 8, seed=0)
 table = rollouts.token_table()
 group = int((table.groupby("group")["reward"].mean() - 0.5).abs().idxmin())
-heatmap = TokenHeatmap(table, "advantage", group=group, states=output_states(policy, rollouts), lr=0.1)
+heatmap = TokenHeatmap(table, "advantage", group=group, explain=TokenExplainer(policy, rollouts, 0.1), mode="align")
 heatmap
+"""
+ENDLESS = """
+import time
+from workbook.training.progress import progress
+heatmap.explain = lambda rollout, position: [time.sleep(0.05) for _ in progress(range(10**6), "explaining")]
+heatmap.pinned = 7
 """
 LARGE = f"""
 import numpy as np, pandas as pd
@@ -45,7 +51,7 @@ class Run:
         return [1, 2]
     def tokens(self, step):
         return table
-heatmap = TokenHeatmap(Run(), "advantage")
+heatmap = TokenHeatmap(Run(), "advantage", mode="align")
 heatmap
 """
 SCROLL = """async () => { const grid = document.querySelector('.th-grid'), times = [];
@@ -74,19 +80,28 @@ def test_a_pinned_token_is_explained_with_its_numbers(run_cells):
     cell(chapter, 3).click()
     chapter.settle()
     assert chapter.python("heatmap.pinned") == 3
+    chapter.execute("heatmap.wait()")
+    chapter.settle()
     details = chapter.panel.locator(".th-details").inner_text()
-    lines = chapter.python("heatmap.details['lines']")
+    lines = chapter.python("heatmap.details['lines'] + heatmap.details['explained']")
     assert all(line in details for line in lines)
+    assert "Explained: " in details
+    sources = chapter.python("heatmap.explanation.parts()['source'].tolist()")
+    assert all(source in details for source in sources)
+    bars = chapter.panel.locator(".th-region").first.locator(".th-signbar > span")
+    colours = bars.evaluate_all("nodes => nodes.map(n => n.style.background)")
+    signs = chapter.python("(heatmap.explanation.parts()['moved'] >= 0).tolist()")
+    assert [colour == "rgb(47, 120, 179)" for colour in colours] == signs, "blue up, orange down"
     same = chapter.python("(heatmap.rows['token_id'] == heatmap.rows['token_id'].iloc[3]).tolist()")
     coupled = {one["index"] for one in chapter.python("heatmap.details['coupled']")}
     cells = classes(chapter)
     assert {i for i in cells if "same" in cells[i]} == {i for i in cells if same[i]} > {3}
     assert {i for i in cells if "coupled" in cells[i]} == coupled & set(cells) != set()
     chapter.shot("heatmap-pinned", chapter.panel.locator(".token-heatmap"))
-    chapter.panel.locator(".token-heatmap select").nth(1).select_option("coupling")
+    chapter.panel.locator(".token-heatmap select").nth(1).select_option("moves pinned")
     chapter.settle()
-    chapter.shot("heatmap-coupling", chapter.panel.locator(".token-heatmap"))
-    assert chapter.python("heatmap.column") == "coupling"
+    chapter.shot("heatmap-moves-pinned", chapter.panel.locator(".token-heatmap"))
+    assert chapter.python("heatmap.column") == "moves pinned"
     chapter.panel.locator(".th-grid").focus()
     for key in ("Escape", "ArrowRight", "ArrowDown", "Enter"):
         chapter.page.keyboard.press(key)
@@ -94,6 +109,11 @@ def test_a_pinned_token_is_explained_with_its_numbers(run_cells):
     where = chapter.python("heatmap.rows.iloc[heatmap.pinned][['rollout', 'position']].astype(int).tolist()")
     first = chapter.python("int(heatmap.rows['rollout'].iloc[0])")
     assert where == [first + 1, 4]
+    chapter.execute(ENDLESS)
+    chapter.panel.get_by_role("button", name="Stop", exact=True).click()
+    message = chapter.panel.locator(".th-message")
+    expect(message).to_have_text("Stopped: this token is not explained.", timeout=SLOW)
+    expect(chapter.panel.locator(".th-busy progress")).to_have_count(0)
     assert chapter.errors == []
 
 
@@ -176,7 +196,9 @@ def compare(chapter):
     chapter.shot("heatmap-compared", widget)
     chapter.execute("heatmap.mode = 'auto'; heatmap.column = 'entropy'")
     chapter.settle()
-    assert widget.get_attribute("data-mode") == "align"
+    assert widget.get_attribute("data-mode") == "read", "whole answers do not fit the page side by side"
+    chapter.execute("heatmap.mode = 'align'")
+    chapter.settle()
     assert chapter.panel.locator(".th-scale").count() == 2, "a credit and an entropy have no common scale"
     of_entropy = grids.first.locator(".th-cell").evaluate_all("nodes => nodes.map(n => n.dataset.sign).join('')")
     assert of_entropy == "", "one-sided values have no sign"
@@ -187,6 +209,7 @@ def compare(chapter):
     assert_accessible(chapter, "dark")
     chapter.shot("heatmap-dark", widget)
     chapter.command("application:toggle-left-area")
+    chapter.execute("heatmap.mode = 'auto'")
     chapter.page.set_viewport_size({"width": 390, "height": 844})
     chapter.page.wait_for_function("document.querySelector('.token-heatmap').dataset.mode === 'read'")
     chapter.settle()
