@@ -28,6 +28,7 @@ PART_COLORS = ["#46700a", "#bcd986", "#3d3d3d", "#cbb4e2", "#5f3593"]  # of PART
 DARK = [PART_NAMES[name] for name in ("own_signal", "bias", "own_noise")]  # parts whose numbers are white
 CLASSES = ("all", "result", "style", "copy", "template", "eos", "token")
 LEAST_MOVED = 0.01  # of the largest rms change: classes that move less are left out
+MANY_ROWS = 40  # from which on bars are thinner
 LEAST_NUMBER = 0.08  # of the axis that a segment covers before its number fits
 ONCE = alt.when("datum.order === 0").then(alt.value(1)).otherwise(alt.value(0))  # of a bar's five rows
 MEASURES = {"share": ("share of the squared movement", ".0%"), "change": ("change of log-probability", "+.2~g")}
@@ -83,11 +84,15 @@ def signal_noise_chart(
     if value == "change":
         layers.append(_net(y))
         where += "; black mark: the sum"
-    chart = alt.layer(*layers, data=table).properties(width=width, height=alt.Step(34))
+    chart = alt.layer(*layers, data=table).properties(
+        width=width, height=alt.Step(34 if len(table) <= MANY_ROWS else 25)
+    )
     names = ["category"]
     if "panel" in table:
         names.insert(0, "panel")
-        header = alt.Header(labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold")
+        header = alt.Header(
+            labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=2
+        )
         row = alt.Row("panel:N", title=None, sort=list(table["panel"].unique()), header=header)
         chart = chart.facet(row=row, spacing=8).resolve_scale(y="independent")
     return titled(
