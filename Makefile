@@ -3,6 +3,7 @@
 # make audit: the ledger of claims recomputed by a second implementation, and where its numbers come from.
 # make bench: what things cost, as ratios; nothing in it fails for being slow.
 # make gpu: everything that needs a GPU, forty minutes at most; ARGS=--dry for the same at tiny sizes on a CPU.
+# make browsers: every chapter in a browser with all its explorers dragged and stormed, closed and opened again.
 # make soak: long campaigns of hostile trials, ARGS='interrupts --trials 200' for one of them.
 PYTHON ?= python3
 VENV   := .venv
@@ -13,7 +14,7 @@ READY  := $(VENV)/.ready
 LONG   := browser test_chapters.py test_cluster.py test_commands.py test_distributed.py test_experiment.py test_gpu.py test_interrupts.py \
           test_monitor.py test_own_task.py test_resume.py test_run_folders.py test_runs.py test_sweep_studies.py test_tracking.py test_wheel.py
 
-.PHONY: lab test check pythons audit bench gpu soak book lint clean
+.PHONY: lab test check pythons audit bench gpu browsers soak book lint clean
 
 lab: $(READY)
 	$(BIN)/python -m workbook lab $(ARGS)
@@ -36,6 +37,9 @@ bench: $(READY)
 
 gpu: $(READY)
 	$(BIN)/python -m workbook gpu $(ARGS)
+
+browsers: $(READY)
+	WORKBOOK_THOROUGH=1 $(BIN)/python -m pytest tests/browser $(ARGS)
 
 soak: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m soak $(ARGS)
