@@ -120,7 +120,7 @@ def objectives_details(objectives: pd.DataFrame) -> dict:
         for row in objectives.itertuples()
     ]
     return {
-        "title": "Its push under several objectives",
+        "title": "Its push under several objectives, as one batch of these rollouts",
         "headings": ["objective", "ratio", "clipped", "weight w", "", "push w A"],
         "rows": [{"cells": cells, "index": -1} for cells in rows],
     }
