@@ -4,7 +4,10 @@ from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
     "book.chapters": "describe find_chapters run_chapters",
-    "book.exercises": "check_equivalent check_missing_control check_three_seeds",
+    "book.exercises": (
+        "check_budget_control check_equivalent check_missing_arm check_missing_control check_three_seeds"
+    ),
+    "book.gallery": "gallery_table show_figure",
     "book.ledger_cards": "ledger_cards",
     "book.outcomes": "decisions findings undecided",
     "book.pages": "render_book",

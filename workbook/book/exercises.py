@@ -1,4 +1,4 @@
-"""Exercises of chapter 13: read a table, find the flaw in an argument, choose the control."""
+"""Exercises of chapters 13 and 14: read a table, find the flaw in an argument, choose the control."""
 
 from __future__ import annotations
 
@@ -49,4 +49,34 @@ def check_equivalent(answer: str | None) -> None:
         "D": "the interval is a quarter of the zone; more units would narrow it, not change the outcome.",
     }
     praise = "Right: a difference that is there, and too small to matter by what was said beforehand."
+    grade_choice(answer, "C", wrong, praise)
+
+
+def check_budget_control(answer: str | None) -> None:
+    """Check which control tells a larger group from a larger sample (chapter 14, figure 6 of paper H).
+
+    >>> check_budget_control("a")
+    Not quite: other prompts show whether the gap is learned by heart; the sample grows there just as well.
+    """
+    wrong = {
+        "A": "other prompts show whether the gap is learned by heart; the sample grows there just as well.",
+        "C": "they narrow the interval of each point; both things still grow together.",
+        "D": "it changes the size of the gap at every point; more rollouts per prompt are still more rollouts.",
+    }
+    praise = "Right: with 64 rollouts in all larger groups are paid for with fewer prompts; the sample stays as large."
+    grade_choice(answer, "B", wrong, praise)
+
+
+def check_missing_arm(answer: str | None) -> None:
+    """Check which arm tells exchangeable weights from a clip that no longer binds (chapter 14, table 1 of paper D).
+
+    >>> check_missing_arm("B")
+    Not quite: that is the price of noise; it learns nothing, so it has no score to compare.
+    """
+    wrong = {
+        "A": "larger groups share fewer tokens as a whole; both reasons for the score would change at once.",
+        "B": "that is the price of noise; it learns nothing, so it has no score to compare.",
+        "D": "a second score of the same two arms repeats the question; it takes neither reason away.",
+    }
+    praise = "Right: only an arm without the clip and without the fix tells what each of them does."
     grade_choice(answer, "C", wrong, praise)

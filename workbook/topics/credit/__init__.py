@@ -26,7 +26,7 @@ _NAMES = {  # module: what it offers
     "topics.credit.gaps": "repeated_updates sampling_budget value_gap",
     "topics.credit.live_gaps": "live_budget live_repeated",
     "topics.credit.live_step": "live_value_gap",
-    "topics.credit.live_shares": "live_shares",
+    "topics.credit.live_classes": "live_shares",
     "topics.credit.settings": "compute_gap",
     "topics.credit.shares": "category_shares update_share_by_category",
     "topics.credit.values": "exact_values token_values",
