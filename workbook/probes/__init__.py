@@ -20,7 +20,7 @@ _NAMES = {  # module: what it offers
     "probes.report_model": "model_findings",
     "probes.report_rules": "report_warnings",
     "probes.step": "matched_lr optimizer_of untouched update",
-    "probes.values": "chain_values expected_reward value_error",
+    "probes.values": "chain_values context_logits expected_reward value_error",
     "statistics": "slope_by_prompt",
     "topics.batching.probe": "cancelled_in_steps gradient_gram",
     "topics.coupling.masked": "choose_tokens followers masked_update proxy_agreement shared_token",

@@ -19,7 +19,6 @@ from workbook.views.figures import rule
 from workbook.views.live_study import LiveStudy
 from workbook.views.style import NEUTRAL, SERIES, panel_title, require, titled
 
-MAX_TOKENS = 48
 MASKED = 4  # prompts of which one token pushes, at each moment of training
 FOLLOWERS = ("same token, unsure", "different, unsure", "different, sure")
 PANELS = {  # quantities of a panel, its title, its dashed line
@@ -50,7 +49,7 @@ def compute_live_mass(
     """
     choice = {"weights": weights, "signs": signs, "same_context": same_context}
     family = compute_mass(**choice)
-    rollouts = sample_rollouts(policy, task, prompts, group_size, seed, max_new_tokens=MAX_TOKENS)
+    rollouts = sample_rollouts(policy, task, prompts, group_size, seed, max_new_tokens=48)
     tables = {"mass/pairs": pair_sums(policy, rollouts, prompts, anchors, seed).assign(seed=0)}
     own = compute_mass(**choice, tables=tables)
     return {name: pd.concat([table, own[name].assign(series=NOW)], ignore_index=True) for name, table in family.items()}
@@ -91,7 +90,7 @@ def compute_live_training(
     committed = committed_training()
     show_partial(committed=committed, live=committed.iloc[:0])
     moments, tables = (
-        along_training(policy, task, steps, prompts, group_size, lr, every=every, seed=seed, max_new_tokens=MAX_TOKENS),
+        along_training(policy, task, steps, prompts, group_size, lr, every=every, seed=seed, max_new_tokens=48),
         [committed.iloc[:0]],
     )
     for step, rollouts in moments:
