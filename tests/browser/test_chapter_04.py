@@ -71,7 +71,7 @@ def test_a_run_by_hand(open_chapter):
     chapter.page.wait_for_timeout(500)
     seen = step(monitor)
     monitor.get_by_role("button", name="Stop").click()
-    expect(line(monitor)).to_contain_text(re.compile("^stopp"), timeout=2_000)
+    expect(line(monitor)).to_contain_text(re.compile("^stopp"), timeout=SLOW)
     expect(line(monitor)).to_contain_text("stopped: Stopped at step", timeout=SLOW)
     assert step(monitor) >= seen
     begun = chapter.python("(controls.monitor.run.metrics()[['time', 'step_time']] @ [1, -1]).tolist()")
