@@ -26,6 +26,7 @@ _HOMES = {
     "TrainerControls": "topics.laboratory.controls",
     "QLoRAForm": "topics.laboratory.qlora",
     "choices_of": "topics.laboratory.loading",
+    "check_control": "topics.laboratory.exercises",
     "check_fits": "topics.laboratory.exercises",
     "check_reward": "topics.laboratory.exercises",
     "check_seeds": "topics.laboratory.exercises",

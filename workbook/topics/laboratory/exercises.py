@@ -1,11 +1,11 @@
-"""Exercises of chapters 11 and 12: a model that fits a card, seeds for an interval, a reward no talk can win."""
+"""Exercises of chapters 11 and 12: a model that fits a card, seeds for an interval, a safe reward, a control."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 
-from workbook.topics.grading import UNANSWERED, answer_of, settings_fault
+from workbook.topics.grading import UNANSWERED, answer_of, grade_choice, settings_fault
 
 # completion, answer, the right reward, and what is wrong with a function that gives another
 CASES = (
@@ -84,6 +84,21 @@ def check_seeds(function: Callable) -> None:
             print(f"Not quite: {seeds:.0f} seeds reach {level:g}, but so do {right}; give the least.")
         return
     print(f"Right: six seeds for 0.95, {SEEDS[0.99]} for 0.99. Fewer can't give a 95 % interval, whatever they say.")
+
+
+def check_control(answer: str | None) -> None:
+    """Check which control tests "failing rollouts hold no information": a letter.
+
+    >>> check_control("A")
+    Not quite: more seeds narrow the interval of the same difference, and say no more about its reason.
+    """
+    wrong = {
+        "A": "more seeds narrow the interval of the same difference, and say no more about its reason.",
+        "C": "that shows what chance pushes do on rollouts that were paid, not what failing ones know.",
+        "D": "that makes the comparison fair; the sentence is of what failing rollouts alone can teach.",
+    }
+    praise = "Right: without information a run on failing rollouts alone would end where its permuted twin does."
+    grade_choice(answer, "B", wrong, praise)
 
 
 def check_reward(function: Callable) -> None:
