@@ -38,7 +38,7 @@ _NAMES = {  # module: what it offers
     "views.memory": "adapter_movement memory_bars",
     "views.monitor": "RunMonitor",
     "views.my_runs": "MyRuns",
-    "views.parts": "describe_parts parts_table signal_noise_chart token_parts_table",
+    "views.parts": "describe_parts parts_table road_map signal_noise_chart token_parts_table",
     "views.predicting": "predict reveal",
     "views.renderer": "enable_charts",
     "views.tokens": "token_strip",

@@ -155,3 +155,50 @@ def _net(y: alt.Y) -> alt.Chart:
     """A black mark at the sum of a token's parts."""
     marks = alt.Chart().mark_tick(color="black", thickness=3, size=24)
     return marks.encode(y=y, x="net:Q", opacity=ONCE, tooltip=["category:N", alt.Tooltip("net:Q", format="+.3g")])
+
+
+ROADS = [  # part, its colour, the colour of the text on it, what it is, and where it is treated
+    (
+        "signal",
+        PART_COLORS[0],
+        "white",
+        "credit that the\nstep delivers",
+        "02 the theorem\n04 a known policy\n07 hidden credit",
+    ),
+    ("noise", PART_COLORS[4], "white", "chance of one\nbatch", "02 group size\n05 flips\n07 rollouts, prompts"),
+    ("bias", PART_COLORS[2], "white", "weights, clips,\nlengths, sampler", "03 exchangeability\n09 drift"),
+    (
+        "coupling",
+        "#dddddd",
+        "black",
+        "pushes of other\ncontexts",
+        "01 one softmax\n05 prompts · 06 tokens\n08 mini-batches",
+    ),
+]
+ROAD_END = "the same on language models: 10, 11 · your own runs: 12 · what to believe: 13 · the papers: 14"
+
+
+def road_map(width: int = WIDTH) -> alt.LayerChart:
+    """The book as four boxes: the parts of a step, and the chapters that treat each."""
+    columns = ["part", "color", "ink", "meaning", "chapters"]
+    table = pd.DataFrame(ROADS, columns=columns).assign(place=range(len(ROADS)))
+    x = alt.X("place:O", axis=None, scale=alt.Scale(paddingInner=0.06, paddingOuter=0))
+    base = alt.Chart(table).encode(x=x)
+    colors = alt.Color("part:N", legend=None, scale=alt.Scale(domain=list(table["part"]), range=list(table["color"])))
+    boxes = base.mark_rect(cornerRadius=6).encode(y=alt.value(0), y2=alt.value(150), color=colors)
+    ink = alt.when(alt.datum.ink == "white").then(alt.value("white")).otherwise(alt.value("black"))
+    look = {"align": "center", "baseline": "top", "lineBreak": "\n", "lineHeight": 16}
+    sizes = {"part": (10, 16, "bold"), "meaning": (36, 12, "normal"), "chapters": (88, 12, "normal")}
+    words = [
+        base.mark_text(**look, fontSize=size, fontWeight=weight).encode(y=alt.value(y), text=f"{name}:N", color=ink)
+        for name, (y, size, weight) in sizes.items()
+    ]
+    end = alt.Chart(pd.DataFrame({"text": [ROAD_END]})).mark_text(fontSize=12, color=NEUTRAL)
+    end = end.encode(x=alt.value(width / 2), y=alt.value(168), text="text:N")
+    described = "; ".join(f"{row.part}: chapters {row.chapters}".replace("\n", ", ") for row in table.itertuples())
+    return titled(
+        alt.layer(boxes, *words, end).properties(width=width, height=180).configure_view(strokeOpacity=0),
+        "What one step does to a token: signal + noise + bias + coupling",
+        "and the chapters that treat each",
+        described,
+    )
