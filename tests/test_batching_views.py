@@ -125,10 +125,13 @@ def test_charts_of_the_mechanism_and_of_end_points_keep_their_numbers():
     one = pd.DataFrame({"measure": "cosine", "strategy": ["shuffled"] * 2, "tokens": ["all", "shared"], "mean": 0.1})
     spec = mechanism_chart(one.assign(low=0.0, high=0.2, scale="small"), "below").to_dict()
     assert "cosine, shuffled, all tokens: 0.10" in spec["description"]
-    ends = pd.DataFrame({"change": "reverse", "optimizer": "SGD", "factor": [0.25, 1.0], "distance": [1e-4, 1.6e-3]})
-    assert "reverse, SGD: slope 2.00" in endpoints_chart(ends.assign(slope=2.0)).to_dict()["description"]
+    ends = pd.DataFrame(
+        {"optimizer": "SGD", "factor": [0.25, 1.0], "distance": [1e-4, 1.6e-3], "label": [None, 1.6e-3]}
+    )
+    description = endpoints_chart(ends.assign(slope=2.0), ends.assign(slope=1.0)).to_dict()["description"]
+    assert "same mini-batches, SGD: slope 2.00; other mini-batches, SGD: slope 1.00" in description
     with pytest.raises(ValueError, match="endpoints_chart needs the column"):
-        endpoints_chart(ends)
+        endpoints_chart(ends, ends)
 
 
 def whole(group_ids, parts):
