@@ -79,7 +79,8 @@ def describe_rows(table: pd.DataFrame, *columns: str, value: str = "mean", form:
     """
     rows = []
     for row in table.to_dict("records"):
-        ends = f" ({row['low']:{form}} to {row['high']:{form}})" if interval else ""
+        known = interval and np.isfinite([row["low"], row["high"]]).all()
+        ends = f" ({row['low']:{form}} to {row['high']:{form}})" if known else ""
         rows.append(f"{', '.join(str(row[column]) for column in columns)}: {row[value]:{form}}{ends}")
     return "; ".join(rows)
 

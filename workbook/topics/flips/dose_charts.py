@@ -81,8 +81,8 @@ def dose_chart(curve: pd.DataFrame) -> alt.LayerChart:
         y_title="chance to follow the own sign",
         title="The more prompts push, the less a token follows its own rollout",
         paper=PAPER,
-        reference=[(0.5, "the sign says nothing")],
-        subtitle="line: mean; band: 95 % t interval over units (policy and prompts)",
+        reference=[0.5],
+        subtitle="line: mean; band: 95 % t interval over ten policies; dashed: the sign says nothing",
         scale={"domain": [0.45, 0.8], "clamp": True},
     )
 
@@ -117,7 +117,8 @@ def distance_chart(tables: Tables | None = None) -> alt.LayerChart:
         y_title="distance of the two signs' shares",
         title="The two signs' shares grow alike as more prompts push",
         paper=PAPER,
-        reference=[(MAX_TV_DISTANCE, "our threshold")],
+        reference=[MAX_TV_DISTANCE],
+        subtitle=f"line: mean; band: 95 % t interval over policies; dashed: {MAX_TV_DISTANCE:g}, as registered",
         names=[TOKEN_NAMES[name] for name in SETS],
         height=280,
     )

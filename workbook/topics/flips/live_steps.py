@@ -14,7 +14,7 @@ from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
 from workbook.theory.coupling import NEARLY_CERTAIN
-from workbook.topics.flips.charts import describe_flips, flips_chart
+from workbook.topics.flips.charts import BEFORE, describe_flips, flips_chart
 from workbook.topics.flips.contrasts import contrasts
 from workbook.topics.flips.dose import ADVANTAGES, live_curves, pushing_prompts, with_signs
 from workbook.topics.flips.dose_charts import KEPT, NET_SUBTITLE, NET_TITLES, PAPER, PROMPTS, compute_net
@@ -25,7 +25,6 @@ from workbook.views.curves import curve_chart
 from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy
 
-STUDY = "measured before: AdamW, 32 prompts"
 SHOWN = [name for name in IDENTITIES if name != "position-shared"]  # of which too few tokens are unsure
 CLASSES = ("result", "style")  # the words of the bundled task that are not forced
 
@@ -109,7 +108,7 @@ def live_net_chart(curve: pd.DataFrame) -> alt.LayerChart:
         x_title=PROMPTS,
         paper=PAPER,
         subtitle=f"{NET_SUBTITLE}; violet band: 95 % t interval over policies",
-        scale={"domain": [-1, 1], "clamp": True},
+        scale={"domain": [-0.5, 0.75], "clamp": True},
         names=[FAMILY, NOW],
         **NET_TITLES,
     )
@@ -163,7 +162,7 @@ def compute_live_flips(
 
 def _before() -> pd.DataFrame:
     """The distance that the study measured at its own setting."""
-    return compute_flips()["curve"].assign(chosen=False, series=STUDY)
+    return compute_flips()["curve"].assign(chosen=False, series=BEFORE)
 
 
 def describe_live_flips(shares: pd.DataFrame, curve: pd.DataFrame) -> str:
