@@ -18,7 +18,7 @@ from scipy import stats
 
 from workbook import __main__
 from workbook.book.chapters import covered
-from workbook.book.ledger_cards import ledger_cards
+from workbook.book.claim_cards import ledger_cards
 from workbook.book.ledger_page import ledger_page, strip
 from workbook.claims import CLAIMS, SCALES, command, format_ledger, format_summary, judge, ledger, ledger_json, summary
 from workbook.claims.coverage import BAR, coverage_table, ratio_pseudo_values

@@ -8,7 +8,7 @@ _NAMES = {  # module: what it offers
         "check_budget_control check_equivalent check_missing_arm check_missing_control check_three_seeds"
     ),
     "book.gallery": "gallery_table show_figure",
-    "book.ledger_cards": "ledger_cards",
+    "book.claim_cards": "ledger_cards",
     "book.outcomes": "decisions findings undecided",
     "book.pages": "render_book",
     "book.report_page": "report_text write_report",

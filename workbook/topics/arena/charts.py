@@ -61,7 +61,7 @@ def _of(table: pd.DataFrame, measure: str) -> pd.DataFrame:
 def _panel(table: pd.DataFrame, measure: str, labels: bool) -> alt.LayerChart:
     rows = _of(table, measure)[["name", "kind", "units", "mean", "low", "high"]]
     order = alt.Y("name:N", sort=table["name"].tolist(), title=None)
-    order = order.scale(domain=table["name"].tolist()).axis(labelLimit=340)
+    order = order.scale(domain=table["name"].tolist()).axis(labelLimit=240)
     color = (
         alt.when("datum.kind == 'yours'")
         .then(alt.value(SERIES[1]))
@@ -71,7 +71,7 @@ def _panel(table: pd.DataFrame, measure: str, labels: bool) -> alt.LayerChart:
     )
     look = {"zero": True, "color": color, "shown": ["units"], "labels": labels, "title": TITLES[measure]}
     value = alt.X("mean:Q", title=PANELS[measure]).scale(zero=True)
-    width, height = (300 if labels else 190), ROW * len(table)
+    width, height = (250 if labels else 150), ROW * len(table)
     threshold = 1 if measure == "score" else None
     return forest(rows, order, value, threshold=threshold, width=width, height=height, **look)
 

@@ -44,9 +44,10 @@ def energy_chart(now: pd.DataFrame | None = None, tables: Tables = FAMILY) -> al
         x_title="template confidence p",
         y_title="share of all energy",
         title="Only pairs share much: gradient energy on tokens that a whole group has",
-        subtitle=f"line: mean of 6 units, band: 95 % t interval{measured}; {UNKNOWN}",
+        subtitle=f"line: mean of 6 units of the family, band: 95 % t interval{measured}",
         log2=False,
-        scale={"zero": True},
+        scale={"domain": [0, 0.3]},
+        clip=True,
         reference=[(bound, f"the most that a group of 8 can share of two-word slots: {bound:.3f}")],
         over=over,
     )

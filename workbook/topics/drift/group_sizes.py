@@ -79,7 +79,7 @@ def live_group_sizes_chart(curve: pd.DataFrame) -> alt.LayerChart:
         y_title="held-out value minus that at G = 2",
         title="At a fixed budget sixteen rollouts per prompt are no better than two",
         subtitle="after four generation batches; bands: 95 % t intervals over 6 units, p = 0.8; rates tuned at G = 2",
-        reference=[(0.0, "as in pairs")],
+        reference=[0.0],
         form="+.3f",
     )
 
