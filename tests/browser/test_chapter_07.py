@@ -1,10 +1,10 @@
-"""Chapter 07 in the browser: gaps by sign and band, as Python computes them, and what a larger sample buys."""
+"""Chapter 07 in the browser: gaps by sign and band as the kernel computes them, and live steps over the study."""
 
 import pytest
 
 from browser.explorers import try_explorers
-from workbook.topics.credit.exact_gaps import FIXED
-from workbook.topics.credit.settings import compute_budget, compute_gap
+
+GAP = "compute_gap(moved, **{})[['sign', 'band', 'mean']].values.tolist()"
 
 
 @pytest.fixture
@@ -17,45 +17,31 @@ def chapter(open_chapter):
 
 def test_the_explorers_show_what_python_computes(chapter, capsys):
     explorers = chapter.panel.locator(".workbook-explorer")
-    assert explorers.count() == 3  # the gap, what a sample buys, and credit recovered
-
-    def bars(nth, keys, value):
-        """{the bar's texts for `keys`: its number for `value`}, of the bars that have one."""
-        marks = chapter.marks(explorers.nth(nth).locator("svg.marks").first, "bar")
-        named = {tuple(mark[key] for key in keys): mark for mark in marks if value in mark}
-        return {key: chapter.number(mark[value]) for key, mark in named.items()}
-
-    def same(table, keys):
-        rows = table[keys].itertuples(index=False, name=None)
-        return pytest.approx(dict(zip(rows, table["mean"], strict=True)), abs=1e-5)
+    assert explorers.count() == 2  # credit recovered, and the gap
 
     def gap(**settings):
-        shown = bars(0, ["sign of the rollout's advantage", "band"], "boosted − suppressed (reward)")
-        assert shown == same(compute_gap(**settings), ["sign", "band"])
-
-    def budget(**settings):
-        marks = chapter.marks(explorers.nth(1).locator("svg.marks").first, "point")
-        shown = sorted(chapter.number(mark["boosted − suppressed (reward)"]) for mark in marks)
-        assert shown == pytest.approx(sorted(compute_budget(**settings)["mean"]), rel=0.01, abs=1e-3)
+        drawing, value = explorers.nth(1).locator("svg.marks").first, "boosted − suppressed (reward)"
+        marks = [mark for mark in chapter.marks(drawing, "bar") if value in mark]
+        shown = {(mark["sign of the rollout's advantage"], mark["band"]): chapter.number(mark[value]) for mark in marks}
+        rows = chapter.python(GAP.format(settings))
+        assert shown == pytest.approx({(sign, band): mean for sign, band, mean in rows}, abs=1e-4)
 
     gap()
-    budget()
     with chapter.no_flicker():
-        chapter.choose("gap in", "credit, known")
+        chapter.choose("gap in", "credit, known", 1)  # the first menu of this name is that of the live step
         gap(column="credit")
-        chapter.choose("optimizer", "adamw", 0)
+        chapter.choose("optimizer", "adamw", 1)
         gap(column="credit", optimizer="adamw")
-        chapter.shot("07-gap", explorers.nth(0))
-        chapter.choose("what grows", FIXED)
-        budget(axis=FIXED)
-        chapter.choose("alike in", "prompt")
-        budget(axis=FIXED, matched="prompt")
-        chapter.shot("07-budget", explorers.nth(1))
-        chapter.click("Reset", 1)
-        budget()
+        chapter.shot("07-gap", explorers.nth(1))
     assert chapter.panel.locator(".th-cell").count() > 0
     chapter.press("seed of prompts, rollouts", "ArrowRight")
+    chapter.choose("gap in", "credit")
     study = chapter.run_study()
-    assert "seed=1" in study.locator(".workbook-code pre").inner_text()
-    chapter.shot("07-live", study)
+    code = study.locator(".workbook-code pre").inner_text()
+    assert "seed=1" in code
+    assert 'of="credit"' in code or "of='credit'" in code
+    chapter.shot("07-live-gap", study)
+    chapter.choose("what grows", "prompts in the step")
+    study = chapter.run_study(nth=1)
+    chapter.shot("07-live-signal", study)
     try_explorers(chapter, capsys)

@@ -1,4 +1,4 @@
-"""Chapter 08 in the browser: a batch cut by hand, and the levels of the batching study, as Python computes them."""
+"""Chapter 08 in the browser: a batch cut by hand, orders trained now, and the batching study, as Python computes it."""
 
 import pytest
 from playwright.sync_api import expect
@@ -57,6 +57,11 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
         chapter.shot("08-study", explorers.nth(1))
         chapter.click("Reset", 1)
         study()
+    chapter.choose("order, against shuffled", "reward-balanced")
+    study = chapter.run_study(nth=2)  # after the two walks, and the parts of each cut's steps
+    assert "reward_balanced" in study.locator(".workbook-code pre").inner_text()
+    expect(study).to_contain_text("Reward-balanced minus shuffled, now:")
+    chapter.shot("08-orders", study)
     monitor = chapter.panel.locator(".workbook-monitor").last
     expect(monitor).to_contain_text("not started")
     assert chapter.python("controls.overrides()['batching']") == "sign_partitioned"

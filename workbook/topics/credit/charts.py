@@ -14,7 +14,7 @@ from workbook.views.explorer import Explorer, log_slider, menu
 from workbook.views.figures import bars, forest, rule, series
 from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, require, titled, visible
 
-BAND_COLORS = [NEUTRAL, "#9ecae1", "#4f97c9", "#174a7e"]  # all, then from low to high values
+BAND_COLORS = [NEUTRAL, "#cfc4f0", "#9480dc", "#4b30a3"]  # all, then from low to high values
 MOVEMENT = "mean change of log-probability (nats)"
 
 
