@@ -21,7 +21,6 @@ from workbook.views.style import SERIES
 GROUPS = [f"G = {size}" for size in GROUP_SIZES]
 LINES = ["GSPO", "min-replace", "GSPO, permuted", "min-replace, permuted"]
 X_TITLES = {"confidence": "template confidence p, pairs (G = 2)", "group_size": "rollouts per prompt G, p = 0.8"}
-UNKNOWN = "the paper names neither its p nor what its groups share; its G are 2 to 16"
 CLASSES = ("style", "template", "copy", "result", "all")
 
 
@@ -136,7 +135,7 @@ def residual_chart(tables: Tables = FAMILY) -> alt.LayerChart:
         x_title=X_TITLES["confidence"],
         y_title="residual (0 cancels, 1 adds up)",
         title="What objectives leave on shared tokens after three epochs on a batch",
-        subtitle=f"weighted by energy; clips at 0.01; 95 % t interval over units; {UNKNOWN}",
+        subtitle="weighted by energy; clips at 0.01; line: mean, band: 95 % t interval over 6 units",
         log2=False,
         scale={"domain": [0, 1]},
     )
@@ -163,14 +162,14 @@ def training_chart(confidence: pd.DataFrame, group_size: pd.DataFrame) -> alt.HC
     for axis, curve in {"confidence": confidence, "group_size": group_size}.items():
         title = alt.Chart(curve).mark_text(align="left", fontWeight="bold", baseline="bottom")
         title = title.transform_window(row="row_number()").transform_filter("datum.row == 1")
-        look = {"names": LINES, "colors": [SERIES[0], SERIES[1]] * 2, "width": 320, "height": 220, "zero": True}
+        look = {"names": LINES, "colors": SERIES[:4], "width": 265, "height": 220, "zero": True}
         look |= {"over": [title.encode(x=alt.value(0), y=alt.value(-4), text="outcome:N")], "subtitle": ""}
         look |= {"x_title": X_TITLES[axis], "y_title": "mean over units", "log2": axis == "group_size"}
         charts.append(curve_chart(curve, axis, series="arm", **look))
     return panels(
         charts,
         "Training without and with exchangeable weights",
-        f"at the end of training; dashed: twins with permuted advantages; 95 % t interval over units; {UNKNOWN}",
+        "at the end of training; line: mean, band: 95 % t interval over 6 units",
         "Lines of an outcome of GSPO and min-replace along template confidence and along group size.",
     )
 
@@ -194,6 +193,6 @@ def explore_training() -> Explorer:
 def arms_chart(tables: Tables = FAMILY) -> alt.HConcatChart:
     """What every arm reaches and pays at the deciding point, pairs at p = 0.8."""
     names = {"gain": "value minus GSPO's", "free_tax": "tax (nats)", "excess": "tax minus its twin's (nats)"}
-    title = "Seven arms where groups share almost a quarter of the energy"
+    title = "Seven objectives where groups share almost a quarter of the energy"
     subtitle = "at the end of training, pairs, p = 0.8; 95 % t interval over units; colour: the interval leaves out 0"
     return effects_chart(arm_effects(tables).replace({"outcome": names}), "arm", title, subtitle)
