@@ -278,9 +278,9 @@ def times_chart(table: pd.DataFrame, threshold: float) -> alt.HConcatChart:
     panels = []
     for number, (name, part) in enumerate(table.groupby("panel", sort=False)):
         rule = alt.Chart(pd.DataFrame({"x": [threshold], "text": [f"{threshold:g} times"]}))
-        words = rule.mark_text(align="left", dx=4, fontSize=11, color=NEUTRAL, baseline="top")
-        words = words.encode(x=alt.X("x:Q"), y=alt.value(2), text="text:N")
-        y = alt.Y("kind:N", sort=order, title=None).axis(labelLimit=160)
+        words = rule.mark_text(align="left", dx=4, fontSize=11, dy=-4, color=NEUTRAL, baseline="bottom")
+        words = words.encode(x=alt.X("x:Q"), y=alt.value("height"), text="text:N")
+        y = alt.Y("kind:N", sort=order, title=None).axis(labelLimit=160).scale(domain=order)
         axis = x.axis(values=[1, 3, 10, 100, 1_000, 10_000, 100_000], format="~s")
         panels.append(
             figures.forest(

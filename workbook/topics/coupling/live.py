@@ -74,6 +74,7 @@ def live_push_chart(committed: pd.DataFrame, live: pd.DataFrame) -> alt.LayerCha
     kinds = list(OUTSIDE)
     scale = alt.Scale(type="log")
     color = alt.Color("kind:N", sort=kinds, title=None).scale(domain=kinds, range=SERIES[: len(kinds)])
+    color = color.legend(orient="bottom", columns=4, symbolOpacity=1)
     x = alt.X("lr:Q", title="learning rate (log scale)", scale=scale).axis(tickCount=4, format="~g")
     y = alt.Y("size:Q", title="mean |dlogp| (nats, log scale)", scale=scale).axis(tickCount=6, format="~g")
     shown = ["kind:N", *(alt.Tooltip(f"{name}:Q", format=".3g") for name in ("lr", "size", "dlogp"))]
@@ -83,7 +84,7 @@ def live_push_chart(committed: pd.DataFrame, live: pd.DataFrame) -> alt.LayerCha
         alt.layer(lines, points),
         "One token pushes: how far others move, on this policy now",
         "lines: the study's mean over prompts and seeds; points: measured now",
-        f"{len(live)} points over the lines of {committed['kind'].nunique()} kinds of token.",
+        f"Points of this policy over the study's lines of {committed['kind'].nunique()} kinds of token.",
         height=260,
     )
 

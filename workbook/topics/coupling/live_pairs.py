@@ -132,7 +132,7 @@ def live_training_chart(committed: pd.DataFrame, live: pd.DataFrame) -> alt.HCon
         alt.hconcat(*panels, spacing=14).resolve_scale(color="independent"),
         "Both hold along training",
         "lines: mean of ten policies, 95 % t bands; points: this policy now; dashed: what was registered",
-        f"Curves over training of {len(QUANTITIES)} quantities, and {len(live)} points of this policy.",
+        f"Curves over training of {len(QUANTITIES)} quantities, and points of this policy.",
     )
 
 
