@@ -189,12 +189,12 @@ class TokenExplainer:
     def _rows(self) -> list[Tensor]:
         """The rollouts that push, prompt by prompt in parts that one pass can hold."""
         vocabulary = self.policy.model.config.get_text_config().vocab_size
-        each = LOGITS_AT_ONCE // ((self.rollouts.completion_ids.shape[1] + 1) * vocabulary)
+        rows_at_once = LOGITS_AT_ONCE // ((self.rollouts.completion_ids.shape[1] + 1) * vocabulary)
         pushing = self.pushes.any(1).cpu()
         parts = []
         for group in self.rollouts.group_ids.cpu()[pushing].unique():
             rows = (pushing & (self.rollouts.group_ids.cpu() == group)).nonzero().squeeze(1)
-            parts += rows.split(min(max(each, 1), SCORED_AT_ONCE))
+            parts += rows.split(min(max(rows_at_once, 1), SCORED_AT_ONCE))
         return parts
 
     def _real_step(self) -> Float[Tensor, "B T"]:

@@ -37,14 +37,14 @@ def objective_table(table: pd.DataFrame, group, index: int, objectives: dict[str
     """
     own = table.attrs.get("objective")
     level = ratio_level(own) if isinstance(own, dict) else "token"
-    rows, found = table[table["group"] == group].reset_index(drop=True), []
+    rows, pushes = table[table["group"] == group].reset_index(drop=True), []
     for name, settings in (OBJECTIVES if objectives is None else objectives).items():
         objective = DEFAULTS | settings
         if (level, ratio_level(objective)) == ("sequence", "token"):
             continue
         objective["normalizer"] = batch_normalizer(table, objective["loss_type"], objective)
-        found.append({"objective": name} | _row(_at_level(rows, ratio_level(objective)), index, objective))
-    return pd.DataFrame(found, columns=COLUMNS)
+        pushes.append({"objective": name} | _row(_at_level(rows, ratio_level(objective)), index, objective))
+    return pd.DataFrame(pushes, columns=COLUMNS)
 
 
 def _row(rows: pd.DataFrame, index: int, objective: dict) -> dict:
