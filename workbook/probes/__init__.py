@@ -19,7 +19,7 @@ _NAMES = {  # module: what it offers
     "probes.report": "report_findings",
     "probes.report_model": "model_findings",
     "probes.report_rules": "report_warnings",
-    "probes.step": "matched_lr optimizer_of untouched update",
+    "probes.step": "logps matched_lr optimizer_of untouched update",
     "probes.values": "chain_values context_logits expected_reward value_error",
     "statistics": "slope_by_prompt",
     "topics.batching.probe": "cancelled_in_steps gradient_gram",

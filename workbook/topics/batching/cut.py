@@ -97,7 +97,7 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
     ink = alt.when("datum.sign == '0'").then(alt.value("black")).otherwise(alt.value("white"))
     rollouts = alt.layer(
         base.mark_rect(stroke="white", strokeWidth=1).encode(
-            color=alt.Color("sign:N", title="advantage", scale=colors),
+            color=alt.Color("sign:N", title="advantage", scale=colors, legend=alt.Legend(orient="bottom")),
             tooltip=["prompt:N", "sign:N", alt.Tooltip("advantage:Q", format="+.2f")],
         ),
         base.mark_text(dy=-7, fontSize=10).encode(text="prompt:N", color=ink),

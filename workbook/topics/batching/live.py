@@ -8,7 +8,7 @@ import pandas as pd
 from workbook.policies.restoring import private_copy
 from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
 from workbook.topics.batching.charts import compute_batching
-from workbook.topics.batching.composition import PROMPTS, rates
+from workbook.topics.batching.composition import HELD_OUT, PROMPTS, rates
 from workbook.topics.batching.cut import CUT_MENU, NAMES
 from workbook.training.progress import progress, show_partial
 from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
@@ -16,8 +16,9 @@ from workbook.views.figures import forest, rule
 from workbook.views.live_study import LiveStudy
 from workbook.views.style import ACCENT, NEUTRAL, describe_rows, require, titled
 
-READ_PROMPTS, READ_SEED = 16, 5  # held-out prompts whose exact value is read
-FEWEST, MOST = 0.02, 0.05  # smallest effect of interest; the axis reaches as far on both sides
+READ_PROMPTS = HELD_OUT // 2  # held-out prompts whose exact value is read
+VALUE_SEED = 5  # of these prompts
+SMALLEST_EFFECT, AXIS_END = 0.02, 0.05  # of interest, in reward; where the axis ends on both sides
 OPTIMIZER_MENU = [("AdamW", "adamw"), ("AdamW, no momentum", "adamw_no_momentum"), ("SGD", "sgd")]
 ORDERS = [pair for pair in CUT_MENU if pair[1] != "shuffled"]
 TRAINED = ["strategy", "unit", "mean", "shuffled", "other"]
@@ -60,7 +61,7 @@ def compute_orders(
         )
         for name in ("shuffled", order)
     }
-    readings, made = Readings(policy, task, task.dataset(READ_PROMPTS, READ_SEED)["prompt"][:]), []
+    readings, made = Readings(policy, task, task.dataset(READ_PROMPTS, VALUE_SEED)["prompt"][:]), []
     for unit in progress(range(seed, seed + units), "units"):
         rows = task.dataset(prompts * batches, unit).select(range(prompts))
         first = sample_batch(policy, task, loops["shuffled"], rows, unit)
@@ -80,10 +81,12 @@ def orders_chart(study: pd.DataFrame, live: pd.DataFrame) -> alt.LayerChart:
     require(study, ("strategy", "mean", "low", "high"), "orders_chart")
     names = [NAMES[order] for _, order in ORDERS]
     strategy = alt.Y("strategy:N", sort=names, title=None).scale(domain=names).axis(labelLimit=200)
-    x = alt.X("mean:Q", title="exact held-out value at the end, minus shuffled").scale(domain=[-MOST, MOST], clamp=True)
+    x = alt.X("mean:Q", title="exact held-out value at the end, minus shuffled").scale(
+        domain=[-AXIS_END, AXIS_END], clamp=True
+    )
     rings = alt.Chart(live).mark_point(size=90, strokeWidth=2, filled=False, color=ACCENT)
     shown = ["strategy:N", "unit:Q", *(alt.Tooltip(f"{name}:Q", format="+.4f") for name in TRAINED[2:])]
-    bounds = [rule(bound, "x", dashed=True, color=NEUTRAL) for bound in (-FEWEST, FEWEST)]
+    bounds = [rule(bound, "x", dashed=True, color=NEUTRAL) for bound in (-SMALLEST_EFFECT, SMALLEST_EFFECT)]
     chart = forest(
         study,
         strategy,

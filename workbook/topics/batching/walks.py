@@ -97,7 +97,7 @@ def compute_walks(
     rates = {
         name: matched_lr(policy, rollouts, name, nats) for name in dict.fromkeys(one for one, _ in chosen.values())
     }
-    found: dict[str, list] = {"same": [], "other": []}
+    rows: dict[str, list] = {"same": [], "other": []}
     for name, factor in progress([(name, factor) for name in chosen for factor in FACTORS], "walks"):
         own, make = chosen[name]
         lr = factor * rates[own]
@@ -105,9 +105,9 @@ def compute_walks(
         for change, order in ways.items():
             apart = float((walk(exact, rollouts, order, minibatches, make, lr)[0] - end).norm())
             bound = float(np.mean(np.array(norms) > clip))
-            found[change].append((name, factor, apart, apart / float(end.norm()), bound))
-        show_partial(**{change: _table(rows) for change, rows in found.items()})
-    return {change: _table(rows) for change, rows in found.items()}
+            rows[change].append((name, factor, apart, apart / float(end.norm()), bound))
+        show_partial(**{change: _table(walked) for change, walked in rows.items()})
+    return {change: _table(walked) for change, walked in rows.items()}
 
 
 def _table(rows: list[tuple]) -> pd.DataFrame:

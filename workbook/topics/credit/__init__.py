@@ -21,13 +21,13 @@ _NAMES = {  # module: what it offers
         "credit_against_movement explore_budget explore_gap movement_by_class repeated_chart shares_chart value_path"
     ),
     "topics.credit.claims": "category_shift",
-    "topics.credit.exact_gaps": "SMALL_NATS moved_tokens step_gaps",
+    "topics.credit.exact_gaps": "FIXED SMALL_NATS moved_tokens step_gaps",
     "topics.credit.exercises": "check_continuations check_control check_gap",
     "topics.credit.gaps": "repeated_updates sampling_budget value_gap",
     "topics.credit.live_gaps": "live_budget live_repeated",
     "topics.credit.live_step": "live_value_gap",
     "topics.credit.live_classes": "live_shares",
-    "topics.credit.settings": "compute_gap",
+    "topics.credit.settings": "compute_budget compute_gap",
     "topics.credit.shares": "category_shares update_share_by_category",
     "topics.credit.values": "exact_values token_values",
 }

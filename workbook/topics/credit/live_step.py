@@ -16,7 +16,7 @@ from workbook.training.progress import progress, show_partial
 from workbook.views.explorer import log_slider, menu, power_slider, slider
 from workbook.views.figures import rule
 from workbook.views.live_study import LiveStudy
-from workbook.views.style import ACCENT, NEUTRAL, describe_rows, require, titled
+from workbook.views.style import ACCENT, NEUTRAL, describe_rows, panel_title, require, titled
 
 ADVANTAGES = {"own": "as rewarded", "permuted": "permuted"}
 SIGNS = {"positive": "right rollouts", "negative": "failing rollouts"}
@@ -100,7 +100,7 @@ def live_gap_chart(study: pd.DataFrame, live: pd.DataFrame) -> alt.FacetChart:
         for pool in POOLS.values():
             here = f"datum.sign == '{sign}' && datum.pool == '{pool}'"
             parts = [layer.transform_filter(here) for layer in layers.values()]
-            title = alt.TitleParams(f"{sign}, {pool}", anchor="start", fontSize=12)
+            title = panel_title(f"{sign}, {pool}")
             row.append(alt.layer(rule(0, "x"), *parts).properties(width=250, height=64, title=title))
         panels.append(alt.hconcat(*row).resolve_scale(x="shared"))
     return titled(
