@@ -1,8 +1,9 @@
-"""Chapter 02 in the browser: rollouts added by hand, estimators side by side, and the two controls."""
+"""Chapter 02 in the browser: rollouts added one by one, estimators side by side, two controls, and parts of a step."""
 
 import pytest
 
 from browser.explorers import try_explorers
+from workbook.topics.groups.expected import compute_parts
 from workbook.topics.groups.toy import compute_estimators, compute_growing, compute_intervention
 
 
@@ -14,9 +15,13 @@ def chapter(open_chapter):
     assert chapter.errors == []
 
 
+def drawn_shares(table):
+    return ((row[:2], row[2]) for row in table[["category", "part", "share"]].itertuples(index=False, name=None))
+
+
 def test_the_explorers_show_what_python_computes(chapter, capsys):
     explorers = chapter.panel.locator(".workbook-explorer")
-    assert explorers.count() == 3
+    assert explorers.count() == 4
 
     def bars(nth, keys, value):
         """{the bar's texts for `keys`: its number for `value`}, of the bars that have one."""
@@ -44,9 +49,15 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
         sizes = compute_intervention(**settings)["sizes"]
         assert bars(2, ["class"], "moved per rollout") == same(sizes, ["class"], "moved")
 
+    def parts(**settings):
+        table = compute_parts(**settings)
+        drawn = bars(3, ["category", "part"], "share")
+        assert drawn == pytest.approx({key: round(100 * value, 1) for key, value in drawn_shares(table)}, abs=0.06)
+
     growing()
     estimators()
     intervention()
+    parts()
     with chapter.no_flicker():
         chapter.drag("rollouts added", 1.0)
         growing(so_far=32)
@@ -72,4 +83,8 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
         chapter.shot("02-intervention", explorers.nth(2))
         chapter.click("Reset", 2)
         intervention()
+        chapter.drag("prompts in the step", 1.0)
+        chapter.choose("estimator", "positive_only", nth=1)
+        parts(prompts=8, estimator="positive_only")
+        chapter.shot("02-parts", explorers.nth(3))
     try_explorers(chapter, capsys)
