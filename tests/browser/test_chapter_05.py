@@ -1,6 +1,7 @@
 """Chapter 05 in the browser: tokens in place after a real step, and the settings under the shares."""
 
 import pytest
+from playwright.sync_api import expect
 
 from browser.explorers import try_explorers
 from workbook.topics.flips.settings import compute_flips
@@ -19,9 +20,8 @@ def test_tokens_in_place_and_shares_under_settings(chapter, capsys):
     heatmap.scroll_into_view_if_needed()
     cell = heatmap.locator(".th-cell").first
     cell.click()
-    chapter.settle()
+    expect(heatmap).to_contain_text("To first order, through all weights", timeout=60_000)
     chapter.shot("05-heatmap", heatmap)
-    assert "nats at lr = 0.1" in heatmap.inner_text()
 
     explorers = chapter.panel.locator(".workbook-explorer")
     assert explorers.count() == 2  # the lab's grids: whose sign tokens follow, one step at other settings
