@@ -71,34 +71,30 @@ def at_last(name: str, less: str | None = None, column: str = "value", place=PAI
     """
 
     def measure(tables: Tables) -> pd.Series:
-        runs = curves_at(tables, place)
-        ends = [runs[arm][column].iloc[:, -readings:].mean(axis=1, skipna=False) for arm in (name, less) if arm]
+        runs = [curve_at(tables, place, arm, column) for arm in (name, less) if arm]
+        ends = [run.iloc[:, -readings:].mean(axis=1, skipna=False) for run in runs]
         return ends[0] - ends[1] if less else ends[0]
 
     return measure
 
 
-def curves_at(tables: Tables, place: tuple[int, float]) -> dict[str, pd.DataFrame]:
-    """{arm: column -> units x batches} of `training_curves` at one place, NaN throughout where a run collapsed."""
+def curve_at(tables: Tables, place: tuple[int, float], arm: str, column: str) -> pd.DataFrame:
+    """A column of one arm's runs in `training_curves`, units x batches; NaN throughout where a run collapsed.
+
+    "lost": entropy of style words that is gone since the first reading, nats a word.
+    """
     rows = tables[f"{CURVES}/curves"]
     rows = rows[(rows["group_size"] == place[0]) & np.isclose(rows["confidence"], place[1]) & ~rows["permuted"]]
-    wide = {}
-    for arm, runs in rows.assign(lost=entropy_gone).groupby("arm"):
-        table = runs.pivot(index="seed", columns="batch")
-        alive = (table["value"].min(axis=1) >= DEAD * table["value"][0]).to_numpy()
-        wide[arm] = table.drop(columns="arm").where(alive[:, None])
-    return wide
-
-
-def entropy_gone(runs: pd.DataFrame) -> pd.Series:
-    """Entropy of style words that is gone since the first reading of each run, nats a word."""
-    start = runs.groupby(["arm", "seed"])["style_entropy"].transform("first")
-    return start - runs["style_entropy"]
+    runs, name = rows[rows["arm"] == arm], "style_entropy" if column == "lost" else column
+    value, wanted = (runs.pivot(index="seed", columns="batch", values=one) for one in ("value", name))
+    wanted = (-wanted).add(wanted.iloc[:, 0], axis=0) if column == "lost" else wanted
+    alive = value.min(axis=1) >= DEAD * value.iloc[:, 0]
+    return wanted[alive].reindex(wanted.index)
 
 
 def at_worst(column: str):
     """A measure of `training_curves`: the least of a column along PPO's run in groups of eight."""
-    return lambda tables: curves_at(tables, GROUPS)["PPO"][column].min(axis=1, skipna=False)
+    return lambda tables: curve_at(tables, GROUPS, "PPO", column).min(axis=1, skipna=False)
 
 
 def _curve(key: str, measure) -> Measurement:

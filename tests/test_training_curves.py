@@ -1,0 +1,144 @@
+"""Curves over training, shares by backbone and the live gaps: numbers by hand, small runs, and what is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbook.policies.load import load_policy
+from workbook.probes.output_layer import sign_agreement
+from workbook.statistics import unit_curve
+from workbook.studies.claim import Tables
+from workbook.tasks import get_task
+from workbook.topics.credit import live_gaps
+from workbook.topics.credit.live_classes import compute_live_shares
+from workbook.topics.drift import curves_charts
+from workbook.topics.drift.claims import GROUPS, at_last, at_worst
+from workbook.topics.drift.curves import CURVES, PAIRS, StepReadings, training_curves
+from workbook.topics.flips import columns
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy("bundled")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return get_task("chain")
+
+
+def test_a_run_is_read_before_it_and_after_each_batch_and_leaves_the_policy(policy, task):
+    before = [p.clone() for p in policy.model.parameters()]
+    readings = StepReadings(policy, task, task.dataset(4, 5)["prompt"][:], seed=3)
+    table = training_curves(policy, task, ["GSPO", "PPO"], batches=1, seed=8, readings=readings)
+    assert all(torch.equal(p, old) for p, old in zip(policy.model.parameters(), before, strict=True))
+    assert table["batch"].tolist() == [0, 1, 0, 1]
+    assert table["steps"].tolist() == [0, 4, 0, 4]
+    start, end = table[table["batch"] == 0], table[table["batch"] == 1]
+    for name in ("value", "style_entropy", "gap", "agreement, moved"):
+        assert start[name].nunique() == 1, "arms start from one policy"
+    assert (start[["tax", "odds"]].abs() < 1e-6).all(axis=None)
+    assert (end[["tax", "odds"]] > 1e-5).all(axis=None)
+    assert end["tax"].nunique() == 2
+    assert table["agreement, moved"].between(0.5, 1).all()
+    assert table["epsilon"].unique().tolist() == [0.01, 0.2]
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 128])
+def test_groups_that_fill_no_mini_batch_are_refused(policy, task, size):
+    with pytest.raises(ValueError, match=rf"group_size={size} must divide 64, half of a batch's rollouts, and be 2"):
+        training_curves(policy, task, group_size=size)
+
+
+def test_an_unknown_objective_is_refused(policy, task):
+    with pytest.raises(ValueError, match="arm 'SPO' is unknown; valid are GSPO"):
+        training_curves(policy, task, ["SPO"])
+
+
+def test_agreement_counts_moved_tokens_apart():
+    agree = sign_agreement([1.0, -1.0, 1e-3, 1e-3], [1.0, -1.0, -1.0, -1.0])
+    assert agree == {"agreement, all": 0.5, "agreement, moved": 1.0}
+
+
+def made_up(path) -> Tables:
+    """A study of two units: unit 1's min-replace collapses in pairs; gaps are 0.1 times the batch."""
+    for unit in (0, 1):
+        rows = []
+        for place in (GROUPS, PAIRS):
+            for k, arm in enumerate(("PPO", "GSPO", "min-replace")):
+                dead = unit == 1 and place == PAIRS and arm == "min-replace"
+                for batch in (0, 2, 4, 6):
+                    value = 0.1 if dead and batch == 2 else 0.4 + 0.01 * batch * (k + 1)
+                    row = {"arm": arm, "group_size": place[0], "confidence": place[1], "batch": batch, "value": value}
+                    row |= {"tax": 0.001 * batch * (k + unit), "style_entropy": 1.4 - 0.01 * batch * k}
+                    row |= {"gap": 0.1 * batch, "agreement, moved": 0.9 - 0.1 * (batch == 2), "permuted": False}
+                    rows.append(row)
+        folder = path / CURVES / "family" / f"seed={unit}"
+        folder.mkdir(parents=True)
+        pd.DataFrame(rows).to_parquet(folder / "curves.parquet")
+        (folder / "manifest.json").write_text(f'{{"seed": {unit}}}')
+    return Tables("family", path)
+
+
+def test_rows_of_the_ledger_by_hand(tmp_path):
+    tables = made_up(tmp_path)
+    tax = at_last("GSPO", "min-replace", "tax")(tables)
+    assert tax[0] == pytest.approx(6e-3 * (1 - 2))
+    assert np.isnan(tax[1]), "a run that collapsed gives no number"
+    assert at_last("GSPO", "min-replace", "tax", GROUPS)(tables).tolist() == pytest.approx([-6e-3, -6e-3])
+    assert at_last("GSPO", "min-replace", "lost", GROUPS)(tables).tolist() == pytest.approx([-0.06, -0.06])
+    assert at_last("PPO", None, "gap", GROUPS, 3)(tables).tolist() == pytest.approx([0.4, 0.4])
+    assert at_worst("agreement, moved")(tables).tolist() == pytest.approx([0.8, 0.8])
+    curve = curves_charts.curve_of("tax", GROUPS, tables)
+    assert curve[(curve["arm"] == "PPO") & (curve["batch"] == 6)]["mean"].item() == pytest.approx(3e-3)
+
+
+def test_two_objectives_live_over_the_measured_curves(policy, task):
+    made = curves_charts.compute_live_curves(policy, task, twin=True, batches=1, group_size=8)
+    live = made["live"]
+    assert live["line"].unique().tolist() == curves_charts.ROLES
+    assert set(live["outcome"]) == set(curves_charts.OUTCOMES)
+    assert len(live) == 3 * 2 * len(curves_charts.OUTCOMES)
+    assert "second objective (min-replace): value 0." in curves_charts.describe_live_curves(**made)
+    assert curves_charts.live_curves_chart(**made).to_dict()["vconcat"]
+
+
+def test_the_columns_of_a_step_and_what_is_beside_them(policy, task):
+    table = columns.compute_live_columns(policy, task, prompts=4, seed=1)["table"]
+    live = table[table["model"] == columns.NOW]
+    sums = live.groupby("column")["share"].sum()
+    assert sums.tolist() == pytest.approx([1, 1, 1])
+    assert set(sums.index) == set(columns.COLUMNS)
+    assert columns.NOW in columns.describe_columns(table)
+    with pytest.raises(ValueError, match="no prompt with positive and negative"):
+        columns.column_shares(pd.DataFrame({"group": [0], "advantage": [1.0], "dlogp": [0.1]}))
+
+
+def test_gaps_live_over_the_studys_curves(policy, task, monkeypatch):
+    monkeypatch.setattr(live_gaps, "AXES", {"short": ("reinforce", [(2, 2), (2, 4)])})
+    monkeypatch.setattr(live_gaps, "compute_budget", lambda *_: pd.DataFrame(columns=live_gaps.BUDGET))
+    curve = live_gaps.compute_live_budget(policy, task, "short", draws=2)["curve"]
+    assert curve["size"].tolist() == [2, 4]
+    assert (curve["low"] <= curve["mean"]).all()
+    made = live_gaps.compute_live_repeated(policy, task, prompts=2, steps=2)
+    now = made["curve"].query("series == 'this policy, now'")
+    assert now["step"].tolist() == [1, 2]
+    assert "this policy, now: " in live_gaps.describe_live_repeated(**made)
+    family = made["curve"].query("series == 'the family'")
+    assert family["step"].tolist() == list(range(1, 9))
+    assert (family["units"] == 10).all()
+
+
+def test_a_steps_movement_is_shared_out_among_classes(policy, task):
+    table = compute_live_shares(policy, task, prompts=4)["table"]
+    sums = table.groupby("role")["mean"].sum()
+    assert sums.tolist() == pytest.approx([1, 1])
+    with pytest.raises(ValueError, match=r"No prompt has different rewards with seed=\d and prompts=1"):
+        [compute_live_shares(policy, task, prompts=1, group_size=2, seed=seed) for seed in range(10)]
+
+
+def test_curves_leave_out_what_was_not_read():
+    table = pd.DataFrame({"batch": [0, 0, 2], "gap": [1.0, 3.0, np.nan], "seed": [0, 1, 0], "arm": "PPO"})
+    curve = unit_curve(table.dropna(subset=["gap"]), "batch", "gap", by="arm")
+    assert curve["mean"].tolist() == [2.0]
