@@ -7,6 +7,7 @@ import pandas as pd
 
 from workbook.policies.restoring import private_copy
 from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
+from workbook.tasks.chain import SEED_CLASSES
 from workbook.topics.batching.charts import compute_batching
 from workbook.topics.batching.composition import HELD_OUT, PROMPTS, rates
 from workbook.topics.batching.cut import CUT_MENU, NAMES
@@ -17,7 +18,7 @@ from workbook.views.live_study import LiveStudy
 from workbook.views.style import ACCENT, NEUTRAL, describe_rows, require, titled
 
 READ_PROMPTS = HELD_OUT // 2  # held-out prompts whose exact value is read
-VALUE_SEED = 5  # of these prompts
+VALUE_SEED = 5  # of these prompts, of which no unit trains on any
 SMALLEST_EFFECT, AXIS_END = 0.02, 0.05  # of interest, in reward; where the axis ends on both sides
 OPTIMIZER_MENU = [("AdamW", "adamw"), ("AdamW, no momentum", "adamw_no_momentum"), ("SGD", "sgd")]
 ORDERS = [pair for pair in CUT_MENU if pair[1] != "shuffled"]
@@ -63,9 +64,10 @@ def compute_orders(
     }
     readings, made = Readings(policy, task, task.dataset(READ_PROMPTS, VALUE_SEED)["prompt"][:]), []
     for unit in progress(range(seed, seed + units), "units"):
-        rows = task.dataset(prompts * batches, unit).select(range(prompts))
-        first = sample_batch(policy, task, loops["shuffled"], rows, unit)
-        runs = [train_in_memory(policy, task, loop, unit, readings, batches, first) for loop in loops.values()]
+        own = SEED_CLASSES * unit
+        rows = task.dataset(prompts * batches, own).select(range(prompts))
+        first = sample_batch(policy, task, loops["shuffled"], rows, own)
+        runs = [train_in_memory(policy, task, loop, own, readings, batches, first) for loop in loops.values()]
         shuffled, other = (float(run["value"].iloc[-1] - run["value"].iloc[0]) for run in runs)
         made.append((NAMES[order], unit, other - shuffled, shuffled, other))
         show_partial(live=_trained(made))

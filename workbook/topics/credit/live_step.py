@@ -11,6 +11,7 @@ from workbook.probes.value_gaps import exact_pool, pool_change
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY
+from workbook.tasks.chain import SEED_CLASSES
 from workbook.topics.credit.exact_gaps import SMALL_NATS, gap_rows, permuted
 from workbook.training.progress import progress, show_partial
 from workbook.views.explorer import log_slider, menu, power_slider, slider
@@ -24,7 +25,7 @@ POOLS = {"training": "prompts of the step", "held-out": "held-out prompts"}
 MATCHED = [("prompt and position", "position"), ("prompt", "prompt"), ("prompt and word frequency", "token")]
 GAP_IN = [("value", "value"), ("credit", "credit")]
 RULES = [("grpo", "grpo"), ("dr_grpo", "dr_grpo"), ("positive only", "positive_only"), ("reinforce", "reinforce")]
-HELD_OUT, HELD_OUT_SEED = 32, 1_000  # prompts on which a step is judged as well
+HELD_OUT, HELD_OUT_CLASS = 32, 5  # prompts on which a step is judged as well, and their class of seeds
 GAP = "boosted − suppressed (reward)"
 KEYS = ["sign", "pool", "advantages"]
 
@@ -49,10 +50,11 @@ def compute_live_gap(
     """
     study = committed_gaps(matched, of)
     show_partial(study=study, live=study.iloc[:0])
-    rollouts = sample_rollouts(policy, task, prompts, group_size, seed=seed, max_new_tokens=48, estimator=rule)
+    own, other = SEED_CLASSES * seed, SEED_CLASSES * seed + HELD_OUT_CLASS  # seeds whose prompts differ
+    rollouts = sample_rollouts(policy, task, prompts, group_size, seed=own, max_new_tokens=48, estimator=rule)
     if not rollouts.advantages.any():
         raise ValueError(f"{prompts} prompts have no group of different rewards with seed={seed}; take more.")
-    held_out = sample_rollouts(policy, task, HELD_OUT, 4, seed=HELD_OUT_SEED + seed, max_new_tokens=48)
+    held_out = sample_rollouts(policy, task, HELD_OUT, 4, seed=other, max_new_tokens=48)
     pools = {"training": exact_pool(policy, task, rollouts), "held-out": exact_pool(policy, task, held_out)}
     lr, rows = matched_lr(policy, rollouts, optimizer, nats), []
     before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
