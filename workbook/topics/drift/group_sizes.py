@@ -12,8 +12,10 @@ import pandas as pd
 from workbook.policies.restoring import private_copy
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY, Tables
+from workbook.tasks.chain import SEED_CLASSES
 from workbook.topics.drift.arms import ARMS, RATES, ROLLOUTS, FreeWords, run_arm
 from workbook.topics.drift.confidence import COMPARED
+from workbook.topics.drift.curves import HELD_OUT_SEED
 from workbook.topics.drift.effects import gain_by_group, places_on
 from workbook.training.progress import progress, show_partial
 from workbook.views.curves import curve_chart
@@ -21,7 +23,7 @@ from workbook.views.explorer import log_slider, menu, slider
 from workbook.views.live_study import LiveStudy
 
 SIZES = (2, 4, 8, 16)
-READ_PROMPTS, READ_SEED = 16, 5  # held-out prompts whose exact value is read
+READ_PROMPTS = 16  # held-out prompts whose exact value is read
 NOW = "now, on this policy"
 
 
@@ -48,9 +50,9 @@ def compute_live_group_sizes(
     """
     committed = _committed()
     show_partial(curve=committed)
-    readings, ends = FreeWords(policy, task, task.dataset(READ_PROMPTS, seed=READ_SEED)["prompt"][:]), []
+    readings, ends = FreeWords(policy, task, task.dataset(READ_PROMPTS, HELD_OUT_SEED)["prompt"][:]), []
     for seed, size in progress([(seed, size) for seed in range(seeds) for size in SIZES], "runs"):
-        run = run_arm(policy, task, readings, arm, size, seed, False, batches, lr=lr, epsilon=epsilon)
+        run = run_arm(policy, task, readings, arm, size, SEED_CLASSES * seed, False, batches, lr=lr, epsilon=epsilon)
         ends.append((seed, size, run["value"].iloc[-1]))
         show_partial(curve=_with(committed, ends))
     return {"curve": _with(committed, ends)}
