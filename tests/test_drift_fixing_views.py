@@ -143,7 +143,7 @@ def test_an_interval_rests_on_the_groups_that_have_a_number():
 @pytest.mark.parametrize(
     ("answer", "messages"),
     [
-        ({"used once": 48, "used four times": 78}, ["used once: right", "used four times: right"]),
+        ({"used once": 48, "used four times": 78}, ["Right, used once", "Right, used four times"]),
         ({"used once": 12}, ["counts batches", "used four times: not answered"]),
         ({"used once": 36, "used four times": 30}, ["leaves out the pass", "counts a use as 1 pass"]),
         ({"used once": "many", "used four times": 7}, ["is no number", "batches times the passes"]),

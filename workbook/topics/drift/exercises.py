@@ -50,7 +50,7 @@ def check_compute(answer: dict | None) -> None:
         elif not isinstance(passes, int | float):
             print(f"{name}: not quite: {passes!r} is no number of passes.")
         elif passes == batches * (1 + 3 * uses):
-            print(f"{name}: right: {batches} batches of 1 + 3 × {uses} passes.")
+            print(f"Right, {name}: {batches} batches of 1 + 3 × {uses} passes.")
         elif passes in mistakes:
             print(f"{name}: not quite: {passes:g} {mistakes[passes]}")
         else:
