@@ -16,6 +16,7 @@ from workbook.topics.batching.cut import NAMES
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.figures import clear_of_zero, forest, panels, series
+from workbook.views.style import SERIES
 
 OUTCOMES = {
     "value": "held-out value at the end",
@@ -81,12 +82,12 @@ def batching_chart(effects: pd.DataFrame, curves: pd.DataFrame) -> alt.HConcatCh
     """Left each order's paired difference from shuffled with its interval, right the curves of exact value."""
     names, size = list(NAMES.values()), {"height": 220}
     strategy = alt.Y("strategy:N", sort=names, title=None).axis(labelLimit=200)
-    look = {"number": "+.3f", "form": "+.4f", "threshold": 0, "color": clear_of_zero(), "width": 270}
+    look = {"number": "+.3f", "form": "+.4f", "threshold": 0, "color": clear_of_zero(), "width": 230}
     title = "paired by unit, 95 % t intervals over policies; grey: 0 lies inside"
     differences_panel = forest(effects, strategy, "difference from shuffled", title=title, **look, **size)
     batch = alt.X("batch:Q", title="generation batches trained on").axis(tickMinStep=1)
     value = alt.Y("value:Q", title="exact held-out value, mean").scale(zero=False)
-    look = {"names": names, "spread": None, "legend": {"columns": 3}, "form": ".3f", "width": 300}
+    look = {"names": names, "spread": None, "legend": {"columns": 3}, "form": ".3f", "width": 260}
     curves_panel = series(curves, batch, value, "strategy", title="held-out value", **look, **size)
     return panels(
         [differences_panel, curves_panel],
@@ -125,7 +126,7 @@ def level_curve(runs: pd.DataFrame, outcome: str = "value") -> pd.DataFrame:
 
 def level_chart(curve: pd.DataFrame, outcome: str = "value", bound: float | None = None) -> alt.LayerChart:
     """The table of `level_curve` as curves; bound: the smallest effect of interest, dashed on both sides of 0."""
-    lines = [(0, "as shuffled")]
+    lines: list = [0.0]
     lines += [] if bound is None else [(bound, f"{bound:g}: smallest effect of interest"), (-bound, "")]
     return curve_chart(
         curve,
@@ -139,4 +140,5 @@ def level_chart(curve: pd.DataFrame, outcome: str = "value", bound: float | None
         reference=lines,
         form="+.3f",
         names=[NAMES[order] for order in OTHERS],
+        colors=SERIES[1:],  # as in the curves, where shuffled is the first
     )
