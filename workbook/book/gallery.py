@@ -113,8 +113,8 @@ class FigureCard:
     def lines(self) -> dict[str, str]:
         """What the card says, by the heading of each line."""
         one = self.figure
-        said = {f"Paper {one.paper}, {one.names}": READING * one.reading + one.shows, "Here": one.here}
-        return said | ({"Knobs": ", ".join(one.knobs)} if one.knobs else {}) | {"What differs": one.differs}
+        lines = {f"Paper {one.paper}, {one.names}": READING * one.reading + one.shows, "Here": one.here}
+        return lines | ({"Knobs": ", ".join(one.knobs)} if one.knobs else {}) | {"What differs": one.differs}
 
     def __repr__(self) -> str:
         lines = [f"{name}: {text}" for name, text in self.lines.items()]

@@ -25,12 +25,12 @@ def run(rows, arm, column):
     return own[column].to_numpy(float) * (1.0 if values.min() >= values[0] / 2 else np.nan)
 
 
-def difference(first, second, column, place=PAIRS, gone=False):
-    """At the end, first arm's minus second's; gone: of what was lost since the start."""
+def difference(first, second, column, place=PAIRS, since_start=False):
+    """At the end, first arm's minus second's; since_start: of what was lost since the first reading."""
 
     def number(rows):
         one, other = run(rows, first, column), run(rows, second, column)
-        return (one[0] - one[-1]) - (other[0] - other[-1]) if gone else one[-1] - other[-1]
+        return (one[0] - one[-1]) - (other[0] - other[-1]) if since_start else one[-1] - other[-1]
 
     return lambda units: each(runs(units, place), number)
 
@@ -46,7 +46,7 @@ def late(units):
 OUTCOMES = {
     "D4 over training": difference("GSPO", "min-replace", "tax"),
     "D4 over training, eight": difference("GSPO", "min-replace", "tax", EIGHT),
-    "D5 over training": difference("GSPO", "min-replace", "style_entropy", gone=True),
+    "D5 over training": difference("GSPO", "min-replace", "style_entropy", since_start=True),
     "D8 over training": difference("min-replace", "GSPO", "value"),
     "D8 over training, eight": difference("min-replace", "GSPO", "value", EIGHT),
     "H4 over training": worst("agreement, moved"),

@@ -11,7 +11,9 @@ from workbook.policies.restoring import private_copy
 from workbook.probes.categories import categorized
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.rollouts.sample import sample_rollouts
+from workbook.studies.scales import SCALES
 from workbook.theory.advantages import group_advantages
+from workbook.theory.choices import ESTIMATORS
 from workbook.topics.credit.shares import MEASURES, update_share_by_category
 from workbook.training.progress import progress, show_partial
 from workbook.views.explorer import log_slider, menu, power_slider, slider
@@ -19,8 +21,7 @@ from workbook.views.figures import bars
 from workbook.views.live_study import LiveStudy
 from workbook.views.style import describe_rows, require, titled
 
-ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only")
-MAX_TOKENS = 48
+LENGTH = SCALES["bundled"].max_new_tokens
 ROLES = ["first estimator", "second estimator"]
 TABLE = ["category", "role", "estimator", "mean", "low", "high"]
 
@@ -44,7 +45,7 @@ def compute_live_shares(
 
     Raises ValueError where no prompt has different rewards.
     """
-    rollouts = sample_rollouts(policy, task, prompts, group_size, seed, MAX_TOKENS)
+    rollouts = sample_rollouts(policy, task, prompts, group_size, seed, LENGTH)
     rollouts, parts = rollouts if rollouts.categories else categorized(rollouts), []
     for role, estimator in progress(list(zip(ROLES, (one, other), strict=True)), "estimators"):
         advantages = group_advantages(rollouts.rewards, rollouts.group_ids, estimator)

@@ -20,6 +20,7 @@ from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.claim import NotMeasured, Tables
+from workbook.studies.scales import SCALES
 from workbook.topics.flips.backbones import BACKBONES
 from workbook.topics.flips.charts import CHANGE_COLORS
 from workbook.topics.flips.claims import EPS
@@ -39,7 +40,7 @@ SIZES = {  # prompts with different rewards, at most; optimizers
     "smollm2_plain": (16, ONE_STEP_OPTIMIZERS),
     "gemma3_plain": (8, ("adamw",)),
 }
-MAX_TOKENS = 48
+LENGTH = SCALES["bundled"].max_new_tokens
 TABLE = ["model", "column", "change", "share", "prompts", "units"]
 
 
@@ -128,7 +129,7 @@ def compute_live_columns(
     Raises ValueError where no prompt has different rewards.
     """
     committed = compute_columns(optimizer, eps, signs)
-    sampled = sample_rollouts(policy, task, prompts, group_size, seed, MAX_TOKENS)
+    sampled = sample_rollouts(policy, task, prompts, group_size, seed, LENGTH)
     rollouts = with_signs(pushing_prompts(sampled, prompts), signs, seed)
     table = token_flips(policy, rollouts, optimizer, matched_lr(policy, rollouts, optimizer, nats))
     live = column_shares(table, eps).assign(model=NOW, units=1)
