@@ -284,7 +284,15 @@ def times_chart(table: pd.DataFrame, threshold: float) -> alt.HConcatChart:
         axis = x.axis(values=[1, 3, 10, 100, 1_000, 10_000, 100_000], format="~s")
         panels.append(
             figures.forest(
-                part, y, axis, "series", threshold=threshold, labels=number == 0, over=[words], title=name, **look
+                part,
+                y,
+                axis,
+                "series",
+                threshold=threshold,
+                labels=number == 0,
+                over=[words] if number == 0 else [],
+                title=name,
+                **look,
             )
         )
     return figures.panels(
