@@ -146,7 +146,7 @@ def live_walks(policy, rollouts: Rollouts) -> LiveStudy:
         "minibatches": power_slider(4, 8, "mini-batches", least=2),
         "clip": log_slider(0.1, -2, 1, "clip the gradient's norm at"),
         "momentum": slider(0.9, 0.0, 0.99, 0.01, "momentum"),
-        "nats": log_slider(0.05, -3, -0.7, "largest step, nats"),
+        "nats": log_slider(0.05, -3, -0.7, "largest step (nats, rms)"),
         "seed": slider(0, 0, 19, 1, "seed of the cuts"),
     }
     empty = pd.DataFrame(columns=[*COLUMNS, "bound"])

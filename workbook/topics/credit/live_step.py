@@ -131,7 +131,7 @@ def live_value_gap(policy, task, prompts: int = 16) -> LiveStudy:
         "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
         "rule": menu("grpo", RULES, "rule"),
         "optimizer": menu("sgd", [("SGD", "sgd"), ("AdamW", "adamw")], "optimizer"),
-        "nats": log_slider(SMALL_NATS, -4, -1, "step, nats"),
+        "nats": log_slider(SMALL_NATS, -4, -1, "step (nats, rms)"),
         "matched": menu("position", MATCHED, "alike in"),
         "of": menu("value", GAP_IN, "gap in"),
         "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
