@@ -11,17 +11,16 @@ from workbook.policies.restoring import private_copy
 from workbook.probes.categories import categorized
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.scales import SCALES
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS
 from workbook.topics.credit.shares import MEASURES, update_share_by_category
+from workbook.topics.flips.columns import LENGTH
 from workbook.training.progress import progress, show_partial
 from workbook.views.explorer import log_slider, menu, power_slider, slider
 from workbook.views.figures import bars
 from workbook.views.live_study import LiveStudy
 from workbook.views.style import describe_rows, require, titled
 
-LENGTH = SCALES["bundled"].max_new_tokens
 ROLES = ["first estimator", "second estimator"]
 TABLE = ["category", "role", "estimator", "mean", "low", "high"]
 
