@@ -172,8 +172,9 @@ def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
     require(summary, ("kind", "mean", "low", "high"), "movement_by_class")
     x = alt.X("mean:Q", title=MOVEMENT).scale(padding=36)
     several = {"by": "training", "height": alt.Step(20)} if "training" in summary else {"height": alt.Step(44)}
+    number = "+.2f" if "training" in summary else "+.3f"
     return titled(
-        forest(summary, "kind", x, number="+.3f", zero=True, form="+.4f", **several),
+        forest(summary, "kind", x, number=number, zero=True, form="+.4f", **several),
         "Which tokens training moved",
         "dot: mean over prompts; bar: 95 % interval; right of 0: now more likely",
         describe_rows(summary, *(c for c in ("training", "kind") if c in summary), form="+.3f", interval=True),
