@@ -88,7 +88,7 @@ def compute_sharing(policy, rollouts: Rollouts, group_size: int = 2) -> dict[str
 
 def sharing_chart(theory: pd.DataFrame, classes: pd.DataFrame) -> alt.HConcatChart:
     """Left a two-word slot in theory, right this batch by class of token; tables of `compute_sharing`."""
-    x = alt.X("p:Q", title="probability p of the likelier word").scale(domain=[0.5, 1.0])
+    x = alt.X("p:Q", title="probability p of the likelier word").scale(domain=[0.5, 1.0]).axis(tickCount=6)
     y = alt.Y("share:Q", title="shared / all energy of the slot").scale(domain=[0, 0.5])
     slot = series(theory, x, y, points=False, spread=None, title="a slot of two words, expected", width=300, height=220)
     row = alt.Y("category:N", sort=list(CLASSES), title=None)
