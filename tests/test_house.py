@@ -61,8 +61,8 @@ def test_a_chapter_imports_from_few_places(chapters):
     counts = sorted(len(row["imports"]) for row in chapters.values())
     assert counts[len(counts) // 2] <= 6
     reached = sorted(len(row["modules"]) for row in chapters.values())
-    # the heatmap reads, explains and compares; studies compute live; curves bring registrations and claims
-    assert reached[len(reached) // 2] <= 90
+    # the heatmap reads, explains and compares; predictions are kept and calibrated; studies compute live
+    assert reached[len(reached) // 2] <= 106
 
 
 def test_chapters_import_from_faces_alone(chapters):

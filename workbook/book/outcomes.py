@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from workbook.claims.ledger import LARGER, ledger
+from workbook.claims.kept import kept_ledger
 from workbook.claims.show import registered
 from workbook.claims.text import format_effect
 from workbook.places import data_path
@@ -77,9 +77,8 @@ def findings_markdown() -> str:
 
 def open_markdown() -> str:
     """What the ledger leaves open, in numbers."""
-    primary = ledger(described=False)
-    primary = primary[primary["role"] == "primary"]
-    here, larger = primary[primary["scale"] == "family"], primary[primary["scale"].isin(["smollm2_chat", LARGER])]
+    primary = kept_ledger().query("role == 'primary'")
+    here, larger = primary[primary["scale"] == "family"], primary[~primary["scale"].isin(["family", "bundled"])]
     counts = ", ".join(f"{count} {outcome}" for outcome, count in here["outcome"].value_counts().items())
     decided = int((larger["units"] >= 6).sum())
     return (

@@ -3,7 +3,7 @@
     ledger()                                 a row per measurement, from the tables below data/results/ alone
     summary(ledger())                        the primary rows: one a claim and scale
     format_ledger(ledger(claims=["H1"]), checks=False)    what was measured of one claim, as a page shows it
-    show_outcomes("H1", "H1 alone")          registered rows, in a chapter
+    show_outcomes("H1", "H1 alone")          registered rows, in a chapter, as they were last kept (`claims --keep`)
     compare_with_ledger("H1", mean)          whether a number measured anew agrees with the row's interval
 
 The unit of inference is policy x seed; where several units share a policy, their mean counts once. A study registers

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from workbook.claims.ledger import ledger
+from workbook.claims.kept import kept_ledger
 from workbook.claims.text import format_effect, format_stated, format_units
 from workbook.training.messages import show_value
 
@@ -15,7 +15,8 @@ from workbook.training.messages import show_value
 @cache
 def registered(scale: str = "family") -> dict[str, tuple]:
     """Every registered row of the ledger at a scale, by its key."""
-    return {row.key: row for row in ledger(scale, described=False).itertuples()}
+    table = kept_ledger()
+    return {row.key: row for row in table[(table["scale"] == scale) & (table["key"] != "")].itertuples()}
 
 
 def show_outcomes(*keys: str, scale: str = "family") -> None:

@@ -15,6 +15,8 @@ def _claims(args) -> int:
         raise ValueError(f"--claim {one_line(args.claim, 60)} is unknown: choose one of {', '.join(CLAIMS)}.")
     if args.permuted and (args.claim or args.scale):
         raise ValueError("--permuted is of all primary rows; leave --claim and --scale out.")
+    if args.keep and (args.claim or args.scale or args.folder):
+        raise ValueError("--keep is of all rows of data/results; leave --claim, --scale and --folder out.")
     for option in ("html", "json"):
         if getattr(args, option) is not None:
             check_writable(getattr(args, option), f"--{option}")
@@ -23,6 +25,10 @@ def _claims(args) -> int:
     whole = bool(args.claim or args.json or args.html)  # the rows that decide nothing take most of the time
     table = ledger(args.scale, args.folder, [args.claim] if args.claim else None, described=whole)
     print(format_ledger(table, commands=True) if args.claim else format_summary(table))
+    if args.keep:
+        from workbook.claims.kept import keep_ledger
+
+        print(f"The registered rows lie in {keep_ledger(table[table['role'] != 'described'])}")
     if args.permuted:
         print(_by_chance(table, args.permuted))
     if args.json is not None:
@@ -79,6 +85,7 @@ def add_claims(commands) -> None:
     claims.add_argument("--scale", help="e.g. family, bundled or smollm2_chat (default: all of them)")
     claims.add_argument("--claim", help="measurements of one, and the commands that recompute them, e.g. H11")
     claims.add_argument("--permuted", type=as_count(1, 100_000), metavar="DRAWS", help="outcomes with signs at random")
+    claims.add_argument("--keep", action="store_true", help="also keep the registered rows, which chapters read")
     claims.add_argument("--json", type=as_path, metavar="FILE", help="also write all rows, with what decided them")
     claims.add_argument("--html", type=as_path, metavar="FILE", help="also write it as a page")
     claims.add_argument("--folder", type=as_path, help="of the studies' tables (default: data/results)")
