@@ -32,7 +32,7 @@ _NAMES = {  # module: what it offers
     "topics.flips.exercises": "check_balance check_control check_sample_size check_shares check_words",
     "topics.flips.index": "cancellation_index predictions predicts",
     "topics.flips.language_models": "llm_expectations net_ratios shifts",
-    "topics.flips.live": "live_backbones live_dose",
+    "topics.flips.live": "live_backbones live_backbones_chart live_dose",
     "topics.flips.live_steps": "live_flips live_net own_share own_share_chart",
     "topics.flips.probe": "eps_curve flip_distance flip_shares frequency_matched shares_by_prompt token_flips",
     "topics.flips.settings": "compute_flips",

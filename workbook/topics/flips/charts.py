@@ -16,7 +16,7 @@ from workbook.views.explorer import Explorer, log_slider, menu, switch
 from workbook.views.figures import bars, forest, panels, series
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, describe_rows, finish, require, titled
 
-BEFORE, NOW = "measured before: AdamW, 32 prompts", "this policy, now"  # lines of a step taken now
+STUDY_LINE, NOW = "measured before: AdamW, 32 prompts", "this policy, now"  # lines of a step taken now
 CONFIDENCE_BINS = (1, 2, 3, 4)
 CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}  # from the bar's foot upwards
 
@@ -61,7 +61,7 @@ def flips_chart(shares: pd.DataFrame, curve: pd.DataFrame) -> alt.HConcatChart:
     eps = alt.X("eps:Q", title="eps (nats)").scale(type="log", domain=[EPSILONS[0], EPSILONS[-1]], nice=False)
     distance = alt.Y("mean:Q", title="distance").scale(domain=[0, 0.3], clamp=True)
     title = "distance between the two signs' shares, against eps"
-    line = {"by": "series", "dash": "series", "names": [BEFORE, NOW]} if "series" in curve else {}
+    line = {"by": "series", "dash": "series", "names": [STUDY_LINE, NOW]} if "series" in curve else {}
     by_eps = series(curve, eps, distance, points=False, chosen="chosen", title=title, **line, **size)
     return panels(
         [by_change, by_eps],

@@ -14,7 +14,7 @@ from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
 from workbook.theory.coupling import NEARLY_CERTAIN
-from workbook.topics.flips.charts import BEFORE, describe_flips, flips_chart
+from workbook.topics.flips.charts import STUDY_LINE, describe_flips, flips_chart
 from workbook.topics.flips.contrasts import contrasts
 from workbook.topics.flips.dose import ADVANTAGES, live_curves, pushing_prompts, with_signs
 from workbook.topics.flips.dose_charts import KEPT, NET_SUBTITLE, NET_TITLES, PAPER, PROMPTS, compute_net
@@ -162,7 +162,7 @@ def compute_live_flips(
 
 def _before() -> pd.DataFrame:
     """The distance that the study measured at its own setting."""
-    return compute_flips()["curve"].assign(chosen=False, series=BEFORE)
+    return compute_flips()["curve"].assign(chosen=False, series=STUDY_LINE)
 
 
 def describe_live_flips(shares: pd.DataFrame, curve: pd.DataFrame) -> str:
