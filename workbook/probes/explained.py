@@ -37,6 +37,7 @@ SOURCES = (
     *("other prompts, A > 0", "other prompts, A < 0", "weight decay"),
 )
 ADAMW = {"eps": 1e-8, "weight_decay": 1e-2}  # torch's defaults
+MAX_KEPT = 32  # explanations
 LOGITS_AT_ONCE = 2**23  # of one forward-mode pass, which holds several such
 SHOWN = ["token", "rollout", "position", "group", "advantage", "push", "product", "moved", "output_layer"]
 
@@ -136,10 +137,18 @@ class TokenExplainer:
         self.pushes = token_pushes(self.rollouts, aggregate).masked_fill(~self.chosen, 0.0)
         self.measured = None if measured is None else self._of_tokens(measured)
         self.scale: Direction | None = None  # 1 / (|G| + eps) of AdamW
+        self._known: dict[tuple[int, int], Explanation] = {}  # the latest MAX_KEPT
 
     def __call__(self, rollout: int, position: int) -> Explanation:
         """The explanation of one token; ValueError if the rollouts have none at that place."""
-        r, t = self._place(rollout, position)
+        place = self._place(rollout, position)
+        if place not in self._known:
+            if len(self._known) == MAX_KEPT:
+                self._known.pop(next(iter(self._known)))
+            self._known[place] = self._explanation(*place)
+        return self._known[place]
+
+    def _explanation(self, r: int, t: int) -> Explanation:
         if self.measured is None:
             self.measured = self._real_step()
         direction = self.along.gradient(self.rollouts.select([r]), (0, t))

@@ -10,8 +10,6 @@ from workbook.training.progress import Stopped, reporting
 from workbook.views.explained import explanation_details, moved_by
 from workbook.views.style import limit, printable
 
-MAX_KEPT = 32  # explanations
-
 
 class Explains:
     """Mixin of TokenHeatmap: the worker that explains pinned tokens. Its traits are `busy` and those of `_explain`.
@@ -21,12 +19,12 @@ class Explains:
 
     def _start_explaining(self, explain) -> None:
         self.explain, self.explanation = explain, None
-        self._asked, self._worker, self._lock = None, None, threading.Lock()
-        self._explanations: dict[tuple[int, int], object] = {}
+        self._asked, self._latest = None, {}  # a place; the latest explanation by its place
+        self._worker, self._working, self._lock = None, False, threading.Lock()
 
     def wait(self):
         """Wait until the pinned token is explained."""
-        if self._worker is not None:
+        while self._worker is not None and self._worker.is_alive():
             self._worker.join()
         return self
 
@@ -36,44 +34,56 @@ class Explains:
             self._asked = None
 
     def _ask(self, row: pd.Series) -> None:
-        """Explain the token of a row: at once if it is known, else in the thread, in place of what it is doing."""
+        """Explain the token of a row: at once if it was the latest, else in the thread, in place of any other."""
         place = int(row["rollout"]), int(row["position"])
-        if place in self._explanations:
+        if place in self._latest:
             self.stop_explaining()
             self._show_explanation(place)
             return
         with self._lock:
             self._asked = place
             self.busy = {"text": "Explaining this token ...", "share": 0.0}
-            if self._worker is None or not self._worker.is_alive():
+            if not self._working:
+                self._working = True
                 self._worker = threading.Thread(target=self._explain_asked, daemon=True)
                 self._worker.start()
 
     def _explain_asked(self) -> None:
         """Explain what is asked until nothing is: a newer pin takes the place of an older one."""
-        while (place := self._asked) is not None:
-            message = ""
-            try:
-                with reporting(lambda *state, place=place: self._report(place, *state)):
-                    self._keep(place, self.explain(*place))
-            except Stopped:
-                message = "" if self._asked is not None else "Stopped: this token is not explained."
-            except Exception as error:  # whatever it is, the page should say it
-                message = printable(f"This token can't be explained: {error}")
-            with self._lock:
-                if self._asked != place and self._asked is not None:
-                    continue
-                known = self._asked == place and place in self._explanations
-                self._asked, self._worker, self.busy = None, None, {}
-            if known:
-                self._show_explanation(place)
-            elif message:
-                self.message = message
+        message = ""
+        while (place := self._next(message)) is not None:
+            message = self._explain_place(place)
 
-    def _keep(self, place: tuple[int, int], explanation) -> None:
-        while len(self._explanations) >= MAX_KEPT:
-            self._explanations.pop(next(iter(self._explanations)))
-        self._explanations[place] = explanation
+    def _next(self, message: str) -> tuple[int, int] | None:
+        """The place to explain next; None, and the message on the page, where none is asked for."""
+        with self._lock:
+            if self._asked is not None:
+                return self._asked
+            self._working, self.busy = False, {}
+        if message and self.pinned >= 0:
+            self.message = message
+        return None
+
+    def _explain_place(self, place: tuple[int, int]) -> str:
+        """Explain a token and show it, unless another is asked for meanwhile; returns why it was not explained."""
+        try:
+            with reporting(lambda *state: self._report(place, *state)):
+                self._latest = {place: self.explain(*place)}
+        except Stopped:
+            return "Stopped: this token is not explained."
+        except Exception as error:  # whatever it is, the page should say it
+            self._done(place)
+            return printable(f"This token can't be explained: {error}")
+        if self._done(place):
+            self._show_explanation(place)
+        return ""
+
+    def _done(self, place: tuple[int, int]) -> bool:
+        """Take a place off what is asked for; False where another is asked for by now."""
+        with self._lock:
+            still = self._asked == place
+            self._asked = None if still else self._asked
+        return still
 
     def _report(self, place, done: int, total: int, what: str) -> None:
         if self._asked != place:
@@ -86,7 +96,7 @@ class Explains:
         rows = self.rows.reset_index(drop=True)
         if not 0 <= self.pinned < len(rows) or tuple(rows.loc[self.pinned, ["rollout", "position"]]) != place:
             return
-        self.explanation = self._explanations[place]
+        self.explanation = self._latest[place]
         moved = moved_by(rows, self.explanation)
         with self.hold_sync():
             self.busy, self.message = {}, ""

@@ -73,7 +73,7 @@ def _merged(table: pd.DataFrame, bins: int, place: str) -> pd.DataFrame:
         cells[f"low_{axis}"], cells[f"high_{axis}"], cells[f"at_{axis}"] = low, high, (low + high) / 2
     cells["size"], cells["mean"] = cells["total_size"] / cells["pairs"], cells["total"] / cells["pairs"]
     cells["token"] = np.where(cells["same"], *TOKENS)
-    cells["label"] = [f"{size:.2g}" if bins <= 5 else "" for size in cells["size"]]
+    cells["label"] = ["" if bins > 5 else f"{size:,.0f}" if size >= 100 else f"{size:.2g}" for size in cells["size"]]
     cells["dark"] = cells["size"] > 0.6 * cells["size"].max()
     return cells.drop(columns=["same", "total", "total_size"])
 

@@ -139,13 +139,14 @@ def value_path(table: pd.DataFrame) -> alt.LayerChart:
         high=lambda rows: (rows["value"] + 2 * rows["value_se"]).clip(upper=1),
     )
     known = "exact" in rows
-    x = alt.X("label:N", sort=None, title="token").axis(labelExpr="split(datum.label, '|')[1]", labelAngle=-60)
+    text = "slice(datum.label, indexof(datum.label, '|') + 1)"
+    x = alt.X("label:N", sort=None, title="token").axis(labelExpr=text, labelAngle=-60)
     base = alt.Chart(rows).encode(x=x)
     y = alt.Y("value:Q", title="value: expected reward").scale(domain=[0, 1])
     line = alt.Y(f"{'exact' if known else 'value'}:Q", title="value: expected reward")
     shown = ["token:N", "position:Q", alt.Tooltip("value:Q", format=".3f")]
     shown += [alt.Tooltip("exact:Q", format=".3f")] if known else []
-    dots = base.mark_point(filled=True, size=70, opacity=1)
+    dots = base.mark_point(filled=True, size=70, opacity=1, color=SERIES[0])
     if "category" in rows and rows["category"].notna().all():
         dots = dots.encode(color=alt.Color("category:N", title=None).scale(range=SERIES))
     chart = alt.layer(
