@@ -286,6 +286,7 @@ def cells_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Mean |K| with its interval by kind of pair: columns kind, confidence, mean, low, high."""
     y = alt.Y("confidence:N", sort=["both unsure", "one unsure", "both sure"], title=None)
     x = alt.X("mean:Q", title="mean |K| of a pair (nats per unit of learning rate, log scale)").scale(type="log")
+    x = x.axis(values=[10.0**k for k in range(-6, 5)])
     names = sorted(table["kind"].unique())
     return titled(
         forest(table, y, x, by="kind", names=names, height=220, legend={"columns": 2}),
