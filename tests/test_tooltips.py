@@ -10,6 +10,7 @@ from workbook import __main__
 from workbook.book import chapters, tooltips
 from workbook.book.cells import markdown
 from workbook.book.glossary import find_term, glossary
+from workbook.book.references import chapter_line
 
 JITTER = find_term("jitter")
 TITLE = f'<abbr class="term" title="{tooltips.tooltip(JITTER)}">'
@@ -56,15 +57,23 @@ def test_a_tooltip_is_a_title_that_nothing_else_reads(term):
 
 def test_the_command_writes_them_and_then_has_nothing_to_do(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(chapters, "NOTEBOOKS", tmp_path)
-    cells = [new_markdown_cell("# A jitter"), new_code_cell("jitter = 1"), new_markdown_cell("Its jitter\nis new.")]
+    cells = [
+        new_markdown_cell("# A jitter"),
+        new_code_cell("jitter = 1"),
+        new_markdown_cell("Its jitter\nis new.\n\n[on](06_b.ipynb)"),
+    ]
     path = tmp_path / "05_a.ipynb"
     path.write_text(json.dumps(new_notebook(cells=cells)))
     assert __main__.main(["chapters", "--terms"]) == 0
-    assert capsys.readouterr().out == "New tooltips in 05_a.\n"
+    assert capsys.readouterr().out == "New tooltips or literature in 05_a.\n"
     written = [re.sub("<[^>]*>", "", "".join(cell["source"])) for cell in json.loads(path.read_text())["cells"]]
-    assert written == [cell.source for cell in cells]
+    assert written[:2] == [cell.source for cell in cells[:2]]
+    before, line, after = written[2].split("\n\n")
+    assert (before, after) == ("Its jitter\nis new.", "[on](06_b.ipynb)")
+    assert line == chapter_line("05")
+    assert "[The cancellation hypothesis](https://arxiv.org/abs/2605.08666)" in line
     assert __main__.main(["chapters", "--terms"]) == 0
-    assert capsys.readouterr().out == "All tooltips are up to date.\n"
+    assert capsys.readouterr().out == "All are up to date.\n"
     assert __main__.main(["chapters", "--terms", "--in-place"]) == 2
 
 

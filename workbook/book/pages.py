@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from workbook.book import glossary
+from workbook.book import glossary, references, scale_page, self_test
 from workbook.book.cells import chapter
 from workbook.book.chapters import covered, describe
 from workbook.book.explorers import SCRIPTS, STATIC, scripts
@@ -22,9 +22,6 @@ from workbook.book.ledger_page import QUESTION as ASKED
 from workbook.book.ledger_page import TITLE as LEDGER
 from workbook.book.ledger_page import ledger_body
 from workbook.book.parts import plain_text
-from workbook.book.scale_page import QUESTION as MACHINES_ASKED
-from workbook.book.scale_page import TITLE as MACHINES
-from workbook.book.scale_page import scale_body
 
 TITLE = "Token-gradient cancellation: a workbook"
 PAGE = Path(__file__).with_name("page.html")  # the template
@@ -105,12 +102,15 @@ def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder
         before = places[-1] if places else None
         book.add("ledger", LEDGER, ledger_body(ledger, chapters), styles=["ledger.css"], before=before)
         entries.append(("ledger", LEDGER, ASKED, ""))
-    book.add("glossary", glossary.TITLE, glossary.glossary_body(names))
-    book.add("scale", MACHINES, scale_body())
-    entries += [
-        ("glossary", glossary.TITLE, glossary.QUESTION, ""),
-        ("scale", MACHINES, MACHINES_ASKED, ""),
-    ]
+    bodies = {
+        "self-test": (self_test, self_test.self_test_body(names)),
+        "glossary": (glossary, glossary.glossary_body(names)),
+        "literature": (references, references.references_body(names)),
+        "scale": (scale_page, scale_page.scale_body()),
+    }
+    for name, (page, body) in bodies.items():
+        book.add(name, page.TITLE, body)
+        entries.append((name, page.TITLE, page.QUESTION, ""))
     book.add("index", TITLE, _index(entries, profile if seconds else None), index=False)
     book.finish()
     print(f"The book lies in {folder / 'index.html'}")

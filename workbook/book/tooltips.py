@@ -1,7 +1,8 @@
-"""Tooltips of the glossary: the first use of each term in a chapter becomes an <abbr> that says what it is.
+"""What all chapters get from the book's lists: tooltips of the glossary, and a last line with links to the literature.
 
-Only running text is looked at: no header cell, heading, table, code, formula, link, tag or folded part. What an earlier
-call wrote is taken out first, so that a second one changes nothing and a changed glossary renews what is there.
+The first use of each term in a chapter becomes an <abbr> that says what it is. Only running text is looked at: no header
+cell, heading, table, code, formula, link, tag or folded part. What an earlier call wrote is taken out first, so that a
+second one changes nothing and a changed glossary renews what is there.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from pathlib import Path
 
 from workbook.book.chapters import find_chapters
 from workbook.book.glossary import Term, glossary
+from workbook.book.references import chapter_line
 from workbook.training.files import read_json, write_text
 
 OURS = re.compile(r'<abbr class="term" title="[^"]*">(.*?)</abbr>', re.DOTALL)
+LITERATURE = re.compile(r"^\*\*Literature\.\*\* .*\n\n", re.MULTILINE)
 PROTECTED = re.compile(  # what is no running text, in the order in which it is looked for
     r"```.*?```"
     r"|<details\b.*?</details>"
@@ -77,22 +80,31 @@ def _first_use(cell: str, use: re.Pattern) -> tuple[int, int] | None:
     return None
 
 
+def with_literature(cell: str, chapter: str) -> str:
+    """The last cell of a chapter with the links to its literature above the line that leads to other chapters."""
+    parts = LITERATURE.sub("", cell).rsplit("\n\n", 1)
+    line = chapter_line(chapter)
+    return "\n\n".join([parts[0], line, parts[1]] if line and len(parts) == 2 else parts)
+
+
 def write_tooltips(names=None) -> list[str]:
-    """Bring the tooltips of chapters up to date; returns the names of those that changed. names: of `find_chapters`."""
+    """Bring tooltips and literature of chapters (`find_chapters`) up to date; returns the names of those changed."""
     return [path.stem for path in find_chapters(names) if _write(path)]
 
 
 def stale_chapters() -> list[str]:
-    """Names of chapters whose tooltips are not those of the glossary."""
+    """Names of chapters whose tooltips and literature are not those of the book's lists."""
     return [path.stem for path in find_chapters() if _changed(path) is not None]
 
 
 def _changed(path: Path) -> dict | None:
-    """The notebook with its tooltips up to date, None if they are."""
+    """The notebook with its tooltips and literature up to date, None if they are."""
     notebook = read_json(path, dict)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "markdown"][1:]
     before = ["".join(cell["source"]) for cell in cells]
     after = with_tooltips(before)
+    if after:
+        after[-1] = with_literature(after[-1], path.name[:2])
     for cell, text in zip(cells, after, strict=True):
         cell["source"] = text.splitlines(keepends=True)
     return None if before == after else notebook

@@ -55,9 +55,11 @@ def _terms(args) -> int:
     from workbook.book.tooltips import write_tooltips
 
     if args.book is not None or args.in_place or args.no_run:
-        raise ValueError("--terms writes tooltips and runs nothing: leave --book, --in-place and --no-run out.")
+        raise ValueError(
+            "--terms writes tooltips and literature and runs nothing: leave --book, --in-place and --no-run out."
+        )
     changed = write_tooltips(args.names or None)
-    print(f"New tooltips in {', '.join(changed)}." if changed else "All tooltips are up to date.")
+    print(f"New tooltips or literature in {', '.join(changed)}." if changed else "All are up to date.")
     return 0
 
 
@@ -76,5 +78,5 @@ def add_chapters(commands) -> None:
     chapters.add_argument("--in-place", action="store_true", help="write the outputs into notebooks/")
     chapters.add_argument("--book", type=as_path, metavar="FOLDER", help="render HTML pages, to be served by anything")
     chapters.add_argument("--no-run", action="store_true", help="render the notebooks as they are")
-    chapters.add_argument("--terms", action="store_true", help="only write the glossary's tooltips into notebooks/")
+    chapters.add_argument("--terms", action="store_true", help="only write tooltips and literature into notebooks/")
     chapters.set_defaults(command=_chapters)
