@@ -1,8 +1,8 @@
 """What all chapters get from the book's lists: tooltips of the glossary, and a last line with links to the literature.
 
 The first use of each term in a chapter becomes an <abbr> that says what it is. Only running text is looked at: no
-header cell, heading, table, code, formula, link, tag or folded part. What an earlier call wrote is taken out first, so that a
-second one changes nothing and a changed glossary renews what is there.
+header cell, heading, table, code, formula, link, tag or folded part. What an earlier call
+wrote is taken out first, so that a second one changes nothing and a changed glossary renews what is there.
 """
 
 from __future__ import annotations
