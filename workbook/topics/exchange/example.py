@@ -55,16 +55,16 @@ def two_rollouts(lr: float = 0.5, steps: int = 1, clip_range: float = 0.2) -> pd
 def _log_probabilities(position: int, word: str, advantage: float, lr: float, steps: int) -> tuple[Tensor, Tensor]:
     """The word's log-probability before and after steps on its context's softmax; both rollouts push a shared one."""
     shared = RIGHT[:position] == WRONG[:position]
-    said = (RIGHT[position], WRONG[position]) if shared else (word,)
+    drawn = (RIGHT[position], WRONG[position]) if shared else (word,)
     signs = (1.0, -1.0) if shared else (advantage,)
-    names = list(dict.fromkeys(said))
+    names = list(dict.fromkeys(drawn))
     p = torch.tensor([_probability(position, name, shared) for name in names], dtype=torch.float64)
     rest = 3 if names[0] in STYLE else OTHERS - len(names) + 1
     logits = torch.cat([p, ((1 - p.sum()) / rest).repeat(rest)]).log()
     before = logits[names.index(word)]
     for _ in range(steps):
         push = -sum(signs) * logits.softmax(0)
-        for name, sign in zip(said, signs, strict=True):
+        for name, sign in zip(drawn, signs, strict=True):
             push[names.index(name)] += sign
         logits = logits + lr * push
     return before, logits.log_softmax(0)[names.index(word)]
