@@ -16,7 +16,7 @@ from dataclasses import asdict
 import altair as alt
 import pandas as pd
 
-from workbook.statistics import bootstrap_mean
+from workbook.statistics import t_interval
 from workbook.studies.paired import differences
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import END_WINDOW
@@ -63,7 +63,7 @@ def run_tables(runs: Iterable) -> dict[str, pd.DataFrame]:
 def compare_settings(outcomes: pd.DataFrame, outcome: str = "area", baseline: str | None = None) -> dict:
     """Effect of each setting against a baseline (the first, by default), over the seeds that both have.
 
-    pairs: setting, seed, difference.  effects: setting, mean, low, high (95 %, bootstrap over seeds; NaN for a single
+    pairs: setting, seed, difference.  effects: setting, mean, low, high (95 % t interval over seeds; NaN for a single
     one), seeds, verdict: "higher" or "lower" if the interval excludes 0 and seeds are MIN_SEEDS, else "can't be told".
 
     Raises ValueError for an unknown outcome or baseline, or where there is nothing to compare.
@@ -84,14 +84,18 @@ def compare_settings(outcomes: pd.DataFrame, outcome: str = "area", baseline: st
         table = differences(outcomes, outcome, {"setting": setting}, {"setting": baseline})
         if table.empty:
             raise ValueError(f"{setting} and {baseline} have no seed in common, so nothing can be paired.")
-        mean, low, high = bootstrap_mean(table["difference"])
-        if len(table) == 1:
-            low = high = float("nan")
+        mean, low, high = _interval(table["difference"])
         sign = "higher" if low > 0 else "lower" if high < 0 else None
         verdict = sign if sign and len(table) >= MIN_SEEDS else "can't be told"
         effects.append((setting, mean, low, high, len(table), verdict))
         pairs.append(table.assign(setting=setting)[["setting", "seed", "difference"]])
     return {"pairs": pd.concat(pairs, ignore_index=True), "effects": pd.DataFrame(effects, columns=EFFECTS)}
+
+
+def _interval(differences: pd.Series) -> tuple[float, float, float]:
+    if len(differences) == 1:
+        return float(differences.iloc[0]), float("nan"), float("nan")
+    return tuple(t_interval(differences.to_numpy()))
 
 
 def comparison_chart(
