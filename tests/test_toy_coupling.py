@@ -11,9 +11,11 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from workbook import views
+from workbook import get_task, load_policy, sample_rollouts, views
+from workbook.rollouts.states import output_states
 from workbook.theory import coupling_kernel, predicted_delta_logp
-from workbook.topics.softmax.exercises import check_coupling, check_half_angle, check_rivals
+from workbook.topics.softmax.exercises import check_coupling, check_half_angle, check_mean, check_rivals
+from workbook.topics.softmax.measured import measure_pairs, measure_unsure
 from workbook.topics.softmax.pair import PARTS, READS, TRAINED, coupling_parts, distributions, make_pair, real_step
 from workbook.topics.softmax.toy import (
     GRID,
@@ -334,3 +336,45 @@ def test_own_kernel(function, words, capsys):
 )
 def test_rivals(value, words, capsys):
     assert words in answer(check_rivals, value, capsys)
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    policy, task = load_policy("bundled"), get_task("chain")
+    return policy, sample_rollouts(policy, task, 2, 8, seed=0, max_new_tokens=48)
+
+
+def test_pairs_of_a_policy_are_all_counted(sampled):
+    policy, rollouts = sampled
+    table = measure_pairs(policy, rollouts)
+    lengths = rollouts.completion_mask.sum(1)
+    for group, rows in table.groupby("group"):
+        n = int(lengths[rollouts.group_ids == group].sum())
+        assert rows["pairs"].sum() == n * (n - 1) / 2
+
+
+def test_what_moves_unsure_tokens_is_the_sum_over_all_others(sampled):
+    policy, rollouts = sampled
+    mixed = rollouts.group_ids[rollouts.advantages != 0][0]
+    row = measure_unsure(policy, rollouts).set_index("group").loc[int(mixed)]
+    part = rollouts.select((rollouts.group_ids == mixed).nonzero().squeeze(1))
+    states, mask = output_states(policy, part), part.completion_mask.bool()
+    advantages = part.advantages[:, None].expand_as(mask)[mask]
+    p = states.logits.softmax(-1)[torch.arange(len(states.tokens)), states.tokens]
+    parts = {True: [], False: []}
+    for i in (p < 0.5).nonzero().flatten().tolist():
+        contribution = torch.tensor(states.coupled(i, advantages)["contribution"].to_numpy())
+        contribution[i] = 0.0
+        same = states.tokens == states.tokens[i]
+        for kind in parts:
+            parts[kind].append(abs(float(contribution[same == kind].sum())))
+    different, same = np.mean(parts[False]), np.mean(parts[True])
+    assert row["different"] == pytest.approx(different / (different + same), rel=1e-3)
+    assert row["negative"] > 0.9
+    assert 0 < row["no_rivals"] < row["rivals"] < 1
+
+
+def test_the_mean_hides_the_pairs_that_compete(capsys):
+    for letter in "ABCD":
+        check_mean(letter)
+    assert [line.startswith("Right: ") for line in capsys.readouterr().out.splitlines()] == [False, False, True, False]
