@@ -53,6 +53,7 @@ class Laboratory:
         self.snippet = Snippet()
         self.try_it, self.forecasts, self.results = TryIt(self.plan), Forecast(self.plan), Results(self.started)
         self.monitor = ExperimentMonitor(start=self.start, target=target, ended=self.results.refresh)
+        self.monitor.chart.layout.display = "none"  # until there is something to draw
         self.anyway_button = ipywidgets.Button(description="Start anyway", icon="play", button_style="warning")
         self.anyway_button.tooltip = "Train what you were warned of"
         self.anyway_button.on_click(lambda _: self._start_anyway())
@@ -89,6 +90,7 @@ class Laboratory:
             raise ValueError(f"{' '.join(examination.doubts)} Nothing was started; Start anyway would.")
         run = start_sweep(planned.config, planned.grid, n_jobs=self.jobs) if planned.grid else start_run(planned.config)
         self.started.append(run)
+        self.monitor.chart.layout.display = ""
         self._list_runs(run.folder.name)
         return run
 
