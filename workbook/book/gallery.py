@@ -132,9 +132,7 @@ def _outcome(row) -> str:
     """One row of the ledger as an item of a list: outcome, number with interval, and what was measured."""
     number = f"{format_effect(row)} {row.unit}".rstrip()
     key = html.escape(row.key, quote=True)
-    return (
-        f'<li><b>{row.outcome}</b>: <abbr title="{key}">{html.escape(row.measured)}</abbr>: {html.escape(number)}</li>'
-    )
+    return f'<li><b>{row.outcome}</b>: <abbr title="{key}">{html.escape(row.measured.rstrip("."))}</abbr>: {html.escape(number)}</li>'
 
 
 def show_figure(name: str) -> FigureCard:
