@@ -130,9 +130,9 @@ class FigureCard:
 
 def _outcome(row) -> str:
     """One row of the ledger as an item of a list: outcome, number with interval, and what was measured."""
-    number = f"{format_effect(row)} {row.unit}".rstrip()
-    key = html.escape(row.key, quote=True)
-    return f'<li><b>{row.outcome}</b>: <abbr title="{key}">{html.escape(row.measured.rstrip("."))}</abbr>: {html.escape(number)}</li>'
+    number = html.escape(f"{format_effect(row)} {row.unit}".rstrip())
+    measured = f'<abbr title="{html.escape(row.key)}">{html.escape(row.measured.rstrip("."))}</abbr>'
+    return f"<li><b>{row.outcome}</b>: {measured}: {number}</li>"
 
 
 def show_figure(name: str) -> FigureCard:
