@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from workbook.policies.load import load_policy
+from workbook.probes.recovered import credit_recovered
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages
@@ -44,13 +45,16 @@ def test_rollouts_of_one_sign_push_at_credit():
     assert torch.allclose(pushed[0.0], -size * (1 - value) * float(low) * credit / (1 - value), atol=1e-6)
 
 
-def test_parts_of_every_cut_add_up(policy, task, monkeypatch):
-    monkeypatch.setattr(parts, "TOKENS", 2)
-    monkeypatch.setattr(parts, "MEASURED", 1)
+def test_parts_of_every_cut_add_up(policy, task):
     table = parts.compute_parts(policy, task, prompts=4, group_size=4, minibatches=2)["table"]
     shares = table.groupby("category", sort=False)["share"].sum()
     assert shares.index.tolist() == parts.CUTS
     assert shares.tolist() == pytest.approx([1.0] * len(parts.CUTS))
+    rollouts = sample_rollouts(policy, task, 4, 4, seed=0, max_new_tokens=48)
+    whole = credit_recovered(policy, rollouts, "grpo", task, tokens=1).update
+    first = table[table["category"] == parts.WHOLE].set_index("part")
+    assert first.loc[parts.PART_OF["signal"], "share"] == pytest.approx(whole["signal"], abs=1e-3)
+    assert first["size"].iloc[0] == pytest.approx(whole["cosine"], abs=1e-3)
     assert f"{parts.WHOLE} " in parts.describe_cut_parts(table)
     with pytest.raises(ValueError, match="num_minibatches is 3"):
         parts.compute_parts(policy, task, prompts=4, group_size=4, minibatches=3)

@@ -11,6 +11,7 @@ so the step still points at credit. It weighs contexts unequally, which is bias,
 
 from __future__ import annotations
 
+import altair as alt
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbook.policies.restoring import evaluating, private_copy
-from workbook.probes.recovered import Pushes, check_gains, class_shares, measure_parts
+from workbook.probes.recovered import PARTS, Pushes, check_gains, exact_gradient
 from workbook.probes.values import TokenValues, chain_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.theory.batching import minibatch_order
@@ -31,15 +32,16 @@ from workbook.theory.decomposition import (
 )
 from workbook.topics.batching.cut import NAMES
 from workbook.training.progress import progress, show_partial
-from workbook.views.explorer import menu, power_slider, slider
+from workbook.views.explorer import power_slider, slider
 from workbook.views.live_study import LiveStudy
-from workbook.views.parts import PART_NAMES, parts_table, signal_noise_chart
+from workbook.views.parts import PART_NAMES, signal_noise_chart
+from workbook.views.style import describe_rows, titled
 
-RULE, TOKENS = "grpo", 12  # tokens of each class that are measured in a mini-batch
-MEASURED = 2  # mini-batches of each cut that are split
+RULE = "grpo"
+PART_OF = {"signal": PART_NAMES["own_signal"], "bias": PART_NAMES["bias"], "noise": PART_NAMES["own_noise"]}
+ORDER, SIZE = list(PART_NAMES.values()), {"size": "size_"}
 WHOLE = "the whole batch at once"
 CUTS = [WHOLE, *NAMES.values()]
-CLASSES = [("all tokens", "all"), ("results", "result"), ("style words", "style")]
 EDGE = 1e-4  # values nearer than this to 0 or 1 count as that far away
 
 
@@ -68,27 +70,34 @@ def _gains(pushes: Pushes, group_size: int) -> Float[Tensor, " C"]:
 
 
 def split_minibatches(
-    policy, rollouts: Rollouts, values: TokenValues, order: Int[Tensor, " B"], parts: int, seed: int = 0
-) -> pd.DataFrame:
-    """Shares of signal, noise and bias by token class over the first MEASURED mini-batches of a cut that push."""
-    tables = []
-    for rows in (rows for rows in order.chunk(parts) if rollouts.advantages[rows].any()):
+    policy, rollouts: Rollouts, values: TokenValues, cut: tuple[Int[Tensor, " B"], int], perfect: Float[Tensor, " D"]
+) -> dict[str, float]:
+    """Shares of signal, bias and noise in the squared length of a cut's steps, and their mean cosine.
+
+    cut: an order, and the number of mini-batches.  perfect: the exact gradient of all prompts' mean expected reward, to
+    which the cosine is taken.  Mini-batches that push nothing are left out.
+    """
+    sums, cosines = dict.fromkeys(PARTS, 0.0), []
+    for rows in (rows for rows in cut[0].chunk(cut[1]) if rollouts.advantages[rows].any()):
         with evaluating(policy.model), sdpa_kernel(SDPBackend.MATH):
             pushes = Pushes(policy, rollouts.select(rows), values.select(rows))
-            split = measure_parts(pushes, minibatch_parts(rollouts, pushes), RULE, tokens=TOKENS, seed=seed)
-        tables.append(split.tokens)
-        if len(tables) == MEASURED:
-            break
-    return class_shares(pd.concat(tables, ignore_index=True))
+            parts = minibatch_parts(rollouts, pushes)
+            directions = pushes.directions([getattr(parts, part) for part in PARTS])
+        step = sum(directions)
+        for part, direction in zip(PARTS, directions, strict=True):
+            sums[part] += float(direction @ step)
+        cosines.append(float(torch.nn.functional.cosine_similarity(step, perfect, dim=0)))
+    total = sum(sums.values())
+    return {part: share / total for part, share in sums.items()} | {"cosine": sum(cosines) / len(cosines)}
 
 
 def compute_parts(
-    policy, task, prompts: int = 8, group_size: int = 8, minibatches: int = 4, category: str = "all", seed: int = 0
+    policy, task, prompts: int = 8, group_size: int = 8, minibatches: int = 4, seed: int = 0
 ) -> dict[str, pd.DataFrame]:
-    """Signal, noise and bias in the steps of every cut of one generation batch: {"table": category (a cut), part, ...}.
+    """Signal, bias and noise in the steps of every cut of one batch: {"table": category (a cut), part, share, size}.
 
-    category: of the tokens, all, result or style.  seed: of prompts, rollouts and cuts.  Raises ValueError where no
-    group has different rewards, and where a cut is impossible.
+    size: mean cosine of the steps with the exact gradient of all prompts of the batch.  seed: of prompts, rollouts and
+    cuts.  Raises ValueError where no group has different rewards, and where a cut is impossible.
     """
     rollouts = sample_rollouts(policy, task, prompts, group_size, seed=seed, max_new_tokens=48)
     if not rollouts.advantages.any():
@@ -98,24 +107,33 @@ def compute_parts(
     for strategy, name in NAMES.items():
         args = (rollouts.group_ids, rollouts.advantages, minibatches, generator)
         cuts[name] = (minibatch_order(strategy, *args), minibatches)
-    tables = []
+    perfect, rows = exact_gradient(policy, task, list(dict.fromkeys(rollouts.prompts))), []
     for name in progress(cuts, "cuts"):
-        shares = split_minibatches(policy, rollouts, values, *cuts[name], seed=seed)
-        rows = parts_table(shares).query("category == @category")
-        tables.append(rows.assign(category=name).drop(columns="size", errors="ignore"))
-        show_partial(table=pd.concat(tables, ignore_index=True))
-    return {"table": pd.concat(tables, ignore_index=True)}
+        shares = split_minibatches(policy, rollouts, values, cuts[name], perfect)
+        rows += [(name, PART_OF[part], ORDER.index(PART_OF[part]), shares[part], shares["cosine"]) for part in PARTS]
+        show_partial(table=_table(rows))
+    return {"table": _table(rows)}
+
+
+def _table(rows: list[tuple]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["category", "part", "order", "share", "size"])
 
 
 def describe_cut_parts(table: pd.DataFrame) -> str:
-    """The share of signal in each cut's steps."""
-    signal = table[table["part"].str.startswith("signal")].groupby("category", sort=False)["share"].sum()
-    return "Signal: " + ", ".join(f"{name} {share:.0%}" for name, share in signal.items()) + "."
+    """Signal, and the cosine with the batch's perfect credit, of each cut's steps."""
+    signal = table[table["part"] == PART_OF["signal"]]
+    words = [f"{row.category} {row.share:.0%}, {row.size_:.2f}" for row in signal.rename(columns=SIZE).itertuples()]
+    return f"Signal, and cosine with the credit of all prompts: {'; '.join(words)}."
 
 
-def cut_parts_chart(table: pd.DataFrame):
-    """Stacked shares of what the steps of each cut do; table of `compute_parts`."""
-    return signal_noise_chart(table, "What the steps of each cut are made of", width=420)
+def cut_parts_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Stacked shares of what the steps of each cut are made of; table of `compute_parts`."""
+    title = "What the steps of each cut are made of"
+    subtitle = (
+        "of the update, all weights; right: cosine of the steps with the credit of all prompts, by exact gradients"
+    )
+    words = describe_rows(table, "category", "part", value="share", form=".0%")
+    return titled(signal_noise_chart(table, width=400), title, subtitle, words)
 
 
 def live_parts(policy, task, prompts: int = 8) -> LiveStudy:
@@ -124,10 +142,10 @@ def live_parts(policy, task, prompts: int = 8) -> LiveStudy:
         "prompts": power_slider(prompts, 16, "prompts", least=4),
         "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
         "minibatches": power_slider(4, 4, "mini-batches", least=2),
-        "category": menu("all", CLASSES, "tokens"),
         "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
     }
-    rows = [(name, part, k, 0.0) for name in CUTS for k, part in enumerate(PART_NAMES.values())]
-    start = {"table": pd.DataFrame(rows, columns=["category", "part", "order", "share"])}
+    start = {
+        "table": _table([(name, part, ORDER.index(part), 0.0, None) for name in CUTS for part in PART_OF.values()])
+    }
     variables = {"policy": private_copy(policy), "task": task}
     return LiveStudy(compute_parts, cut_parts_chart, controls, start, describe_cut_parts, variables)
