@@ -12,6 +12,7 @@ _NAMES = {  # module: what it offers
     "book.outcomes": "decisions findings undecided",
     "book.pages": "render_book",
     "book.report_page": "report_text write_report",
+    "book.self_test": "ten_questions",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

@@ -37,8 +37,15 @@ def self_test_body(chapters: Sequence[str] = ()) -> str:
     return f"<h1>{TITLE}</h1><p>{QUESTION} {INTRODUCTION}</p><ol>{items}</ol>"
 
 
+def ten_questions():
+    """Show the questions in a notebook, each answer folded."""
+    from IPython.display import Markdown
+
+    return Markdown(self_test_markdown())
+
+
 def self_test_markdown() -> str:
-    """The questions as Markdown with folded answers, for a chapter."""
+    """The questions as Markdown with folded answers."""
     texts = []
     for k, one in enumerate(questions(), 1):
         places = "; ".join(f"chapter {chapter}, “{heading}”" for chapter, heading in one.cells.items())
