@@ -77,9 +77,9 @@ def classes(chapter):
 def test_a_pinned_token_is_explained_with_its_numbers(run_cells):
     chapter = run_cells(SMALL)
     assert not chapter.panel.locator(".th-steps").is_visible(), "a table has no steps"
-    cell(chapter, 3).click()
+    cell(chapter, 4).click()  # a connective: it moves
     chapter.settle()
-    assert chapter.python("heatmap.pinned") == 3
+    assert chapter.python("heatmap.pinned") == 4
     chapter.execute("heatmap.wait()")
     chapter.settle()
     details = chapter.panel.locator(".th-details").inner_text()
@@ -92,10 +92,10 @@ def test_a_pinned_token_is_explained_with_its_numbers(run_cells):
     colours = bars.evaluate_all("nodes => nodes.map(n => n.style.background)")
     signs = chapter.python("(heatmap.explanation.parts()['moved'] >= 0).tolist()")
     assert [colour == "rgb(47, 120, 179)" for colour in colours] == signs, "blue up, orange down"
-    same = chapter.python("(heatmap.rows['token_id'] == heatmap.rows['token_id'].iloc[3]).tolist()")
+    same = chapter.python("(heatmap.rows['token_id'] == heatmap.rows['token_id'].iloc[4]).tolist()")
     coupled = {one["index"] for one in chapter.python("heatmap.details['coupled']")}
     cells = classes(chapter)
-    assert {i for i in cells if "same" in cells[i]} == {i for i in cells if same[i]} > {3}
+    assert {i for i in cells if "same" in cells[i]} == {i for i in cells if same[i]} > {4}
     assert {i for i in cells if "coupled" in cells[i]} == coupled & set(cells) != set()
     chapter.shot("heatmap-pinned", chapter.panel.locator(".token-heatmap"))
     chapter.panel.locator(".token-heatmap select").nth(1).select_option("moves pinned")
@@ -108,7 +108,7 @@ def test_a_pinned_token_is_explained_with_its_numbers(run_cells):
     chapter.settle()
     where = chapter.python("heatmap.rows.iloc[heatmap.pinned][['rollout', 'position']].astype(int).tolist()")
     first = chapter.python("int(heatmap.rows['rollout'].iloc[0])")
-    assert where == [first + 1, 4]
+    assert where == [first + 1, 5]
     chapter.execute(ENDLESS)
     chapter.panel.get_by_role("button", name="Stop", exact=True).click()
     message = chapter.panel.locator(".th-message")
