@@ -1,12 +1,14 @@
 """Predictions: checked, recorded by a click alone, never lost, and counted only if they came before the answer."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from workbook import __main__
+from workbook.book.chapters import find_chapters
 from workbook.places import predictions_file
 from workbook.training.files import StorageError
 from workbook.views import calibrated, predicting
@@ -166,3 +168,18 @@ def test_calibration_counts_what_held(capsys):
 def test_without_predictions_the_page_says_how_to_make_one(capsys):
     assert __main__.main(["predictions"]) == 0
     assert capsys.readouterr().out.startswith("No prediction that counts is recorded yet: ")
+
+
+@pytest.mark.parametrize("path", find_chapters(), ids=lambda path: path.stem)
+def test_a_chapter_reveals_what_it_asks_in_order(path):
+    """Two to five predictions, fewer in the last two chapters, each under a key of its chapter."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    calls = [(match[1], match[2], match.start()) for match in re.finditer(r'\b(predict|reveal)\(\s*"([^"]+)"', code)]
+    asked = {key: place for name, key, place in calls if name == "predict"}
+    shown = {key: place for name, key, place in calls if name == "reveal"}
+    assert asked.keys() == shown.keys()
+    assert all(key.startswith(f"{path.name[:2]}-") for key in asked)
+    assert all(asked[key] < shown[key] for key in asked)
+    assert len(asked) <= 5
+    assert len(asked) >= {"13": 1, "14": 0}.get(path.name[:2], 2)

@@ -6,8 +6,10 @@ import pytest
 from playwright.sync_api import expect
 
 ASK = """
+from IPython.display import Markdown, display
 from workbook.views import enable_charts, predict, reveal
 enable_charts()
+display(Markdown('A <abbr class="term" title="what it is">term</abbr> of the glossary.'))
 predict("05-shares", "Which share moves?", number=(0, 1))
 predict("05-way", "Which way?", choice=["up", "down", "still"])
 predict("05-curve", "How does it grow?", curve={"x": [1, 4, 16], "y": (0, 1), "x_title": "prompts", "y_title": "share"})
@@ -33,6 +35,13 @@ def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
     forms = chapter.panel.locator(".workbook-predict")
     number, choice, curve = (forms.nth(k) for k in range(3))
     assert not file.exists(), "running cells records nothing"
+
+    term = chapter.panel.locator("abbr.term")
+    expect(term).to_have_attribute("tabindex", "0")
+    term.focus()
+    shown = term.evaluate("node => getComputedStyle(node, '::after').content")
+    assert shown == '"what it is"', "a tooltip that keys reach"
+    chapter.shot("predict-term")
 
     number.get_by_role("button").click()
     chapter.settle()
