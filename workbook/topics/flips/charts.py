@@ -61,7 +61,7 @@ def flips_chart(shares: pd.DataFrame, curve: pd.DataFrame) -> alt.HConcatChart:
     eps = alt.X("eps:Q", title="eps (nats)").scale(type="log", domain=[EPSILONS[0], EPSILONS[-1]], nice=False)
     distance = alt.Y("mean:Q", title="distance").scale(domain=[0, 0.3], clamp=True)
     title = "distance between the two signs' shares, against eps"
-    line = {"by": "series", "dash": "series", "names": [STUDY_LINE, NOW]} if "series" in curve else {}
+    line = {"by": "series", "names": [STUDY_LINE, NOW]} if "series" in curve else {}
     by_eps = series(curve, eps, distance, points=False, chosen="chosen", title=title, **line, **size)
     return panels(
         [by_change, by_eps],
