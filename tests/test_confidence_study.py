@@ -314,4 +314,8 @@ def test_the_explorer_of_a_batch_cuts_its_groups(policy, rollouts):
     assert "G = 4: of a two-word slot at most 0.125" in explorer.sentence.value
     shared = shared_places(rollouts.completion_ids, rollouts.completion_mask, rollouts.group_ids)
     assert shared.any()
+    now = charts.energy_now(policy, rollouts).set_index("group")
+    classes = explorer.tables["classes"].set_index("category")
+    assert now.loc["G = 4", "mean"] == pytest.approx(classes.loc["all", "shared"])
+    assert now["confidence"].between(0.9, 1).all()
     explorer.close()
