@@ -28,6 +28,7 @@ _HOMES = {
     "choices_of": "topics.laboratory.loading",
     "check_control": "topics.laboratory.exercises",
     "check_fits": "topics.laboratory.exercises",
+    "check_gain": "topics.laboratory.exercises",
     "check_reward": "topics.laboratory.exercises",
     "check_seeds": "topics.laboratory.exercises",
     "compare_settings": "topics.laboratory.compare",
