@@ -30,6 +30,8 @@ def test_the_monitor_of_a_four_bit_run_and_of_ones_own(fetched, open_chapter):
     assert shown > 0
     expect(monitors.nth(2).locator("tbody tr")).to_have_count(shown)
     chapter.shot("11-monitor", monitors.nth(2))
+    expect(chapter.panel.locator(".token-heatmap .th-cell").first).to_be_visible()
+    assert chapter.panel.locator(".workbook-predict").count() == 4
 
     form = chapter.panel.locator(".workbook-qlora").first
     expect(form).to_contain_text("it fits")
