@@ -165,7 +165,7 @@ def test_a_chapter_runs_in_its_folder_with_the_profile_and_stays_untouched(shelf
 
 
 def test_in_place_writes_stable_outputs_with_pictures_for_widgets(shelf, capsys):
-    path = shelf("00_a", "1", WIDGETS)
+    path = shelf("00_a", "1", WIDGETS, "workbook.views.predict('00-a', 'How far?', number=(0, 1))")
     chapters.run_chapters("smoke", in_place=True)
     assert re.search(r"00_a: \d+\.\d s in the smoke profile", capsys.readouterr().out)
     first = path.read_bytes()
@@ -180,6 +180,10 @@ def test_in_place_writes_stable_outputs_with_pictures_for_widgets(shelf, capsys)
     assert picture == {"kind": "picture"}, "the one beside it"
     assert "application/vnd.vegalite.v5+json" in chart.data
     assert "./workbook/__init__.py" in printed.text
+    assert cells(path, "code")[2].outputs[0].data == {
+        "text/markdown": "> **Predict.** How far? (a number from 0 to 1)",
+        "text/plain": "Predict. How far? (a number from 0 to 1)",
+    }, "a widget without a picture is its text"
     test_chapter_was_executed_top_to_bottom(path)
     chapters.run_chapters("smoke", in_place=True)
     assert path.read_bytes() == first

@@ -89,7 +89,7 @@ def test_every_page_reads_offline_and_leads_on(open_page, book, width, scheme):
             page.keyboard.press("Enter")
     page.wait_for_url("**/ledger.html")  # what follows the last chapter
     _check(page, "ledger", scheme)
-    for name in ("glossary", "scale"):
+    for name in ("self-test", "glossary", "literature", "scale"):
         page.goto((book / f"{name}.html").as_uri())
         _check(page, name, scheme)
 
