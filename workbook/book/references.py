@@ -59,8 +59,9 @@ def _section(work: Reference, chapters: Sequence[str]) -> str:
     where = f'<a href="{ARXIV}{work.arxiv}">arXiv {work.arxiv}</a>' if work.arxiv else html.escape(work.where)
     pages = [(number, next((name for name in chapters if name.startswith(number)), None)) for number in work.chapters]
     links = ", ".join(f'<a href="{page}.html">{number}</a>' if page else number for number, page in pages)
+    authors = f"({work.authors[-5:]}" if work.arxiv and work.arxiv in work.authors else html.escape(work.authors)
     return (
         f'<section id="{work.label.replace(" ", "-")}"><h2>{html.escape(work.label)}</h2>'
-        f"<p>{html.escape(work.authors)}. {title}{where}.</p><p>{html.escape(work.claim)}</p>"
+        f"<p>{authors}. {title}{where}.</p><p>{html.escape(work.claim)}</p>"
         f"<p>In {'chapters' if len(pages) > 1 else 'chapter'} {links}.</p></section>\n"
     )
