@@ -151,5 +151,5 @@ def live_walks(policy, rollouts: Rollouts) -> LiveStudy:
     }
     empty = pd.DataFrame(columns=[*COLUMNS, "bound"])
     start = {"same": empty, "other": empty.copy()}
-    variables = {"policy": policy, "rollouts": rollouts}
+    variables = {"policy": policy, "batch": rollouts}
     return LiveStudy(compute_walks, endpoints_chart, controls, start, describe_walks, variables)

@@ -35,7 +35,7 @@ def explore_gap(tokens: pd.DataFrame | None = None) -> Explorer:
         "column": menu("value", gaps, "gap in"),
         "band_by": menu("value", [("value after", "value"), ("value before", "value_before")], "bands by"),
     }
-    variables = {"tokens": measured_tokens() if tokens is None else tokens}
+    variables = {"moved": measured_tokens() if tokens is None else tokens}
     return Explorer(compute_gap, gap_chart, controls, describe_gap, variables)
 
 
