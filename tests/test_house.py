@@ -59,7 +59,7 @@ def test_a_chapters_own_code_lies_in_one_room(chapters):
 
 def test_a_chapter_imports_from_few_places(chapters):
     counts = sorted(len(row["imports"]) for row in chapters.values())
-    assert counts[len(counts) // 2] <= 6
+    assert counts[len(counts) // 2] <= 7
     reached = sorted(len(row["modules"]) for row in chapters.values())
     # the heatmap reads, explains and compares; predictions are kept and calibrated; studies compute live
     assert reached[len(reached) // 2] <= 106
