@@ -22,7 +22,7 @@ _NAMES = {  # module: what it offers
     "topics.flips.charts": (
         "explore_flips explore_flips_of flips_chart movement_by_category movement_chart predictors_chart"
     ),
-    "topics.flips.columns": "column_shares live_columns",
+    "topics.flips.columns": "column_shares compute_columns describe_columns live_columns",
     "topics.flips.claims": "MAX_SHARED_RATIO MAX_TV_DISTANCE composition_effect flip_distance_of shared_ratio",
     "topics.flips.composition": "composition_effects permuted_advantages sign_composition",
     "topics.flips.dose": "live_curves pushing_prompts",
