@@ -53,7 +53,7 @@ class Laboratory:
         self.snippet = Snippet()
         self.try_it, self.forecasts, self.results = TryIt(self.plan), Forecast(self.plan), Results(self.started)
         self.monitor = ExperimentMonitor(start=self.start, target=target, ended=self.results.refresh)
-        self.monitor.chart.layout.display = "none"  # until there is something to draw
+        self._show_monitor("none")  # until there is something to draw
         self.anyway_button = ipywidgets.Button(description="Start anyway", icon="play", button_style="warning")
         self.anyway_button.tooltip = "Train what you were warned of"
         self.anyway_button.on_click(lambda _: self._start_anyway())
@@ -90,7 +90,7 @@ class Laboratory:
             raise ValueError(f"{' '.join(examination.doubts)} Nothing was started; Start anyway would.")
         run = start_sweep(planned.config, planned.grid, n_jobs=self.jobs) if planned.grid else start_run(planned.config)
         self.started.append(run)
-        self.monitor.chart.layout.display = ""
+        self._show_monitor("")
         self._list_runs(run.folder.name)
         return run
 
@@ -116,6 +116,10 @@ class Laboratory:
         self.forecasts.stop()
         self.try_it.stop()
         close(self.box)
+
+    def _show_monitor(self, display: str) -> None:
+        for part in (self.monitor.chart, self.monitor.completions):
+            part.layout.display = display
 
     def _picture(self) -> LiveChart:
         config = self.plan().config
