@@ -202,7 +202,8 @@ def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart
         charts,
         "One generation batch, walked through in two ways: how far apart are the ends?",
         "distance of the weights after the steps of one batch; both axes logarithmic; the number is a line's slope",
-        "; ".join(f"{row.change} mini-batches, {row.optimizer}: slope {row.slope:.2f}" for row in slopes.itertuples()),
+        "; ".join(f"{row.change} mini-batches, {row.optimizer}: slope {row.slope:.2f}" for row in slopes.itertuples())
+        or "Distance against the learning rate, a line for each optimizer, in two panels.",
     )
 
 

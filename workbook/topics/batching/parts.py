@@ -132,7 +132,8 @@ def cut_parts_chart(table: pd.DataFrame) -> alt.LayerChart:
     subtitle = (
         "of the update, all weights; right: cosine of the steps with the credit of all prompts, by exact gradients"
     )
-    words = describe_rows(table, "category", "part", value="share", form=".0%")
+    numbers = describe_rows(table, "category", "part", value="share", form=".0%")
+    words = numbers if table["share"].any() else "A bar for every cut: signal, bias and noise of its steps."
     return titled(signal_noise_chart(table, width=400), title, subtitle, words)
 
 
