@@ -101,5 +101,5 @@ def test_a_faulty_record_is_one_sentence(tmp_path, change, sentence):
 
 
 def test_an_unknown_figure_names_its_neighbours():
-    with pytest.raises(ValueError, match=r"figure='H 12' is not in the gallery; there are H 1"):
+    with pytest.raises(ValueError, match=r"figure='H 12' is not in the gallery; there are H 2, H 1"):
         gallery.show_figure("H 12")
