@@ -23,7 +23,7 @@ from workbook.book.ledger_page import ledger_page, strip
 from workbook.claims import CLAIMS, SCALES, command, format_ledger, format_summary, judge, ledger, ledger_json, summary
 from workbook.claims.coverage import BAR, coverage_table, ratio_pseudo_values
 from workbook.claims.inference import Rule, adjusted, decided_by, detectable_effect, judge_units, sign_flip_p
-from workbook.claims.kept import keep_ledger, kept_ledger
+from workbook.claims.kept import NESTED, keep_ledger, kept_ledger
 from workbook.claims.ledger import permuted_outcomes
 from workbook.claims.show import compare_with_ledger, show_outcomes
 from workbook.statistics import Estimate, pseudo_values, t_interval
@@ -583,7 +583,7 @@ def test_what_chapters_read_is_what_the_tables_say(tmp_path, monkeypatch, capsys
     kept = kept_ledger()
     assert capsys.readouterr().out == "", "python -m workbook claims --keep computes it anew"
     pd.testing.assert_frame_equal(kept, computed[kept.columns], check_dtype=False, rtol=1e-9)
-    assert set(computed.columns) - set(kept.columns) == {"added", "looked", "policy_of", "values", "clean", "commits"}
+    assert set(computed.columns) - set(kept.columns) == set(NESTED)
     path = keep_ledger(computed, tmp_path / "ledger.parquet")
     pd.testing.assert_frame_equal(kept_ledger(path), kept, check_dtype=False)
     monkeypatch.setattr("workbook.claims.kept.fingerprint", lambda: "other")

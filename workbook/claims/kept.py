@@ -17,13 +17,13 @@ from workbook.training.files import write_parquet
 
 SOURCE = data_path("book", "ledger.parquet")
 FINGERPRINT = "tables"  # column: of the tables that the rows were computed from
+NESTED = ("added", "looked", "policy_of", "values", "clean", "commits")  # columns of lists and dicts
 STALE = "data/results has changed since the ledger was kept; `python -m workbook claims --keep` computes it anew."
 
 
 def keep_ledger(table: pd.DataFrame, path: Path = SOURCE) -> Path:
-    """Write a `ledger` that was computed from data/results: its columns of numbers and text."""
-    plain = [name for name in table if pd.api.types.is_string_dtype(table[name]) or table[name].dtype.kind in "fib"]
-    write_parquet(path, table[plain].assign(**{FINGERPRINT: fingerprint()}))
+    """Write a `ledger` that was computed from data/results, without the columns that hold more than a number or text."""
+    write_parquet(path, table.drop(columns=list(NESTED)).assign(**{FINGERPRINT: fingerprint()}))
     return path
 
 
