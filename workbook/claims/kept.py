@@ -22,7 +22,7 @@ STALE = "data/results has changed since the ledger was kept; `python -m workbook
 
 
 def keep_ledger(table: pd.DataFrame, path: Path = SOURCE) -> Path:
-    """Write a `ledger` that was computed from data/results, without the columns that hold more than a number or text."""
+    """Write a `ledger` that was computed from data/results, without its columns of lists and dicts."""
     write_parquet(path, table.drop(columns=list(NESTED)).assign(**{FINGERPRINT: fingerprint()}))
     return path
 
