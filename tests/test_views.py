@@ -24,7 +24,6 @@ from workbook.views import (
     enable_charts,
     explore_gradients_meet,
     fold,
-    fold,
     gradients_meet_chart,
     learning_curve,
     reward_before_after,
