@@ -128,7 +128,7 @@ def _bars(y: alt.Y, value: str) -> list[alt.Chart]:
     words, form = MEASURES[value]
     names = list(PART_NAMES.values())
     base = alt.Chart().encode(y=y, order="order:Q")
-    x = alt.X(f"{value}:Q", title=words, stack="zero").axis(format=form)
+    x = alt.X(f"{value}:Q", title=words, stack="zero").axis(format=form, tickCount=6, labelOverlap=True)
     color = alt.Color("part:N", title=None, sort=names).scale(domain=names, range=PART_COLORS)
     legend = color.legend(orient="bottom", columns=3, labelLimit=240)
     shown = ["category", "part", alt.Tooltip(f"{value}:Q", format=form.replace(".0", ".1"))]

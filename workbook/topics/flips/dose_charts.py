@@ -20,7 +20,7 @@ from workbook.topics.flips.dose import ALPHABETS
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, menu
 
-PAPER = (256, 1024, "a large RLVR batch: our guess of the paper's")
+PAPER = (256, 1024, "a large batch: our guess of the paper's")
 PROMPTS = "prompts that push in the step"
 MEASURED, PREDICTED, OTHERS = "measured", "1/2 + (alone - 1/2) own / (own + others)", "the other prompts' part alone"
 DIAL_WORDS = {"width": "By width", "operands": "By operands a chain", "sft_steps": "By steps of supervised training"}
