@@ -84,7 +84,7 @@ def open_markdown() -> str:
     return (
         "All of it was measured on policies of some 136 thousand parameters and one synthetic task: of its "
         f"{len(here)} primary rows {counts}. On larger language models {decided or 'no'} row has the six units that "
-        "an outcome needs. Intervals are 95 % t intervals over policy x seed; chapter 13 says what to do with it."
+        "an outcome needs. Intervals are 95 % t intervals over policy x seed."
     )
 
 

@@ -225,7 +225,7 @@ def live_curves_chart(committed: pd.DataFrame, live: pd.DataFrame) -> alt.VConca
         [alt.hconcat(*parts[:2], spacing=14), alt.hconcat(*parts[2:], spacing=14)],
         "Two objectives along training",
         "solid: trained now, on this policy; dashed: means over six policies, at the study's rate and clip ranges",
-        f"{len(live)} points of runs on this policy.",
+        "Curves of runs that were trained now on this policy, over the means of six policies.",
         vertical=True,
     )
 
