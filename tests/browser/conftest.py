@@ -42,7 +42,7 @@ QUIET = [
 FAILED = pytest.StashKey[bool]()
 CAME_BACK: set[str] = set()  # chapters that have been closed and opened again
 REOPENED = ("01", "04", "12")  # chapters that are closed and opened again each time: explorers, heatmap, form
-MOST_BYTES = 2_000_000  # of a saved notebook with its outputs and widgets
+MOST_BYTES = 2_200_000  # of a saved notebook with its outputs and widgets
 
 
 @pytest.hookimpl(wrapper=True)

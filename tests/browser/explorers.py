@@ -116,7 +116,9 @@ def drag_latencies(chapter, nth: int, model: str) -> list[float]:
     seen = chapter.python("seen")
     latencies = []
     for at, value in moves:
-        version = next(version for version, setting in seen if setting >= value - 1e-9)
+        version = next((version for version, setting in seen if setting >= value - 1e-9), None)
+        if version is None:  # refused, in a sentence that `sound` expects; what was drawn before stays
+            continue
         latencies.append(next(time for time, drawn in draws if drawn >= version) - at)
     return latencies
 

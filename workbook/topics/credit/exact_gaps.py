@@ -61,7 +61,7 @@ def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
     pools = {"training": exact_pool(policy, bench.task, rollouts), "held-out": exact_pool(policy, bench.task, held_out)}
     batch = {"training": exact_pool(policy, bench.task, few), "held-out": pools["held-out"]}
     rates = {SMALL_NATS: lr, TINY_NATS: lr * TINY_NATS / SMALL_NATS}
-    repeated = [repeated_gaps(policy, few, batch, rate).assign(nats=nats) for nats, rate in rates.items()]
+    repeated = [repeated_gaps(policy, few, batch, rate, STEPS).assign(nats=nats) for nats, rate in rates.items()]
     return {
         "gaps": step_gaps(policy, rollouts, pools, lr, bench.seed),
         "budget": budget_gaps(bench, lr),
