@@ -74,5 +74,7 @@ def test_a_notebook_opened_again_shows_its_widgets_as_they_were(run_cells, lab):
         assert saved.count("vegaEmbed(el") == 3, f"charts in the file, opened again {run} times before"
         assert len(saved) < 600_000, "Vega is there once"
     chapter.shot("reopened")
-    # a restart cuts off what JupyterLab's debugger asks the kernel
-    assert [error for error in chapter.errors if "Canceled future" not in error] == []
+    # a restart cuts off what JupyterLab's debugger asks the kernel; the page may draw an output before its widget is
+    # back, says so, and draws it again, as seen above
+    known = ("Canceled future", "widget model not found")
+    assert [error for error in chapter.errors if not any(text in error for text in known)] == []
