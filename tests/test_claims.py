@@ -21,7 +21,7 @@ from workbook.book.chapters import covered
 from workbook.book.claim_cards import ledger_cards
 from workbook.book.ledger_page import ledger_page, strip
 from workbook.claims import CLAIMS, SCALES, command, format_ledger, format_summary, judge, ledger, ledger_json, summary
-from workbook.claims.coverage import BAR, coverage_table, ratio_pseudo_values
+from workbook.claims.coverage import BAR, coverage_table, ledger_skewness, ratio_pseudo_values, skewness_table
 from workbook.claims.inference import Rule, adjusted, decided_by, detectable_effect, judge_units, sign_flip_p
 from workbook.claims.kept import NESTED, keep_ledger, kept_ledger
 from workbook.claims.ledger import permuted_outcomes
@@ -156,6 +156,20 @@ def test_simulated_intervals_hold_the_truth():
     assert BAR == (0.93, 0.97)
     shared = table.loc[("mean of units, three a policy (not used)", "normal", 30, 0.8), "coverage"]
     assert shared < 0.85 < table.loc[("mean of policies' means, three units each", "normal", 30, 0.8), "coverage"]
+
+
+def test_the_ledgers_rows_are_placed_on_the_curve_of_skewness():
+    curve = skewness_table(repetitions=4_000)
+    held = curve.pivot(index="units", columns="skewness", values="coverage")
+    assert (held[0.0] - 0.95).abs().max() < 0.015
+    assert (held[2.0] < held[0.0] - 0.015).all(), "exponential units cost coverage, whatever their number"
+    rng = np.random.default_rng(0)
+    drawn = [*rng.standard_exponential((150, 10)), *rng.standard_normal((150, 6)), np.zeros(8), np.ones(5)]
+    rows = [{"values": dict(enumerate(x.tolist())), "policy_of": {}} for x in drawn]
+    placed = ledger_skewness(pd.DataFrame(rows), curve).set_index("units")
+    assert placed["rows"].to_dict() == {6: 150, 10: 150}, "neither units alike nor fewer than six show a skewness"
+    assert placed["skewness"][10] > 1.5 > 1.0 > placed["skewness"][6]
+    assert placed["coverage"][10] < 0.93 < placed["coverage"][6]
 
 
 # --- registrations

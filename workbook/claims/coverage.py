@@ -1,6 +1,6 @@
 """How often the ledger's intervals hold the truth, simulated: t intervals of unit means and of pseudo-values.
 
-    python -m workbook coverage --folder data/results/coverage      # a minute; writes coverage.parquet and its manifest
+    python -m workbook coverage --folder data/results      # a minute; writes coverage/ with two tables and a manifest
 
 A unit (policy x seed) has `PROMPTS` prompts, whose outcomes share what is the unit's own:
 
@@ -8,6 +8,9 @@ A unit (policy x seed) has `PROMPTS` prompts, whose outcomes share what is the u
 
 The mean of y is 0; the ratio is of two such means, (2 + 0.6 y) / (3 + 0.6 y'), with y and y' correlated by a half: 2/3.
 An interval of 95 % should hold the truth in 93 to 97 % of repetitions (`BAR`).
+
+Beside that cell by cell table stands a curve: coverage against the skewness of the units themselves (gamma), and where
+on it the ledger's own rows lie, by the skewness that their units show.
 
 Where several units have one policy they are not independent: in `SHARING` `SHARED` of them have, and ICC is the
 policy's share of the variance. The ledger judges the policies' means; t over all units stands beside it, not used.
@@ -21,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbook.claims.inference import t_bounds
+from workbook.claims.inference import independent, t_bounds
 from workbook.studies.registration import MIN_UNITS
 
 UNITS, ICCS, OUTCOMES = (6, 8, 10, 30), (0.0, 0.05, 0.2, 0.8), ("normal", "skewed")
@@ -33,6 +36,7 @@ UNUSED = "mean of units, three a policy (not used)"
 SHARING = (UNUSED, "mean of policies' means, three units each")
 SHARED = 3
 NUMERATOR, DENOMINATOR, SLOPE = 2.0, 3.0, 0.6
+SKEWNESSES = (0.0, 0.5, 1.0, 1.5, 2.0)  # of units: normal at 0, exponential at 2
 COLUMNS = ["statistic", "outcomes", "units", "icc", "coverage", "too_high", "too_low", "within"]
 AT_ONCE = 2_000  # repetitions in memory
 
@@ -103,18 +107,77 @@ def ratio_pseudo_values(numerator: np.ndarray, denominator: np.ndarray, log: boo
     return n * scaled(sums[0] / sums[1]) - (n - 1) * scaled((sums[0] - numerator) / (sums[1] - denominator))
 
 
+def skewness_table(repetitions: int = REPETITIONS, seed: int = 0) -> pd.DataFrame:
+    """Coverage of the t interval against the skewness of its independent units, for each of UNITS and SKEWNESSES.
+
+    Columns: units, skewness (of the gamma distribution that they are drawn from), shown (root mean square of the
+    skewness that so many units show), coverage, too_high, too_low, within.
+    """
+    rows = []
+    for k, (units, skewness) in enumerate(product(UNITS, SKEWNESSES)):
+        rng = np.random.default_rng([seed, 1, k])
+        x = rng.standard_normal((repetitions, units)) if skewness == 0 else _gamma(rng, skewness, (repetitions, units))
+        interval = t_bounds(x)
+        high, low = (_count(missed) / repetitions for missed in (interval.low > 0, interval.high < 0))
+        held = 1 - high - low
+        rows.append((units, skewness, _root_mean_square(shown_skewness(x)), held, high, low, BAR[0] <= held <= BAR[1]))
+    return pd.DataFrame(rows, columns=["units", "skewness", "shown", *COLUMNS[4:]])
+
+
+def ledger_skewness(table: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
+    """Where on the curve of `skewness_table` the rows of a `ledger` lie, for each number of units that it has.
+
+    Columns: units (independent numbers of a row), rows, shown (root mean square over rows), skewness and coverage (on
+    the curve, at that). Rows of one study share units, so a line is of fewer independent rows than it says.
+    """
+    shown: dict[int, list[float]] = {}
+    for row in table.to_dict("records"):
+        values = pd.Series(row["values"], dtype=float)
+        x = independent(values, pd.Series(row["policy_of"], dtype=object) if row["policy_of"] else None)
+        if len(x) >= MIN_UNITS and np.ptp(x) > 0:
+            shown.setdefault(len(x), []).append(float(shown_skewness(x)))
+    rows = []
+    for units, of_curve in curve.groupby("units"):
+        if units in shown:
+            size = _root_mean_square(np.array(shown[units]))
+            at = float(np.interp(size, of_curve["shown"], of_curve["skewness"]))
+            rows.append((units, len(shown[units]), size, at, float(np.interp(at, SKEWNESSES, of_curve["coverage"]))))
+    return pd.DataFrame(rows, columns=["units", "rows", "shown", "skewness", "coverage"])
+
+
+def shown_skewness(x: np.ndarray) -> np.ndarray:
+    """Skewness of values over the last axis, the third central moment over the cubed standard deviation.
+
+    >>> shown_skewness(np.array([0.0, 0.0, 3.0])).round(3)
+    np.float64(0.707)
+    """
+    away = x - x.mean(-1, keepdims=True)
+    return (away**3).mean(-1) / (away**2).mean(-1) ** 1.5
+
+
+def _gamma(rng, skewness: float, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers of mean 0, variance 1 and this skewness."""
+    k = 4 / skewness**2
+    return (rng.standard_gamma(k, shape) - k) / k**0.5
+
+
+def _root_mean_square(x: np.ndarray) -> float:
+    return float((x**2).mean() ** 0.5)
+
+
 def _count(missed: np.ndarray) -> int:
     return int(np.count_nonzero(missed))
 
 
-def keep_coverage(table: pd.DataFrame, folder: str | Path, repetitions: int, seed: int) -> Path:
-    """Write a coverage table with its manifest into `folder`/coverage, as studies are kept; returns that."""
+def keep_coverage(table: pd.DataFrame, curve: pd.DataFrame, folder: str | Path, repetitions: int, seed: int) -> Path:
+    """Write a coverage table, its curve and a manifest into `folder`/coverage, as studies are kept; returns that."""
     from workbook.training.files import atomic_folder, made_on, write_json, write_parquet
 
     command = f"python -m workbook coverage --repetitions {repetitions} --seed {seed} --folder build/results"
     place = Path(folder) / "coverage"
     with atomic_folder(place) as new:
         write_parquet(new / "coverage.parquet", table)
+        write_parquet(new / "skewness.parquet", curve)
         write_json(new / "manifest.json", {"command": command, "repetitions": repetitions, **made_on("cpu")})
     return place
 
@@ -132,3 +195,15 @@ def coverage_text(table: pd.DataFrame) -> str:
         f"{r.statistic}, {r.outcomes}, n = {r.units}, ICC {r.icc:g}: {r.coverage:.1%}" for r in outside.itertuples()
     ]
     return "\n".join([*lines, share + (". Outside:" if names else "."), *names])
+
+
+def skewness_text(curve: pd.DataFrame, placed: pd.DataFrame) -> str:
+    """The curve of `skewness_table`, a row per number of units, and where on it the rows of the ledger lie."""
+    wide = curve.pivot(index="units", columns="skewness", values="coverage")
+    lines = ["mean of units, by their skewness", (100 * wide).round(1).to_string(), ""]
+    for row in placed.itertuples():
+        lines += [
+            f"The ledger's {row.rows} rows of {row.units} independent numbers show a skewness of {row.shown:.2f} (root "
+            f"mean square), as units of skewness {row.skewness:.1f} would: coverage {row.coverage:.1%}."
+        ]
+    return "\n".join(lines)

@@ -68,14 +68,22 @@ def _findings(args) -> int:
 
 
 def _coverage(args) -> int:
-    from workbook.claims.coverage import coverage_table, coverage_text, keep_coverage
+    from workbook.claims import ledger
+    from workbook.claims.coverage import (
+        coverage_table,
+        coverage_text,
+        keep_coverage,
+        ledger_skewness,
+        skewness_table,
+        skewness_text,
+    )
 
     if args.folder is not None and Path(args.folder).exists() and not Path(args.folder).is_dir():
         raise ValueError(f"folder={args.folder!r} is no folder; give the path of one.")
-    table = coverage_table(args.repetitions, args.seed)
-    print(coverage_text(table))
+    table, curve = coverage_table(args.repetitions, args.seed), skewness_table(args.repetitions, args.seed)
+    print(coverage_text(table), skewness_text(curve, ledger_skewness(ledger(), curve)), sep="\n\n")
     if args.folder is not None:
-        print(keep_coverage(table, args.folder, args.repetitions, args.seed))
+        print(keep_coverage(table, curve, args.folder, args.repetitions, args.seed))
     return 0
 
 

@@ -100,17 +100,21 @@ def _made_of(place: Path) -> dict | None:
 
 
 def measured_table(folder: str | Path | None = None) -> pd.DataFrame:
-    """The `arena_table` of the committed study, of all its units.
+    """The `arena_table` of the committed study, over the units that trained every rule.
 
-    folder: of results, instead of data/results.  Raises NotMeasured where the study was not made.
+    Further units trained the bounds and plain group credit alone: they decide A1, but beside other rules they would be
+    compared over other prompts.  folder: of results, instead of data/results.  Raises NotMeasured where the study was
+    not made.
     """
     return _measured(str(folder or RESULTS)).copy()
 
 
 @lru_cache(maxsize=4)
 def _measured(folder: str) -> pd.DataFrame:
-    tables = [load_measured("arena", "family", name, folder) for name in TABLES]
-    return arena_table(*tables).assign(source=MEASURED)
+    marks, runs = (load_measured("arena", "family", name, folder) for name in TABLES)
+    rules = runs.groupby("seed")["rule"].nunique()
+    whole = rules.index[rules == rules.max()]
+    return arena_table(marks[marks["seed"].isin(whole)], runs[runs["seed"].isin(whole)]).assign(source=MEASURED)
 
 
 def setting_of(small: bool) -> Setting:
