@@ -93,6 +93,7 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a bar per loaded model would stand in the chapter
     import torch
 
+    _import_altair()
     from workbook.policies.devices import choose_device, choose_dtype
     from workbook.training.notebook import run_left
     from workbook.views.renderer import enable_charts
@@ -105,6 +106,21 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     enable_charts()
     print(*filter(None, [report(chosen, reason, seed), run_left()]), sep="\n")
     return chosen
+
+
+def _import_altair() -> None:
+    """Import Altair without the 39 grammars that JSON Schema would compile for it, a second of every kernel's start.
+
+    They check the form of addresses, of which our charts have none.
+    """
+    grammars = "rfc3987_syntax"
+    if "jsonschema" in sys.modules or grammars in sys.modules:
+        return
+    sys.modules[grammars] = None  # as if it were not installed, which JSON Schema allows for
+    try:
+        import altair  # noqa: F401
+    finally:
+        del sys.modules[grammars]
 
 
 def seed_everything(seed: int) -> None:

@@ -21,9 +21,9 @@ from decimal import Decimal
 from pathlib import Path
 
 import torch
+import transformers  # its models are imported when first used
 from filelock import FileLock
 from torch import Tensor, nn
-from transformers import AutoTokenizer, LlamaForCausalLM
 
 from workbook.policies.packaged import RECORD, cache_folder, damage, sha256
 from workbook.policies.restoring import restoring, seeded
@@ -227,8 +227,8 @@ def tuned(base: Path, tokenizer, task: Chain, seed: int):
     """
     vocabulary = [word for word, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])]
     words = list(dict.fromkeys(word if word in SPECIAL else plain(word) for word in vocabulary))
-    model = LlamaForCausalLM.from_pretrained(base, dtype=torch.float32)
-    rows = AutoTokenizer.from_pretrained(base).convert_tokens_to_ids(
+    model = transformers.LlamaForCausalLM.from_pretrained(base, dtype=torch.float32)
+    rows = transformers.AutoTokenizer.from_pretrained(base).convert_tokens_to_ids(
         [word if word in SPECIAL else canonical(word) for word in words]
     )
     of = torch.tensor([words.index(word if word in SPECIAL else plain(word)) for word in vocabulary])

@@ -4,13 +4,15 @@
 same bytes.
 """
 
+from __future__ import annotations
+
 import itertools
 import random
 from dataclasses import replace
 
 import torch
+import transformers  # its models are imported when first used
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from workbook.tasks.chain import Chain
 from workbook.tasks.chain_words import EQUIVALENTS, canonical, in_alphabet, marked, plain
@@ -23,12 +25,12 @@ LEARNING_RATE = 5e-3
 SCORED_CHAINS = 64  # completions, whose probabilities over a large vocabulary take most of the memory
 
 
-def make_tokenizer(task: Chain) -> PreTrainedTokenizerFast:
+def make_tokenizer(task: Chain) -> transformers.PreTrainedTokenizerFast:
     """Return a word-level tokenizer of the task's vocabulary: it splits at spaces and decodes with single spaces."""
     words = {word: i for i, word in enumerate((*SPECIAL, *task.vocabulary))}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<pad>",
         eos_token="<eos>",
@@ -39,13 +41,15 @@ def make_tokenizer(task: Chain) -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, width: int = 64, max_new_tokens: int = 64) -> LlamaForCausalLM:
+def make_model(
+    tokenizer: transformers.PreTrainedTokenizerFast, width: int = 64, max_new_tokens: int = 64
+) -> transformers.LlamaForCausalLM:
     """Return the untrained policy: 2 layers, 4 heads, untied.
 
     Embedding and output layer are untied, so that their gradients can be told apart.
     """
     ids = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,
         intermediate_size=4 * width,
@@ -58,15 +62,15 @@ def make_model(tokenizer: PreTrainedTokenizerFast, width: int = 64, max_new_toke
         dtype="float32",
         **ids,
     )
-    model = LlamaForCausalLM(config)
-    model.generation_config = GenerationConfig(
+    model = transformers.LlamaForCausalLM(config)
+    model.generation_config = transformers.GenerationConfig(
         do_sample=True, temperature=1.0, top_k=0, max_new_tokens=max_new_tokens, **ids
     )
     return model
 
 
 def train(
-    model: LlamaForCausalLM,
+    model: transformers.LlamaForCausalLM,
     tokenizer,
     task: Chain,
     steps: int,
@@ -102,7 +106,7 @@ def train(
 
 
 @torch.no_grad()
-def measure(model: LlamaForCausalLM, tokenizer, task: Chain, prompts: int, seed: int) -> dict[str, float]:
+def measure(model: transformers.LlamaForCausalLM, tokenizer, task: Chain, prompts: int, seed: int) -> dict[str, float]:
     """Sample one completion per prompt at temperature 1 and return what they say.
 
     reward: mean; top1_right: share of the steps in which the right result of what is written is the most likely token;
