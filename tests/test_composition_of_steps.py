@@ -7,7 +7,7 @@ import pytest
 from workbook.studies.bench import Bench
 from workbook.studies.registration import read_registration
 from workbook.topics.batching import composition
-from workbook.topics.batching.claims import CLAIMS, STUDY, difference, opposition
+from workbook.topics.batching.claims import CLAIMS, ONE_PROMPT, STUDY, difference, opposition
 from workbook.topics.batching.composition import Arm, against_shuffled, arms, ends, loop_of, rates, tuned_rates
 
 VALUES = {  # order: exact values by batch, of two units
@@ -56,15 +56,18 @@ def test_a_collapsed_run_is_counted_and_not_pooled(curves):
     assert difference(tables, "query_preserved", level=2).empty
 
 
-def test_every_registered_outcome_is_measured():
-    registered = {(outcome.claim, key) for key, outcome in read_registration(STUDY).outcomes.items()}
-    assert {(claim.id, row.key) for claim in CLAIMS for row in claim.rows if row.study == STUDY} == registered
+@pytest.mark.parametrize("study", [STUDY, ONE_PROMPT])
+def test_every_registered_outcome_is_measured(study):
+    registered = {(outcome.claim, key) for key, outcome in read_registration(study).outcomes.items()}
+    assert {(claim.id, row.key) for claim in CLAIMS for row in claim.rows if row.study == study} == registered
 
 
 def test_the_rate_is_the_best_below_any_collapse():
     values = {(2, 1e-4): 0.5, (2, 2e-4): 0.6, (8, 1e-4): 0.5, (8, 4e-4): 0.1, (8, 8e-4): 0.9, (32, 4e-4): 0.5}
     table = pd.concat(run([0.4, value], level=level, lr=lr) for (level, lr), value in values.items())
-    assert tuned_rates(table) == pytest.approx({2: 1e-4, 8: 5e-5, 32: 2e-4, 4: 0.5**0.5 * 1e-4, 16: 1e-4})
+    assert tuned_rates(table) == pytest.approx(
+        {1: 2**0.5 * 1e-4, 2: 1e-4, 8: 5e-5, 32: 2e-4, 4: 0.5**0.5 * 1e-4, 16: 1e-4}
+    )
     with pytest.raises(ValueError, match=r"lr=0.0004 collapsed at level 8: begin the grid lower"):
         tuned_rates(table[table["lr"] > 1e-4])
 

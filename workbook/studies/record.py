@@ -26,6 +26,7 @@ UNNAMED = "Writing to data/results, since no folder is named,"
 STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
     "arena": "topics.arena.study:arena_study",
     "batch_composition": "topics.batching.composition:batch_composition_study",
+    "batch_one_prompt": "topics.batching.composition:one_prompt_study",
     "batch_rates": "topics.batching.composition:batch_rates_study",
     "confidence": "topics.drift.confidence:confidence_study",
     "confidence_tuning": "topics.drift.confidence:tuning_study",

@@ -5,6 +5,7 @@ from audit.studies import arena, batch_composition, confidence, dose, mass, reco
 DEFINITIONS = {
     "arena": arena.OUTCOMES,
     "batch_composition": batch_composition.OUTCOMES,
+    "batch_one_prompt": batch_composition.ONE_PROMPT,
     "confidence": confidence.OUTCOMES,
     "dose": dose.OUTCOMES,
     "dose_alphabets": dose.SHARING,

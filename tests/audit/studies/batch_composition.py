@@ -1,6 +1,7 @@
-"""batch_composition: an order of mini-batches minus shuffled ones of the same unit, level and matching.
+"""batch_composition and, at level 1, batch_one_prompt: an order of mini-batches minus shuffled ones.
 
-A pair in which a run's value ever falls below half of the start's gives no number but to the share of collapsed runs.
+Both runs are of one unit, level and matching. A pair in which a run's value ever falls below half of the start's gives
+no number but to the share of collapsed runs.
 """
 
 from __future__ import annotations
@@ -55,3 +56,4 @@ for claim in ("H12", "H13"):
         f"{claim} jitter": less_shuffled(ORDERS[claim], jitter),
         f"{claim} collapse": less_shuffled(ORDERS[claim], collapsed),
     }
+ONE_PROMPT = {f"{claim} one prompt": less_shuffled(order, level=1) for claim, order in ORDERS.items()}

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import Interval, t_interval, unit_curve
-from workbook.studies.record import load_measured
 from workbook.studies.registration import MIN_UNITS
-from workbook.topics.batching.composition import PROMPTS, against_shuffled, ends
+from workbook.topics.batching.composition import PROMPTS, against_shuffled, ends, measured_curves
 from workbook.topics.batching.cut import NAMES
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, menu, slider
@@ -74,7 +73,7 @@ def clear(interval: Interval) -> bool:
 @cache
 def _study() -> tuple[pd.DataFrame, pd.DataFrame]:
     """The committed runs, and their curves by generation batch."""
-    curves = load_measured("batch_composition", "family", "curves")
+    curves = measured_curves()
     return ends(curves), curves
 
 
@@ -110,7 +109,7 @@ def explore_batching() -> Explorer:
     """Menus over the study of who shares a step, and a slider over how many of its units one looks at."""
     controls = {
         "outcome": menu("value", [(label, name) for name, label in OUTCOMES.items()], "outcome"),
-        "level": menu(8, [2, 4, 8, 16], "prompts per mini-batch"),
+        "level": menu(8, [1, 2, 4, 8, 16], "prompts per mini-batch"),
         "norm": menu("matched", list(MATCHED), "gradient norm"),
         "units": slider(30, 6, 30, 1, "units"),
     }

@@ -1,8 +1,9 @@
 """Claims of chapter 08: how mini-batches are cut (H11, H12, H13), against shuffled ones, which are TRL's default.
 
-Everything that a number is judged by stands in data/results/batch_composition/registration.yaml; a unit's number is
-one arm minus the shuffled arm of the same policy, prompts, level and matching. Below them the same question of an
-earlier sweep and of SmolLM2, one policy each, which are described and decide nothing.
+Everything that a number is judged by stands in the registration.yaml of batch_composition and, for mini-batches of one
+prompt's worth, of batch_one_prompt; a unit's number is one arm minus the shuffled arm of the same policy, prompts,
+level and matching. Below them the same question of an earlier sweep and of SmolLM2, one policy each, which are
+described and decide nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from workbook.studies.claim import Claim, Measurement, Tables
 from workbook.studies.paired import comparison
 from workbook.topics.batching.composition import against_shuffled, ends
 
-STUDY = "batch_composition"
+STUDY, ONE_PROMPT = "batch_composition", "batch_one_prompt"
 LEVEL, SMALL = 8, 2  # prompts' worth of rollouts in a mini-batch: of the primary outcomes, and of a control
 CELL = ["learning_rate", "max_grad_norm"]  # each optimizer of the earlier sweep has learning rates of its own
 
 
 def difference(
-    tables: Tables, order: str, outcome: str = "value", level: int = LEVEL, matched: bool = True
+    tables: Tables, order: str, outcome: str = "value", level: int = LEVEL, matched: bool = True, study: str = STUDY
 ) -> pd.Series:
     """What an order adds to an outcome, minus shuffled, one number per unit; NaN where a run of the pair collapsed."""
-    runs = ends(tables[f"{STUDY}/curves"])
+    runs = ends(tables[f"{study}/curves"])
     pairs = against_shuffled(runs, outcome).query("order == @order and level == @level and matched == @matched")
     units = runs.query("order == @order and level == @level and matched == @matched")["seed"]
     return pairs.set_index("seed")["difference"].reindex(sorted(units))
@@ -56,6 +57,7 @@ def judged(claim: str, order: str, jitter: bool = True) -> list[Measurement]:
         *rows,
         Measurement(STUDY, f"{claim} small steps", partial(difference, order=order, level=SMALL)),
         Measurement(STUDY, f"{claim} unmatched", partial(difference, order=order, matched=False)),
+        Measurement(ONE_PROMPT, f"{claim} one prompt", partial(difference, order=order, level=1, study=ONE_PROMPT)),
     ]
 
 

@@ -7,6 +7,8 @@
 A unit is a policy of the family with prompts of its own. All arms of a unit begin with the same rollouts, and are read
 on the same held-out prompts, exactly (`probes.values`), so that no sampling noise is left in what they are judged by.
 
+`batch_one_prompt` measures level 1, the curve's left end, which the first study cut for time.
+
 `batch_rates` tunes AdamW's rate for each level on other units, one of them with the family's weakest policy, so that
 nothing collapses, and under shuffled mini-batches alone, so that no other order has a rate made to measure.
 """
@@ -63,6 +65,12 @@ def batch_composition_study(bench: Bench) -> dict[str, pd.DataFrame]:
     return {"curves": _runs(bench, readings, [(arm, lr[arm.level]) for arm in arms(bench.seed)], EVERY)}
 
 
+def one_prompt_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """The same at level 1: mini-batches of one prompt's worth of rollouts."""
+    chosen = [(Arm(1, order), rates()[1]) for order in SOME]
+    return {"curves": _runs(bench, readings_of(bench), chosen, EVERY)}
+
+
 def batch_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table curves: the same of shuffled mini-batches at each rate of the grid."""
     tried = [(Arm(level, "shuffled"), lr) for level, grid in RATES.items() for lr in grid]
@@ -96,12 +104,14 @@ def rates() -> dict[int, float]:
 
 def tuned_rates(curves: pd.DataFrame) -> dict[int, float]:
     """A calm learning rate for each level: half of the one with the highest mean value in the end among those at and
-    below which no run collapsed; at levels between those that were tuned, their geometric mean.
+    below which no run collapsed; at levels between those that were tuned, their geometric mean; at level 1 what goes
+    on from 4 and 2.
 
     Raises ValueError if the lowest rate of a level collapsed.
     """
     best = {int(level): CALM * _best(part) for level, part in ends(curves).groupby("level")}
-    return {**best, 4: (best[2] * best[8]) ** 0.5, 16: (best[8] * best[32]) ** 0.5}
+    between = {4: (best[2] * best[8]) ** 0.5, 16: (best[8] * best[32]) ** 0.5}
+    return {1: best[2] ** 2 / between[4], **best, **between}
 
 
 def _best(runs: pd.DataFrame) -> float:
@@ -111,6 +121,12 @@ def _best(runs: pd.DataFrame) -> float:
         level, lowest = runs["level"].iloc[0], by_rate.index[0]
         raise ValueError(f"lr={lowest:g} collapsed at level {level}: begin the grid lower.")
     return float(sound["value"].idxmax())
+
+
+def measured_curves() -> pd.DataFrame:
+    """The committed curves of every level.  Raises NotMeasured where there are none."""
+    studies = ("batch_one_prompt", "batch_composition")
+    return pd.concat([load_measured(study, "family", "curves") for study in studies], ignore_index=True)
 
 
 def ends(curves: pd.DataFrame) -> pd.DataFrame:
