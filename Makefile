@@ -10,6 +10,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
+# Many a container sets it. Without bytecode each process compiles torch and transformers anew: 15 s instead of 6.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Tests that start processes, browsers or whole chapters.
 LONG   := browser test_chapters.py test_cluster.py test_commands.py test_distributed.py test_experiment.py test_gpu.py test_interrupts.py \
           test_monitor.py test_own_task.py test_resume.py test_run_folders.py test_runs.py test_sweep_studies.py test_tracking.py test_wheel.py
