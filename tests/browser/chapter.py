@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none"},  # every cell is in the page
     "apputils-extension/notification": {"fetchNews": "false", "doNotDisturbMode": True},
 }
+LOADED = "async () => { await window.jupyterapp?.restored; return window.jupyterapp !== undefined }"
 # the idle marker alone races with the kernel's start: ask the application itself
 READY = """async () => { const w = window.jupyterapp?.shell?.currentWidget; if (!w?.context) return false;
   await w.context.ready; await w.sessionContext.ready; const k = w.sessionContext.session?.kernel; if (!k) return false;
@@ -33,12 +35,12 @@ EXECUTE = """async code => { const kernel = window.jupyterapp.shell.currentWidge
 WIDGETS = """async () => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   const comm = [...kernel._comms.values()].find(one => one.targetName === 'jupyter.widget');
   if (comm) await comm.send({method: 'custom', content: {}}).done }"""
-REOPEN = """async () => { const { shell, commands } = window.jupyterapp, panel = shell.currentWidget;
-  await panel.context.save();
-  await panel.sessionContext.shutdown();
-  const path = panel.context.path;
-  panel.dispose();
-  await commands.execute('docmanager:open', { path, factory: 'Notebook' }) }"""
+OPEN = (
+    """async path => { await window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' }) }"""
+)
+SAVE = "async () => { await window.jupyterapp.shell.currentWidget.context.save() }"
+CLOSE = """async () => { const panels = [...window.jupyterapp.shell.widgets('main')].filter(one => one.context);
+  for (const panel of panels) { await panel.sessionContext.shutdown(); panel.dispose(); } }"""
 # of each output that is a widget what it shows; null as long as one of them, or a chart in it, is on its way
 SHOWN = """() => { const shown = [];
   for (const { model, outputArea } of window.jupyterapp.shell.currentWidget.content.widgets)
@@ -48,12 +50,15 @@ SHOWN = """() => { const shown = [];
       const charts = [...output.querySelectorAll('.workbook-live')];
       if (text === 'Loading widget...' || charts.some(chart => !chart.querySelector('svg.marks'))) return null;
       shown.push(output.firstElementChild ? 'widget' : text || `nothing: ${model.sharedModel.source.slice(-60)}`); }
-  return { shown, lost: shown.filter(one => one !== 'widget').length } }"""
+  return shown }"""
+ENOUGH = f"widgets => ({SHOWN})()?.filter(one => one === 'widget').length >= widgets"
 OUTPUTS, CONTRAST = f"{PANEL} .jp-OutputArea", "color-contrast"
 AXE_RUNS = (  # where axe looks, and for what
     ({"include": [OUTPUTS]}, {"rules": {CONTRAST: {"enabled": False}}}),
     ({"include": [OUTPUTS], "exclude": ["svg.marks"]}, {"runOnly": [CONTRAST]}),
 )
+THOROUGH = bool(os.environ.get("WORKBOOK_THOROUGH"))  # as `make browsers` sets it: every explorer dragged and stormed
+WINDOW = {"width": 1280, "height": 1000}
 HUNG = 600  # seconds after which a chapter is not slow but stuck
 POLL = 200  # ms between two looks: a look at every frame makes the browser draw all the while
 # what each chart has drawn; a chart that is still drawing what it was given never looks the same twice
@@ -68,28 +73,35 @@ WATCH_REMOVALS = """selector => { window.removedDrawings = 0; const seen = n => 
 
 
 class Chapter:
-    """A chapter in a page; `errors` holds what the browser's console complained of.
+    """A chapter in JupyterLab's page; `errors` holds what the browser's console complained of while it was open.
 
     The picture of the badge under the title comes from elsewhere, and may be missing: the tests are to pass offline.
     """
 
-    def __init__(self, page, address: str, name: str, screenshots: Path):
-        self.page, self.address, self.name, self.screenshots = page, address, name, screenshots
+    def __init__(self, page, name: str, screenshots: Path):
+        self.page, self.name, self.screenshots = page, name, screenshots
         self.errors: list[str] = []
         self.has_run = False
-        page.on("console", self._listen)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.panel = page.locator(PANEL)
 
     def _listen(self, message) -> None:
         if message.type == "error" and message.location.get("url") != PICTURE:
             self.errors.append(message.text)
 
+    def _fail(self, error) -> None:
+        self.errors.append(str(error))
+
     # --- the notebook
 
     def open(self) -> None:
-        """Load the page and wait for its kernel."""
-        self.page.goto(f"{self.address}/lab/tree/notebooks/{self.name}?reset")
+        """Open it in the page and wait for its kernel."""
+        self.page.on("console", self._listen)
+        self.page.on("pageerror", self._fail)
+        self.page.set_viewport_size(WINDOW)
+        self._open()
+
+    def _open(self) -> None:
+        self.page.evaluate(OPEN, f"notebooks/{self.name}")
         self.wait_ready()
 
     def reload(self) -> None:
@@ -98,7 +110,7 @@ class Chapter:
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        self.page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
+        self.page.wait_for_function(LOADED, timeout=60_000, polling=POLL)
         self.page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
         self.page.wait_for_function(READY, timeout=60_000, polling=POLL)
 
@@ -126,14 +138,18 @@ class Chapter:
 
     def reopen(self) -> None:
         """Save, shut the kernel down, close the notebook and open it again, as on the next day."""
-        self.page.evaluate(REOPEN)
-        self.wait_ready()
+        self.page.evaluate(SAVE)
+        self.page.evaluate(CLOSE)
+        self._open()
 
-    def shown(self) -> list[str]:
-        """What the outputs that are widgets show, once all are drawn: "widget", or what stands in its place."""
-        with suppress(TimeoutError):  # what is not there at first may come with what the file brought
-            self.page.wait_for_function(f"() => ({SHOWN})()?.lost === 0", timeout=30_000, polling=POLL)
-        return self.page.wait_for_function(SHOWN, timeout=120_000, polling=POLL).json_value()["shown"]
+    def shown(self, widgets: int = 0) -> list[str]:
+        """What the outputs that are widgets show, once all are drawn: "widget", or what stands in its place.
+
+        So many widgets are waited for: what is not there at first may come with what the file brought.
+        """
+        with suppress(TimeoutError):
+            self.page.wait_for_function(ENOUGH, arg=widgets, timeout=30_000, polling=POLL)
+        return self.page.wait_for_function(SHOWN, timeout=120_000, polling=POLL).json_value()
 
     def grave(self) -> list[tuple[str, str]]:
         """What axe calls critical or serious in the outputs of the cells: (rule, one of its places).
@@ -147,9 +163,10 @@ class Chapter:
         return [(one["id"], one["nodes"][0]["html"]) for one in problems if one["impact"] in ("serious", "critical")]
 
     def close(self) -> None:
-        """Shut the kernel down and close the page."""
-        self.page.evaluate("async () => { await window.jupyterapp.shell.currentWidget?.sessionContext?.shutdown() }")
-        self.page.close()
+        """Shut the kernel down and close the notebook."""
+        self.page.evaluate(CLOSE)
+        self.page.remove_listener("console", self._listen)
+        self.page.remove_listener("pageerror", self._fail)
 
     # --- its kernel
 
@@ -265,12 +282,17 @@ class Chapter:
         yield
         assert self.page.evaluate("window.removedDrawings") == 0, "a chart was removed and drawn anew"
 
-    def shot(self, name: str, element=None) -> Path:
+    def shot(self, name: str, element=None) -> None:
+        """Bring an element into view; where `make browsers` asks for it a screenshot of it, or of the window."""
+        if element:
+            element.scroll_into_view_if_needed()
+        if THOROUGH:
+            self.take_screenshot(name, element)
+
+    def take_screenshot(self, name: str, element=None) -> None:
         """A screenshot of an element, or of the window, in build/screenshots/."""
         self.screenshots.mkdir(parents=True, exist_ok=True)
-        path = self.screenshots / f"{name}.png"
-        (element or self.page).screenshot(path=path)
-        return path
+        (element or self.page).screenshot(path=self.screenshots / f"{name}.png")
 
 
 def write_settings(folder: Path) -> None:

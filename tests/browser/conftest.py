@@ -1,7 +1,8 @@
 """A real JupyterLab in a real browser: `open_chapter("01")` opens a chapter, whose widgets a test drives by hand.
 
 Needs chromium (or Chrome). Where there is none these tests are skipped with a line that says how to get it; with
-WORKBOOK_BROWSER_TESTS=required, as CI sets, they fail instead. Screenshots lie in build/screenshots/.
+WORKBOOK_BROWSER_TESTS=required, as CI sets, they fail instead. Screenshots, of failures and for `make browsers`, lie
+in build/screenshots/.
 """
 
 import os
@@ -17,8 +18,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from browser.chapter import Chapter, write_settings
-from browser.explorers import THOROUGH
+from browser.chapter import LOADED, THOROUGH, WINDOW, Chapter, write_settings
 from workbook.book.chapters import find_chapters
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,34 +129,46 @@ def wait_for(address: str, log: Path, seconds: float = 60) -> None:
     pytest.fail(f"JupyterLab did not answer within {seconds:.0f} s:\n{log.read_text()[-2000:]}")
 
 
+@pytest.fixture(scope="package")
+def pages(browser):
+    """JupyterLab's page once it is loaded: opening a notebook in it takes a third of the time."""
+    return []
+
+
 @pytest.fixture
-def open_notebook(browser, lab, request):
-    """A function: a notebook's file name -> it in a page of its own, not yet run."""
+def open_notebook(browser, lab, pages, request):
+    """A function: a notebook's file name -> it in JupyterLab, not yet run. After a failure the page is loaded anew."""
     chapters = []
 
-    def open_(name: str, width: int = 1280, height: int = 1000) -> Chapter:
-        page = browser.new_page(viewport={"width": width, "height": height})
-        chapters.append(Chapter(page, lab[0], name, SCREENSHOTS))
+    def open_(name: str) -> Chapter:
+        if not pages:
+            pages.append(browser.new_page(viewport=WINDOW))
+            pages[0].goto(f"{lab[0]}/lab?reset")
+            pages[0].wait_for_function(LOADED, timeout=60_000)
+        chapters.append(Chapter(pages[0], name, SCREENSHOTS))
         chapters[-1].open()
         return chapters[-1]
 
     yield open_
+    failed = request.node.stash.get(FAILED, False)
     for chapter in chapters:
-        if request.node.stash.get(FAILED, False):
-            chapter.shot(f"failed-{request.node.name}")
+        if failed:
+            chapter.take_screenshot(f"failed-{request.node.name}")
         chapter.close()
+    if failed and pages:
+        pages.pop().close()
 
 
 @pytest.fixture
 def open_chapter(open_notebook, lab, request):
-    """A function: the first digits of a chapter's name -> the chapter in a page of its own, not yet run.
+    """A function: the first digits of a chapter's name -> the chapter in JupyterLab, not yet run.
 
     A chapter that was run comes back at the end of the first test that ran it.
     """
     opened = []
 
-    def open_(number: str, **size) -> Chapter:
-        opened.append(open_notebook(find_chapters([number])[0].name, **size))
+    def open_(number: str) -> Chapter:
+        opened.append(open_notebook(find_chapters([number])[0].name))
         return opened[-1]
 
     yield open_
@@ -177,7 +189,7 @@ def check_coming_back(chapter: Chapter, path: Path) -> None:
     if not THOROUGH and chapter.name[:2] not in REOPENED:
         return
     chapter.reopen()
-    after = chapter.shown()
+    after = chapter.shown(widgets)
     assert after.count("widget") >= widgets, f"a widget did not come back: {after}"
     chapter.panel.locator(".workbook-live:visible, .token-heatmap:visible").first.scroll_into_view_if_needed()
     chapter.shot(f"opened-again-{chapter.name[:2]}")
@@ -186,7 +198,7 @@ def check_coming_back(chapter: Chapter, path: Path) -> None:
 
 @pytest.fixture
 def run_cells(open_notebook, lab):
-    """A function: sources of cells -> a notebook of them, run in a page of its own."""
+    """A function: sources of cells -> a notebook of them, run in JupyterLab."""
 
     def run(*sources: str) -> Chapter:
         notebook = new_notebook(cells=[new_code_cell(source) for source in sources], metadata={"kernelspec": KERNEL})

@@ -1,10 +1,9 @@
 """Every explorer of the theory chapters: right while and after a slider is dragged, unshaken by a storm of events."""
 
-import os
-
 import numpy as np
 
-THOROUGH = bool(os.environ.get("WORKBOOK_THOROUGH"))  # as `make browsers` sets it: every explorer dragged and stormed
+from browser.chapter import THOROUGH
+
 STORMED = ("03", "07")  # chapters whose explorers are stormed each time: quick ones, and one too slow to follow a mouse
 EVENTS = 50 if THOROUGH else 20  # of a drag
 STORM_EVENTS, STORM_SECONDS = 250, 2

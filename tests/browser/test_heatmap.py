@@ -217,7 +217,8 @@ def compare(chapter):
     chapter.settle()
     assert widget.evaluate("n => n.scrollWidth <= n.clientWidth")
     chapter.shot("heatmap-390", widget)
-    chapter.change_theme("Light")  # the settings are those of all pages
+    chapter.command("application:toggle-left-area")  # the page is that of all tests
+    chapter.change_theme("Light")
     assert chapter.errors == []
 
 

@@ -64,7 +64,7 @@ def test_a_notebook_opened_again_shows_its_widgets_as_they_were(run_cells, lab):
     chapter.page.evaluate(RESTART)  # what was not saved before a restart is not lost
     for run in range(2):  # the second time from what the file brought alone
         chapter.reopen()
-        assert chapter.shown() == ["widget"] * 3
+        assert chapter.shown(3) == ["widget"] * 3
         for chart, length in zip(range(3), (6, 500, 200), strict=True):
             bars = chapter.marks(chapter.charts().nth(chart), "bar")
             assert {bar["name"]: chapter.number(bar["x"]) for bar in bars} == {"up": length, "down": 1000 - length}

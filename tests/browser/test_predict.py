@@ -81,7 +81,7 @@ def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
     assert chapter.grave() == []
     chapter.change_theme("Light")
     chapter.reopen()
-    assert chapter.shown() == ["widget"] * 3
+    assert chapter.shown(3) == ["widget"] * 3
     assert forms.nth(1).inner_text().count("Recorded 20") == 1
     chapter.shot("predict-reopened")
     assert [error for error in chapter.errors if "Canceled future" not in error] == []
