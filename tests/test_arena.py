@@ -38,7 +38,7 @@ from workbook.topics.arena.claims import CLAIMS
 from workbook.topics.arena.contests import _unit
 from workbook.topics.arena.marks import auroc
 from workbook.topics.arena.rules import ALL, BOUNDS
-from workbook.topics.arena.runs import SMALL, at_budget
+from workbook.topics.arena.runs import SMALL
 from workbook.topics.arena.scores import START, score_units
 from workbook.topics.arena.text import table_text
 from workbook.training import files
@@ -162,8 +162,8 @@ def test_a_rule_that_samples_more_is_read_at_the_budget():
     run = outcomes(_runs({"ibpo": [0.8]}, tokens=200)).iloc[0]
     assert run["value"] == pytest.approx(0.6)
     assert run["area"] == pytest.approx(0.5)
-    short = _runs({"ibpo": [0.8]}, tokens=50)
-    assert at_budget(short)["value"] == 0.8, "a run that ended early keeps its last value"
+    short = outcomes(_runs({"ibpo": [0.8]}, tokens=50)).iloc[0]
+    assert short["value"] == 0.8, "a run that ended early keeps its last value"
 
 
 def _marks(rules, seeds=3) -> pd.DataFrame:
@@ -311,5 +311,6 @@ def test_readme_says_of_one_step_what_the_ledger_does():
     assert (
         f"credit is {row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}] (S1; at our place {row['here']})" in readme
     )
-    runs = read_registration("arena").units["family"], load_measured("arena", "family", "runs")["seed"].nunique()
-    assert f"{runs[1]} of {runs[0]} registered units" in readme
+    assert load_measured("arena", "family", "runs")["seed"].nunique() == read_registration("arena").units["family"]
+    row = ledger("family", claims=["A1"], described=False).query("key == 'A1'").iloc[0]
+    assert f"its score is {row['mean']:.3f} [{row['low']:.2f}, {row['high']:.3f}] (A1)" in readme

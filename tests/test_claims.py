@@ -31,7 +31,7 @@ from workbook.studies.claim import Claim, Measurement, Tables
 from workbook.studies.record import RESULTS
 from workbook.studies.registration import Outcome, check_registration, read_registration
 from workbook.training import files
-from workbook.views.ledger import ledger_chart, standardized
+from workbook.views.ledger import coverage_chart, ledger_chart, standardized
 
 IDS = [
     *(f"H{k}" for k in range(1, 14)),
@@ -170,6 +170,7 @@ def test_the_ledgers_rows_are_placed_on_the_curve_of_skewness():
     assert placed["rows"].to_dict() == {6: 150, 10: 150}, "neither units alike nor fewer than six show a skewness"
     assert placed["skewness"][10] > 1.5 > 1.0 > placed["skewness"][6]
     assert placed["coverage"][10] < 0.93 < placed["coverage"][6]
+    assert "150 rows of 10 units" in coverage_chart(curve, placed.reset_index()).to_dict()["description"]
 
 
 # --- registrations

@@ -32,7 +32,7 @@ _NAMES = {  # module: what it offers
     "views.explorer": "Explorer",
     "views.folding": "fold",
     "views.heatmap": "TokenHeatmap",
-    "views.ledger": "ledger_chart units_needed_chart",
+    "views.ledger": "coverage_chart ledger_chart units_needed_chart",
     "views.live": "LiveChart refresh show",
     "views.loss_pushes": "with_push",
     "views.memory": "adapter_movement memory_bars",

@@ -141,3 +141,34 @@ def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
         "hollow: units measured; filled: units at which 80 % power reaches the smallest effect of interest",
         words,
     )
+
+
+def coverage_chart(curve: pd.DataFrame, placed: pd.DataFrame) -> alt.LayerChart:
+    """How often an interval holds the truth against how skewed its units are, and where the ledger's rows lie.
+
+    curve: of `workbook.claims.skewness_table`.  placed: of `workbook.claims.ledger_skewness`.
+    """
+    require(curve, ["units", "skewness", "coverage"], "coverage_chart")
+    require(placed, ["units", "rows", "skewness", "coverage"], "coverage_chart")
+    lines = curve[curve["units"].isin(placed["units"])].assign(name=lambda table: table["units"].map("{} units".format))
+    marks = placed.assign(name=placed["units"].map("{} units".format), text=placed["rows"].map("{} rows".format))
+    names = list(dict.fromkeys(lines["name"]))
+    color = alt.Color("name:N", title=None, sort=names).scale(domain=names, range=SERIES[: len(names)])
+    x = alt.X("skewness:Q", title="skewness of the units (0: normal, 2: exponential)")
+    y = alt.Y("coverage:Q", title="share of intervals that hold the truth").scale(zero=False).axis(format=".0%")
+    hints = [alt.Tooltip("name:N"), alt.Tooltip("skewness:Q", format=".1f"), alt.Tooltip("coverage:Q", format=".1%")]
+    drawn = alt.Chart(lines).mark_line(strokeWidth=2.5).encode(x=x, y=y, color=color, tooltip=hints)
+    dots = alt.Chart(marks).encode(x=x, y=y, tooltip=[*hints, alt.Tooltip("rows:Q")])
+    rings = dots.mark_point(size=120, strokeWidth=2.5, fill="white", opacity=1).encode(color=color)
+    words = dots.mark_text(align="right", dx=-10, dy=12, fontSize=11).encode(text="text:N")
+    said = alt.Chart(pd.DataFrame({"coverage": [0.95]})).mark_rule(strokeDash=[4, 4], color=NEUTRAL).encode(y=y)
+    described = "; ".join(
+        f"{row.rows} rows of {row.units} units: {row.coverage:.1%} at a skewness of {row.skewness:.1f}"
+        for row in placed.itertuples()
+    )
+    return titled(
+        alt.layer(said, drawn, rings, words).properties(width=480, height=240),
+        "How often a 95 % interval holds the truth",
+        "lines: simulated t intervals; rings: where the ledger's rows lie, by the skewness that their units show",
+        described,
+    )

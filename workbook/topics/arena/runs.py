@@ -84,17 +84,15 @@ def train_rule(bench: Bench, rule: Contender, setting: Setting, match: str | Non
     return rows[KEPT].assign(rule=rule.name, match=match or "none", budget=budget)
 
 
-def at_budget(run: pd.DataFrame) -> pd.Series:
-    """value of a run when its budget was spent, on a straight line between two rows, and area, its mean on the way.
+def at_budget(tokens: np.ndarray, values: np.ndarray, budget: float) -> tuple[float, float]:
+    """Value of a run when its budget was spent, on a straight line between two readings, and the mean on the way.
 
-    run: the rows of one run; one that ended before its budget counts with its last value.
+    tokens, values: of the run's readings, in order; one that ended before its budget counts with its last value.
 
-    >>> run = pd.DataFrame({"sampled_tokens": [0, 100, 200], "value": [0.4, 0.5, 0.7], "budget": 150})
-    >>> at_budget(run).round(3).tolist()
-    [0.6, 0.483]
+    >>> value, area = at_budget(np.array([0, 100, 200]), np.array([0.4, 0.5, 0.7]), 150)
+    >>> round(value, 3), round(area, 3)
+    (0.6, 0.483)
     """
-    tokens, values = run["sampled_tokens"].to_numpy(float), run["value"].to_numpy(float)
-    budget = float(run["budget"].iloc[0])
     places = np.append(tokens[tokens < budget], budget)
     curve = np.interp(places, tokens, values)
-    return pd.Series({"value": curve[-1], "area": np.trapezoid(curve, places) / budget})
+    return float(curve[-1]), float(np.trapezoid(curve, places) / budget)

@@ -18,6 +18,7 @@ from workbook.topics.arena.rules import LOWER, PLAIN, UPPER
 from workbook.topics.arena.runs import at_budget
 
 KEYS = ["seed", "rule", "match"]
+READ = ("batch", "value", "sampled_tokens", "seconds", "moved", "budget")  # columns of runs
 START = "start"  # the value before training
 MEANS = ("correlation", "auroc", "where")  # columns of marks whose mean over units is shown
 
@@ -30,16 +31,11 @@ def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
     had at its end.
     """
     rows = []
-    for keys, run in runs.groupby(KEYS, sort=False):
-        run = run.sort_values("batch")
-        ends = at_budget(run)
-        last = run.iloc[-1]
-        rows.append(
-            dict(zip(KEYS, keys, strict=True))
-            | ends.to_dict()
-            | {START: run["value"].iloc[0]}
-            | {"step_s": last["seconds"] / last["batch"], "batches": last["batch"], "moved": run["moved"].mean()}
-        )
+    for keys, run in runs.sort_values("batch", kind="stable").groupby(KEYS, sort=False):
+        batch, value, tokens, seconds, moved, budget = (run[name].to_numpy(float) for name in READ)
+        end, area = at_budget(tokens, value, budget[0])
+        known = {"value": end, "area": area, START: value[0], "step_s": seconds[-1] / batch[-1]}
+        rows.append(dict(zip(KEYS, keys, strict=True)) | known | {"batches": batch[-1], "moved": np.nanmean(moved)})
     return pd.DataFrame(rows)
 
 

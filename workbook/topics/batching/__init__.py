@@ -19,7 +19,7 @@ from workbook.lazy import lazy_names
 _NAMES = {  # module: what it offers
     "topics.batching.charts": "OUTCOMES compute_batching explore_batching level_chart level_curve",
     "topics.batching.claims": "less_cancelled",
-    "topics.batching.composition": "Arm against_shuffled ends loop_of rates",
+    "topics.batching.composition": "Arm against_shuffled ends loop_of measured_curves rates",
     "topics.batching.cut": "NAMES compute_cut endpoints_chart explore_cut mechanism_chart",
     "topics.batching.exercises": "check_in_step check_order check_three_pairs",
     "topics.batching.live": "live_orders",
