@@ -31,10 +31,6 @@ ASK = """async code => { const kernel = window.jupyterapp.shell.currentWidget.se
   return (await future.done).content.user_expressions.value }"""
 EXECUTE = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   return (await kernel.requestExecute({code, silent: true, store_history: false}).done).content }"""
-# widgets' messages have a thread of their own in the kernel: what is sent to any widget is answered after all before it
-WIDGETS = """async () => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
-  const comm = [...kernel._comms.values()].find(one => one.targetName === 'jupyter.widget');
-  if (comm) await comm.send({method: 'custom', content: {}}).done }"""
 OPEN = (
     """async path => { await window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' }) }"""
 )
@@ -61,9 +57,14 @@ THOROUGH = bool(os.environ.get("WORKBOOK_THOROUGH"))  # as `make browsers` sets 
 WINDOW = {"width": 1280, "height": 1000}
 HUNG = 600  # seconds after which a chapter is not slow but stuck
 POLL = 200  # ms between two looks: a look at every frame makes the browser draw all the while
-# what each chart has drawn; a chart that is still drawing what it was given never looks the same twice
-DRAWN_CHARTS = """() => [...document.querySelectorAll('[data-drawn]')].map(({ dataset: { drawn, pushed } }) =>
-  pushed === undefined || Number(drawn) >= Number(pushed) ? drawn : `${drawn} at ${performance.now()}`).join()"""
+# What each chart has drawn, once the kernel has answered everything: messages of one kind are handled in order, and
+# those of widgets have a thread of their own. What is still being drawn never looks the same twice.
+ANSWERED = """async () => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+  await kernel.requestExecute({code: '', silent: true, store_history: false}).done;
+  const comm = [...kernel._comms.values()].find(one => one.targetName === 'jupyter.widget');
+  if (comm) await comm.send({method: 'custom', content: {}}).done;
+  return [...document.querySelectorAll('[data-drawn]')].map(({ dataset: { drawn, pushed } }) =>
+    pushed === undefined || Number(drawn) >= Number(pushed) ? drawn : `${drawn} at ${performance.now()}`).join() }"""
 WATCH_REMOVALS = """selector => { window.removedDrawings = 0; const seen = n => n.nodeType === 1 &&
     (n.matches('svg, .vega-embed') || n.querySelector('svg.marks'));
   window.removals?.disconnect();
@@ -188,7 +189,7 @@ class Chapter:
         named = self.page.locator(".widget-label", has_text=re.compile(rf"^\s*{re.escape(label)}\s*$"))
         return self.panel.locator(".widget-inline-hbox", has=named).nth(nth)
 
-    def drag(self, label: str, fraction: float, nth: int = 0, steps: int = 20) -> None:
+    def drag(self, label: str, fraction: float, nth: int = 0, steps: int = 10) -> None:
         """Drag a slider's handle by mouse to a fraction of its track, 0 left, 1 right."""
         control = self.control(label, nth)
         control.scroll_into_view_if_needed()
@@ -228,9 +229,7 @@ class Chapter:
         self.page.wait_for_timeout(100)
         before = None
         for _ in range(10 * HUNG):
-            self.python("0")  # messages of one kind are handled in order
-            self.page.evaluate(WIDGETS)
-            now = self.page.evaluate(DRAWN_CHARTS)
+            now = self.page.evaluate(ANSWERED)
             if now == before:
                 return
             before = now

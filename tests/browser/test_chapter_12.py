@@ -7,6 +7,7 @@ effect.
 
 import re
 import zipfile
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -35,6 +36,19 @@ def smollm2():
         return SMOLLM2.folder()
     except RuntimeError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def small_model(smollm2, tmp_path_factory) -> Path:
+    """A model of the reader's own: SmolLM2's tokenizer and chat template, two small layers that train in a second."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("models") / "small"
+    sizes = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
+    config = AutoConfig.from_pretrained(smollm2, num_attention_heads=4, num_key_value_heads=2, **sizes)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(smollm2).save_pretrained(folder)
+    return folder
 
 
 class Form:
@@ -83,13 +97,13 @@ class Form:
         expect(self.monitor).to_contain_text("finished: mine", timeout=SLOW)
 
 
-def test_an_experiment_by_hand(open_chapter, smollm2, tmp_path):
+def test_an_experiment_by_hand(open_chapter, small_model, tmp_path):
     (tmp_path / "capitals.csv").write_text("\n".join(["prompt,answer", *ROWS]))
     (tmp_path / "questions.csv").write_text("question,answer\n1 + 1 =,2\n")
     (tmp_path / "score.py").write_text(REWARD)
     chapter = open_chapter("12")
     chapter.run_all()
-    walk(chapter, tmp_path)
+    walk(chapter, tmp_path, small_model)
     chart = chapter.panel.locator("[role='graphics-document'][aria-label*='Differences of the mean']").first
     mean = chapter.python("float(compared['effects']['mean'][0])")
     expect(chart).to_have_attribute("aria-label", re.compile(re.escape(f"positive_only: {mean:+.3f} (")))
@@ -97,7 +111,7 @@ def test_an_experiment_by_hand(open_chapter, smollm2, tmp_path):
     assert chapter.errors == []
 
 
-def walk(chapter, tmp_path) -> None:
+def walk(chapter, tmp_path, small_model) -> None:
     """What a stranger does in the form, from files to an export, with the commonest mistakes on the way."""
     form = Form(chapter)
     expect(form.start).to_be_enabled(timeout=SLOW)
@@ -142,11 +156,13 @@ def walk(chapter, tmp_path) -> None:
     form.box.get_by_role("checkbox", name="prompts as chat").check()
     expect(form.start).to_be_enabled(timeout=SLOW)
 
-    # tried, forecast, trained twice
+    # tried; a small one forecast and trained twice
     form.button("Try it").click()
     form.says(re.compile(r"Prompt 2 as smollm2-135m gets it \(\d+ tokens\)"))
     form.says("<|im_start|>assistant")
     chapter.shot("12-tried", form.box)
+    form.write("model", str(small_model))
+    expect(form.start).to_be_enabled(timeout=SLOW)
     form.button("Forecast").click()
     form.says(re.compile("Time about .* for one run: .*, and twice 4 held-out prompts of .* of this very setting"))
     expect(form.box.locator("svg.marks", has_text="Where the memory goes")).to_be_visible()
