@@ -7,6 +7,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:  # one core each, for the processes that it starts, too
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import gc
 import re
 import signal
 from pathlib import Path
@@ -42,6 +43,17 @@ def show_prints_of_a_worker(plugins):
     os.dup2(2, 1)
     capture.start_global_capturing()
     capture.suspend_global_capture()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported stays: collecting garbage passes over it, now and each time that a trainer asks for it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
