@@ -168,7 +168,8 @@ PREDICTION = "predicted_delta_logp(hidden[:n], logits[:n], tokens[:n], torch.ran
             (1024, 49_152, 8),
             150,
         ),  # two squares of 4 MiB and a few blocks; a copy of the logits would be 192 MiB
-        (KERNEL, (4096, 49_152, 576), 1536),  # the promise at SmolLM2's shape, 768 MiB of logits
+        # a quarter of the promise at SmolLM2's shape and twice the tokens, 1.5 GiB; the logits alone are as many
+        (KERNEL, (2048, 49_152, 576), 384),
         (PREDICTION, (100_000, 512, 16), 190),  # the square would be 37 GiB, a copy of the logits 195 MiB
     ],
 )
