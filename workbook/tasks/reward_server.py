@@ -23,10 +23,18 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 MAX_REWARD = 1e18  # its square, of which a group's spread is made, is finite in float32
 CLOSED = 65  # exit status of a process whose function has closed the file that it answers through
+
+
+class _Uncached(SourceFileLoader):
+    """Leaves no bytecode beside a file: after an edit within the same second it would pass for that of the new text."""
+
+    def set_data(self, path: str, data: bytes, **_) -> None:
+        pass
 
 
 def load_function(path: Path, name: str, kind: str = "reward") -> Callable:
@@ -34,7 +42,8 @@ def load_function(path: Path, name: str, kind: str = "reward") -> Callable:
 
     Raises ValueError, in one sentence, if the file cannot be imported or has no such function.
     """
-    spec = importlib.util.spec_from_file_location(module_name(path), path)
+    loader = _Uncached(module_name(path), str(path))
+    spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # data classes look themselves up there
     sys.path.insert(0, str(path.parent))
     try:
