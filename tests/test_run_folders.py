@@ -115,7 +115,7 @@ def test_a_link_in_a_run_folder_is_not_followed(stopped, tmp_path, name):
     assert name in str(refusal.value)
     if name == "log.txt":
         with pytest.raises(OSError, match=r"log\.txt"):
-            launch(stopped.folder, "workbook.training.worker")
+            launch(stopped.folder, "workbook.training")
     assert target.is_dir() or target.read_text() == "mine"
     assert target.is_file() or not list(target.iterdir())
 

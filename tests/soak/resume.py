@@ -146,5 +146,5 @@ def _kill(folder: Path, settings: dict, chance: random.Random) -> str | None:
 
 
 def _train(run) -> subprocess.Popen:
-    command = [sys.executable, "-m", "workbook.training.worker", str(run.folder)]
+    command = [sys.executable, "-m", "workbook.training", str(run.folder)]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)

@@ -6,14 +6,15 @@ import sys
 from pathlib import Path
 
 from workbook.commands.arguments import MAIN, as_count, as_path, read_settings, settings_option
+from workbook.lazy import import_to_stay
 from workbook.training.messages import show_value
 
 
 def _train(args) -> int:
+    train = import_to_stay("workbook.training.worker").train
     from workbook.training.plan import fits
     from workbook.training.run_config import RunConfig
     from workbook.training.validate import check_run
-    from workbook.training.worker import train
 
     config = RunConfig.load(args.config).override(read_settings(args.set))
     if MAIN:
@@ -24,10 +25,10 @@ def _train(args) -> int:
 
 
 def _resume(args) -> int:
+    execute = import_to_stay("workbook.training.worker").execute
     from workbook.training.processes import broadcast_from_main
     from workbook.training.run_config import RunConfig
     from workbook.training.runs import FINAL_STATES, load_run
-    from workbook.training.worker import execute
 
     run = load_run(args.run)
     RunConfig.load(run.folder / "config.yaml")  # before anything is written

@@ -260,7 +260,7 @@ def set_status(run: Run, state: str, message: str, **more) -> None:
 
 def _launch(run: Run) -> None:
     (run.folder / "stop").unlink(missing_ok=True)
-    process = launch(run.folder, "workbook.training.worker", str(run.folder))
+    process = launch(run.folder, "workbook.training", str(run.folder))
     set_status(run, "starting", "Loading the policy.", **process)
 
 

@@ -27,6 +27,7 @@ import joblib
 import numpy as np
 import pandas as pd
 
+from workbook.lazy import import_to_stay
 from workbook.training.config_text import read_yaml
 from workbook.training.folders import as_folder, check_vacant
 from workbook.training.messages import one_line, show_value
@@ -168,9 +169,8 @@ def _hashable(value: Any) -> Any:
 
 def _train(folder: str, threads: int) -> str:
     """In a worker process: one run, whose failure is its own; returns its closing message. Safe to call twice."""
+    execute = import_to_stay("workbook.training.worker").execute
     import torch
-
-    from workbook.training.worker import execute
 
     with _ONE_RUN:
         torch.set_num_threads(threads)

@@ -1,9 +1,8 @@
-"""A run in its own process: build the trainer, evaluate, train, write, and report how it ended.
+"""What a run's process does: build the trainer, evaluate, train, write, and report how it ended.
 
-    python -m workbook.training.worker FOLDER
-
-The same `execute` serves the command line (with a progress bar) and sweeps (in joblib's workers). Under
-`accelerate launch` it runs in several processes, of which the main one writes.
+The same `execute` serves a run's own process (`python -m workbook.training FOLDER`), the command line (with a progress
+bar) and sweeps (in joblib's workers). Under `accelerate launch` it runs in several processes, of which the main one
+writes.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import sys
 import time
 import warnings
@@ -253,14 +251,3 @@ def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, labe
         raise ValueError(f"{mean}, and every reward must be a finite number.")
     rows = [row for row in run.evaluation().to_dict("records") if row["label"] != label]
     write_json(run.folder / "evaluation.json", [*rows, {"label": label, **interval._asdict()}])
-
-
-def main(folder: str) -> int:
-    """Entry point of a run's own process; its output is the run's log.txt."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    print(execute(folder).status()["message"])
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from workbook.lazy import import_to_stay
 from workbook.training.background import Watched, identity, is_alive, launch
 from workbook.training.config_text import dump_yaml
 from workbook.training.files import read_json, write_json, write_text
@@ -154,6 +155,7 @@ def main(folder: str) -> int:
         write_json(preview.folder / "status.json", process | {"state": state, "message": message})
 
     try:
+        import_to_stay("workbook.training.config")
         config = RunConfig.load(preview.folder / "config.yaml")
         write_json(preview.folder / "preview.json", sample_preview(config, report))
         report("Sampled.", "finished")
