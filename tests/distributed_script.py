@@ -5,6 +5,7 @@ A case's `microbatch` is that of all processes together. The processes are forke
 loaded once.
 """
 
+import gc
 import json
 import os
 import socket
@@ -114,6 +115,7 @@ def record_as(rank: int, processes: int, port: int, *arguments) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    gc.freeze()  # the libraries, which are not garbage in any process
     arguments = sys.argv[1], json.loads(sys.argv[2])
     for processes in (2, 4):
         with socket.socket() as free:

@@ -1,5 +1,6 @@
 """Runs survive being killed, stopped, torn, edited and starved of disk, and resume to the same weights bit for bit."""
 
+import gc
 import json
 import multiprocessing
 import os
@@ -51,6 +52,7 @@ spawning.set_forkserver_preload(["workbook.training.worker"])
 def _execute(folder: str, largest_file: int | None = None, pause_at: int | None = None) -> None:
     from workbook.training import worker
 
+    gc.freeze()  # what it was forked with
     if pause_at:  # until somebody sends SIGCONT
 
         class Pausing(worker.Recorder):
