@@ -169,6 +169,11 @@ class Chapter:
         self.page.remove_listener("console", self._listen)
         self.page.remove_listener("pageerror", self._fail)
 
+    def leave(self) -> None:
+        """Close the notebook; its kernel goes on, emptied but for what it imported, for the next one of this name."""
+        self.execute("import ipywidgets; ipywidgets.Widget.close_all(); get_ipython().reset()")
+        self.page.evaluate("() => window.jupyterapp.shell.currentWidget.dispose()")
+
     # --- its kernel
 
     def python(self, expression: str):

@@ -197,14 +197,18 @@ def check_coming_back(chapter: Chapter, path: Path) -> None:
 
 
 @pytest.fixture
-def run_cells(open_notebook, lab):
-    """A function: sources of cells -> a notebook of them, run in JupyterLab."""
+def run_cells(open_notebook, lab, request):
+    """A function: sources of cells -> a notebook of them, run in JupyterLab; what others imported is there already."""
+    opened = []
 
     def run(*sources: str) -> Chapter:
         notebook = new_notebook(cells=[new_code_cell(source) for source in sources], metadata={"kernelspec": KERNEL})
         nbformat.write(notebook, lab[1] / "scratch.ipynb")
-        chapter = open_notebook("scratch.ipynb")
-        chapter.run_all()
-        return chapter
+        opened.append(open_notebook("scratch.ipynb"))
+        opened[-1].run_all()
+        return opened[-1]
 
-    return run
+    yield run
+    if not request.node.stash.get(FAILED, False):
+        for chapter in opened:
+            chapter.leave()
