@@ -23,18 +23,10 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 MAX_REWARD = 1e18  # its square, of which a group's spread is made, is finite in float32
 CLOSED = 65  # exit status of a process whose function has closed the file that it answers through
-
-
-class _Uncached(SourceFileLoader):
-    """Leaves no bytecode beside a file: after an edit within the same second it would pass for that of the new text."""
-
-    def set_data(self, path: str, data: bytes, **_) -> None:
-        pass
 
 
 def load_function(path: Path, name: str, kind: str = "reward") -> Callable:
@@ -42,15 +34,17 @@ def load_function(path: Path, name: str, kind: str = "reward") -> Callable:
 
     Raises ValueError, in one sentence, if the file cannot be imported or has no such function.
     """
-    loader = _Uncached(module_name(path), str(path))
-    spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
+    spec = importlib.util.spec_from_file_location(module_name(path), path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # data classes look themselves up there
     sys.path.insert(0, str(path.parent))
+    # Bytecode left beside a file would, after an edit within the same second, pass for that of the new text.
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
         raise ValueError(f"the {kind} file {path.name} can't be imported: {one_line(error, path)}.") from None
     finally:
+        sys.dont_write_bytecode = kept
         if str(path.parent) in sys.path:
             sys.path.remove(str(path.parent))
     function = getattr(module, name, None)
