@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from workbook.lazy import import_to_stay
+
 if TYPE_CHECKING:
     import torch
 
@@ -91,9 +93,8 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     profile: "smoke", "teach" or "full"; left out, WORKBOOK_PROFILE decides, else the device. ValueError otherwise.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a bar per loaded model would stand in the chapter
-    import torch
-
-    _import_altair()
+    import_to_stay("workbook.views.renderer")
+    torch = import_to_stay("torch")
     from workbook.policies.devices import choose_device, choose_dtype
     from workbook.training.notebook import run_left
     from workbook.views.renderer import enable_charts
@@ -106,21 +107,6 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     enable_charts()
     print(*filter(None, [report(chosen, reason, seed), run_left()]), sep="\n")
     return chosen
-
-
-def _import_altair() -> None:
-    """Import Altair without the 39 grammars that JSON Schema would compile for it, a second of every kernel's start.
-
-    They check the form of addresses, of which our charts have none.
-    """
-    grammars = "rfc3987_syntax"
-    if "jsonschema" in sys.modules or grammars in sys.modules:
-        return
-    sys.modules[grammars] = None  # as if it were not installed, which JSON Schema allows for
-    try:
-        import altair  # noqa: F401
-    finally:
-        del sys.modules[grammars]
 
 
 def seed_everything(seed: int) -> None:

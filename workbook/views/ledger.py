@@ -161,13 +161,13 @@ def coverage_chart(curve: pd.DataFrame, placed: pd.DataFrame) -> alt.LayerChart:
     dots = alt.Chart(marks).encode(x=x, y=y, tooltip=[*hints, alt.Tooltip("rows:Q")])
     rings = dots.mark_point(size=120, strokeWidth=2.5, fill="white", opacity=1).encode(color=color)
     words = dots.mark_text(align="right", dx=-10, dy=12, fontSize=11).encode(text="text:N")
-    said = alt.Chart(pd.DataFrame({"coverage": [0.95]})).mark_rule(strokeDash=[4, 4], color=NEUTRAL).encode(y=y)
+    promised = alt.Chart(pd.DataFrame({"coverage": [0.95]})).mark_rule(strokeDash=[4, 4], color=NEUTRAL).encode(y=y)
     described = "; ".join(
         f"{row.rows} rows of {row.units} units: {row.coverage:.1%} at a skewness of {row.skewness:.1f}"
         for row in placed.itertuples()
     )
     return titled(
-        alt.layer(said, drawn, rings, words).properties(width=480, height=240),
+        alt.layer(promised, drawn, rings, words).properties(width=480, height=240),
         "How often a 95 % interval holds the truth",
         "lines: simulated t intervals; rings: where the ledger's rows lie, by the skewness that their units show",
         described,
