@@ -22,7 +22,6 @@ What was measured of one policy alone is "described" and decides nothing. The re
 beside the code that measures, in each topic's claims.py.
 """
 
-from workbook.claims.coverage import ledger_skewness, skewness_table
 from workbook.claims.judge import CLAIMS, measurements, worst
 from workbook.claims.ledger import SCALES, command, ledger, ledger_json, permuted_outcomes, summary
 from workbook.claims.show import compare_with_ledger, show_outcomes
@@ -41,11 +40,9 @@ __all__ = [
     "format_summary",
     "ledger",
     "ledger_json",
-    "ledger_skewness",
     "measurements",
     "permuted_outcomes",
     "show_outcomes",
-    "skewness_table",
     "summary",
     "worst",
 ]
