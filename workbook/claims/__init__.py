@@ -26,8 +26,10 @@ from workbook.claims.judge import CLAIMS, measurements, worst
 from workbook.claims.ledger import SCALES, command, ledger, ledger_json, permuted_outcomes, summary
 from workbook.claims.show import compare_with_ledger, show_outcomes
 from workbook.claims.text import format_ledger, format_summary
+from workbook.lazy import lazy_names
 from workbook.studies.claim import Claim, Measurement, Tables
 
+__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(("ledger_skewness", "skewness_table"), "claims.coverage"))
 __all__ = [
     "CLAIMS",
     "SCALES",
@@ -40,9 +42,11 @@ __all__ = [
     "format_summary",
     "ledger",
     "ledger_json",
+    "ledger_skewness",
     "measurements",
     "permuted_outcomes",
     "show_outcomes",
+    "skewness_table",
     "summary",
     "worst",
 ]
