@@ -47,7 +47,7 @@ SHOWN = """() => { const shown = [];
       if (text === 'Loading widget...' || charts.some(chart => !chart.querySelector('svg.marks'))) return null;
       shown.push(output.firstElementChild ? 'widget' : text || `nothing: ${model.sharedModel.source.slice(-60)}`); }
   return shown }"""
-ENOUGH = f"widgets => ({SHOWN})()?.filter(one => one === 'widget').length >= widgets"
+WIDGETS_BACK = f"widgets => ({SHOWN})()?.filter(one => one === 'widget').length >= widgets"
 OUTPUTS, CONTRAST = f"{PANEL} .jp-OutputArea", "color-contrast"
 AXE_RUNS = (  # where axe looks, and for what
     ({"include": [OUTPUTS]}, {"rules": {CONTRAST: {"enabled": False}}}),
@@ -149,7 +149,7 @@ class Chapter:
         So many widgets are waited for: what is not there at first may come with what the file brought.
         """
         with suppress(TimeoutError):
-            self.page.wait_for_function(ENOUGH, arg=widgets, timeout=30_000, polling=POLL)
+            self.page.wait_for_function(WIDGETS_BACK, arg=widgets, timeout=30_000, polling=POLL)
         return self.page.wait_for_function(SHOWN, timeout=120_000, polling=POLL).json_value()
 
     def grave(self) -> list[tuple[str, str]]:
