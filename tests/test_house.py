@@ -61,8 +61,9 @@ def test_a_chapter_imports_from_few_places(chapters):
     counts = sorted(len(row["imports"]) for row in chapters.values())
     assert counts[len(counts) // 2] <= 7
     reached = sorted(len(row["modules"]) for row in chapters.values())
-    # the heatmap reads, explains and compares; predictions are kept and calibrated; studies compute live
-    assert reached[len(reached) // 2] <= 106
+    # the heatmap reads, explains and compares; predictions are kept and calibrated; studies compute live; each first
+    # cell imports what stays
+    assert reached[len(reached) // 2] <= 107
 
 
 def test_chapters_import_from_faces_alone(chapters):

@@ -6,16 +6,16 @@ Nothing heavy is imported until `setup` is called, so that `import workbook` sta
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import platform
 import sys
 import textwrap
 from dataclasses import dataclass, replace
-from importlib import import_module, metadata
-from types import ModuleType
+from importlib import metadata
 from typing import TYPE_CHECKING
+
+from workbook.lazy import import_to_stay
 
 if TYPE_CHECKING:
     import torch
@@ -107,21 +107,6 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     enable_charts()
     print(*filter(None, [report(chosen, reason, seed), run_left()]), sep="\n")
     return chosen
-
-
-def import_to_stay(module: str) -> ModuleType:
-    """Import a module, for a process that trains: collecting garbage never looks at it, or at what it imports.
-
-    Time and again it would look at a million objects that stay to the end, for a third of the time of a short run.
-    """
-    if module not in sys.modules and gc.isenabled():
-        gc.disable()
-        try:
-            import_module(module)
-        finally:
-            gc.freeze()
-            gc.enable()
-    return import_module(module)
 
 
 def seed_everything(seed: int) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from workbook.commands.arguments import MAIN, as_count, as_path, read_settings, settings_option
-from workbook.environment import import_to_stay
+from workbook.lazy import import_to_stay
 from workbook.training.messages import show_value
 
 

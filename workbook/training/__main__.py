@@ -3,7 +3,7 @@
 import os
 import sys
 
-from workbook.environment import import_to_stay
+from workbook.lazy import import_to_stay
 
 
 def main(folder: str) -> None:

@@ -27,7 +27,7 @@ import joblib
 import numpy as np
 import pandas as pd
 
-from workbook.environment import import_to_stay
+from workbook.lazy import import_to_stay
 from workbook.training.config_text import read_yaml
 from workbook.training.folders import as_folder, check_vacant
 from workbook.training.messages import one_line, show_value

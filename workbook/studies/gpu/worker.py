@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-from workbook.environment import import_to_stay
+from workbook.lazy import import_to_stay
 from workbook.studies.gpu.bench import GpuBench, OutOfTime, Skipped
 from workbook.studies.gpu.campaign import PARENT, ROWS, write_outcome
 from workbook.training.messages import explain_error, one_line

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from workbook.environment import import_to_stay
+from workbook.lazy import import_to_stay
 from workbook.training.background import Watched, identity, is_alive, launch
 from workbook.training.config_text import dump_yaml
 from workbook.training.files import read_json, write_json, write_text
