@@ -3,7 +3,6 @@
 from importlib.util import find_spec
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_runs import CONFIG, run_process
 
 from workbook.__main__ import main
@@ -14,6 +13,8 @@ SHORT = CONFIG | {"trainer": CONFIG["trainer"] | {"max_steps": 4, "batching": "q
 
 
 def test_tensorboard_has_what_cancels_and_lies_in_the_run_folder(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     run = create_run(RunConfig.load(SHORT).override({"report_to": "tensorboard"}), tmp_path / "run")
     run_process(run.folder).join()
     assert run.status()["state"] == "finished", run.status()

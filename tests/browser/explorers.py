@@ -6,7 +6,7 @@ from browser.chapter import THOROUGH
 
 STORMED = ("03", "07")  # chapters whose explorers are stormed each time: quick ones, and one too slow to follow a mouse
 EVENTS = 50 if THOROUGH else 20  # of a drag
-STORM_EVENTS, STORM_SECONDS = 250, 2
+STORM_EVENTS, STORM_SECONDS = (250, 2) if THOROUGH else (125, 1)
 FIND = """
 import gc, logging, math, traitlets
 from workbook.views import Explorer

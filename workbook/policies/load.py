@@ -26,6 +26,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from workbook.lazy import import_to_stay
 from workbook.places import data_path
 from workbook.policies.checks import ADAPTER, check_files, padding_error, read_record
 from workbook.policies.devices import as_device, as_dtype
@@ -122,10 +123,10 @@ def load_policy(
 
 
 def _lora_config(lora):
-    from peft import LoraConfig
-
     if lora is None:
         return None
+    from peft import LoraConfig  # and with it the libraries of quantization: two seconds
+
     if isinstance(lora, LoraConfig):
         if lora.lora_dropout:
             raise ValueError(
@@ -203,6 +204,7 @@ def _from_hub(name: str) -> tuple[Path, dict]:
 
 
 def _read_model(folder: Path, quantization, dtype, device) -> nn.Module:
+    import_to_stay("transformers.modeling_utils")
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     options = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True, **TRUSTED}
