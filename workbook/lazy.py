@@ -27,9 +27,10 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
 
 def import_to_stay(module: str) -> ModuleType:
-    """Import a module, for a process that trains: collecting garbage never looks at it, or at what it imports.
+    """Import a module for good: collecting garbage never looks at it again, nor at anything else that is there by then.
 
-    Time and again it would look at a million objects that stay to the end, for a third of the time of a short run.
+    Time and again it would look at a million objects that stay to the end: a sixth of the time in which a policy is
+    loaded, a third of that of a short run.
     """
     if module not in sys.modules and gc.isenabled():
         gc.disable()
