@@ -173,6 +173,15 @@ def test_the_ledgers_rows_are_placed_on_the_curve_of_skewness():
     assert "150 rows of 10 units" in coverage_chart(curve, placed.reset_index()).to_dict()["description"]
 
 
+def test_readme_says_where_the_ledgers_rows_lie():
+    placed = ledger_skewness(ledger(described=False), pd.read_parquet(RESULTS / "coverage" / "skewness.parquet"))
+    held = placed.set_index("units")["coverage"]
+    readme = (RESULTS.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert "about 93 % with ten units, 89 to 91 % with six or eight" in readme
+    assert 0.925 <= held[10] < 0.94
+    assert held[[6, 8]].between(0.885, 0.915).all()
+
+
 # --- registrations
 
 FINE = {
