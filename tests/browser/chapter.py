@@ -16,11 +16,6 @@ SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none"},  # every cell is in the page
     "apputils-extension/notification": {"fetchNews": "false", "doNotDisturbMode": True},
 }
-LOADED = "async () => { await window.jupyterapp?.restored; return window.jupyterapp !== undefined }"
-# the idle marker alone races with the kernel's start: ask the application itself
-READY = """async () => { const w = window.jupyterapp?.shell?.currentWidget; if (!w?.context) return false;
-  await w.context.ready; await w.sessionContext.ready; const k = w.sessionContext.session?.kernel; if (!k) return false;
-  await k.info; return k.status === 'idle' }"""
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 FAILED = ".jp-OutputArea-output[data-mime-type='application/vnd.jupyter.stderr']:has(.ansi-red-fg)"
 DONE = f"""() => {{ const prompts = [...document.querySelectorAll('{PANEL} .jp-CodeCell .jp-InputArea-prompt')];
@@ -31,9 +26,15 @@ ASK = """async code => { const kernel = window.jupyterapp.shell.currentWidget.se
   return (await future.done).content.user_expressions.value }"""
 EXECUTE = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   return (await kernel.requestExecute({code, silent: true, store_history: false}).done).content }"""
-OPEN = (
-    """async path => { await window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' }) }"""
-)
+# asked again until true: a page that is still loading, or loads anew, has no application. The idle marker alone races
+# with the kernel's start, so the kernel itself is asked.
+OPEN = """async path => { const app = window.jupyterapp; if (!app) return false;
+  await app.restored;
+  const panel = await app.commands.execute('docmanager:open', { path, factory: 'Notebook' });
+  await panel.context.ready; await panel.sessionContext.ready;
+  const kernel = panel.sessionContext.session?.kernel; if (!kernel) return false;
+  await kernel.info;
+  return kernel.status === 'idle' && document.querySelector('.jp-NotebookPanel .jp-CodeCell') !== null }"""
 SAVE = "async () => { await window.jupyterapp.shell.currentWidget.context.save() }"
 CLOSE = """async () => { const panels = [...window.jupyterapp.shell.widgets('main')].filter(one => one.context);
   for (const panel of panels) { await panel.sessionContext.shutdown(); panel.dispose(); } }"""
@@ -102,18 +103,13 @@ class Chapter:
         self._open()
 
     def _open(self) -> None:
-        self.page.evaluate(OPEN, f"notebooks/{self.name}")
-        self.wait_ready()
+        path = f"notebooks/{self.name}"
+        self.page.wait_for_function(OPEN, arg=path, timeout=120_000, polling=POLL)
 
     def reload(self) -> None:
         """What the browser's reload does; the kernel goes on."""
         self.page.reload()
-        self.wait_ready()
-
-    def wait_ready(self) -> None:
-        self.page.wait_for_function(LOADED, timeout=60_000, polling=POLL)
-        self.page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell", timeout=60_000)
-        self.page.wait_for_function(READY, timeout=60_000, polling=POLL)
+        self._open()
 
     def run_all(self) -> None:
         """Run every cell and wait for the last; AssertionError with the text of a cell that failed."""
