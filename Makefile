@@ -57,9 +57,11 @@ lint: $(READY)
 
 # The venv is made anew whenever the declared environment changes. Most of its 18,000 files are never compiled: those that
 # everything imports are here, by two processes at once, lest each of the first ones does it.
+# The pip that comes with a Python is as old as it: one of 2023 takes twice as long, half of it to find what it was told.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make lab PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt --upgrade pip
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -q -c constraints.txt -e '.[lab,dev]'
 	$(BIN)/python -c 'import workbook.training.worker' & \
 	$(BIN)/python -c 'import altair, datasets, IPython, jupyterlab.labapp, nbclient, playwright.sync_api, pytest' & wait

@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from test_rollouts import CHAT, SumTask, make_model, make_tokenizer
 from transformers import BertConfig, BertLMHeadModel
 
+from workbook.places import cache_folder
 from workbook.policies import load as policies
 from workbook.policies import nf4
 from workbook.policies import packaged as weights_cache
@@ -451,7 +452,7 @@ def test_what_cannot_be_dequantized_is_refused(wrong_kernel, monkeypatch):
 
 
 def fake_convert(model, _, target):
-    with open(weights_cache.cache_folder() / "builds", "a") as builds:
+    with open(cache_folder() / "builds", "a") as builds:
         builds.write("built\n")
     time.sleep(0.3)
     make_model().save_pretrained(target)
@@ -599,16 +600,16 @@ def test_the_cache_folder_is_the_platforms(monkeypatch, tmp_path, system, folder
     for variable in ("WORKBOOK_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert weights_cache.cache_folder() == tmp_path / folder
+    assert cache_folder() == tmp_path / folder
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "chosen"))
-    assert weights_cache.cache_folder() == tmp_path / "chosen"
+    assert cache_folder() == tmp_path / "chosen"
 
 
 def test_the_cache_folder_follows_xdg(monkeypatch, tmp_path):
     monkeypatch.delenv("WORKBOOK_CACHE", raising=False)
     monkeypatch.setattr(platformdirs, "PlatformDirs", importlib.import_module("platformdirs.unix").Unix)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert weights_cache.cache_folder() == tmp_path / "cancellation-workbook"
+    assert cache_folder() == tmp_path / "cancellation-workbook"
 
 
 @pytest.mark.parametrize("name", [None, 3, ["bundled"], torch.nn.Linear(1, 1)], ids=str)

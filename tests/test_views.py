@@ -1,6 +1,7 @@
 """Charts say the truth and show untrusted text as text; widgets push rows and leave a picture behind."""
 
 import gc
+import gzip
 import io
 import json
 import weakref
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import vl_convert
 from IPython.utils.capture import capture_output
 from ipywidgets.widgets.widget import _instances
 from PIL import Image, ImageChops
@@ -32,6 +34,7 @@ from workbook.views import (
 )
 from workbook.views.live import split
 from workbook.views.renderer import UNSEEN, bundle, packed, plain, png, vegalite_version
+from workbook.views.shared import vega_module
 from workbook.views.style import diverging, limit, visible
 
 WIDGET, VEGA, PNG = "application/vnd.jupyter.widget-view+json", "application/vnd.vegalite.v5+json", b"\x89PNG"
@@ -96,7 +99,6 @@ def test_each_chart_draws_and_says_what_it_shows(make):
 def test_pictures_are_packed_without_loss():
     import io
 
-    import vl_convert
     from PIL import Image, ImageChops
 
     spec = CHARTS["learning_curve"]().to_dict()
@@ -152,7 +154,6 @@ def test_untrusted_token_text_stays_text():
     shown = "".join(cell["text"] for cell in cells)
     assert shown.isprintable()
     assert visible("\u202eevil\u2066", longest=20) == "\\u202eevil\\u2066"
-    import vl_convert
 
     svg = vl_convert.vegalite_to_svg(strip.to_dict(), vl_version=vegalite_version())
     assert "&lt;script&gt;" in svg
@@ -311,6 +312,27 @@ def test_an_interrupted_drawing_leaves_no_answer_to_the_next(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             png(one_text("another"), scale=1)
     assert png(one_text("a"), scale=1) == first
+
+
+def test_vega_is_bundled_once_for_all_kernels_and_anew_when_its_file_is_damaged(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "new"))
+    first = vega_module.__wrapped__()
+    text = gzip.decompress(first).decode()
+    assert "vegaEmbed" in text
+    (kept,) = (tmp_path / "new").iterdir()
+    bundled = []
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda *_, **__: bundled.append(1) or text)
+    assert vega_module.__wrapped__() == first
+    assert bundled == []
+    for damaged in (first[: len(first) // 2], b"no gzip", first[:1000] + b"0000" + first[1004:]):
+        kept.write_bytes(damaged)
+        assert vega_module.__wrapped__() == first
+        assert kept.read_bytes() == first
+    assert len(bundled) == 3
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "file"))  # no folder, so nothing can be kept
+    assert vega_module.__wrapped__() == first
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [kept.name]
 
 
 def test_sizes_that_are_no_numbers_are_left_to_vega():

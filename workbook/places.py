@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 PACKAGE = Path(__file__).resolve().parent
 
 
@@ -51,6 +53,13 @@ def clone(what: str, package: Path = PACKAGE) -> Path:
     if not (package.parent / "pyproject.toml").is_file() or (package / "data").is_dir():
         raise ValueError(f"{what} needs a clone of the repository, and this workbook was installed without one.")
     return package.parent
+
+
+def cache_folder() -> Path:
+    """Where what can be made anew is kept, models above all: WORKBOOK_CACHE, else ours in the platform's user cache."""
+    if chosen := os.environ.get("WORKBOOK_CACHE"):
+        return Path(chosen).expanduser()
+    return user_cache_path("cancellation-workbook", appauthor=False, opinion=False)
 
 
 def runs_folder() -> Path:

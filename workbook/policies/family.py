@@ -25,7 +25,8 @@ import transformers  # its models are imported when first used
 from filelock import FileLock
 from torch import Tensor, nn
 
-from workbook.policies.packaged import RECORD, cache_folder, damage, sha256
+from workbook.places import cache_folder
+from workbook.policies.packaged import RECORD, damage, sha256
 from workbook.policies.restoring import restoring, seeded
 from workbook.policies.sft import DATA_SEED, SPECIAL, make_model, make_tokenizer, measure, train
 from workbook.tasks.chain import Chain

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from workbook.places import cache_folder
 from workbook.policies.checks import ADAPTER
 from workbook.policies.family import FAMILY, member_of
 from workbook.policies.load import ALTERNATIVES, BUNDLED, HUB_ID, HUB_TIMEOUT_S, PACKAGED
-from workbook.policies.packaged import RECORD, cache_folder
+from workbook.policies.packaged import RECORD
 
 
 def local_folder(name: str) -> Path | None:

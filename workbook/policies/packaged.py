@@ -25,7 +25,8 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock
-from platformdirs import user_cache_path
+
+from workbook.places import cache_folder
 
 RECORD = "provenance.json"
 
@@ -88,13 +89,6 @@ class Packaged:
                     shutil.rmtree(target)
                 os.replace(built, target)
         return target
-
-
-def cache_folder() -> Path:
-    """The folder for converted weights: $WORKBOOK_CACHE if set, else our place in the platform's user cache."""
-    if chosen := os.environ.get("WORKBOOK_CACHE"):
-        return Path(chosen).expanduser()
-    return user_cache_path("cancellation-workbook", appauthor=False, opinion=False)
 
 
 def sha256(path: Path) -> str:

@@ -7,6 +7,9 @@ Vega travels packed in one hidden widget, to which the charts refer (shared.js, 
 from __future__ import annotations
 
 import gzip
+import os
+import zlib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import anywidget
 import traitlets
 import vl_convert
 
+from workbook.places import cache_folder
 from workbook.views.renderer import vegalite_version
 
 HERE = Path(__file__).parent
@@ -21,9 +25,23 @@ HERE = Path(__file__).parent
 
 @cache
 def vega_module() -> bytes:
-    """A module that exports vegaEmbed and needs nothing from elsewhere, gzipped."""
-    module = vl_convert.javascript_bundle("export { vegaEmbed };", vl_version=vegalite_version())
-    return gzip.compress(module.encode(), mtime=0)
+    """A module that exports vegaEmbed and needs nothing from elsewhere, gzipped.
+
+    Bundling takes a second of each kernel, so the first bundle is kept in the cache folder, under the versions in it.
+    """
+    version = vegalite_version()
+    kept = cache_folder() / f"vega-lite-{version}-of-vl-convert-{vl_convert.__version__}.js.gz"
+    with suppress(OSError, EOFError, zlib.error):  # not there, or damaged: bundled anew
+        module = kept.read_bytes()
+        gzip.decompress(module)
+        return module
+    module = gzip.compress(vl_convert.javascript_bundle("export { vegaEmbed };", vl_version=version).encode(), mtime=0)
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        half = kept.with_name(f".{kept.name}.{os.getpid()}.tmp")
+        half.write_bytes(module)
+        os.replace(half, kept)
+    return module
 
 
 class Shared(anywidget.AnyWidget):
