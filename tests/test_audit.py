@@ -57,6 +57,23 @@ def test_an_altered_ledger_is_noticed(mine, other):
     assert differ(mine, other | {("dose", "family", "H99"): other[key]}) == {("dose", "H99"): "no registration has it"}
 
 
+@pytest.mark.parametrize("name", ["coverage", "skewness"])
+def test_another_coverage_than_the_committed_one_is_noticed(name, tmp_path):
+    shutil.copytree(RESULTS / "coverage", tmp_path / "coverage")
+    table = tmp_path / "coverage" / f"{name}.parquet"
+    mine = getattr(chance, name)(repetitions=500)
+    assert chance.coverage_faults(mine, name, tmp_path, 500) == []
+    committed = pd.read_parquet(table)
+    committed.loc[committed.index[7], "coverage"] -= 0.1
+    committed.to_parquet(table)
+    assert len(chance.coverage_faults(mine, name, tmp_path, 500)) == 1
+    committed[committed["units"] != 6].to_parquet(table)
+    assert "of them in the committed table" in chance.coverage_faults(mine, name, tmp_path, 500)[0]
+    if "shown" in committed:
+        committed.assign(coverage=mine["coverage"], shown=1.5 * committed["shown"]).to_parquet(table)
+        assert len(chance.coverage_faults(mine, name, tmp_path, 500)) == len(committed)
+
+
 @pytest.fixture
 def copy(tmp_path):
     """A copy of one study, by itself."""

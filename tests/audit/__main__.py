@@ -61,7 +61,11 @@ def by_simulation() -> list[str]:
     )
     outside = cells[normal & ~within]
     faults = [f"coverage: {row[1:5]}: {row.coverage:.3f}" for row in outside.itertuples()]
-    return faults + chance.coverage_faults(cells)
+    faults += chance.coverage_faults(cells, "coverage")
+    curve = chance.skewness()
+    drops = [f"{part['coverage'].iloc[-1]:.1%} with {units}" for units, part in curve.groupby("units")]
+    print(f"Of units with a skewness of {curve['skewness'].max():g} they hold it in {', '.join(drops)} units.")
+    return faults + chance.coverage_faults(curve, "skewness")
 
 
 if __name__ == "__main__":

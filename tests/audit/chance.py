@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -86,15 +87,31 @@ def holds(x: np.ndarray, truth: float) -> float:
     return float(np.mean((low <= truth) & (truth <= high)))
 
 
-def coverage_faults(mine: pd.DataFrame, results: Path = RESULTS, repetitions: int = 4_000) -> list[str]:
-    """Cells whose coverage is not the committed table's, by more than 5 standard errors of the difference."""
-    keys = ["statistic", "outcomes", "units", "icc"]
-    both = mine.merge(pd.read_parquet(results / "coverage" / "coverage.parquet"), on=keys, suffixes=("", "_theirs"))
-    spread = (both["coverage"] * (1 - both["coverage"]) * (1 / repetitions + 1 / 10_000)) ** 0.5
-    off = both[(both["coverage"] - both["coverage_theirs"]).abs() > 5 * spread]
-    missing = (
-        [f"coverage: {len(mine) - len(both)} cells are not in the committed table"] if len(both) < len(mine) else []
-    )
-    return missing + [
-        f"coverage: {row[1:5]}: {row.coverage:.3f}, committed {row.coverage_theirs:.3f}" for row in off.itertuples()
-    ]
+def skewness(repetitions: int = 4_000, seed: int = 2) -> pd.DataFrame:
+    """The same share, of units whose skewness is stated: columns units, skewness, coverage, shown, error.
+
+    shown: root mean square of the skewness that so many units show.  error: its standard error.
+    """
+    rng, rows = np.random.default_rng(seed), []
+    for n, skew in itertools.product((6, 8, 10, 30), (0.0, 0.5, 1.0, 1.5, 2.0)):
+        x = stats.pearson3.rvs(skew, size=(repetitions, n), random_state=rng)
+        squares = stats.skew(x, axis=1) ** 2
+        shown = np.sqrt(squares.mean())
+        rows.append((n, skew, holds(x, 0.0), shown, squares.std() / (2 * shown * np.sqrt(repetitions))))
+    return pd.DataFrame(rows, columns=["units", "skewness", "coverage", "shown", "error"])
+
+
+def coverage_faults(mine: pd.DataFrame, name: str, results: Path = RESULTS, repetitions: int = 4_000) -> list[str]:
+    """Cells whose coverage, or the skewness shown, is not the committed table's, by more than 5 standard errors."""
+    keys = [key for key in ("statistic", "outcomes", "units", "icc", "skewness") if key in mine]
+    both = mine.merge(pd.read_parquet(results / "coverage" / f"{name}.parquet"), on=keys, suffixes=("", "_theirs"))
+    committed = json.loads((results / "coverage" / "manifest.json").read_text(encoding="utf-8"))["repetitions"]
+    spread = (both["coverage_theirs"] * (1 - both["coverage_theirs"]) * (1 / repetitions + 1 / committed)) ** 0.5
+    off = (both["coverage"] - both["coverage_theirs"]).abs() > 5 * spread
+    if "shown" in both:
+        off |= (both["shown"] - both["shown_theirs"]).abs() > 5 * both["error"] * (1 + repetitions / committed) ** 0.5
+    faults = [f"{name}: {len(mine)} cells, {len(both)} of them in the committed table"] * (len(both) < len(mine))
+    for row in both[off].to_dict("records"):
+        cell = ", ".join(str(row[key]) for key in keys)
+        faults.append(f"{name}: {cell}: {row['coverage']:.3f}, committed {row['coverage_theirs']:.3f}")
+    return faults
