@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,15 +27,17 @@ ASK = """async code => { const kernel = window.jupyterapp.shell.currentWidget.se
   return (await future.done).content.user_expressions.value }"""
 EXECUTE = """async code => { const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
   return (await kernel.requestExecute({code, silent: true, store_history: false}).done).content }"""
-# asked again until true: a page that is still loading, or loads anew, has no application. The idle marker alone races
-# with the kernel's start, so the kernel itself is asked.
-OPEN = """async path => { const app = window.jupyterapp; if (!app) return false;
-  await app.restored;
-  const panel = await app.commands.execute('docmanager:open', { path, factory: 'Notebook' });
-  await panel.context.ready; await panel.sessionContext.ready;
-  const kernel = panel.sessionContext.session?.kernel; if (!kernel) return false;
-  await kernel.info;
-  return kernel.status === 'idle' && document.querySelector('.jp-NotebookPanel .jp-CodeCell') !== null }"""
+# Whether the notebook is open and its kernel idle, answered within a second: a page that is loading has no application
+# yet. The idle marker alone races with the kernel's start, so the kernel itself is asked.
+OPEN = """async path => { const open = async () => {
+    await window.jupyterapp.restored;
+    const panel = await window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' });
+    await panel.context.ready; await panel.sessionContext.ready;
+    const kernel = panel.sessionContext.session?.kernel; if (!kernel) return false;
+    await kernel.info;
+    return kernel.status === 'idle' && document.querySelector('.jp-NotebookPanel .jp-CodeCell') !== null };
+  const late = new Promise(resolve => setTimeout(resolve, 1000, false));
+  return Promise.race([window.jupyterapp ? open() : false, late]) }"""
 SAVE = "async () => { await window.jupyterapp.shell.currentWidget.context.save() }"
 CLOSE = """async () => { const panels = [...window.jupyterapp.shell.widgets('main')].filter(one => one.context);
   for (const panel of panels) { await panel.sessionContext.shutdown(); panel.dispose(); } }"""
@@ -103,8 +106,12 @@ class Chapter:
         self._open()
 
     def _open(self) -> None:
-        path = f"notebooks/{self.name}"
-        self.page.wait_for_function(OPEN, arg=path, timeout=120_000, polling=POLL)
+        end = time.monotonic() + 120
+        while not self.page.evaluate(
+            OPEN, f"notebooks/{self.name}"
+        ):  # `wait_for_function` asks what is async once only
+            assert time.monotonic() < end, f"{self.name} did not open within two minutes"
+            self.page.wait_for_timeout(POLL)
 
     def reload(self) -> None:
         """What the browser's reload does; the kernel goes on."""
