@@ -147,19 +147,27 @@ def check_drag(chapter, nth: int, model: str) -> str:
     return f"{chapter.name} {explorer}: {moves}"
 
 
+def come_to_rest(chapter) -> None:
+    """Wait until no control moves any more: Reset goes from the page to the kernel, to the page and to the kernel."""
+    before = None
+    while (now := chapter.python("[str(one.settings) for one in explorers.values()]")) != before:
+        before = now
+        chapter.settle()
+
+
 def check_storm(chapter, spoilt: int) -> None:
     """Events over all controls leave what the last settings say, and no exception."""
     with chapter.no_flicker():
         chapter.page.evaluate(STORM, [STORM_EVENTS, 1000 * STORM_SECONDS])
-        chapter.settle()
+        come_to_rest(chapter)
     for nth, model in enumerate(chapter.explorers):
         assert chapter.python(f"sound(explorers[{model!r}])"), "what is drawn is not what the controls say"
         box = chapter.panel.locator(".workbook-explorer").nth(nth)
         drawn = box.locator(".workbook-live").get_attribute("data-drawn")
         assert int(drawn) == chapter.python(f"explorers[{model!r}].chart.version")
-        code = chapter.python(f"explorers[{model!r}].code")
         for _ in range(20):  # the code's message comes after the chart's
-            if (shown := box.locator(".workbook-code pre").inner_text()).split() == code.split():
+            code, shown = chapter.python(f"explorers[{model!r}].code"), box.locator(".workbook-code pre").inner_text()
+            if shown.split() == code.split():
                 break
             chapter.settle()
         assert shown.split() == code.split()

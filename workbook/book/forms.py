@@ -11,6 +11,7 @@ import math
 import re
 
 from workbook.book.parts import attributes, control, picture, plain_text, scrolling
+from workbook.views.live import received
 from workbook.views.renderer import picture as draw
 
 FORM = "application/vnd.workbook.form+json"
@@ -86,7 +87,8 @@ def _is_hidden(states: dict[str, dict], state: dict) -> bool:
 def _drawn(state: dict) -> dict:
     """A widget with a script of its own: a chart, lines of code, or another that its picture stands for."""
     if "spec" in state and "data" in state:
-        return {"kind": "picture", "spec": {**state["spec"], "datasets": state["data"]}}
+        tables = {name: received(rows) for name, rows in state["data"].items()}
+        return {"kind": "picture", "spec": {**state["spec"], "datasets": tables}}
     return {"kind": "code", "value": state["text"]} if "text" in state else {"kind": "picture"}
 
 

@@ -34,19 +34,23 @@ async function vegaOf(model) {   // unpacked once a page, for all charts
     return import(URL.createObjectURL(source)); };
   return shared.workbookVega ??= unpack();
 }
+const rowsOf = columns => { const names = Object.keys(columns);   // those of the page's own: Vega writes into them
+  return columns[names[0]].map((_, i) => Object.fromEntries(names.map(name => [name, columns[name][i]]))); };
+const tables = model => Object.fromEntries(Object.entries(model.get('data') || {}).map(([name, sent]) =>
+  [name, Array.isArray(sent) ? structuredClone(sent) : rowsOf(sent)]));
 async function render({ model, el }) {
   let view = null, shown = null, finalize = null, queue = Promise.resolve();
   el.classList.add('workbook-live');
   const { vegaEmbed } = await vegaOf(model);
   const push = async () => { if (!view || shown !== model.get('spec')) return;   // another chart's rows wait for it
     const version = el.dataset.pushed = model.get('version');
-    for (const [name, rows] of Object.entries(model.get('data') || {})) view.data(name, structuredClone(rows));
+    for (const [name, rows] of Object.entries(tables(model))) view.data(name, rows);
     await view.runAsync();
     for (const marks of el.querySelectorAll('g.role-mark'))   // those without a mark have no name to be read out
       marks.toggleAttribute('aria-hidden', false), marks.childElementCount || marks.setAttribute('aria-hidden', 'true');
     el.dataset.drawn = version; };
   const embed = async () => { if (finalize) finalize(); view = null; shown = model.get('spec');
-    const spec = { autosize: { type: 'pad', resize: true }, ...shown, datasets: model.get('data') };
+    const spec = { autosize: { type: 'pad', resize: true }, ...shown, datasets: tables(model) };
     const quiet = { renderer: 'svg', actions: false, logLevel: 1 };  // no warning of each panel that is empty still
     const result = await vegaEmbed(el, structuredClone(spec), quiet);
     view = result.view; finalize = result.finalize; view.addEventListener('click', click); await push(); fit(); };
@@ -96,6 +100,29 @@ def rows(table: pd.DataFrame) -> list[dict]:
     return json.loads(printable_table(table).to_json(orient="records", double_precision=15))
 
 
+def sent(rows: list[dict]) -> dict[str, list] | list[dict]:
+    """Rows as they travel and are saved: by column where all have the same names, which then stand once; else as rows.
+
+    >>> sent([{"x": 1, "y": 2}, {"x": 3, "y": 4}]), sent([{}])
+    ({'x': [1, 3], 'y': [2, 4]}, [{}])
+    """
+    names = rows[0].keys() if rows else ()
+    if not names or any(row.keys() != names for row in rows):
+        return rows
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def received(sent: dict[str, list] | list[dict]) -> list[dict]:
+    """The rows of what was `sent`.
+
+    >>> received({"x": [1, 3], "y": [2, 4]}), received([{}])
+    ([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}], [{}])
+    """
+    if isinstance(sent, list):
+        return sent
+    return [dict(zip(sent, values, strict=True)) for values in zip(*sent.values(), strict=True)]
+
+
 def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:
     """The spec of `chart(**tables)`, its data sets called by the tables' names and left out.
 
@@ -136,7 +163,9 @@ class LiveChart(anywidget.AnyWidget):
     _css = CSS
     shared = traitlets.Instance(ipywidgets.Widget).tag(sync=True, **ipywidgets.widget_serialization)
     spec = traitlets.Dict().tag(sync=True)
-    data = traitlets.Dict().tag(sync=True)
+    data = traitlets.Dict().tag(
+        sync=True, to_json=lambda tables, _: {name: sent(rows) for name, rows in tables.items()}
+    )
     version = traitlets.Int().tag(sync=True)
 
     def __init__(self, chart, **kwargs):
