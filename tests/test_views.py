@@ -32,7 +32,7 @@ from workbook.views import (
     show,
     token_strip,
 )
-from workbook.views.live import split
+from workbook.views.live import received, split
 from workbook.views.renderer import UNSEEN, bundle, packed, plain, png, vegalite_version
 from workbook.views.shared import vega_module
 from workbook.views.style import diverging, limit, visible
@@ -312,6 +312,15 @@ def test_an_interrupted_drawing_leaves_no_answer_to_the_next(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             png(one_text("another"), scale=1)
     assert png(one_text("a"), scale=1) == first
+
+
+def test_tables_travel_by_column_and_come_back_as_rows():
+    live = LiveChart(learning_curve(curve(30)))
+    (name,) = live.data
+    sent = live.get_state("data")["data"]
+    assert set(sent[name]) == set(live.data[name][0])
+    assert received(sent[name]) == live.data[name]
+    assert len(json.dumps(sent)) < len(json.dumps(live.data))
 
 
 def test_vega_is_bundled_once_for_all_kernels_and_anew_when_its_file_is_damaged(monkeypatch, tmp_path):
