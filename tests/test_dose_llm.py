@@ -97,6 +97,12 @@ def test_a_models_band_is_its_prompts_and_the_familys_an_interval(tables):
     family = curve.loc[("bundled family", 1)]
     assert family["mean"] == pytest.approx(0.81)
     assert family["high"] - family["mean"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
+    tables["smollm2_plain"]["dose_llm/rates"] = pd.concat([curve_of(seed, [0.9, 0.6 + seed / 50]) for seed in range(6)])
+    six = backbones.compute_backbones(tables=tables)["curve"].set_index(["series", "prompts"])
+    assert six.loc[("SmolLM2-135M", 4), ["mean", "low"]].tolist() == pytest.approx(
+        [0.65, 0.65 - 2.5706 * 0.0374166 / 6**0.5]
+    )
+    tables["smollm2_plain"]["dose_llm/rates"] = curve_of(0, [0.9, 0.7])
     share = backbones.compute_backbones(quantity="own share", tables=tables)["curve"]
     assert share.set_index(["series", "prompts"]).loc[("SmolLM2-135M", 4), "mean"] == 0.25
     assert "SmolLM2-135M: 0.900 at 1, 0.700 at 4" in backbones.describe_backbones(curve.reset_index())
@@ -121,9 +127,19 @@ def test_the_ledgers_numbers_by_hand():
     assert expected["SmolLM2: moved tokens follow their own sign, 128 prompts"] == 0.7
     assert expected["SmolLM2: H6's shift to Template, equal prompts"] == 0.5
     assert expected["Gemma: change of follows from one prompt to the most"] == pytest.approx(-0.2)
-    numbers = {row.key: row.measure(kept)[0] for rows in language_models.LANGUAGE_MODELS.values() for row in rows}
+    rows = [row for rows in language_models.LANGUAGE_MODELS.values() for row in rows if "64" not in row.key]
+    numbers = {row.key: row.measure(kept)[0] for row in rows}
     expected = {"H1 SmolLM2": -0.2, "H1 Gemma": -0.2, "H2 SmolLM2": 0.25, "H5 SmolLM2": 0.5, "H6 SmolLM2": 0.125}
     assert numbers == pytest.approx(expected)
+    smaller = Kept(
+        {name: table.replace({"prompts": {128: 64}}) for name, table in kept.items() if name != "dose_llm/mass"}
+    )
+    reached = {
+        row.key: row.measure for rows in language_models.LANGUAGE_MODELS.values() for row in rows if "64" in row.key
+    }
+    assert {key: measure(smaller)[0] for key, measure in reached.items()} == pytest.approx(
+        {f"{claim} SmolLM2, 64 prompts": expected[f"{claim} SmolLM2"] for claim in ("H1", "H5", "H6")}
+    )
 
 
 def test_every_row_is_registered_and_decides_nothing():

@@ -195,17 +195,20 @@ def landing(units):
     return one(units.table("mass"), "mass", where="other prompts", kind="same token, both unsure")
 
 
-def net_ratio(units):
+def net_ratio(prompts):
     def number(rows):
         shared, specific, _ = nets(rows, False)
         return shared / specific
 
-    return each(at(units.table("net"), identity="sign-shared", prompts=128), number)
+    return lambda units: each(at(units.table("net"), identity="sign-shared", prompts=prompts), number)
 
 
-def template(units):
-    rows = at(units.table("shift"), category="Template", prompts=128, equal_energy=True)
-    return each(rows, lambda part: (part["both"] - part["positive_only"]).item())
+def template(prompts):
+    def number(units):
+        rows = at(units.table("shift"), category="Template", prompts=prompts, equal_energy=True)
+        return each(rows, lambda part: (part["both"] - part["positive_only"]).item())
+
+    return number
 
 
 def of(scale, number):
@@ -221,6 +224,9 @@ LANGUAGE_MODELS = {
     "H1 SmolLM2": of("smollm2_plain", follows_less_alone(128)),
     "H1 Gemma": of("gemma3_plain", follows_less_alone()),
     "H2 SmolLM2": of("smollm2_plain", landing),
-    "H5 SmolLM2": of("smollm2_plain", net_ratio),
-    "H6 SmolLM2": of("smollm2_plain", template),
+    "H5 SmolLM2": of("smollm2_plain", net_ratio(128)),
+    "H6 SmolLM2": of("smollm2_plain", template(128)),
+    "H1 SmolLM2, 64 prompts": of("smollm2_plain", follows_less_alone(64)),
+    "H5 SmolLM2, 64 prompts": of("smollm2_plain", net_ratio(64)),
+    "H6 SmolLM2, 64 prompts": of("smollm2_plain", template(64)),
 }

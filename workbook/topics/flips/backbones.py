@@ -1,7 +1,7 @@
 """Curves of chapter 10: the family, SmolLM2-135M and Gemma 3 270M on one axis of prompts per step.
 
-Lines of the family are means over policies with t intervals. Of a language model there are one or two units, so its
-band reaches from the least to the largest of the measured prompts, and says nothing about other seeds or models.
+Lines are means over units with t intervals: policies of the family, and of SmolLM2 sets of prompts, which say nothing
+of other models. With fewer than six units the band reaches from the least to the largest of the measured prompts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pandas as pd
 from workbook.probes.dose import SETS
 from workbook.statistics import unit_curve
 from workbook.studies.claim import NotMeasured, Tables
+from workbook.studies.registration import MIN_UNITS
 from workbook.topics.flips.dose_charts import PAPER, PROMPTS
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, menu
@@ -36,7 +37,7 @@ QUANTITIES = {  # what is asked: column, title of the chart, title of its axis, 
         (0.5, "own = others"),
     ),
 }
-BANDS = "band: 95 % t interval over policies (family); least to largest measured prompt (language models)"
+BANDS = "band: 95 % t interval over policies (family) or sets of prompts (SmolLM2); least to largest prompt (Gemma)"
 
 
 def compute_backbones(
@@ -62,7 +63,7 @@ def compute_backbones(
 def _line(tables: Tables, study: str, column: str, tokens: str) -> pd.DataFrame:
     """One model's curve."""
     line = unit_curve(_chosen(tables[f"{study}/rates"], tokens), "prompts", column)
-    if study == "dose":
+    if study == "dose" or line["units"].min() >= MIN_UNITS:
         return line
     spread = _chosen(tables[f"{study}/by_prompt"], tokens).groupby("prompts")[column].agg(["min", "max"])
     return line.assign(low=line["prompts"].map(spread["min"]), high=line["prompts"].map(spread["max"]))

@@ -2,8 +2,8 @@
 
 The same reading as `workbook.topics.flips.dose` of models for which a block takes seconds. So fewer prompts are
 measured: each pushes as two blocks, its rollouts of either sign; the other prompts come in bundles, two blocks each. No
-prompt occurs twice. What was registered: data/results/dose_llm/registration.yaml. One or two seeds of one model are no
-sample of models, so the curves describe and nothing is judged by them.
+prompt occurs twice. What was registered: data/results/dose_llm/registration.yaml. Seeds of one model are no sample of
+models, so the curves describe and nothing is judged by them.
 """
 
 from __future__ import annotations
