@@ -22,9 +22,9 @@ LONG   := browser test_chapters.py test_cluster.py test_commands.py test_distrib
 lab: $(READY)
 	$(BIN)/python -m workbook lab $(ARGS)
 
-# One worker for the browser, two for the rest: both wait a lot.
+# One worker for the browser, one for the rest, whose kernels and processes keep two cores busy: three took longer.
 test: $(READY) lint
-	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 check: $(READY) lint
 	$(BIN)/python -m pytest -n logical --maxprocesses 2 $(LONG:%=--ignore=tests/%)
