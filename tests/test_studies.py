@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from workbook.policies import load_policy
 from workbook.statistics import nested_mean, nested_statistic
 from workbook.studies import SCALES, Bench, Scale, bench, load_measured, measure, record
 from workbook.studies.record import provenance
-from workbook.studies.registration import read_registration
+from workbook.studies.registration import read_registration, registration_path
 from workbook.topics.flips.claims import distance
 from workbook.training.files import damage
 
@@ -98,6 +99,17 @@ def test_a_faulty_registration_is_refused_before_the_work(tmp_path, monkeypatch)
     (tmp_path / "flips" / "registration.yaml").write_text("study: flips\nregistered: 2026-11-22\n")
     with pytest.raises(ValueError, match=r"The registration of flips, .*registration\.yaml, lacks question"):
         measure("flips", "tiny", seeds=[1], folder=tmp_path)
+
+
+def test_as_many_seeds_as_registered_are_measured(tmp_path):
+    """Here all are there already."""
+    place = tmp_path / "dose_llm" / "smollm2_plain"
+    for seed in range(9):
+        (place / f"seed={seed}").mkdir(parents=True)
+    shutil.copy(registration_path("dose_llm"), tmp_path / "dose_llm")
+    count = read_registration("dose_llm").units["smollm2_plain"]
+    assert count != SCALES["smollm2_plain"].seeds
+    assert measure("dose_llm", "smollm2_plain", folder=tmp_path) == [place / f"seed={seed}" for seed in range(count)]
 
 
 def test_what_cannot_be_is_refused(tmp_path):

@@ -20,6 +20,8 @@ from workbook.claims.kept import kept_ledger
 from workbook.claims.show import registered
 from workbook.claims.text import format_effect
 from workbook.places import data_path
+from workbook.statistics import unit_curve
+from workbook.studies.record import load_measured
 from workbook.training.files import write_text
 
 SOURCE = data_path("book", "findings.yaml")
@@ -77,14 +79,23 @@ def findings_markdown() -> str:
 
 def open_markdown() -> str:
     """What the ledger leaves open, in numbers."""
-    primary = kept_ledger().query("role == 'primary'")
-    here, larger = primary[primary["scale"] == "family"], primary[~primary["scale"].isin(["family", "bundled"])]
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in here["outcome"].value_counts().items())
-    decided = int((larger["units"] >= 6).sum())
+    rows = kept_ledger().query("role == 'primary' and scale == 'family'")
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())
     return (
         "All of it was measured on policies of some 136 thousand parameters and one synthetic task: of its "
-        f"{len(here)} primary rows {counts}. On larger language models {decided or 'no'} row has the six units that "
-        "an outcome needs. Intervals are 95 % t intervals over policy x seed."
+        f"{len(rows)} primary rows {counts}. {described_markdown()} Intervals are 95 % t intervals over policy x seed."
+    )
+
+
+def described_markdown() -> str:
+    """Finding 4 on a real language model, whose units are no sample of models and so decide nothing."""
+    rates = load_measured("dose_llm", "smollm2_plain", "rates").query("tokens == 'moved'")
+    curve = unit_curve(rates, "prompts", "follows")
+    chances = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for _, row in curve.iterrows()]
+    return (
+        "Larger language models are described, and decide nothing: on SmolLM2-135M, over "
+        f"{curve['units'].min()} sets of prompts, a token that moves goes where its own rollout's sign says with a "
+        f"chance of {chances[0]} where its prompt pushes alone, and of {chances[-1]} where {curve['prompts'].max()} do."
     )
 
 

@@ -43,7 +43,9 @@ def add_measure(commands) -> None:
     measure = commands.add_parser("measure", help="make the tables of a study, seed by seed; those made are kept")
     measure.add_argument("study", help="e.g. flips")
     measure.add_argument("--scale", default="bundled", help="default: bundled; family, smollm2_chat, ..., tiny")
-    measure.add_argument("--seeds", type=as_count(0, 2**31 - 1), nargs="+", help="default: all of the scale's")
+    measure.add_argument(
+        "--seeds", type=as_count(0, 2**31 - 1), nargs="+", help="default: those registered, else the scale's"
+    )
     measure.add_argument("--folder", type=as_path, help="where to keep the tables (default: data/results)")
     measure.set_defaults(command=_measure)
 

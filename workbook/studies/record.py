@@ -91,7 +91,7 @@ def measure(
     """Make the study's tables for every seed that has none yet; returns the folders of all of them.
 
     A seed's folder appears whole or not at all, so a study that was broken off goes on where it was.
-    seeds: by default all of the scale's.  folder: instead of data/results.
+    seeds: by default as many as were registered for the scale, else the scale's.  folder: instead of data/results.
 
     Raises ValueError for an unknown study or scale, and for no folder where the package holds data/results itself.
     """
@@ -105,9 +105,10 @@ def measure(
         raise ValueError(f"folder={str(folder)!r} is no folder; give the path of one.")
     _folder(study, scale, folder)
     _check_sizes(run, study, scale)
-    seeds = range(SCALES[scale].seeds) if seeds is None else seeds
-    folders = [_folder(study, scale, folder) / f"seed={seed}" for seed in seeds]
     registration = read_registration(study, folder)  # one that is not as it must be is refused before the work
+    registered = registration.units.get(scale) if registration else None
+    seeds = range(registered or SCALES[scale].seeds) if seeds is None else seeds
+    folders = [_folder(study, scale, folder) / f"seed={seed}" for seed in seeds]
     if folder is None and not all(place.exists() for place in folders):
         clone(UNNAMED)
     for seed, place in zip(seeds, folders, strict=True):
