@@ -10,7 +10,7 @@ from workbook.probes.blocks import block_coupling
 from workbook.probes.dose import DOSES, dose_curve
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
-from workbook.topics.flips.backbones import BACKBONES, TOKENS, compute_backbones
+from workbook.topics.flips.backbones import BACKBONES, BANDS, TOKENS, compute_backbones
 from workbook.topics.flips.dose import ADVANTAGES, live_curves, pushing_prompts
 from workbook.topics.flips.dose_charts import MEASURED, PAPER, PROMPTS, TOKEN_MENU, compute_dose
 from workbook.views.curves import curve_chart
@@ -54,7 +54,9 @@ def live_dose_chart(curve: pd.DataFrame) -> alt.LayerChart:
     )
 
 
-def _follows_chart(curve: pd.DataFrame, names: list[str], title: str, **look) -> alt.LayerChart:
+def _follows_chart(
+    curve: pd.DataFrame, names: list[str], title: str, subtitle: str = SUBTITLE, **look
+) -> alt.LayerChart:
     return curve_chart(
         curve,
         "prompts",
@@ -63,7 +65,7 @@ def _follows_chart(curve: pd.DataFrame, names: list[str], title: str, **look) ->
         y_title="chance to follow the own sign",
         title=title,
         reference=[(0.5, "the sign says nothing")],
-        subtitle=SUBTITLE,
+        subtitle=subtitle,
         scale={"domain": [0.4, 1.0], "clamp": True},
         names=names,
         **look,
@@ -120,7 +122,7 @@ def compute_live_backbones(
 def live_backbones_chart(curve: pd.DataFrame) -> alt.LayerChart:
     """Lines of `compute_live_backbones`."""
     names = [name for name in BACKBONES.values() if name in set(curve["series"])]
-    return _follows_chart(curve, [*names, NOW], "Whose sign a token follows, on the model in hand now")
+    return _follows_chart(curve, [*names, NOW], "Whose sign a token follows, on the model in hand now", BANDS)
 
 
 def live_backbones(policy, task, max_tokens: int = 20) -> LiveStudy:
