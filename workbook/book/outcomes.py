@@ -94,8 +94,9 @@ def described_markdown() -> str:
     chances = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for _, row in curve.iterrows()]
     return (
         "Larger language models are described, and decide nothing: on SmolLM2-135M, over "
-        f"{curve['units'].min()} sets of prompts, a token that moves goes where its own rollout's sign says with a "
-        f"chance of {chances[0]} where its prompt pushes alone, and of {chances[-1]} where {curve['prompts'].max()} do."
+        f"{curve['units'].min()} draws of prompts and rollouts from one task, a token that moves goes where its own "
+        f"rollout's sign says with a chance of {chances[0]} where its prompt pushes alone, and of {chances[-1]} where "
+        f"{curve['prompts'].max()} do."
     )
 
 

@@ -1,7 +1,8 @@
 """Curves of chapter 10: the family, SmolLM2-135M and Gemma 3 270M on one axis of prompts per step.
 
-Lines are means over units with t intervals: policies of the family, and of SmolLM2 sets of prompts, which say nothing
-of other models. With fewer than six units the band reaches from the least to the largest of the measured prompts.
+Lines are means over units with t intervals: policies of the family, and of SmolLM2 draws of prompts and rollouts from
+one small task, which share most prompts and say nothing of other models or tasks. With fewer than six units the band
+reaches from the least to the largest of the measured prompts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ QUANTITIES = {  # what is asked: column, title of the chart, title of its axis, 
         (0.5, "own = others"),
     ),
 }
-BANDS = "band: 95 % t interval over policies (family) or sets of prompts (SmolLM2); least to largest prompt (Gemma)"
+BANDS = "band: 95 % t interval over policies (family) or draws of prompts (SmolLM2); least to largest prompt (Gemma)"
 
 
 def compute_backbones(
