@@ -2,7 +2,7 @@
 # make check: the essentials, in three minutes.  make pythons: the essentials under each newer Python that is installed.
 # make audit: the ledger of claims recomputed by a second implementation, and where its numbers come from.
 # make bench: what things cost, as ratios; nothing in it fails for being slow.
-# make gpu: everything that needs a GPU, forty minutes at most; ARGS=--dry for the same at tiny sizes on a CPU.
+# make gpu: the tests that need a GPU.
 # make browsers: every chapter in a browser with all its explorers dragged and stormed, closed and opened again.
 # make soak: long campaigns of hostile trials, ARGS='interrupts --trials 200' for one of them.
 PYTHON ?= python3
@@ -14,7 +14,7 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 # Tests that start processes, browsers or whole chapters.
-LONG   := browser test_chapters.py test_cluster.py test_commands.py test_distributed.py test_experiment.py test_gpu.py test_interrupts.py \
+LONG   := browser test_chapters.py test_cluster.py test_commands.py test_distributed.py test_experiment.py test_interrupts.py \
           test_monitor.py test_own_task.py test_resume.py test_run_folders.py test_runs.py test_sweep_studies.py test_tracking.py test_wheel.py
 
 .PHONY: lab test check pythons audit bench gpu browsers soak book lint clean
@@ -36,10 +36,10 @@ audit: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m audit $(ARGS)
 
 bench: $(READY)
-	$(BIN)/python -m pytest tests/benchmarks -o python_files='bench_*.py' $(ARGS)
+	$(BIN)/python tests/bench.py $(ARGS)
 
 gpu: $(READY)
-	$(BIN)/python -m workbook gpu $(ARGS)
+	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 browsers: $(READY)
 	WORKBOOK_THOROUGH=1 $(BIN)/python -m pytest tests/browser $(ARGS)

@@ -2,15 +2,10 @@
 
 import ast
 import importlib
-import json
-import re
-from collections import Counter
-from pathlib import Path
 
 import house
 import pytest
 
-NAMES = json.loads((Path(__file__).parent / "data" / "public_names.json").read_text())
 SHARED_BY_TOPIC = {"laboratory"}  # the room of chapters 04, 08 and 12
 SECOND_ROOMS = {  # a room of its own that a chapter shows as well
     "07_hidden_credit": "workbook.topics.recovered",
@@ -18,13 +13,6 @@ SECOND_ROOMS = {  # a room of its own that a chapter shows as well
 }
 OF_ALL_ROOMS = {"14_the_papers"}  # a chapter that shows what every room has
 SOURCES = {module: path.read_text(encoding="utf-8") for module, path in house.FILES.items()}
-
-
-@pytest.mark.parametrize("module", NAMES)
-def test_public_names_stay_importable(module):
-    """The names that faces offered before rooms were cut by topic."""
-    face = importlib.import_module(module)
-    assert [name for name in NAMES[module] if getattr(face, name, None) is None] == []
 
 
 def test_faces_offer_what_they_list():
@@ -106,13 +94,3 @@ def test_a_room_has_no_circle():
         for module in free:
             del graph[module]
     assert sorted(graph) == []
-
-
-def test_constants_stand_once():
-    """A name in capitals that has the same value in two modules stands once, and is imported."""
-    values = Counter()
-    for module in house.FILES:
-        for name, statement in house.definitions(module).items():
-            if re.fullmatch(r"[A-Z][A-Z_]{4,}", name) and isinstance(statement, ast.Assign):
-                values[name, ast.dump(statement.value)] += 1
-    assert [name for (name, _), count in values.items() if count > 1] == []

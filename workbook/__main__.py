@@ -20,7 +20,7 @@ from workbook.commands.predictions import add_predictions
 from workbook.commands.report import add_report
 from workbook.commands.rewards import add_attack_reward
 from workbook.commands.runs import add_runs
-from workbook.commands.studies import add_gpu, add_keep, add_measure
+from workbook.commands.studies import add_keep, add_measure
 from workbook.commands.training import add_resume, add_sweep, add_train
 from workbook.training.messages import explain_error, one_line
 
@@ -29,7 +29,7 @@ COMMANDS = (  # in the order in which help lists them
     *(add_train, add_resume, add_sweep, add_runs),
     *(add_family, add_keep, add_measure),
     *(add_claims, add_findings, add_coverage, add_report, add_glossary),
-    *(add_estimators, add_arena, add_machines, add_gpu, add_attack_reward),
+    *(add_estimators, add_arena, add_machines, add_attack_reward),
     *(add_lab, add_chapters, add_predictions),
 )
 

@@ -1,9 +1,8 @@
-"""Measure studies, keep what sweeps gave, and measure what needs a GPU."""
+"""Measure studies, and keep what sweeps gave."""
 
 from __future__ import annotations
 
 from workbook.commands.arguments import as_count, as_path
-from workbook.training.messages import one_line
 
 
 def _keep(args) -> int:
@@ -19,14 +18,6 @@ def _measure(args) -> int:
     for folder in measure(args.study, args.scale, args.seeds, args.folder):
         print(folder)
     return 0
-
-
-def _gpu(args) -> int:
-    from workbook.studies.gpu.campaign import ROWS, run_rows
-
-    if unknown := [row for row in args.rows or () if row not in ROWS]:
-        raise ValueError(f"--rows {one_line(unknown[0], 60)} is unknown: choose of {', '.join(ROWS)}.")
-    return run_rows(args.rows, args.folder, args.minutes, args.dry)
 
 
 def add_keep(commands) -> None:
@@ -48,17 +39,3 @@ def add_measure(commands) -> None:
     )
     measure.add_argument("--folder", type=as_path, help="where to keep the tables (default: data/results)")
     measure.set_defaults(command=_measure)
-
-
-def add_gpu(commands) -> None:
-    """`gpu`: measure everything that needs a GPU."""
-    gpu = commands.add_parser("gpu", help="measure everything that needs a GPU; rows that are done are kept")
-    gpu.add_argument("--dry", action="store_true", help="the same code at tiny sizes on a CPU")
-    gpu.add_argument(
-        "--rows", nargs="+", metavar="ROW", help="equality, speed, peaks, chapter11, mechanism (default: all)"
-    )
-    gpu.add_argument("--minutes", type=as_count(1, 10_000), default=40, help="until it ends in order (default: 40)")
-    gpu.add_argument(
-        "--folder", type=as_path, help="where to write (default: data/results/gpu; a temporary one if dry)"
-    )
-    gpu.set_defaults(command=_gpu)
