@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from workbook.book.chapters import find_chapters
+from workbook.book.exercises import check_choice, choices
 
 LABEL = re.compile(r"^\*\*Exercise", re.MULTILINE)
 FORM = re.compile(
@@ -102,3 +103,14 @@ def test_a_third_ask_for_more_than_a_formula():
     forms = [FORM.search(one.text) for own in EXERCISES.values() for one in own]
     asked = [bool(form and form["interpret"]) for form in forms]
     assert sum(asked) >= INTERPRETED * len(asked), f"{sum(asked)} of {len(asked)}"
+
+
+def test_every_option_of_a_choice_has_its_sentence(capsys):
+    asked = {(name[:2], k): one.text for name, own in EXERCISES.items() for k, one in enumerate(own, 1)}
+    for name, options in choices().items():
+        chapter, number = name.split("-")
+        letters = re.findall(r"^- \*\*([A-Z])\*\* ", asked[chapter, int(number)], re.MULTILINE)
+        assert {"right", *letters} == set(options), name
+        for letter in letters:
+            check_choice(name, letter)
+            assert capsys.readouterr().out.startswith("Right: " if letter == options["right"] else "Not quite: ")

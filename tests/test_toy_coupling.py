@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from workbook import get_task, load_policy, sample_rollouts, views
 from workbook.rollouts.states import output_states
 from workbook.theory import coupling_kernel, predicted_delta_logp
-from workbook.topics.softmax.exercises import check_coupling, check_half_angle, check_mean, check_rivals
+from workbook.topics.softmax.exercises import check_coupling, check_half_angle, check_rivals
 from workbook.topics.softmax.measured import measure_pairs, measure_unsure
 from workbook.topics.softmax.pair import PARTS, READS, TRAINED, coupling_parts, distributions, make_pair, real_step
 from workbook.topics.softmax.toy import (
@@ -372,9 +372,3 @@ def test_what_moves_unsure_tokens_is_the_sum_over_all_others(sampled):
     assert row["different"] == pytest.approx(different / (different + same), rel=1e-3)
     assert row["negative"] > 0.9
     assert 0 < row["no_rivals"] < row["rivals"] < 1
-
-
-def test_the_mean_hides_the_pairs_that_compete(capsys):
-    for letter in "ABCD":
-        check_mean(letter)
-    assert [line.startswith("Right: ") for line in capsys.readouterr().out.splitlines()] == [False, False, True, False]

@@ -422,16 +422,3 @@ def test_transforms(answer, says, capsys):
 def test_positive_only(function, says, capsys):
     exercises.check_positive_only(function)
     assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("check", "right"), [
-    (exercises.check_collapse_control, "B"),
-    (exercises.check_credit_control, "C"),
-])  # fmt: skip
-def test_missing_controls(check, right, capsys):
-    answers = set()
-    for letter in "ABCD":
-        check(letter)
-        answers.add(printed := capsys.readouterr().out)
-        assert printed.startswith("Right" if letter == right else "Not quite")
-    assert len(answers) == 4, "each mistake has a sentence of its own"

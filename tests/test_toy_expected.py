@@ -8,7 +8,6 @@ import torch
 
 from workbook.theory.advantages import group_advantages
 from workbook.theory.decomposition import expected_gain
-from workbook.topics.groups.exercises import check_criterion, check_flaw
 from workbook.topics.groups.expected import RULES, WEIGHTS, Word, compute_parts, push_moments, toy_words
 from workbook.topics.groups.many_groups import describe_toy_parts, explore_parts
 from workbook.topics.groups.toy import push_on_logits
@@ -84,13 +83,3 @@ def test_settings_out_of_range_are_named():
     explorer.set(prompts=8, group_size=2)
     assert explorer.tables["table"]["tokens"].iloc[0] == 16
     explorer.close()
-
-
-@pytest.mark.parametrize("check", [check_flaw, check_criterion])
-def test_multiple_choices_answer_every_letter(check, capsys):
-    replies = []
-    for letter in "ABCD":
-        check(letter)
-        replies.append(capsys.readouterr().out)
-    assert sum(reply.startswith("Right: ") for reply in replies) == 1
-    assert len(set(replies)) == 4

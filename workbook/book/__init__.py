@@ -4,9 +4,7 @@ from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
     "book.chapters": "describe find_chapters run_chapters",
-    "book.exercises": (
-        "check_budget_control check_equivalent check_missing_arm check_missing_control check_three_seeds"
-    ),
+    "book.exercises": "check_choice",
     "book.gallery": "gallery_table show_figure",
     "book.claim_cards": "ledger_cards",
     "book.outcomes": "decisions findings undecided",

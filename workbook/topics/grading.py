@@ -96,28 +96,6 @@ def grade(
         print("Not quite: " + next(fits, otherwise).format(entry=name, **values))
 
 
-def grade_choice(answer: object, right: str, wrong: Mapping[str, str], praise: str) -> None:
-    """Print the praise for the right letter of a multiple choice, or the mistake that a wrong letter is.
-
-    answer: a letter, None where nothing is chosen yet.  wrong: {letter: the mistake, in one sentence}.
-
-    >>> grade_choice(" b", "A", {"B": "chance alone gives as much."}, "Right: the control is missing.")
-    Not quite: chance alone gives as much.
-    >>> grade_choice("E", "A", {"B": "chance alone gives as much."}, "Right: the control is missing.")
-    Not quite: 'E' is no option; choose one of A, B.
-    """
-    if answer is None:
-        print(UNANSWERED)
-        return
-    letter = answer.strip().upper() if isinstance(answer, str) else answer
-    if letter == right:
-        print(praise)
-    elif isinstance(letter, str) and letter in wrong:
-        print(f"Not quite: {wrong[letter]}")
-    else:
-        print(f"Not quite: {str(answer)[:40]!r} is no option; choose one of {', '.join(sorted({right, *wrong}))}.")
-
-
 def _equal(got: Tensor, wanted, tolerance: float = 1e-3) -> bool:
     wanted = torch.as_tensor(wanted).double()
     return torch.allclose(got, wanted, rtol=0, atol=tolerance * (float(wanted.abs().max()) or 1.0))

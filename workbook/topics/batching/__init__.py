@@ -21,7 +21,7 @@ _NAMES = {  # module: what it offers
     "topics.batching.claims": "less_cancelled",
     "topics.batching.composition": "Arm against_shuffled ends loop_of measured_curves rates",
     "topics.batching.cut": "NAMES compute_cut endpoints_chart explore_cut mechanism_chart",
-    "topics.batching.exercises": "check_in_step check_order check_three_pairs",
+    "topics.batching.exercises": "check_in_step check_order",
     "topics.batching.live": "live_orders",
     "topics.batching.parts": "live_parts",
     "topics.batching.probe": "cancelled_in_steps gradient_gram",

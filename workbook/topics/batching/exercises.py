@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from workbook.topics.grading import answer_of, grade, grade_choice
+from workbook.topics.grading import answer_of, grade
 
 GROUPS = torch.tensor([4, 7, 4, 9, 7, 9, 4, 7, 9, 2, 2, 2])  # four prompts of three rollouts, mixed up
 PARTS = 2
@@ -57,21 +57,3 @@ def check_in_step(function) -> None:
     }
     praise = f"Right: {1 - residual:.3f}. Two of these rollouts oppose each other, the third one is unrelated."
     grade(answer_of(function, GRAM.clone(), ADVANTAGES.clone()), 1 - residual, mistakes, praise)
-
-
-def check_three_pairs(answer: str | None) -> None:
-    """Check what three paired runs allow one to say of an order: differences +0.005, +0.015 and -0.003.
-
-    >>> check_three_pairs("A")
-    Not quite: two of three is what a coin gives half of the time; the t interval over the pairs holds 0.
-    """
-    grade_choice(
-        answer,
-        "B",
-        {
-            "A": "two of three is what a coin gives half of the time; the t interval over the pairs holds 0.",
-            "C": "an interval that holds 0 does not show that there is no effect: this one also holds +0.02 and more.",
-            "D": "shuffled runs vary with the seed, which both runs of a pair share; pairing removes that.",
-        },
-        "Right: mean +0.006, t interval -0.017 to +0.028 over three pairs. It excludes neither harm nor 0.02 of gain.",
-    )

@@ -19,7 +19,7 @@ _NAMES = {  # module: what it offers
         "agreement_by_movement agreement_by_movement_chart confidence_chart explore_couplings first_step_chart "
         "followers_chart products_chart times_chart"
     ),
-    "topics.coupling.exercises": "check_first_step check_flaw check_forecast check_missing",
+    "topics.coupling.exercises": "check_first_step check_forecast",
     "topics.coupling.masked": ("KINDS choose_tokens followers masked_update proxy_agreement shared_token"),
     "topics.coupling.mass": "opposed_signs pair_sums proxy_signs spillover",
     "topics.coupling.live": "live_push",

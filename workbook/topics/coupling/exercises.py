@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from workbook.topics.grading import answer_of, grade, grade_choice
+from workbook.topics.grading import answer_of, grade
 
 
 def check_forecast(function) -> None:
@@ -54,33 +54,3 @@ def check_first_step(function) -> None:
     }
     praise = "Right: every weight moves by lr, however large or small its gradient was."
     grade(answer_of(function, gradient.clone(), lr), right, mistakes, praise, "weight")
-
-
-def check_flaw(answer: object) -> None:
-    """Check the letter of the flaw in an argument from couplings per pair to where a token's change comes from.
-
-    >>> check_flaw("a")
-    Not quite: by gradients of all weights the ratio per pair is much the same; the flaw would stay.
-    """
-    wrong = {
-        "A": "by gradients of all weights the ratio per pair is much the same; the flaw would stay.",
-        "C": "longer hidden states make all pairs of that token larger; the step from a mean to a sum stays.",
-        "D": "a coupling is what one pushes the other by, whatever the optimizer makes of it; the flaw would stay.",
-    }
-    praise = "Right: a mean per pair must be multiplied by the number of pairs; by mass other words weigh as much."
-    grade_choice(answer, "B", wrong, praise)
-
-
-def check_missing(answer: object) -> None:
-    """Check the letter of what an explanation lacks that explains the same small share at every learning rate.
-
-    >>> check_missing("a")
-    Not quite: curvature is of second order in lr, so a shorter step would have less of it; the share stays at 12 %.
-    """
-    wrong = {
-        "A": "curvature is of second order in lr, so a shorter step would have less of it; the share stays at 12 %.",
-        "C": "the sum has every token of the batch that pushed; the list below it is short, the sum is not.",
-        "D": "the gradients are those of all weights, and the output layer's are among them.",
-    }
-    praise = "Right: AdamW divides each weight's gradient by its size, so the inner products must be scaled like that."
-    grade_choice(answer, "B", wrong, praise)

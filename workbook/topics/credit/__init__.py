@@ -22,7 +22,7 @@ _NAMES = {  # module: what it offers
     ),
     "topics.credit.claims": "category_shift",
     "topics.credit.exact_gaps": "FIXED SMALL_NATS moved_tokens step_gaps",
-    "topics.credit.exercises": "check_continuations check_control check_gap",
+    "topics.credit.exercises": "check_continuations check_gap",
     "topics.credit.gaps": "repeated_updates sampling_budget value_gap",
     "topics.credit.live_gaps": "live_budget live_repeated",
     "topics.credit.live_step": "live_value_gap",

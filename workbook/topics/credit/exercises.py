@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from workbook.topics.grading import UNANSWERED, answer_of, grade, grade_choice
+from workbook.topics.grading import UNANSWERED, answer_of, grade
 
 VALUE, STANDARD_ERROR = 0.4, 0.05  # a token's value, and the standard error that is asked for
 TOKENS = pd.DataFrame(  # two prompts of unequal difficulty and numbers of tokens: pooled, the gap has the wrong sign
@@ -66,24 +66,4 @@ def check_gap(function) -> None:
         mistakes,
         f"Right: {within.mean():+.2f} within prompts. Pooled it is {pooled:+.2f}: prompts differ more than tokens.",
         otherwise=f"{{got:+.3f}}; the two prompts' gaps are {within[0]:+.2f} and {within[1]:+.2f}.",
-    )
-
-
-def check_control(answer: str | None) -> None:
-    """Check which control a pooled gap in value lacks first.
-
-    >>> check_control("A")
-    Not quite: a narrow interval around a confounded number stays confounded.
-    """
-    grade_choice(
-        answer,
-        "C",
-        {
-            "A": "a narrow interval around a confounded number stays confounded.",
-            "B": "that is worth doing, but a step on prompts that it never saw boosts the right rollouts' late tokens "
-            "as well, and these have high values whatever the step does to single tokens.",
-            "D": "the optimizer changes how far tokens move; right rollouts are boosted as a whole by either.",
-        },
-        "Right: a step boosts right rollouts as a whole, and their tokens have high values. Within one reward, prompt "
-        "and position only what the step tells apart is left, and permuted advantages show what chance gives.",
     )

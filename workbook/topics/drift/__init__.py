@@ -31,7 +31,7 @@ _NAMES = {  # module: what it offers
     "topics.drift.curves_charts": "explore_curves fix_by_group_size_chart live_curves mechanisms_chart",
     "topics.drift.effects": "collapses",
     "topics.drift.energy": "shared_energy two_word_share",
-    "topics.drift.exercises": "check_compute check_flaw check_prefix_credit",
+    "topics.drift.exercises": "check_compute check_prefix_credit",
     "topics.drift.loss_types": "residuals_of_batch",
     "topics.drift.loss_types_charts": "explore_loss_types loss_type_effects loss_type_levels loss_types_chart",
     "topics.drift.reuse_parts": "parts_at_reuse parts_at_reuse_chart",

@@ -6,26 +6,11 @@ import torch
 from torch import Tensor
 
 from workbook.theory.advantages import group_advantages, prefix_credit
-from workbook.topics.grading import UNANSWERED, answer_of, grade, grade_choice
+from workbook.topics.grading import UNANSWERED, answer_of, grade
 
 BATCHES = {"used once": (12, 1), "used four times": (6, 4)}  # generation batches to a score, times each is used
 IDS = torch.tensor([[5, 1, 9], [5, 1, 8], [5, 2, 8], [6, 2, 8]])
 REWARDS = torch.tensor([1.0, 0.0, 0.0, 1.0])
-
-
-def check_flaw(answer: str | None) -> None:
-    """Check what is wrong with "a run with equal weights drifted, so the paper is refuted": a letter.
-
-    >>> check_flaw("C")
-    Not quite: any run that moves has some tax; its size alone says nothing without a run to compare it with.
-    """
-    wrong = {
-        "A": "the paper says that unequal weights cause drift, not that nothing else does.",
-        "C": "any run that moves has some tax; its size alone says nothing without a run to compare it with.",
-        "D": "that separates the fix from the clip; it does not say what one run with equal weights can refute.",
-    }
-    praise = "Right: it refutes sufficiency, and the claim is of necessity: drift without equal weights."
-    grade_choice(answer, "B", wrong, praise)
 
 
 def check_compute(answer: dict | None) -> None:

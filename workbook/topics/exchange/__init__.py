@@ -26,10 +26,7 @@ _NAMES = {  # module: what it offers
     ),
     "topics.exchange.charts": "costs_chart explore_exchange explore_transforms normalizer_chart repairs_chart",
     "topics.exchange.drift_charts": "explore_kl_drift explore_solutions long_run_chart",
-    "topics.exchange.exercises": (
-        "check_collapse_control check_credit_control check_positive_only check_symmetric_clip check_transforms "
-        "check_unequal_weights"
-    ),
+    "topics.exchange.exercises": ("check_positive_only check_symmetric_clip check_transforms check_unequal_weights"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from workbook.theory import cancellation_residual, group_advantages, surrogate_weights
-from workbook.topics.exchange.collapse import WHEN, entropy_by_setting
 from workbook.topics.exchange.drift import run_solutions, solution_measures
 from workbook.topics.exchange.shared import GROUPS, TRANSFORMS, draw_groups, residuals, shared_weights, transformed
-from workbook.topics.grading import UNANSWERED, answer_of, grade, grade_choice
+from workbook.topics.grading import UNANSWERED, answer_of, grade
 
 ADVANTAGES = (1.5, -0.5, -0.5, -0.5)
 
@@ -128,28 +127,6 @@ def _favoured(choice: str) -> tuple[bool, str]:
     return abs(chosen - equal) < 1e-9, f"moves the log-odds by {chosen:+.2f}, equal weights by {equal:+.2f}"
 
 
-def check_collapse_control(answer: str | None) -> None:
-    """Check which observation tests whether unequal weights lowered an entropy; a letter, A to D.
-
-    >>> check_collapse_control("C")
-    Not quite: a residual says that pushes do not cancel; with equal weights it is 0, and the entropy falls too.
-    """
-    equal, mine, repaired = "equal weights", "random weights", "random, min-replace"
-    table = entropy_by_setting(48, (equal, mine, repaired)).set_index(["setting", "when"])["mean"]
-    end, reward = (table.xs(when, level="when").map("{:.2f}".format) for when in (WHEN["end"], WHEN["reward"]))
-    wrong = {
-        "A": f"min-replace also learns less in these steps. In the toy it ends with {end[repaired]} nats against "
-        f"{end[mine]}, but at equal reward with {reward[repaired]} against {reward[mine]}.",
-        "C": "a residual says that pushes do not cancel; with equal weights it is 0, and the entropy falls too.",
-        "D": "more seeds of one setting make its fall more certain, and say nothing of what caused it.",
-    }
-    praise = (
-        "Right: only a run that differs in the weights alone says what the weights did. In the toy equal weights end "
-        f"with {end[equal]} nats, unequal ones with {end[mine]}: most of the fall is not theirs."
-    )
-    grade_choice(answer, "B", wrong, praise)
-
-
 def check_positive_only(function) -> None:
     """Check a function (rewards (B,), group_ids (B,)) -> GRPO's advantages with the negative ones left out.
 
@@ -174,21 +151,3 @@ def check_positive_only(function) -> None:
         f"{residuals_of[1]:.0f} instead of {residuals_of[0]:.0f}."
     )
     grade(answer_of(function, rewards, group_ids), right, mistakes, praise, "rollout")
-
-
-def check_credit_control(answer: str | None) -> None:
-    """Check which control tells whether cancellation made movement follow credit; a letter, A to D.
-
-    >>> check_credit_control("A")
-    Not quite: more seeds make the correlation more certain; they have no run without cancellation to compare it with.
-    """
-    wrong = {
-        "A": "more seeds make the correlation more certain; they have no run without cancellation to compare it with.",
-        "B": "fresh prompts rule out memorized answers; they do not tell what made the policy learn.",
-        "D": "an untrained policy has not moved at all; any training that raises the reward beats it.",
-    }
-    praise = (
-        "Right: if movement follows credit where nothing can cancel, the correlation is a sign of learning and none of "
-        "cancellation."
-    )
-    grade_choice(answer, "C", wrong, praise)

@@ -29,7 +29,7 @@ _NAMES = {  # module: what it offers
     "topics.flips.dose_charts": (
         "compute_dose compute_net dials_chart distance_chart dose_chart explore_dose sharing_chart shift_chart"
     ),
-    "topics.flips.exercises": "check_balance check_control check_sample_size check_shares check_words",
+    "topics.flips.exercises": "check_balance check_sample_size check_shares check_words",
     "topics.flips.index": "cancellation_index predictions predicts",
     "topics.flips.language_models": "llm_expectations net_ratios shifts",
     "topics.flips.live": "live_backbones live_backbones_chart live_dose",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from workbook.topics.grading import answer_of, grade, grade_choice
+from workbook.topics.grading import answer_of, grade
 
 DLOGP = torch.tensor([0.20, -0.05, 0.004, 0.03, -0.30, 0.010, -0.002, -0.08])
 ADVANTAGE = torch.tensor([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 0.0])
@@ -53,21 +53,6 @@ def check_balance(function: Callable) -> None:
     }
     praise = "Right: 1 where all occurrences pull up, -1 where all pull down, near 0 where they cancel."
     grade(answer_of(function, TOKENS, PUSHES), net / (same * PUSHES.abs()).sum(1), mistakes, praise, "token")
-
-
-def check_control(answer: object) -> None:
-    """Check the letter of the control that a claim about alike shares lacks.
-
-    >>> check_control("C")
-    Not quite: under either optimizer the shares are alike; that can't show what they mean.
-    """
-    wrong = {
-        "A": "more prompts make the interval narrower; what alike shares mean stays open.",
-        "C": "under either optimizer the shares are alike; that can't show what they mean.",
-        "D": "matched frequencies leave the rewards in; the shares would still be alike for either reason.",
-    }
-    praise = "Right: if the shares are as alike without any reward, they are no evidence of credit."
-    grade_choice(answer, "B", wrong, praise)
 
 
 def check_words(function: Callable) -> None:

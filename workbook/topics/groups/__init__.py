@@ -27,9 +27,7 @@ _NAMES = {  # module: what it offers
         "intervention_chart training_chart"
     ),
     "topics.groups.mixed": "compute_mixed explore_mixed mixed_chart",
-    "topics.groups.exercises": (
-        "OPENINGS check_criterion check_flaw check_net_push check_rloo check_shared_push check_signs"
-    ),
+    "topics.groups.exercises": ("OPENINGS check_net_push check_rloo check_shared_push check_signs"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from workbook.theory.advantages import group_advantages
-from workbook.topics.grading import UNANSWERED, answer_of, grade, grade_choice
+from workbook.topics.grading import UNANSWERED, answer_of, grade
 from workbook.topics.groups.toy import push_on_logits
 
 OPENINGS = ["so", "then", "so", "so", "thus", "so", "then", "so"]  # of eight rollouts that all go on with `is`
@@ -26,35 +26,6 @@ def check_shared_push(answer: float | None) -> None:
     praise = "Right: every rollout pushes by its advantage times the same (1 - p), and the advantages sum to 0."
     otherwise = "{got:g}. Each rollout pushes by its advantage times (1 - p); add the four."
     grade(answer_of(answer), pushes.sum(), mistakes, praise, otherwise=otherwise)
-
-
-def check_flaw(answer: str | None) -> None:
-    """Check which letter names the flaw in "`so` stood still, so the optimizer knows that `so` does not matter".
-
-    >>> check_flaw("B")
-    Not quite: the two pushes cancel at any probability; drag it in section 2.
-    """
-    mistakes = {
-        "B": "the two pushes cancel at any probability; drag it in section 2.",
-        "C": "that is true of every push, of the ones on `7` and `4` as well, and they did move.",
-        "D": "had B said `then`, nothing about `so` would be different, and yet it would have been pushed.",
-    }
-    grade_choice(answer, "A", mistakes, "Right: the sum sees how often a word occurs on each side, not why.")
-
-
-def check_criterion(answer: str | None) -> None:
-    """Check which control shows whether a small ratio of shared to specific words is due to opposite signs.
-
-    >>> check_criterion("C")
-    Not quite: a larger group lowers the ratio with opposite signs and without them.
-    """
-    mistakes = {
-        "A": "more seeds narrow the interval; they do not change what else could have made the ratio small.",
-        "C": "a larger group lowers the ratio with opposite signs and without them.",
-        "D": "within one softmax matched frequencies remove every push, that on the specific word, too.",
-    }
-    praise = "Right: without a negative rollout nothing can cancel between signs; a ratio as small shows another cause."
-    grade_choice(answer, "B", mistakes, praise)
 
 
 def check_rloo(function) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from workbook.topics.grading import UNANSWERED, answer_of, grade_choice, settings_fault
+from workbook.topics.grading import UNANSWERED, answer_of, settings_fault
 
 # completion, answer, the right reward, and what is wrong with a function that gives another
 CASES = (
@@ -61,21 +61,6 @@ def check_fits(settings: dict | None, limit_gib: float = 15.0) -> None:
         print(f"Right: {peak:.1f} GiB of {limit_gib:g}, most of it {part}.")
 
 
-def check_gain(answer: str | None) -> None:
-    """Check what may be said of one run's gain, whose interval resamples prompts and whose seed was chosen.
-
-    >>> check_gain("A")
-    Not quite: the bootstrap draws prompts of one run again, and no seeds; other runs are not in it.
-    """
-    wrong = {
-        "A": "the bootstrap draws prompts of one run again, and no seeds; other runs are not in it.",
-        "C": "the choice looked at the first training step, not at held-out prompts; it limits which runs the number "
-        "stands for, and leaves what this run did.",
-        "D": "no run that trains all weights stands beside it, so there is nothing to compare.",
-    }
-    grade_choice(answer, "B", wrong, "Right: other prompts of this run, yes; other runs, no.")
-
-
 def check_seeds(function: Callable) -> None:
     """Check a function (level) -> the least number of seeds n with 1 - 2 ** (1 - n) of at least level.
 
@@ -99,21 +84,6 @@ def check_seeds(function: Callable) -> None:
             print(f"Not quite: {seeds:.0f} seeds reach {level:g}, but so do {right}; give the least.")
         return
     print(f"Right: six seeds for 0.95, {SEEDS[0.99]} for 0.99. Fewer can't give a 95 % interval, whatever they say.")
-
-
-def check_control(answer: str | None) -> None:
-    """Check which control tests "failing rollouts hold no information": a letter.
-
-    >>> check_control("A")
-    Not quite: more units narrow the interval of the same difference, and say no more about its reason.
-    """
-    wrong = {
-        "A": "more units narrow the interval of the same difference, and say no more about its reason.",
-        "C": "that shows what chance pushes do on rollouts that were paid, not what failing ones know.",
-        "D": "that makes the comparison fair; the sentence is of what failing rollouts alone can teach.",
-    }
-    praise = "Right: without information a run on failing rollouts alone would end where its permuted twin does."
-    grade_choice(answer, "B", wrong, praise)
 
 
 def check_reward(function: Callable) -> None:

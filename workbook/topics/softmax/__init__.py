@@ -19,7 +19,7 @@ _NAMES = {  # module: what it offers
     "topics.softmax.charts": (
         "cells_chart explore_map explore_pair explore_tied learning_rate_chart map_chart pair_chart tied_chart"
     ),
-    "topics.softmax.exercises": "check_coupling check_half_angle check_mean check_rivals",
+    "topics.softmax.exercises": "check_coupling check_half_angle check_rivals",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

@@ -7,7 +7,7 @@ import math
 import torch
 
 from workbook.theory import coupling_kernel
-from workbook.topics.grading import UNANSWERED, answer_of, grade, grade_choice, settings_fault
+from workbook.topics.grading import UNANSWERED, answer_of, grade, settings_fault
 from workbook.topics.softmax.pair import make_pair
 from workbook.topics.softmax.toy import compute_pair
 
@@ -106,18 +106,3 @@ def check_rivals(settings: dict | None) -> None:
         print(f"Not quite: {ratio:+.2f}; the rivals compete, but the hidden states share only {cosine:.2f}.")
     else:
         print(f"Not quite: {ratio:+.2f}; compare lengths and probabilities of A and B, and the rivalry.")
-
-
-def check_mean(answer: str | None) -> None:
-    """Check which letter names the flaw in "|K| of different tokens is small on average, so only equal tokens matter".
-
-    >>> check_mean("A")
-    Not quite: the interval is narrow; many more rollouts would give the same mean.
-    """
-    mistakes = {
-        "A": "the interval is narrow; many more rollouts would give the same mean.",
-        "B": "the sign is right for rivals, but small numbers of one sign would add up all the more.",
-        "D": "that bound holds for equal and different tokens alike.",
-    }
-    praise = "Right: what moves a token is a sum over all pairs, and a mean hides the few pairs that compete."
-    grade_choice(answer, "C", mistakes, praise)
