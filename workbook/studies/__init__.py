@@ -22,6 +22,7 @@ _HOMES = {
     "load_records": "studies.sweeps",
     "load_runs": "studies.sweeps",
     "measure": "studies.record",
+    "registered_outcome": "studies.registration",
     "seconds_to": "studies.sweeps",
     "train_in_memory": "studies.loop",
 }

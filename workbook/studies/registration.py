@@ -104,6 +104,15 @@ def read_registration(study: str, folder: str | Path | None = None) -> Registrat
     return _read(path, path.stat().st_mtime_ns) if path.exists() else None
 
 
+def registered_outcome(study: str, key: str) -> Outcome:
+    """Return what a study registered under a key; its threshold and smallest effect are stated there alone.
+
+    >>> registered_outcome("dose", "H1").threshold
+    0.1
+    """
+    return read_registration(study).outcomes[key]
+
+
 def looked_after(study: str, folder: str | Path | None = None) -> int | None:
     """How many units of a study stood when its outcomes were first looked at, though more were registered; None if all.
 

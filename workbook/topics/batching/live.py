@@ -7,6 +7,7 @@ import pandas as pd
 
 from workbook.policies.restoring import private_copy
 from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
+from workbook.studies.registration import registered_outcome
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.topics.batching.charts import compute_batching
 from workbook.topics.batching.composition import HELD_OUT, PROMPTS, rates
@@ -19,7 +20,7 @@ from workbook.views.style import ACCENT, NEUTRAL, describe_rows, require, titled
 
 READ_PROMPTS = HELD_OUT // 2  # held-out prompts whose exact value is read
 VALUE_SEED = 5  # of these prompts, of which no unit trains on any
-SMALLEST_EFFECT, AXIS_END = 0.02, 0.05  # of interest, in reward; where the axis ends on both sides
+AXIS_END = 0.05  # reward, on both sides
 OPTIMIZER_MENU = [("AdamW", "adamw"), ("AdamW, no momentum", "adamw_no_momentum"), ("SGD", "sgd")]
 ORDERS = [pair for pair in CUT_MENU if pair[1] != "shuffled"]
 TRAINED = ["strategy", "unit", "mean", "shuffled", "other"]
@@ -88,7 +89,8 @@ def orders_chart(study: pd.DataFrame, live: pd.DataFrame) -> alt.LayerChart:
     )
     rings = alt.Chart(live).mark_point(size=90, strokeWidth=2, filled=False, color=ACCENT)
     shown = ["strategy:N", "unit:Q", *(alt.Tooltip(f"{name}:Q", format="+.4f") for name in TRAINED[2:])]
-    bounds = [rule(bound, "x", dashed=True, color=NEUTRAL) for bound in (-SMALLEST_EFFECT, SMALLEST_EFFECT)]
+    smallest = registered_outcome("batch_composition", "H11").smallest_effect
+    bounds = [rule(bound, "x", dashed=True, color=NEUTRAL) for bound in (-smallest, smallest)]
     chart = forest(
         study,
         strategy,

@@ -15,7 +15,8 @@ from workbook.probes.dose import MATCHED, SETS
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY, Tables
 from workbook.studies.record import NotMeasured
-from workbook.topics.flips.claims import MAX_TV_DISTANCE, contrasts, predicted_follows
+from workbook.studies.registration import registered_outcome
+from workbook.topics.flips.claims import contrasts, predicted_follows
 from workbook.topics.flips.dose import ALPHABETS
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, menu
@@ -109,6 +110,7 @@ def distance_chart(tables: Tables | None = None) -> alt.LayerChart:
     """H1's distance of the two signs' shares against prompts per step, for each kind of token."""
     rows = _of("rates", 1, tables)
     curve = unit_curve(rows.assign(tokens=rows["tokens"].map(TOKEN_NAMES)), "prompts", "crossed", by="tokens")
+    threshold = registered_outcome("dose", "H1").threshold
     return curve_chart(
         curve,
         "prompts",
@@ -117,8 +119,8 @@ def distance_chart(tables: Tables | None = None) -> alt.LayerChart:
         y_title="distance of the two signs' shares",
         title="The two signs' shares grow alike as more prompts push",
         paper=PAPER,
-        reference=[MAX_TV_DISTANCE],
-        subtitle=f"line: mean; band: 95 % t interval over policies; dashed: {MAX_TV_DISTANCE:g}, as registered",
+        reference=[threshold],
+        subtitle=f"line: mean; band: 95 % t interval over policies; dashed: {threshold:g}, as registered",
         names=[TOKEN_NAMES[name] for name in SETS],
         height=280,
     )
