@@ -1,6 +1,5 @@
 """The house is cut by topic, and what other people's scripts import stays where it is."""
 
-import ast
 import importlib
 
 import house

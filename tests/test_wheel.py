@@ -29,7 +29,6 @@ import contextlib, io, json
 import workbook
 from workbook import get_task, load_policy, sample_rollouts
 from workbook.__main__ import main
-from workbook.book.scale_page import scale_body
 from workbook.places import data_path
 from workbook.studies import load_measured
 from workbook.training import RunConfig, load_run
@@ -55,7 +54,6 @@ result = {
     "chapters": run("chapters", "00"),
     "studies": len(load_measured("flips", "bundled", "shares")),
     "sweep": RunConfig.load("data/configs/chain.yaml").task,
-    "scale": "T4" in scale_body(),
 }
 run = load_run("run")
 print(json.dumps(result | {"steps": len(run.metrics()), "git": run.manifest()["git"]}))

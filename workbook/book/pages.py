@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from workbook.book import glossary, references, scale_page, self_test
+from workbook.book import glossary, references, self_test
 from workbook.book.cells import chapter
 from workbook.book.chapters import covered, describe
 from workbook.book.explorers import SCRIPTS, STATIC, scripts
@@ -106,7 +106,6 @@ def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder
         "self-test": (self_test, self_test.self_test_body(names)),
         "glossary": (glossary, glossary.glossary_body(names)),
         "literature": (references, references.references_body(names)),
-        "scale": (scale_page, scale_page.scale_body()),
     }
     for name, (page, body) in bodies.items():
         book.add(name, page.TITLE, body)
