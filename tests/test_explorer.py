@@ -1,15 +1,19 @@
 """Explorer: controls, settings, code, reset, refusals, and the contract between a chart and its tables."""
 
+import json
 import threading
+from itertools import product
 
 import altair as alt
 import ipywidgets
 import pandas as pd
 import pytest
 
-from workbook.views import Explorer, LiveChart
+from workbook.statistics import unit_curve
+from workbook.views import Explorer, LiveChart, browse, frozen
 from workbook.views.explorer import log_slider, menu, slider, switch
 from workbook.views.live import rows, spec_over
+from workbook.views.renderer import png
 
 
 def compute_line(slope: float = 1.0, points: int = 3, shape: str = "line") -> pd.DataFrame:
@@ -168,3 +172,45 @@ def test_the_controls_say_what_they_are():
     assert log_slider(1e-3, -4, -1, "lr").value == pytest.approx(1e-3)
     assert switch(True, "on").value is True
     assert rows(pd.DataFrame({"x": [float("inf")]})) == [{"x": None}]
+
+
+def committed_table():
+    seeds = range(3)
+    return pd.DataFrame(
+        [
+            {"seed": seed, "rule": rule, "line": line, "prompts": prompts, "gap": prompts + seed + (rule == "b")}
+            for seed, rule, line, prompts in product(seeds, ["a", "b"], ["x", "y"], [1, 2, 4])
+        ]
+    ).assign(other=lambda table: -table["gap"])
+
+
+def test_browse_draws_the_rows_that_its_menus_choose_and_refuses_those_that_are_not_there():
+    table = committed_table()
+    table = table[~((table["rule"] == "b") & (table["prompts"] > 2))]
+    explorer = browse(table, "prompts", ["gap", "other"], {"rule": "a"}, series="line", title="gap")
+    expected = unit_curve(table[table["rule"] == "a"], "prompts", "gap", by="line")
+    pd.testing.assert_frame_equal(explorer.tables["curve"], expected)
+    explorer.set(rule="b", value="other")
+    assert sorted(explorer.tables["curve"]["mean"].unique()) == [-4, -3]
+    call = "unit_curve(table[(table['rule'] == 'b')], 'prompts', 'other', by='line')"
+    assert explorer.code == f"from workbook.statistics import unit_curve\n\n{call}"
+    lacking = browse(table, "prompts", "gap", {"rule": "a", "prompts": 4}, series="line")
+    lacking.set(rule="b")
+    assert "no row with rule = b, prompts = 4" in lacking.sentence.value
+    for one in (explorer, lacking):
+        one.close()
+
+
+def test_a_frozen_explorer_carries_its_own_tables_for_every_setting_of_the_grid():
+    explorer = browse(committed_table(), "prompts", "gap", {"rule": "a"}, series="line", title="gap")
+    spec = frozen(explorer, rule=["a", "b"])
+    rows = pd.DataFrame(spec["datasets"]["curve"])
+    for rule, part in rows.groupby("at_rule"):
+        explorer.set(rule=rule)
+        assert part["mean"].tolist() == pytest.approx(explorer.tables["curve"]["mean"].tolist(), rel=1e-4)
+    (param,) = [one for one in spec["params"] if one["name"] == "now_rule"]
+    assert param["bind"]["options"] == ["a", "b"]
+    assert "datum.at_rule === now_rule" in json.dumps(spec)
+    alt.Chart.from_dict(spec).to_json()  # Vega-Lite's schema takes it
+    assert len(png(spec)) > 1000
+    explorer.close()

@@ -23,8 +23,8 @@ from workbook.topics.flips.composition import permuted_advantages
 from workbook.topics.flips.dose import pushing_prompts
 from workbook.topics.recovered import live_curve as recovered
 from workbook.training.progress import Stopped, progress, reporting, show_partial
-from workbook.views.explorer import slider
-from workbook.views.live_study import LiveStudy
+from workbook.views.explorer import menu, slider
+from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
 
 START = pd.DataFrame({"x": [0.0], "y": [0.0]})
 
@@ -160,6 +160,53 @@ def test_a_private_copy_leaves_the_policy_alone(policy):
     with torch.no_grad():
         next(mine.model.parameters()).add_(1.0)
     assert not next(mine.model.parameters()).equal(next(policy.model.parameters()))
+
+
+def family(kind="a"):
+    return pd.DataFrame({"series": "ten policies", "size": [1, 2], "mean": 0.5, "low": 0.4, "high": 0.6, "units": 10})
+
+
+def measure_line(policy, task, most=2, kind="a", seed=0):
+    for size in progress(range(1, most + 1), "sizes"):
+        if kind == "a":
+            yield size, NOW, 1.0 / size
+
+
+def test_a_live_curve_draws_its_points_over_the_committed_lines(policy, task):
+    controls = {"most": slider(2, 1, 4, 1, "most"), "kind": menu("a", ["a", "b"], "kind")}
+    study = live_curve(measure_line, family, controls, policy, task, x="size", y_title="share", title="Shares")
+    assert study.tables["curve"]["series"].unique().tolist() == ["ten policies"]
+    study.run().wait()
+    now = study.tables["curve"].query("series == @NOW")
+    assert now[["size", "mean"]].values.tolist() == [[1, 1.0], [2, 0.5]]
+    assert len(study.chart.data["curve"]) == 4
+    assert "this policy, now: 1 at 1, 0.5 at 2." in study.sentence.value
+    assert "list(measure_line(policy, task, most=2, kind='a'))" in study.snippet.text
+    assert study.variables["policy"].model is not policy.model
+    study.set(kind="b")
+    study.run().wait()
+    assert "nothing to measure" in study.line.value
+    assert len(study.chart.data["curve"]) == 4, "what was whole stays"
+    study.close()
+
+
+def test_live_tables_add_measured_rows_to_an_explorers_own_chart(policy, task):
+    def compute_bars(scale=1.0, of=2.0):
+        return {"bars": pd.DataFrame({"series": "family", "class": ["x", "y"], "mean": [scale, of * scale]})}
+
+    def measure_bars(policy, task, scale=1.0, seed=0):
+        yield compute_bars(scale, of=3.0)
+
+    def bars(bars):
+        return alt.Chart(bars).mark_bar().encode(x="mean:Q", y="class:N", color="series:N")
+
+    controls = {"scale": slider(1.0, 0.0, 4.0, 0.5, "scale"), "seed": slider(0, 0, 3, 1, "seed")}
+    study = live_tables(measure_bars, compute_bars, bars, controls, policy, task)
+    study.set(scale=2.0)
+    study.run().wait()
+    rows = study.tables["bars"].pivot(index="class", columns="series", values="mean")
+    assert rows.loc["y"].to_dict() == {"family": 4.0, NOW: 6.0}
+    study.close()
 
 
 def test_a_tokens_sign_on_this_policy_stands_over_the_familys_curve(policy, task):

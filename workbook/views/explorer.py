@@ -10,17 +10,22 @@ code below the chart is the setting a reader can take into a cell of their own.
 
 from __future__ import annotations
 
+import inspect
+import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise, product
 
 import anywidget
 import ipywidgets
 import pandas as pd
 import traitlets
 
+from workbook.statistics import unit_curve
+from workbook.views.curves import curve_chart
 from workbook.views.hints import hint_of
-from workbook.views.live import LiveChart, close, show
+from workbook.views.live import LiveChart, close, rows, show
 from workbook.views.style import notice, typeset
 
 REFUSED = "workbook-refused"  # class of a box whose controls ask for what can't be
@@ -75,6 +80,7 @@ class Explorer:
 
     compute, chart, describe: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
     variables: {name in the reader's notebook: value}, what a cell has measured: compute's first arguments.
+    code: settings -> the lines that compute them; by default an import and a call of compute.
 
     Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it. They part
     only where the controls ask for what can't be: then the sentence says so, and the rest stays as it was. `quick`:
@@ -88,8 +94,10 @@ class Explorer:
         controls: dict[str, ipywidgets.ValueWidget],
         describe: Callable[..., str] | None = None,
         variables: dict[str, object] | None = None,
+        code: Callable[[dict], str] | None = None,
     ):
         self.compute, self.controls, self.variables = compute, controls, variables or {}
+        self._code = code or (lambda settings: call_code(compute, self.variables, settings))
         self._one_at_a_time = threading.RLock()  # cells and controls have threads of their own
         self._setting = False
         self._describe = describe or (lambda **_: "")
@@ -119,8 +127,8 @@ class Explorer:
 
     @property
     def code(self) -> str:
-        """An import and a call that compute what is drawn."""
-        return call_code(self.compute, self.variables, self._drawn)
+        """Lines of Python that compute what is drawn."""
+        return self._code(self._drawn)
 
     def set(self, **settings) -> None:
         """Move controls, as a reader would, all before anything is computed; KeyError for one that there is not."""
@@ -184,10 +192,126 @@ class Explorer:
         self.sentence.value = notice(typeset(self._describe(**self.tables)))
 
 
+def browse(
+    table: pd.DataFrame,
+    x: str,
+    value: str | Sequence[str],
+    start: dict[str, object],
+    series: str | None = None,
+    *,
+    describe: Callable[[pd.DataFrame], str] | None = None,
+    labels: dict[str, str] | None = None,
+    **look,
+) -> Explorer:
+    """An explorer of a committed table: rows chosen by menus, drawn as means over units with t intervals.
+
+        browse(load("dose/rates"), "prompts", "follows", {"tokens": "unsure"}, series="source", title="...")
+
+    table: a row per unit (the column seed) and setting, as `unit_curve` takes it.  value: what is drawn, a column or a
+    choice of several.  start: {column: the value that its menu begins with}; a control in place of the value, such as
+    `menu("a", [("shown", "a"), ...], "label")`, is taken as it is.  series: the column that tells lines apart.  labels:
+    {column: its menu's label}, of "value" too.  look: settings of `curve_chart`, such as title, paper or names.
+
+    Settings of which the table has no row are refused in a sentence.
+    """
+    values, labels = [value] if isinstance(value, str) else list(value), labels or {}
+    controls = {}
+    for name, first in start.items():
+        options = sorted(table[name].unique().tolist(), key=lambda one: (isinstance(one, str), one))
+        is_control = isinstance(first, ipywidgets.Widget)
+        controls[name] = first if is_control else menu(first, options, labels.get(name, name.replace("_", " ")))
+    if len(values) > 1:
+        controls["value"] = menu(values[0], values, labels.get("value", "shown"))
+    if series and "names" not in look:
+        look["names"] = table[series].drop_duplicates().tolist()
+
+    def compute(value=values[0], **chosen) -> dict[str, pd.DataFrame]:
+        kept = (table[list(chosen)] == pd.Series(chosen)).all(axis=1)
+        if not (kept & table[value].notna()).any():
+            raise ValueError(f"The table has no row with {', '.join(f'{k} = {v}' for k, v in chosen.items())}.")
+        return {"curve": unit_curve(table[kept], x, value, by=series)}
+
+    def chart(curve: pd.DataFrame):
+        return curve_chart(curve, x, series=series, **look)
+
+    def code(settings: dict) -> str:
+        chosen = dict(settings)
+        shown = chosen.pop("value", values[0])
+        rows = " & ".join(f"(table[{name!r}] == {_rounded(one)!r})" for name, one in chosen.items())
+        by = f", by={series!r}" if series else ""
+        kept = f"table[{rows}]" if rows else "table"
+        return f"from workbook.statistics import unit_curve\n\nunit_curve({kept}, {x!r}, {shown!r}{by})"
+
+    return Explorer(compute, chart, controls, describe, code=code)
+
+
+def frozen(explorer: Explorer, **grid: Sequence) -> dict:
+    """The explorer's chart as a Vega-Lite spec that moves in a static page: its own compute over a grid of settings.
+
+        frozen(explore_pair(), p_a=[0.1, 0.5, 0.9], angle=[0, 45, 90])
+
+    grid: {control: the values that Vega's own slider or menu offers}, one or two of them; every other control stands
+    where it is. All rows travel with the page: 25 settings of a curve take about half a megabyte. Settings that compute
+    refuses show an empty chart.
+    """
+    tables: dict[str, list] = {}
+    for values in product(*grid.values()):
+        place = dict(zip(grid, values, strict=True))
+        try:
+            result = explorer.compute(*explorer.variables.values(), **explorer.settings | place)
+        except ValueError:
+            continue
+        for name, table in (result if isinstance(result, dict) else {"table": result}).items():
+            at = {f"at_{key}": value for key, value in place.items()}
+            tables.setdefault(name, []).extend(
+                {key: _short(one) for key, one in row.items()} | at for row in rows(table)
+            )
+
+    def filtered(node):
+        """The spec with a filter to the chosen setting before each transform that reads the tables."""
+        if isinstance(node, list):
+            return [filtered(one) for one in node]
+        if not isinstance(node, dict):
+            return node
+        inner = {key: filtered(one) for key, one in node.items()}
+        if isinstance(node.get("data"), dict) and node["data"].get("name") in tables:
+            inner["transform"] = [{"filter": f"datum.at_{key} === now_{key}"} for key in grid] + inner.get(
+                "transform", []
+            )
+        return inner
+
+    spec = filtered(json.loads(json.dumps(explorer.chart.spec)))
+    params = [_bound(explorer, key, list(values)) for key, values in grid.items()]
+    datasets = {**explorer.chart.data, **tables}
+    return spec | {"params": params + spec.get("params", []), "datasets": datasets}
+
+
+def _bound(explorer: Explorer, key: str, values: list) -> dict:
+    """A Vega parameter with a menu of values, at the one that is nearest to where the control stands."""
+    now, label = explorer.settings[key], explorer.controls[key].description
+    is_number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in [*values, now])
+    value = min(values, key=lambda one: abs(one - now)) if is_number else now
+    steps = {round(b - a, 9) for a, b in pairwise(values)} if is_number else set()
+    look = {"input": "select", "options": values}
+    if len(steps) == 1 and min(steps) > 0 and all(isinstance(one, int) for one in values):  # exact in JavaScript, too
+        look = {"input": "range", "min": values[0], "max": values[-1], "step": steps.pop()}
+    return {"name": f"now_{key}", "value": value, "bind": look | {"name": f"{label} "}}
+
+
+def _short(value):
+    """A number with the five figures that a drawn point needs."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
 def call_code(compute: Callable, variables, settings: dict) -> str:
-    """An import of a function, and the call of it with variables by name and settings by value."""
+    """An import of a function, and the call of it with variables by name and settings by value.
+
+    The import of a generator's function is followed by the list of what it yields.
+    """
     values = ", ".join([*variables, *(f"{name}={_rounded(value)!r}" for name, value in settings.items())])
-    return f"from {compute.__module__} import {compute.__name__}\n\n{compute.__name__}({values})"
+    call = f"{compute.__name__}({values})"
+    call = f"list({call})" if inspect.isgeneratorfunction(inspect.unwrap(compute)) else call
+    return f"from {compute.__module__} import {compute.__name__}\n\n{call}"
 
 
 def control_grid(*controls: ipywidgets.Widget) -> ipywidgets.Box:

@@ -6,21 +6,29 @@
 
 Run computes the settings of the controls, one at a time: a second click does nothing meanwhile. What compute goes
 through with `workbook.training.progress` moves the bar, and is where Stop ends it; `show_partial` draws on the way.
+
+A topic declares one with `live_curve`, for lines over x, or `live_tables`, for any other chart over committed tables.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
+import altair as alt
 import ipywidgets
 import pandas as pd
 
-from workbook.training.progress import Stopped, reporting
+from workbook.policies.restoring import private_copy
+from workbook.training.progress import Stopped, reporting, show_partial
+from workbook.views.curves import curve_chart
 from workbook.views.explorer import Snippet, call_code, control_grid, value_of
 from workbook.views.live import LiveChart, close, show
 from workbook.views.style import notice, typeset
 
+NOW = "this policy, now"
 NOT_YET = "Press Run: it computes these settings on the policy of this chapter."
 
 
@@ -158,3 +166,119 @@ class LiveStudy:
 
 def _button(name: str, icon: str, tooltip: str, style: str) -> ipywidgets.Button:
     return ipywidgets.Button(description=name, icon=icon, tooltip=tooltip, button_style=style)
+
+
+def live_tables(
+    measure: Callable[..., Iterable[dict[str, pd.DataFrame]]],
+    committed: Callable[..., dict[str, pd.DataFrame]],
+    chart: Callable[..., alt.TopLevelMixin],
+    controls: dict[str, ipywidgets.ValueWidget],
+    policy,
+    task,
+    describe: Callable[..., str] | None = None,
+    now: str | None = NOW,
+) -> LiveStudy:
+    """A study that adds rows measured now, on a copy of the policy, to an explorer's own tables, in its own chart.
+
+        def measure_mass(policy, task, weights="output layer", prompts=8, seed=0):
+            rollouts = sample_rollouts(policy, task, prompts, seed=seed)
+            yield compute_mass(weights, tables={"mass/pairs": pair_sums(policy, rollouts)})    # the same tables, of it
+
+        controls = {"weights": menu(...), "prompts": power_slider(...), "seed": slider(...)}
+        live_tables(measure_mass, compute_mass, mass_chart, controls, policy, task, describe_mass)
+
+    measure: (policy, task, **controls) -> all that was measured so far, drawn at each yield (a function may return one
+    dict instead); ValueError where the settings can't be.  committed: the explorer's compute; it receives those
+    controls that it names. Rows of a table that it lacks stand alone, and begin empty where committed gives them empty.
+    now: what the column `series` calls the measured rows; None where measure names them.  chart, describe: of the
+    tables, as in the module's docstring; the chart must know `now` among its series.
+    """
+
+    @functools.wraps(measure)
+    def compute(policy, task, **settings) -> dict[str, pd.DataFrame]:
+        before = _given_its_own(committed, settings)
+        tables = None
+        show_partial(**before)
+        measured = measure(policy, task, **settings)
+        for rows in [measured] if isinstance(measured, dict) else measured:
+            tables = before | {name: _joined(before.get(name), table, now) for name, table in rows.items()}
+            show_partial(**tables)
+        if tables is None:
+            raise ValueError("These settings leave nothing to measure; take more prompts, or another seed.")
+        return tables
+
+    start = _given_its_own(committed, {name: value_of(control) for name, control in controls.items()})
+    return LiveStudy(compute, chart, controls, start, describe, {"policy": private_copy(policy), "task": task})
+
+
+def live_curve(
+    measure: Callable[..., Iterable[tuple]],
+    committed: Callable[..., pd.DataFrame],
+    controls: dict[str, ipywidgets.ValueWidget],
+    policy,
+    task,
+    *,
+    x: str = "x",
+    now: str | list[str] = NOW,
+    describe: Callable[[pd.DataFrame], str] | None = None,
+    **look,
+) -> LiveStudy:
+    """A study whose lines, measured now on a copy of the policy, are drawn over committed curves of the same quantity.
+
+        def measure_dose(policy, task, prompts=16, tokens="unsure", seed=0):
+            for size in progress([1, 2, 4], "prompts"):     # moves the bar, and Stop ends it here
+                yield size, NOW, follows(size)              # x, name of the line, value: drawn as they arrive
+
+        def family_dose(tokens="unsure"):                   # receives those controls that it names
+            return unit_curve(rows, "prompts", "follows").assign(series="ten policies")
+
+        controls = {"prompts": power_slider(...), "tokens": menu(...), "seed": slider(...)}
+        live_curve(measure_dose, family_dose, controls, policy, task, x="prompts", y_title="...", title="...")
+
+    measure: (policy, task, **controls) -> rows (x, line, value); ValueError where the settings can't be.
+    committed: a table with the columns series, x, mean, low, high, units.  now: the line or lines that measure yields.
+    describe: curve -> a sentence; by default the first and last point of each line measured now.  look: settings of
+    `curve_chart`, such as paper, reference or scale, and of the lines' names and order, as `names`.
+    """
+    lines = [now] if isinstance(now, str) else list(now)
+    if "names" not in look:
+        first = _given_its_own(committed, {name: value_of(control) for name, control in controls.items()})
+        look["names"] = [*first["series"].unique(), *lines]
+
+    @functools.wraps(measure)
+    def points(policy, task, **settings) -> Iterator[dict[str, pd.DataFrame]]:
+        rows = []
+        for row in measure(policy, task, **settings):
+            rows.append(row)
+            curve = pd.DataFrame(rows, columns=[x, "series", "mean"])
+            yield {"curve": curve.assign(low=curve["mean"], high=curve["mean"], units=1)}
+
+    @functools.wraps(committed)
+    def curves(**settings) -> dict[str, pd.DataFrame]:
+        return {"curve": committed(**settings)}
+
+    def chart(curve: pd.DataFrame) -> alt.LayerChart:
+        return curve_chart(curve, x, series="series", **look)
+
+    def ends(curve: pd.DataFrame) -> str:
+        measured = [(name, curve[curve["series"] == name].sort_values(x)) for name in lines]
+        parts = [
+            f"{name}: " + ", ".join(f"{row['mean']:.3g} at {row[x]:g}" for _, row in rows.iloc[[0, -1]].iterrows())
+            for name, rows in measured
+            if len(rows)
+        ]
+        return f"{'; '.join(parts)}." if parts else ""
+
+    return live_tables(points, curves, chart, controls, policy, task, describe or ends, now=None)
+
+
+def _given_its_own(function: Callable, settings: dict):
+    """Call a function with those of the settings that it names."""
+    names = inspect.signature(function).parameters
+    return function(**{name: value for name, value in settings.items() if name in names})
+
+
+def _joined(before: pd.DataFrame | None, measured: pd.DataFrame, now: str | None) -> pd.DataFrame:
+    """Committed rows, then measured ones under the name `now`."""
+    measured = measured if now is None else measured.assign(series=now)
+    return measured if before is None or before.empty else pd.concat([before, measured], ignore_index=True)
