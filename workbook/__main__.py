@@ -16,7 +16,6 @@ from workbook.commands.claims import add_claims, add_coverage, add_findings
 from workbook.commands.lab import add_lab
 from workbook.commands.machines import add_machines
 from workbook.commands.policies import add_family
-from workbook.commands.predictions import add_predictions
 from workbook.commands.report import add_report
 from workbook.commands.rewards import add_attack_reward
 from workbook.commands.runs import add_runs
@@ -30,7 +29,7 @@ COMMANDS = (  # in the order in which help lists them
     *(add_family, add_keep, add_measure),
     *(add_claims, add_findings, add_coverage, add_report, add_glossary),
     *(add_estimators, add_arena, add_machines, add_attack_reward),
-    *(add_lab, add_chapters, add_predictions),
+    *(add_lab, add_chapters),
 )
 
 

@@ -25,12 +25,10 @@ _NAMES = {  # module: what it offers
     "topics.softmax.charts": (
         "cells_chart explore_map explore_pair explore_tied learning_rate_chart map_chart pair_chart tied_chart"
     ),
-    "views.calibrated": "calibration",
     "views.curves": "curve_chart",
-    "views.charts": "intervals_chart learning_curve reward_before_after",
+    "views.charts": "fold intervals_chart learning_curve reward_before_after",
     "views.explained": "explained_chart",
     "views.explorer": "Explorer browse frozen",
-    "views.folding": "fold",
     "views.heatmap": "TokenHeatmap",
     "views.ledger": "coverage_chart ledger_chart units_needed_chart",
     "views.live": "LiveChart refresh show",
@@ -40,7 +38,7 @@ _NAMES = {  # module: what it offers
     "views.monitor": "RunMonitor",
     "views.my_runs": "MyRuns",
     "views.parts": "describe_parts parts_table road_map signal_noise_chart token_parts_table",
-    "views.predicting": "predict reveal",
+    "views.predicting": "calibration predict reveal",
     "views.renderer": "enable_charts",
     "views.tokens": "token_strip",
 }

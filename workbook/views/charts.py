@@ -1,6 +1,8 @@
-"""Charts of many chapters: what a run has learned, reward before and after, and measurements with their intervals."""
+"""Charts of many chapters: what a run has learned, reward before and after, intervals, and a table folded away."""
 
 from __future__ import annotations
+
+import html
 
 import altair as alt
 import pandas as pd
@@ -85,3 +87,24 @@ def intervals_chart(
         subtitle,
         describe_rows(table, "label", interval=True),
     )
+
+
+class Fold:
+    """A table under a line that opens it; in a terminal, the table itself."""
+
+    def __init__(self, table: pd.DataFrame, title: str):
+        self.table, self.title = table, title
+
+    def __repr__(self) -> str:
+        return f"{self.title}\n{self.table}"
+
+    def _repr_html_(self) -> str:
+        title, count = html.escape(self.title), f"{len(self.table)} row{'s' * (len(self.table) != 1)}"
+        body = self.table.to_html(border=0, escape=True, max_rows=None)
+        scroll = f'<div style="overflow-x: auto" tabindex="0" role="region" aria-label="{title}">'
+        return f"<details><summary>{title} ({count})</summary>{scroll}{body}</div></details>"
+
+
+def fold(table: pd.DataFrame, title: str) -> Fold:
+    """Return a table that shows its title and number of rows until it is opened; its cells are escaped."""
+    return Fold(table, title)

@@ -132,8 +132,8 @@ function render({ model, el }) {
     const button = make('button', { type: 'button', class: 'wp-button', on: { click: () => {
       if (editing) model.send({ kind: 'record', guess: model.get('draft') ?? {} });
       else { model.set('editing', true); model.save_changes(); } } } }, label);
-    body.replaceChildren(...(editing ? FORMS[model.get('kind')](model.get('about'), draft, change) : []), button);
-    if (editing && model.get('kind') === 'choice' && model.get('draft')?.sure === undefined) change();
+    body.replaceChildren(...(editing ? FORMS[model.get('about').kind](model.get('about'), draft, change) : []), button);
+    if (editing && model.get('about').kind === 'choice' && model.get('draft')?.sure === undefined) change();
     if (focused) (editing ? body.querySelector('input') : button).focus(); };
   el.append(make('div', { role: 'group', 'aria-label': `Prediction: ${model.get('question')}` },
     make('p', { class: 'wp-question' }, make('strong', {}, 'Predict. '), model.get('question')), body, status));

@@ -1,32 +1,128 @@
-"""predict and reveal: a prediction that is recorded by a click before the answer is shown, and compared with it after.
+"""predict and reveal: a prediction that is recorded by a click before the answer is shown, and scored after it.
 
     predict("05-shares", "Which share of tokens in worse rollouts becomes more likely?", number=(0, 1))
     reveal("05-shares", measured_share)
 
-Keys begin with the two digits of their chapter. Running cells records nothing: what `reveal` adds to a prediction is
-the answer, and a first guess after that answer was shown does not count (`workbook.views.calibrated`).
+Keys begin with the two digits of their chapter. One JSON file holds them all. Running cells records nothing: what
+`reveal` adds to a prediction is the answer. The first guess counts, and only if the answer had not been shown before.
 """
 
 from __future__ import annotations
 
 import html
+import json
+import math
 import re
+import time
 from pathlib import Path
 
 import anywidget
+import pandas as pd
 import traitlets
 from IPython.display import DisplayHandle, display
+from scipy.stats import binomtest
 
-from workbook.training.files import StorageError
-from workbook.views.guesses import Curve, Kind, about, make_kind
+from workbook.places import predictions_file
+from workbook.views.charts import fold
+from workbook.views.curves import curve_chart
 from workbook.views.live import OpenedWhenShown, show
-from workbook.views.predictions import Prediction, find_prediction, record, record_answer
-from workbook.views.style import printable
+from workbook.views.style import printable, typeset
 
 HERE = Path(__file__).parent
 KEY = re.compile(r"\d\d-[a-z0-9-]+")
-_asked: dict[str, tuple[str, Kind]] = {}  # key -> question and kind, of this kernel
+RANGE = 0.8  # how sure the reader is that the answer lies in the range of a number
+NAMES = {"number": "80 % ranges", "choice": "choices", "curve": "curves"}
+ENDS = {"low": "lower end", "guess": "best guess", "high": "upper end"}
+_asked: dict[str, tuple[str, dict]] = {}  # key -> question and `about`, of this kernel
 _shown: set[str] = set()  # keys whose answer this kernel has shown
+
+
+def question_of(number=None, choice=None, curve=None) -> dict:
+    """What is asked for, as JSON values: kind, and low and high, options, or x, y, x_title and y_title."""
+    if sum(value is not None for value in (number, choice, curve)) != 1:
+        raise ValueError("predict needs exactly one of number=(low, high), choice=[...] and curve={...}.")
+    if choice is not None:
+        if not 2 <= len(set(choice)) == len(choice):
+            raise ValueError(f"choice={list(choice)!r} must be two or more different texts.")
+        return {"kind": "choice", "options": list(choice)}
+    low, high = map(float, number if curve is None else curve["y"])
+    xs = [0.0, 1.0] if curve is None else list(map(float, curve["x"]))
+    if not low < high or xs != sorted(set(xs)):
+        raise ValueError("The scale's two ends, and a curve's x, must be rising numbers.")
+    about = {"kind": "curve", "x_title": "x", "y_title": "y"} | dict(curve or {}) | {"x": xs, "y": [low, high]}
+    return about if curve is not None else {"kind": "number", "low": low, "high": high}
+
+
+def check_guess(about: dict, guess) -> dict:
+    """Return a whole guess, {guess, low, high}, {option, sure} or {y}; ValueError, in one sentence, for any other."""
+    guess = guess if isinstance(guess, dict) else {}
+    if about["kind"] == "choice":
+        if guess.get("option") not in about["options"]:
+            raise ValueError(f"Choose one of {', '.join(about['options'])}.")
+        chance = 1 / len(about["options"])
+        return {"option": guess["option"], "sure": _number(guess.get("sure"), "confidence", chance - 1e-6, 1.0)}
+    if about["kind"] == "curve":
+        return {"y": _heights(about, guess.get("y"), *about["y"])}
+    ends = {key: _number(guess.get(key), name, about["low"], about["high"]) for key, name in ENDS.items()}
+    if not ends["low"] <= ends["guess"] <= ends["high"] or ends["low"] == ends["high"]:
+        raise ValueError("Your best guess must lie in your range, and the range needs two different ends.")
+    return ends
+
+
+def check_answer(about: dict, answer):
+    """Return the answer as JSON values; ValueError for one of another kind."""
+    if about["kind"] != "choice":
+        return _number(answer, "answer") if about["kind"] == "number" else _heights(about, answer)
+    if answer not in about["options"]:
+        raise ValueError(f"answer={answer!r} is none of the choices: {', '.join(about['options'])}.")
+    return answer
+
+
+def describe_guess(about: dict, guess: dict) -> str:
+    """A guess in words."""
+    if about["kind"] == "choice":
+        return f"“{guess['option']}”, {100 * guess['sure']:.0f} % sure"
+    if about["kind"] == "curve":
+        return f"{_text(*guess['y'])} at {about['x_title']} {_text(*about['x'])}"
+    return f"{_text(guess['guess'])} (80 % sure: {_text(guess['low'])} to {_text(guess['high'])})"
+
+
+def score(about: dict, guess: dict, answer) -> dict:
+    """A guess beside the answer: distance in shares of the scale (of a choice its Brier score), held, verdict."""
+    if about["kind"] == "choice":
+        held = guess["option"] == answer
+        brier = (guess["sure"] - held) ** 2
+        words = "as you said" if held else "not what you said"
+        return {"distance": brier, "held": held, "verdict": f"{words}; Brier score {_text(brier)} (0 best, 1 worst)"}
+    if about["kind"] == "number":
+        away, held = abs(guess["guess"] - answer), guess["low"] <= answer <= guess["high"]
+        words = f"{'inside' if held else 'outside'} your range, {_text(away)} from your best guess"
+        return {"distance": away / (about["high"] - about["low"]), "held": held, "verdict": words}
+    away = [abs(mine - true) for mine, true in zip(guess["y"], answer, strict=True)]
+    mean, worst = sum(away) / len(away), away.index(max(away))
+    words = f"your curve is {_text(mean)} off on average, most at {_text(about['x'][worst])}"
+    return {"distance": mean / (about["y"][1] - about["y"][0]), "held": None, "verdict": words}
+
+
+def read_predictions() -> dict[str, dict]:
+    """Read {key: question, about, first, recorded, late, latest, answer}; ValueError for a damaged file."""
+    path = predictions_file()
+    try:
+        return json.loads(path.read_text("utf-8"))["predictions"] if path.exists() else {}
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is damaged: move it away, and your predictions start anew.") from None
+
+
+def _write(key: str, entry: dict) -> None:
+    path = predictions_file()
+    text = json.dumps({"predictions": read_predictions() | {key: entry}}, indent=2)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", "utf-8")
+
+
+def find_prediction(key: str, about: dict) -> dict | None:
+    """What is recorded under a key for this very question."""
+    return next((mine for one, mine in read_predictions().items() if one == key and mine["about"] == about), None)
 
 
 class PredictionForm(OpenedWhenShown, anywidget.AnyWidget):
@@ -36,114 +132,133 @@ class PredictionForm(OpenedWhenShown, anywidget.AnyWidget):
     _css = (HERE / "predict.css").read_text(encoding="utf-8")
     key = traitlets.Unicode().tag(sync=True)
     question = traitlets.Unicode().tag(sync=True)
-    kind = traitlets.Unicode().tag(sync=True)
     about = traitlets.Dict().tag(sync=True)
     draft = traitlets.Dict().tag(sync=True)  # what stands in the form, whole or not
     editing = traitlets.Bool(True).tag(sync=True)
     recorded = traitlets.Unicode().tag(sync=True)  # a sentence, "" before
     message = traitlets.Unicode().tag(sync=True)
 
-    def __init__(self, key: str, question: str, kind: Kind):
-        super().__init__(key=key, question=question, kind=kind.kind, about=about(kind))
-        self.asked = kind
-        mine, self.message = find_prediction(key, kind)
-        if mine is not None:
+    def __init__(self, key: str, question: str, about: dict):
+        super().__init__(key=key, question=question, about=about)
+        if mine := find_prediction(key, about):
             self._show_recorded(mine)
-        self.on_msg(self._answer)
+        self.on_msg(lambda _, content, buffers: self.record(content.get("guess")))
 
     def record(self, guess) -> None:
         """Record a guess, as the button does; a guess that is not whole is answered by a sentence."""
         try:
-            mine = record(self.key, self.question, self.asked, guess, self.key in _shown)
-        except (ValueError, StorageError) as error:
+            guess, mine = check_guess(self.about, guess), find_prediction(self.key, self.about)
+            if mine is None:
+                first = {"first": guess, "recorded": time.strftime("%Y-%m-%d"), "late": self.key in _shown}
+                mine = {"question": self.question, "about": self.about, **first, "latest": None, "answer": None}
+            else:
+                mine["latest"] = guess
+            _write(self.key, mine)
+        except (ValueError, OSError) as error:
             self.message = printable(error)
             return
         self.message = ""
         self._show_recorded(mine)
 
-    def picture(self) -> tuple[dict, dict]:
-        """The question as text, where no kernel runs."""
-        text = f"{self.question} ({self.asked.prompt()})"
-        return {"text/markdown": f"> **Predict.** {text}", "text/plain": f"Predict. {text}"}, {}
-
-    def _show_recorded(self, mine: Prediction) -> None:
+    def _show_recorded(self, mine: dict) -> None:
+        text = f"Recorded {mine['recorded']}: {describe_guess(self.about, mine['first'])}."
+        if mine["late"]:
+            text += " The answer had been shown before, so it does not count."
+        if mine["latest"] is not None:
+            text += f" Changed to {describe_guess(self.about, mine['latest'])}; the first one counts."
         with self.hold_sync():
-            self.draft, self.editing = dict(mine.latest or mine.first), False
-            self.recorded = _sentence(mine)
+            self.draft, self.editing, self.recorded = dict(mine["latest"] or mine["first"]), False, text
 
-    def _answer(self, _, content: dict, buffers) -> None:
-        if isinstance(content, dict) and content.get("kind") == "record":
-            self.record(content.get("guess"))
+    def picture(self) -> tuple[dict, dict]:  # where no kernel runs
+        return {"text/markdown": f"> **Predict.** {self.question}", "text/plain": f"Predict. {self.question}"}, {}
 
     def _ipython_display_(self, **_) -> None:
         show(self, self)
-
-
-def _sentence(mine: Prediction) -> str:
-    text = f"Recorded {mine.recorded}: {mine.kind.describe(mine.first)}."
-    if mine.late:
-        text += " The answer had been shown before, so it does not count."
-    if mine.latest is not None:
-        text += f" Changed to {mine.kind.describe(mine.latest)}; the first one counts."
-    return text
 
 
 def predict(key: str, question: str, *, number=None, choice=None, curve=None) -> None:
     """Ask for a prediction, whose answer `reveal` shows under the same key.
 
     number: (low, high), the scale of a best guess and of an 80 % range.  choice: the options.  curve: x (rising
-    numbers), y (the scale's ends), x_title and y_title.
-
-    Raises ValueError for a key that is not like "05-shares", or a question of no kind or of several.
+    numbers), y (the scale's ends), x_title and y_title.  Raises ValueError for a question of no kind or of several.
     """
     if not KEY.fullmatch(key):
         raise ValueError(f"key={key!r} must be the chapter's two digits, a hyphen and a word, like '05-shares'.")
-    _asked[key] = (question, kind := make_kind(number, choice, curve))
-    display(PredictionForm(key, question, kind))
+    about = question_of(number, choice, curve)
+    _asked[key] = question, about
+    display(PredictionForm(key, question, about))
 
 
 def reveal(key: str, answer) -> None:
     """Show the answer to a prediction, the reader's own guess and how far off it was; record the answer beside it.
 
-    answer: a number, one of the choices, or the heights of the curve.
-
-    Raises ValueError for a key that nothing was predicted under, or an answer of another kind.
+    answer: a number, one of the choices, or the heights of the curve; ValueError for one of another kind.
     """
     if key not in _asked:
         raise ValueError(f"key={key!r} was not asked: run the cell with predict({key!r}, ...) first.")
-    question, kind = _asked[key]
-    answer = kind.check_answer(answer)
-    mine, problem = find_prediction(key, kind)
+    question, about = _asked[key]
+    answer, mine = check_answer(about, answer), find_prediction(key, about)
     _shown.add(key)
+    shown = f"**{answer if about['kind'] == 'choice' else _text(*(answer if about['kind'] == 'curve' else [answer]))}**"
     if mine is None:
-        _display(f"No prediction is recorded; the answer is {kind.format_answer(answer)}.", problem)
-        return
-    try:
-        mine = record_answer(mine, answer)
-    except StorageError as error:
-        problem = str(error)
-    _display(compared_text(mine, answer), problem)
-    if isinstance(kind, Curve):
-        from workbook.views.calibrated import curve_against_answer
-
-        display(curve_against_answer(mine, answer, question))
-
-
-def compared_text(mine: Prediction, answer) -> str:
-    """What was predicted, the answer, and how far apart they are, as a line of Markdown."""
-    kind, guess = mine.kind, mine.latest or mine.first
-    text = (
-        f"You predicted {kind.describe(guess)}. The answer is {kind.format_answer(answer)}: "
-        f"{kind.compare(guess, answer)['verdict']}."
-    )
-    if mine.late:
-        text += " (You predicted it after the answer had been shown, so it does not count.)"
-    elif mine.latest is not None:
-        text += f" (Your first prediction, {kind.describe(mine.first)}, is the one that counts.)"
-    return text
-
-
-def _display(*sentences: str) -> None:
-    text = " ".join(filter(None, map(printable, sentences)))
-    bundle = {"text/markdown": html.escape(text, quote=False), "text/plain": text.replace("**", "")}
+        text = f"No prediction is recorded; the answer is {shown}."
+    else:
+        _write(key, mine := mine | {"answer": answer})
+        guess = mine["latest"] or mine["first"]
+        verdict = score(about, guess, answer)["verdict"]
+        text = f"You predicted {describe_guess(about, guess)}. The answer is {shown}: {verdict}."
+        text += " (Only a first guess before the answer was shown counts.)" * bool(mine["late"] or mine["latest"])
+    bundle = {"text/markdown": html.escape(printable(text), quote=False), "text/plain": text.replace("**", "")}
     DisplayHandle().display(bundle, raw=True)
+    if mine is not None and about["kind"] == "curve":
+        lines = {"your prediction": guess["y"], "answer": answer}
+        rows = pd.DataFrame(
+            [[*row, name] for name, ys in lines.items() for row in zip(about["x"], ys, ys, ys, strict=True)]
+        )
+        curve = rows.set_axis(["x", "mean", "low", "high", "curve"], axis=1)
+        look = {"series": "curve", "log2": about["x"][0] > 0, "title": "Your prediction and the answer"}
+        axes = {name: about[name] for name in ("x_title", "y_title")}
+        display(curve_chart(curve, "x", **look, **axes, subtitle=question[:110], width=380))
+
+
+def calibration() -> None:
+    """Show how well the reader's predictions held: how often, against how sure the reader was, and by chapter."""
+    rows = []
+    for key, mine in read_predictions().items():
+        if mine["answer"] is not None and not mine["late"]:
+            scored = score(mine["about"], mine["first"], mine["answer"])
+            sure = mine["first"].get("sure", RANGE)
+            rows.append({"chapter": key[:2], "kind": mine["about"]["kind"], "sure": sure, "count": 1} | scored)
+    table = pd.DataFrame(rows)
+    if table.empty:
+        return print("No prediction counts so far: press a prediction's button before its answer is shown.")
+    for kind, part in table.groupby("kind"):
+        text = f"{len(part)} {NAMES[kind]}: mean distance {part['distance'].mean():.2f}"
+        if kind != "curve":
+            low, high = binomtest(held := int(part["held"].sum()), len(part)).proportion_ci(method="wilson")
+            text += f"; {held} held, at {part['sure'].mean():.0%} confidence (95 % interval {low:.0%} to {high:.0%})"
+        print(f"{text}.")
+    by_chapter = table.groupby("chapter").agg(predictions=("count", "sum"), distance=("distance", "mean"))
+    display(fold(by_chapter.round(3), "Your predictions, chapter by chapter"))
+
+
+def _number(value, name: str, low: float = -math.inf, high: float = math.inf) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not low <= number <= high or math.isinf(number):
+        ends = f" from {_text(low)} to {_text(high)}" if math.isfinite(low) else ""
+        raise ValueError(f"The {name} must be a number{ends}; there is {str(value)[:40]!r}.")
+    return number
+
+
+def _heights(about: dict, values, *ends: float) -> list[float]:
+    values = list(values) if hasattr(values, "__len__") and not isinstance(values, str) else []
+    if len(values) != len(about["x"]):
+        raise ValueError(f"Your curve needs {len(about['x'])} numbers, one at each of {_text(*about['x'])}.")
+    return [_number(value, f"height at {_text(x)}", *ends) for x, value in zip(about["x"], values, strict=True)]
+
+
+def _text(*values: float) -> str:
+    return typeset(", ".join(f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}" for value in values))
