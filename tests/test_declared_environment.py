@@ -21,8 +21,8 @@ PINS = {
     if line.strip() and not line.startswith("#")
 }
 IMPORTS = {"yaml": "pyyaml", "vl_convert": "vl-convert-python", "reasoning_gym": "reasoning-gym"}
-# chapters.py and book.py, from the extra of that name (jinja2 comes with nbconvert)
-LAB_ONLY = {"jupyterlab", "pygments", "nbclient", "nbformat", "nbconvert", "latex2mathml", "jinja2"}
+# book/, from the extra of that name (docutils and jinja2 come with sphinx)
+LAB_ONLY = {"jupyterlab", "nbclient", "nbformat", "latex2mathml", "sphinx", "docutils", "jinja2"}
 BROUGHT = {
     "IPython": "ipywidgets",
     "traitlets": "ipywidgets",

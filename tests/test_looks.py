@@ -3,22 +3,15 @@
 import ipywidgets
 import pytest
 
-from workbook.book.explorers import EXPLORERS, make_explorer
 from workbook.topics.flips.exercises import check_sample_size
+from workbook.topics.groups import explore_intervention
 from workbook.views.explorer import REFUSED, control_grid, log_slider, slider
-from workbook.views.hints import HINTS
 from workbook.views.renderer import hushed
 from workbook.views.style import typeset
 
 
-@pytest.mark.parametrize("name", EXPLORERS)
-def test_every_control_of_the_toys_says_what_it_is(name):
-    for control in make_explorer(name).controls.values():
-        assert control.tooltip == HINTS[control.description]
-
-
 def test_what_is_drawn_is_dimmed_while_the_settings_can_not_be():
-    explorer = make_explorer("explore_intervention")
+    explorer = explore_intervention()
     explorer.set(matched=True, signs="all positive")
     assert REFUSED in explorer.box._dom_classes
     explorer.reset()

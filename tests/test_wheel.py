@@ -116,7 +116,7 @@ def test_the_wheel_holds_the_library_and_its_data(wheel):
     data = {str(path.relative_to(ROOT)) for path in (ROOT / "data").rglob("*") if path.is_file()}
     data = {f"workbook/{name}" for name in data if "__pycache__" not in name}
     assert data <= set(names)
-    assert {"workbook/py.typed", "workbook/views/heatmap.js", "workbook/book/ledger.html"} <= set(names)
+    assert {"workbook/py.typed", "workbook/views/heatmap.js"} <= set(names)
     assert "workbook/book/static/book.css" in names
     packages = {str(path.parent.relative_to(ROOT)) for path in (ROOT / "workbook").rglob("*.py")}
     assert packages <= {str(Path(name).parent) for name in names if name.endswith(".py")}
@@ -156,4 +156,4 @@ def test_the_wheel_works_from_another_folder_and_writes_nothing_into_the_package
 
 def test_the_command_is_installed(installed):
     command = installed / "venv" / "bin" / "workbook"
-    assert sh(command, "glossary", "push", cwd=installed, env=environment()).startswith("push  [")
+    assert sh(command, "claims", "--claim", "H1", cwd=installed, env=environment()).startswith("H1")

@@ -1,16 +1,15 @@
-"""The book: chapters run in cold kernels, rendered as pages, with the ledger and the glossary beside them."""
+"""The book: chapters run in cold kernels, rendered as pages, with the glossary and the literature beside them."""
 
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
+    "book.back_matter": "ten_questions",
     "book.chapters": "describe find_chapters run_chapters",
     "book.exercises": "check_choice",
     "book.gallery": "gallery_table show_figure",
-    "book.claim_cards": "ledger_cards",
     "book.outcomes": "decisions findings undecided",
     "book.pages": "render_book",
     "book.report_page": "report_text write_report",
-    "book.self_test": "ten_questions",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

@@ -1,25 +1,19 @@
 """Execute the chapters top to bottom, each in a cold kernel; `book.pages` renders what comes out as HTML pages.
 
 What is written back carries nothing of the machine it ran on: no paths, no timings, no widget models (a widget's last
-picture stands in its place, and its controls as `book.forms` keeps them), so that committed notebooks change only when
-what they show changes.
+picture stands in its place, and its controls as `book.forms` keeps them).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 from workbook.places import PACKAGE, clone
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
 
 ROOT = PACKAGE.parent
 NOTEBOOKS = ROOT / "notebooks"
@@ -31,37 +25,32 @@ class ChapterFailed(RuntimeError):
     """A chapter that stopped with an error; the message names the chapter, the cell and the error."""
 
 
-class Executed(NamedTuple):
-    """A chapter that was run, with its outputs, and how long that took."""
-
-    notebook: NotebookNode
-    seconds: float
-
-
-def run_chapters(profile: str = "smoke", names=None, in_place: bool = False) -> dict[str, Executed]:
-    """Run chapters in a profile and return each with its outputs, printing the seconds as it goes.
+def run_chapters(profile: str = "smoke", names=None, in_place: bool = False) -> dict:
+    """Run chapters in a profile and return each notebook with its outputs, printing the seconds as it goes.
 
     names: as in "04" or "04_policy"; all by default.  in_place: write the outputs into notebooks/, which are otherwise
     left as they are.
 
     Raises ValueError for a name that no chapter has, ChapterFailed at the first chapter that fails.
     """
+    import nbformat
+
     chapters = {}
     for path in find_chapters(names):
         start = time.perf_counter()
-        notebook = execute(path, profile)
-        chapters[path.stem] = Executed(notebook, time.perf_counter() - start)
-        print(f"{path.stem}: {chapters[path.stem].seconds:.1f} s in the {profile} profile", flush=True)
+        chapters[path.stem] = execute(path, profile)
+        print(f"{path.stem}: {time.perf_counter() - start:.1f} s in the {profile} profile", flush=True)
         if in_place:
-            _write(notebook, path)
+            nbformat.write(chapters[path.stem], new := path.with_suffix(".new"))
+            new.replace(path)
     return chapters
 
 
-def read_chapters(names=None) -> dict[str, Executed]:
+def read_chapters(names=None) -> dict:
     """Read chapters as they were executed and written last; errors as of `run_chapters`."""
     import nbformat
 
-    return {path.stem: Executed(nbformat.read(path, as_version=4), 0.0) for path in find_chapters(names)}
+    return {path.stem: nbformat.read(path, as_version=4) for path in find_chapters(names)}
 
 
 def find_chapters(names=None) -> list[Path]:
@@ -102,7 +91,7 @@ def execute(path: Path, profile: str):
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         what = f"{error.ename}: {error.evalue}" if isinstance(error, CellExecutionError) else str(error)
         source = notebook.cells[started[-1]].source
-        raise ChapterFailed(f"{path.name} failed in cell {started[-1]}: {what}\n{_indent(source)}") from None
+        raise ChapterFailed(f"{path.name} failed in cell {started[-1]}: {what}\n{source}") from None
     return stable(notebook, client.widget_state)
 
 
@@ -124,33 +113,28 @@ def stable(notebook, states: dict[str, dict] | None = None):
 
 
 def _portable(output, states: dict[str, dict]):
-    """An output without machine paths; a widget becomes its picture or its text, or nothing if it has neither."""
+    """An output without machine paths; a widget becomes its last picture or its text, or nothing if it has neither."""
+    from workbook.book.forms import FORM, last_form
+    from workbook.views.renderer import picture
+
     if "text" in output:
         output.text = _scrub(output.text)
     data = output.get("data", {})
     if (view := data.pop(WIDGET_VIEW, None)) is not None:
         if "image/png" in data:
-            _freeze(output, states, view["model_id"])
+            spec, pairs = last_form(states, view["model_id"])
+            drawn, about = picture(spec) if spec else ({}, {})
+            if "image/png" in drawn:
+                data.update(drawn)
+                output.metadata.update(about)
+            if pairs:
+                data[FORM] = [[label, _scrub(value)] for label, value in pairs]
         elif "text/markdown" not in data:
             return None
     for kind in data:
         if kind.startswith("text/"):
             data[kind] = _scrub(data[kind])
     return output
-
-
-def _freeze(output, states: dict[str, dict], model: str) -> None:
-    """Bring a widget's picture up to its last state, and put its form beside it, if it has controls or words."""
-    from workbook.book.forms import FORM, first_chart, form_tree, is_form
-    from workbook.views.renderer import picture
-
-    if (spec := first_chart(states, model)) is not None:
-        data, about = picture(spec)
-        if "image/png" in data:
-            output.data.update(data)
-            output.metadata.update(about)
-    if is_form(tree := form_tree(states, model)):
-        output.data[FORM] = json.loads(_scrub(json.dumps(tree)))
 
 
 def _scrub(text: str) -> str:
@@ -163,15 +147,6 @@ def _scrub(text: str) -> str:
     for folder, name in folders.items():
         text = re.sub(rf"{re.escape(str(folder))}(?=$|[/\s'\"),:;.])", name, text)
     return text
-
-
-def _write(notebook, path: Path) -> None:
-    """Replace the notebook at `path` in one step."""
-    import nbformat
-
-    new = path.with_suffix(".new")
-    nbformat.write(notebook, new)
-    new.replace(path)
 
 
 def describe(notebook, name: str) -> tuple[str, str]:
@@ -197,17 +172,3 @@ def _link(path: Path) -> str:
 
     title, _ = describe(nbformat.read(path, as_version=4), path.stem)
     return f"[{title.partition(':')[0]}]({path.name})"
-
-
-def covered(notebook) -> list[str]:
-    """Ids of the claims that a chapter says it covers, in the row "Claims" of its first markdown cell: H1, D1 to D9."""
-    text = next((cell.source for cell in notebook.cells if cell.cell_type == "markdown"), "")
-    row = re.search(r"^\|\s*Claims\s*\|(.*)$", text, re.MULTILINE)
-    claims = []
-    for first, last in re.findall(r"\b([A-Z]\d+)(?: to ([A-Z]\d+))?\b", row[1] if row else ""):
-        claims += [f"{first[0]}{k}" for k in range(int(first[1:]), int((last or first)[1:]) + 1)]
-    return claims + re.findall(r"\b[HD]-falsifier\b", row[1] if row else "")
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -6,9 +6,8 @@ show_figure("H 1")        what the paper shows, what stands for it here, what di
 from __future__ import annotations
 
 import html
-from dataclasses import MISSING, dataclass, field, fields
-from difflib import get_close_matches
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 import yaml
@@ -16,13 +15,7 @@ import yaml
 from workbook.claims.show import registered
 from workbook.claims.text import format_effect
 from workbook.places import data_path
-from workbook.training.messages import show_value
 
-SOURCE = data_path("book", "figures.yaml")
-PAPERS = {
-    "H": "The Cancellation Hypothesis in Critic-Free RL (arXiv 2605.08666)",
-    "D": "Design Conditions for Intra-Group Learning: Token Gradient Cancellation (arXiv 2604.13088)",
-}
 READING = "[reading] "
 
 
@@ -35,71 +28,18 @@ class Figure:
     shows: str
     here: str
     differs: str
-    keys: list[str]
+    keys: Sequence[str]
     chapter: str
-    live: list[str] = field(default_factory=list)
-    measured: list[str] = field(default_factory=list)
-    knobs: list[str] = field(default_factory=list)
+    live: Sequence[str] = ()
+    measured: Sequence[str] = ()
+    knobs: Sequence[str] = ()
     reading: bool = False
 
-    @property
-    def paper(self) -> str:
-        return self.figure[0]
 
-    @property
-    def functions(self) -> list[str]:
-        """Names, below `workbook`, of what computes or draws it."""
-        return [*self.live, *self.measured]
-
-
-LISTS = tuple(part.name for part in fields(Figure) if "list" in part.type)
-NEEDED = tuple(part.name for part in fields(Figure) if part.default is MISSING and part.default_factory is MISSING)
-
-
-def figures(path: Path = SOURCE) -> dict[str, Figure]:
-    """Read all records, by their names.
-
-    Raises ValueError, a sentence that names the record, the field and what would be valid, for one that is wrong.
-    """
-    records = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(records, list) or not records:
-        raise ValueError(f"{path.name} must be a list of records, one a figure.")
-    read = [_figure(path.name, record) for record in records]
-    names = [one.figure for one in read]
-    if twice := [name for k, name in enumerate(names) if name in names[:k]]:
-        raise ValueError(f"{path.name}: figure {show_value(twice[0])} stands twice; name each once.")
-    return {one.figure: one for one in read}
-
-
-def _figure(file: str, record) -> Figure:
-    """A record, checked."""
-    if not isinstance(record, dict):
-        raise ValueError(f"{file}: {show_value(record)} must be a mapping with the fields {', '.join(NEEDED)}.")
-    here = f"{file}: the record {show_value(record.get('figure'))}"
-    known = [part.name for part in fields(Figure)]
-    if unknown := [name for name in record if name not in known]:
-        raise ValueError(f"{here} has the field {show_value(unknown[0])}; it may have {', '.join(known)}.")
-    if missing := [name for name in NEEDED if record.get(name) in (None, "")]:
-        raise ValueError(f"{here} lacks {missing[0]}.")
-    for name, value in record.items():
-        if name in LISTS and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
-            raise ValueError(f"{here}: {name} is {show_value(value)}; it must be a list of texts.")
-        if name not in (*LISTS, "reading") and not isinstance(value, str):
-            raise ValueError(f"{here}: {name} is {show_value(value)}; it must be a text.")
-    if record["figure"][0] not in PAPERS:
-        raise ValueError(f"{here}: its name must begin with one of {', '.join(PAPERS)}, the paper's letter.")
-    if not isinstance(record.get("reading", False), bool):
-        raise ValueError(f"{here}: reading is {show_value(record['reading'])}; it must be true or false.")
-    return Figure(**record)
-
-
-def find_figure(name: str) -> Figure:
-    """The record of a figure. Raises ValueError, with neighbours, where there is none of this name."""
-    known = figures()
-    if name not in known:
-        near = get_close_matches(str(name), known, 3, 0.4) or list(known)
-        raise ValueError(f"figure={show_value(name)} is not in the gallery; there are {', '.join(near)}.")
-    return known[name]
+def figures() -> dict[str, Figure]:
+    """Read all records, by their names."""
+    records = yaml.safe_load(data_path("book", "figures.yaml").read_text(encoding="utf-8"))
+    return {record["figure"]: Figure(**record) for record in records}
 
 
 class FigureCard:
@@ -113,7 +53,7 @@ class FigureCard:
     def lines(self) -> dict[str, str]:
         """What the card says, by the heading of each line."""
         one = self.figure
-        lines = {f"Paper {one.paper}, {one.names}": READING * one.reading + one.shows, "Here": one.here}
+        lines = {f"Paper {one.figure[0]}, {one.names}": READING * one.reading + one.shows, "Here": one.here}
         return lines | ({"Knobs": ", ".join(one.knobs)} if one.knobs else {}) | {"What differs": one.differs}
 
     def __repr__(self) -> str:
@@ -140,7 +80,9 @@ def show_figure(name: str) -> FigureCard:
 
     Raises ValueError for a name that the gallery does not have.
     """
-    return FigureCard(find_figure(name))
+    if name not in (known := figures()):
+        raise ValueError(f"figure={name!r} is not in the gallery; there are {', '.join(known)}.")
+    return FigureCard(known[name])
 
 
 def gallery_table() -> pd.DataFrame:

@@ -22,7 +22,6 @@ from workbook.claims.text import format_effect
 from workbook.places import data_path
 from workbook.statistics import unit_curve
 from workbook.studies.record import load_measured
-from workbook.training.files import write_text
 
 SOURCE = data_path("book", "findings.yaml")
 NUMBER = re.compile(r"\{([^{}:]+)(:%)?\}")
@@ -145,7 +144,7 @@ def write_readme(path) -> bool:
         raise ValueError(f"{path} has no line <!-- findings --> with <!-- /findings --> below it to write between.")
     new = BLOCK.sub(lambda match: f"{match[1]}{findings_markdown()}\n{match[2]}", text)
     if new != text:
-        write_text(path, new)
+        path.write_text(new, encoding="utf-8")
     return new != text
 
 

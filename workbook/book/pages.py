@@ -1,151 +1,182 @@
-"""The chapters as a book of HTML pages that read without a kernel and without the net: one folder, served by anything.
+"""The chapters as a book of HTML pages, rendered by Sphinx from executed notebooks; it reads without kernel or net.
 
-Every page links to its neighbours and the index, searches the book, and fits a phone and a dark room. Explorers of the
-toys move in their page; pictures stand for all else that moves in a notebook, and each page says so.
+Formulas are MathML, which browsers draw themselves. Explorers of the toys move: `views.frozen` computes each on a grid
+of two controls, and Vega, shipped with the pages, chooses. Every other chart and form is a picture of its last state.
 """
 
 from __future__ import annotations
 
+import copy
 import html
 import json
 import re
-import shutil
+import tempfile
+from importlib import import_module
 from pathlib import Path
 
-from jinja2 import Environment
+from docutils.nodes import SkipNode
 
-from workbook.book import glossary, references, self_test
-from workbook.book.cells import chapter
-from workbook.book.chapters import covered, describe
-from workbook.book.explorers import SCRIPTS, STATIC, scripts
-from workbook.book.ledger_page import QUESTION as ASKED
-from workbook.book.ledger_page import TITLE as LEDGER
-from workbook.book.ledger_page import ledger_body
-from workbook.book.parts import plain_text
+from workbook.book.back_matter import glossary_page, references_page, self_test_page
+from workbook.book.chapters import describe
+from workbook.book.forms import FORM, form_html
+from workbook.places import data_path
 
 TITLE = "Token-gradient cancellation: a workbook"
-PAGE = Path(__file__).with_name("page.html")  # the template
-STATIC_NOTE = """<p class="static">A static copy of a notebook that was run from top to bottom. {moves} Run it yourself
-with <code>make lab</code> in a clone, or by the link to Colab.
-<button type="button" id="fold">Fold all code</button></p>"""
-MOVES = "The explorers in it move here, too; every other chart and form shows how it looked."
-STANDS = "Its charts and forms show how they looked: no kernel answers here."
-README = """---
-title: {title}
+STATIC = Path(__file__).with_name("static")
+NOTE = "*A static copy of a notebook that was run from top to bottom. Run it yourself with `make lab` in a clone.*"
+SETUP = "google.colab"  # in the first code cell, which the page folds
+TOYS = ("softmax", "groups", "exchange")  # topics whose explorers move in a page
+STEPS = 9  # values of a slider in a page, at most
+EXPLORER = """<div class="moving"><div class="chart">{image}</div><p>This one moves: computed beforehand over a grid
+of two of its controls. In the notebook all of them answer.</p>
+<script type="application/json">{spec}</script></div><script defer src="_static/vega.js"></script>"""
+CONFIG = {
+    "project": TITLE,
+    "html_title": TITLE,
+    "extensions": ["myst_nb", "sphinx.ext.githubpages", __name__],
+    "html_theme": "sphinx_book_theme",
+    "html_theme_options": {"show_navbar_depth": 1, "home_page_in_toc": True},
+    "html_static_path": [str(STATIC)],
+    "html_css_files": ["book.css"],
+    "html_js_files": [("book.js", {"defer": "defer"})],
+    "html_math_renderer": "mathml",
+    "nb_execution_mode": "off",
+    "nb_ipywidgets_js": {},  # a page asks nothing of the net
+    "myst_enable_extensions": ["dollarmath", "amsmath", "html_image"],
+    "myst_heading_anchors": 4,
+    "myst_heading_slug_func": f"{__name__}.anchor",
+    "suppress_warnings": ["myst.header", "myst.xref_missing", "misc.highlighting_failure", "mystnb.unknown_mime_type"],
+}
+README = f"""---
+title: {TITLE}
 sdk: static
 app_file: index.html
-pinned: false
 ---
 
-The rendered book: open index.html, or serve this folder by anything that serves files. It asks nothing of the net.
-Made by `python -m workbook chapters --no-run --book FOLDER` from the executed notebooks of the repository.
-The header above is what a static Space reads; code hosts' pages serve the folder as it is.
+The rendered book: open index.html, or serve this folder by anything that serves files.
 """
 
 
-class Book:
-    """Pages that are written to a folder one by one; the sections of all of them are what its search looks through."""
+def render_book(notebooks: dict, folder: Path) -> None:
+    """Write a page for each executed notebook, by name, an index and the book's lists to a folder.
 
-    def __init__(self, folder: Path):
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.sections = folder, []
-        self.template = Environment(autoescape=True, trim_blocks=True).from_string(PAGE.read_text(encoding="utf-8"))
-
-    def add(self, name: str, title: str, body: str, **about) -> None:
-        """Write a page and take its sections into the index; about: what else its template shows."""
-        page = self.template.render(title=title, body=body, **({"index": True, "styles": [], "scripts": []} | about))
-        self._write(f"{name}.html", page)
-        if about.get("index", True):
-            self.sections += sections(f"{name}.html", title, body)
-
-    def finish(self) -> None:
-        """Write what the pages share: styles, scripts, the search's index, and how to serve it all."""
-        for name in ("book.css", "ledger.css", "book.js"):
-            shutil.copyfile(STATIC / name, self.folder / name)
-        for name, text in scripts().items():
-            self._write(name, text)
-        self._write("search.js", f"window.bookIndex = {json.dumps(self.sections, ensure_ascii=False)};\n")
-        self._write("README.md", README.format(title=TITLE))
-        self._write(".nojekyll", "")  # pages of a code host: serve every file as it is
-
-    def _write(self, name: str, text: str) -> None:
-        (self.folder / name).write_text(text, encoding="utf-8")
-
-
-def render_book(notebooks: dict, seconds: dict[str, float], profile: str, folder: Path, ledger=None) -> None:
-    """Write one HTML page per executed notebook, by name, and an index with title, question and seconds.
-
-    seconds: that each took, of those that were just run.  ledger: of `workbook.claims.ledger`, for a page of its own.
+    Raises ValueError where Sphinx, of the extra `lab`, is not installed.
     """
-    book = Book(folder)
-    titles = {name: describe(notebook, name) for name, notebook in notebooks.items()}
-    names, entries = list(notebooks), []
-    places = [(name, titles[name][0]) for name in names]
-    following = [*places[1:], None if ledger is None else ("ledger", LEDGER)]
-    for k, (name, notebook) in enumerate(notebooks.items()):
-        title, question = titles[name]
-        page = chapter(notebook)
-        body = page.body.replace("</h1>", "</h1>" + STATIC_NOTE.format(moves=MOVES if page.live else STANDS), 1)
-        book.add(
-            name,
-            title,
-            body,
-            contents=page.contents,
-            scripts=list(SCRIPTS) if page.live else [],
-            before=places[k - 1] if k else None,
-            after=following[k],
-        )
-        entries.append((name, title, question, f"{seconds[name]:.0f} s" if name in seconds else ""))
-    if ledger is not None:
-        of = {name: covered(notebook) for name, notebook in notebooks.items()}
-        chapters = {c: [(n, titles[n][0]) for n in names if c in of[n]] for c in {c for cs in of.values() for c in cs}}
-        before = places[-1] if places else None
-        book.add("ledger", LEDGER, ledger_body(ledger, chapters), styles=["ledger.css"], before=before)
-        entries.append(("ledger", LEDGER, ASKED, ""))
-    bodies = {
-        "self-test": (self_test, self_test.self_test_body(names)),
-        "glossary": (glossary, glossary.glossary_body(names)),
-        "literature": (references, references.references_body(names)),
-    }
-    for name, (page, body) in bodies.items():
-        book.add(name, page.TITLE, body)
-        entries.append((name, page.TITLE, page.QUESTION, ""))
-    book.add("index", TITLE, _index(entries, profile if seconds else None), index=False)
-    book.finish()
+    try:
+        from sphinx.application import Sphinx
+    except ImportError:
+        raise ValueError("Sphinx is not installed here; `make lab` installs it, or pip install '.[lab]'.") from None
+    lists = {"self-test": self_test_page(), "glossary": glossary_page(), "literature": references_page()}
+    lists["scale"] = data_path("book", "scale.md").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as temporary:
+        source = Path(temporary, "source")
+        source.mkdir()
+        for name, notebook in notebooks.items():
+            (source / f"{name}.ipynb").write_text(json.dumps(page_source(notebook)), encoding="utf-8")
+        for name, text in ({"index": _index(notebooks, lists)} | lists).items():
+            (source / f"{name}.md").write_text(text, encoding="utf-8")
+        book = Sphinx(source, None, folder, Path(temporary, "doctrees"), "html", CONFIG, status=None)
+        book.build()
+    for name, notebook in notebooks.items():  # what a page's button downloads: the notebook as it is
+        (folder / "_sources" / f"{name}.ipynb").write_text(json.dumps(notebook, indent=1), encoding="utf-8")
+    (folder / "_static" / "vega.js").write_text(_vega(), encoding="utf-8")
+    (folder / "README.md").write_text(README, encoding="utf-8")
     print(f"The book lies in {folder / 'index.html'}")
 
 
-def _index(entries: list[tuple[str, str, str, str]], profile: str | None) -> str:
-    """The list of pages, each with its question; profile: in which the chapters were run just now."""
-    how = (
-        f"as it ran just now, from top to bottom, in the {html.escape(profile)} profile"
-        if profile
-        else "as it was run once"
-    )
-    items = "\n".join(
-        f'<li><a href="{name}.html">{html.escape(title)}</a> <small>{took}</small><p>{html.escape(question)}</p></li>'
-        for name, title, question, took in entries
-    )
-    return (
-        f"<h1>{html.escape(TITLE)}</h1>\n<p>Each page is a chapter {how}. Sliders "
-        "of chapters 00 to 03 move in the page; the others want a kernel: <code>make lab</code> in a clone.</p>\n"
-        f'<ul class="chapters">{items}</ul>'
-    )
+def page_source(notebook: dict) -> dict:
+    """Prepare a notebook for its page: set-up folded, badges as words, outputs as HTML with moving explorers."""
+    page = copy.deepcopy(notebook)
+    imports = {}  # explorer: the topic that a cell imports it from
+    for k, cell in enumerate(page["cells"]):
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            text = re.sub(r"!\[([^\]]*)\]\(http[^)]*\)", r"\1", text).replace("<abbr ", '<abbr tabindex="0" ')
+            cell["source"] = f"{text}\n\n{NOTE}" if k == 0 else text
+            continue
+        if SETUP in text:
+            cell["metadata"] = {"tags": ["hide-input"]}
+        for topic, names in re.findall(rf"^from workbook\.topics\.({'|'.join(TOYS)}) import (.+)$", text, re.MULTILINE):
+            imports |= dict.fromkeys(names.split(", "), topic)
+        last = re.search(r"^(explore_\w+)\(\)$", text.strip().rsplit("\n", 1)[-1])
+        topic = imports.get(last[1]) if last else None
+        explorer = getattr(import_module(f"workbook.topics.{topic}"), last[1]) if topic else None
+        for output in cell["outputs"]:
+            _as_html(output, explorer)
+    return page
 
 
-def sections(page: str, chapter: str, body: str) -> list[dict]:
-    """What search finds in a page: {page, chapter, id, title, text} of each part that has an id of its own.
+def _as_html(output: dict, explorer=None) -> None:
+    """Turn an output's picture into HTML that says what it shows; explorer: makes what moves in its place."""
+    data, about = output.get("data", {}), output.get("metadata", {}).get("image/png", {})
+    if "image/png" not in data:
+        if "text/html" in data:
+            data["text/html"] = re.sub(r'(href="[\w-]+)\.ipynb"', r'\1.html"', "".join(data["text/html"]))
+        return
+    size = "".join(f' {name}="{about[name]}"' for name in ("width", "height") if name in about)
+    png = "".join(data["image/png"]).replace("\n", "")
+    shown = f'<img src="data:image/png;base64,{png}" alt="{html.escape(about.get("alt", "chart"))}"{size}>'
+    if explorer is not None:
+        shown = EXPLORER.format(image=shown, spec=json.dumps(_frozen(explorer())).replace("<", "\\u003c"))
+    elif FORM in data:
+        shown += form_html(data[FORM])
+    output["data"] = {"text/html": shown}
 
-    >>> [s["id"] + ": " + s["text"] for s in sections("p.html", "P", '<p>a</p><h2 id="b">B</h2>c <pre>x</pre>')]
-    [': a', 'b: c']
-    """
-    body = re.sub(r"<(pre|script|math|form|select)\b.*?</\1>", " ", body, flags=re.DOTALL)
-    parts = re.split(r'<(?:h[1-3]|section) id="([^"]*)"', body)
-    rows = []
-    for id, part in zip(["", *parts[1::2]], parts[::2], strict=True):
-        head = re.match(r"[^>]*>(?:<header>)?(?:<h2[^>]*>)?(.*?)</h\d>", part, re.DOTALL) if id else None
-        text = plain_text(part[head.end() :] if head else part)
-        if text:
-            title = plain_text(head[1]) if head else chapter
-            rows.append({"page": page, "chapter": chapter, "id": id, "title": title, "text": text})
-    return rows
+
+def _frozen(explorer) -> dict:
+    """The spec of an explorer that moves with its first two controls."""
+    from workbook.views.explorer import frozen
+
+    def values(control) -> list:
+        if hasattr(control, "options"):
+            return [pair[1] if isinstance(pair, tuple) else pair for pair in control.options]
+        if isinstance(control.value, bool):
+            return [False, True]
+        stride = max(1, round((control.max - control.min) / control.step / (STEPS - 1)))
+        count = int((control.max - control.min) / (control.step * stride) + 1e-9) + 1
+        points = [round(control.min + k * control.step * stride, 9) for k in range(count)]
+        return [control.base**point for point in points] if hasattr(control, "base") else points
+
+    spec = frozen(explorer, **{key: values(explorer.controls[key]) for key in list(explorer.controls)[:2]})
+    explorer.close()
+    return spec
+
+
+def _vega() -> str:
+    """Vega with its embedder as one script, from the package that draws the pictures."""
+    import vl_convert
+
+    from workbook.views.renderer import vegalite_version
+
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vegalite_version())
+
+
+def _index(notebooks: dict, lists: dict) -> str:
+    """The first page: every chapter with its question, and the contents beside it."""
+    lines = [f"# {TITLE}", "Each page is a chapter as it ran from top to bottom; explorers of the toys move in it."]
+    for name, notebook in notebooks.items():
+        title, question = describe(notebook, name)
+        lines.append(f"- [{title}]({name}.ipynb): {question}")
+    contents = "\n".join([*notebooks, *lists])
+    return "\n\n".join([*lines, f"```{{toctree}}\n:hidden:\n\n{contents}\n```"])
+
+
+def anchor(heading: str) -> str:
+    """The anchor of a heading, as JupyterLab has it."""
+    return heading.replace(" ", "-")
+
+
+def setup(app) -> dict:
+    """Let Sphinx write formulas as MathML."""
+    from latex2mathml.converter import convert
+
+    def inline(writer, node):
+        writer.body.append(convert(node.astext()))
+        raise SkipNode
+
+    def display(writer, node):
+        writer.body.append(f'<div class="math" tabindex="0">{convert(node.astext(), display="block")}</div>')
+        raise SkipNode
+
+    app.add_html_math_renderer("mathml", (inline, None), (display, None))
+    return {"parallel_read_safe": True}

@@ -10,12 +10,9 @@ from __future__ import annotations
 import html
 import json
 import re
-from pathlib import Path
 
+from workbook.book.back_matter import Term, chapter_line, glossary
 from workbook.book.chapters import find_chapters
-from workbook.book.glossary import Term, glossary
-from workbook.book.references import chapter_line
-from workbook.training.files import read_json, write_text
 
 OURS = re.compile(r'<abbr class="term" title="[^"]*">(.*?)</abbr>', re.DOTALL)
 LITERATURE = re.compile(r"^\*\*Literature\.\*\* .*\n\n", re.MULTILINE)
@@ -36,23 +33,13 @@ PROTECTED = re.compile(  # what is no running text, in the order in which it is 
 
 
 def tooltip(term: Term) -> str:
-    """What the tooltip of a term says, in one line.
-
-    >>> from workbook.book.glossary import find_term
-    >>> tooltip(find_term("jitter"))[:59]
-    'mean |second difference| of a curve (the metric’s per squar'
-    """
+    """What the tooltip of a term says, in one line."""
     parts = f"{term.words} ({term.unit}).", term.meaning, term.advice
     return " ".join(filter(None, parts)).replace("'", "’").replace('"', "”")
 
 
 def with_tooltips(cells: list[str], terms: list[Term] | None = None) -> list[str]:
-    """The markdown cells of a chapter with a tooltip at the first use of each term; the header is not among them.
-
-    >>> from workbook.book.glossary import find_term
-    >>> with_tooltips(["# Jitter\\n`jitter` or Jitter, jitter"], [find_term("jitter")])[0].count("<abbr")
-    1
-    """
+    """The markdown cells of a chapter with a tooltip at the first use of each term; the header is not among them."""
     cells = [OURS.sub(r"\1", cell) for cell in cells]
     for term in glossary() if terms is None else terms:
         if not term.forms:
@@ -87,31 +74,24 @@ def with_literature(cell: str, chapter: str) -> str:
     return "\n\n".join([parts[0], line, parts[1]] if line and len(parts) == 2 else parts)
 
 
-def write_tooltips(names=None) -> list[str]:
-    """Bring tooltips and literature of chapters (`find_chapters`) up to date; returns the names of those changed."""
-    return [path.stem for path in find_chapters(names) if _write(path)]
+def write_tooltips(names=None, check: bool = False) -> list[str]:
+    """Bring tooltips and literature of chapters (`find_chapters`) up to date; returns the names of those that changed.
 
-
-def stale_chapters() -> list[str]:
-    """Names of chapters whose tooltips and literature are not those of the book's lists."""
-    return [path.stem for path in find_chapters() if _changed(path) is not None]
-
-
-def _changed(path: Path) -> dict | None:
-    """The notebook with its tooltips and literature up to date, None if they are."""
-    notebook = read_json(path, dict)
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "markdown"][1:]
-    before = ["".join(cell["source"]) for cell in cells]
-    after = with_tooltips(before)
-    if after:
-        after[-1] = with_literature(after[-1], path.name[:2])
-    for cell, text in zip(cells, after, strict=True):
-        cell["source"] = text.splitlines(keepends=True)
-    return None if before == after else notebook
-
-
-def _write(path: Path) -> bool:
-    if (notebook := _changed(path)) is None:
-        return False
-    write_text(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
-    return True
+    check: write nothing.
+    """
+    changed = []
+    for path in find_chapters(names):
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "markdown"][1:]
+        before = ["".join(cell["source"]) for cell in cells]
+        after = with_tooltips(before)
+        if after:
+            after[-1] = with_literature(after[-1], path.name[:2])
+        if before == after:
+            continue
+        changed.append(path.stem)
+        for cell, text in zip(cells, after, strict=True):
+            cell["source"] = text.splitlines(keepends=True)
+        if not check:
+            path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return changed

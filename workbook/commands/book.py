@@ -1,4 +1,4 @@
-"""Execute the chapters, render the book, and print its glossary."""
+"""Execute the chapters and render the book."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from workbook.commands.arguments import as_path
-
-
-def _glossary(args) -> int:
-    from workbook.book.glossary import glossary_text
-
-    print(glossary_text(args.term))
-    return 0
 
 
 def _chapters(args) -> int:
@@ -31,11 +24,6 @@ def _chapters(args) -> int:
             raise ValueError(f"--book {args.book} can't be written: {above} is no folder that you may write to.")
     if args.no_run and (args.book is None or args.in_place):
         raise ValueError("--no-run renders the chapters as they are: give --book FOLDER, and leave --in-place out.")
-    table = None
-    if args.book is not None:  # so that damaged results are reported before what takes long
-        from workbook.claims import ledger
-
-        table = ledger()
     try:
         run = read_chapters if args.no_run else partial(run_chapters, args.profile, in_place=args.in_place)
         executed = run(names=args.names or None)
@@ -45,9 +33,7 @@ def _chapters(args) -> int:
     if args.book is not None:
         from workbook.book.pages import render_book
 
-        notebooks = {name: chapter.notebook for name, chapter in executed.items()}
-        seconds = {} if args.no_run else {name: chapter.seconds for name, chapter in executed.items()}
-        render_book(notebooks, seconds, args.profile, Path(args.book), table)
+        render_book(executed, Path(args.book))
     return 0
 
 
@@ -61,13 +47,6 @@ def _terms(args) -> int:
     changed = write_tooltips(args.names or None)
     print(f"New tooltips or literature in {', '.join(changed)}." if changed else "All are up to date.")
     return 0
-
-
-def add_glossary(commands) -> None:
-    """`glossary`: the book's terms."""
-    glossary = commands.add_parser("glossary", help="the book's terms, with formula, unit and the code behind them")
-    glossary.add_argument("term", nargs="?", help="one of them, e.g. push; all by default")
-    glossary.set_defaults(command=_glossary)
 
 
 def add_chapters(commands) -> None:

@@ -1,4 +1,4 @@
-"""The ledger of claims, and how often its intervals hold the truth."""
+"""The ledger of claims, and what the book found."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ def _claims(args) -> int:
         raise ValueError("--permuted is of all primary rows; leave --claim and --scale out.")
     if args.keep and (args.claim or args.scale or args.folder):
         raise ValueError("--keep is of all rows of data/results; leave --claim, --scale and --folder out.")
-    for option in ("html", "json"):
-        if getattr(args, option) is not None:
-            check_writable(getattr(args, option), f"--{option}")
-    if args.json and args.html and Path(args.json).resolve() == Path(args.html).resolve():
-        raise ValueError(f"--json and --html are both {args.html}; give each a file of its own.")
-    whole = bool(args.claim or args.json or args.html)  # the rows that decide nothing take most of the time
+    if args.json is not None:
+        check_writable(args.json, "--json")
+    whole = bool(args.claim or args.json)  # the rows that decide nothing take most of the time
     table = ledger(args.scale, args.folder, [args.claim] if args.claim else None, described=whole)
     print(format_ledger(table, commands=True) if args.claim else format_summary(table))
     if args.keep:
@@ -34,11 +31,6 @@ def _claims(args) -> int:
     if args.json is not None:
         write_page(args.json, ledger_json(table))
         print(f"Every row, with what decided it, lies in {args.json}")
-    if args.html is not None:
-        from workbook.book.ledger_page import ledger_page
-
-        write_page(args.html, ledger_page(table))
-        print(f"The ledger as a page lies in {args.html}")
     return 0
 
 
@@ -67,26 +59,6 @@ def _findings(args) -> int:
     return 0
 
 
-def _coverage(args) -> int:
-    from workbook.claims import ledger
-    from workbook.claims.coverage import (
-        coverage_table,
-        coverage_text,
-        keep_coverage,
-        ledger_skewness,
-        skewness_table,
-        skewness_text,
-    )
-
-    if args.folder is not None and Path(args.folder).exists() and not Path(args.folder).is_dir():
-        raise ValueError(f"folder={args.folder!r} is no folder; give the path of one.")
-    table, curve = coverage_table(args.repetitions, args.seed), skewness_table(args.repetitions, args.seed)
-    print(coverage_text(table), skewness_text(curve, ledger_skewness(ledger(), curve)), sep="\n\n")
-    if args.folder is not None:
-        print(keep_coverage(table, curve, args.folder, args.repetitions, args.seed))
-    return 0
-
-
 def add_claims(commands) -> None:
     """`claims`: what was measured of each claim."""
     claims = commands.add_parser("claims", help="what was measured of each claim, and the outcomes")
@@ -95,7 +67,6 @@ def add_claims(commands) -> None:
     claims.add_argument("--permuted", type=as_count(1, 100_000), metavar="DRAWS", help="outcomes with signs at random")
     claims.add_argument("--keep", action="store_true", help="also keep the registered rows, which chapters read")
     claims.add_argument("--json", type=as_path, metavar="FILE", help="also write all rows, with what decided them")
-    claims.add_argument("--html", type=as_path, metavar="FILE", help="also write it as a page")
     claims.add_argument("--folder", type=as_path, help="of the studies' tables (default: data/results)")
     claims.set_defaults(command=_claims)
 
@@ -106,12 +77,3 @@ def add_findings(commands) -> None:
     parser.add_argument("--decisions", action="store_true", help="what to do about it, setting by setting")
     parser.add_argument("--readme", type=as_path, metavar="FILE", help="write them between a file's findings marks")
     parser.set_defaults(command=_findings)
-
-
-def add_coverage(commands) -> None:
-    """`coverage`: how often the ledger's intervals hold the truth."""
-    coverage = commands.add_parser("coverage", help="how often the ledger's intervals hold the truth, simulated")
-    coverage.add_argument("--repetitions", type=as_count(100, 10**6), default=20_000, help="a cell (default: 20000)")
-    coverage.add_argument("--seed", type=as_count(0, 2**31 - 1), default=0)
-    coverage.add_argument("--folder", type=as_path, help="also write the table and its manifest to coverage/ in it")
-    coverage.set_defaults(command=_coverage)

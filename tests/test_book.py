@@ -1,0 +1,189 @@
+"""Lists and sentences of the book: glossary, literature, self-test, tooltips, gallery, findings name what is there."""
+
+import importlib
+import json
+import re
+from dataclasses import fields, replace
+from pkgutil import resolve_name
+
+import pytest
+from latex2mathml.converter import convert
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from workbook import __main__
+from workbook.book import back_matter, chapters, gallery, outcomes, tooltips
+from workbook.book.back_matter import Question, Reference, glossary, read_list
+from workbook.book.chapters import ROOT, find_chapters
+from workbook.book.outcomes import (
+    Finding,
+    decisions_markdown,
+    findings_markdown,
+    read_findings,
+    undecided,
+    write_readme,
+)
+from workbook.claims.show import registered
+from workbook.training import CancellationConfig
+
+TERMS = {term.term: term for term in glossary()}
+JITTER = TERMS["jitter"]
+TITLE = f'<abbr class="term" title="{tooltips.tooltip(JITTER)}">'
+FIGURES = gallery.figures()
+FINDINGS = [one for kind in read_findings().values() for one in kind]
+
+
+def cells(chapter: str, kind: str) -> list[str]:
+    notebook = json.loads(find_chapters([chapter])[0].read_text(encoding="utf-8"))
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
+
+
+# --- glossary, literature, self-test
+
+
+@pytest.mark.parametrize("term", TERMS.values(), ids=list(TERMS))
+def test_a_term_is_whole(term):
+    markup = convert(term.formula)
+    assert "merror" not in markup
+    assert "\\" not in re.sub("&#x[0-9A-F]+;", "", markup), "a command that was not understood"
+    assert "$" not in term.formula + term.meaning
+    assert resolve_name(f"workbook.{term.code}") is not None
+    assert term.meaning.endswith(".")
+    assert len(find_chapters([term.chapter])) == 1
+    text = tooltips.tooltip(term)
+    assert not set(text) & set('"$`\n'), "it stands in an attribute, in Markdown with formulas"
+    assert len(text) < 450
+
+
+def test_constants_are_read_from_the_code(monkeypatch):
+    monkeypatch.setattr("workbook.theory.coupling.UNSURE", 0.123)
+    (unsure,) = (term for term in glossary() if "unsure" in term.term)
+    assert "< 0.123" in unsure.formula
+
+
+@pytest.mark.parametrize("work", read_list(Reference), ids=lambda work: work.label)
+def test_a_work_is_whole(work):
+    assert bool(work.arxiv) != bool(work.where), "an arXiv number, or where it appeared"
+    assert re.fullmatch(r"\d{4}\.\d{4,5}|", work.arxiv)
+    assert re.search(r"\(\d{4}\)$", work.authors)
+    assert all(find_chapters([number]) for number in work.chapters)
+
+
+def test_ten_questions_lead_to_sections_that_are_there():
+    asked = read_list(Question)
+    assert len(asked) == 10
+    for chapter, heading in (place for one in asked for place in one.cells.items()):
+        text = "\n".join(cells(chapter, "markdown"))
+        assert heading in re.findall(r"^#{2,4} (.+)$", text, re.MULTILINE)
+    assert back_matter.ten_questions().data.count("<details>") == 10
+
+
+# --- tooltips
+
+
+@pytest.mark.parametrize(
+    ("before", "rest"),
+    [
+        ("# jitter\n\nThe Jitter and the jitter.", "Jitter</abbr> and the jitter."),
+        ("`jitter` $jitter$ [jitter](a.html) **jitter**", "jitter</abbr>**"),
+        ("| jitter | 1 |\n\n<details><summary>jitter</summary>\n\njitter\n\n</details>\n\njitter", "jitter</abbr>"),
+        ('```python\njitter = 1\n```\n$$\njitter\n$$\n<b title="jitter">jitter</b>', "jitter</abbr></b>"),
+        ('<abbr title="D8">jitter falls</abbr>, and jittery jitter', "jitter</abbr>"),
+    ],
+)
+def test_only_the_first_use_in_running_text_has_a_tooltip(before, rest):
+    after = tooltips.with_tooltips([before, "jitter"], [JITTER])
+    assert after[0].endswith(TITLE + rest)
+    assert after[1] == "jitter"
+    assert tooltips.with_tooltips(after, [JITTER]) == after
+    assert tooltips.with_tooltips(after, []) == [before, "jitter"]
+
+
+def test_the_command_writes_tooltips_and_then_has_nothing_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(chapters, "NOTEBOOKS", tmp_path)
+    texts = [new_markdown_cell("# A jitter"), new_code_cell("jitter = 1"), new_markdown_cell("Its jitter.\n\n[on](b)")]
+    (path := tmp_path / "05_a.ipynb").write_text(json.dumps(new_notebook(cells=texts)))
+    assert __main__.main(["chapters", "--terms"]) == 0
+    assert capsys.readouterr().out == "New tooltips or literature in 05_a.\n"
+    head, code, text = ("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
+    assert (head, code) == ("# A jitter", "jitter = 1")
+    assert text == f"Its {TITLE}jitter</abbr>.\n\n{back_matter.chapter_line('05')}\n\n[on](b)"
+    assert __main__.main(["chapters", "--terms"]) == 0
+    assert capsys.readouterr().out == "All are up to date.\n"
+
+
+def test_the_chapters_have_todays_tooltips():
+    assert tooltips.write_tooltips(check=True) == [], "python -m workbook chapters --terms"
+
+
+# --- gallery
+
+
+@pytest.mark.parametrize("one", FIGURES.values(), ids=list(FIGURES))
+def test_what_a_figures_record_names_is_there(one):
+    assert set(one.keys) <= set(registered())
+    assert (ROOT / "notebooks" / f"{one.chapter}.ipynb").exists()
+    code = "\n".join(cells("14", "code"))
+    for name in (*one.live, *one.measured):
+        module, _, function = name.rpartition(".")
+        assert callable(getattr(importlib.import_module(f"workbook.{module}"), function))
+        assert re.search(rf"\b{function}\(", code), f"{function} is not called in the chapter"
+    assert f'show_figure("{one.figure}")' in code
+
+
+def test_a_card_says_what_is_shown_what_differs_and_the_outcomes():
+    card = gallery.show_figure("D curves")
+    assert all(registered()[key].outcome in repr(card) for key in FIGURES["D curves"].keys)
+    assert 'href="09_drift_fixing.ipynb"' in card._repr_html_()
+    assert gallery.gallery_table().loc["H 1", "outcome"] == registered()["H1"].outcome
+    assert "<script>" not in gallery.FigureCard(replace(FIGURES["H 1"], shows="<script>"))._repr_html_()
+    with pytest.raises(ValueError, match=r"figure='H 12' is not in the gallery; there are H 1, H 2"):
+        gallery.show_figure("H 12")
+
+
+# --- findings
+
+
+@pytest.mark.parametrize("one", FINDINGS, ids=lambda one: one.question[:40])
+def test_a_sentence_rests_on_registered_rows_and_their_outcomes_are_as_it_says(one):
+    assert one.when
+    assert one.holds(), {key: registered()[key].outcome for key in one.when}
+    assert "{" not in one.sentence()
+    assert all(key in one.certainty() for key in one.when)
+
+
+def test_a_sentence_follows_the_ledger(monkeypatch):
+    one = read_findings()["findings"][0]
+    key = next(iter(one.when))
+    rows = registered() | {key: registered()[key]._replace(outcome="contradicted")}
+    rows["H1"] = rows["H1"]._replace(mean=0.25, low=0.125, high=0.5)
+    monkeypatch.setattr(outcomes, "registered", lambda: rows)
+    assert one.sentence().startswith(f"**{one.question}**")
+    assert "contradicted" in one.certainty()
+    number = Finding("Is it?", {"H1": rows["H1"].outcome}, "It is {H1}, or {H1:%}.")
+    assert number.sentence() == "It is 0.25 [0.12, 0.5], or 25 % [12, 50]."
+
+
+def test_rules_that_are_named_beside_registered_ones_did_gain():
+    for name in re.findall(r"\{arena (\w+)\}", "".join(one.says for one in FINDINGS)):
+        assert outcomes._arena().loc[name, "over_plain_low"] > 0
+
+
+def test_settings_that_a_decision_names_are_the_trainers():
+    valid = {field.name for field in fields(CancellationConfig)}
+    assert [name for one in read_findings()["decisions"] for name in one.setting if name not in valid] == []
+    assert decisions_markdown().count("\n") == 1 + len(read_findings()["decisions"])
+
+
+def test_readme_opens_with_the_findings(tmp_path):
+    assert findings_markdown() in (ROOT / "README.md").read_text(encoding="utf-8"), "findings --readme README.md"
+    copy = tmp_path / "README.md"
+    copy.write_text("before\n<!-- findings -->\nold\n<!-- /findings -->\nafter\n", encoding="utf-8")
+    assert write_readme(copy)
+    assert not write_readme(copy)
+    assert copy.read_text().startswith("before\n<!-- findings -->\n1. ")
+
+
+def test_what_is_undecided_is_in_no_sentence_as_decided():
+    table = undecided()
+    assert set(table["outcome"]) <= {"inconclusive", "not testable here", "not comparable"}
+    assert replace(FINDINGS[0], when={table["claim"][0]: "supported"}).holds() is False
