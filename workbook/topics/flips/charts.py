@@ -1,93 +1,296 @@
-"""Charts of token flipping: shares by sign and confidence, the balance of signs, predictors, and verdicts."""
+"""Tables and charts of token flipping: curves over prompts per step, shares by sign, what predicts a token's change.
+
+Every interval is a t interval over units (policy and prompts), unless a chart says otherwise. The paper's place on the
+axis is our guess: it names batches of 16 to 96 in one figure, and a step of RL with verifiable rewards usually holds
+some hundred prompts.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.probes.step import ONE_STEP_OPTIMIZERS
+from workbook.probes.block_tables import DRAWS, step_changes
+from workbook.probes.blocks import Blocks
+from workbook.probes.dose import MATCHED, SETS
+from workbook.statistics import unit_curve
+from workbook.studies.claim import FAMILY, NotMeasured, Tables
+from workbook.studies.registration import MIN_UNITS, registered_outcome
 from workbook.theory.choices import SIGNS
-from workbook.topics.flips.probe import CHANGES, frequency_matched
-from workbook.topics.flips.settings import EPSILONS, FACTORS, GROUP_SIZES, PROMPTS, compute_flips
-from workbook.views.explorer import Explorer, log_slider, menu, switch
-from workbook.views.figures import bars, forest, panels, series
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, describe_rows, finish, require, titled
+from workbook.theory.coupling import NEARLY_CERTAIN
+from workbook.topics.flips.claims import contrasts, predicted_follows
+from workbook.topics.flips.language_models import EPSILONS
+from workbook.topics.flips.probe import CHANGES, COLUMNS, EPS, change_of, frequency_matched
+from workbook.views.curves import curve_chart
+from workbook.views.figures import bars, forest
+from workbook.views.live_study import NOW
+from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require, titled
 
-STUDY_LINE, NOW = "measured before: AdamW, 32 prompts", "this policy, now"  # lines of a step taken now
-CONFIDENCE_BINS = (1, 2, 3, 4)
+PAPER = (256, 1024, "a large batch: our guess of the paper's")
+PROMPTS = "prompts that push in the step"
+FOLLOWS = "chance to follow the own sign"
+SAYS_NOTHING = (0.5, "the sign says nothing")
+MEASURED, PREDICTED, OTHERS = "measured", "1/2 + (alone - 1/2) own / (own + others)", "the other prompts' part alone"
+THE_FAMILY = "the family"
+TOKEN_NAMES = {"unsure": "p below 0.9", "moved": "moved"} | {name: name for name in ("all", *MATCHED)}
+DIAL_NAMES = {"width": "width", "operands": "operands a chain", "sft_steps": "steps of supervised training"}
+KEPT = {"less than half": 0.5, "less": 1.0}  # what shared tokens are asked to keep of what specific ones get
+CLASSES = ("result", "style")  # the words of the bundled task that are not forced
 CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}  # from the bar's foot upwards
+BACKBONES = {"family": "bundled family", "smollm2_plain": "SmolLM2-135M", "gemma3_plain": "Gemma 3 270M"}  # by scale
+QUANTITIES = {  # what is asked of backbones: column, title of the chart, of its axis, what it is compared with
+    "own sign": (
+        "follows",
+        "The more prompts push, the less a token follows its own rollout, on every model",
+        FOLLOWS,
+        SAYS_NOTHING,
+    ),
+    "own share": (
+        "own share",
+        "What other prompts do outgrows the own prompt's push",
+        "own / (own + others), rms",
+        (0.5, "own = others"),
+    ),
+}
+BANDS = "band: 95 % t interval over policies (family) or draws of prompts (SmolLM2); least to largest prompt (Gemma)"
 
 
-# --- one update under many settings
+# --- H1: whose sign a token follows, on the family
 
 
-def explore_flips() -> Explorer:
-    """Sliders over eps, optimizer, learning rate, batch and group size: how alike are the two signs' shares?"""
-    return Explorer(
-        compute_flips,
-        flips_chart,
-        {
-            "eps": log_slider(0.01, -3, 0, "eps (nats)", step=0.05),
-            "optimizer": menu("adamw", list(ONE_STEP_OPTIMIZERS), "optimizer"),
-            "factor": menu(1.0, [(f"{factor:g} × matched", factor) for factor in FACTORS], "learning rate"),
-            "prompts": menu(32, list(PROMPTS), "prompts in the batch"),
-            "group_size": menu(8, list(GROUP_SIZES), "rollouts per prompt, G"),
-        },
-        describe_flips,
+def family_follows(tokens: str = "unsure") -> pd.DataFrame:
+    """Chance of the family's tokens of a kind (of SETS) to follow their own sign: prompts, mean, low, high, units."""
+    rows = FAMILY["dose/rates"].query("tokens == @tokens")
+    return unit_curve(rows, "prompts", "follows").assign(series=THE_FAMILY)
+
+
+def follow_lines(tables: Tables | None = None) -> pd.DataFrame:
+    """What `explore_dose` draws: a row per unit, tokens, alphabets, prompts and series, with the column follows.
+
+    series: measured; predicted from own / (own + others); what the other prompts' part alone does.
+    """
+    tables = tables or FAMILY
+    parts = [tables["dose/rates"].assign(alphabets=1)]
+    with suppress(NotMeasured):
+        parts.append(tables["dose_alphabets/rates"])
+    rows = predicted_follows(pd.concat(parts, ignore_index=True))
+    columns = {MEASURED: "follows", PREDICTED: "predicted", OTHERS: "others_follow"}
+    keys = ["seed", "tokens", "alphabets", "prompts"]
+    lines = [rows[keys].assign(series=name, follows=rows[column]) for name, column in columns.items()]
+    lines[-1] = lines[-1][lines[-1]["prompts"] > 1]  # where no other prompt pushes there is no such part
+    return pd.concat(lines, ignore_index=True)
+
+
+def level_lines(tables: Tables | None = None) -> pd.DataFrame:
+    """What `explore_levels` draws: whose sign unsure tokens follow, by what policies differ in (dial) and how (level)."""
+    tables, parts = tables or FAMILY, []
+    with suppress(NotMeasured):
+        one = tables["dose/rates"].assign(level=1)
+        more = tables["dose_alphabets/rates"].rename(columns={"alphabets": "level"})
+        parts.append(pd.concat([one, more]).assign(dial="private alphabets"))
+    with suppress(NotMeasured):
+        dials = tables["dose_dials/rates"]
+        parts.append(dials.assign(dial=dials["dial"].map(DIAL_NAMES)))
+    rows = pd.concat(parts, ignore_index=True).query("tokens == 'unsure'").sort_values(["dial", "level"])
+    return rows[["seed", "dial", "level", "prompts", "follows"]].astype({"level": str})
+
+
+def distance_chart(tables: Tables | None = None) -> alt.LayerChart:
+    """H1's distance of the two signs' shares against prompts per step, for each kind of token."""
+    rows = (tables or FAMILY)["dose/rates"]
+    curve = unit_curve(rows.assign(tokens=rows["tokens"].map(TOKEN_NAMES)), "prompts", "crossed", by="tokens")
+    threshold = registered_outcome("dose", "H1").threshold
+    return curve_chart(
+        curve,
+        "prompts",
+        series="tokens",
+        x_title=PROMPTS,
+        y_title="distance of the two signs' shares",
+        title="The two signs' shares grow alike as more prompts push",
+        paper=PAPER,
+        reference=[threshold],
+        subtitle=f"line: mean; band: 95 % t interval over policies; dashed: {threshold:g}, as registered",
+        names=[TOKEN_NAMES[name] for name in SETS],
+        height=280,
     )
 
 
-def describe_flips(shares: pd.DataFrame, curve: pd.DataFrame, spread: str = "seeds") -> str:
-    """The distance at the chosen eps, in words."""
-    here = curve[curve["chosen"]].iloc[0]
-    return (
-        f"Distance between the two signs' shares at eps = {here['eps']:g}: {here['mean']:.3f} "
-        f"({spread} from {here['low']:.3f} to {here['high']:.3f}); 0 alike, 1 disjoint."
+def own_share(blocks: Blocks, doses=(1, 2, 4, 8), draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
+    """How much of a step's movement a token's own prompt makes, by class: own / (own + others), rms of both.
+
+    Tokens of probability below NEARLY_CERTAIN. Columns category, prompts, mean, low, high (t interval over the measured
+    prompts), units.
+    """
+    tables = []
+    for dose in doses:
+        table = step_changes(blocks, dose, draws, seed)
+        table = table[(table["logp"] < np.log(NEARLY_CERTAIN)) & table["category"].isin(CLASSES)]
+        squares = table.assign(own=table["own"] ** 2, others=(table["change"] - table["own"]) ** 2)
+        rms = squares.groupby(["group", "category"])[["own", "others"]].mean() ** 0.5
+        tables.append((rms["own"] / rms.sum(axis=1)).rename("share").reset_index().assign(prompts=dose))
+    return unit_curve(pd.concat(tables), "prompts", "share", unit="group", by="category")
+
+
+def own_share_chart(curve: pd.DataFrame) -> alt.LayerChart:
+    """Lines of `own_share`, a class each."""
+    return curve_chart(
+        curve,
+        "prompts",
+        series="category",
+        x_title=PROMPTS,
+        y_title="own prompt's part of the movement",
+        title="Style words answer to the whole batch sooner than results do",
+        subtitle="rms by the own prompt / (own + others); bands: 95 % t interval over the prompts of this step",
+        reference=[(0.5, "the other prompts move it as far")],
+        names=list(CLASSES),
+        scale={"domain": [0, 1]},
     )
 
 
-def flips_chart(shares: pd.DataFrame, curve: pd.DataFrame) -> alt.HConcatChart:
-    """Left the shares by sign, right their distance against eps, a line for each series; tables of compute_flips."""
-    size, look = {"width": 300, "height": 200}, {"names": SIGNS, "colors": [POSITIVE, NEGATIVE]}
-    look |= {"legend": {"title": "advantage", "orient": "top-left"}}
-    share = alt.Y("mean:Q", title="share of tokens").scale(domain=[0, 1])
-    title = "share of tokens, by sign of the advantage"
-    by_change = bars(
-        shares, "change", share, "sign", vertical=True, number=".2f", form=".5f", title=title, **look, **size
+# --- H5 and H6 on the family
+
+
+def family_net(identity: str = "sign-shared", asked: str = "less than half", matched: bool = False) -> pd.DataFrame:
+    """H5's contrast on the family, for one way of sharing words: prompts, mean, low, high, units.
+
+    asked: of KEPT.  matched: shared tokens weigh as specific ones do over bands of confidence.
+    """
+    rows = FAMILY["dose/net"].query("identity == @identity")
+    return unit_curve(contrasts(rows, KEPT[asked], matched), "prompts", "contrast").assign(series=THE_FAMILY)
+
+
+def shift_chart(tables: Tables | None = None, live: pd.DataFrame | None = None) -> alt.LayerChart:
+    """H6's shift of movement to result tokens, against prompts per step, at equal prompts and at equal energy.
+
+    live: `shift_curve` of one policy's blocks by sign, drawn as lines of their own.
+    """
+    words = {False: "equal prompts", True: "equal gradient energy"}
+    parts = [((tables or FAMILY)["dose/shift"], "")]
+    if live is not None:
+        parts.append((live.assign(seed=0), ", this policy now"))
+    rows = pd.concat([part.assign(series=part["equal_energy"].map(words) + now) for part, now in parts])
+    return curve_chart(
+        unit_curve(rows[rows["category"] == "result"], "prompts", "shift", by="series"),
+        "prompts",
+        series="series",
+        x_title="prompts of the step on positive rollouts alone",
+        y_title="shift of movement to result tokens",
+        title="With both signs more of the movement is on results",
+        paper=PAPER,
+        reference=[(0.0, "as with positive rollouts alone")],
+        names=[word + now for _, now in parts for word in words.values()],
     )
-    eps = alt.X("eps:Q", title="eps (nats)").scale(type="log", domain=[EPSILONS[0], EPSILONS[-1]], nice=False)
-    distance = alt.Y("mean:Q", title="distance").scale(domain=[0, 0.3], clamp=True)
-    title = "distance between the two signs' shares, against eps"
-    line = {"by": "series", "names": [STUDY_LINE, NOW]} if "series" in curve else {}
-    by_eps = series(curve, eps, distance, points=False, chosen="chosen", title=title, **line, **size)
-    return panels(
-        [by_change, by_eps],
-        "What one update does to tokens of better and of worse rollouts",
-        "left: share of tokens boosted, suppressed, stable; lines span the seeds, or prompts of one step",
-        "Bars: shares of boosted, suppressed and stable tokens in positive and negative rollouts.",
-    ).resolve_scale(color="independent")
 
 
-# --- what was measured
+# --- backbones
 
 
-def predictors_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """AUROC of each predictor for a target; columns predictor, target, mean, low, high; 1/2 is chance."""
-    auroc = alt.X("mean:Q", title="AUROC, within prompts").scale(domain=[0.3, 1], clamp=True)
-    legend = {"title": "predicts the sign of", "orient": "right"}
-    numbers = {"number": ".2f", "number_at": "end", "threshold": 0.5}
+def backbone_curves(
+    tokens: str = "moved", quantity: str = "own sign", tables: dict[str, Tables] | None = None
+) -> pd.DataFrame:
+    """What tokens do against prompts per step, by model: series, prompts, mean, low, high, units.
+
+    tokens: of SETS.  quantity: of QUANTITIES.  tables: {scale: its tables}, instead of those below data/results.
+    With fewer than six units the band reaches from the least to the largest of the measured prompts. Models that were
+    not measured are left out.
+    """
+    column, lines = QUANTITIES[quantity][0], []
+
+    def chosen(rates: pd.DataFrame) -> pd.DataFrame:
+        rows = rates[rates["tokens"] == tokens]
+        return rows.assign(**{"own share": rows["own"] / (rows["own"] + rows["others"])})
+
+    for scale in tables or BACKBONES:
+        with suppress(NotMeasured):
+            read, study = tables[scale] if tables else Tables(scale), "dose" if scale == "family" else "dose_llm"
+            line = unit_curve(chosen(read[f"{study}/rates"]), "prompts", column)
+            if study == "dose_llm" and line["units"].min() < MIN_UNITS:
+                spread = chosen(read["dose_llm/by_prompt"]).groupby("prompts")[column].agg(["min", "max"])
+                line = line.assign(low=line["prompts"].map(spread["min"]), high=line["prompts"].map(spread["max"]))
+            lines.append(line.assign(series=BACKBONES[scale]))
+    return pd.concat(lines, ignore_index=True)
+
+
+def backbones_chart(curve: pd.DataFrame, quantity: str = "own sign") -> alt.LayerChart:
+    """Lines of `backbone_curves`, and of the policy in hand where it is there, with the paper's place shaded."""
+    _, title, y_title, reference = QUANTITIES[quantity]
+    return curve_chart(
+        curve,
+        "prompts",
+        series="series",
+        x_title=PROMPTS,
+        y_title=y_title,
+        title=title,
+        paper=PAPER,
+        reference=[reference],
+        subtitle=BANDS,
+        names=[name for name in (*BACKBONES.values(), NOW) if name in set(curve["series"])],
+        height=280,
+    )
+
+
+def compute_flips(optimizer: str = "adamw", eps: float = EPS, signs: str = "by reward") -> dict[str, pd.DataFrame]:
+    """Measured shares by model, means over units: {"table": model, column, change, share, prompts, units}.
+
+    eps: the nearest that was measured.  Models that were not measured so are left out.
+    """
+    nearest = min(EPSILONS, key=lambda measured: abs(np.log(measured / eps)))
+    parts = []
+    for scale, name in BACKBONES.items():
+        with suppress(NotMeasured):
+            rows = Tables(scale)["flip_backbones/shares"]
+            here = (rows["optimizer"] == optimizer) & (rows["advantages"] == signs) & np.isclose(rows["eps"], nearest)
+            means = rows[here].groupby(["column", "change"], sort=False)
+            means = means.agg(share=("share", "mean"), prompts=("prompts", "sum"), units=("seed", "nunique"))
+            parts.append(means.reset_index().assign(model=name))
+    return {"table": pd.concat(parts, ignore_index=True)}
+
+
+def flips_chart(table: pd.DataFrame) -> alt.FacetChart:
+    """Stacked shares, a row a model and a panel a column; table of `compute_flips`, with the policy in hand or not."""
+    title = "What one step does to tokens, by backbone and by the sign of their rollout"
+    subtitle = "shares over prompts that have rollouts of both signs"
+    row = alt.Y("model:N", title=None, sort=[*BACKBONES.values(), NOW])
+    return _stacked(table, row, "model", "column", COLUMNS, title, subtitle)
+
+
+def describe_flips(table: pd.DataFrame) -> str:
+    """How far apart the two signs' shares are, by model: half the sum of |differences|."""
+    wide = table.pivot_table("share", ["model", "change"], "column", sort=False)
+    apart = (wide[COLUMNS[0]] - wide[COLUMNS[1]]).abs().groupby("model", sort=False).sum() / 2
+    return f"Distance of the two signs' shares: {', '.join(f'{name} {size:.3f}' for name, size in apart.items())}."
+
+
+def _stacked(table, row: alt.Y, name: str, panel: str, panels, title: str, subtitle: str) -> alt.FacetChart:
+    """Horizontal bars of the shares of CHANGES: a bar for each value of `name`, a panel for each of `panel`."""
+    require(table, (name, panel, "change", "share"), "a chart of shares")
+    order = list(CHANGE_COLORS)
+    color = alt.Color("change:N", title=None, sort=order).scale(domain=order, range=list(CHANGE_COLORS.values()))
+    drawn = alt.Chart(table).transform_calculate(rank=f"indexof({order}, datum.change)").mark_bar(stroke="white")
+    counts = [f"{column}:Q" for column in ("prompts", "units", "tokens") if column in table]
+    drawn = drawn.encode(
+        x=alt.X("share:Q", title="share of tokens", stack="zero").scale(domain=[0, 1]),
+        y=row,
+        color=color.legend(orient="bottom"),
+        order=alt.Order("rank:Q"),
+        tooltip=[f"{name}:N", f"{panel}:N", "change:N", alt.Tooltip("share:Q", format=".3f"), *counts],
+    )
+    boosted = table[table["change"] == "boosted"]
     return titled(
-        forest(table, "predictor", auroc, "target", legend=legend, height=alt.Step(13), **numbers),
-        "What predicts a token's change, and its credit",
-        "chance that a token that goes up (whose credit is above 0) has the larger predictor; dashed: chance level",
-        describe_rows(table, "predictor", "target", form=".2f"),
+        drawn.properties(width=510 // len(panels), height=alt.Step(30)).facet(
+            column=alt.Column(f"{panel}:N", sort=list(panels), title=None).header(labelFontSize=13)
+        ),
+        title,
+        subtitle,
+        f"Boosted: {describe_rows(boosted, name, panel, value='share', form='.0%')}.",
     )
 
 
-# --- a real model's tokens
+# --- a token table: flips, predictors and movement
 
 
 def flips_by_confidence(
@@ -96,7 +299,7 @@ def flips_by_confidence(
     """Shares of boosted, stable and suppressed tokens by sign of the advantage, in equal bins of probability.
 
     table: a token table with dlogp.  group: one prompt, None for all.  matched: frequency-matched first (R1).
-    Columns: confidence, sign, change, share, tokens (of the bin and sign).  Raises ValueError if no token remains.
+    Columns: confidence, sign, change, tokens (of the bin and sign), share.  Raises ValueError if no token remains.
     """
     rows = table if group is None else table[table["group"] == group]
     rows = rows[rows["advantage"] != 0]
@@ -110,63 +313,40 @@ def flips_by_confidence(
         {
             "confidence": np.array(labels)[place],
             "sign": np.where(rows["advantage"] > 0, *SIGNS),
-            "change": np.select([rows["dlogp"] > eps, rows["dlogp"] < -eps], CHANGES[:2], CHANGES[2]),
+            "change": change_of(rows["dlogp"], eps),
         }
     )
     counts = tokens.groupby(["confidence", "sign", "change"]).size().unstack(fill_value=0)
     counts = counts.reindex(columns=list(CHANGE_COLORS), fill_value=0).stack().rename("count").reset_index()
     counts["tokens"] = counts.groupby(["confidence", "sign"])["count"].transform("sum")
-    counts["share"] = counts["count"] / counts["tokens"]
-    return counts.drop(columns="count")
+    return counts.assign(share=counts["count"] / counts["tokens"]).drop(columns="count")
 
 
-def flips_by_confidence_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """Stacked shares, a pair of bars (+ and −) for each bin; table of flips_by_confidence."""
-    require(table, ("confidence", "sign", "change", "share", "tokens"), "flips_by_confidence_chart")
-    order = list(CHANGE_COLORS)
-    x = alt.X("confidence:N", title="probability of the token before the update").axis(labelAngle=0)
-    base = alt.Chart(table).encode(x=x, xOffset=alt.XOffset("sign:N", sort=list(SIGNS)))
-    color = alt.Color("change:N", title="change", sort=order).scale(domain=order, range=list(CHANGE_COLORS.values()))
-    stacked = base.transform_calculate(rank=f"indexof({order}, datum.change)").mark_bar(stroke="white")
-    stacked = stacked.encode(
-        y=alt.Y("share:Q", title="share of tokens", stack="zero").scale(domain=[0, 1.08]),
-        color=color,
-        order=alt.Order("rank:Q"),
-        tooltip=["sign:N", "confidence:N", "change:N", alt.Tooltip("share:Q", format=".3f"), "tokens:Q"],
-    )
-    label = "(datum.sign == 'positive' ? '+ ' : '− ') + datum.tokens"
-    signs = base.transform_filter("datum.change == 'boosted'").transform_calculate(label=label)
-    text = signs.mark_text(dy=-7, fontSize=11, color=NEUTRAL).encode(y=alt.datum(1.0), text="label:N")
-    return finish(
-        alt.layer(stacked, text),
-        "What one update did to tokens of better (+) and of worse (−) rollouts",
-        "above each bar: the sign of the rollout's advantage, and how many tokens",
-        "Stacked bars: shares of boosted, stable and suppressed tokens by sign and confidence.",
-    )
+def flips_by_confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
+    """Stacked shares, a bar for each bin and a panel for each sign; table of flips_by_confidence."""
+    title = "What one update did to tokens of better and of worse rollouts"
+    subtitle = "panels: the sign of the rollout's advantage; a bar holds all tokens of its bin"
+    row = alt.Y("confidence:N", title="probability of the token before the update")
+    return _stacked(table, row, "confidence", "sign", SIGNS, title, subtitle)
 
 
 def describe_flips_by_confidence(table: pd.DataFrame) -> str:
     """The boosted shares of both signs, bin by bin."""
-    boosted = table[table["change"] == "boosted"].pivot(index="confidence", columns="sign", values="share")
-    shares = [
-        f"probability {label}: " + ", ".join(f"{share:.0%} of {sign}" for sign, share in row.dropna().items())
-        for label, row in boosted.iterrows()
-    ]
-    return "Boosted: " + "; ".join(shares) + "."
+    boosted = table[table["change"] == "boosted"]
+    return f"Boosted: {describe_rows(boosted, 'confidence', 'sign', value='share', form='.0%')}."
 
 
-def explore_flips_of(table: pd.DataFrame, eps: float = 0.01) -> Explorer:
-    """Controls over the flips of a token table with dlogp: eps, bins of confidence, prompt, matched frequencies."""
-    require(table, ("group", "advantage", "logp", "dlogp", "token_id"), "explore_flips_of")
-    pushing = sorted(table.loc[table["advantage"] != 0, "group"].unique().tolist())
-    controls = {
-        "eps": log_slider(eps, -4, 0, "eps (nats)", step=0.05),
-        "bins": menu(2, list(CONFIDENCE_BINS), "confidence bins"),
-        "group": menu(None, [("all", None), *((str(group), group) for group in pushing)], "prompt"),
-        "matched": switch(False, "match frequencies (R1)"),
-    }
-    variables = {"table": table}
-    return Explorer(flips_by_confidence, flips_by_confidence_chart, controls, describe_flips_by_confidence, variables)
+def predictors_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """AUROC of each predictor for a target; columns predictor, target, mean, low, high; 1/2 is chance."""
+    auroc = alt.X("mean:Q", title="AUROC, within prompts").scale(domain=[0.3, 1], clamp=True)
+    legend = {"title": "predicts the sign of", "orient": "right"}
+    numbers = {"number": ".2f", "number_at": "end", "threshold": 0.5}
+    return titled(
+        forest(table, "predictor", auroc, "target", legend=legend, height=alt.Step(13), **numbers),
+        "What predicts a token's change, and its credit",
+        "chance that a token that goes up (whose credit is above 0) has the larger predictor; dashed: chance level",
+        describe_rows(table, "predictor", "target", form=".2f"),
+    )
 
 
 def movement_by_category(table: pd.DataFrame) -> pd.DataFrame:

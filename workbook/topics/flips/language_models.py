@@ -1,131 +1,132 @@
-"""What chapter 10 and the ledger read off the study dose_llm: H1, H2, H5 and H6 of language models, described."""
+"""Studies of language models, kept apart from the family's: dose_llm (chapter 10) and flip_backbones (chapter 14).
+
+dose_llm reads H1, H2 by mass, H5 and H6 as `workbook.topics.flips.study` does, of models for which a block takes
+seconds. So fewer prompts are measured: each pushes as two blocks, its rollouts of either sign; the other prompts come
+in bundles, two blocks each. flip_backbones takes one real step per backbone, once with permuted advantages.
+
+No prompt occurs twice. What was registered: data/results/dose_llm/registration.yaml. Seeds of one model are no sample
+of models, so both describe and nothing is judged by them.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass, replace
 
 import pandas as pd
+import torch
+from jaxtyping import Int
+from torch import Tensor
 
-from workbook.studies.claim import Measurement, NotMeasured, Tables
-from workbook.topics.flips.contrasts import contrasts
+from workbook.probes.block_tables import coupling_by_mass
+from workbook.probes.blocks import block_coupling
+from workbook.probes.categories import categorized
+from workbook.probes.dose import anchor_labels, dose_curve, net_curve, shift_curve
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.studies.bench import Bench
+from workbook.topics.flips.probe import column_shares, token_flips
+from workbook.topics.flips.study import ADVANTAGES, doses_of, facts, pushing_prompts, with_signs
+
+EPSILONS = (1e-3, 3e-3, 0.01, 3e-2, 1e-1, 3e-1)  # nats
+DRAWS_PER_PROMPT = 4  # prompts drawn from the task for each that is wanted, since one-digit sums repeat
 
 
-def net_ratios(scale: str = "smollm2_plain", tables: Tables | None = None) -> pd.DataFrame:
-    """H5 of a language model: `contrasts` of each unit and number of prompts, by how tokens are shared."""
-    return contrasts((tables or Tables(scale))["dose_llm/net"])
+@dataclass(frozen=True)
+class Sizes:
+    """Prompts that push in the curves, those whose tokens are recorded, those in a bundle, tokens that push alone.
 
-
-def shifts(scale: str = "smollm2_plain", tables: Tables | None = None) -> pd.DataFrame:
-    """H6 of a language model: mean shift over units by category, prompts and kind of comparison."""
-    rows = (tables or Tables(scale))["dose_llm/shift"]
-    rows = rows.assign(series=rows["equal_energy"].map({False: "equal prompts", True: "equal gradient energy"}))
-    return rows.groupby(["category", "prompts", "series"], as_index=False)["shift"].mean()
-
-
-def llm_expectations(tables: dict[str, Tables] | None = None) -> pd.DataFrame:
-    """What was registered as expected of dose_llm beside what was measured, means over units; index: what.
-
-    tables: {scale: its tables}, instead of those below data/results.  A model that was not measured has NaN.
+    step: prompts of flip_backbones' one real step, at most; optimizers: that take it.
     """
-    tables = tables or {scale: Tables(scale) for scale in ("smollm2_plain", "gemma3_plain")}
-    smollm2 = tables["smollm2_plain"]
-    first, last = (_at(smollm2, place) for place in (0, -1))
-    rows = {
-        f"SmolLM2: moved tokens follow their own sign, {last['prompts']:.0f} prompts": (
-            ".52 to .60 at 128",
-            last["follows"],
-        ),
-        f"SmolLM2: distance of the signs' shares, {last['prompts']:.0f} prompts": ("above .1 at 128", last["distance"]),
-        "SmolLM2: H5's ratio, one prompt alone": ("near one half", first["ratio"]),
-        f"SmolLM2: H5's ratio, {last['prompts']:.0f} prompts": ("near 1 or above at 128", last["ratio"]),
-        "SmolLM2: H6's shift to Template, equal prompts": ("", last["shift"]),
-        "SmolLM2: H6's shift to Template, equal energy": ("nearer to 0", last["equal energy"]),
-        "SmolLM2: H2's share of same-token unsure pairs": ("below one half", float(same_token_mass(smollm2).mean())),
-        "Gemma: change of follows from one prompt to the most": ("below 0", _or_nan(tables["gemma3_plain"])),
-    }
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["expected", "measured"])
+
+    pushing: int = 0
+    measured: int = 0
+    bundle: int = 0
+    anchors: int = 0
+    batch_size: int = 32
+    step: int = 4
+    optimizers: tuple[str, ...] = ONE_STEP_OPTIMIZERS
 
 
-def _at(tables: Tables, place: int) -> pd.Series:
-    """Means over units of H1's, H5's and H6's numbers at the fewest (0) or the most (-1) prompts per step."""
-    rates = tables["dose_llm/rates"]
-    prompts = sorted(rates["prompts"].unique())[place]
-    shift = tables["dose_llm/shift"].query("category == 'Template' and prompts == @prompts").groupby("equal_energy")
-    numbers = {
-        "prompts": prompts,
-        "follows": rates.query("tokens == 'moved' and prompts == @prompts")["follows"].mean(),
-        "distance": rates.query("tokens == 'all' and prompts == @prompts")["crossed"].mean(),
-        "ratio": net_ratios(tables=tables).query("identity == 'sign-shared' and prompts == @prompts")["ratio"].mean(),
-        "shift": shift["shift"].mean().get(False),
-        "equal energy": shift["shift"].mean().get(True),
-    }
-    return pd.Series(numbers)
-
-
-def _or_nan(tables: Tables) -> float:
-    try:
-        return float(change_of_follows(tables).mean())
-    except NotMeasured:
-        return float("nan")
-
-
-# --- one number per unit, for the ledger
-
-
-REGISTERED = 128  # prompts per step of SmolLM2's rows, of which the task has too few
-REACHED = 64  # where its curve ends
-
-
-def _step_on(rows: pd.DataFrame, prompts: int) -> pd.DataFrame:
-    """The rows of steps on so many prompts; ValueError if none was made, since fewer push."""
-    if (most := rows["prompts"].max()) < prompts:
-        raise ValueError(f"no step on {prompts} prompts could be made, too few of them push; the curve ends at {most}.")
-    return rows[rows["prompts"] == prompts]
-
-
-def change_of_follows(tables: Tables, prompts: int | None = None) -> pd.Series:
-    """H1: follows of moved tokens at a number of prompts (the most by default) minus that with one prompt alone."""
-    rows = tables["dose_llm/rates"].query("tokens == 'moved'")
-    first, last = _step_on(rows, 1), _step_on(rows, prompts or rows["prompts"].max())
-    return last.set_index("seed")["follows"] - first.set_index("seed")["follows"]
-
-
-def same_token_mass(tables: Tables) -> pd.Series:
-    """H2: share of what single tokens move in other prompts that lands on the same token, both unsure."""
-    rows = tables["dose_llm/mass"]
-    chosen = (rows["where"] == "other prompts") & (rows["kind"] == "same token, both unsure")
-    return rows[chosen].groupby("seed")["mass"].sum()
-
-
-def net_ratio(tables: Tables, prompts: int = REGISTERED, identity: str = "sign-shared") -> pd.Series:
-    """H5: net change of shared tokens over that of specific ones."""
-    rows = net_ratios(tables=tables).query("identity == @identity")
-    return _step_on(rows, prompts).set_index("seed")["ratio"]
-
-
-def shift_at_equal_energy(tables: Tables, prompts: int = REGISTERED, category: str = "Template") -> pd.Series:
-    """H6: the category's share of movement, both signs minus positive rollouts alone, at equal gradient energy."""
-    rows = tables["dose_llm/shift"].query("category == @category and equal_energy")
-    return _step_on(rows, prompts).set_index("seed")["shift"]
-
-
-def _row(key: str, measure, scale: str = "smollm2_plain") -> Measurement:
-    return Measurement("dose_llm", key, measure, scales=(scale,))
-
-
-LANGUAGE_MODELS = {  # claim: its rows, which describe
-    "H1": [
-        _row("H1 SmolLM2", partial(change_of_follows, prompts=REGISTERED)),
-        _row("H1 SmolLM2, 64 prompts", partial(change_of_follows, prompts=REACHED)),
-        _row("H1 Gemma", change_of_follows, "gemma3_plain"),
-    ],
-    "H2": [_row("H2 SmolLM2", same_token_mass)],
-    "H5": [
-        _row("H5 SmolLM2", net_ratio),
-        _row("H5 SmolLM2, 64 prompts", partial(net_ratio, prompts=REACHED)),
-    ],
-    "H6": [
-        _row("H6 SmolLM2", shift_at_equal_energy),
-        _row("H6 SmolLM2, 64 prompts", partial(shift_at_equal_energy, prompts=REACHED)),
-    ],
+SIZES = {
+    "tiny": Sizes(4, 2, 2, 2, optimizers=("adamw",)),
+    "family": Sizes(step=32),  # whose curves are the study dose
+    "smollm2_plain": Sizes(128, 8, 8, 16, step=16),
+    "gemma3_plain": Sizes(16, 4, 4, batch_size=16, step=8, optimizers=("adamw",)),  # 262,144 logits a token
 }
+
+
+def dose_llm_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Tables rates (H1), by_prompt (its spread), net (H5), shift (H6), blocks, and mass (H2) where tokens push alone.
+
+    Raises ValueError if too few prompts push.
+    """
+    sizes = SIZES[bench.scale.name]
+    if not sizes.pushing:
+        raise ValueError(f"dose_llm is of language models; at scale {bench.scale.name!r} the study of curves is dose.")
+    prompts = bench.scale.prompts
+    rollouts = categorized(distinct_rollouts(bench, DRAWS_PER_PROMPT * prompts, prompts), tagger="rules")
+    labels, measured = bundled_labels(rollouts, sizes.pushing, sizes.measured, sizes.bundle)
+    settings = {"measured": measured, "batch_size": sizes.batch_size}
+    blocks = block_coupling(bench.policy, rollouts, blocks=labels, **settings)
+    doses = doses_of(blocks)
+    by_prompt = []
+    for group in blocks.tokens["group"].unique().tolist():
+        alone = replace(blocks, tokens=blocks.tokens[blocks.tokens["group"] == group])
+        by_prompt.append(dose_curve(alone, doses).assign(group=group))
+    tables = {
+        "rates": dose_curve(blocks, doses),
+        "by_prompt": pd.concat(by_prompt, ignore_index=True),
+        "net": net_curve(blocks, doses),
+        "shift": shift_curve(blocks, doses),
+        "blocks": facts(blocks, rollouts).assign(sampled=len(rollouts.group_ids.unique())),
+    }
+    if sizes.anchors:
+        alone = anchor_labels(rollouts, measured, sizes.anchors, bench.seed)
+        tables["mass"] = coupling_by_mass(block_coupling(bench.policy, rollouts, blocks=alone, **settings))
+    return tables
+
+
+def bundled_labels(
+    rollouts: Rollouts, pushing: int, measured: int, bundle: int
+) -> tuple[Int[Tensor, "B T"], list[int]]:
+    """Two labels, one for each sign, of every measured prompt and of every bundle of others; and the measured groups.
+
+    The first `pushing` prompts with different rewards take part, or as many as there are in whole bundles; -1 else.
+
+    Raises ValueError if fewer prompts push than are measured and fill a bundle.
+    """
+    groups = rollouts.group_ids[rollouts.advantages != 0].unique().tolist()[:pushing]
+    bundles = (len(groups) - measured) // bundle
+    if bundles < 1:
+        raise ValueError(f"{len(groups)} prompts push and {measured + bundle} are wanted; sample more.")
+    order = {group: place for place, group in enumerate(groups[: measured + bundle * bundles])}
+    order |= {group: measured + k // bundle for k, group in enumerate(list(order)[measured:])}
+    places = torch.tensor([order.get(group, -1) for group in rollouts.group_ids.tolist()])
+    labels = torch.where(places < 0, -1, 2 * places + (rollouts.advantages.cpu() > 0))
+    return labels[:, None].expand(rollouts.completion_ids.shape), groups[:measured]
+
+
+def flip_backbones_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Table shares of one unit: optimizer, advantages (by reward, permuted), eps, column, change, share, prompts.
+
+    One real step moves the batch's tokens by STEP_NATS (root mean square); with permuted advantages the sign of a
+    rollout says nothing.
+    """
+    prompts, optimizers = SIZES[bench.scale.name].step, SIZES[bench.scale.name].optimizers
+    rollouts = pushing_prompts(distinct_rollouts(bench, DRAWS_PER_PROMPT * prompts, 2 * prompts), prompts)
+    tables = []
+    for optimizer in optimizers:
+        lr = matched_lr(bench.policy, rollouts, optimizer, STEP_NATS)
+        for signs in ADVANTAGES:
+            table = token_flips(bench.policy, with_signs(rollouts, signs, bench.seed), optimizer, lr)
+            shares = pd.concat([column_shares(table, eps).assign(eps=eps) for eps in EPSILONS])
+            tables.append(shares.assign(optimizer=optimizer, advantages=signs))
+    return {"shares": pd.concat(tables, ignore_index=True)}
+
+
+def distinct_rollouts(bench: Bench, drawn: int, kept: int) -> Rollouts:
+    """Rollouts of the first `kept` different prompts among so many drawn from the task."""
+    rows = bench.task.dataset(drawn, bench.data_seed)
+    places = pd.Series(map(str, rows["prompt"])).drop_duplicates().index[:kept]
+    sampled = (bench.task, rows.select(places.tolist()), bench.scale.group_size, bench.data_seed)
+    return sample_rollouts(bench.policy, *sampled, bench.scale.max_new_tokens)

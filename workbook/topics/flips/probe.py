@@ -1,72 +1,116 @@
-"""Token flipping (H1): does a token's probability follow the sign of its own rollout's advantage?
+"""Probes of token flipping, beside the studies since other rooms use them: which tokens one real step boosts.
 
 Claim (arXiv 2605.08666, figures 1 and 9): the shares of tokens that an update boosts, suppresses or leaves stable are
-alike in positive and in negative rollouts. `token_flips` takes the update and measures dlogp; the other functions are
-pure, table -> table. `frequency_matched` is the control that the paper lacks (R1).
+alike in positive and in negative rollouts. `token_flips` takes the step and measures dlogp; the functions on its table
+are pure. `frequency_matched` is the control that the paper lacks (R1).
+
+The cancellation index (H5) is the signal that remains on a token after opposing pushes are summed:
+
+    plain, per token type of a prompt's group:   sum of A over its occurrences / sum of |A|
+    coupled, per token i:                        sum_j A_j K_ij / sum_j |A_j K_ij|   over the tokens j of its group
+
+Both lie in [-1, 1]; 0 is full cancellation. `predicts` asks what they predict of a token's change and of its credit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import mannwhitneyu, rankdata
 
-from workbook.probes.step import logp_change, logps, optimizer_of, untouched, update
+from workbook.probes.step import logp_change, untouched
 from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.states import output_states
 from workbook.statistics import Interval, bootstrap_bounds, bootstrap_mean, paired_difference
-from workbook.theory.batching import minibatch_order
-from workbook.topics.flips.claims import EPS
 
+EPS = 0.01  # nats: a probability that changed by less than about 1 % of itself counts as stable
 CHANGES = ("boosted", "suppressed", "stable")
-AFTER = ("mini_batch", "generation")
+COLUMNS = ("A > 0", "A < 0", "whole batch")
 
 
-def token_flips(
-    policy,
-    rollouts: Rollouts,
-    optimizer: str = "adamw",
-    lr: float = 1e-3,
-    mini_batches: int = 1,
-    after: str = "generation",
-    batching: str = "shuffled",
-    seed: int = 0,
-    **settings,
-) -> pd.DataFrame:
-    """The token table with dlogp, each token's change of log-probability (nats) by real optimizer steps.
+def token_flips(policy, rollouts: Rollouts, optimizer: str = "adamw", lr: float = 1e-3, **settings) -> pd.DataFrame:
+    """The token table with dlogp, each token's change of log-probability (nats) by one real optimizer step.
 
-    The rollouts are one generation batch, cut into `mini_batches` optimizer steps by a batching strategy.
-    after: "mini_batch" measures the tokens of the first mini-batch after its step, "generation" all tokens after the
-    last step. With mini_batches=1 both are one step.  settings: more of `update`.  The policy is left as it was.
-
-    Raises ValueError for an unknown `after`, and for mini-batches that do not divide the rollouts.
+    settings: more of `update`.  The policy is left as it was.  Raises ValueError for rollouts that push nothing.
     """
-    if after not in AFTER:
-        raise ValueError(f"after={after!r} is unknown: choose one of {', '.join(AFTER)}.")
-    parts = [rollouts]
-    if mini_batches > 1:
-        generator = torch.Generator().manual_seed(seed)
-        order = minibatch_order(batching, rollouts.group_ids, rollouts.advantages, mini_batches, generator)
-        parts = [rollouts.select(rows.sort().values) for rows in order.cpu().chunk(mini_batches)]
-    measured = parts[0] if after == "mini_batch" else rollouts
     with untouched(policy):
-        if measured.advantages.any() and (len(parts) == 1 or after == "mini_batch"):
-            moved = logp_change(policy, measured, optimizer, lr, **settings)
-        else:
-            before = logps(policy, measured)
-            _steps(policy, parts, optimizer, lr, **settings)
-            moved = logps(policy, measured) - before
-    dlogp = moved[measured.completion_mask.bool().to(moved.device)]
-    return measured.token_table().assign(dlogp=dlogp.double().cpu().numpy())
+        moved = logp_change(policy, rollouts, optimizer, lr, **settings)
+    dlogp = moved[rollouts.completion_mask.bool().to(moved.device)]
+    return rollouts.token_table().assign(dlogp=dlogp.double().cpu().numpy())
 
 
-def _steps(policy, parts: list[Rollouts], optimizer: str, lr: float, **settings) -> None:
-    """One optimizer, a step for each part; parts in which nothing pushes are passed over."""
-    stepper = optimizer_of(policy, optimizer, lr, settings.get("parameters"))
-    for part in parts:
-        if part.advantages.any():
-            update(policy, part, stepper, **settings)
+def permuted_advantages(rollouts: Rollouts, seed: int = 0) -> Rollouts:
+    """The rollouts with advantages permuted within each group: frequencies as they were, rewards without meaning."""
+    generator = torch.Generator().manual_seed(seed)
+    permuted = rollouts.advantages.clone()
+    for group in rollouts.group_ids.unique():
+        rows = (rollouts.group_ids == group).nonzero().squeeze(1)
+        permuted[rows] = rollouts.advantages[rows[torch.randperm(len(rows), generator=generator).to(rows.device)]]
+    return replace(rollouts, advantages=permuted)
+
+
+def frequency_matched(table: pd.DataFrame, seed: int = 0, by: str = "token_id") -> pd.DataFrame:
+    """The control R1: rows dropped at random until each token occurs equally often on both sides of its prompt.
+
+    Of a token's rows in one prompt, as many are kept among positive as among negative rollouts; rollouts of advantage 0
+    are dropped. Order and columns stay.
+    """
+    signed = table[table["advantage"] != 0]
+    shuffled = signed.sample(frac=1, random_state=seed)
+    side = shuffled["advantage"] > 0
+    place = shuffled.groupby([shuffled["group"], shuffled[by], side]).cumcount()
+    keys = [signed["group"], signed[by]]
+    sides = [(signed["advantage"] > 0).groupby(keys).sum(), (signed["advantage"] < 0).groupby(keys).sum()]
+    quota = pd.MultiIndex.from_arrays([shuffled["group"], shuffled[by]]).map(pd.concat(sides, axis=1).min(axis=1))
+    return shuffled[place.to_numpy() < quota.to_numpy()].sort_index()
+
+
+# --- shares of boosted, suppressed and stable tokens
+
+
+def change_of(dlogp, eps: float = EPS) -> np.ndarray:
+    """Each token's class of CHANGES: boosted beyond eps, suppressed below -eps, stable between, both ends included."""
+    return np.select([dlogp > eps, dlogp < -eps], CHANGES[:2], CHANGES[2])
+
+
+def shares_by_prompt(table: pd.DataFrame, eps: float = EPS) -> dict[str, pd.DataFrame]:
+    """{column of COLUMNS: shares of CHANGES (columns), a row for each prompt with rollouts of both signs}.
+
+    Raises ValueError if no prompt has both.
+    """
+    signed = table[table["advantage"] != 0]
+    signs = signed["advantage"].gt(0).groupby(signed["group"]).nunique()
+    rows = signed[signed["group"].isin(signs.index[signs == 2])]
+    if rows.empty:
+        raise ValueError("The table has no prompt with positive and negative rollouts; sample more, or larger groups.")
+    changes = pd.Series(change_of(rows["dlogp"], eps), rows.index)
+    dummies = pd.get_dummies(changes).reindex(columns=list(CHANGES), fill_value=False)
+    up = rows["advantage"] > 0
+    sides = zip(COLUMNS, (up, ~up, up | True), strict=True)
+    return {name: dummies[here].groupby(rows["group"][here]).mean() for name, here in sides}
+
+
+def column_shares(table: pd.DataFrame, eps: float = EPS) -> pd.DataFrame:
+    """Shares of CHANGES in positive rollouts, in negative ones and in both, means over prompts that have both.
+
+    table: of `token_flips`.  Columns: column (of COLUMNS), change, share, prompts.  Raises ValueError if no prompt has
+    rollouts of both signs.
+
+    >>> rows = [(0, 1.0, 0.5), (0, 1.0, 0.0), (0, -1.0, 0.5), (0, -1.0, -0.5), (1, 1.0, 0.5)]
+    >>> shares = column_shares(pd.DataFrame(rows, columns=["group", "advantage", "dlogp"]))
+    >>> shares[shares["change"] == "boosted"]["share"].tolist()
+    [0.5, 0.5, 0.5]
+    """
+    parts = []
+    for column, shares in shares_by_prompt(table, eps).items():
+        means = shares.mean()
+        part = {"column": column, "change": means.index, "share": means.to_numpy(), "prompts": len(shares)}
+        parts.append(pd.DataFrame(part))
+    return pd.concat(parts, ignore_index=True)
 
 
 def flip_shares(table: pd.DataFrame, eps: float = EPS) -> pd.DataFrame:
@@ -78,10 +122,9 @@ def flip_shares(table: pd.DataFrame, eps: float = EPS) -> pd.DataFrame:
 
     Raises ValueError if no prompt has both.
     """
-    shares = _shares_by_prompt(table, eps)
-    rows = []
+    shares, rows = shares_by_prompt(table, eps), []
     for change in CHANGES:
-        positive, negative = shares["positive"][change], shares["negative"][change]
+        positive, negative = shares["A > 0"][change], shares["A < 0"][change]
         intervals = {
             "positive": bootstrap_mean(positive),
             "negative": bootstrap_mean(negative),
@@ -97,8 +140,8 @@ def flip_distance(table: pd.DataFrame, eps: float = EPS) -> Interval:
     Half the sum over the three changes of |mean share among positive - mean share among negative|. It is the distance
     of two means, so its interval comes from resampling prompts and taking both means anew.
     """
-    shares = _shares_by_prompt(table, eps)
-    difference = (shares["positive"] - shares["negative"]).to_numpy()
+    shares = shares_by_prompt(table, eps)
+    difference = (shares["A > 0"] - shares["A < 0"]).to_numpy()
 
     def distance(means: np.ndarray) -> np.ndarray:  # (..., changes) -> (...)
         return np.abs(means).sum(-1) / 2
@@ -107,53 +150,52 @@ def flip_distance(table: pd.DataFrame, eps: float = EPS) -> Interval:
     return Interval(*map(float, (distance(difference.mean(0)), *bounds)))
 
 
-def eps_curve(table: pd.DataFrame, values: Iterable[float] = tuple(np.geomspace(1e-4, 1, 17))) -> pd.DataFrame:
-    """How the flip distance and the stable share depend on eps: columns eps, quantity, mean, low, high."""
-    rows = []
-    for eps in values:
-        stable = flip_shares(table, eps).query("change == 'stable' and quantity != 'difference'")
-        rows.append({"eps": eps, "quantity": "distance", **flip_distance(table, eps)._asdict()})
-        rows += [
-            {"eps": eps, **row}
-            for row in stable.assign(quantity="stable, " + stable["quantity"])[
-                ["quantity", "mean", "low", "high"]
-            ].to_dict("records")
-        ]
-    return pd.DataFrame(rows)
+# --- the cancellation index
 
 
-def frequency_matched(table: pd.DataFrame, seed: int = 0, by: str = "token_id") -> pd.DataFrame:
-    """The control R1: rows dropped at random until each token occurs equally often on both sides of its prompt.
+def cancellation_index(policy, rollouts: Rollouts) -> pd.DataFrame:
+    """The token table with columns type_index, coupled_index, coupled_push and frequency.
 
-    Of a token's rows in one prompt, as many are kept among positive as among negative rollouts; rollouts of advantage 0
-    are dropped. Order and columns stay.
+    type_index and coupled_index: as in the module's docstring, 0 where nothing pushes.  coupled_push: sum_j A_j K_ij,
+    the first-order change of log-probability per unit of learning rate through the output layer, in its own group.
+    frequency: share of the group's tokens that are this token.
+
+    Memory: N x N for the N tokens of one group at a time.  The policy is only read.
     """
-    signed = table[table["advantage"] != 0]
-    shuffled = signed.sample(frac=1, random_state=seed)
-    side = shuffled["advantage"] > 0
-    place = shuffled.groupby([shuffled["group"], shuffled[by], side]).cumcount()
-    keys = [signed["group"], signed[by]]
-    least = pd.concat(
-        [(signed["advantage"] > 0).groupby(keys).sum(), (signed["advantage"] < 0).groupby(keys).sum()], axis=1
-    ).min(axis=1)
-    quota = pd.MultiIndex.from_arrays([shuffled["group"], shuffled[by]]).map(least)
-    return shuffled[place.to_numpy() < quota.to_numpy()].sort_index()
+    table = rollouts.token_table()
+    states = output_states(policy, rollouts)
+    groups = table.astype({"advantage": float}).groupby(["group", "token_id"])["advantage"]
+    total = groups.transform(lambda advantages: advantages.abs().sum())
+    table["type_index"] = np.where(total > 0, groups.transform("sum") / total.where(total > 0, 1.0), 0.0)
+    table["frequency"] = groups.transform("size") / table.groupby("group")["advantage"].transform("size")
+    coupled = []
+    for _, rows in table.groupby("group"):
+        kernel = states.select(torch.tensor(rows.index.to_numpy(), device=states.tokens.device)).kernel().double()
+        pushes = kernel * torch.tensor(rows["advantage"].to_numpy(), dtype=torch.float64, device=kernel.device)
+        net, size = pushes.sum(1), pushes.abs().sum(1)  # (N,)
+        index = torch.where(size > 0, net / size.clamp(min=torch.finfo(size.dtype).tiny), 0.0)
+        coupled.append(pd.DataFrame({"coupled_push": net.cpu(), "coupled_index": index.cpu()}, index=rows.index))
+    return table.join(pd.concat(coupled))
 
 
-def shares_by_prompt(table: pd.DataFrame, eps: float = EPS) -> pd.DataFrame:
-    """Each prompt's shares of CHANGES, for prompts that have both signs: columns group, change, positive, negative."""
-    shares = _shares_by_prompt(table, eps)
-    sides = {name: rows.stack().rename(name) for name, rows in shares.items()}
-    return pd.concat(sides.values(), axis=1).rename_axis(["group", "change"]).reset_index()
+def predicts(table: pd.DataFrame, predictors: Sequence[str], target: str = "dlogp") -> pd.DataFrame:
+    """Rank agreement of each predictor with the target within each prompt, with an interval over prompts.
 
-
-def _shares_by_prompt(table: pd.DataFrame, eps: float) -> dict[str, pd.DataFrame]:
-    """{positive, negative: shares of CHANGES (columns), a row for each prompt that has both signs}."""
-    change = np.select([table["dlogp"] > eps, table["dlogp"] < -eps], CHANGES[:2], CHANGES[2])
-    dummies = pd.get_dummies(pd.Series(change, index=table.index)).reindex(columns=list(CHANGES), fill_value=False)
-    sides = {"positive": table["advantage"] > 0, "negative": table["advantage"] < 0}
-    shares = {name: dummies[side].groupby(table["group"][side]).mean() for name, side in sides.items()}
-    both = shares["positive"].index.intersection(shares["negative"].index)
-    if both.empty:
-        raise ValueError("The table has no prompt with positive and negative rollouts; sample more, or larger groups.")
-    return {name: rows.loc[both] for name, rows in shares.items()}
+    Columns predictor, measure, mean, low, high, prompts.  measure "rank correlation": Spearman's rho; "AUROC": the
+    chance that a token whose target is above 0 has the larger predictor than one below 0 (1/2: no better than chance).
+    Prompts in which predictor or target does not vary are left out.
+    """
+    values: dict[tuple[str, str], list[float]] = {}
+    for predictor in predictors:
+        for _, group in table.groupby("group"):
+            x, y = group[predictor].to_numpy(dtype=float), group[target].to_numpy(dtype=float)
+            if np.ptp(x) == 0 or np.ptp(y) == 0:
+                continue
+            rho = np.corrcoef(rankdata(x), rankdata(y))[0, 1]
+            values.setdefault((predictor, "rank correlation"), []).append(rho)
+            above, below = x[y > 0], x[y < 0]
+            if len(above) and len(below):
+                wins = mannwhitneyu(above, below, method="asymptotic").statistic  # ties count half
+                values.setdefault((predictor, "AUROC"), []).append(float(wins / (len(above) * len(below))))
+    rows = [(*names, *bootstrap_mean(numbers), len(numbers)) for names, numbers in values.items()]
+    return pd.DataFrame(rows, columns=["predictor", "measure", "mean", "low", "high", "prompts"])

@@ -1,106 +1,116 @@
-"""Study of chapter 05: which tokens flip (H1), under which optimizer (R5), with frequencies matched (R1) and with signs
-permuted (R3), and whether cancellation is what holds shared tokens still (H5).
+"""Studies dose, dose_alphabets, dose_dials: H1, H5, H6, R1, R3 and R5 against the number of prompts that push in a step.
 
-What was stated before, and what is judged by it: `workbook.topics.flips.claims`.
-
-Added after a first look at four bundled seeds, with thresholds unchanged: net movement, bands of confidence and classes
-in the table `shared`, and changes relative to the token's own mean in `doses`.
+One set of small steps per policy gives every number of prompts (`workbook.probes.dose`). What was registered:
+data/results/<study>/registration.yaml; what is judged by it: `workbook.topics.flips.claims`.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
+import torch
 
-from workbook.probes.dose import BANDS
-from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
-from workbook.studies.bench import Bench
-from workbook.topics.flips.composition import NEARLY_CERTAIN, composition_effects, sign_composition
-from workbook.topics.flips.index import cancellation_index, predictions
-from workbook.topics.flips.probe import EPS, frequency_matched, shares_by_prompt, token_flips
+from workbook.probes.blocks import Blocks
+from workbook.probes.dose import (
+    BUNDLE,
+    DOSES,
+    MEASURED,
+    dose_blocks,
+    dose_curve,
+    flip_rates,
+    net_curve,
+    permuted_signs,
+    real_step,
+    shift_curve,
+)
+from workbook.probes.step import ONE_STEP_OPTIMIZERS
+from workbook.rollouts.sample import Rollouts
+from workbook.studies.bench import Bench, over_dials
+from workbook.theory.choices import check_choice
+from workbook.topics.flips.probe import permuted_advantages
 
-MINI_BATCHES = 4
-EPSILONS = (1e-3, 3e-3, EPS, 3e-2, 1e-1, 3e-1)
-FAMILY = {"sgd": "sgd", "sgd_momentum": "sgd", "adam": "adamw", "adamw": "adamw", "adamw_no_momentum": "adamw"}
-GENERATION_OPTIMIZERS = {"smollm2_chat": ("sgd", "adamw", "adamw_no_momentum")}  # elsewhere all of FAMILY
-PERMUTATIONS = {"smollm2_chat": 3}  # elsewhere 8
-PREDICTORS = ("coupled_index", "coupled_push", "type_index", "advantage", "confidence", "frequency")
+ALPHABETS = (4, 16, 64)  # private ones; 1 is the study dose itself
+TABLES = ("rates", "net", "blocks")
+ADVANTAGES = ("by reward", "permuted")  # whose signs push
+SIZES = {  # prompts sampled, measured and in a bundle; prompts of the real steps; at which categories are compared
+    "tiny": (12, 4, 2, 4, (2, 4)),
+    "family": (570, MEASURED, BUNDLE, 256, (16, 64, 256)),
+    "alphabets": (300, 16, BUNDLE, 0, ()),
+    "dials": (160, 16, BUNDLE, 0, ()),
+}
 
 
-def flips_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables shares, predictions, shared, effects, doses and rates of one seed; a row per prompt and condition."""
-    policy, rollouts = bench.policy, bench.rollouts
-    rates = {family: matched_lr(policy, rollouts, family, STEP_NATS) for family in ONE_STEP_OPTIMIZERS}
-    steps = {family: token_flips(policy, rollouts, family, rate) for family, rate in rates.items()}
-    shares = [_shares(table, optimizer=family, after="one step") for family, table in steps.items()]
-    for optimizer in GENERATION_OPTIMIZERS.get(bench.scale.name, tuple(FAMILY)):
-        lr = rates[FAMILY[optimizer]]
-        for after in ("mini_batch", "generation") if optimizer in rates else ("generation",):
-            table = token_flips(policy, rollouts, optimizer, lr, MINI_BATCHES, after, seed=bench.seed)
-            shares.append(_shares(table, optimizer=optimizer, after=after))
-    index = cancellation_index(policy, rollouts)[["type_index", "coupled_index", "coupled_push", "frequency"]]
-    permuted = sign_composition(
-        policy, rollouts, PERMUTATIONS.get(bench.scale.name, 8), lr=rates["sgd"], seed=bench.seed
-    )
-    shares += [
-        _shares(table, controls=False, optimizer="sgd", after="one step, signs dealt anew")
-        for _, table in permuted.groupby("permutation")
+def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Tables rates, net, signs, shift, steps and blocks of one unit."""
+    *_, real, shifts = SIZES[bench.scale.name]
+    blocks, rollouts, tables = _curves(bench, bench.scale.name)
+    # R5: the measured prompts' rates after one real step of each optimizer on `real` pushing prompts
+    pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:real]
+    batch = rollouts.select(torch.isin(rollouts.group_ids, pushing))
+    tokens = rollouts.select(torch.isin(rollouts.group_ids, torch.tensor(sorted(blocks.tokens["group"].unique()))))
+    steps = []
+    for name in ONE_STEP_OPTIMIZERS:
+        rates = flip_rates(real_step(bench.policy, batch, tokens, name))
+        steps.append(rates.assign(optimizer=name, prompts=len(pushing)))
+    more = {"signs": permuted_signs(blocks), "shift": shift_curve(blocks, shifts), "steps": pd.concat(steps)}
+    return tables | more
+
+
+def dose_alphabets_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """The `TABLES` of one unit on its members with private alphabets: column alphabets."""
+    parts = [
+        {name: table.assign(alphabets=count) for name, table in _member_curves(member, "alphabets").items()}
+        for count, member in ((count, bench.dialled(alphabets=count)) for count in ALPHABETS)
     ]
-    return {
-        "rates": pd.DataFrame({"optimizer": rates.keys(), "lr": rates.values()}),
-        "shares": pd.concat(shares, ignore_index=True),
-        "predictions": _predictions(steps["sgd"].join(index)),
-        "shared": pd.concat([_shared(table, family) for family, table in steps.items()], ignore_index=True),
-        "effects": composition_effects(permuted),
-        "doses": _doses(permuted),
-    }
+    return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in TABLES}
 
 
-def _shares(table: pd.DataFrame, controls: bool = True, **condition) -> pd.DataFrame:
-    """shares_by_prompt at every eps, of all tokens and of matched ones; none where no prompt has both signs."""
-    tables = {"all": table} | ({"matched": frequency_matched(table)} if controls else {})
-    parts = [pd.DataFrame()]
-    for name, rows in tables.items():
-        if rows.groupby("group")["advantage"].agg(lambda advantages: advantages.min() < 0 < advantages.max()).any():
-            parts += [shares_by_prompt(rows, eps).assign(eps=eps, tokens=name, **condition) for eps in EPSILONS]
-    return pd.concat(parts)
+def dose_dials_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """The `TABLES` of one unit on its members of other width, length and training: columns dial and level."""
+    parts = [
+        {name: table.assign(dial=dial, level=level) for name, table in made.items()}
+        for dial, level, made in over_dials(bench, lambda here: _member_curves(here, "dials"))
+    ]
+    return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in TABLES}
 
 
-def _predictions(table: pd.DataFrame) -> pd.DataFrame:
-    table = table.assign(confidence=np.exp(table["logp"]))
-    targets = [name for name in ("dlogp", "credit") if table[name].notna().any()]
-    return pd.concat([predictions(table, PREDICTORS, target).assign(target=target) for target in targets])
+def _member_curves(bench: Bench, sizes: str) -> dict[str, pd.DataFrame]:
+    return _curves(bench, "tiny" if bench.scale.name == "tiny" else sizes)[2]
 
 
-def _shared(table: pd.DataFrame, optimizer: str) -> pd.DataFrame:
-    """Movement of unsure tokens in positive rollouts, by whether negative rollouts of the prompt hold them, too.
-
-    Columns group, kind (shared, specific), band of confidence, category, tokens, size = mean |dlogp|, dlogp = mean.
-    """
-    signs = table["advantage"].groupby([table["group"], table["token_id"]])
-    kind = np.where(signs.transform("min") < 0, "shared", "specific")
-    chosen = table.assign(kind=kind, size=table["dlogp"].abs(), band=pd.cut(np.exp(table["logp"]), BANDS, labels=False))
-    chosen = chosen[(chosen["advantage"] > 0) & (chosen["logp"] < np.log(NEARLY_CERTAIN))]
-    keys = ["group", "kind", "band", "category"]
-    means = chosen.groupby(keys).agg(tokens=("size", "size"), size=("size", "mean"), dlogp=("dlogp", "mean"))
-    return means.reset_index().assign(optimizer=optimizer)
+def _curves(bench: Bench, sizes: str) -> tuple[Blocks, Rollouts, dict[str, pd.DataFrame]]:
+    """A unit's blocks, the rollouts they are of, and the `TABLES`."""
+    prompts, measured, bundle, *_ = SIZES[sizes]
+    rollouts = bench.sample(prompts, bench.data_seed)
+    blocks = dose_blocks(bench.policy, rollouts, measured, bundle)
+    doses = doses_of(blocks)
+    rates, net = dose_curve(blocks, doses), net_curve(blocks, doses)
+    return blocks, rollouts, {"rates": rates, "net": net, "blocks": facts(blocks, rollouts)}
 
 
-def _doses(permuted: pd.DataFrame) -> pd.DataFrame:
-    """Changes of unsure tokens by the balance of signs over their occurrences, in bins of 0.25.
+def doses_of(blocks: Blocks) -> list[int]:
+    """The DOSES that the blocks' prompts can make."""
+    return [dose for dose in DOSES if dose <= blocks.prompts]
 
-    dlogp and size (of |dlogp|) are means over tokens; own_dlogp and own_size are relative to the same token's mean over
-    the permutations, so that bins do not differ in which tokens they hold.
-    """
-    pushed = permuted.groupby(["permutation", "group"])["advantage"].transform("any")
-    unsure = permuted[(permuted["logp"] < np.log(NEARLY_CERTAIN)) & pushed].assign(
-        size=lambda rows: rows["dlogp"].abs()
-    )
-    own = unsure[["dlogp", "size"]] - unsure.groupby(["rollout", "position"])[["dlogp", "size"]].transform("mean")
-    bins = (unsure["balance"] * 4).round().div(4)
-    return (
-        unsure.assign(own_dlogp=own["dlogp"], own_size=own["size"], balance=bins, tokens=1)
-        .groupby(["group", "category", "balance"])
-        .agg({"dlogp": "mean", "size": "mean", "own_dlogp": "mean", "own_size": "mean", "tokens": "sum"})
-        .reset_index()
-    )
+
+def facts(blocks: Blocks, rollouts: Rollouts) -> pd.DataFrame:
+    """One row about the blocks: what they rest on, and by how much their sum misses a real step of all."""
+    about = {"blocks": len(blocks.blocks), "prompts": blocks.prompts, "measured": blocks.tokens["group"].nunique()}
+    about |= {"tokens": len(blocks.tokens), "rms": float((blocks.blocks["rms"] ** 2).mean() ** 0.5)}
+    return pd.DataFrame([about | {"error": blocks.error, "reward": float(rollouts.rewards.mean())}])
+
+
+# --- which rollouts push
+
+
+def pushing_prompts(rollouts: Rollouts, prompts: int) -> Rollouts:
+    """The rollouts of the first prompts that push, so many at most; ValueError where none does."""
+    pushing = rollouts.group_ids[rollouts.advantages != 0].unique()[:prompts]
+    if not len(pushing):
+        raise ValueError("No prompt has different rewards; take more rollouts per prompt, or another seed.")
+    return rollouts.select(torch.isin(rollouts.group_ids, pushing))
+
+
+def with_signs(rollouts: Rollouts, signs: str, seed: int = 0) -> Rollouts:
+    """The rollouts with advantages by their reward, or permuted within each group."""
+    check_choice("signs", signs, ADVANTAGES)
+    return permuted_advantages(rollouts, seed) if signs == "permuted" else rollouts

@@ -1,0 +1,357 @@
+"""Explorers, live studies and exercises of chapters 05 and 10: committed curves, and the same on the policy in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from workbook.probes.blocks import Blocks, block_coupling
+from workbook.probes.dose import DOSES, IDENTITIES, SETS, dose_blocks, dose_curve, net_curve
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
+from workbook.rollouts.sample import sample_rollouts
+from workbook.topics.flips import charts
+from workbook.topics.flips.claims import contrasts
+from workbook.topics.flips.language_models import EPSILONS
+from workbook.topics.flips.probe import EPS, column_shares, token_flips
+from workbook.topics.flips.study import ADVANTAGES, doses_of, pushing_prompts, with_signs
+from workbook.topics.grading import answer_of, grade
+from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider, switch
+from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
+from workbook.views.style import require
+
+TOKEN_MENU = [(charts.TOKEN_NAMES[name], name) for name in SETS]
+NEW_TOKENS = 48  # at most, of the bundled task
+QUESTIONS = 8  # of chapter 10's task, of which the first that push are taken
+FOLLOWS_LOOK = {
+    "x": "prompts",
+    "x_title": charts.PROMPTS,
+    "y_title": charts.FOLLOWS,
+    "reference": [charts.SAYS_NOTHING],
+    "scale": {"domain": [0.4, 1.0], "clamp": True},
+}
+
+
+# --- committed tables
+
+
+def explore_dose() -> Explorer:
+    """Menus over kinds of token and what prompts share: how far does a token follow its own rollout's sign?"""
+    return browse(
+        charts.follow_lines(),
+        "prompts",
+        "follows",
+        {"tokens": menu("unsure", TOKEN_MENU, "tokens"), "alphabets": 1},
+        series="series",
+        labels={"alphabets": "private alphabets"},
+        x_title=charts.PROMPTS,
+        y_title=charts.FOLLOWS,
+        title="The more prompts push, the less a token follows its own rollout",
+        paper=charts.PAPER,
+        reference=[0.5],
+        scale={"domain": [0.45, 0.8], "clamp": True},
+    )
+
+
+def explore_levels() -> Explorer:
+    """A menu of what policies differ in: how many prompts does it take until a token no longer follows its sign?"""
+    return browse(
+        charts.level_lines(),
+        "prompts",
+        "follows",
+        {"dial": "private alphabets"},
+        series="level",
+        labels={"dial": "policies differ in"},
+        x_title=charts.PROMPTS,
+        y_title=charts.FOLLOWS,
+        title="How many prompts it takes, by what policies differ in",
+        paper=charts.PAPER,
+        reference=[charts.SAYS_NOTHING],
+        scale={"domain": [0.45, 0.9], "clamp": True},
+        names=None,
+    )
+
+
+def explore_flips_of(table: pd.DataFrame, eps: float = 0.01) -> Explorer:
+    """Controls over the flips of a token table with dlogp: eps, bins of confidence, prompt, matched frequencies."""
+    require(table, ("group", "advantage", "logp", "dlogp", "token_id"), "explore_flips_of")
+    pushing = sorted(table.loc[table["advantage"] != 0, "group"].unique().tolist())
+    controls = {
+        "eps": log_slider(eps, -4, 0, "eps (nats)", step=0.05),
+        "bins": menu(2, [1, 2, 3, 4], "confidence bins"),
+        "group": menu(None, [("all", None), *((str(group), group) for group in pushing)], "prompt"),
+        "matched": switch(False, "match frequencies (R1)"),
+    }
+    return Explorer(
+        charts.flips_by_confidence,
+        charts.flips_by_confidence_chart,
+        controls,
+        charts.describe_flips_by_confidence,
+        {"table": table},
+    )
+
+
+# --- the same on the policy in hand
+
+
+def live_blocks(policy, task, prompts: int, group_size: int, signs: str, seed: int) -> Blocks:
+    """A small step for each rollout of some prompts that push, `prompts` of them at most."""
+    rollouts = pushing_prompts(sample_rollouts(policy, task, prompts + 4, group_size, seed), prompts)
+    return dose_blocks(policy, with_signs(rollouts, signs, seed), rollouts.group_ids.unique().numel(), 1)
+
+
+def measure_dose(
+    policy, task, prompts: int = 16, group_size: int = 8, tokens: str = "unsure", signs: str = "by reward", seed: int = 0
+) -> Iterator[tuple]:
+    """Whose sign tokens follow, by prompts per step: (prompts, NOW, chance), from small steps of this policy.
+
+    signs: "by reward", or "permuted" within each group.  Raises ValueError where no prompt has different rewards.
+    """
+    blocks = live_blocks(policy, task, prompts, group_size, signs, seed)
+    for row in dose_curve(blocks, doses_of(blocks)).query("tokens == @tokens").itertuples():
+        yield row.prompts, NOW, row.follows
+
+
+def live_dose(policy, task, prompts: int = 16) -> LiveStudy:
+    """Prompts, rollouts, kind of token and seed of small steps on a copy of a policy, over the family's curve."""
+    controls = {
+        "prompts": power_slider(prompts, 32, "prompts at most", least=2),
+        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
+        "tokens": menu("unsure", TOKEN_MENU, "tokens"),
+        "signs": menu("by reward", list(ADVANTAGES), "advantages"),
+        "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
+    }
+    look = FOLLOWS_LOOK | {
+        "paper": charts.PAPER,
+        "title": "The more prompts push, the less a token follows its own rollout",
+        "subtitle": "family: mean of ten policies, band 95 % t interval; this policy: one policy, one draw of prompts",
+    }
+    return live_curve(measure_dose, charts.family_follows, controls, policy, task, **look)
+
+
+def measure_net(
+    policy,
+    task,
+    prompts: int = 16,
+    group_size: int = 8,
+    identity: str = "sign-shared",
+    asked: str = "less than half",
+    matched: bool = False,
+    signs: str = "by reward",
+    seed: int = 0,
+) -> Iterator[tuple]:
+    """What shared tokens keep of specific ones' net change, by prompts per step: (prompts, NOW, contrast).
+
+    identity: how words are shared.  asked, matched: as in `family_net`.  signs: "by reward", or "permuted".
+    """
+    blocks = live_blocks(policy, task, prompts, group_size, signs, seed)
+    net = net_curve(blocks, doses_of(blocks)).assign(seed=0)
+    rows = contrasts(net[net["identity"] == identity], charts.KEPT[asked], matched)
+    for row in rows.sort_values("prompts").itertuples():
+        yield row.prompts, NOW, row.contrast
+
+
+def live_net(policy, task, prompts: int = 16) -> LiveStudy:
+    """How words are shared, what is asked of them, and whose signs push, in small steps on a copy of a policy."""
+    shown = [name for name in IDENTITIES if name != "position-shared"]  # of which too few tokens are unsure
+    controls = {
+        "prompts": power_slider(prompts, 32, "prompts at most", least=2),
+        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
+        "identity": menu("sign-shared", shown, "words are"),
+        "asked": menu("less than half", list(charts.KEPT), "shared tokens keep"),
+        "matched": switch(False, "at equal confidence"),
+        "signs": menu("by reward", list(ADVANTAGES), "advantages"),
+        "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
+    }
+    return live_curve(
+        measure_net,
+        charts.family_net,
+        controls,
+        policy,
+        task,
+        x="prompts",
+        x_title=charts.PROMPTS,
+        y_title="shared minus asked share of specific",
+        title="What shared tokens keep of what specific ones get",
+        subtitle="(net of shared − asked share of specific) / mean |change|; below 0: they keep less; band: 95 % t "
+        "interval over policies",
+        paper=charts.PAPER,
+        reference=[0.0],
+        scale={"domain": [-0.5, 0.75], "clamp": True},
+    )
+
+
+def measure_flips(
+    policy,
+    task,
+    optimizer: str = "adamw",
+    nats: float = STEP_NATS,
+    eps: float = EPS,
+    signs: str = "by reward",
+    prompts: int = 16,
+    group_size: int = 8,
+    seed: int = 0,
+) -> dict[str, pd.DataFrame]:
+    """Shares of boosted, suppressed and stable tokens after one real step on this policy: {"table": ...}.
+
+    nats: the step's root mean square movement; the measured models' is 0.1.  signs: "by reward", or "permuted".
+    """
+    sampled = pushing_prompts(sample_rollouts(policy, task, prompts, group_size, seed, NEW_TOKENS), prompts)
+    rollouts = with_signs(sampled, signs, seed)
+    table = token_flips(policy, rollouts, optimizer, matched_lr(policy, rollouts, optimizer, nats))
+    return {"table": column_shares(table, eps).assign(model=NOW, units=1)}
+
+
+def live_flips(policy, task, prompts: int = 16) -> LiveStudy:
+    """Optimizer, size of the step, eps, signs, batch and seed of one step on a copy of a policy, beside the models."""
+    controls = {
+        "optimizer": menu("adamw", list(ONE_STEP_OPTIMIZERS), "optimizer"),
+        "nats": log_slider(STEP_NATS, -3, 0, "step (nats, rms)", step=0.25),
+        "eps": menu(EPS, list(EPSILONS), "eps (nats)"),
+        "signs": menu("by reward", list(ADVANTAGES), "advantages"),
+        "prompts": power_slider(prompts, 64, "prompts in the batch"),
+        "group_size": power_slider(8, 16, "rollouts per prompt, G", least=2),
+        "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
+    }
+    shown = charts.compute_flips, charts.flips_chart, controls
+    return live_tables(measure_flips, *shown, policy, task, charts.describe_flips, now=None)
+
+
+def measure_backbone(
+    policy, task, prompts: int = 2, group_size: int = 8, max_tokens: int = 20, tokens: str = "moved", seed: int = 1
+) -> Iterator[tuple]:
+    """Whose sign tokens of a language model follow, by prompts per step: (prompts, NOW, chance).
+
+    Every prompt is one small step; the tokens of the first that pushes are measured.  Raises ValueError where none of
+    the task's first QUESTIONS prompts has different rewards.
+    """
+    rollouts = sample_rollouts(policy, task, QUESTIONS, group_size, seed, max_tokens)
+    chosen = pushing_prompts(rollouts, prompts)
+    blocks = block_coupling(policy, chosen, blocks="prompt", measured=[int(chosen.group_ids[0])])
+    doses = sorted({dose for dose in DOSES if dose < blocks.prompts} | {blocks.prompts})
+    for row in dose_curve(blocks, doses).query("tokens == @tokens").itertuples():
+        yield row.prompts, NOW, row.follows
+
+
+def live_backbones(policy, task, max_tokens: int = 20) -> LiveStudy:
+    """Prompts, rollouts, length and seed of small steps on the language model in hand, over the committed curves."""
+    controls = {
+        "prompts": power_slider(2, 8, "prompts at most"),
+        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
+        "max_tokens": slider(max_tokens, 4, 64, 1, "tokens at most"),
+        "tokens": menu("moved", TOKEN_MENU[:4], "tokens"),  # too few are at the same place of both signs
+        "seed": slider(1, 0, 19, 1, "seed of rollouts"),
+    }
+    title = "Whose sign a token follows, on the model in hand now"
+    look = FOLLOWS_LOOK | {"title": title, "subtitle": charts.BANDS}
+    return live_curve(measure_backbone, charts.backbone_curves, controls, policy, task, **look)
+
+
+# --- exercises
+
+DLOGP = torch.tensor([0.20, -0.05, 0.004, 0.03, -0.30, 0.010, -0.002, -0.08])
+ADVANTAGE = torch.tensor([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 0.0])
+TOKENS = torch.tensor([7, 7, 4, 7, 4, 9])
+PUSHES = torch.tensor([1.5, -0.5, 1.5, -0.5, -0.5, -0.5])
+PIECES = ("The", "re", "fore", " the", " answ", "er", " is", " 1", "2", ".")
+WORDS = [0, 0, 0, 1, 2, 2, 3, 4, 4, 5]
+GAPS = ((0.1, 0.5), (0.01, 0.2), (0.001, 0.1))  # a gap in value, and the mean reward
+
+
+def check_shares(function: Callable) -> None:
+    """Check a function (dlogp (N,), advantage (N,), eps) -> shares boosted, suppressed, stable of A > 0, A < 0: (2, 3).
+
+    >>> check_shares(lambda dlogp, advantage, eps: torch.zeros(2, 3))
+    Not quite: each row's shares should sum to 1; yours sum to 0 and 0.
+    """
+    got, eps = answer_of(function, DLOGP, ADVANTAGE, 0.01), 0.01
+    right = torch.stack([_shares(DLOGP[side], eps) for side in (ADVANTAGE > 0, ADVANTAGE < 0)])
+    sums = [] if got is None or got.ndim != 2 else got.float().sum(1)
+    mistakes = {
+        "the rows are the wrong way round; positive rollouts come first.": right.flip(0),
+        f"each row's shares should sum to 1; yours sum to {' and '.join(f'{total:g}' for total in sums)}.": (
+            lambda got: not torch.allclose(got.sum(1), torch.ones(2).double(), atol=1e-5)
+        ),
+        "a rollout of advantage 0 is on neither side; leave it out.": (
+            lambda got: torch.allclose(got[1], _shares(DLOGP[ADVANTAGE <= 0], eps).double(), atol=1e-5)
+        ),
+    }
+    grade(got, right, mistakes, "Right: and a token that moved by exactly eps counts as stable.", "sign and change")
+
+
+def check_balance(function: Callable) -> None:
+    """Check a function (tokens (N,), advantages (N,)) of one group -> balance of signs on each token (N,).
+
+    >>> check_balance(lambda tokens, advantages: advantages.sign())
+    Not quite: this is the sign of the token's own rollout; add up all occurrences of the token.
+    """
+    same = TOKENS[:, None] == TOKENS
+    net = (same * PUSHES).sum(1)
+    mistakes = {
+        "this is the sign of the token's own rollout; add up all occurrences of the token.": PUSHES.sign(),
+        "this is the sum; divide it by the sum of the sizes.": net,
+    }
+    praise = "Right: 1 where all occurrences pull up, -1 where all pull down, near 0 where they cancel."
+    grade(answer_of(function, TOKENS, PUSHES), net / (same * PUSHES.abs()).sum(1), mistakes, praise, "token")
+
+
+def check_words(function: Callable) -> None:
+    """Check a function (tokens) -> number of the word that each token belongs to; a full stop is a word of its own.
+
+    >>> check_words(lambda tokens: list(range(len(tokens))))
+    Not quite: every token is a word of its own here; 're' goes on with 'The', since no space begins it.
+    """
+    got = answer_of(function, PIECES)
+    if got is None:
+        return
+    got = got.flatten().tolist()
+    if len(got) != len(PIECES):
+        print(f"Not quite: it returned {len(got)} numbers for {len(PIECES)} tokens; return one for each.")
+    elif got == WORDS:
+        print("Right: with these numbers, all pieces of a word can be given the class of the whole.")
+    elif got == list(range(len(PIECES))):
+        print("Not quite: every token is a word of its own here; 're' goes on with 'The', since no space begins it.")
+    elif got[:-1] == WORDS[:-1]:
+        print("Not quite: the full stop begins with no space, and yet is no part of the number before it.")
+    elif [number - got[0] for number in got] == WORDS:
+        print(f"Not quite: count from 0; yours begins with {got[0]}.")
+    else:
+        wrong = next(k for k, word in enumerate(WORDS) if got[k] != word)
+        print(f"Not quite: {PIECES[wrong]!r} belongs to word {WORDS[wrong]}, but yours says {got[wrong]}.")
+
+
+def check_sample_size(function: Callable) -> None:
+    """Check a function (gap, p) -> continuations a side, so that a gap in value is twice its standard error.
+
+    Rewards are 0 or 1 with mean p on both sides; the gap is a difference of two means of n rewards each:
+    n = 8 p (1 - p) / gap^2, right within 2 %.
+
+    >>> check_sample_size(lambda gap, p: p * (1 - p) * (2 / gap) ** 2)
+    Not quite: that is for one mean; a gap is a difference of two, whose variances add up.
+    """
+    numbers = []
+    for case in GAPS:
+        if (got := answer_of(function, *case)) is None:
+            return
+        if got.numel() != 1:
+            print(f"Not quite: return one number for each gap and p, not {got.numel()} of them.")
+            return
+        numbers.append(got.item())
+    right = [8 * p * (1 - p) / gap**2 for gap, p in GAPS]
+    sentences = {  # by how many times the right number was given
+        1: f"Right: a gap of 0.001 at a mean reward of 0.1 takes {right[-1]:,.0f} continuations on either side.",
+        0.5: "Not quite: that is for one mean; a gap is a difference of two, whose variances add up.",
+        0.25: "Not quite: that makes the gap one standard error; two are asked for.",
+        2: "Not quite: that is the number for both sides together; give that of one.",
+    }
+    for times, sentence in sentences.items():
+        if all(abs(number / (times * n) - 1) < 0.02 for number, n in zip(numbers, right, strict=True)):
+            print(sentence)
+            return
+    print(f"Not quite: for a gap of {GAPS[0][0]} at p = {GAPS[0][1]} it is {right[0]:.0f}; yours is {numbers[0]:.0f}.")
+
+
+def _shares(dlogp: Tensor, eps: float) -> Tensor:
+    return torch.stack([change.float().mean() for change in (dlogp > eps, dlogp < -eps, dlogp.abs() <= eps)])
