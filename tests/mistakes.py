@@ -212,7 +212,7 @@ GRIDS = {  # a sweep's grid, and words of the sentence
 CONFIG = {"c.yaml": yaml.safe_dump(BASE)}
 SWEEP = {"s.yaml": yaml.safe_dump(BASE | {"grid": {"seed": [0, 1]}})}
 TRAIN = ["train", "c.yaml", "--folder", "run"]
-PARQUET = {"flips/bundled/seed=0/rates.parquet": "no table", "flips/bundled/seed=0/manifest.json": "{}"}
+PARQUET = {"dose/family/seed=0/rates.parquet": "no table", "dose/family/seed=0/manifest.json": "{}"}
 REWARD = "def f(completion, answer):\n    return float(answer in completion)\n"
 ROWS = "prompt,answer\n" + "".join(f"{i} + 1 =,{i + 1}\n" for i in range(9))
 OWN = ["--set", "task=own:p.csv", "--set", "task_options={reward: 'r.py:f'}"]
@@ -296,12 +296,12 @@ COMMANDS = {  # files, a command, and words of the sentence; a file of None is a
     "keep into a file": ({"f": "x"}, ["keep", ".", "--folder", "f"], "'f'"),
     "an unknown study": ({}, ["measure", "flop"], "flop"),
     "a study by its path": ({}, ["measure", "../flips"], "../flips"),
-    "an unknown scale": ({}, ["measure", "flips", "--scale", "huge"], "huge"),
+    "an unknown scale": ({}, ["measure", "flip_backbones", "--scale", "huge"], "huge"),
     **{
-        f"seeds {seeds}": ({}, ["measure", "flips", "--scale", "tiny", "--seeds", *seeds.split()], "seeds")
+        f"seeds {seeds}": ({}, ["measure", "flip_backbones", "--scale", "tiny", "--seeds", *seeds.split()], "seeds")
         for seeds in ("-1", "x", "1.5", "0 0", "9999999999999", "")
     },
-    "a study into a file": ({"f": "x"}, ["measure", "flips", "--scale", "tiny", "--folder", "f"], "'f'"),
+    "a study into a file": ({"f": "x"}, ["measure", "flip_backbones", "--scale", "tiny", "--folder", "f"], "'f'"),
     "a ledger of an unknown scale": ({}, ["claims", "--scale", "huge"], "huge"),
     "an unknown claim": ({}, ["claims", "--claim", "H99"], "H99"),
     "a claim in small letters": ({}, ["claims", "--claim", "h1"], "h1"),

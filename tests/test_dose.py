@@ -19,11 +19,7 @@ from workbook.probes.dose import (
     shared_tokens,
 )
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies import Tables, record
-from workbook.studies.bench import DIALS
-from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
-from workbook.topics.flips import claims, dose, dose_charts
 
 
 @pytest.fixture(scope="module")
@@ -138,63 +134,3 @@ def test_a_real_step_has_the_length_that_is_asked_for(sampled):
         table = real_step(policy, rollouts, rollouts.select([0, 1, 2, 3]), optimizer, nats=0.05)
         assert np.sqrt((table["change"] ** 2).mean()) == pytest.approx(0.05, rel=0.06)
     assert torch.equal(weights, torch.cat([p.detach().flatten() for p in policy.model.parameters()]))
-
-
-def test_contrast_and_prediction_by_hand():
-    keys = {"seed": 0, "identity": "sign-shared", "prompts": 1, "own": 0.0}
-    cells = [("shared", 0, 1.0, 2.0, 1), ("shared", 1, 3.0, 4.0, 3), ("specific", 0, 8.0, 8.0, 4)]
-    net = pd.DataFrame(cells, columns=["kind", "band", "net", "size", "tokens"]).assign(**keys)
-    # shared: (1 + 3 * 3) / 4 = 2.5; specific 8; mean |change| (2 + 12 + 32) / 8
-    row = claims.contrasts(net).iloc[0]
-    assert row["contrast"] == pytest.approx((2.5 - 4) / (46 / 8))
-    assert row["ratio"] == 2.5 / 8
-    # at the specific tokens' confidence, all of band 0: 1 against 8, |change| (2 * 4 + 8 * 4) / 8
-    assert claims.contrasts(net, kept=1, matched=True)["contrast"].item() == pytest.approx((1 - 8) / 5)
-    rates = pd.DataFrame({"seed": 0, "tokens": "unsure", "prompts": [1, 4], "own": 3.0, "others": [0.0, 1.0]})
-    predicted = claims.predicted_follows(rates.assign(follows=[0.7, 0.6]))["predicted"]
-    assert predicted.tolist() == pytest.approx([0.7, 0.5 + 0.2 * 3 / 4])
-
-
-def test_every_registered_outcome_has_its_measure_and_the_other_way_round():
-    for study, rows in (
-        ("dose", claims.CURVES),
-        ("dose_alphabets", claims.SHARING),
-        ("dose_dials", claims.MEMBERS),
-    ):
-        outcomes = read_registration(study).outcomes
-        assert {key: outcome.claim for key, outcome in outcomes.items()} == {
-            key: claim for claim, keys in rows.items() for key in keys
-        }
-
-
-def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
-    monkeypatch.setitem(dose.SIZES, "tiny", (8, 4, 1, 3, (2,)))
-    record.measure("dose", "tiny", seeds=[0], folder=tmp_path)
-    tables = Tables("tiny", tmp_path)
-    drawn = dose_charts.compute_dose(tables=tables)["curve"]
-    line = drawn[drawn["series"] == dose_charts.MEASURED]
-    rates = tables["dose/rates"].query("tokens == 'unsure'")
-    assert line["mean"].tolist() == pytest.approx(rates["follows"].tolist())
-    assert f"{line['mean'].iloc[0]:.3f}" in dose_charts.describe_dose(drawn)
-    assert dose_charts.PAPER[2] in str(dose_charts.dose_chart(drawn).to_dict())
-    assert set(dose_charts.compute_net(tables=tables)["curve"]["prompts"]) <= set(rates["prompts"])
-    assert "result" not in str(dose_charts.distance_chart(tables).to_dict()["description"])
-    assert dose_charts.shift_chart(tables).to_dict()["description"].count("equal gradient energy") == 1
-    assert claims.turning(tables).index.tolist() == [0]
-    with pytest.raises(ValueError, match="tokens='few' is unknown: choose one of all, unsure"):
-        dose_charts.compute_dose("few", tables=tables)
-
-
-def test_each_dial_has_a_panel_of_its_levels():
-    rows = [
-        {"seed": seed, "tokens": "unsure", "dial": dial, "level": level, "prompts": prompts, "follows": 0.5 + seed / 9}
-        for dial, levels in DIALS.items()
-        for level in levels
-        for seed in (0, 1)
-        for prompts in (1, 64)
-    ]
-    chart = dose_charts.dials_chart({"dose_dials/rates": pd.DataFrame(rows)}).to_dict()
-    assert [panel["title"]["text"] for panel in chart["hconcat"]] == list(dose_charts.DIAL_WORDS.values())
-    assert list(dose_charts.DIAL_WORDS) == list(DIALS)
-    drawn = {row["series"] for rows in chart["datasets"].values() for row in rows if "series" in row}
-    assert drawn == {f"{level:,}" for levels in DIALS.values() for level in levels}

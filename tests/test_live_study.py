@@ -11,16 +11,10 @@ import torch
 
 from workbook.policies.load import load_policy
 from workbook.policies.restoring import private_copy
-from workbook.probes.dose import dose_blocks
-from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
 from workbook.topics.coupling import live as push
 from workbook.topics.coupling import live_pairs as coupled
 from workbook.topics.drift import group_sizes as sizes
-from workbook.topics.flips import live as dose
-from workbook.topics.flips import live_steps as steps
-from workbook.topics.flips.composition import permuted_advantages
-from workbook.topics.flips.dose import pushing_prompts
 from workbook.topics.recovered import live_curve as recovered
 from workbook.training.progress import Stopped, progress, reporting, show_partial
 from workbook.views.explorer import menu, slider
@@ -209,48 +203,6 @@ def test_live_tables_add_measured_rows_to_an_explorers_own_chart(policy, task):
     study.close()
 
 
-def test_a_tokens_sign_on_this_policy_stands_over_the_familys_curve(policy, task):
-    curve = dose.compute_live_dose(policy, task, prompts=3, group_size=4)["curve"]
-    own, family = (curve[curve["series"] == name] for name in (dose.NOW, dose.FAMILY))
-    assert own["prompts"].tolist() == [1, 2]
-    assert family["prompts"].max() == 512
-    assert own["mean"].between(0, 1).all()
-    assert dose.describe_live(curve).startswith("This policy now: 0.")
-    assert dose.describe_live(family) == ""
-
-
-def test_a_language_models_line_stands_over_the_models_measured_before(policy, task):
-    curve = dose.compute_live_backbones(policy, task, prompts=2, group_size=4, max_tokens=40)["curve"]
-    own = curve[curve["series"] == dose.NOW]
-    assert own["prompts"].tolist() == [1, 2]
-    assert set(curve["series"]) > {dose.NOW, "SmolLM2-135M"}
-    with pytest.raises(ValueError, match="No prompt has different rewards; take more rollouts per prompt"):
-        dose.compute_live_backbones(policy, task, prompts=2, group_size=2, max_tokens=1)
-
-
-def test_what_shared_words_keep_and_one_step_at_any_setting(policy, task):
-    curve = steps.compute_live_net(policy, task, prompts=2, group_size=4)["curve"]
-    assert set(curve.query("series == @dose.NOW")["prompts"]) <= {1, 2}
-    assert set(curve["series"]) >= {dose.FAMILY}
-    with pytest.raises(ValueError, match="identity='all' is unknown: choose one of word-shared"):
-        steps.compute_live_net(policy, task, identity="all")
-    tables = steps.compute_live_flips(policy, task, "sgd", prompts=2, group_size=4, eps=0.1)
-    assert tables["shares"].groupby("sign")["mean"].sum().tolist() == pytest.approx([1, 1])
-    assert tables["curve"].query("chosen")["series"].tolist() == [dose.NOW]
-    assert "at eps = 0.1" in steps.describe_live_flips(**tables)
-    with pytest.raises(ValueError, match="signs 'left' is unknown; valid are by reward, permuted"):
-        steps.compute_live_flips(policy, task, signs="left")
-
-
-def test_a_token_is_moved_by_its_own_prompt_alone_where_no_other_pushes(policy, task):
-    rollouts = pushing_prompts(sample_rollouts(policy, task, 8, 4, seed=0), 2)
-    permuted = permuted_advantages(rollouts, seed=1)
-    assert permuted.advantages.view(2, 4).sort().values.equal(rollouts.advantages.view(2, 4).sort().values)
-    curve = steps.own_share(dose_blocks(policy, rollouts, 2, 1), (1, 2))
-    assert curve.query("prompts == 1")["mean"].tolist() == [1, 1]
-    assert curve.query("prompts == 2")["mean"].between(0.05, 0.95).all()
-
-
 def test_mass_and_a_short_training_of_this_policy(policy, task):
     mass = coupled.compute_live_mass(policy, task, prompts=2, group_size=4, anchors=1)
     shares = mass["size"].groupby("series")["mean"].sum()
@@ -298,12 +250,8 @@ def test_the_share_of_signal_is_split_anew_for_each_number_of_rollouts(policy, t
 @pytest.mark.parametrize(
     "make",
     [
-        steps.live_net,
-        steps.live_flips,
         coupled.live_mass,
         coupled.live_training,
-        dose.live_dose,
-        dose.live_backbones,
         push.live_push,
         sizes.live_group_sizes,
     ],

@@ -3,7 +3,7 @@
 import ipywidgets
 import pytest
 
-from workbook.topics.flips.exercises import check_sample_size
+from workbook.topics.flips.explore import check_sample_size
 from workbook.topics.groups import explore_intervention
 from workbook.views.explorer import REFUSED, control_grid, log_slider, slider
 from workbook.views.renderer import hushed

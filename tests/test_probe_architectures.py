@@ -159,7 +159,7 @@ def test_probes_are_finite_and_leave_nothing(case):
     _, policy, rollouts = case
     before, state = everything(policy), torch.get_rng_state()
     tables = [
-        token_flips(policy, rollouts, "adamw", lr=1e-3, mini_batches=2),
+        token_flips(policy, rollouts, "adamw", lr=1e-3),
         update_share_by_category(policy, rollouts, lr=0.01).query("measure != 'gradient norm'"),
     ]
     tables += [

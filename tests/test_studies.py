@@ -15,7 +15,6 @@ from workbook.statistics import nested_mean, nested_statistic
 from workbook.studies import SCALES, Bench, Scale, bench, load_measured, measure, record
 from workbook.studies.record import provenance
 from workbook.studies.registration import read_registration, registration_path
-from workbook.topics.flips.claims import distance
 from workbook.training.files import damage
 
 
@@ -25,33 +24,28 @@ def small(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SCALES, "tiny", Scale("tiny", "bundled", "chain", 4, 2, 4, 48, 2))
         folder = tmp_path_factory.mktemp("results")
-        (folder / "flips").mkdir()
-        (folder / "flips" / "registration.yaml").write_text("registered: 2026-11-22\nquestion: do signs decide?\n")
-        yield folder, measure("flips", "tiny", seeds=[0], folder=folder)[0]
+        (folder / "flip_backbones").mkdir()
+        place = folder / "flip_backbones" / "registration.yaml"
+        place.write_text("registered: 2026-11-22\nquestion: do signs decide?\n")
+        yield folder, measure("flip_backbones", "tiny", seeds=[0], folder=folder)[0]
 
 
 def test_a_study_leaves_tables_and_the_command_that_made_them(small):
     folder, place = small
     assert damage(place) is None
     manifest = json.loads((place / "manifest.json").read_text())
-    assert manifest["command"] == "python -m workbook measure flips --scale tiny --seeds 0"
+    assert manifest["command"] == "python -m workbook measure flip_backbones --scale tiny --seeds 0"
     assert manifest["policy"]["name"] == "bundled"
-    registered = hashlib.sha256((folder / "flips" / "registration.yaml").read_bytes()).hexdigest()
-    assert manifest["registration"] == registered == read_registration("flips", folder).hash
-    units = provenance("flips", "tiny", folder).to_dict("records")
+    registered = hashlib.sha256((folder / "flip_backbones" / "registration.yaml").read_bytes()).hexdigest()
+    assert manifest["registration"] == registered == read_registration("flip_backbones", folder).hash
+    units = provenance("flip_backbones", "tiny", folder).to_dict("records")
     assert [(unit["unit"], unit["registration"], unit["policy"]) for unit in units] == [(0, registered, "bundled")]
     assert units[0]["modified"] == (manifest["git"] or {}).get("modified")
     assert manifest["scale"]["group_size"] == 4
-    shares = load_measured("flips", "tiny", "shares", folder)
+    shares = load_measured("flip_backbones", "tiny", "shares", folder)
     assert set(shares["seed"]) == {0}
-    sums = shares.groupby(["group", "eps", "tokens", "optimizer", "after"])["positive"].sum()
-    assert (sums > 0).all()
-    one = shares[shares["after"] != "one step, signs dealt anew"]
-    np.testing.assert_allclose(
-        one.groupby(["group", "eps", "tokens", "optimizer", "after"])[["positive", "negative"]].sum(), 1.0
-    )
-    interval = distance(one.query("optimizer == 'sgd' and after == 'generation' and tokens == 'all' and eps == 0.01"))
-    assert 0 <= interval.mean <= 1
+    sums = shares.groupby(["eps", "advantages", "optimizer", "column"])["share"].sum()
+    np.testing.assert_allclose(sums, 1.0)
 
 
 def test_a_manifest_names_every_policy_of_its_unit(tmp_path, monkeypatch):
@@ -80,25 +74,25 @@ def test_a_manifest_names_every_policy_of_its_unit(tmp_path, monkeypatch):
 def test_what_was_made_is_kept_and_the_command_line_goes_on(small, capsys):
     folder, place = small
     before = (place / "manifest.json").stat().st_mtime_ns
-    assert __main__.main(["measure", "flips", "--scale", "tiny", "--seeds", "0", "--folder", str(folder)]) == 0
+    assert __main__.main(["measure", "flip_backbones", "--scale", "tiny", "--seeds", "0", "--folder", str(folder)]) == 0
     assert str(place) in capsys.readouterr().out
     assert (place / "manifest.json").stat().st_mtime_ns == before
 
 
 def test_a_broken_off_seed_leaves_nothing(small, monkeypatch, tmp_path):
-    monkeypatch.setattr(Bench, "rollouts", property(lambda _: 1 / 0))
+    monkeypatch.setattr(Bench, "policy", property(lambda _: 1 / 0))
     with pytest.raises(ZeroDivisionError):
-        measure("flips", "tiny", seeds=[1], folder=tmp_path)
+        measure("flip_backbones", "tiny", seeds=[1], folder=tmp_path)
     assert not list(tmp_path.rglob("*.parquet"))
     assert not list(tmp_path.rglob("seed=*"))
 
 
 def test_a_faulty_registration_is_refused_before_the_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(Bench, "rollouts", property(lambda _: 1 / 0))
-    (tmp_path / "flips").mkdir()
-    (tmp_path / "flips" / "registration.yaml").write_text("study: flips\nregistered: 2026-11-22\n")
-    with pytest.raises(ValueError, match=r"The registration of flips, .*registration\.yaml, lacks question"):
-        measure("flips", "tiny", seeds=[1], folder=tmp_path)
+    monkeypatch.setattr(Bench, "policy", property(lambda _: 1 / 0))
+    (tmp_path / "flip_backbones").mkdir()
+    (tmp_path / "flip_backbones" / "registration.yaml").write_text("study: flip_backbones\nregistered: 2026-11-22\n")
+    with pytest.raises(ValueError, match=r"The registration of flip_backbones, .*registration\.yaml, lacks question"):
+        measure("flip_backbones", "tiny", seeds=[1], folder=tmp_path)
 
 
 def test_as_many_seeds_as_registered_are_measured(tmp_path):
@@ -116,9 +110,9 @@ def test_what_cannot_be_is_refused(tmp_path):
     with pytest.raises(ValueError, match="study='nothing' is unknown: choose one of"):
         measure("nothing", "tiny")
     with pytest.raises(ValueError, match="scale='huge' is unknown: choose one of tiny"):
-        measure("flips", "huge")
-    with pytest.raises(ValueError, match="python -m workbook measure flips --scale tiny makes its tables"):
-        load_measured("flips", "tiny", "shares", tmp_path)
+        measure("flip_backbones", "huge")
+    with pytest.raises(ValueError, match="python -m workbook measure flip_backbones --scale tiny makes its tables"):
+        load_measured("flip_backbones", "tiny", "shares", tmp_path)
 
 
 def test_seeds_count_as_the_independent_things():

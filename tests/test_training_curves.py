@@ -15,7 +15,6 @@ from workbook.topics.credit.live_classes import compute_live_shares
 from workbook.topics.drift import curves_charts
 from workbook.topics.drift.claims import GROUPS, at_last, at_worst
 from workbook.topics.drift.curves import CURVES, PAIRS, StepReadings, training_curves
-from workbook.topics.flips import columns
 
 
 @pytest.fixture(scope="module")
@@ -102,17 +101,6 @@ def test_two_objectives_live_over_the_measured_curves(policy, task):
     assert len(live) == 3 * 2 * len(curves_charts.OUTCOMES)
     assert "second objective (min-replace): value 0." in curves_charts.describe_live_curves(**made)
     assert curves_charts.live_curves_chart(**made).to_dict()["vconcat"]
-
-
-def test_the_columns_of_a_step_and_what_is_beside_them(policy, task):
-    table = columns.compute_live_columns(policy, task, prompts=4, seed=1)["table"]
-    live = table[table["model"] == columns.NOW]
-    sums = live.groupby("column")["share"].sum()
-    assert sums.tolist() == pytest.approx([1, 1, 1])
-    assert set(sums.index) == set(columns.COLUMNS)
-    assert columns.NOW in columns.describe_columns(table)
-    with pytest.raises(ValueError, match="no prompt with positive and negative"):
-        columns.column_shares(pd.DataFrame({"group": [0], "advantage": [1.0], "dlogp": [0.1]}))
 
 
 def test_gaps_live_over_the_studys_curves(policy, task, monkeypatch):

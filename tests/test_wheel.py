@@ -49,10 +49,10 @@ result = {
     "train": run("train", "data/configs/chain.yaml", "--folder", "run", *settings),
     "claims": run("claims", "--claim", "H11"),
     "machines": run("machines"),
-    "measure": run("measure", "flips", "--scale", "tiny"),
+    "measure": run("measure", "flip_backbones", "--scale", "tiny"),
     "keep": run("keep", "run"),
     "chapters": run("chapters", "00"),
-    "studies": len(load_measured("flips", "bundled", "shares")),
+    "studies": len(load_measured("flip_backbones", "family", "shares")),
     "sweep": RunConfig.load("data/configs/chain.yaml").task,
 }
 run = load_run("run")

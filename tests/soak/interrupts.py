@@ -337,13 +337,10 @@ PROBES = {
     "gradient_products difference": probe_of("gradient_products", *GIVEN, anchors=1, method="difference"),
     "gradient_gram": probe_of("gradient_gram", *GIVEN),
     "drift_report": probe_of("drift_report", "other", "policy", "task", prompts=1, solutions=2),
-    "token_flips": probe_of("token_flips", *GIVEN, mini_batches=2),
+    "token_flips": probe_of("token_flips", *GIVEN),
     "masked_update": _masked_update,
     "proxy_agreement": probe_of("proxy_agreement", *GIVEN),
     "update_share_by_category": probe_of("update_share_by_category", *GIVEN),
-    "sign_composition": probe_of(
-        "sign_composition", *GIVEN, module="workbook.topics.flips.composition", permutations=2
-    ),
     "reuse_path": probe_of("reuse_path", *GIVEN, module="workbook.topics.drift.probe", times=1),
     "repeated_updates": _repeated_updates,
     "sampling_budget": _sampling_budget,

@@ -28,9 +28,7 @@ _NAMES = {  # module: what it offers
     "topics.credit.gaps": "repeated_updates sampling_budget value_gap",
     "topics.credit.shares": "category_shares update_share_by_category",
     "topics.credit.values": "exact_values token_values",
-    "topics.flips.composition": "composition_effects sign_composition",
-    "topics.flips.index": "cancellation_index predictions predicts",
-    "topics.flips.probe": "eps_curve flip_distance flip_shares frequency_matched shares_by_prompt token_flips",
+    "topics.flips.probe": "cancellation_index flip_distance flip_shares frequency_matched predicts token_flips",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

@@ -31,24 +31,22 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "confidence": "topics.drift.confidence:confidence_study",
     "confidence_tuning": "topics.drift.confidence:tuning_study",
     "coupling": "topics.coupling.study:coupling_study",
-    "dose": "topics.flips.dose:dose_study",
-    "dose_alphabets": "topics.flips.dose:dose_alphabets_study",
-    "dose_dials": "topics.flips.dose:dose_dials_study",
-    "dose_llm": "topics.flips.dose_llm:dose_llm_study",
-    "flip_backbones": "topics.flips.columns:flip_backbones_study",
-    "flip_settings": "topics.flips.settings:flip_settings_study",
+    "dose": "topics.flips.study:dose_study",
+    "dose_alphabets": "topics.flips.study:dose_alphabets_study",
+    "dose_dials": "topics.flips.study:dose_dials_study",
+    "dose_llm": "topics.flips.language_models:dose_llm_study",
+    "flip_backbones": "topics.flips.language_models:flip_backbones_study",
     "credit": "topics.credit.study:credit_study",
-    "flips": "topics.flips.study:flips_study",
     "loss_types": "topics.drift.loss_types:loss_types_study",
     "mass": "topics.coupling.mass:mass_study",
     "minibatches": "topics.batching.study:minibatches_study",
     "recovered": "topics.recovered.study:recovered_study",
     "recovered_dials": "topics.recovered.study:recovered_dials_study",
     "recovered_members": "topics.recovered.study:recovered_members_study",
-    "sharing": "topics.flips.sharing:sharing_study",
     "training_curves": "topics.drift.curves:training_curves_study",
     "value_gap": "topics.credit.exact_gaps:value_gap_study",
 }
+KEPT = ("flips",)  # studies whose tables can be read still, and whose measuring code has left
 
 
 PROVENANCE = ["unit", "created", "commit", "modified", "registration", "policy"]
@@ -162,12 +160,14 @@ def provenance(study: str, scale: str, folder: str | Path | None = None) -> pd.D
 
 
 def _check_study(name: str) -> None:
-    if name not in STUDIES:
+    if name not in (*STUDIES, *KEPT):
         raise ValueError(f"study={show_value(name)} is unknown: choose one of {', '.join(STUDIES)}.")
 
 
 def _study(name: str) -> Callable:
     _check_study(name)
+    if name in KEPT:
+        raise ValueError(f"study={show_value(name)} is measured no longer; its tables are kept, for `load_measured`.")
     module, _, function = STUDIES[name].partition(":")
     return getattr(import_module(f"workbook.{module}"), function)
 

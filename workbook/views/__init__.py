@@ -11,7 +11,6 @@ _NAMES = {  # module: what it offers
     "topics.credit.charts": "explore_budget explore_gap",
     "topics.exchange.charts": "explore_exchange explore_transforms",
     "topics.exchange.drift_charts": "explore_kl_drift explore_solutions",
-    "topics.flips.charts": "explore_flips explore_flips_of flips_chart movement_chart predictors_chart",
     "topics.groups.charts": (
         "compute_gradients_meet explore_gradients_meet explore_growing gradients_meet_chart growing_chart"
     ),

@@ -21,7 +21,6 @@ from workbook.statistics import Estimate, nested_estimate, slope_by_prompt
 from workbook.studies.claim import Claim, Measurement, Tables
 from workbook.theory.choices import SIGNS
 from workbook.topics.credit.exact_gaps import FIXED, GROWING, MORE_PROMPTS, SMALL_NATS, TINY_NATS
-from workbook.topics.flips.claims import SHARED, distance_row, shared_ratio
 
 FIXED_GROUP = {"tiny": 4, "bundled": 8, "smollm2_chat": 4}
 FIXED_BATCH = {"tiny": 16, "bundled": 64, "smollm2_chat": 16}
@@ -243,7 +242,6 @@ CLAIMS = [
         "with frequencies matched the shares lie apart, or the gap in value is gone",
         [
             *exact_rows("R1"),
-            distance_row(optimizer="adamw", tokens="matched"),
             *gap_rows((TRAINING, HELD_OUT), matched=True),
         ],
     ),
@@ -260,7 +258,6 @@ CLAIMS = [
         "in a large step shared words get as much net change as specific ones",
         "in a large step shared words get at least the net change that specific ones get",
         [
-            Measurement("flips", f"1: {SHARED}", shared_ratio, below=1),
             *(replace(row, whole=PART_2 + H7) for row in gap_rows((TRAINING,), prefix=PART_2)),
         ],
     ),

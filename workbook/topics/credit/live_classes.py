@@ -14,7 +14,7 @@ from workbook.rollouts.sample import sample_rollouts
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS
 from workbook.topics.credit.shares import MEASURES, update_share_by_category
-from workbook.topics.flips.columns import LENGTH
+from workbook.topics.flips.explore import NEW_TOKENS as LENGTH
 from workbook.training.progress import progress, show_partial
 from workbook.views.explorer import log_slider, menu, power_slider, slider
 from workbook.views.figures import bars

@@ -11,7 +11,7 @@ _NAMES = {  # module: what it offers
         "backbone_curves backbones_chart compute_flips describe_flips distance_chart family_follows "
         "movement_by_category movement_chart own_share own_share_chart predictors_chart shift_chart"
     ),
-    "topics.flips.claims": "contrasts llm_expectations",
+    "topics.flips.claims": "contrasts",
     "topics.flips.explore": (
         "check_balance check_sample_size check_shares check_words explore_dose explore_flips_of explore_levels "
         "live_backbones live_dose live_flips live_net"

@@ -24,7 +24,7 @@ from workbook.theory.choices import SIGNS
 from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.topics.flips.claims import contrasts, predicted_follows
 from workbook.topics.flips.language_models import EPSILONS
-from workbook.topics.flips.probe import CHANGES, COLUMNS, EPS, change_of, frequency_matched
+from workbook.topics.flips.probe import COLUMNS, EPS, change_of, frequency_matched
 from workbook.views.curves import curve_chart
 from workbook.views.figures import bars, forest
 from workbook.views.live_study import NOW
@@ -86,7 +86,7 @@ def follow_lines(tables: Tables | None = None) -> pd.DataFrame:
 
 
 def level_lines(tables: Tables | None = None) -> pd.DataFrame:
-    """What `explore_levels` draws: whose sign unsure tokens follow, by what policies differ in (dial) and how (level)."""
+    """What `explore_levels` draws: whose sign unsure tokens follow, by what policies differ in (dial) and the level."""
     tables, parts = tables or FAMILY, []
     with suppress(NotMeasured):
         one = tables["dose/rates"].assign(level=1)

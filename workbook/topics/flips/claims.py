@@ -11,12 +11,12 @@ from functools import partial
 
 import pandas as pd
 
-from workbook.studies.claim import Claim, Measurement, NotMeasured, Tables
+from workbook.studies.claim import Claim, Measurement, Tables
+from workbook.studies.registration import registered_outcome
 
 PAPER_DOSE = 256  # prompts per step: our guess of the paper's
 FEW = 64  # prompts per step where policies with private alphabets are compared
 CURVE_KEYS = ("seed", "alphabets", "dial", "level")  # what names a curve, as far as a table has it
-LLM_SCALES = ("smollm2_plain", "gemma3_plain")
 REGISTERED = 128  # prompts per step of SmolLM2's rows, of which the task has too few
 REACHED = 64  # where its curve ends
 
@@ -37,7 +37,7 @@ def predicted_follows(table: pd.DataFrame) -> pd.DataFrame:
     keys = [name for name in (*CURVE_KEYS, "tokens") if name in table]
     alone = table.loc[table["prompts"] == 1].set_index(keys)["follows"]
     first = pd.Series(alone.reindex(pd.MultiIndex.from_frame(table[keys])).to_numpy(), table.index)
-    return table.assign(predicted=0.5 + (first - 0.5) * table["own"] / (table["own"] + table["others"]))
+    return table.assign(predicted=0.5 + (first - 0.5) * (table["own"] / (table["own"] + table["others"])))
 
 
 def missed(tables: Tables, table: str = "dose/rates") -> pd.Series:
@@ -159,38 +159,9 @@ def shift_at_equal_energy(tables: Tables, prompts: int = REGISTERED, category: s
     return _step_on(rows, prompts).set_index("seed")["shift"]
 
 
-def llm_expectations(tables: dict[str, Tables] | None = None) -> pd.DataFrame:
-    """What was registered as expected of dose_llm beside what was measured, means over units; index: what.
-
-    tables: {scale: its tables}, instead of those below data/results.  A model that was not measured has NaN.
-    """
-    tables = tables or {scale: Tables(scale) for scale in LLM_SCALES}
-    smollm2 = tables["smollm2_plain"]
-    rates, ratios = smollm2["dose_llm/rates"], contrasts(smollm2["dose_llm/net"]).query("identity == 'sign-shared'")
-    most = rates["prompts"].max()
-    last = rates.query("prompts == @most").groupby("tokens").mean(numeric_only=True)
-    ratio = ratios.groupby("prompts")["ratio"].mean()
-    template = smollm2["dose_llm/shift"].query("category == 'Template' and prompts == @most")
-    template = template.groupby("equal_energy")["shift"].mean()
-    try:
-        gemma = float(change_of_follows(tables["gemma3_plain"]).mean())
-    except NotMeasured:
-        gemma = float("nan")
-    rows = {
-        f"SmolLM2: moved tokens follow their own sign, {most} prompts": (".52 to .60 at 128", last["follows"]["moved"]),
-        f"SmolLM2: distance of the signs' shares, {most} prompts": ("above .1 at 128", last["crossed"]["all"]),
-        "SmolLM2: H5's ratio, one prompt alone": ("near one half", ratio.get(1)),
-        f"SmolLM2: H5's ratio, {most} prompts": ("near 1 or above at 128", ratio.get(most)),
-        "SmolLM2: H6's shift to Template, equal prompts": ("", template.get(False)),
-        "SmolLM2: H6's shift to Template, equal energy": ("nearer to 0", template.get(True)),
-        "SmolLM2: H2's share of same-token unsure pairs": ("below one half", float(same_token_mass(smollm2).mean())),
-        "Gemma: change of follows from one prompt to the most": ("below 0", gemma),
-    }
-    return pd.DataFrame.from_dict(rows, orient="index", columns=["expected", "measured"])
-
-
 # --- the records
 
+APART = registered_outcome("dose", "H1").threshold
 SAME_WORD = ("same word and place", "same word elsewhere")
 PLACE = "sign- and place-shared"
 CURVES = {  # study: {key of its outcome: measure}; a key begins with its claim's id
@@ -259,7 +230,7 @@ CLAIMS = [
         "H1",
         "shares of boosted, suppressed and stable tokens are alike in positive and negative rollouts",
         "Fig 1, 9",
-        "in a large step the shares of the two signs lie further apart than was registered (total variation)",
+        f"in a large step the shares of the two signs lie {APART:g} or more apart (total variation)",
         rows_of("H1"),
     ),
     Claim(
@@ -281,7 +252,7 @@ CLAIMS = [
         "R5",
         "H1 holds under SGD as under Adam",
         "review of H: optimizer artefacts",
-        "under SGD the shares of the two signs lie further apart than was registered for AdamW",
+        f"under SGD the shares of the two signs lie {APART:g} or more apart",
         rows_of("R5"),
     ),
     *(Claim(name, "", "", "", rows_of(name)) for name in ("H2", "H6", "R1", "H-falsifier")),  # and other chapters'

@@ -103,7 +103,13 @@ def live_blocks(policy, task, prompts: int, group_size: int, signs: str, seed: i
 
 
 def measure_dose(
-    policy, task, prompts: int = 16, group_size: int = 8, tokens: str = "unsure", signs: str = "by reward", seed: int = 0
+    policy,
+    task,
+    prompts: int = 16,
+    group_size: int = 8,
+    tokens: str = "unsure",
+    signs: str = "by reward",
+    seed: int = 0,
 ) -> Iterator[tuple]:
     """Whose sign tokens follow, by prompts per step: (prompts, NOW, chance), from small steps of this policy.
 

@@ -1,4 +1,4 @@
-"""Studies dose, dose_alphabets, dose_dials: H1, H5, H6, R1, R3 and R5 against the number of prompts that push in a step.
+"""Studies dose, dose_alphabets and dose_dials: H1, H5, H6, R1, R3 and R5 by the number of prompts that push in a step.
 
 One set of small steps per policy gives every number of prompts (`workbook.probes.dose`). What was registered:
 data/results/<study>/registration.yaml; what is judged by it: `workbook.topics.flips.claims`.

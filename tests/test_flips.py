@@ -1,0 +1,330 @@
+"""Topic flips: curves over prompts per step, language models, shares by sign, live studies and exercises."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbook.policies.load import load_policy
+from workbook.probes.dose import anchor_labels, dose_blocks
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.studies import Tables, record
+from workbook.studies.bench import DIALS, Bench
+from workbook.studies.registration import read_registration, registered_outcome
+from workbook.tasks import get_task
+from workbook.topics.flips import charts, claims, explore, language_models, study
+from workbook.topics.flips.probe import column_shares, permuted_advantages
+from workbook.views import intervals_chart
+from workbook.views.live_study import NOW
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy("bundled")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return get_task("chain")
+
+
+def curve_of(seed, follows, prompts=(1, 4), tokens="moved"):
+    rows = {"prompts": prompts, "tokens": tokens, "follows": follows, "own": 1.0, "others": [0.0, 3.0]}
+    return pd.DataFrame(rows).assign(seed=seed)
+
+
+# --- what registered outcomes read
+
+
+def test_contrast_and_prediction_by_hand():
+    keys = {"seed": 0, "identity": "sign-shared", "prompts": 1}
+    cells = [("shared", 0, 1.0, 2.0, 1), ("shared", 1, 3.0, 4.0, 3), ("specific", 0, 8.0, 8.0, 4)]
+    net = pd.DataFrame(cells, columns=["kind", "band", "net", "size", "tokens"]).assign(**keys)
+    # shared: (1 + 3 * 3) / 4 = 2.5; specific 8; mean |change| (2 + 12 + 32) / 8
+    row = claims.contrasts(net).iloc[0]
+    assert row["contrast"] == pytest.approx((2.5 - 4) / (46 / 8))
+    assert row["ratio"] == 2.5 / 8
+    # at the specific tokens' confidence, all of band 0: 1 against 8, |change| (2 * 4 + 8 * 4) / 8
+    assert claims.contrasts(net, kept=1, matched=True)["contrast"].item() == pytest.approx((1 - 8) / 5)
+    rates = pd.DataFrame({"seed": 0, "tokens": "unsure", "prompts": [1, 4], "own": 3.0, "others": [0.0, 1.0]})
+    predicted = claims.predicted_follows(rates.assign(follows=[0.7, 0.6]))["predicted"]
+    assert predicted.tolist() == pytest.approx([0.7, 0.5 + 0.2 * 3 / 4])
+
+
+def test_every_registered_outcome_has_its_measure_and_the_other_way_round():
+    for name, measures in claims.CURVES.items():
+        assert {key: outcome.claim for key, outcome in read_registration(name).outcomes.items()} == {
+            key: key.split()[0] for key in measures
+        }
+        listed = {row.key: claim.id for claim in claims.CLAIMS for row in claim.rows if row.study == name}
+        assert set(listed) == set(measures)
+    roles = {outcome.role for outcome in read_registration("dose_llm").outcomes.values()}
+    assert roles == {"described"}, "units of one model decide nothing"
+
+
+def test_the_numbers_of_language_models_by_hand():
+    mass = {"where": ["other prompts", "own prompt"], "kind": "same token, both unsure", "mass": [0.25, 0.9], "seed": 0}
+    shift = {"category": "Template", "equal_energy": [True, False], "prompts": 128, "shift": [0.125, 0.5], "seed": 0}
+    net = {"identity": "sign-shared", "prompts": 128, "band": 0, "kind": ["shared", "specific"], "net": [1.0, 2.0]}
+    tables = {
+        "dose_llm/rates": curve_of(0, [0.9, 0.7], (1, 128)),
+        "dose_llm/net": pd.DataFrame(net).assign(size=1.0, tokens=1, seed=0),
+        "dose_llm/mass": pd.DataFrame(mass),
+        "dose_llm/shift": pd.DataFrame(shift),
+    }
+    expected = {"H1 SmolLM2": -0.2, "H1 Gemma": -0.2, "H2 SmolLM2": 0.25, "H5 SmolLM2": 0.5, "H6 SmolLM2": 0.125}
+    measures = claims.CURVES["dose_llm"]
+    assert {key: measures[key](tables)[0] for key in expected} == pytest.approx(expected)
+    with pytest.raises(ValueError, match=r"no step on 256 prompts could be made.*ends at 128"):
+        claims.net_ratio(tables, 256)
+    smaller = {name: table.replace({"prompts": {128: 64}}) for name, table in tables.items()}
+    for claim in ("H1", "H5", "H6"):
+        assert measures[f"{claim} SmolLM2, 64 prompts"](smaller)[0] == pytest.approx(expected[f"{claim} SmolLM2"])
+
+
+# --- the studies, and the charts of their tables
+
+
+def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
+    monkeypatch.setitem(study.SIZES, "tiny", (8, 4, 1, 3, (2,)))
+    record.measure("dose", "tiny", seeds=[0], folder=tmp_path)
+    tables = Tables("tiny", tmp_path)
+    lines = charts.follow_lines(tables).query("tokens == 'unsure'")
+    rates = tables["dose/rates"].query("tokens == 'unsure'")
+    assert lines.query("series == @charts.MEASURED")["follows"].tolist() == rates["follows"].tolist()
+    assert lines.query("series == @charts.OTHERS")["prompts"].min() > 1
+    threshold = f"{registered_outcome('dose', 'H1').threshold:g}, as registered"
+    assert threshold in str(charts.distance_chart(tables).to_dict())
+    assert charts.shift_chart(tables).to_dict()["description"].count("equal gradient energy") == 1
+    assert claims.turning(tables).index.tolist() == [0]
+    levels = charts.level_lines({"dose/rates": rates, "dose_alphabets/rates": rates.assign(alphabets=4)} | _dials())
+    assert levels.groupby("dial")["level"].nunique().to_dict() == {
+        "private alphabets": 2,
+        **{charts.DIAL_NAMES[dial]: len(values) for dial, values in DIALS.items()},
+    }
+
+
+def _dials():
+    rows = [curve_of(0, 0.5, tokens="unsure").assign(dial=d, level=n) for d, levels in DIALS.items() for n in levels]
+    return {"dose_dials/rates": pd.concat(rows)}
+
+
+def test_explorers_page_through_the_committed_curves():
+    explorer = explore.explore_dose()
+    family = charts.family_follows("moved").set_index("prompts")["mean"]
+    explorer.set(tokens="moved")
+    drawn = explorer.tables["curve"].query("series == @charts.MEASURED").set_index("prompts")["mean"]
+    assert drawn.to_dict() == family.to_dict()
+    explorer.close()
+    explorer = explore.explore_levels()
+    explorer.set(dial="width")
+    assert explorer.tables["curve"]["level"].drop_duplicates().tolist() == ["32", "64", "128"]
+    explorer.close()
+
+
+def invented(rewards):
+    """Rollouts of two tokens, two a prompt; a prompt's rewards alike push nothing."""
+    rewards = torch.tensor(rewards, dtype=torch.float32)  # (P, 2)
+    ids = torch.arange(4 * len(rewards)).view(-1, 2)
+    alive = torch.ones_like(ids)
+    advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()
+    groups = torch.arange(len(rewards)).repeat_interleave(2)
+    zeros = torch.zeros(ids.shape)
+    return Rollouts(ids, alive, ids, alive, groups, rewards.flatten(), advantages, zeros, zeros)
+
+
+def test_each_sign_of_a_measured_prompt_and_of_a_bundle_is_a_block():
+    """Prompts 0, 2, 3, 4, 5 push; 0 and 2 are measured, 3 with 4 is a bundle, 5 fills none."""
+    rollouts = invented([[1, 0], [1, 1], [0, 1], [1, 0], [0, 1], [1, 0]])
+    labels, measured = language_models.bundled_labels(rollouts, pushing=9, measured=2, bundle=2)
+    assert measured == [0, 2]
+    assert labels[:, 0].tolist() == [1, 0, -1, -1, 2, 3, 5, 4, 4, 5, -1, -1]
+    assert torch.equal(labels[:, 0], labels[:, 1])
+    with pytest.raises(ValueError, match="5 prompts push and 6 are wanted"):
+        language_models.bundled_labels(rollouts, 9, 2, 4)
+    alone = anchor_labels(rollouts, [1, 2], n=3, seed=0)
+    assert sorted(alone[alone >= 0].tolist()) == [0, 1, 2]
+    assert (alone[:4] == -1).all(), "prompt 0 is not measured, prompt 1 pushes nothing"
+
+
+def test_no_prompt_is_drawn_twice(monkeypatch):
+    texts = ["a", "b", "a", "c", "b", "d", "e", "a"]
+    task = SimpleNamespace(dataset=lambda n, seed: datasets.Dataset.from_dict({"prompt": texts[:n]}))
+    scale = SimpleNamespace(group_size=2, max_new_tokens=3)
+    monkeypatch.setattr(language_models, "sample_rollouts", lambda policy, task, prompts, *_: prompts["prompt"])
+    bench = SimpleNamespace(scale=scale, task=task, policy=None, data_seed=0)
+    assert list(language_models.distinct_rollouts(bench, 8, 4)) == ["a", "b", "c", "d"]
+
+
+def test_the_study_of_language_models_at_its_smallest_is_of_the_blocks_it_names():
+    bench = Bench("tiny", 100)
+    bench.scale = replace(bench.scale, group_size=4)
+    tables = language_models.dose_llm_study(bench)
+    assert tables["blocks"]["error"].item() < 0.05
+    assert tables["blocks"]["prompts"].item() == 4
+    rates = tables["rates"].set_index(["tokens", "prompts"])
+    assert set(rates.index.get_level_values("prompts")) == {1, 2, 4}
+    assert rates.loc[("all", 1), "others"] == 0
+    by_prompt = tables["by_prompt"].query("tokens == 'all' and prompts == 4")
+    whole = np.average(by_prompt["own"] ** 2, weights=by_prompt["count"]) ** 0.5
+    assert rates.loc[("all", 4), "own"] == pytest.approx(whole)
+    assert tables["mass"].groupby("where")["mass"].sum().to_numpy() == pytest.approx(1)
+
+
+def test_a_models_band_is_its_prompts_and_the_familys_an_interval():
+    family = pd.concat([curve_of(seed, [0.8 + seed / 100, 0.6]) for seed in range(3)])
+    model = curve_of(0, [0.9, 0.7])
+    prompts = pd.concat([model.assign(follows=[0.8, 0.5]), model.assign(follows=[1.0, 0.75])])
+    smollm2 = {"dose_llm/rates": model, "dose_llm/by_prompt": prompts}
+    tables = {"family": {"dose/rates": family}, "smollm2_plain": smollm2}
+    curve = charts.backbone_curves(tables=tables)
+    assert "our guess of the paper's" in str(charts.backbones_chart(curve).to_dict())
+    curve = curve.set_index(["series", "prompts"])
+    assert curve.loc[("SmolLM2-135M", 4), ["mean", "low", "high"]].tolist() == [0.7, 0.5, 0.75]
+    first = curve.loc[("bundled family", 1)]
+    assert first["high"] - first["mean"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
+    share = charts.backbone_curves(quantity="own share", tables=tables).set_index(["series", "prompts"])
+    assert share.loc[("SmolLM2-135M", 4), "mean"] == 0.25
+    smollm2["dose_llm/rates"] = pd.concat([curve_of(seed, [0.9, 0.6 + seed / 50]) for seed in range(6)])
+    six = charts.backbone_curves(tables=tables).set_index(["series", "prompts"]).loc[("SmolLM2-135M", 4)]
+    assert six["low"] == pytest.approx(0.65 - 2.5706 * 0.0374166 / 6**0.5)
+
+
+# --- a token table
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    size = 400
+    return pd.DataFrame(
+        {
+            "group": rng.integers(0, 3, size),
+            "rollout": rng.integers(0, 24, size),
+            "token_id": rng.integers(0, 12, size),
+            "advantage": rng.choice([-1.0, 0.0, 1.0], size),
+            "logp": np.log(rng.uniform(0.01, 1, size)),
+            "dlogp": 0.05 * rng.normal(size=size),
+            "category": rng.choice(["Math", "Template"], size),
+        }
+    )
+
+
+def test_shares_are_those_counted_by_hand(table):
+    shares = charts.flips_by_confidence(table, eps=0.02, bins=2, group=1).set_index(["confidence", "sign", "change"])
+    part = table[(table["group"] == 1) & (table["advantage"] < 0) & (np.exp(table["logp"]) > 0.5)]
+    row = shares.loc[("0.5 to 1", "negative", "suppressed")]
+    assert row["tokens"] == len(part)
+    assert row["share"] == pytest.approx((part["dlogp"] < -0.02).mean())
+    np.testing.assert_allclose(shares.groupby(level=[0, 1])["share"].sum(), 1)
+    matched = charts.flips_by_confidence(table, bins=1, matched=True)
+    assert matched.groupby("sign")["tokens"].first().nunique() == 1
+    with pytest.raises(ValueError, match="No token is left here"):
+        charts.flips_by_confidence(table.assign(advantage=0.0))
+    with pytest.raises(ValueError, match="no prompt with positive and negative"):
+        column_shares(table.query("advantage > 0"))
+
+
+def test_the_line_of_code_computes_what_is_drawn(table):
+    explorer = explore.explore_flips_of(table)
+    explorer.set(bins=3, group=2, matched=True)
+    line, call = explorer.code.split("\n\n")
+    exec(compile(f"{line}\nresult = {call}", "snippet", "exec"), scope := {"table": table})  # noqa: S102
+    pd.testing.assert_frame_equal(scope["result"], explorer.tables["table"])
+    explorer.close()
+
+
+def test_intervals_and_their_threshold_are_drawn():
+    table = pd.DataFrame({"label": ["a", "b"], "mean": [0.1, 0.3], "low": [0.0, 0.2], "high": [0.2, 0.4]})
+    spec = intervals_chart(table, "Title", "below", "nats", threshold=0.25).to_dict()
+    rows = [row for rows in spec["datasets"].values() for row in rows]
+    assert 0.25 in [layer["encoding"]["x"].get("datum") for layer in spec["layer"]]
+    assert [row["mean"] for row in rows if "mean" in row] == [0.1, 0.3]
+    assert "b: 0.3 (0.2 to 0.4)" in spec["description"]
+    auroc = table[:1].assign(predictor="frequency", target="credit")
+    assert "frequency, credit: 0.10" in charts.predictors_chart(auroc).to_dict()["description"]
+
+
+# --- the policy in hand
+
+
+def test_permuted_advantages_stay_in_their_group_and_own_shares_are_of_one_prompt_alone(policy, task):
+    rollouts = study.pushing_prompts(sample_rollouts(policy, task, 8, 4, seed=0), 2)
+    permuted = permuted_advantages(rollouts, seed=1)
+    assert permuted.advantages.view(2, 4).sort().values.equal(rollouts.advantages.view(2, 4).sort().values)
+    curve = charts.own_share(dose_blocks(policy, rollouts, 2, 1), (1, 2))
+    assert curve.query("prompts == 1")["mean"].tolist() == [1, 1]
+    assert curve.query("prompts == 2")["mean"].between(0.05, 0.95).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (explore.live_dose, {"prompts": 2}),
+        (explore.live_net, {"prompts": 2, "signs": "permuted"}),
+        (explore.live_backbones, {"prompts": 2, "max_tokens": 40}),
+    ],
+)
+def test_live_curves_stand_over_committed_ones(policy, task, make, settings):
+    live = make(policy, task)
+    assert NOW not in set(live.tables["curve"]["series"])
+    live.set(group_size=4, **settings)
+    live.run().wait()
+    curve = live.tables["curve"]
+    assert set(curve.query("series == @NOW")["prompts"]) <= {1, 2}, live.line.value
+    assert NOW in live.sentence.value
+    live.close()
+
+
+def test_one_step_at_any_setting_stands_beside_the_models_measured_before(policy, task):
+    live = explore.live_flips(policy, task, prompts=4)
+    live.set(seed=1, optimizer="sgd")
+    live.run().wait()
+    table = live.tables["table"]
+    sums = table[table["model"] == NOW].groupby("column")["share"].sum()
+    assert sums.to_numpy() == pytest.approx(1)
+    assert {NOW, "bundled family"} <= set(table["model"])
+    assert NOW in live.sentence.value
+    assert "bundled family" in charts.flips_chart(table).to_dict()["description"]
+    live.close()
+
+
+def test_rollouts_that_push_nothing_are_refused(policy, task):
+    with pytest.raises(ValueError, match="No prompt has different rewards; take more rollouts per prompt"):
+        list(explore.measure_backbone(policy, task, prompts=2, group_size=2, max_tokens=1))
+    with pytest.raises(ValueError, match="signs 'left' is unknown; valid are by reward, permuted"):
+        explore.measure_flips(policy, task, prompts=2, signs="left")
+
+
+# --- exercises
+
+WORDS = explore.WORDS
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda tokens: WORDS, "Right"),
+        (lambda tokens: [number + 1 for number in WORDS], "count from 0; yours begins with 1"),
+        (lambda tokens: [*WORDS[:-1], 4], "the full stop begins with no space"),
+        (lambda tokens: [0] * len(tokens), "' the' belongs to word 1, but yours says 0"),
+        (lambda tokens: [0], "it returned 1 numbers for 10 tokens"),
+        (lambda tokens: None, "Not answered yet"),
+    ],
+)
+def test_words_are_checked(answer, message, capsys):
+    explore.check_words(answer)
+    assert message in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"),
+    [(8, "Right"), (4, "a difference of two"), (2, "two are asked for"), (16, "both sides together"), (1, "it is 200")],
+)
+def test_sample_sizes_are_checked(factor, message, capsys):
+    explore.check_sample_size(lambda gap, p: factor * p * (1 - p) / gap**2)
+    assert message in capsys.readouterr().out
