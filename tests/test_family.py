@@ -19,7 +19,7 @@ from workbook.policies.family import Member, SharedRows, member_facts, member_fo
 from workbook.policies.packaged import RECORD, damage
 from workbook.studies import Bench
 from workbook.tasks import Chain, get_task
-from workbook.tasks.chain_words import EQUIVALENTS, alphabet_of, canonical, in_alphabet, marked, plain
+from workbook.tasks.chain_grammar import EQUIVALENTS, alphabet_of, canonical, in_alphabet, marked, plain
 
 SMALL = {"operands": 2, "width": 8, "sft_steps": 4}
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from small_run import SMALL
+from workbook.rollouts.exchange import read_rollouts
 
 from workbook.policies.load import load_policy
-from workbook.rollouts.exchange import read_rollouts
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer, token_biography
 from workbook.training.runs import Run

@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbook.tasks import get_task
-from workbook.tasks.calculation import plain_decimal
 from workbook.tasks.gym import allowed_datasets, is_allowed
-from workbook.tasks.statement import read_statement
-from workbook.tasks.verify import clock_answer, stated_quantity, stated_texts
+from workbook.tasks.wording import clock_answer
 
 BIG = 10**6
 HOSTILE = {
@@ -118,31 +116,6 @@ def test_the_chain_reads_plain_numbers_only():
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("4 + 3 = 7", "7"),
-        ("The answer is 4 + 3 = 7.", "7"),
-        ("The answer is **-1,234.5** apples.", "-1234.5"),
-        ("so \\boxed{12} it is", "12"),
-        ("x\n#### 18\n", "18"),
-        ("<answer> 3 </answer> and 9 more words", "3"),
-        ("ANSWER IS: 8", "8"),
-        ("the answer is unclear", None),
-        ("I have 3, 4", None),
-    ],
-)
-def test_numbers_are_read_from_prose(text, number):
-    quantity = stated_quantity(text)
-    assert (quantity and plain_decimal(quantity.value)) == number
-
-
-def test_text_answers_are_read_from_prose():
-    assert read_statement("Thus \\boxed{\\frac{1}{2}} holds").span == "\\frac{1}{2}"
-    assert read_statement("<answer>1 2\n3 4</answer>").span == "1 2\n3 4"
-    assert "the cat" in map(str.strip, stated_texts("well\n  the cat  \n\n", "the cat"))
-
-
 def test_gym_rows_survive_storage_and_pay_their_own_answers():
     task = get_task("gym:chain_sum", max_terms=3, instruction="Say: the answer is X.")
     rows = task.dataset(20, seed=4)
@@ -155,7 +128,6 @@ def test_gym_rows_survive_storage_and_pay_their_own_answers():
     assert task.reward(rows["prompt"][:], replies, rows["answer"][:], metadata=rows["metadata"][:]) == [1.0] * 20
     half = [{"role": "assistant", "content": "The answer is 14."}]
     assert task.reward([""], [half], ["4"]) == [0.0]
-    assert get_task("gym:chain_sum", partial=True).reward([""], [half], ["4"]) == [0.5]
     assert task.annotate(rows["prompt"][0], rows["answer"][0], ["4"]) is None
 
 

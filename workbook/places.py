@@ -6,6 +6,7 @@ as workbook/data/, which is read there and never written to.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -87,3 +88,8 @@ def notebook_name() -> str | None:
     """Its name as a run's manifest holds it: without folders, and without the date of an older copy of a chapter."""
     path = notebook_path()
     return None if path is None else path.name.partition(".")[0]
+
+
+def file_hash(path: str | Path) -> str:
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -9,7 +9,6 @@ _NAMES = {  # module: what it offers
     "book.gallery": "gallery_table show_figure",
     "book.outcomes": "decisions findings undecided",
     "book.pages": "render_book",
-    "book.report_page": "report_text write_report",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

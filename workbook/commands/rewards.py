@@ -7,11 +7,15 @@ from workbook.commands.arguments import as_count, as_path
 
 def _attack(args) -> int:
     from workbook.tasks import get_task
-    from workbook.tasks.attack import print_attack
+    from workbook.tasks.attack import attack_reward, describe_attack
     from workbook.training.run_config import RunConfig
 
     config = RunConfig.load(args.config)
-    return print_attack(get_task(config.task, **config.task_options), args.prompts, args.seed)
+    task = get_task(config.task, **config.task_options)
+    table = attack_reward(task, args.prompts, args.seed)
+    print(table[["hack", "paid", "mean_reward", "false", "example"]].round(2).to_string(index=False))
+    print(f"{task.name}: {describe_attack(table)}")
+    return int((table["false"] & (table["paid"] > 0)).any())
 
 
 def add_attack_reward(commands) -> None:

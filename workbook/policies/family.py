@@ -30,7 +30,7 @@ from workbook.policies.packaged import RECORD, damage, sha256
 from workbook.policies.restoring import restoring, seeded
 from workbook.policies.sft import DATA_SEED, SPECIAL, make_model, make_tokenizer, measure, train
 from workbook.tasks.chain import Chain
-from workbook.tasks.chain_words import canonical, marked, plain
+from workbook.tasks.chain_grammar import canonical, marked, plain
 from workbook.tasks.inputs import positive_int, short
 
 FAMILY = "family:"  # how members' names begin

@@ -1,175 +1,137 @@
-"""What training did to the tokens of anybody's run: findings from a token table, as tables and numbers.
+"""What training did to the tokens of a run, by its logged rollouts and metrics: findings, warnings and text.
 
 A token's push is -d loss / d logp = weight * advantage. Opposite pushes on the same token cancel: of a set of tokens,
 
     cancelled = 1 - |sum of push| / sum of |push|        0 = all push one way, 1 = nothing is left
 
 Letters: a group is the rollouts of one prompt in one step; a place is a token at a position of a group, in all of its
-rollouts that have that token there. What a file does not have is in `Report.missing`, with how to get it.
+rollouts that have that token there. What a log does not have is in `Report.missing`, with how to get it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from workbook.probes.report_tokens import (
-    GROUP,
-    ROLLOUT,
-    movement_by_step,
-    pushed_tokens,
-    ratio_spread,
-    residuals_by_step,
-    shared_tokens,
-    stopped_tokens,
-)
+from workbook.rollouts.token_files import STOPS
 from workbook.statistics import Interval, t_interval
 from workbook.theory.choices import SIGNS
 
+GROUP, ROLLOUT, PLACE = ["step", "group"], ["step", "group", "rollout"], ["step", "group", "position", "token"]
+SHARED = ("same token at the same position", "same token elsewhere, under both signs", "under one sign only")
+ROUNDING = 1e-6  # of the sum of |push|, which files hold in float32
+MIN_CHANGE = 1e-4  # nats; a token of probability 1 moves by rounding alone
 MIN_SAMPLE = 6  # groups or steps below which a t interval says more about its assumptions than about the data
-RECORD = "train with record_tokens: 10, or write the column into the file"
+# Bounds of the warnings, as shares of what their sentence names
+ONE_REWARD = 0.5  # groups: half of all sampling bought nothing; DAPO (arXiv 2503.14476) resamples such groups
+REPEATED = 0.25  # rollouts: a repeated one adds no comparison, and its tokens' pushes add up
+CLIPPED = 0.1  # sum |advantage|, or tokens: on-policy nothing is clipped, and PPO's usual share is a few per cent
+TRUNCATED = 0.05  # rollouts or advantage: masked rollouts keep their part in the group's mean, so sums are off 0
+RESIDUAL = 0.05  # push: a twentieth of what should have cancelled stays
+AGAINST = 0.4  # pushed tokens: with 0.5 a token's own push has no say in where it goes
+LONGER = 0.2  # the positive rollouts' length: then 1/T gives their tokens a fifth more push
+ENTROPY_LOSS = 0.5  # the first step's entropy: exploration that is lost does not come back by itself
+MIN_GROUPS = 30  # groups, for which a share of one half has a standard error of 0.09
 
 
 @dataclass(frozen=True)
 class Report:
-    """Findings of `report_findings`, each a table; empty where `missing` says what was not there.
+    """Findings of `report_findings`; tables are empty, and numbers NaN, where `missing` says what was not there.
 
-    counts: steps, groups, rollouts, tokens.  signal: a row per step.  signal_share: of the whole run's groups.
-    tokens: a row per token text.  shared: a row per class of `SHARED`.  stopped: a row per reason and sign.
-    ratios: a row per quantity.  residuals: a row per step.  movement and lengths: a row per sign (and step).
-    length_gap: tokens by which negative rollouts are longer than positive ones of their group.
-    repeats: share of rollouts that have the very tokens of another of their group.
+    counts: steps, groups, rollouts, tokens.  groups: a row per group: size, signal (has an advantage), reward
+    ("highest", "lowest" or "one" of one without).  signal: share of groups with an advantage.  tokens: a row per token
+    text: count, up, down, net, total, cancelled.  shared: a row per class of SHARED: tokens, push, cancelled (shares).
+    stopped: share of sum |advantage| by reason.  residual: of places in all rollouts of a group, and what equal weights
+    would leave.  against: share of moved tokens that moved against their push.  lengths: mean tokens by sign.
+    repeats: share of rollouts equal to another of their group.  metrics: as `read_metrics` has them.
     """
 
     source: dict
-    objective: dict
     counts: dict[str, int]
-    signal: pd.DataFrame
-    signal_share: Interval | None
+    groups: pd.DataFrame
+    signal: Interval
     tokens: pd.DataFrame
     shared: pd.DataFrame
-    stopped: pd.DataFrame
-    ratios: pd.DataFrame
-    residuals: pd.DataFrame
-    movement: pd.DataFrame
-    lengths: pd.DataFrame
-    length_gap: Interval | None
-    repeats: float | None
+    stopped: pd.Series
+    residual: tuple[float, float]
+    against: float
+    lengths: pd.Series
+    repeats: float
+    metrics: pd.DataFrame
     notes: list[str]
     missing: dict[str, str] = field(default_factory=dict)
-    model: Any = None  # a ModelFindings, if a model was given
 
 
-def report_findings(table: pd.DataFrame, model: Any = None) -> Report:
+def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) -> Report:
     """Measure a token table: one of `read_rollouts`, or of a run's `tokens(step)`.
 
-    model: a `ModelFindings` to go with it.  Raises ValueError for a table without the columns group, rollout, position,
-    token, or without both reward and advantage.
+    metrics: as `read_metrics` returns them.  Raises ValueError for a table without the columns group, rollout,
+    position, token, or without both reward and advantage.
     """
-    rows, notes = prepare(table)
+    rows, notes = _prepare(table)
     source = table.attrs.get("source", {})
     grouped = source.get("groups") != "none" and rows.groupby(GROUP)["rollout"].nunique().max() > 1
-    missing: dict[str, str] = {}
-    if not grouped:
-        missing["signal"] = "No two rollouts are known to be of one prompt; give the file a column group, or prompt."
-    for section, columns in {
-        "stopped": ("stopped",),
-        "ratios": ("ratio", "importance"),
-        "entropy": ("entropy",),
-        "movement": ("logp_after",),
-    }.items():
-        if not any(column in rows for column in columns):
-            missing[section] = f"The file has no column {' or '.join(columns)}; {RECORD}."
-    signal = signal_by_step(rows) if grouped else pd.DataFrame()
+    missing = {} if grouped else {"groups": "No two rollouts are known to be of one prompt; log a column group."}
+    record = "train with record_tokens: 10, or log the column"
+    for name, column in {"stopped": "stopped", "against": "logp_after"}.items():
+        if column not in rows:
+            missing[name] = f"The log has no column {column}; {record}."
+    groups = _groups(rows) if grouped else pd.DataFrame()
+    rollouts = rows[ROLLOUT].drop_duplicates()
     return Report(
         source=source,
-        objective=table.attrs.get("objective") or {},
-        counts=_counts(rows),
-        signal=signal,
-        signal_share=signal_share(rows) if grouped else None,
-        tokens=pushed_tokens(rows),
-        shared=shared_tokens(rows) if grouped else pd.DataFrame(),
-        stopped=stopped_tokens(rows) if "stopped" in rows else pd.DataFrame(),
-        ratios=ratio_spread(rows),
-        residuals=residuals_by_step(rows) if grouped else pd.DataFrame(),
-        movement=movement_by_step(rows),
-        lengths=lengths_by_sign(rows),
-        length_gap=length_gap(rows) if grouped else None,
-        repeats=repeated_rollouts(rows) if grouped else None,
+        counts={
+            "steps": rows["step"].nunique(),
+            "groups": len(rollouts[GROUP].drop_duplicates()),
+            "rollouts": len(rollouts),
+            "tokens": len(rows),
+        },
+        groups=groups,
+        signal=_signal_share(groups) if grouped else Interval(np.nan, np.nan, np.nan),
+        tokens=_pushed_tokens(rows),
+        shared=_shared_tokens(rows) if grouped else pd.DataFrame(),
+        stopped=_stopped(rows),
+        residual=_whole_residual(rows) if grouped else (np.nan, np.nan),
+        against=_against_share(rows),
+        lengths=_lengths(rows),
+        repeats=_repeated(rows) if grouped else np.nan,
+        metrics=pd.DataFrame() if metrics is None else metrics,
         notes=[*source.get("notes", ()), *notes],
         missing=missing,
-        model=model,
     )
 
 
-def prepare(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The table with step, advantage, push and sign in every row, and a sentence for each that had to be made."""
+def _prepare(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Return the table with step, advantage, push and sign in every row, and a sentence for each that was made."""
     if lacking := [name for name in ("group", "rollout", "position", "token") if name not in table]:
         raise ValueError(f"a report needs the column {lacking[0]}; the table has {', '.join(table.columns)}.")
     rows, notes = table.reset_index(drop=True).copy(), []
     rows.attrs = {}
     if "step" not in rows:
         rows["step"] = 0
-    for name in ("reward", "advantage", "push", "ratio", "importance"):
-        if name in rows and (infinite := np.isinf(rows[name].astype(float))).any():
-            rows[name] = rows[name].where(~infinite)
-            notes.append(f"{infinite.sum():,} tokens have an infinite {name}, which was taken as unknown.")
     if "advantage" not in rows or rows["advantage"].isna().all():
-        rows["advantage"] = _centred_rewards(rows)
-        notes.append("The file has no advantages: they are each rollout's reward minus its group's mean.")
+        if "reward" not in rows or rows["reward"].isna().all():
+            raise ValueError("a report needs the column reward or advantage; the table has neither.")
+        reward = rows.groupby(ROLLOUT)["reward"].first().astype(float)
+        centred = reward - reward.groupby(level=[0, 1]).transform("mean")
+        centred[reward.groupby(level=[0, 1]).transform(np.ptp) == 0] = 0.0  # a mean of equals may be off by a rounding
+        rows["advantage"] = centred.reindex(pd.MultiIndex.from_frame(rows[ROLLOUT])).to_numpy()
+        notes.append("The log has no advantages: they are each rollout's reward minus its group's mean.")
     if "push" not in rows or rows["push"].isna().all():
-        rows["push"] = _derived_push(rows)
-        factors = [name for name in ("ratio", "importance") if name in rows]
-        formula = " x ".join(["the advantage", *factors]) + (", 0 where stopped" if "stopped" in rows else "")
-        notes.append(f"The file has no weights as trained: a push here is {formula}.")
-    rows["push"] = rows["push"].astype(float).fillna(0.0)
-    rows["advantage"] = rows["advantage"].astype(float).fillna(0.0)
+        rows["push"] = rows["advantage"].astype(float)
+        notes.append("The log has no weights as trained: a push here is the advantage.")
+    for name in ("push", "advantage"):
+        rows[name] = rows[name].astype(float).replace([np.inf, -np.inf], np.nan).fillna(0.0)
     rows["sign"] = np.sign(rows["advantage"]).astype(int)
-    codes, texts = pd.factorize(rows["token"])
-    whole = [str(text).encode("utf-8", "replace").decode() for text in texts]  # half a character of 16 bits is none
-    rows["token"] = pd.Categorical(np.array([*whole, ""], dtype=object)[codes])
+    rows["token"] = rows["token"].astype(str).astype("category")
     return rows, notes
 
 
-def _centred_rewards(rows: pd.DataFrame) -> pd.Series:
-    if "reward" not in rows or rows["reward"].isna().all():
-        raise ValueError("a report needs the column reward or advantage; the table has neither.")
-    rollouts = rows.groupby(ROLLOUT)["reward"].first().astype(float)
-    centred = rollouts - rollouts.groupby(level=[0, 1]).transform("mean")
-    centred[rollouts.groupby(level=[0, 1]).transform(np.ptp) == 0] = 0.0  # a mean of equals may be off by a rounding
-    return centred.reindex(pd.MultiIndex.from_frame(rows[ROLLOUT])).to_numpy()
-
-
-def _derived_push(rows: pd.DataFrame) -> pd.Series:
-    push = rows["advantage"].astype(float)
-    for name in ("ratio", "importance"):
-        if name in rows:
-            push = push * rows[name].astype(float).fillna(1.0)
-    return push.where(rows["stopped"].astype(str) == "", 0.0) if "stopped" in rows else push
-
-
-def _counts(rows: pd.DataFrame) -> dict[str, int]:
-    rollouts = rows[ROLLOUT].drop_duplicates()
-    return {
-        "steps": rollouts["step"].nunique(),
-        "groups": len(rollouts[GROUP].drop_duplicates()),
-        "rollouts": len(rollouts),
-        "tokens": len(rows),
-    }
-
-
-# --- groups
-
-
-def by_group(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row per group: step, group, size, signal, and the reward of one without signal.
-
-    signal: whether any of its tokens has an advantage.  reward: "highest" or "lowest" of the whole table's rewards, or
-    "one", if all of its rollouts have it; "" where there is signal, or rewards are unknown.
-    """
+def _groups(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per group: size, signal, and the reward of a group that has none."""
     table = rows.assign(absolute=rows["advantage"].abs()).groupby(GROUP)
     table = table.agg(size=("rollout", "nunique"), signal=("absolute", "max")).reset_index()
     table["signal"] = table["signal"] > 0
@@ -178,78 +140,192 @@ def by_group(rows: pd.DataFrame) -> pd.DataFrame:
     rewards = rows.groupby(GROUP)["reward"].agg(["min", "max"]).reset_index()
     low, high = rows["reward"].min(), rows["reward"].max()
     one = np.select([rewards["max"] == low, rewards["min"] == high], ["lowest", "highest"], "one")
-    one = np.where(low == high, "one", one)
-    return table.assign(reward=np.where(table["signal"] | rewards["min"].isna(), "", one))
+    return table.assign(reward=np.where(table["signal"] | rewards["min"].isna(), "", one if low < high else "one"))
 
 
-def signal_by_step(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row per step: groups, and their shares with signal, and without it by their reward (highest, lowest, one)."""
-    groups = by_group(rows)
-    shares = pd.DataFrame({name: groups["reward"] == name for name in ("highest", "lowest", "one")})
-    table = pd.concat([groups[["step", "signal"]], shares], axis=1).groupby("step").mean()
-    return table.assign(groups=groups.groupby("step").size()).reset_index()
-
-
-def signal_share(rows: pd.DataFrame) -> Interval:
-    """Share of groups with signal; its interval is over steps, or over groups where there are fewer than six steps."""
-    groups = by_group(rows)
+def _signal_share(groups: pd.DataFrame) -> Interval:
+    """Return the share of groups with signal; its interval is over steps, or over groups if steps are few."""
     steps = groups.groupby("step")["signal"].mean()
-    share = mean_interval(steps if len(steps) >= MIN_SAMPLE else groups["signal"].astype(float))
-    return Interval(share.mean, *np.clip(share[1:], 0.0, 1.0))
+    units = (steps if len(steps) >= MIN_SAMPLE else groups["signal"]).to_numpy(float)
+    interval = t_interval(units) if len(units) >= MIN_SAMPLE else Interval(units.mean(), np.nan, np.nan)
+    return Interval(interval.mean, *np.clip(interval[1:], 0.0, 1.0))
 
 
-def mean_interval(values) -> Interval:
-    """Mean and 95 % t interval of independent units; NaN ends for fewer than `MIN_SAMPLE` of them.
+def _pushed_tokens(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per token text, the most pushed first."""
+    parts = pd.DataFrame({"token": rows["token"], "count": 1})
+    parts["up"], parts["down"] = rows["push"].clip(lower=0.0), rows["push"].clip(upper=0.0)
+    table = parts.groupby("token", observed=True).sum().reset_index()
+    table["net"], table["total"] = table["up"] + table["down"], table["up"] - table["down"]
+    table.loc[table["net"].abs() < ROUNDING * table["total"], "net"] = 0.0
+    table["cancelled"] = _cancelled(table["net"].abs(), table["total"])
+    return table.astype({"token": str}).sort_values(["total", "count"], ascending=False, ignore_index=True)
 
-    >>> mean_interval([0.0, 1.0]).mean, mean_interval([2.0] * 6)
-    (0.5, Interval(mean=2.0, low=2.0, high=2.0))
+
+def _shared_tokens(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return how much of |push| cancels inside groups, by the first class of SHARED that fits a token."""
+    place, word = (
+        rows.groupby(names, observed=True, sort=False).ngroup().to_numpy() for names in (PLACE, [*GROUP, "token"])
+    )
+    both = (np.bincount(word, rows["sign"] > 0)[word] > 0) & (np.bincount(word, rows["sign"] < 0)[word] > 0)
+    classes = np.select([np.bincount(place)[place] > 1, both], [0, 1], 2)
+    push, table = rows["push"].to_numpy(), []
+    for number, unit in enumerate((place, word, word)):
+        chosen = classes == number
+        total = float(np.abs(push[chosen]).sum())
+        net = float(np.abs(np.bincount(unit[chosen], push[chosen])).sum()) if chosen.any() else 0.0
+        share = total / max(float(np.abs(push).sum()), 1e-300)
+        row = {"shared": SHARED[number], "tokens": chosen.mean(), "push": share}
+        table.append(row | {"cancelled": float(_cancelled(net, total))})
+    return pd.DataFrame(table)
+
+
+def _stopped(rows: pd.DataFrame) -> pd.Series:
+    """Return the share of sum |advantage| that each reason kept from its gradient; empty where reasons are unknown."""
+    if "stopped" not in rows:
+        return pd.Series(dtype=float)
+    mass = rows["advantage"].abs().groupby(rows["stopped"].astype(str)).sum() / max(
+        rows["advantage"].abs().sum(), 1e-300
+    )
+    return mass.reindex([reason for reason in STOPS[1:] if reason in mass.index])
+
+
+def _whole_residual(rows: pd.DataFrame) -> tuple[float, float]:
+    """Return |sum of push| / sum of |push| of places that all rollouts of a group have, and with equal weights.
+
+    With equal weights it is 0 if the step holds the whole group, its advantages centred (D1 of arXiv 2604.13088).
     """
-    values = np.asarray(values, dtype=float)
-    values = values[np.isfinite(values)]
-    if len(values) >= MIN_SAMPLE:
-        return t_interval(values)
-    return Interval(float(values.mean()) if len(values) else np.nan, np.nan, np.nan)
+    sizes = rows.groupby(GROUP)["rollout"].nunique()
+    parts = rows.assign(absolute=rows["push"].abs(), a=rows["advantage"], b=rows["advantage"].abs())
+    places = parts.groupby(PLACE, observed=True).agg(
+        n=("rollout", "nunique"), net=("push", "sum"), total=("absolute", "sum"), a=("a", "sum"), b=("b", "sum")
+    )
+    places = places[(places["n"] > 1) & (places["total"] > 0)].reset_index()
+    whole = places[places["n"].to_numpy() == sizes.reindex(pd.MultiIndex.from_frame(places[GROUP])).to_numpy()]
+    return float((whole["net"].abs() / whole["total"]).mean()), float((whole["a"].abs() / whole["b"]).mean())
 
 
-def percent(share: float, digits: int = 0) -> str:
-    """A share as text.
+def _against_share(rows: pd.DataFrame) -> float:
+    """Return the share of tokens that were pushed and moved that moved against their own push; NaN if unknown."""
+    if "logp_after" not in rows or "logp" not in rows:
+        return float("nan")
+    change = rows["logp_after"].astype(float) - rows["logp"].astype(float)
+    moved = (change.abs() > MIN_CHANGE) & (rows["push"] != 0)
+    return float((change * rows["push"] < 0)[moved].mean())
 
-    >>> percent(0.614)
-    '61 %'
-    """
-    return f"{100 * share:.{digits}f} %"
+
+def _lengths(rows: pd.DataFrame) -> pd.Series:
+    """Return the mean length of positive and of negative rollouts, in tokens."""
+    table = rows.groupby(ROLLOUT).agg(length=("position", "size"), a=("advantage", "sum")).query("a != 0")
+    return table.groupby(np.where(table["a"] > 0, *SIGNS))["length"].mean()
 
 
-def repeated_rollouts(rows: pd.DataFrame) -> float:
-    """Share of rollouts with the very tokens of an earlier one of their group."""
+def _repeated(rows: pd.DataFrame) -> float:
+    """Return the share of rollouts with the very tokens of an earlier one of their group."""
     rollouts = rows.groupby(ROLLOUT)["token"].agg(lambda tokens: hash(tuple(tokens.cat.codes)))
     return float(rollouts.reset_index().duplicated([*GROUP, "token"]).mean())
 
 
-# --- length
+def _cancelled(net, total):
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(np.asarray(total) > 0, 1 - np.asarray(net) / np.asarray(total), 0.0)
 
 
-def lengths_by_sign(rows: pd.DataFrame) -> pd.DataFrame:
-    """Mean length of positive and of negative rollouts, in tokens; columns sign, rollouts, length, push (mean |push|
-    of a token)."""
-    rollouts = _rollouts(rows)
-    rollouts = rollouts[rollouts["sign"] != 0]
-    table = rollouts.assign(sign=np.where(rollouts["sign"] > 0, *SIGNS)).groupby("sign")
-    sums = table.agg(
-        rollouts=("length", "size"), length=("length", "mean"), tokens=("length", "sum"), push=("push", "sum")
+def report_warnings(report: Report) -> list[str]:
+    """Return what is out of order, each with what to change, the first things to look at first."""
+    return list(_warnings(report))
+
+
+def _warnings(report: Report) -> Iterator[str]:
+    lost = 1 - report.signal.mean
+    if lost >= ONE_REWARD:
+        best, worst = ((report.groups["reward"] == name).mean() for name in ("highest", "lowest"))
+        advice = "Raise the temperature, sample larger groups, or pick prompts that the policy solves now and then."
+        if best > 2 * worst:
+            advice = f"{best:.0%} have the highest reward throughout: pick harder prompts."
+        elif worst > 2 * best:
+            advice = f"{worst:.0%} have the lowest reward throughout: pick easier prompts, or sample larger groups."
+        yield f"{lost:.0%} of groups had one reward only: nothing was learned from them. {advice}"
+    if report.repeats >= REPEATED:
+        advice = "Raise the temperature, or sample fewer rollouts of more prompts."
+        yield f"{report.repeats:.0%} of rollouts repeat another of their group token by token. {advice}"
+    clipped = (
+        report.stopped.reindex(["clip low", "clip high"]).sum()
+        if len(report.stopped)
+        else _last(report, "clip_ratio/region_mean")
     )
-    sums["push"] /= sums["tokens"]
-    return sums.drop(columns="tokens").reindex([sign for sign in SIGNS if sign in sums.index]).reset_index()
+    if clipped >= CLIPPED:
+        advice = "Lower the learning rate, or take fewer optimizer steps on each generation batch."
+        yield f"Clipping stopped {clipped:.0%} of {'all advantage' if len(report.stopped) else 'tokens'}. {advice}"
+    truncated = max(report.stopped.get("truncated", 0.0), _last(report, "completions/clipped_ratio"))
+    if truncated >= TRUNCATED:
+        yield f"{truncated:.0%} of rollouts were cut off. Raise max_completion_length, or reward brevity."
+    left, equal = report.residual
+    if left - equal >= RESIDUAL:
+        advice = "Stay on-policy, widen the clip range, or set group_transform: min_replace."
+        yield (
+            f"Where all rollouts of a group have the same token, {left:.0%} of its push stays; {equal:.0%} would with "
+            f"equal weights. {advice}"
+        )
+    if equal >= RESIDUAL:
+        yield (
+            f"Where all rollouts of a group have the same token, even equal weights leave {equal:.0%} of its push: "
+            "advantages do not sum to 0 in a step. Keep groups whole in a mini-batch (batching: query_preserved)."
+        )
+    if report.against >= AGAINST:
+        yield (
+            f"{report.against:.0%} of the tokens that moved went against their own push: others' updates decide. "
+            "More rollouts per prompt give a token more push of its own."
+        )
+    if set(SIGNS) <= set(report.lengths.index):
+        share = report.lengths["negative"] / report.lengths["positive"] - 1
+        if abs(share) >= LONGER:
+            yield (
+                f"Negative rollouts are {abs(share):.0%} {'longer' if share > 0 else 'shorter'} than positive ones. A "
+                "loss that divides by each rollout's length pushes the longer ones' tokens less; loss_type: dapo or dr_grpo "
+                "does not."
+            )
+    entropy = report.metrics["entropy"].dropna() if "entropy" in report.metrics else pd.Series(dtype=float)
+    if len(entropy) > 1 and entropy.iloc[-1] < (1 - ENTROPY_LOSS) * entropy.iloc[0]:
+        advice = "Where the reward has not risen with it, lower the learning rate or raise epsilon_high."
+        yield f"Entropy fell from {entropy.iloc[0]:.3f} to {entropy.iloc[-1]:.3f} nats a token. {advice}"
+    if 0 < len(report.groups) < MIN_GROUPS:
+        yield f"There are {len(report.groups)} groups only, so every share here is rough. Log more steps or prompts."
 
 
-def length_gap(rows: pd.DataFrame) -> Interval:
-    """Tokens by which a group's negative rollouts are longer than its positive ones; the interval is over groups."""
-    means = _rollouts(rows).query("sign != 0").groupby([*GROUP, "sign"])["length"].mean().unstack("sign")
-    return mean_interval(means[-1] - means[1] if {-1, 1} <= set(means) else [])
+def _last(report: Report, name: str) -> float:
+    """Return the mean of a metric's last five values; 0 where it was not logged."""
+    values = report.metrics[name].dropna() if name in report.metrics else []
+    return float(values.iloc[-5:].mean()) if len(values) else 0.0
 
 
-def _rollouts(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row per rollout: its length, its sign (of the sum of its advantages) and its sum of |push|."""
-    parts = rows.assign(absolute=rows["push"].abs())
-    table = parts.groupby(ROLLOUT).agg(length=("position", "size"), a=("advantage", "sum"), push=("absolute", "sum"))
-    return table.assign(sign=np.sign(table["a"]).astype(int)).reset_index()
+def report_text(report: Report) -> str:
+    """Return the findings as lines of text: counts, what was found, what is missing, warnings."""
+    lines = [", ".join(f"{number:,} {name}" for name, number in report.counts.items())]
+    if "groups" not in report.missing:
+        ends = report.signal
+        interval = f" [{ends.low:.0%}, {ends.high:.0%}]" if ends.low < ends.high else ""
+        lines.append(f"{ends.mean:.0%}{interval} of {len(report.groups):,} groups have an advantage to learn from.")
+        place = report.shared.set_index("shared").loc[SHARED[0]]
+        lines.append(
+            f"{(report.shared['push'] * report.shared['cancelled']).sum():.0%} of |push| cancels inside its group. "
+            f"Tokens that several rollouts have at the same position hold {place['push']:.0%} of it, and "
+            f"{place['cancelled']:.0%} of that cancels."
+        )
+    pushed = report.tokens[report.tokens["total"] > 0]
+    if len(pushed):
+        first = pushed.loc[pushed["net"].abs().idxmax()]
+        where = f"in {first['count']:,} places, is on {first['token'][:24]!r}"
+        lines.append(f"The largest net push, {first['net']:+.3g} of a sum of |push| of {first['total']:.3g} {where}.")
+    if len(stopped := report.stopped[report.stopped > 0]):
+        reasons = ", ".join(f"{share:.1%} ({name})" for name, share in stopped.items())
+        lines.append(f"No gradient reached {reasons} of all advantage.")
+    if np.isfinite(report.against):
+        lines.append(f"{report.against:.0%} of the pushed tokens that moved went against their own push.")
+    lengths = ", ".join(f"{length:.1f} tokens with {sign} advantage" for sign, length in report.lengths.items())
+    lines += [f"Rollouts have on average {lengths}."] if lengths else []
+    lines += [*report.notes, *report.missing.values()]
+    warnings = report_warnings(report)
+    found = [f"{len(warnings)} warning{'s' * (len(warnings) > 1)}:"] if warnings else ["No warnings."]
+    body = [lines[0], *(f"- {line}" for line in lines[1:]), *found]
+    return "\n".join([*body, *(f"{number}. {warning}" for number, warning in enumerate(warnings, 1))])

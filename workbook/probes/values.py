@@ -32,7 +32,7 @@ from workbook.probes.step import FIELDS
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import pad_rows, padded_batches, tokenize_prompts
 from workbook.tasks.chain import Chain, Slot
-from workbook.tasks.chain_words import OPERATORS, in_alphabet, marked, plain
+from workbook.tasks.chain_grammar import OPERATORS, in_alphabet, marked, plain
 
 ROWS_AT_ONCE = 640  # completions scored in one pass
 STYLE_SEED = 0  # of the order of style words over the chains

@@ -11,11 +11,11 @@ _HOMES = {
     "end_tokens": "rollouts.generation",
     "output_states": "rollouts.states",
     "pad_rows": "rollouts.scoring",
-    "read_rollouts": "rollouts.exchange",
+    "read_metrics": "rollouts.logs",
+    "read_rollouts": "rollouts.logs",
     "sample_rollouts": "rollouts.sample",
     "sequence_logps": "rollouts.scoring",
     "tokenize_prompts": "rollouts.scoring",
-    "write_prime_rl": "rollouts.prime_rl",
 }
 __all__ = list(_HOMES)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from workbook.tasks.task import Task
 
 _HOMES = {
-    "BadRows": "tasks.own_rows",
+    "BadRows": "tasks.own",
     "Chain": "tasks.chain",
     "Task": "tasks.task",
     "attack_reward": "tasks.attack",
@@ -30,7 +30,7 @@ def get_task(name: str, /, **options: Any) -> "Task":
     "own:<data file>" by the path of a CSV or JSON-lines file.
 
     options: for chain operands, error_rate, modulus, alphabets and confidence; for gym the fields of that data set's
-    config and chat; for hub prompt_column, answer_column, split, subset and chat; for own reward, chat and seconds.
+    config and chat; for hub prompt_column, answer_column, split, subset and chat; for own reward and chat.
     Raises ValueError in one
     sentence on any other name or option.
 

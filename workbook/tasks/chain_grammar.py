@@ -1,9 +1,84 @@
-"""The grammar of the chain task's completions: which words each place admits."""
+"""Words and grammar of the chain task: roles, private alphabets, equivalents, slots, right completions.
 
-from collections.abc import Collection
+In a task of k alphabets each prompt belongs to one of them by a hash. Alphabet 0 has the plain words, alphabet 3 words
+of its own ("7'3", ";'3"), in prompts and completions alike. So prompts of two alphabets share no token but the end of
+sequence: what couples them is the network between the embedding and the output layer, never a row of either.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from workbook.tasks.chain_words import CLOSINGS, EOS, EQUIVALENTS, LINKS, OPENINGS, OPERATORS
+from workbook.tasks.task import Task
+
+OPENINGS = ("start", "begin", "open", "go")
+LINKS = ("then", "now", "next", "and")
+CLOSINGS = ("so", "thus", "hence", "therefore")
+TEMPLATE = ("with", ";", "is", "the", "answer", "=")
+OPERATORS = ("+", "-")
+EOS = ("<eos>", "</s>", "<|im_end|>", "<|endoftext|>")
+EQUIVALENTS = {"with": "at", ";": ",", "the": "my"}  # template words that neither a step nor the verifier needs
+MARK = "'"
+
+
+def alphabet_of(prompt: str, alphabets: int) -> int:
+    """Return the alphabet of a plain prompt: a hash modulo the number of alphabets, unrelated to its seed class.
+
+    Of k alphabets and a multiple of k, the fewer are made by merging the more.
+    """
+    digest = hashlib.blake2b(prompt.encode(), digest_size=4, person=b"alphabet").digest()
+    return int.from_bytes(digest, "big") % alphabets
+
+
+def marked(text: str) -> int:
+    """Return the alphabet that a text's first word is marked with, 0 for a plain one.
+
+    >>> marked("9'4 +'4"), marked("9 +"), marked("")
+    (4, 0, 0)
+    """
+    mark = (text.split() or [""])[0].partition(MARK)[2]
+    return int(mark) if mark.isascii() and mark.isdigit() and len(mark) < 4 else 0
+
+
+def in_alphabet(text: str, alphabet: int) -> str:
+    """Return a plain text in the words of an alphabet.
+
+    >>> in_alphabet("9 + 3 is 2", 4), in_alphabet("9 + 3 is 2", 0)
+    ("9'4 +'4 3'4 is'4 2'4", '9 + 3 is 2')
+    """
+    return " ".join(f"{word}{MARK}{alphabet}" for word in text.split()) if alphabet else text
+
+
+def plain(text: str) -> str:
+    """Return a text of any alphabet in plain words.
+
+    >>> plain("9'4 +'4 3'4 is'4 2'4")
+    '9 + 3 is 2'
+    """
+    return " ".join(word.partition(MARK)[0] or word for word in text.split())
+
+
+def read(word: str, alphabet: int) -> str:
+    """Return a word of an alphabet in plain; the words of another one stay as they are, and so do end tokens.
+
+    >>> read("7'4", 4), read("7'4", 5), read("7", 4), read("<eos>", 4)
+    ('7', "7'4", "7'", '<eos>')
+    """
+    if not alphabet or word in EOS:
+        return word
+    own = f"{MARK}{alphabet}"
+    return word.removesuffix(own) if word.endswith(own) else word if MARK in word else word + MARK
+
+
+def canonical(word: str) -> str:
+    """Return the plain word of the first alphabet that a word stands for, its equivalents undone.
+
+    >>> canonical(",'4"), canonical("so'4")
+    (';', 'so')
+    """
+    word = word.partition(MARK)[0] or word
+    return {other: first for first, other in EQUIVALENTS.items()}.get(word, word)
 
 
 class Slot(NamedTuple):
@@ -29,3 +104,23 @@ def slots_of(steps: int, residues: tuple[str, ...], loose: bool = False) -> list
     slots += [Slot("template", semicolon), Slot("style", CLOSINGS)]
     slots += [Slot("template", words) for words in (the, ("answer",), ("is",))]
     return [*slots, Slot("copy", residues, "final", steps - 1), Slot("eos", EOS)]
+
+
+@dataclass(frozen=True)
+class Solutions(Collection):
+    """The correct completions of one prompt: sized, iterable, asked with `in`, never listed unless you list them."""
+
+    task: Task  # a Chain
+    prompt: str
+
+    def __len__(self) -> int:
+        steps = len(self.task._parse(self.prompt)[1])
+        return len(OPENINGS) * len(LINKS) ** steps * len(CLOSINGS)
+
+    def __iter__(self) -> Iterator[str]:
+        return (self.task.render(self.prompt, style) for style in self.task.styles(self.prompt))
+
+    def __contains__(self, completion: object) -> bool:
+        style = self.task.style_key(completion) if isinstance(completion, str) else None
+        steps = len(self.task._parse(self.prompt)[1])
+        return style is not None and len(style) == steps + 2 and completion == self.task.render(self.prompt, style)

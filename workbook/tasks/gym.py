@@ -3,9 +3,8 @@
 Some of those verifiers hand the model's text to `eval` or to sympy's parser, which evaluates it too. They are refused
 here, found by reading their source, so that one which a later reasoning-gym adds is refused as well. Many others read
 past what they do not know: "not 4", "4 or 5", "nan" or "-4" earn full marks somewhere. So none of them sees a
-completion. A completion must state one answer and nothing else (`workbook.tasks.verify`); a verifier is asked only
-whether that answer, if it is not the reference itself, is another right one, and only of an answer in its data set's
-own notation (`NOTATIONS`) or of a number near the reference.
+completion: it must state its answer in the prescribed place (`workbook.tasks.verify`), and a data set's own verifier is
+asked only about answers in that data set's notation (`NOTATIONS`), where one question has several right ones.
 """
 
 import ast
@@ -27,11 +26,9 @@ import reasoning_gym
 from datasets import Dataset
 from reasoning_gym.factory import DATASETS
 
-from workbook.tasks.calculation import plain_decimal
 from workbook.tasks.inputs import positive_int
-from workbook.tasks.quantity import read_quantity, unwrap
 from workbook.tasks.task import QuestionTask
-from workbook.tasks.verify import folded, only_repeats, stated_quantity, stated_texts
+from workbook.tasks.verify import same_answer, stated_answer
 
 EVALUATORS = {"eval", "exec", "compile", "parse_expr", "sympify"}
 AUDITED = {"basic_arithmetic"}  # evaluates the expression it has generated itself, and compares the answer as text
@@ -42,8 +39,6 @@ REFUSED = {
 }
 HASH_ORDERED = {"isomorphic_strings", "knight_swap", "ransom_note", "word_ladder"}  # they iterate over sets of strings
 SEED_STRIDE = 1_000_003  # reasoning-gym's row i of seed s is row i - 1 of seed s + 1: seeds must lie far apart
-NEARBY = 0.005  # of a reference number: some verifiers ask for three figures, none for fewer
-PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9][0-9,]*)(?:\.[0-9]+)?")
 DECIMAL = r"[-+]?[0-9]{1,20}(?:\.[0-9]{1,20})?"
 NOTATIONS = {  # of data sets with several right answers to one question, or several ways to write one
     "advanced_geometry": rf"\({DECIMAL}, ?{DECIMAL}\)|{DECIMAL} ?°?",
@@ -79,14 +74,10 @@ class Gym(QuestionTask):
     """The task "gym:<dataset>"; options are the fields of that data set's own config.
 
     chat: prompts are chat messages (default) or plain text. instruction: a sentence put after each question.
-    partial: pass on reasoning-gym's partial credit, which pays half for 14 where 4 is right; by default the reward is 1
-    or 0.
     Raises ValueError for a data set that does not exist, that evaluates model text, or that refuses its config.
     """
 
-    def __init__(
-        self, dataset: str, chat: bool = True, instruction: str = "", partial: bool = False, **config: Any
-    ) -> None:
+    def __init__(self, dataset: str, chat: bool = True, instruction: str = "", **config: Any) -> None:
         if dataset not in DATASETS:
             taken = allowed_datasets()
             near = get_close_matches(dataset, taken, n=3) or taken[:8]
@@ -103,7 +94,7 @@ class Gym(QuestionTask):
                 f"{sorted(taken)[0]} is set by .dataset(n, seed), and is no option of gym data set {dataset!r}."
             )
         self.name, self.source, self.config = f"gym:{dataset}", dataset, config
-        self.chat, self.instruction, self.partial = chat, instruction, partial
+        self.chat, self.instruction = chat, instruction
         self._notation = re.compile(NOTATIONS[dataset]) if dataset in NOTATIONS else None
         with _own_generators(0):
             self._scorer = self._generate(1, 0)
@@ -116,45 +107,17 @@ class Gym(QuestionTask):
         prompts = list(map(self.pose, questions))
         return Dataset.from_dict({"prompt": prompts, "answer": list(map(str, answers)), "metadata": metadata})
 
-    def score(self, completion: str, answer: str, metadata: str = "{}", question: str = "", **row: Any) -> float:
-        """Return 1 if the stated answer is the reference or reasoning-gym gives it full marks, else 0; if partial, its
-        marks.
-        """
+    def score(self, completion: str, answer: str, metadata: str = "{}", **row: Any) -> float:
+        """Return 1 if the stated answer is the reference, or in the notation and right by the verifier, else 0."""
+        stated = stated_answer(completion)
+        if stated is None:
+            return 0.0
+        if same_answer(stated, answer):
+            return 1.0
+        if self._notation is None or not self._notation.fullmatch(stated):
+            return 0.0
         entry = {"question": "", "answer": answer, "metadata": json.loads(metadata)}
-        if only_repeats(completion, question):
-            return 0.0
-        if PLAIN_NUMBER.fullmatch(answer):
-            return self._score_number(completion, entry, question)
-        spans = stated_texts(completion, answer, question)
-        if any(_squeezed(span) == _squeezed(answer) for span in spans):
-            return self._marks(answer, entry)
-        for span in (unwrap(span).rstrip(".").strip() for span in spans):
-            if folded(span) == folded(answer) or (self._notation and self._notation.fullmatch(span)):
-                return self._marks(span, entry)
-        return self._partial_marks(spans[0].strip(), entry) if spans else 0.0
-
-    def _score_number(self, completion: str, entry: dict, question: str) -> float:
-        """Return the score where the reference is a number: the stated one must be it, or near it with full marks."""
-        stated, reference = stated_quantity(completion, question), read_quantity(entry["answer"])
-        if stated is None or reference is None:
-            return 0.0
-        if stated.value == reference.value:
-            return self._marks(entry["answer"], entry) if stated.agrees(reference, question) else 0.0
-        decimal = plain_decimal(stated.value)
-        if decimal is None or stated.percent or stated.currency:
-            return 0.0
-        if abs(stated.value - reference.value) <= NEARBY * abs(reference.value):
-            return self._marks(decimal, entry)
-        return self._partial_marks(decimal, entry)
-
-    def _marks(self, stated: str, entry: dict) -> float:
-        marks = float(self._scorer.score_answer(stated, entry))
-        return marks if self.partial else float(marks >= 1)
-
-    def _partial_marks(self, stated: str, entry: dict) -> float:
-        """Return the marks of a wrong answer, if they are asked for; full ones are a verifier's mistake."""
-        marks = float(self._scorer.score_answer(stated, entry)) if self.partial else 0.0
-        return marks if marks < 1 else 0.0
+        return float(self._scorer.score_answer(stated, entry) >= 1)
 
     def _verify_verifier(self) -> None:
         """Refuse a verifier that pays nonsense, or that does not pay its own answers as we store them."""
@@ -248,8 +211,3 @@ def _called(module: ModuleType) -> Iterator[str]:
                 yield function.id
             elif isinstance(function, ast.Attribute) and function.attr != "compile":
                 yield function.attr
-
-
-def _squeezed(text: str) -> str:
-    """Return a text without white space and markup around it, in its own case."""
-    return "".join(unwrap(text).rstrip(" .").split())

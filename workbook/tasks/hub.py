@@ -57,9 +57,9 @@ class Hub(QuestionTask):
         trained, held = split_rows(rows, prompts, train, held_out, self.name)
         return self._posed(trained), self._posed(held)
 
-    def score(self, completion: str, answer: str, question: str = "", **row: Any) -> float:
-        """Return 1 if the completion states the reference answer, alone and without reserve; see `verify.agrees`."""
-        return float(agrees(completion, answer, question))
+    def score(self, completion: str, answer: str, **row: Any) -> float:
+        """Return 1 if the completion states the reference answer in the prescribed place; see `verify.agrees`."""
+        return float(agrees(completion, answer))
 
     def _posed(self, rows: Dataset) -> Dataset:
         """Return rows as the policy and the verifier get them: prompt and answer."""

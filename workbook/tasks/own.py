@@ -1,47 +1,66 @@
-"""A reader's own prompts and reward: a CSV or JSON-lines file, and a Python function.
+"""A reader's own prompts and reward: a CSV or JSON-lines file (or a list of dicts), and a Python function.
 
     prompt,answer,topic                          def score(completion, answer, topic):
     What is 2 + 3?,5,sums                            return float(answer in completion)
 
-Rows that can't be used are all named, by line, before any of them is; nothing is half-loaded.
+Rows that can't be used are named by line, all at once; nothing is half-loaded. The function runs as it is, in the
+process that trains: a run is a process of its own, and Stop ends it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
-from workbook.tasks.inputs import completion_text, positive_int, short
-from workbook.tasks.own_reward import InProcess, InThread
-from workbook.tasks.own_rows import LINE, BadRows, read_rows, read_source
+from workbook.places import file_hash
+from workbook.tasks.inputs import completion_text, error_line, function_file, load_function, positive_int, short
 from workbook.tasks.task import Task, as_prompt, split_rows
 
-__all__ = ["BadRows", "Own", "own_task", "read_rows"]
+MAX_REWARD = 1e18  # its square, of which a group's spread is made, is finite in float32
+NEEDED, LINE = ("prompt", "answer"), "line"  # LINE: a column added to each row, where it stands in its file
+TRAINERS = {"prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
+TAKEN = {LINE, "self", "image", "images"} | TRAINERS  # columns to which the trainer gives a meaning of its own
+NAMED = 10  # bad rows that a message names one by one
+
+
+class BadRows(ValueError):
+    """Rows that can't be used; `rows` holds (line, what is wrong) of each, the message the first ten."""
+
+    def __init__(self, source: str, rows: list[tuple[int, str]]):
+        self.rows = rows
+        named = [f"line {line}: {problem}." for line, problem in rows[:NAMED]]
+        more = [f"And {len(rows) - NAMED} more."] if len(rows) > NAMED else []
+        count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+        super().__init__("\n".join([f"{source} was not loaded: {count} can't be used.", *named, *more]))
 
 
 class Own(Task):
     """The task "own:<data file>": rows of one's own, scored by a function of one's own; arguments as of `own_task`."""
 
-    def __init__(
-        self, data: str | Path | list[dict], reward: str | Callable, chat: bool = False, seconds: float = 2.0
-    ) -> None:
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= 600:
-            raise ValueError(f"seconds is {short(seconds)}, but must be a number above 0 and at most 600.")
+    def __init__(self, data: str | Path | list[dict], reward: str | Callable, chat: bool = False) -> None:
         if not isinstance(chat, bool):
             raise ValueError(f"chat is {short(chat)}, but must be true or false.")
-        self.rows, self._rows_sha256 = read_source(data)
+        self.rows = read_rows(data)
         self.source = "rows" if isinstance(data, list) else Path(data).name
         self.name, self.chat = f"own:{'rows' if isinstance(data, list) else data}", chat
-        self._call = _caller(reward, seconds)
+        self._data, self._file = data, None if callable(reward) else function_file(reward, "reward")[0]
+        self._function = reward if callable(reward) else load_function(reward, "reward")
+        self._function_name = getattr(self._function, "__name__", type(self._function).__name__)
 
     @property
     def sources(self) -> dict[str, str]:
-        """SHA-256 of the rows and of the reward's file with those beside it that it imports, or of its function."""
-        reward = {f"reward {name}": digest for name, digest in self._call.files.items()}
-        return {f"prompts {self.source}": self._rows_sha256} | reward
+        """SHA-256 of the rows and of the reward's file, by their names: a run resumes only where both are the same."""
+        rows = hashlib.sha256(json.dumps(self.rows, sort_keys=True).encode()).hexdigest()
+        reward = {f"reward {self._file.name}": file_hash(self._file)} if self._file else {}
+        return {f"prompts {self.source}": rows} | reward
 
     def dataset(self, n: int, seed: int = 0) -> Dataset:
         """Return n rows drawn without replacement: prompt, answer, line and the file's other columns."""
@@ -54,19 +73,30 @@ class Own(Task):
         return self._posed(trained), self._posed(held)
 
     def _posed(self, rows: Dataset) -> Dataset:
-        """Rows with their prompts as the policy gets them."""
+        """Return rows with their prompts as the policy gets them."""
         if not self.chat:
             return rows
         columns = {name: rows[name] for name in rows.column_names if name != "prompt"}
         return Dataset.from_dict(columns | {"prompt": [as_prompt(prompt, chat=True) for prompt in rows["prompt"]]})
 
     def score(self, completion: str, answer: str, **row: Any) -> float:
-        """Return what the function gives; ValueError, naming the row, if that is not one finite number in time."""
-        result = self._call(completion, answer, row)
-        if "problem" in result:
+        """Return what the function gives; ValueError, naming the row, if that is not one finite number."""
+        taken = inspect.signature(self._function).parameters
+        takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
+        problem = None
+        try:
+            value = self._function(completion, answer, **{key: row[key] for key in row if takes_all or key in taken})
+        except Exception as error:
+            problem = f"raised {error_line(error, self._file)}"
+        if problem is None:
+            value = value.item() if getattr(value, "ndim", None) == 0 else value  # a number of NumPy or torch
+            is_number = isinstance(value, int | float) and math.isfinite(value) and abs(value) <= MAX_REWARD
+            hint = "; does it lack a return?" if value is None else ""
+            problem = None if is_number else f"returned {short(value)}, not one finite number{hint}"
+        if problem:
             where = f"line {row[LINE]} of {self.source}" if LINE in row else f"the answer {answer!r}"
-            raise ValueError(f"The reward function {self._call.name} {result['problem']}, at {where}.")
-        return result["reward"]
+            raise ValueError(f"The reward function {self._function_name} {problem}, at {where}.")
+        return float(value)
 
     def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
         """As in `Task`, but neither clamped nor forgiving: a function that fails ends the run, in a sentence."""
@@ -82,21 +112,15 @@ class Own(Task):
         ]
 
 
-def own_task(
-    path_or_rows: str | Path | list[dict],
-    reward: str | Callable | None = None,
-    chat: bool = False,
-    seconds: float = 2.0,
-) -> Own:
+def own_task(path_or_rows: str | Path | list[dict], reward: str | Callable | None = None, chat: bool = False) -> Own:
     """Return a task of one's own rows and reward function.
 
     path_or_rows: the path of a .csv, .jsonl or .json (lines) file, or a list of dicts; each row has the columns prompt
     and answer, and whatever else the function wants to know.
     reward: (completion, answer, **row) -> a finite number; row holds those further columns that the function takes by
     name (all, if it takes **row), the prompt, and the row's line. Named as "<file>.py:<function>" it can be written
-    into a run's config (`task: own:<data file>`, `task_options: {reward: ...}`) and is ended when it hangs; a function
-    at hand works in this process alone, where one that hangs is given up, but goes on.
-    chat: prompts become the chat message of a user.  seconds: the most that one call may take.
+    into a run's config (`task: own:<data file>`, `task_options: {reward: ...}`).
+    chat: prompts become the chat message of a user.
 
     Raises BadRows for rows, ValueError for a file, column or function that can't be used.
 
@@ -105,13 +129,91 @@ def own_task(
     >>> task.reward(["2 + 3 ="], ["it is 5"], ["5"])
     [1.0]
     """
-    return Own(path_or_rows, reward, chat, seconds)
+    return Own(path_or_rows, reward, chat)
 
 
-def _caller(reward: str | Callable, seconds: float) -> InProcess | InThread:
-    if callable(reward):
-        return InThread(reward, seconds)
-    file, colon, function = reward.rpartition(":") if isinstance(reward, str) else ("", "", "")
-    if not colon or not file.endswith(".py") or not function.isidentifier():
-        raise ValueError(f"reward is {short(reward, 200)}, but must be '<file>.py:<function>', or a function.")
-    return InProcess(file, function, seconds)
+def read_rows(data: str | Path | list[dict]) -> list[dict]:
+    """Return rows {prompt, answer, line, ...} of a CSV or JSON-lines file, or of a list of dicts, all of them sound.
+
+    Raises BadRows, which names every row that isn't, and ValueError for a file that can't be read at all.
+    """
+    if isinstance(data, list):
+        source, numbered = "rows", list(enumerate(data, 1))
+    elif isinstance(data, str | Path):
+        path = Path(data).expanduser()
+        source = path.name
+        if path.suffix.lower() not in (".csv", ".jsonl", ".json"):
+            raise ValueError(f"the data file {short(source, 200)} must end in .csv or .jsonl.")
+        if not path.is_file():
+            raise ValueError(f"there is no data file {short(str(path), 200)}.")
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{source} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
+        numbered = list(_csv_records(source, text) if path.suffix.lower() == ".csv" else _json_records(text))
+    else:
+        hint = "; a DataFrame's is .to_dict('records')" if hasattr(data, "to_dict") else ""
+        raise ValueError(f"data is a {type(data).__name__}, but must be a file's path or a list of dicts{hint}.")
+    if not numbered:
+        raise ValueError(f"{source} has no rows.")
+    columns = next((list(record) for _, record in numbered if isinstance(record, dict)), list(NEEDED))
+    if missing := sorted(set(NEEDED) - set(columns)):
+        listed = ", ".join(map(str, columns[:20]))
+        raise ValueError(f"{source} has no column {' or '.join(missing)}; its columns are {listed}.")
+    if taken := sorted(TAKEN & set(columns)):
+        raise ValueError(f"{source} has a column {taken[0]}, a name that is taken; call it something else.")
+    bad = [(line, problem) for line, record in numbered if (problem := _problem(record, set(columns)))]
+    if bad:
+        raise BadRows(source, bad)
+    return [{**record, "answer": _plain(record["answer"]), LINE: line} for line, record in numbered]
+
+
+def _csv_records(source: str, text: str) -> Iterator[tuple[int, Any]]:
+    """Yield (line, record) of a CSV; a row with too many or too few cells is a sentence in the record's place."""
+    reader = csv.reader(text.splitlines(keepends=True), strict=True)
+    try:
+        columns = next(reader, [])
+        if repeated := sorted({name for name in columns if columns.count(name) > 1}):
+            raise ValueError(f"{source} has two columns {short(repeated[0])}; give them names of their own.")
+        line = reader.line_num + 1
+        for cells in reader:
+            if cells:
+                fits = len(cells) == len(columns)
+                problem = f"has {len(cells)} cells, but the first row names {len(columns)} columns"
+                yield line, dict(zip(columns, cells, strict=True)) if fits else problem
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{source}, line {reader.line_num}: {error}.") from None
+
+
+def _json_records(text: str) -> Iterator[tuple[int, Any]]:
+    """Yield (line, record) of JSON lines; a line that is no JSON is a sentence in the record's place."""
+    for line, record in enumerate(text.split("\n"), 1):
+        if record.strip():
+            try:
+                yield line, json.loads(record)
+            except (ValueError, RecursionError) as error:
+                yield line, f"is no JSON: {str(error)[:80]}"
+
+
+def _problem(record: Any, columns: set[str]) -> str | None:
+    """Return what is wrong with a record, without a full stop, None where nothing is."""
+    if isinstance(record, str):
+        return record
+    if not isinstance(record, dict):
+        return f"is a {type(record).__name__}, but must be an object of columns"
+    if set(record) != columns:
+        lacks, more = (", ".join(sorted(map(str, names))) for names in (columns - set(record), set(record) - columns))
+        return f"lacks {lacks}" if lacks else f"has {more}, which the first row lacks"
+    for name in NEEDED:
+        value = record[name]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not isinstance(value, str) and not (name == "answer" and is_number):
+            return f"{name} is {short(value)}, but must be text{' or a finite number' if name == 'answer' else ''}"
+        if not str(value).strip():
+            return f"{name} is empty"
+    return None
+
+
+def _plain(answer: Any) -> str:
+    return str(int(answer)) if isinstance(answer, float) and answer.is_integer() else str(answer)

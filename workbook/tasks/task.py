@@ -81,7 +81,7 @@ class Task(ABC):
 
 
 class QuestionTask(Task):
-    """A task of questions, put as text or as a user's chat message; `score` is given the question, too.
+    """A task of questions, put as text or as a user's chat message.
 
     chat: prompts are chat messages.  instruction: a sentence put after each question.
     """
@@ -92,11 +92,6 @@ class QuestionTask(Task):
     def pose(self, question: str) -> str | list[dict[str, str]]:
         """Return the prompt of a question."""
         return as_prompt(f"{question}\n{self.instruction}".strip(), self.chat)
-
-    def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
-        """As in `Task`; the verifier knows the prompt: repeating it is no answer, and its words may be units."""
-        question = list(map(completion_text, prompts))
-        return super().reward(prompts, completions, answer, **columns | {"question": question})
 
 
 def held_out_rows(task: Task, trained: set[str], n: int, seed: int) -> Dataset:

@@ -1,211 +1,218 @@
-"""Read an answer out of whatever a model wrote: bounded, total, and without evaluating a single character of it.
+r"""Read an answer where it is asked for, and compare it exactly; no character of a completion is evaluated.
 
-Every reader here looks at the last `WINDOW` characters only, uses patterns of bounded length, and never raises on text.
-When a completion states several answers, the last one counts: a verifier that takes the first pays for guessing early.
-What is stated must *be* the answer, alone but for a unit, and nothing around it may deny it, leave it open or take it
-back: `agrees` is that rule; `workbook.tasks.wording` knows the words, `workbook.tasks.quantity` the numbers.
+The prescribed place is the last of `<answer>...</answer>`, `\boxed{...}` and `#### ...`; a completion without
+one states its answer in its last line, alone or after "the answer is", "answer:", "A:" or an equals sign. A number may
+have a currency or a unit there. Numbers are compared as fractions, LaTeX by math-verify in a process that is ended in
+time, all else as text without case, markup and end stops.
+
+What it can still be fooled by: a lucky guess and an answer copied from the question are paid, as right steps are not
+asked for; so is a place inside a sentence that says the contrary in words not listed here ("only a fool: \boxed{12}");
+a unit is not compared (12 miles pays for 12 hours). What it misses: an answer in a sentence of its own ("So she has 12
+left."). `workbook.tasks.attack_reward` shows what a reward pays for.
 """
 
+from __future__ import annotations
+
+import json
 import re
-from decimal import Decimal
+import subprocess
+import sys
+import threading
+from fractions import Fraction
 from functools import lru_cache
+from pathlib import Path
 
-from workbook.tasks.latex import is_expression, same_expression
-from workbook.tasks.prose import is_prose, predicate
-from workbook.tasks.quantity import Quantity, read_quantity, unwrap
-from workbook.tasks.statement import (
-    CLOSED,
-    LOOKALIKES,
-    WINDOW,
-    Statement,
-    first_sentence,
-    last_numeric_sentence,
-    read_statement,
-    stands,
+from workbook.tasks.wording import DENIALS, HEDGES, REFUTATIONS, SCALES, WINDOW, vocabulary, words_of
+
+SECONDS = 5.0  # for one comparison by math-verify
+LOOKALIKES = str.maketrans({"−": "-", "–": "-", "‐": "-", "‑": "-", "－": "-", "\u00a0": " ", "’": "'"})
+THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
+PLACES = (
+    re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL),
+    re.compile(r"\\boxed\{((?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"),
+    re.compile(r"####([^\n]*)"),
 )
-from workbook.tasks.wording import changes_between, is_unit, sentences, vocabulary, words_of
+MARKER = re.compile(r"(?:\banswer(?:(?: to (?:the|this)[a-z ]{1,40}?)? is|:)|^A:)\**:?[ \n]*(?:\\\[)?", re.IGNORECASE)
+ENCLOSING = r"""**…** *…* `…` "…" '…' $…$ \(…\) \[…\] \boxed{…} \text{…} \mathrm{…}"""
+SENTENCE = re.compile(r"(.*?[^.\s])(?:\.|(?<=[a-z]{3})!|(?<=\*)!)\**(?= |$)(.*)", re.DOTALL)
+# nothing may touch a place but markup and the stops of a sentence, and no relation or sign may lead to it
+TOUCHED_BEFORE = re.compile(r"(?:[^\s$*`\[({:=>]|\b[a-z]\s*(?:[<>]|!=|\\n?eq?|\\[lg]e?)\s*\$?|-\s*\$?)\Z")
+TOUCHED_AFTER = re.compile(r"(?!\\[)\]])[^\s$*`.,\])}!<]")
+PAIRS = [pair.split("…") for pair in ENCLOSING.split()]
+NUMBER = re.compile(
+    r"(?P<sign>[-+] ?|minus )?(?P<currency>[$€£])?"
+    r"(?:\\[dt]?frac(?P<short>\d\d)|(?P<ratio>\d{1,20} ?/ ?\d{1,20}|\\[dt]?frac\{\d{1,20}\}\{\d{1,20}\})"
+    r"|(?P<decimal>(?:\d{1,3}(?:,\d{3}){1,10}|\d{1,40})(?:\.\d{1,40})?|\.\d{1,40})(?:[eE](?P<exponent>[-+]?\d{1,2}))?)"
+    r"(?P<percent> ?\\?%)?(?P<unit>(?:(?: |\\text\{ ?)[A-Za-z][A-Za-z/ ]{0,40}\}?)?)",
+    re.ASCII,
+)
+NAME = re.compile(r"\s*\$?(?:[A-Za-z][A-Za-z ]{0,40}|[A-Za-z]\([a-z0-9]\))\s*")  # of what an equation states
+EXPRESSION = re.compile(r"[0-9A-Za-z\\{}()\[\]^_+\-*/., ]{1,120}")
+COSTLY = re.compile(  # towers, large exponents, many roots or powers, sums: what sympy takes long over
+    r"\^\s*\{?[^{}]{0,9}(?:\d{3}|\^)|\^\{[^}]*\^|\^\{?[4-9]\d|\d{16}|(?:\\sqrt.*){5}|(?:\^.*){5}|\(\(|\^\w\^|!|\\(?:int|sum|prod|binom|lim)"
+)
+# words that spoil an answer beside them, and words that no unit has
+SPOILING = DENIALS | HEDGES | REFUTATIONS
+SPOILING |= vocabulary("another wait actually oops sorry psych un less fewer more wish forgot pseudo")
+NO_UNIT = SPOILING | SCALES | vocabulary("k x i e th ish at than too below above under over most least quintillion")
+NO_UNIT |= vocabulary("sixteenths")
+HARMLESS = vocabulary("is was has this thus its us as yes last first next second total times")
 
-NUMBER = re.compile(r"[-+]?(?:[0-9][0-9,]{0,30}(?:\.[0-9]{1,30})?|\.[0-9]{1,30})")
-REASON = re.compile(r",?\s+(?=(?:because|since)\b)|,\s*(?=(?:as|so|which|where|making|giving)\b)")
-MAX_OTHER, MAX_OTHERS = 80, 40  # characters of a sentence that may state another number, and how many are read
-OTHER_END = re.compile(rf"(?:=|\bis) ?\$?({NUMBER.pattern})\W*$")
-CLOSING = re.compile(r"\W*i hope (?:it|this|that)(?: is)? (?:correct|right|helps?)(?: you)?\W*", re.IGNORECASE)
-ANSWERING = vocabulary("it its answer correct choose option choice that")  # words of another answer
-CHOICES = vocabulary("yes no true false y n agree disagree")
 
+def agrees(completion: str, answer: str) -> bool:
+    r"""Return whether a completion states the reference answer in the prescribed place, alone and without reserve.
 
-def clock_answer(text: str) -> int | None:
-    """Return the number after the last `answer is` of a chain, None where that is not a plain ASCII number, alone.
-
-    >>> clock_answer("now 9 + 3 is 2 ; so the answer is 2"), clock_answer("the answer is 2 ; so the answer is maybe")
-    (2, None)
-    """
-    words = text[-WINDOW:].split()
-    for i in range(len(words) - 2, 0, -1):
-        if words[i] == "is" and words[i - 1] == "answer":
-            word = words[i + 1]
-            is_number = word.isascii() and word.isdigit() and len(word) <= 9
-            return int(word) if is_number and not changes_between(words[: i - 1], words[i + 2 :]) else None
-    return None
-
-
-def agrees(completion: str, answer: str, question: str = "") -> bool:
-    r"""Return whether a completion states the reference answer, and states it alone and without reserve.
-
-    A reference that is a number (2, 1,200, 1/2, \frac{1}{2}, 12%) is compared exactly as a number, LaTeX with letters
-    or roots by math-verify, all else as text without case, spaces and end stops. question: where known, its words may
-    be units, a "%" counts as one if it asks for percent, and what only repeats the question is no answer.
-
-    >>> [agrees(text, "12") for text in ("The answer is **12**.", "4 + 8 = 12 apples", "\\boxed{12.0}", "#### 12")]
+    >>> [agrees(text, "12") for text in ("The answer is **12**.", "4 + 8 = 12 apples", "so \\boxed{12.0}", "#### 12")]
     [True, True, True, True]
-    >>> [agrees(text, "12") for text in ("the answer isn't 12", "12 or 13", "x > 12", "12 million", "\u221212", "12!")]
-    [False, False, False, False, False, False]
+    >>> [agrees(text, "12") for text in ("the answer isn't 12", "12 or 13", "x > 12", "12 million", "not \\boxed{12}")]
+    [False, False, False, False, False]
     """
-    if only_repeats(completion, question):
-        return False
-    reference = read_quantity(answer)
-    if reference is not None:
-        stated = stated_quantity(completion, question, len(answer))
-        return stated is not None and stated.agrees(reference, question)
-    return any(_same(span, answer, question) for span in stated_texts(completion, answer, question))
+    stated = stated_answer(completion)
+    return stated is not None and same_answer(stated, answer)
 
 
-def only_repeats(completion: str, question: str) -> bool:
-    """Return whether a completion, or what it states in tags or a box, ends with all of the question.
+def stated_answer(completion: str) -> str | None:
+    r"""Return what stands in the prescribed place, None where the words around it deny it, doubt it or add to it.
 
-    >>> only_repeats("The answer is 2 + 2 =", "2 + 2 ="), only_repeats("2 + 2 = 4", "2 + 2 =")
-    (True, False)
+    >>> stated_answer("4 + 8 = \\boxed{12}."), stated_answer("well,\nthe answer is 12"), stated_answer("12\nor 13?")
+    ('12', '12', None)
     """
-    asked = "".join(question[-WINDOW:].split())
-    spans = (completion[-2 * WINDOW :], read_statement(completion, len(question)).span)
-    return len(asked) > 1 and any("".join(span.split()).rstrip(".}").endswith(asked.rstrip(".}")) for span in spans)
-
-
-def stated_quantity(completion: str, question: str = "", length: int = 0) -> Quantity | None:
-    """Return the number that a completion states as its answer, None where it states none, several or none surely.
-
-    length: of the reference; a completion's window is never shorter than twice that.
-    """
-    statement = read_statement(completion, length)
-    if statement.marker in CLOSED:
-        quantity, sentence = read_quantity(statement.span, question), statement.span
-    elif statement.marker:
-        sentence, _, rest = first_sentence(statement.span)
-        statement = statement._replace(after=rest)
-        quantity = read_quantity(sentence, question, spoken=True)
+    text = THINKING.sub("", completion[-WINDOW:].translate(LOOKALIKES)).strip()
+    if places := [match for place in PLACES for match in place.finditer(text)]:
+        match = max(places, key=lambda match: match.end())
+        before, span, after = text[: match.start()], match[1].strip(), text[match.end() :]
+        line = before.rpartition("\n")[2]
+        touched = TOUCHED_BEFORE.search(re.sub(r"\\[(\[]\Z", "", line)) or TOUCHED_AFTER.match(after)
+        if touched or any(place.search(line) for place in PLACES) or (match[0][0] == "#" and after.strip()):
+            return None  # a part of something larger, or one of two answers
+        *lead, span = MARKER.split(span)
+        before = " ".join([before, *lead])
     else:
-        statement, sentence = last_numeric_sentence(statement.span)
-        quantity = read_quantity(sentence, question, spoken=True)
-    if quantity is None and statement.marker not in CLOSED and (match := REASON.search(sentence)):
-        reason = sentence[match.end() :]
-        quantity = read_quantity(sentence[: match.start()], question, spoken=True)
-        statement = statement._replace(after=f"{reason}\n{statement.after}")
-    if (
-        quantity is None
-        or not stands(statement, quantity.value, question)
-        or _other_number(statement, quantity, question)
-    ):
+        lines = text.splitlines()[-3:] if text.endswith("\n\\]") else text.splitlines()[-1:]
+        line = " ".join(lines)
+        *lead, span = MARKER.split(line)
+        before, after = f"{text[: len(text) - len(line)]}{'answer is'.join(lead)}", ""
+        if sentence := SENTENCE.match(span):  # "12. I hope this helps!"
+            span, after = sentence.groups()
+        elif reason := re.match(r"(.*?),? (?:because|since) .*", span):
+            span = reason[1]
+        if 0 < len(after.split()) < 3:
+            return None
+    return None if re.search(r"[\d?]|\\times", after) or _spoiled(before, after) else unwrap(span)
+
+
+def _spoiled(before: str, after: str) -> bool:
+    """Return whether the clause before an answer, a few words on the line above, or anything after spoils it."""
+    *above, line = before.rstrip(" ").split("\n")
+    above = next((other for other in reversed(above) if other.strip()), "")
+    clause = re.split(r"[.,;:!?](?:\s|$)", line)[-1]
+    near = words_of(clause) + (words_of(above) if len(above.split()) < 5 and not clause.strip() else [])
+    scaled = {"half", "twice", "double", "square", "opposite", "negative"} & set(near)
+    that = "that" in near and SPOILING & set(words_of(line))
+    return bool(SPOILING & set(near) or scaled or that or (SPOILING | (SCALES - HARMLESS)) & set(words_of(after)))
+
+
+def unwrap(text: str) -> str:
+    r"""Return a text without the quotes, emphasis and LaTeX that enclose all of it, and without an end stop.
+
+    >>> unwrap("**$\\text{12}$**."), unwrap("(1, 2)")
+    ('12', '(1, 2)')
+    """
+    for _ in range(8):
+        before, text = text, text.strip().rstrip(".").strip()
+        for opening, closing in PAIRS:
+            inner = text[len(opening) : len(text) - len(closing)]
+            if text.startswith(opening) and text.endswith(closing) and inner and opening not in inner:
+                text = inner
+        if text == before:
+            break
+    return text
+
+
+def read_number(text: str) -> Fraction | None:
+    r"""Return the number that all of a text is, but for a unit, a name or a sum before an equals sign; else None.
+
+    >>> [read_number(text) for text in ("$1,200.50", "\\frac{1}{2}", "x = 12 cm", "7 + 5 = 12", "7 + 5", "12 million")]
+    [Fraction(2401, 2), Fraction(1, 2), Fraction(12, 1), Fraction(12, 1), None, None]
+    """
+    left, equals, right = unwrap(text)[-200:].rpartition("=")
+    match = NUMBER.fullmatch(unwrap(re.sub(r"^(\*\*|\$)(.*?)\1(?= |$)", r"\2", right.strip())))
+    if match is None or NO_UNIT & set(words_of(re.sub(r"\\text|\b(?:square|cubic) (?=\w)", "", match["unit"]))):
         return None
-    is_bare = len(sentence) <= len(quantity.figures) + 1
-    return quantity if is_bare or f" {sentence} " not in f" {' '.join(question.split())} " else None
-
-
-def stated_texts(completion: str, answer: str, question: str = "") -> list[str]:
-    """Return the spans in which a completion may state a textual answer; none where words around it spoil it."""
-    statement = read_statement(completion, len(answer))
-    if statement.marker in CLOSED:
-        candidates = [(statement.span, statement.after)]
-    elif statement.marker:
-        line, _, later = statement.span.strip("\n").partition("\n")
-        sentence, _, rest = first_sentence(statement.span)
-        candidates = [(statement.span, ""), (line, later), (sentence, rest)]
+    if match["decimal"]:
+        value = Fraction(match["decimal"].replace(",", "")) * Fraction(10) ** int(match["exponent"] or 0)
     else:
-        earlier, end, line = statement.span.strip().rpartition("\n")
-        candidates, statement = [(statement.span, ""), (line, "")], statement._replace(before=earlier + end)
-        *_, last = sentences(line) or [""]
-        if question and (predicated := predicate(last, question)):
-            candidates.append((predicated, ""))
-        elif question and not end and folded(answer) in CHOICES:
-            candidates.append((_choice(line, answer, question), ""))
-    if match := REASON.search(candidates[-1][0]):
-        span, rest = candidates[-1]
-        candidates.append((span[: match.start()], f"{span[match.end() :]}\n{rest}"))
-    return [span for span, after in candidates if stands(statement._replace(after=after)) and not _other(after, answer)]
+        top, bottom = match["short"] or re.findall(r"\d+", match["ratio"])
+        if not int(bottom) or str(Fraction(int(top), int(bottom))) != f"{top}/{bottom}":
+            return None  # only in lowest terms: 2/4 is no answer to "simplify"
+        value = Fraction(int(top), int(bottom))
+    if (match["sign"] or "").strip() in ("-", "minus"):
+        value = -value
+    if equals and NAME.fullmatch(left):
+        return None if NO_UNIT & set(words_of(left)) - {"x", "k", "i"} else value
+    return value if not equals or (is_expression(left) and equal_expressions(left.strip(), str(value))) else None
 
 
-@lru_cache(maxsize=4096)
+def same_answer(stated: str, answer: str) -> bool:
+    r"""Return whether a stated answer is the reference: as an exact number, as LaTeX, else as normalized text.
+
+    >>> same_answer("1,200", "1200"), same_answer("The Cat.", "the cat"), same_answer("-B", "B")
+    (True, True, False)
+    """
+    reference = read_number(answer)
+    if reference is not None:
+        if "%" in stated and "%" not in answer:
+            return False
+        return read_number(stated) == reference
+    if folded(stated) == folded(answer):
+        return True
+    stated = re.sub(r"^[A-Za-z] ?= ?", "", stated)
+    return is_expression(answer) and is_expression(stated) and equal_expressions(stated, answer)
+
+
 def folded(text: str) -> str:
-    """Return a text without case (of one letter alone: with it), runs of spaces, markup around it and end stops."""
-    text = " ".join(unwrap(text.translate(LOOKALIKES)).rstrip(" .,;:").split())
-    text = unwrap(text)
-    if letter := re.fullmatch(r"(?:option |choice )?\(?([A-Za-z])\)?", text, re.IGNORECASE):
-        return letter[1]
+    """Return a text without markup, end stops and runs of spaces, and (but for one letter) without case."""
+    text = " ".join(unwrap(text).rstrip(" .,;:").split())
+    if option := re.fullmatch(r"(?:option |choice )?\(?([A-Za-z])\)?", text, re.IGNORECASE):
+        return option[1]
     return text.casefold()
 
 
-def _same(span: str, answer: str, question: str) -> bool:
-    """Return whether a span says what the reference says: as text or, of LaTeX, as an expression."""
-    stated, reference = folded(_option(span, question)), folded(answer)
-    expression = unwrap(answer)
-    if is_expression(expression) or ("=" in expression and is_expression(expression.partition("=")[2])):
-        return same_expression(_without_unit(unwrap(span)), expression, question)
-    if len(reference) == 1 and reference.isupper():  # the letter of an option
-        stated = stated.upper()
-    return stated == reference != ""
+def is_expression(text: str) -> bool:
+    r"""Return whether a text is LaTeX of a kind that math-verify compares in little time.
+
+    >>> [is_expression(text) for text in (r"2\sqrt{3}", "x^2+1", "(1, 2)", "cat", "9^{9^{9}}", "x'")]
+    [True, True, True, False, False, False]
+    """
+    prose = re.search(r"[A-Za-z]{3,}|\d-\d+-|\*\*|\d_", re.sub(r"\\[A-Za-z]+", " ", text))
+    return bool(
+        EXPRESSION.fullmatch(text) and not prose and re.search(r"[\\^+*/,\d-]", text) and not COSTLY.search(text)
+    )
 
 
-def _choice(line: str, answer: str, question: str) -> str:
-    """Return "Yes" of "Yes, a whale is a mammal", where the words behind it say no more than the question."""
-    choice, comma, rest = line.strip(" .*").partition(",")
-    denial = r"\bnot\b" if folded(answer) in ("no", "false", "n") else r"$^"
-    if set(words_of(rest)) & CHOICES:
-        return ""
-    return choice if comma and is_prose(re.sub(denial, "", rest, count=1), question) else ""
+_child: subprocess.Popen | None = None
+_lock = threading.Lock()
 
 
-def _without_unit(span: str) -> str:
-    """Return an expression without the text that names its unit."""
-    if match := re.fullmatch(r"\$([^$]+)\$ ([a-z ]+)\.?|\\\((.+)\\\) ([a-z ]+)\.?", span):
-        math, unit = match[1] or match[3], match[2] or match[4]
-        return math.strip() if is_unit(unit) else span
-    match = re.search(r"\\(?:text|mathrm)\{([^{}\\]*)\}$", span)
-    return span[: match.start()].rstrip() if match and match.start() and is_unit(match[1]) else span
+@lru_cache(maxsize=4096)
+def equal_expressions(stated: str, answer: str) -> bool:
+    """Ask math-verify, in a process that is ended after SECONDS, whether two LaTeX expressions are equal.
 
-
-def _option(span: str, question: str) -> str:
-    """Return the letter of "(B) Paris" where the question has that option, else the span."""
-    match = re.fullmatch(r"\(?([A-J])(?:\)|[.:]) ?(\S.{0,80})", unwrap(span).rstrip("."))
-    if match and re.search(rf"\b{match[1]}[).:] ?{re.escape(match[2])}(?!\w)", question):
-        return match[1]
-    return span
-
-
-def _other_number(statement: Statement, quantity: Quantity, question: str) -> bool:
-    """Return whether what follows an answer states another number, be it as the last one on the answer's line."""
-    line, _, later = statement.after.partition("\n")
-    if statement.marker != "<answer>":
-        for sentence in sentences(line):
-            numbers = NUMBER.findall(sentence)
-            if numbers and not sentence.endswith("?") and Decimal(numbers[-1].replace(",", "")) != quantity.value:
-                return True
-    short = [text for text in sentences(f"{line}\n{later}") if len(text) < MAX_OTHER and re.search("[0-9]", text)]
-    ends = (OTHER_END.search(sentence) for sentence in short)
-    if any(end and Decimal(end[1].replace(",", "")) != quantity.value for end in ends):
-        return True
-    others = (read_quantity(sentence, question, spoken=True) for sentence in short[:MAX_OTHERS])
-    return len(short) > MAX_OTHERS or any(other is not None and other.value != quantity.value for other in others)
-
-
-def _other(after: str, answer: str) -> bool:
-    """Return whether what follows a textual answer states another, as far as its kind or its brevity tells."""
-    for sentence in sentences(after):
-        words = words_of(sentence)
-        if not any(c.isalnum() for c in sentence) or CLOSING.fullmatch(sentence):
-            continue
-        if len(sentence.split()) < 4 or set(words) & ANSWERING:
-            return True
-        if folded(answer) in CHOICES and set(words) & CHOICES - {folded(answer)}:
-            return True
-        if len(folded(answer)) == 1 and set(re.findall(r"\b[A-Z]\b", sentence)) - {folded(answer).upper(), "I"}:
-            return True
-    return False
+    Its own time limits are signals, which only a main thread can have.
+    """
+    global _child
+    letters = [set(re.findall(r"[A-Za-z]", re.sub(r"\\[A-Za-z]+", " ", text))) for text in (stated, answer)]
+    if not letters[0] <= letters[1]:
+        return False
+    with _lock:
+        if _child is None or _child.poll() is not None:
+            command = [sys.executable, str(Path(__file__).with_name("math_equality.py"))]
+            _child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            _child.stdout.readline()  # it has imported sympy
+        _child.stdin.write(json.dumps([stated, answer]) + "\n")
+        _child.stdin.flush()
+        limit = threading.Timer(SECONDS, _child.kill)
+        limit.start()
+        line = _child.stdout.readline()  # empty once it was killed
+        limit.cancel()
+    return line == "equal\n"

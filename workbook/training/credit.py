@@ -27,8 +27,7 @@ import torch
 from torch import Tensor
 
 from workbook.policies.restoring import no_gradients, restoring, seeded
-from workbook.tasks.own_reward import IMPORT_SECONDS, code_sha256, python_file
-from workbook.tasks.reward_server import load_function, module_name, one_line
+from workbook.tasks.inputs import error_line, function_file, load_function
 from workbook.theory.choices import ESTIMATORS, OWN, RULES, check_estimator
 from workbook.theory.credit import CreditBatch, Rule
 from workbook.theory.credit_rules import CREDIT_RULES
@@ -78,7 +77,7 @@ class CreditCall:
             raise ValueError(f"{self} took longer than {self.seconds:g} s; {more}.")
         value, error = outcome
         if error is not None:
-            raise ValueError(f"{self} raised {one_line(error, self.path)}.") from error
+            raise ValueError(f"{self} raised {error_line(error, self.path)}.") from error
         return checked_credit(value, asked, str(self))
 
 
@@ -96,16 +95,10 @@ def credit_call(estimator: str | Rule) -> CreditCall | None:
     if estimator in RULES:
         return CreditCall(estimator, CREDIT_RULES[estimator].function)
     match = OWN.fullmatch(estimator)
-    path = python_file(match["file"], "credit")
-    for name in _beside(path):  # read anew, as the file itself is
-        del sys.modules[name]
+    named = f"{match['file']}:{match['function']}"
+    path = function_file(named, "credit")[0]
     with _own_randomness(0, torch.device("cpu")):  # whatever the file seeds
-        outcome = _in_time(partial(_caught, load_function, path, match["function"], "credit"), IMPORT_SECONDS)
-    if outcome is None:
-        raise ValueError(f"the credit file {path.name} took longer than {IMPORT_SECONDS:g} s to import.")
-    function, error = outcome
-    if error is not None:
-        raise error
+        function = load_function(named, "credit")
     _check_signature(function, estimator)
     files = {"credit rule " + file.relative_to(path.parent).as_posix(): _sha256(file) for file in _files(path)}
     return CreditCall(estimator, function, files, path)
@@ -164,7 +157,7 @@ def _callable(function: Rule) -> CreditCall:
         raise ValueError(f"advantage_estimator={show_value(function)} must be a function of one CreditBatch.")
     name = f"own:{getattr(function, '__name__', type(function).__name__)}"
     _check_signature(function, name)
-    return CreditCall(name, function, {f"credit rule {name}": code_sha256(function)}, _source(function))
+    return CreditCall(name, function, {}, _source(function))
 
 
 def _check_signature(function: Callable, name: str) -> None:
@@ -231,7 +224,7 @@ def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 def _beside(path: Path) -> dict[str, Path]:
     """Loaded modules that a file imports, and these in turn, whose files lie in its folder: the reader's own."""
-    own, pending = {}, [(module_name(path), path)]
+    own, pending = {}, [(f"own_{path.stem}", path)]
     while pending:
         for name in _imported(*pending.pop()):
             file = getattr(sys.modules.get(name), "__file__", None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import ipywidgets
 
-from workbook.tasks.own_rows import MAX_BYTES
+MAX_BYTES = 32 * 2**20  # of an uploaded file
 from workbook.training.files import replacement
 from workbook.views.style import notice
 
