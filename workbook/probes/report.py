@@ -282,8 +282,8 @@ def _warnings(report: Report) -> Iterator[str]:
         if abs(share) >= LONGER:
             yield (
                 f"Negative rollouts are {abs(share):.0%} {'longer' if share > 0 else 'shorter'} than positive ones. A "
-                "loss that divides by each rollout's length pushes the longer ones' tokens less; loss_type: dapo or dr_grpo "
-                "does not."
+                "loss that divides by each rollout's length pushes the longer ones' tokens less; "
+                "loss_type: dapo or dr_grpo does not."
             )
     entropy = report.metrics["entropy"].dropna() if "entropy" in report.metrics else pd.Series(dtype=float)
     if len(entropy) > 1 and entropy.iloc[-1] < (1 - ENTROPY_LOSS) * entropy.iloc[0]:

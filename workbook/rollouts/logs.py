@@ -113,7 +113,7 @@ def _cut(rows: pd.DataFrame, tokenizer) -> pd.DataFrame:
     notes = rows.attrs.get("notes", [])
     grouped = "group" in rows or ("prompt" in rows and rows["prompt"].astype(bool).any())
     texts = "completion" if "completion" in rows else "token_ids"
-    batches = {step: batch for step, batch in rows.groupby("step", sort=True)}
+    batches = dict(iter(rows.groupby("step", sort=True)))
     before, kept = None, []
     for batch in batches.values():
         key = batch[texts].astype(str).tolist()

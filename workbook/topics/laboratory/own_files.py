@@ -9,10 +9,10 @@ from pathlib import Path
 
 import ipywidgets
 
-MAX_BYTES = 32 * 2**20  # of an uploaded file
 from workbook.training.files import replacement
 from workbook.views.style import notice
 
+MAX_BYTES = 32 * 2**20  # of an uploaded file
 DATA, CODE = (".csv", ".jsonl"), ".py"
 MAX_DEPTH, MAX_FILES = 3, 200  # of folders below the notebook's; of files that are listed
 MAX_CODE_BYTES, MAX_NAME = 2**20, 100  # of a Python file that is read for its functions; of a name in characters
