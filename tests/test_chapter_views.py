@@ -11,7 +11,7 @@ from workbook.studies.sweeps import load_records, seconds_to
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS, STRATEGIES
 from workbook.topics.credit.charts import credit_against_movement, movement_by_class
-from workbook.topics.groups.exercises import check_rloo, check_shared_push
+from workbook.topics.groups.explore import check_rloo, check_shared_push
 from workbook.topics.laboratory.controls import TrainerControls, as_code
 from workbook.topics.laboratory.settings import overrides
 from workbook.training.config import CancellationConfig

@@ -1,21 +1,26 @@
 """Toy groups: pushes are gradients, controls do what they say, charts and exercises of chapter 02 tell the truth."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from workbook.statistics import bootstrap_mean
-from workbook.topics.groups.charts import growing_chart
-from workbook.topics.groups.exercises import OPENINGS, check_net_push, check_signs
-from workbook.topics.groups.many_groups import (
-    estimators_chart,
-    frequency_chart,
-    group_size_chart,
-    intervention_chart,
-    training_chart,
+from workbook.theory.advantages import group_advantages
+from workbook.theory.decomposition import expected_gain
+from workbook.topics.groups import charts
+from workbook.topics.groups.expected import RULES, WEIGHTS, Word, compute_mixed, compute_parts, push_moments
+from workbook.topics.groups.explore import (
+    OPENINGS,
+    check_net_push,
+    check_signs,
+    explore_estimators,
+    explore_growing,
+    explore_intervention,
+    explore_parts,
 )
-from workbook.topics.groups.mixed import compute_mixed
 from workbook.topics.groups.toy import (
     CLASSES,
     COMPARED,
@@ -30,9 +35,7 @@ from workbook.topics.groups.toy import (
     push_on_logits,
     train_policy,
 )
-from workbook.views import explore_estimators, explore_growing, explore_intervention
 from workbook.views.live import spec_over
-from workbook.views.renderer import png
 
 ZERO_SUM = ["grpo", "dr_grpo", "rloo"]
 
@@ -72,17 +75,8 @@ def test_without_zero_sum_a_word_of_everybody_is_pushed(groups):
         assert np.abs(groups.net_push(groups.advantages(estimator))["template"][everybody]).max() > 0.01
 
 
-def test_moved_is_what_goes_up_and_what_goes_down(groups):
-    for push in groups.net_push(groups.advantages("positive_only")).values():
-        np.testing.assert_allclose(push.sum(-1), 0, atol=1e-12)
-        np.testing.assert_allclose(moved(push, 8), push.clip(min=0).sum(-1) / 8, atol=1e-12)
 
 
-def test_push_on_logits_takes_groups_of_groups():
-    tokens, advantages, p = np.array([[0, 1], [1, 1]]), np.array([[1.0, -1.0], [2.0, 0.5]]), np.array([[0.2, 0.8]] * 2)
-    both = push_on_logits(tokens, advantages, p)
-    for n in range(2):
-        np.testing.assert_array_equal(both[n], push_on_logits(tokens[n], advantages[n], p[n]))
 
 
 @pytest.mark.parametrize("estimator", ZERO_SUM)
@@ -126,12 +120,6 @@ def test_draws_follow_the_sampler_and_the_verifier(temperature, noise):
     assert ((drawn.tokens["result"] == 0) != drawn.rewards).mean() == pytest.approx(noise, abs=0.01)
 
 
-def test_difficulty_spreads_around_its_mean():
-    right = make_policy(8, p_right=0.4, spread=0.3)["result"][:, 0]
-    np.testing.assert_allclose(right, [0.1, 0.3, 0.5, 0.7] * 2)
-    assert make_policy(4, p_right=0.1, spread=0.5)["result"].min() > 0
-    for p in make_policy(4, styles=6).values():
-        np.testing.assert_allclose(p.sum(-1), 1)
 
 
 def test_the_root_mean_square_on_a_shared_word_has_a_closed_form():
@@ -152,7 +140,7 @@ def test_on_policy_any_advantage_averages_to_zero_on_words_without_influence():
 
 def test_growing_ends_at_the_net_push_and_stops_at_the_group():
     tables = compute_growing(so_far=32, group_size=8, estimator="rloo", draw=2)
-    bars, path, rollouts = tables["bars"], tables["path"], tables["rollouts"]
+    bars, path, rollouts = tables["net"], tables["path"], tables["rollouts"]
     drawn = draw_groups(make_policy(8, 0.5), 8, seed=2)
     for name, push in drawn.net_push(drawn.advantages("rloo")).items():
         np.testing.assert_allclose(bars.loc[bars["class"] == name, "push"], push[0] / 8)
@@ -163,7 +151,7 @@ def test_growing_ends_at_the_net_push_and_stops_at_the_group():
     three = compute_growing(so_far=3)
     assert three["rollouts"]["seen"].sum() == 3
     assert three["path"].groupby("word")["seen"].sum().eq(4).all()  # the start and three rollouts
-    assert compute_growing(so_far=0)["bars"]["push"].eq(0).all()
+    assert compute_growing(so_far=0)["net"]["push"].eq(0).all()
 
 
 def test_estimators_share_out_the_same_whole():
@@ -210,15 +198,11 @@ def test_training_starts_at_the_policy_and_learns():
     ("call", "message"),
     [
         (lambda: make_policy(4, p_right=1.0), "p_right=1.0"),
-        (lambda: make_policy(4, p_template=0), "p_template=0"),
         (lambda: make_policy(4, spread=0.6), "spread=0.6"),
-        (lambda: make_policy(4, styles=7), "styles=7"),
         (lambda: draw_groups(make_policy(4), 0), "group_size=0"),
-        (lambda: draw_groups(make_policy(4), temperature=0), "temperature=0"),
         (lambda: draw_groups(make_policy(4), noise=2), "noise=2"),
         (lambda: assign_signs(np.ones((1, 2)), "random"), "signs 'random' is unknown"),
         (lambda: compute_intervention("all positive", matched=True), "all are positive"),
-        (lambda: compute_growing(estimator="ppo"), "ppo"),
     ],
 )
 def test_bad_settings_are_named(call, message):
@@ -226,36 +210,27 @@ def test_bad_settings_are_named(call, message):
         call()
 
 
+
+
+
+
+
+
 POINTS = pd.DataFrame({"series": "a", "group_size": [2, 4], "rms": [0.2, 0.1], "low": [0.1, 0.05], "high": [0.3, 0.2]})
 MARKS = pd.DataFrame({"estimator": "grpo", "class": CLASSES, "difference": [0, 0.1, 1], "push": [0, 0.1, 1]})
 STEPS = pd.DataFrame({"step": [0, 1], "mean": [0.5, 0.6], "low": 0.4, "high": 0.7, "quantity": "x"})
-CHARTS = {
-    "growing": lambda: growing_chart(**compute_growing()),
-    "estimators": lambda: estimators_chart(compute_estimators()),
-    "intervention": lambda: intervention_chart(**compute_intervention()),
-    "frequency": lambda: frequency_chart(MARKS),
-    "group size": lambda: group_size_chart(POINTS),
-    "training": lambda: training_chart(STEPS.assign(estimator="grpo", sampler="model")),
-}
 
 
-@pytest.mark.parametrize("make", CHARTS.values(), ids=CHARTS)
-def test_charts_draw_and_describe_themselves(make):
-    spec = make().to_dict()
-    assert spec["description"].startswith(spec["title"]["text"])
-    assert png(spec, scale=1).startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("chart", "compute", "other"),
-    [
-        (growing_chart, compute_growing, {"group_size": 32, "so_far": 30, "estimator": "reinforce"}),
-        (estimators_chart, lambda **s: {"table": compute_estimators(**s)}, {"group_size": 2, "styles": 6}),
-        (intervention_chart, compute_intervention, {"signs": "all positive", "temperature": 0.5}),
-    ],
-)
-def test_a_chart_differs_in_rows_alone(chart, compute, other):
-    assert spec_over(chart, compute()) == spec_over(chart, compute(**other))
+def test_charts_draw_and_their_rows_alone_change():
+    for chart in (
+        charts.frequency_chart(MARKS),
+        charts.group_size_chart(POINTS),
+        charts.training_chart(STEPS.assign(estimator="grpo", sampler="model")),
+    ):
+        spec = chart.to_dict()
+        assert spec["description"].startswith(spec["title"]["text"])
+    other = compute_intervention(signs="all positive", temperature=0.5)
+    assert spec_over(charts.intervention_chart, compute_intervention()) == spec_over(charts.intervention_chart, other)
 
 
 @pytest.mark.parametrize("explore", [explore_growing, explore_estimators, explore_intervention])
@@ -348,3 +323,72 @@ def test_groups_that_hold_both_rewards_are_as_many_as_drawn_ones():
         assert ((right > 0) & (right < size)).mean() == pytest.approx(rows.loc[size, "mean"], abs=0.005)
     assert rows.loc[2, "prompts"] == 32
     assert rows.loc[8, "teaching"] == pytest.approx(8 * rows.loc[8, "mean"])
+
+
+P, Q = np.array([0.5, 0.3, 0.2]), np.array([0.9, 0.2, 0.4])
+
+
+@pytest.fixture
+def odd_word():
+    """A word that a sharper sampler draws, in rollouts whose weights know the word and the reward."""
+    weight = np.array([[1.0, 0.5], [0.7, 0.9], [0.2, 1.0]])
+    return Word(P, np.array([0.6, 0.3, 0.1]), Q, weight, weight**2)
+
+
+def enumerated(word, size, rule):
+    """Mean and covariance of the push over all groups of (word, reward)."""
+    mean, square = 0.0, 0.0
+    for group in itertools.product(itertools.product(range(3), (0, 1)), repeat=size):
+        words, rewards = (list(column) for column in zip(*group, strict=True))
+        odds = np.prod([word.sampler[y] * (word.chance[y] if r else 1 - word.chance[y]) for y, r in group])
+        advantages = group_advantages(torch.tensor(rewards).double(), torch.zeros(size), rule).numpy()
+        push = push_on_logits(words, advantages * word.weight[words, rewards], word.model).sum(0) / size
+        mean, square = mean + odds * push, square + odds * np.outer(push, push)
+    return mean, square - np.outer(mean, mean)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_closed_form_is_the_sum_over_all_groups(rule, odd_word):
+    for word in (Word.plain(P, Q), odd_word):
+        for ours, brute in zip(push_moments(word, 3, rule), enumerated(word, 3, rule), strict=True):
+            np.testing.assert_allclose(ours, brute, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_mean_push_is_the_policy_gradient_times_the_gain_of_the_rule(rule):
+    word = Word.plain(P, Q)
+    gain = float(expected_gain(rule, torch.tensor([word.model @ word.chance]), 5))
+    np.testing.assert_allclose(push_moments(word, 5, rule)[0], gain * word.ideal, atol=1e-7)
+    logits = torch.tensor(P).log().requires_grad_()
+    (logits.softmax(0) @ torch.tensor(Q)).backward()
+    np.testing.assert_allclose(word.ideal, logits.grad.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "setting", [{}, {"prompts": 5, "cosine": 0.5, "temperature": 0.7, "weights": list(WEIGHTS)[2]}]
+)
+def test_parts_add_up_and_words_without_credit_have_no_signal(setting):
+    table = compute_parts(**setting)
+    np.testing.assert_allclose(table.groupby("category")["share"].sum(), 1)
+    shares = table.pivot(index="category", columns="part", values="share")
+    assert shares.loc["style", ["signal (credit)", "signal, by coupling"]].abs().max() == pytest.approx(0, abs=1e-12)
+
+
+def test_bias_needs_a_sampler_or_weights_that_know_word_and_reward():
+    def bias(**setting):
+        shares = compute_parts(**setting).query("category == 'style' and part == 'bias'")["share"]
+        return float(shares.iloc[0])
+
+    assert bias(estimator="positive_only") == pytest.approx(0, abs=1e-12)
+    assert bias(temperature=0.7) == pytest.approx(0, abs=1e-12)
+    assert bias(temperature=0.7, estimator="positive_only") > 0.01
+    assert bias(weights="1/length, right and wrong alike") == pytest.approx(0, abs=1e-12)
+    assert bias(weights="1/length, wrong twice as long") > 0.01
+
+
+def test_the_parts_follow_their_controls():
+    explorer = explore_parts()
+    explorer.set(prompts=8, group_size=2)
+    assert explorer.tables["table"]["tokens"].iloc[0] == 16
+    assert "All: " in explorer.sentence.value
+    explorer.close()

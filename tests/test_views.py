@@ -17,16 +17,13 @@ from IPython.utils.capture import capture_output
 from ipywidgets.widgets.widget import _instances
 from PIL import Image, ImageChops
 
-from workbook.topics.groups.charts import ONLY_A, ONLY_B, SHARED
-from workbook.topics.groups.toy import push_on_logits
+from workbook.topics.groups import compute_gradients_meet, explore_gradients_meet, gradients_meet_chart
+from workbook.topics.groups.toy import PUSHED, push_on_logits
 from workbook.views import (
     LiveChart,
-    compute_gradients_meet,
     drawing,
     enable_charts,
-    explore_gradients_meet,
     fold,
-    gradients_meet_chart,
     learning_curve,
     reward_before_after,
     show,
@@ -172,11 +169,11 @@ def test_pushes_equal_autograd():
 @pytest.mark.parametrize("p", [0.05, 0.5, 0.95])
 def test_gradients_cancel_on_the_shared_token_only(p):
     net = compute_gradients_meet(p_shared=p).query("source == 'net'").set_index("token")["push"]
-    assert net[SHARED] == pytest.approx(0, abs=1e-12)
-    assert net[ONLY_A] == pytest.approx(1)
-    assert net[ONLY_B] == pytest.approx(-1)
+    assert net[PUSHED[0]] == pytest.approx(0, abs=1e-12)
+    assert net[PUSHED[1]] == pytest.approx(1)
+    assert net[PUSHED[2]] == pytest.approx(-1)
     together = compute_gradients_meet(advantage_b=1, p_shared=p).query("source == 'net'").set_index("token")["push"]
-    assert together[SHARED] == pytest.approx(2 * (1 - p))
+    assert together[PUSHED[0]] == pytest.approx(2 * (1 - p))
     with pytest.raises(ValueError, match="p_shared=1"):
         compute_gradients_meet(p_shared=1)
 

@@ -34,7 +34,7 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
         return pytest.approx(dict(zip(rows, table[value], strict=True)), abs=1e-5)
 
     def growing(**settings):
-        table = compute_growing(**settings)["bars"]
+        table = compute_growing(**settings)["net"]
         assert bars(0, ["word"], "push") == same(table, ["word"], "push")
 
     def estimators(**settings):

@@ -9,21 +9,9 @@ _NAMES = {  # module: what it offers
     "topics.batching.cut": "endpoints_chart explore_cut mechanism_chart",
     "topics.coupling.charts": "confidence_chart followers_chart products_chart times_chart",
     "topics.credit.charts": "explore_budget explore_gap",
-    "topics.exchange.charts": "explore_exchange explore_transforms",
-    "topics.exchange.drift_charts": "explore_kl_drift explore_solutions",
-    "topics.groups.charts": (
-        "compute_gradients_meet explore_gradients_meet explore_growing gradients_meet_chart growing_chart"
-    ),
-    "topics.groups.many_groups": (
-        "estimators_chart explore_estimators explore_intervention explore_parts frequency_chart group_size_chart "
-        "intervention_chart training_chart"
-    ),
     "topics.laboratory.compare": "compare_settings comparison_chart run_tables",
     "topics.laboratory.settings": "forecast_chart",
     "topics.laboratory.widget": "Laboratory",
-    "topics.softmax.charts": (
-        "cells_chart explore_map explore_pair explore_tied learning_rate_chart map_chart pair_chart tied_chart"
-    ),
     "views.curves": "curve_chart",
     "views.charts": "fold intervals_chart learning_curve reward_before_after",
     "views.explained": "explained_chart",

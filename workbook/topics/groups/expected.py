@@ -1,4 +1,4 @@
-"""What a group pushes in expectation and by chance, exactly: signal, bias, noise and coupling of the toy of chapter 02.
+"""What a group pushes in expectation and by chance, exactly (`toy` draws groups): signal, bias, noise and coupling.
 
 A rollout of reward r draws word y at a softmax with probability f_r(y), has the advantage A_r, which depends on the
 number k of right rollouts in its group alone, and the weight w. The mean push of a group on the logits is
@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from scipy.stats import binom
 
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import check_choice, check_range
@@ -38,6 +39,7 @@ WEIGHTS = {  # name: (whether 1 / length, how many times as long a wrong answer 
     "1/length, right and wrong alike": (True, 1.0),
     "1/length, wrong twice as long": (True, 2.0),
 }
+MIXED, TEACHING = "groups that hold both rewards", "prompts that teach, of those possible with pairs"
 
 
 @dataclass(frozen=True)
@@ -72,27 +74,21 @@ def push_moments(word: Word, group_size: int, rule: str) -> tuple[Float[np.ndarr
     """
     check_choice("rule", rule, RULES)
     check_range(2, math.inf, group_size=group_size)
-    first, covariance = zip(*(_by_reward(word, reward) for reward in (0, 1)), strict=True)
+    means, covariances = [], []
+    for reward, joint in enumerate((word.sampler * (1 - word.chance), word.sampler * word.chance)):
+        drawn = joint / max(joint.sum(), 1e-300)  # f_r
+        residual = np.eye(len(drawn)) - word.model  # e - p, a row per word
+        means.append(drawn * word.weight[:, reward] @ residual)
+        square = (residual.T * (drawn * word.weight_square[:, reward])) @ residual
+        covariances.append(square - np.outer(means[-1], means[-1]))
     right = np.arange(group_size + 1)  # k
     counts = np.stack([group_size - right, right], axis=1)  # (K, 2), column r
     advantages = _advantages(group_size, rule)
-    odds = _binomial(group_size, float(word.sampler @ word.chance))
-    given = (counts * advantages) @ np.stack(first) / group_size  # (K, V), E[g | k]
+    odds = binom.pmf(right, group_size, float(word.sampler @ word.chance))
+    given = (counts * advantages) @ np.stack(means) / group_size  # (K, V), E[g | k]
     mean = odds @ given
-    spread = (odds @ (counts * advantages**2)) / group_size**2  # (2,)
-    within = np.tensordot(spread, np.stack(covariance), 1)
-    between = (given - mean).T * odds @ (given - mean)
-    return mean, within + between
-
-
-def _by_reward(word: Word, reward: int) -> tuple[Float[np.ndarray, " V"], Float[np.ndarray, "V V"]]:
-    """Mean and covariance of w (e - p) of a rollout of this reward; 0 where there is none."""
-    joint = word.sampler * (word.chance if reward else 1 - word.chance)
-    drawn = joint / max(joint.sum(), 1e-300)  # f_r
-    residual = np.eye(len(drawn)) - word.model  # e - p, a row per word
-    mean = drawn * word.weight[:, reward] @ residual
-    square = (residual.T * (drawn * word.weight_square[:, reward])) @ residual
-    return mean, square - np.outer(mean, mean)
+    within = np.tensordot((odds @ (counts * advantages**2)) / group_size**2, np.stack(covariances), 1)
+    return mean, within + (given - mean).T * odds @ (given - mean)
 
 
 @cache
@@ -102,12 +98,6 @@ def _advantages(group_size: int, rule: str) -> Float[np.ndarray, "K 2"]:
     ids = torch.arange(group_size + 1).repeat_interleave(group_size)
     table = group_advantages(rewards.flatten(), ids, rule).view_as(rewards).numpy()
     return np.stack([table[:, -1], table[:, 0]], axis=1)
-
-
-def _binomial(count: int, chance: float) -> Float[np.ndarray, " K"]:
-    """Probabilities of 0 ... count successes."""
-    ways = np.array([math.comb(count, k) for k in range(count + 1)], dtype=float)
-    return ways * chance ** np.arange(count + 1) * (1 - chance) ** np.arange(count, -1, -1)
 
 
 def toy_words(temperature: float = 1.0, weights: str = "equal", p_right: float = 0.5) -> dict[str, Word]:
@@ -120,14 +110,12 @@ def toy_words(temperature: float = 1.0, weights: str = "equal", p_right: float =
     policy = {name: p[0] for name, p in make_policy(1, p_right).items()}
     drawn = {name: p ** (1 / temperature) / (p ** (1 / temperature)).sum() for name, p in policy.items()}
     by_length, wrong = WEIGHTS[weights]
-    lengths = np.array(LENGTHS[: len(drawn["style"])], dtype=float)
-    inverse = 1 / lengths if by_length else np.ones_like(lengths)
+    inverse = 1 / np.array(LENGTHS[: len(drawn["style"])]) if by_length else np.ones(len(drawn["style"]))
     factor = np.array([1 / wrong, 1.0])  # of reward 0 and 1
     words = {}
     for name, p in policy.items():
         right = np.eye(len(p))[0] if name == "result" else np.full(len(p), drawn["result"][0])
-        own = inverse if name == "style" else np.full(len(p), drawn["style"] @ inverse)
-        square = inverse**2 if name == "style" else np.full(len(p), drawn["style"] @ inverse**2)
+        own, square = (w if name == "style" else np.full(len(p), drawn["style"] @ w) for w in (inverse, inverse**2))
         words[name] = Word(p, drawn[name], right, np.outer(own, factor), np.outer(square, factor**2))
     return words
 
@@ -145,7 +133,6 @@ def compute_parts(
     prompts: 1 or more, of which each has another right answer.  cosine: of the hidden states of two prompts, by which
     a push on one's logits arrives at the other's.  temperature: of the sampler alone.  weights: of WEIGHTS.
     Movement is of log-probabilities, sum_y p_y (dlogp_y)^2, on average over groups and prompts.
-    Raises ValueError for settings out of range, named.
     """
     check_range(1, math.inf, prompts=prompts)
     check_range(-1, 1, cosine=cosine)
@@ -153,27 +140,53 @@ def compute_parts(
     moments = {name: push_moments(word, group_size, estimator) for name, word in words.items()}
     ideal = {name: word.ideal for name, word in words.items()}
     scale = sum(moments[name][0] @ ideal[name] for name in CLASSES) / sum(push @ push for push in ideal.values())
-    parts = np.array([_class_parts(name, words[name], moments[name], scale, prompts, cosine) for name in CLASSES])
-    parts = np.vstack([parts, parts.sum(0)])  # (classes and all, six parts)
+    rows = []
+    for name in CLASSES:
+        mean, covariance = moments[name]
+        pushes = np.stack([scale * ideal[name], mean - scale * ideal[name]])  # (2, V): signal, bias
+        # prompt k's right answer is word k: its softmax is the first one's, turned by k
+        turns = [np.roll(np.arange(len(mean)), k if name == "result" else 0) for k in range(prompts)]
+        parts = np.zeros(len(SIX))
+        for n, turn in enumerate(turns):
+            others = turns[:n] + turns[n + 1 :]
+            model, own = words[name].model[turn], pushes[:, turn]
+            coupled = cosine * sum((pushes[:, other] for other in others), np.zeros_like(own))
+            spread = cosine**2 * sum((covariance[np.ix_(o, o)] for o in others), np.zeros_like(covariance))
+            fisher = np.diag(model) - np.outer(model, model)  # x' F x = sum_y p_y dlogp_y^2
+            along = fisher @ (own + coupled).sum(0)
+            noise = [(fisher * matrix).sum() for matrix in (covariance[np.ix_(turn, turn)], spread)]
+            parts += [*(own @ along), noise[0], *(coupled @ along), noise[1]]
+        rows.append(parts / prompts)
+    parts = np.vstack([*rows, sum(rows)])  # (classes and all, six parts)
     total = parts.sum(1)
     shares = pd.DataFrame(parts / total[:, None], columns=SIX)
-    shares = shares.assign(category=[*CLASSES, "all"], change_rms=np.sqrt(total), tokens=prompts * group_size)
-    return parts_table(shares)
+    return parts_table(
+        shares.assign(category=[*CLASSES, "all"], change_rms=np.sqrt(total), tokens=prompts * group_size)
+    )
 
 
-def _class_parts(name: str, word: Word, moments, scale: float, prompts: int, cosine: float) -> np.ndarray:
-    """What each of the six parts (SIX) adds to the squared movement of one class, a mean over prompts."""
-    mean, covariance = moments
-    pushes = np.stack([scale * word.ideal, mean - scale * word.ideal])  # (2, V): signal, bias
-    turns = [np.roll(np.arange(len(mean)), k if name == "result" else 0) for k in range(prompts)]  # other right words
-    parts = np.zeros(len(SIX))
-    for n, turn in enumerate(turns):
-        others = turns[:n] + turns[n + 1 :]
-        model, own = word.model[turn], pushes[:, turn]
-        coupled = cosine * sum((pushes[:, other] for other in others), np.zeros_like(own))
-        spread = cosine**2 * sum((covariance[np.ix_(o, o)] for o in others), np.zeros_like(covariance))
-        fisher = np.diag(model) - np.outer(model, model)  # x' F x = sum_y p_y dlogp_y^2
-        along = fisher @ (own + coupled).sum(0)
-        noise = [(fisher * matrix).sum() for matrix in (covariance[np.ix_(turn, turn)], spread)]
-        parts += [*(own @ along), noise[0], *(coupled @ along), noise[1]]
-    return parts / prompts
+def compute_mixed(success: float = 0.4, spread: float = 0.3, rollouts: int = 128) -> pd.DataFrame:
+    """Groups that hold both rewards, so that they teach, by rollouts per prompt, at a fixed number of rollouts.
+
+    A group of G rollouts of a prompt solved with probability q holds both with 1 - q^G - (1 - q)^G; q is drawn from a
+    Beta distribution of mean `success`.  spread: its 1 / (1 + a + b): 0 all prompts alike, towards 1 prompts that are
+    always or never solved.  Columns group_size, series, mean, low, high (expectations, so the three are equal), prompts
+    (how many prompts the rollouts are of), teaching (expected number of mixed groups).
+
+    >>> compute_mixed(0.5, 0.0, 8).query("group_size == 2")["mean"].tolist()
+    [0.5, 0.5]
+    """
+
+    def all_right(mean: float, size: int) -> float:  # E[q^G] = B(a + G, b) / B(a, b)
+        if spread == 0 or mean in (0, 1):
+            return mean**size
+        total = 1 / spread - 1
+        a = mean * total
+        return math.exp(math.lgamma(a + size) - math.lgamma(a) + math.lgamma(total) - math.lgamma(total + size))
+
+    rows = []
+    for size in (2**k for k in range(1, rollouts.bit_length()) if 2**k <= rollouts):
+        share, prompts = 1 - all_right(success, size) - all_right(1 - success, size), rollouts // size
+        values = {MIXED: share, TEACHING: share * prompts / (rollouts // 2)}
+        rows += [(size, series, value, value, value, prompts, share * prompts) for series, value in values.items()]
+    return pd.DataFrame(rows, columns=["group_size", "series", "mean", "low", "high", "prompts", "teaching"])

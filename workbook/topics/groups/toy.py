@@ -35,6 +35,8 @@ SIGN_RULES = ["by reward", "shuffled", "all positive"]
 SIDES = ["A > 0", "A < 0"]
 PROMPTS = 4  # levels of difficulty that the groups of a batch go through
 GROUPS = 256  # of a slider's batch
+PUSHED = ["“so”, in A and in B", "“7”, in A only", "“4”, in B only"]  # of two rollouts, A `so 7` and B `so 4`
+SOURCES = ["from A", "from B", "net"]
 
 
 def push_on_logits(
@@ -68,9 +70,10 @@ class Groups:
 
     def net_push(self, advantages: Float[np.ndarray, "N G"], weights: dict | None = None) -> dict:
         """Sum pushes to {class: net push (N, V)} on its logits; weights: {class: (N, G)} of single words, default 1."""
-        scaled = {name: advantages * (1.0 if weights is None else weights[name]) for name in self.tokens}
         return {
-            name: push_on_logits(words, scaled[name], self.probabilities[name]).sum(-2)
+            name: push_on_logits(words, advantages * (weights[name] if weights else 1.0), self.probabilities[name]).sum(
+                -2
+            )
             for name, words in self.tokens.items()
         }
 
@@ -102,12 +105,10 @@ class Groups:
 def make_policy(
     groups: int, p_right: float = 0.5, spread: float = 0.0, styles: int = 3, p_template: float = 0.98
 ) -> dict[str, Float[np.ndarray, "N V"]]:
-    """Build the model's probabilities in each group's prompt, {class: (N, V)}.
+    """Build the model's probabilities in each group's prompt, {class: (N, V)}; ValueError for what can't be.
 
     p_right: probability of the right result, on average over four levels of difficulty from p_right - spread to
-    p_right + spread, kept within 0.02 and 0.98.  styles: number of openings, 2 to 6.
-
-    Raises ValueError for a probability outside (0, 1), a spread outside [0, 0.5] or another number of styles.
+    p_right + spread (at most 0.5), kept within 0.02 and 0.98.  styles: number of openings, 2 to 6.
     """
     check_range(0, 1, closed=False, p_right=p_right, p_template=p_template)
     check_range(0, 0.5, spread=spread)
@@ -132,8 +133,6 @@ def draw_groups(
 
     temperature: of the sampler alone, which draws in proportion to p^(1/temperature), while pushes are taken at the
     model's own p: below 1 it stands for any sampler that avoids rare words.  noise: probability that the verifier errs.
-
-    Raises ValueError for a group without rollouts, a temperature of 0 or less, a noise outside [0, 1].
     """
     check_range(1, math.inf, group_size=group_size)
     check_range(0, math.inf, closed=False, temperature=temperature)
@@ -161,7 +160,6 @@ def assign_signs(advantages: Float[np.ndarray, "N G"], signs: str, seed: int = 0
     """Reassign signs (intervention R3): the same rollouts and sizes |A|, with other signs.
 
     by reward: as they are.  shuffled: advantages permuted within each group.  all positive: |A|.
-    Raises ValueError for another `signs`.
 
     >>> assign_signs(np.array([[0.5, -0.5]]), "all positive").tolist()
     [[0.5, 0.5]]
@@ -172,13 +170,30 @@ def assign_signs(advantages: Float[np.ndarray, "N G"], signs: str, seed: int = 0
     return np.abs(advantages) if signs == "all positive" else advantages
 
 
+def compute_gradients_meet(advantage_a: float = 1.0, advantage_b: float = -1.0, p_shared: float = 0.5) -> pd.DataFrame:
+    """Pushes of two rollouts on their shared token and on each one's own: columns token, source (SOURCES), push.
+
+    p_shared: probability of the shared token; `7` and `4` have 0.4 each.
+    """
+    check_range(0, 1, closed=False, p_shared=p_shared)
+    advantages = [advantage_a, advantage_b]
+    first = push_on_logits([0, 0], advantages, [p_shared, 1 - p_shared])[:, 0]
+    second = push_on_logits([0, 1], advantages, [0.4, 0.4, 0.2])
+    rows = [
+        (token, source, float(push))
+        for token, (a, b) in zip(PUSHED, (first, second[:, 0], second[:, 1]), strict=True)
+        for source, push in zip(SOURCES, (a, b, a + b), strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["token", "source", "push"])
+
+
 def compute_growing(
     so_far: int = 8, group_size: int = 8, estimator: str = "grpo", p_right: float = 0.5, draw: int = 0
 ) -> dict[str, pd.DataFrame]:
     """Tabulate one group whose rollouts are added one at a time; pushes are divided by G.
 
     so_far: rollouts added (all, where the group has fewer).  draw: number of the random draw.
-    Returns bars (the net push so far on each word), path (after each rollout) and rollouts (the text of each one).
+    Returns net (the push so far on each word), path (after each rollout) and rollouts (the text of each one).
     """
     groups = draw_groups(make_policy(8, p_right), group_size, seed=draw)  # reinforce takes the mean of all eight
     advantages = groups.advantages(estimator)[0]
@@ -195,8 +210,8 @@ def compute_growing(
     )
     rollouts["sign"] = np.select([advantages > 0, advantages < 0], ["+", "−"], "0")
     rollouts["seen"] = rollouts["rollout"] <= so_far
-    bars = path[path["rollouts"] == min(so_far, group_size)].drop(columns="seen").reset_index(drop=True)
-    return {"bars": bars, "path": path, "rollouts": rollouts}
+    net = path[path["rollouts"] == min(so_far, group_size)].drop(columns="seen").reset_index(drop=True)
+    return {"net": net, "path": path, "rollouts": rollouts}
 
 
 def compute_estimators(
@@ -230,7 +245,6 @@ def compute_intervention(
 
     Returns rates (how often each word occurs on each side), net (mean signed push per rollout on each word, with a
     normal 95 % interval) and sizes (what is moved per class, beside what it was before either switch).
-    Raises ValueError where there is one sign only, and frequencies can't be matched.
     """
     if matched and signs == "all positive":
         raise ValueError("Frequencies are matched between positive and negative rollouts; here all are positive.")

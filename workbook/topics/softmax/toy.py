@@ -1,11 +1,18 @@
-"""Tables for the explorers of the two contexts in `pair`, a map over both probabilities, and its verdict.
+"""Two contexts, one softmax layer: coupling of their tokens through one update, and the tables that explorers draw.
 
-Pure functions: settings -> tables. Couplings come from `workbook.theory`, the moves also from real SGD steps.
+Context i (A or B) reads the word x_i and says the word y_i. Its hidden state and its logits are
+
+    h_i = M_i E[x_i]        z_i = (W h_i + c_i) / temperature
+
+M_i and c_i stand for the rest of a network and stay frozen. W, the output layer, is trained; E, the embeddings, may be
+frozen, trained, or the same matrix as W (tied). c_i is chosen so that the probabilities are what the settings say.
+Source of the formulas: arXiv 2605.08666, figure 2 (H2, H4 in the claims); the input side is ours.
 """
 
 from __future__ import annotations
 
-from itertools import product
+import math
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -14,22 +21,166 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbook.theory import coupling_kernel, kl_drift, predicted_delta_logp
+from workbook.theory.choices import check_choice, check_range
 from workbook.theory.coupling import UNSURE
-from workbook.topics.softmax.pair import (
-    CONTEXTS,
-    PARTS,
-    TRAINED,
-    WORDS,
-    Pair,
-    check_settings,
-    coupling_parts,
-    distributions,
-    make_pair,
-    real_step,
-)
 
+WORDS, CONTEXTS = ("so", "now"), ("A", "B")  # what A says, and what B says if not the same
+READS = {"another word": 3, "the word that A reads": 2, "the word that A says": 0}  # what B reads; A reads word 2
+TRAINED = {  # what an update may change, in words
+    "output": "output layer only, the proxy",
+    "untied": "embeddings too, untied",
+    "tied": "embeddings too, tied",
+}
+PARTS = ("output × output", "input × input", "input × output")
 SOURCES = ("first order", "closed form", "real SGD step")
 GRID = 10  # cells along a side of the map
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two contexts: embeddings (V, D), maps M (2, D, D), reads x (2,), offsets c (2, V), tokens y (2,)."""
+
+    embeddings: Float[Tensor, "V D"]
+    maps: Float[Tensor, "2 D D"]
+    reads: Int[Tensor, " 2"]
+    offsets: Float[Tensor, "2 V"]
+    tokens: Int[Tensor, " 2"]
+    temperature: float
+
+    def states(self, embeddings: Tensor) -> Float[Tensor, "2 D"]:
+        """Hidden states h_i = M_i E[x_i] with these embeddings."""
+        return (self.maps @ embeddings[self.reads].unsqueeze(2)).squeeze(2)
+
+    def logps(self, output: Tensor, embeddings: Tensor) -> Float[Tensor, "2 V"]:
+        """Log-probabilities with this output layer and these embeddings, both (V, D)."""
+        return ((self.states(embeddings) @ output.T + self.offsets) / self.temperature).log_softmax(-1)
+
+    @property
+    def hidden(self) -> Float[Tensor, "2 D"]:
+        """Hidden states over the temperature: dividing logits by it is dividing the output layer's input by it."""
+        return self.states(self.embeddings) / self.temperature
+
+    @property
+    def logits(self) -> Float[Tensor, "2 V"]:
+        """Normalized logits, which are log-probabilities."""
+        return self.logps(self.embeddings, self.embeddings)
+
+    @property
+    def probabilities(self) -> Float[Tensor, " 2"]:
+        """Probability of the token that each context says."""
+        return self.token_values(self.logits.exp())
+
+    @property
+    def scores(self) -> Float[Tensor, "2 V"]:
+        """Scores e - p of both contexts, the gradients of their log-probabilities by the logits."""
+        return torch.nn.functional.one_hot(self.tokens, len(self.embeddings)) - self.logits.exp()
+
+    @property
+    def kernel(self) -> Float[Tensor, "2 2"]:
+        """Coupling K of both tokens through the output layer."""
+        return coupling_kernel(self.hidden, self.logits, self.tokens)
+
+    def token_values(self, values: Float[Tensor, "2 V"]) -> Float[Tensor, " 2"]:
+        """Values of the two tokens out of those of all words."""
+        return values.gather(1, self.tokens[:, None]).squeeze(1)
+
+
+def distributions(
+    p: Float[Tensor, " n"], tokens: Int[Tensor, " n"], vocabulary: int, rivalry: float
+) -> Float[Tensor, "n V"]:
+    """Build probabilities: row i's token (word 0 or 1) has p_i, the other of both the share rho of 1 - p_i.
+
+    rho = rivalry + (1 - rivalry) / (V - 1); all other words share the remainder evenly. rivalry 0 spreads 1 - p_i
+    evenly, 1 would give all of it to the rival.
+
+    >>> distributions(torch.tensor([0.4]), torch.tensor([0]), 4, 0.0)
+    tensor([[0.4000, 0.2000, 0.2000, 0.2000]])
+    """
+    share = rivalry + (1 - rivalry) / (vocabulary - 1)
+    rest = (1 - p)[:, None]
+    rows = (rest * (1 - share) / (vocabulary - 2)).repeat(1, vocabulary)
+    rows.scatter_(1, 1 - tokens[:, None], rest * share)
+    return rows.scatter_(1, tokens[:, None], p[:, None])
+
+
+def make_pair(
+    p_a: float = 0.2,
+    p_b: float = 0.2,
+    angle: float = 30.0,
+    length_a: float = 1.0,
+    length_b: float = 1.0,
+    same: bool = True,
+    vocabulary: int = 32,
+    rivalry: float = 0.0,
+    temperature: float = 1.0,
+    b_reads: str = "another word",
+    width: int = 2,
+    seed: int = 0,
+) -> Pair:
+    """Build two contexts with these probabilities (at temperature 1), angle (degrees) and lengths of hidden states.
+
+    same: B says the word that A says.  rivalry: see `distributions`.  b_reads: a key of READS.  width, seed: D, and of
+    the random embeddings, whose rows are unit vectors.  Double precision.  ValueError for a setting out of range.
+    """
+    check_range(0, 1, closed=False, p_a=p_a, p_b=p_b)
+    if not (isinstance(vocabulary, int) and vocabulary >= 4):
+        raise ValueError(f"vocabulary={vocabulary} is too small: it must be a whole number of words, 4 or more.")
+    if not 0 <= rivalry < 1:
+        raise ValueError(f"rivalry={rivalry} is out of range: it must be 0 or more and below 1.")
+    check_range(0, math.inf, closed=False, temperature=temperature)
+    check_choice("b_reads", b_reads, tuple(READS))
+    check_range(0, math.inf, length_a=length_a, length_b=length_b)
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = torch.randn(vocabulary, width, dtype=torch.float64, generator=generator)
+    embeddings = torch.nn.functional.normalize(embeddings, dim=1)
+    tokens, reads = torch.tensor([0, 0 if same else 1]), torch.tensor([2, READS[b_reads]])
+    wanted = torch.zeros(2, width, dtype=torch.float64)  # directions of h
+    wanted[0, 0] = 1.0
+    wanted[1, 0], wanted[1, 1] = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    maps = []
+    for read, end in zip(reads, wanted, strict=True):  # M reflects the embedding that is read onto the direction wanted
+        axis = embeddings[read] - end
+        size = axis @ axis
+        turn = 2 * torch.outer(axis, axis) / size if size > 1e-24 else 0
+        maps.append(torch.eye(width, dtype=torch.float64) - turn)
+    lengths = torch.tensor([length_a, length_b], dtype=torch.float64)
+    p = distributions(torch.tensor([p_a, p_b], dtype=torch.float64), tokens, vocabulary, rivalry)
+    offsets = p.log() - lengths[:, None] * wanted @ embeddings.T
+    return Pair(embeddings, lengths[:, None, None] * torch.stack(maps), reads, offsets, tokens, temperature)
+
+
+def real_step(pair: Pair, advantages: Float[Tensor, " 2"], lr: float, trained: str = "output") -> Float[Tensor, " 2"]:
+    """Take one real step, autograd and torch.optim.SGD on -sum A logp; return logp after minus before (2,).
+
+    trained: "output" W alone, "untied" W and E as two matrices, "tied" one matrix that is both.
+    """
+    check_choice("trained", trained, tuple(TRAINED))
+    output = pair.embeddings.clone().requires_grad_()
+    embeddings = output if trained == "tied" else pair.embeddings.clone().requires_grad_(trained == "untied")
+    optimizer = torch.optim.SGD([output, embeddings] if trained == "untied" else [output], lr=lr)
+    before = pair.token_values(pair.logps(output, embeddings))
+    (-(advantages * before).sum()).backward()
+    optimizer.step()
+    with torch.no_grad():
+        return pair.token_values(pair.logps(output, embeddings)) - before.detach()
+
+
+def coupling_parts(pair: Pair) -> dict[str, Float[Tensor, "2 2"]]:
+    """Split the coupling <grad logp_i, grad logp_j> of one tied matrix into three parts.
+
+    With r = (e - p) / temperature, v_i = M_i' W' r_i the gradient at the embedding that i reads, and h undivided:
+
+    - output × output: <h_i, h_j> <r_i, r_j>, which is K; all that there is if the output layer alone is trained
+    - input × input: [x_i = x_j] <v_i, v_j>; added if the embeddings are trained, too, tied or not
+    - input × output: r_i[x_j] <h_i, v_j> + r_j[x_i] <h_j, v_i>; added if both are one matrix
+    """
+    at_input = ((pair.scores / pair.temperature @ pair.embeddings).unsqueeze(1) @ pair.maps).squeeze(1)  # v, (2, D)
+    crossed = pair.scores[:, pair.reads] * (pair.hidden @ at_input.T)
+    same_read = pair.reads[:, None] == pair.reads
+    return dict(zip(PARTS, (pair.kernel, same_read * (at_input @ at_input.T), crossed + crossed.T), strict=True))
+
+
+# --- tables
 
 
 def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float = 0.5, **settings) -> dict:
@@ -40,28 +191,24 @@ def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float =
     """
     pair = make_pair(**settings)
     advantages = torch.tensor([advantage_a, advantage_b], dtype=torch.float64)
-    deltas = [_predict(pair, advantages, lr, order) for order in ("first", "exact")] + [real_step(pair, advantages, lr)]
-    names = [f"{context}'s “{WORDS[token]}”" for context, token in zip(CONTEXTS, pair.tokens, strict=True)]
-    kernel = coupling_kernel(pair.hidden, pair.logits, pair.tokens).tolist()
-    products = pair.scores.prod(0)
-    where = (f"“{WORDS[0]}”", f"“{WORDS[1]}”", "all other words")
-    parts = (products[0], products[1], products[2:].sum())
-    ends = pair.hidden[:, :2] * pair.temperature
+    layer = pair.hidden, pair.logits, pair.tokens, advantages, lr
+    steps = [predicted_delta_logp(*layer, order) for order in ("first", "exact")] + [real_step(pair, advantages, lr)]
+    moves = [
+        (f"{context}, {source}", f"{context}'s “{WORDS[token]}”", source, float(step[i]))
+        for i, (context, token) in enumerate(zip(CONTEXTS, pair.tokens, strict=True))
+        for source, step in zip(SOURCES, steps, strict=True)
+    ]
+    kernel, products, ends = pair.kernel, pair.scores.prod(0), pair.hidden[:, :2] * pair.temperature
+    coordinates = {
+        "word": (f"“{WORDS[0]}”", f"“{WORDS[1]}”", "all other words"),
+        "product": [float(part) for part in (products[0], products[1], products[2:].sum())],
+    }
+    couplings = [(CONTEXTS[i], f"step on {CONTEXTS[j]}", float(kernel[i, j])) for i in (0, 1) for j in (0, 1)]
     return {
-        "moves": pd.DataFrame(
-            [
-                {"row": f"{CONTEXTS[i]}, {source}", "token": names[i], "source": source, "dlogp": float(delta[i])}
-                for i in (0, 1)
-                for source, delta in zip(SOURCES, deltas, strict=True)
-            ]
-        ),
-        "kernel": pd.DataFrame(
-            [{"moved": CONTEXTS[i], "by": f"step on {CONTEXTS[j]}", "K": kernel[i][j]} for i in (0, 1) for j in (0, 1)]
-        ),
-        "vectors": pd.DataFrame(
-            [{"context": name, "x": x, "y": y} for name, (x, y) in zip(CONTEXTS, ends.tolist(), strict=True)]
-        ),
-        "coordinates": pd.DataFrame({"word": where, "product": [float(part) for part in parts]}),
+        "moves": pd.DataFrame(moves, columns=["row", "token", "source", "dlogp"]),
+        "kernel": pd.DataFrame(couplings, columns=["moved", "by", "K"]),
+        "vectors": pd.DataFrame({"context": CONTEXTS, "x": ends[:, 0].tolist(), "y": ends[:, 1].tolist()}),
+        "coordinates": pd.DataFrame(coordinates),
     }
 
 
@@ -78,23 +225,20 @@ def compute_map(
 
     Hidden states have length 1. The map's axes are probabilities at the temperature; p_a and p_b are at temperature 1.
     """
-    check_settings(p_a=p_a, p_b=p_b, vocabulary=vocabulary, rivalry=rivalry, temperature=temperature)
     pair = make_pair(p_a, p_b, angle, same=same, vocabulary=vocabulary, rivalry=rivalry, temperature=temperature)
-    here_a, here_b = pair.probabilities.tolist()
     tempered = distributions(torch.tensor([0.5], dtype=torch.float64), torch.tensor([0]), vocabulary, rivalry)
     tempered = tempered[0, 1:].pow(1 / temperature)  # how the rest is shared does not depend on p
     share = float(tempered[0] / tempered.sum())
-    rivalry = (share * (vocabulary - 1) - 1) / (vocabulary - 2)
     p = (torch.arange(GRID, dtype=torch.float64) + 0.5) / GRID
     tokens = torch.tensor([0, 0, 1]).repeat_interleave(GRID)  # A, B with the same token, B with the other one
-    logits = distributions(p.repeat(3), tokens, vocabulary, rivalry).log()
+    logits = distributions(p.repeat(3), tokens, vocabulary, (share * (vocabulary - 1) - 1) / (vocabulary - 2)).log()
     hidden = pair.hidden[[0, 1, 1]].repeat_interleave(GRID, 0)
     kernel = coupling_kernel(hidden, logits, tokens)[:GRID, GRID:]  # (GRID, 2 GRID)
     a, b = (axis.flatten().tolist() for axis in torch.meshgrid(p, p.repeat(2), indexing="ij"))
     table = pd.DataFrame({"p_a": a, "p_b": b, "K": kernel.flatten().tolist()})
     table["token"] = (["same"] * GRID + ["different"] * GRID) * GRID
-    value = float(coupling_kernel(pair.hidden, pair.logits, pair.tokens)[0, 1])
-    here = {"p_a": here_a, "p_b": here_b, "token": "same" if same else "different", "K": value, "rival": share}
+    here = dict(zip(("p_a", "p_b"), pair.probabilities.tolist(), strict=True))
+    here |= {"token": "same" if same else "different", "K": float(pair.kernel[0, 1]), "rival": share}
     return {"map": table, "here": pd.DataFrame([here])}
 
 
@@ -142,38 +286,9 @@ def compute_learning_rates(lrs, advantages=(1.0, -1.0), **settings) -> pd.DataFr
     gradient = advantages[:, None] * pair.scores  # of the logits, (2, V)
     rows = []
     for lr in lrs:
-        first, exact = (_predict(pair, advantages, lr, order).tolist() for order in ("first", "exact"))
+        layer = pair.hidden, pair.logits, pair.tokens, advantages, lr
+        first, exact = (predicted_delta_logp(*layer, order).tolist() for order in ("first", "exact"))
         after = (pair.logits + lr * pair.hidden @ pair.hidden.T @ gradient).log_softmax(-1)
         kl = kl_drift(after, pair.logits - after).tolist()  # of the old policy from the new one
-        rows += [
-            {"lr": float(lr), "token": CONTEXTS[i], "first": first[i], "exact": exact[i], "kl": kl[i]} for i in (0, 1)
-        ]
-    return pd.DataFrame(rows)
-
-
-def compute_cells(
-    kernel: Float[Tensor, "N N"],
-    tokens: Int[Tensor, " N"],
-    probabilities: Float[Tensor, " N"],
-    contexts: Int[Tensor, " N"],
-) -> pd.DataFrame:
-    """Average coupling over all pairs i < j of N tokens, by kind of pair.
-
-    Columns context, token, confidence, pairs, total, mean, signed.
-    context: same or different (tokens drawn from one softmax have equal `contexts`).  token: same or different.
-    confidence: both unsure (p < 0.5), one unsure, both sure.  mean and total: of |K|, and signed the mean of K.
-    """
-    unsure = (probabilities < UNSURE).long()
-    i, j = torch.triu_indices(len(tokens), len(tokens), 1)
-    kind = (contexts[i] == contexts[j]).long() * 6 + (tokens[i] == tokens[j]).long() * 3 + unsure[i] + unsure[j]
-    values = kernel[i, j].double()
-    pairs, total, signed = (torch.bincount(kind, weights, minlength=12) for weights in (None, values.abs(), values))
-    same = ("different", "same")
-    kinds = product(same, same, ("both sure", "one unsure", "both unsure"))  # in the order of `kind`
-    columns = {"pairs": pairs, "total": total, "mean": total / pairs, "signed": signed / pairs}
-    table = pd.DataFrame(kinds, columns=["context", "token", "confidence"])
-    return table.assign(**{name: column.numpy() for name, column in columns.items()})
-
-
-def _predict(pair: Pair, advantages: Tensor, lr: float, order: str) -> Tensor:
-    return predicted_delta_logp(pair.hidden, pair.logits, pair.tokens, advantages, lr, order)
+        rows += [(float(lr), CONTEXTS[i], first[i], exact[i], kl[i]) for i in (0, 1)]
+    return pd.DataFrame(rows, columns=["lr", "token", "first", "exact", "kl"])

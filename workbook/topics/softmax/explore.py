@@ -1,4 +1,4 @@
-"""Exercises of chapter 01: what two contexts do to each other through one softmax layer."""
+"""Explorers and exercises of chapter 01: what two contexts do to each other through one softmax layer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,88 @@ import torch
 
 from workbook.theory import coupling_kernel
 from workbook.topics.grading import UNANSWERED, answer_of, grade, settings_fault
-from workbook.topics.softmax.pair import make_pair
-from workbook.topics.softmax.toy import compute_pair
+from workbook.topics.softmax.charts import map_chart, pair_chart, tied_chart
+from workbook.topics.softmax.toy import (
+    READS,
+    SOURCES,
+    compute_map,
+    compute_pair,
+    compute_tied,
+    make_pair,
+    map_verdict,
+)
+from workbook.views.explorer import Explorer, menu, slider
+
+SIGNS = [("+1, a better answer", 1.0), ("0, not updated", 0.0), ("−1, a worse answer", -1.0)]
+KINDS = [("the same token", True), ("another token", False)]
+
+
+def explore_pair() -> Explorer:
+    """Slide both probabilities, the hidden states, the advantages and the learning rate."""
+
+    def describe(moves, kernel, **_) -> str:
+        first, _, real = (moves[moves["source"] == source].set_index("token")["dlogp"] for source in SOURCES)
+        steps = [f"{token} moves by {real[token]:+.3f} nats (first order {first[token]:+.3f})" for token in real.index]
+        return f"{'; '.join(steps)}. K of the pair is {kernel['K'].iloc[1]:+.3f}."
+
+    controls = {
+        "p_a": slider(0.2, 0.02, 0.98, 0.02, "probability of A's token"),
+        "p_b": slider(0.2, 0.02, 0.98, 0.02, "probability of B's token"),
+        "angle": slider(30, 0, 180, 5, "angle (degrees)"),
+        "same": menu(True, KINDS, "B says"),
+        "length_a": slider(1.0, 0.0, 2.0, 0.1, "length of A's hidden state"),
+        "length_b": slider(1.0, 0.0, 2.0, 0.1, "length of B's hidden state"),
+        "advantage_a": menu(1.0, SIGNS, "advantage of A"),
+        "advantage_b": menu(0.0, SIGNS, "advantage of B"),
+        "rivalry": slider(0.0, 0.0, 0.98, 0.02, "rivalry of both words"),
+        "lr": slider(0.5, 0.1, 10.0, 0.1, "learning rate"),
+    }
+    return Explorer(compute_pair, pair_chart, controls, describe)
+
+
+def explore_map() -> Explorer:
+    """Where coupling is large: confidence, the same token or not, and what temperature and vocabulary change."""
+
+    def describe(map, here) -> str:
+        verdict, now = map_verdict(map), here.iloc[0]
+        return (
+            f"Here p is {now['p_a']:.2f} and {now['p_b']:.2f}, K is {now['K']:+.3f}, and the rival has "
+            f"{now['rival']:.1%} of the rest. On the whole map: of the cells above half the largest |K|, "
+            f"{verdict['unsure']:.0%} have both tokens unsure; different tokens reach {verdict['other']:.0%} of the "
+            "same token's largest |K|."
+        )
+
+    controls = {
+        "p_a": slider(0.2, 0.02, 0.98, 0.02, "A's p at temperature 1"),
+        "p_b": slider(0.2, 0.02, 0.98, 0.02, "B's p at temperature 1"),
+        "same": menu(True, KINDS, "B says"),
+        "angle": slider(0, 0, 180, 5, "angle (degrees)"),
+        "temperature": slider(1.0, 0.5, 2.0, 0.1, "temperature"),
+        "vocabulary": menu(32, [4, 8, 32, 128, 1024, 4096], "vocabulary (words)"),
+        "rivalry": slider(0.0, 0.0, 0.98, 0.02, "rivalry of both words"),
+    }
+    return Explorer(compute_map, map_chart, controls, describe)
+
+
+def explore_tied() -> Explorer:
+    """What the output layer does not see: embeddings that are trained, too, and the same matrix perhaps."""
+
+    def describe(real, **_) -> str:
+        moves = "; ".join(f"{row.trained}: {row.moved:+.3f}" for row in real.itertuples())
+        return f"What a step on A does to B's token, in nats per unit of learning rate, by what is trained: {moves}."
+
+    controls = {
+        "p_a": slider(0.2, 0.02, 0.98, 0.02, "probability of A's token"),
+        "p_b": slider(0.2, 0.02, 0.98, 0.02, "probability of B's token"),
+        "angle": slider(90, 0, 180, 5, "angle (degrees)"),
+        "same": menu(True, KINDS, "B says"),
+        "b_reads": menu("the word that A reads", list(READS), "B reads"),
+        "seed": slider(0, 0, 19, 1, "draw of the embeddings"),
+    }
+    return Explorer(compute_tied, tied_chart, controls, describe)
+
+
+# --- exercises
 
 
 def check_half_angle(answer: float | None) -> None:
@@ -18,14 +98,13 @@ def check_half_angle(answer: float | None) -> None:
     >>> check_half_angle(45)
     Not quite: at 45 degrees A takes back 71% of B's own step; the coupling follows the cosine, not the angle.
     """
-    if answer is None:
-        print(UNANSWERED)
+    if (got := answer_of(answer)) is None:
         return
-    if not isinstance(answer, int | float) or not math.isfinite(answer):
-        print(f"Not quite: {answer!r} is no angle; give a number of degrees.")
+    if got.numel() != 1 or not got.isfinite().all():
+        print("Not quite: give one number of degrees.")
         return
-    pair = make_pair(angle=answer)
-    kernel = coupling_kernel(pair.hidden, pair.logits, pair.tokens)
+    answer = float(got)
+    kernel = make_pair(angle=answer).kernel
     share = float(kernel[1, 0] / kernel[1, 1])
     effect = f"at {answer:g} degrees A takes back {share:.0%} of B's own step"
     if abs(share - 0.5) < 0.005:
@@ -67,9 +146,8 @@ def check_coupling(function) -> None:
         "the sign is turned around: K_ii is a squared length and so never negative.": -right,
     }
     praise = "Right: one inner product for the contexts, one for the tokens, and their product for the pair."
-    grade(
-        answer_of(function, hidden.clone(), logits.clone(), tokens.clone()), right, mistakes, praise, "pair of tokens"
-    )
+    got = answer_of(function, hidden.clone(), logits.clone(), tokens.clone())
+    grade(got, right, mistakes, praise, "pair of tokens")
 
 
 def check_rivals(settings: dict | None) -> None:
@@ -86,11 +164,8 @@ def check_rivals(settings: dict | None) -> None:
         return
     try:
         kernel = compute_pair(**settings)["kernel"]["K"].tolist()
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         print(f"Not quite: {error}")
-        return
-    except TypeError:  # text in the place of a number
-        print(f"Not quite: {settings} must be numbers, True or False.")
         return
     ratio = kernel[2] / kernel[0] if kernel[0] > 0 else 0.0
     cosine = math.cos(math.radians(settings.get("angle", 30.0)))

@@ -1,0 +1,96 @@
+"""Coupling of a real policy's tokens through its output layer: pairs by kind, and what rivals do to one another.
+
+Rivals are different unsure tokens in different contexts, each of which has at least a tenth of what the other's context
+leaves over. If a context is undecided between k words equally, rivals have -1 / (k - 1) of the coupling of equal words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from workbook.rollouts.sample import Rollouts
+from workbook.rollouts.states import OutputStates, output_states
+from workbook.theory.coupling import UNSURE
+from workbook.theory.decomposition import context_index
+
+RIVAL_SHARE = 0.1  # of what a context leaves over, from which on a word is a rival
+
+
+def measure_pairs(policy, rollouts: Rollouts) -> pd.DataFrame:
+    """Mean |K| of all pairs of a prompt's tokens, by kind: the columns of `compute_cells`, and group."""
+    tables = []
+    for group, states, contexts, _ in _groups(policy, rollouts):
+        own = states.logits.softmax(-1).gather(1, states.tokens[:, None]).squeeze(1)
+        tables.append(compute_cells(states.kernel(), states.tokens, own, contexts).assign(group=group))
+    table = pd.concat(tables, ignore_index=True)
+    return table[table["pairs"] > 0]
+
+
+def compute_cells(
+    kernel: Float[Tensor, "N N"],
+    tokens: Int[Tensor, " N"],
+    probabilities: Float[Tensor, " N"],
+    contexts: Int[Tensor, " N"],
+) -> pd.DataFrame:
+    """Average coupling over all pairs i < j of N tokens, by kind of pair.
+
+    Columns context, token, confidence, pairs, total, mean, signed.
+    context: same or different (tokens drawn from one softmax have equal `contexts`).  token: same or different.
+    confidence: both unsure (p < 0.5), one unsure, both sure.  mean and total: of |K|, and signed the mean of K.
+    """
+    unsure = (probabilities < UNSURE).long()
+    i, j = torch.triu_indices(len(tokens), len(tokens), 1)
+    kind = (contexts[i] == contexts[j]).long() * 6 + (tokens[i] == tokens[j]).long() * 3 + unsure[i] + unsure[j]
+    values = kernel[i, j].double()
+    pairs, total, signed = (torch.bincount(kind, weights, minlength=12) for weights in (None, values.abs(), values))
+    same = ("different", "same")
+    kinds = product(same, same, ("both sure", "one unsure", "both unsure"))  # in the order of `kind`
+    columns = {"pairs": pairs, "total": total, "mean": total / pairs, "signed": signed / pairs}
+    table = pd.DataFrame(kinds, columns=["context", "token", "confidence"])
+    return table.assign(**{name: column.numpy() for name, column in columns.items()})
+
+
+def measure_unsure(policy, rollouts: Rollouts) -> pd.DataFrame:
+    """What couples to unsure tokens, a row per prompt.
+
+    Columns: group; rivals and no_rivals, mean |K| of such pairs in different contexts over that of equal unsure tokens;
+    negative, share of rivals with K < 0; different, the part of what moves an unsure token from other positions,
+    |sum_j A_j K_ij|, that comes from different tokens (NaN where all advantages are 0); options, exp(entropy) of an
+    unsure token's softmax, on average.
+    """
+    rows = []
+    for group, states, contexts, advantages in _groups(policy, rollouts):
+        kernel, y, probs = states.kernel(), states.tokens, states.logits.softmax(-1)
+        p = probs.gather(1, y[:, None]).squeeze(1)
+        unsure, same = p < UNSURE, y[:, None] == y
+        given = probs[:, y] / (1 - p)[:, None]  # (N, N): share of what i leaves over that j's token has
+        pairs = (contexts[:, None] != contexts) & unsure[:, None] & unsure
+        rivals = pairs & ~same & (given > RIVAL_SHARE) & (given.T > RIVAL_SHARE)
+        base = kernel[pairs & same].abs().mean()
+        weighted = kernel * advantages  # A_j K_ij
+        from_equal = ((weighted * same).sum(1) - weighted.diagonal())[unsure].abs().mean()
+        from_different = (weighted * ~same).sum(1)[unsure].abs().mean()
+        row = {
+            "rivals": kernel[rivals].abs().mean() / base,
+            "no_rivals": kernel[pairs & ~same & ~rivals].abs().mean() / base,
+            "negative": (kernel[rivals] < 0).float().mean(),
+            "options": torch.special.entr(probs[unsure]).sum(-1).exp().mean(),
+            "different": from_different / (from_different + from_equal),
+        }
+        rows.append({"group": group} | {name: float(value) for name, value in row.items()})
+    return pd.DataFrame(rows)
+
+
+def _groups(policy, rollouts: Rollouts) -> Iterator[tuple[int, OutputStates, Tensor, Tensor]]:
+    """Of each prompt: its number, the output layer's states, each token's context and advantage, all (N,)."""
+    for group in rollouts.group_ids.unique().tolist():
+        part = rollouts.select((rollouts.group_ids == group).nonzero().squeeze(1))
+        mask = part.completion_mask.bool()
+        contexts = context_index(torch.zeros(len(part)), part.completion_ids, mask)[mask]
+        yield group, output_states(policy, part), contexts, part.advantages[:, None].expand_as(mask)[mask]
