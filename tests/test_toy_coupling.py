@@ -122,15 +122,6 @@ def test_coupling_is_bounded_by_doubt_and_has_the_tokens_sign(chosen):
     assert along > 0 if chosen["same"] else along < 0  # the toy's rival is never less likely than a third word
 
 
-def test_distributions_give_the_rival_its_share():
-    p, tokens = torch.tensor([0.3, 0.6]).double(), torch.tensor([0, 1])
-    rows = distributions(p, tokens, 10, 0.5)
-    torch.testing.assert_close(rows.sum(1), torch.ones(2).double())
-    torch.testing.assert_close(rows[[0, 1], tokens], p)
-    torch.testing.assert_close(rows[[0, 1], 1 - tokens], (1 - p) * (0.5 + 0.5 / 9))
-    assert (rows[:, 2:] == rows[:, 2:3]).all()
-
-
 @pytest.mark.parametrize("vocabulary", [4, 32, 1024])
 def test_with_an_even_rest_the_vocabulary_alone_parts_same_from_different(vocabulary):
     same, other = (

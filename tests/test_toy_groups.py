@@ -75,10 +75,6 @@ def test_without_zero_sum_a_word_of_everybody_is_pushed(groups):
         assert np.abs(groups.net_push(groups.advantages(estimator))["template"][everybody]).max() > 0.01
 
 
-
-
-
-
 @pytest.mark.parametrize("estimator", ZERO_SUM)
 def test_matched_frequencies_are_equal_and_leave_nothing(groups, estimator):
     advantages = groups.advantages(estimator)
@@ -118,8 +114,6 @@ def test_draws_follow_the_sampler_and_the_verifier(temperature, noise):
         counts = np.bincount(drawn.tokens[name].ravel(), minlength=len(q)) / drawn.tokens[name].size
         np.testing.assert_allclose(counts, q / q.sum(), atol=0.01)
     assert ((drawn.tokens["result"] == 0) != drawn.rewards).mean() == pytest.approx(noise, abs=0.01)
-
-
 
 
 def test_the_root_mean_square_on_a_shared_word_has_a_closed_form():
@@ -208,12 +202,6 @@ def test_training_starts_at_the_policy_and_learns():
 def test_bad_settings_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-
-
-
-
 
 
 POINTS = pd.DataFrame({"series": "a", "group_size": [2, 4], "rms": [0.2, 0.1], "low": [0.1, 0.05], "high": [0.3, 0.2]})
