@@ -21,3 +21,20 @@ SMALL = {
     "max_steps": 12,
     "seed": 3,
 }
+
+# A config of one step.
+BASE = {
+    "name": "small",
+    "num_prompts": 8,
+    "threads": 1,
+    "trainer": {
+        "max_steps": 1,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "constant",
+        "loss_type": "dr_grpo",
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,
+        "max_completion_length": 8,
+        "save_strategy": "no",
+    },
+}

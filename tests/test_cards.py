@@ -11,8 +11,7 @@ import yaml
 
 from workbook.places import data_path
 from workbook.training import cards
-from workbook.training.config_text import dump_yaml
-from workbook.training.run_config import RunConfig
+from workbook.training.run_config import RunConfig, dump_yaml
 
 HOSTILE = "evil\n---\nlicense: mit\n# <script>alert(1)</script> ![x](http://a/b.png) `rm` | **b**"
 

@@ -7,11 +7,11 @@ from itertools import islice
 
 import pytest
 import yaml
-from mistakes import BASE
+from small_run import BASE
 from soak import campaign, sample
 
 from workbook import __main__
-from workbook.commands import machines
+from workbook.commands import arena
 from workbook.training import RunConfig, memory, plan
 
 MISTAKES = campaign("bad_inputs")
@@ -48,8 +48,8 @@ def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(machines, "_machines", interrupted)
-    assert __main__.main(["machines"]) == 130
+    monkeypatch.setattr(arena, "_estimators", interrupted)
+    assert __main__.main(["estimators"]) == 130
     assert capsys.readouterr().err == "Interrupted.\n"
 
 

@@ -17,16 +17,14 @@ from workbook.policies.load import load_policy
 from workbook.rollouts import credit_batch, sample_rollouts
 from workbook.rollouts.sample import written_rollouts
 from workbook.tasks import Chain
-from workbook.theory.choices import ESTIMATORS, RULES
+from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit import CreditBatch
-from workbook.theory.credit_rules import CREDIT_RULES
+from workbook.theory.credit_rules import CREDIT_RULES, RULES
 from workbook.theory.groups import shared_places
 from workbook.training import CancellationConfig, CancellationTrainer, RunConfig
-from workbook.training.credit import credit_call
-from workbook.training.export import export_config
+from workbook.training.checks import check_run
+from workbook.training.credit import TrainerCredit, credit_call
 from workbook.training.runs import create_run
-from workbook.training.trainer_credit import TrainerCredit
-from workbook.training.validate import check_run
 from workbook.training.worker import execute
 
 IDS = torch.tensor([[5, 1, 0], [5, 2, 2], [6, 1, 1], [6, 1, 2]])
@@ -203,16 +201,14 @@ def rule_file(folder: Path, text: str, name: str = "credit.py") -> str:
     ("text", "sentence"),
     [
         ("def other(batch): ...", "credit.py has no function 'rule'; it has other."),
-        ("import nowhere", "the credit file credit.py can't be imported: ModuleNotFoundError: No module named 'nowh"),
+        (
+            "import nowhere",
+            "the credit file credit.py can't be imported: ModuleNotFoundError: No module named 'nowhere'",
+        ),
         ("def rule(batch:", "can't be imported: SyntaxError"),
-        ("raise SystemExit(3)", "the credit file credit.py can't be imported: SystemExit: 3"),
-        ("def rule(): ...", "can't be called with one argument, the batch"),
-        ("rule = lambda batch: 0\nrule.seconds = 'long'", "its attribute seconds is 'long', which must be"),
-        ("rule = lambda batch: 0\nrule.seconds = float('inf')", "its attribute seconds is inf, which must be a number"),
-        ("rule = lambda batch: 0\nrule.seconds = 0", "its attribute seconds is 0, which must be a number above 0"),
-        ("rule = lambda batch: 0\nrule.each_step = 'no'", "its attribute each_step is 'no', not True or False."),
-        ("async def rule(batch): ...", "is an async function; it must be a plain function that returns a tensor."),
-        ("def rule(batch):\n    yield", "is a generator; it must be a plain function that returns a tensor."),
+        ("def rule(): ...", "can't be called with the batch alone"),
+        ("async def rule(batch): ...", "must be a plain function that returns a tensor."),
+        ("def rule(batch):\n    yield", "must be a plain function that returns a tensor."),
     ],
 )
 def test_a_file_that_is_no_rule_is_refused_before_a_run(tmp_path, text, sentence):
@@ -229,24 +225,19 @@ def test_a_file_that_is_no_rule_is_refused_before_a_run(tmp_path, text, sentence
     ("returns", "sentence"),
     [
         ("None", "returned None; does it lack a return?"),
-        ("'a'", "returned a str; return a tensor (4,), one per rollout, or (4, 3), one per token."),
+        ("'a'", "returned a str; return floats (4,), one per rollout, or (4, 3), one per token."),
         ("batch.rewards[:3]", "returned the shape (3,); it must be (4,), one per rollout, or (4, 3), one per token."),
-        ("batch.mask", "returned bool numbers; they must be floats."),
+        ("batch.mask", "returned a Tensor; return floats"),
         ("batch.rewards / 0", "gave inf to rollout 0; every advantage must be a finite number."),
         ("batch.completion_ids.float().sub(1.5).log()", "gave nan to rollout 0, position 1;"),
-        ("batch.rewards.to_sparse()", "returned a sparse tensor; return a dense one, (4,), one per rollout, or (4, 3)"),
-        ("batch.rewards.to('meta')", "returned a meta tensor; return a dense one"),
         ("setattr(batch, 'rewards', batch.rewards[:2]) or batch.rewards", "returned the shape (2,); it must be (4,)"),
         ("batch.mask.fill_(False) / 0.0", "gave nan to rollout 0, position 0;"),
-        ("batch.rewards.requires_grad_()", "returned a tensor with a gradient"),
         ("batch.states", "raised ValueError: batch.states is not known here"),
-        ("{}['a']", "raised KeyError: 'a' (line 3 of credit.py)."),
-        ("sys.exit(1)", "raised SystemExit: 1 (line 3 of credit.py)."),
-        ("time.sleep(9)", "took longer than 0.05 s; give it an attribute seconds to allow for more."),
+        ("{}['a']", "raised KeyError: 'a' (line 2 of credit.py)."),
     ],
 )
 def test_what_a_rule_may_not_do_is_a_sentence(tmp_path, returns, sentence):
-    name = rule_file(tmp_path, f"import sys, time\ndef rule(batch):\n    return {returns}\nrule.seconds = 0.05")
+    name = rule_file(tmp_path, f"def rule(batch):\n    return {returns}\n")
     with pytest.raises(ValueError, match=re.escape(sentence)) as refusal:
         credit_call(name)(small_batch())
     assert str(refusal.value).startswith(f"The credit rule {name} ")
@@ -260,50 +251,20 @@ def test_what_stands_outside_the_mask_does_not_count(tmp_path):
     assert credit_call(lambda batch: np.ones((4, 3)))(small_batch()).dtype == torch.float32
 
 
-def test_a_rule_is_made_of_its_file_and_of_those_that_it_imports(tmp_path):
-    (tmp_path / "help_credit.py").write_text("import deeper_credit\nSCALE = 2.0\n")
-    (tmp_path / "deeper_credit.py").write_text("")
-    (tmp_path / "unused.py").write_text("")
-    text = (
-        "import torch\nfrom help_credit import SCALE\ntorch.manual_seed(4)\nrule = lambda batch: SCALE * batch.rewards"
-    )
-    name = rule_file(tmp_path, text)
-    before = torch.get_rng_state()
+def test_a_rules_file_is_read_anew_with_what_lies_beside_it(tmp_path):
+    (tmp_path / "help_credit.py").write_text("SCALE = 2.0\n")
+    name = rule_file(tmp_path, "from help_credit import SCALE\nrule = lambda batch: SCALE * batch.rewards")
     call = credit_call(name)
-    assert torch.equal(torch.get_rng_state(), before)
-    names = ["credit rule credit.py", "credit rule deeper_credit.py", "credit rule help_credit.py"]
-    assert list(call.files) == names
     assert call(small_batch()).tolist() == [2, 0, 1, 1]
-    (tmp_path / "help_credit.py").write_text("import deeper_credit\nSCALE = 4.0\n")
-    edited = credit_call(name)
-    assert edited(small_batch()).tolist() == [4, 0, 2, 2]  # read anew
-    assert [name for name in names if edited.files[name] != call.files[name]] == names[2:]
+    edited = credit_call(rule_file(tmp_path, "rule = lambda batch: 4 * batch.rewards"))
+    assert edited(small_batch()).tolist() == [4, 0, 2, 2]
+    assert list(call.files) == ["credit rule credit.py"]
+    assert edited.files != call.files
 
 
-def test_relative_imports_of_a_rule_are_its_own_too(tmp_path):
-    (tmp_path / "credit_parts").mkdir()
-    for file, text in {"__init__": "", "rules": "from .scale import SCALE\nfrom . import unused", "unused": ""}.items():
-        (tmp_path / "credit_parts" / f"{file}.py").write_text(text)
-    name = rule_file(
-        tmp_path, "from credit_parts import rules\ndef rule(batch):\n    return rules.SCALE * batch.rewards\n"
-    )
-    for scale in (2.0, 4.0):
-        (tmp_path / "credit_parts" / "scale.py").write_text(f"SCALE = {scale}\n")
-        assert credit_call(name)(small_batch()).tolist()[0] == scale
-    parts = [f"credit rule credit_parts/{file}.py" for file in ("__init__", "rules", "scale", "unused")]
-    assert list(credit_call(name).files) == ["credit rule credit.py", *parts]
-    inside = rule_file(tmp_path / "credit_parts", "from .scale import SCALE\nrule = SCALE.__mul__", "__init__.py")
-    assert list(credit_call(inside).files) == ["credit rule __init__.py", "credit rule scale.py"]
-
-
-def test_the_old_name_points_to_the_new_one(tmp_path, capsys):
-    sentence = "advantage_estimator='counterfactual' is now called 'prefix_credit', which is what it computes."
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        small_trainer(tmp_path, advantage_estimator="counterfactual")
-    with pytest.raises(ValueError, match=re.escape("trainer." + sentence)):
-        RunConfig.load({"trainer": {"max_steps": 1, "advantage_estimator": "counterfactual"}})
+def test_a_file_that_is_not_there_is_named(capsys):
     assert main(["train", "data/configs/chain.yaml", "--set", "advantage_estimator=own:none.py:f"]) == 2
-    assert "the credit file 'none.py' is no Python file" in capsys.readouterr().err
+    assert "none.py' is no Python file" in capsys.readouterr().err
 
 
 # --- in training
@@ -423,16 +384,13 @@ def test_a_resumed_run_draws_what_one_left_alone_draws(tmp_path):
     assert all(torch.equal(weight, resumed[key]) for key, weight in whole.items())
 
 
-def test_an_edited_rule_is_no_resume_and_an_export_holds_it(tmp_path):
+def test_an_edited_rule_is_no_resume(tmp_path):
     name = rule_file(tmp_path, "def rule(batch):\n    return batch.rewards\n")
     trainer = {"max_steps": 2, "num_generations": 4, "per_device_train_batch_size": 4, "advantage_estimator": name}
     run = create_run({"num_prompts": 8, "threads": 1, "trainer": trainer}, tmp_path / "run")
     run.stop()
     execute(run.folder)  # asked to stop, it writes what it would start from, and no more
     assert list(run.manifest()["credit_sha256"]) == ["credit rule credit.py"]
-    exported = RunConfig.load(export_config(run.config, tmp_path / "taken"))
-    assert exported.trainer["advantage_estimator"] == "own:credit.py:rule"
-    assert (tmp_path / "taken" / "credit.py").read_text() == (tmp_path / "credit.py").read_text()
     rule_file(tmp_path, "def rule(batch):\n    return 2 * batch.rewards\n")
     with pytest.raises(ValueError, match=r"Changed since the run started: credit rule credit\.py; a resume would"):
         execute(run.folder)

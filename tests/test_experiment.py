@@ -27,7 +27,7 @@ from workbook.topics.laboratory.settings import (
     plan,
 )
 from workbook.training import RunConfig
-from workbook.training.checks import problems
+from workbook.training.checks import problems, validate
 from workbook.training.config import trainer_args
 from workbook.training.export import export_config, export_run
 from workbook.training.memory import at_peak, forecast_run
@@ -40,7 +40,6 @@ from workbook.training.plan import (
     steps_per_batch,
 )
 from workbook.training.sweep_run import SweepRun, as_yaml, start_sweep
-from workbook.training.validate import validate
 from workbook.views.renderer import png
 
 TINY = {"prompts": 2, "group_size": 4, "steps": 2, "num_prompts": 32, "max_tokens": 24}

@@ -10,6 +10,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Trainer
 from trl.trainer.utils import add_fused_lm_head
+from workbook.training.trainer_fields import OPTIMIZER_BYTES
 
 from workbook.policies.load import BUNDLED, load_policy
 from workbook.training import CancellationConfig, RunConfig, device_memory, free_memory, plan
@@ -23,7 +24,6 @@ from workbook.training.memory import (
     peak_mib,
 )
 from workbook.training.plan import fits, start_trial
-from workbook.training.trainer_fields import OPTIMIZER_BYTES
 from workbook.views.memory import memory_bars
 
 # SmolLM2-135M's widths with 3 of its 30 layers and a small vocabulary

@@ -4,13 +4,13 @@ import statistics
 import time
 
 import pytest
+from workbook.training.fitting import CARDS, card_memory, changes, first_fit
+from workbook.training.shapes import QWEN_7B, SMOLLM2_135M
 
 from workbook.topics.laboratory import qlora
 from workbook.topics.laboratory.qlora import HERE, LOOKING, QLoRAForm, describe_change, fit_sentence, qlora_config
 from workbook.training import RunConfig, forecast_run, peak_mib
 from workbook.training.device_memory import MIB
-from workbook.training.fitting import CARDS, card_memory, changes, first_fit
-from workbook.training.shapes import QWEN_7B, SMOLLM2_135M
 from workbook.views.explorer import menu, power_slider
 
 TRAINER = {

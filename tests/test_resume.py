@@ -4,7 +4,7 @@ import pytest
 from soak import sample
 from soak.resume import EXTRAS, attempt
 
-from workbook.training.trainer_fields import SCHEDULES
+from workbook.training.config import SCHEDULES
 
 MATRIX = sample("resume", len(SCHEDULES) + 2)
 

@@ -14,7 +14,6 @@ from workbook.commands.arguments import MAIN
 from workbook.commands.book import add_chapters
 from workbook.commands.claims import add_claims, add_findings
 from workbook.commands.lab import add_lab
-from workbook.commands.machines import add_machines
 from workbook.commands.policies import add_family
 from workbook.commands.report import add_report
 from workbook.commands.rewards import add_attack_reward
@@ -28,7 +27,7 @@ COMMANDS = (  # in the order in which help lists them
     *(add_train, add_resume, add_sweep, add_runs),
     *(add_family, add_keep, add_measure),
     *(add_claims, add_findings, add_report),
-    *(add_estimators, add_arena, add_machines, add_attack_reward),
+    *(add_estimators, add_arena, add_attack_reward),
     *(add_lab, add_chapters),
 )
 

@@ -6,8 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
-from workbook.training.config_text import parse_yaml
 from workbook.training.messages import one_line
+from workbook.training.run_config import parse_yaml
 
 MAIN = os.environ.get("RANK", "0") == "0"  # under `accelerate launch` one process speaks for all
 

@@ -12,9 +12,9 @@ from workbook.training.messages import show_value
 
 def _train(args) -> int:
     train = import_to_stay("workbook.training.worker").train
-    from workbook.training.plan import fits
+    from workbook.training.checks import check_run
+    from workbook.training.memory import fits
     from workbook.training.run_config import RunConfig
-    from workbook.training.validate import check_run
 
     config = RunConfig.load(args.config).override(read_settings(args.set))
     if MAIN:
@@ -39,7 +39,7 @@ def _resume(args) -> int:
 
 
 def _sweep(args) -> int:
-    from workbook.training.plan import fits
+    from workbook.training.memory import fits
     from workbook.training.run_config import place
     from workbook.training.sweeps import check_grid, checked_runs, load_sweep, sweep
 

@@ -34,6 +34,7 @@ from workbook.theory.batching import minibatch_order
 from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORMS
 from workbook.theory.credit import Rule
 from workbook.theory.credit_rules import CREDIT_RULES
+from workbook.theory.groups import permute_in_groups
 from workbook.theory.objective import objective_weights
 from workbook.training.credit import CreditCall, credit_call
 from workbook.training.messages import show_value
@@ -209,16 +210,7 @@ def advantaged(
 
 def permuted_rewards(rollouts: Rollouts, seed: int) -> Float[Tensor, " B"]:
     """The rewards, permuted at random within each group, so that they say nothing about the texts."""
-    return permuted_in_groups(rollouts.rewards, rollouts.group_ids, seed)
-
-
-def permuted_in_groups(values: Float[Tensor, "B ..."], group_ids: Int[Tensor, " B"], seed: int) -> Tensor:
-    """Values of rollouts, permuted at random within each group."""
-    generator, permuted = torch.Generator().manual_seed(seed), values.clone()
-    for group in group_ids.unique():
-        members = (group_ids == group).nonzero().squeeze(1)
-        permuted[members] = values[members[torch.randperm(len(members), generator=generator)]]
-    return permuted
+    return permute_in_groups(rollouts.rewards, rollouts.group_ids, torch.Generator().manual_seed(seed))
 
 
 def train_on(

@@ -18,8 +18,8 @@ from typing import Any
 
 from workbook.places import data_path
 from workbook.studies.scales import SCALES
-from workbook.training.config_text import read_yaml
 from workbook.training.messages import show_value
+from workbook.training.run_config import read_yaml
 
 ROLES = ("primary", "mechanism", "consequence", "control", "described")
 SOURCES = ("paper", "machine review", "ours")

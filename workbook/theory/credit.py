@@ -1,4 +1,4 @@
-"""CreditBatch: what a credit rule is given, whole groups of rollouts with everything that is known about them.
+"""CreditBatch: what a credit rule is given, and the decorator that declares a rule.
 
 A credit rule is a function of one argument, `rule(batch) -> Tensor`, that returns one advantage per rollout (B,) or one
 per token (B, T); outside the mask they count for nothing. What is dear (output states, another pass through the policy,
@@ -10,6 +10,7 @@ Letters: B rollouts, T completion tokens (right-padded), N tokens in the mask in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from .advantages import group_advantages
 from .groups import active, group_index
 
 Rule = Callable[["CreditBatch"], Tensor]
+Start = str | Float[Tensor, " B"]  # an estimator's name, or advantages
 # What is computed on first access, by the name of the attribute.
 LAZY = ("old_logps", "logps", "entropies", "states", "tokens", "prompts", "known_credit")
 PER_TOKEN = ("old_logps", "logps", "entropies", "known_credit")
@@ -136,3 +138,72 @@ class CreditBatch:
             shape, valid = tuple(value.shape), tuple(self.mask.shape)
             raise ValueError(f"batch.{name} has shape {shape}; it must be {valid}, as completion_ids.")
         return value.detach().masked_fill(~self.mask, 0.0)
+
+
+@dataclass(frozen=True)
+class CreditRule:
+    """A credit rule under its name: what it changes, where it comes from and what it asks the batch for.
+
+    needs: names of LAZY, or continue_from.  exact: "as published", "our reading" (the function's docstring says where
+    it departs from its source) or "control".  per_token: advantages (B, T), else (B,).  each_step: whether it is
+    evaluated again in every micro-batch.
+    """
+
+    name: str
+    function: Rule
+    paper: str
+    changes: str
+    needs: tuple[str, ...]
+    exact: str
+    per_token: bool
+    each_step: bool
+
+    def applies(self, batch: CreditBatch) -> bool:
+        """Whether the batch knows what the rule needs."""
+        return all(batch.knows(name) for name in self.needs)
+
+
+CREDIT_RULES: dict[str, CreditRule] = {}  # all that is decorated in theory.credit_edits and theory.credit_rules
+
+
+def credit_rule(
+    name: str,
+    *,
+    paper: str,
+    changes: str,
+    needs: tuple[str, ...] = (),
+    exact: str = "as published",
+    per_token: bool = True,
+    each_step: bool = False,
+) -> Callable[[Rule], Rule]:
+    """Declare a function as the credit rule that `advantage_estimator: NAME` trains with; see `CreditRule`."""
+
+    def declare(function: Rule) -> Rule:
+        CREDIT_RULES[name] = CreditRule(name, function, paper, changes, needs, exact, per_token, each_step)
+        function.each_step = each_step
+        return function
+
+    return declare
+
+
+def start_from(batch: CreditBatch, advantages: Start) -> Float[Tensor, " B"]:
+    """One advantage per rollout to begin with: of an estimator's name, or the tensor itself.
+
+    Raises ValueError for an unknown estimator and for a tensor that is not (B,).
+    """
+    if isinstance(advantages, str):
+        return batch.group_advantages(advantages)
+    if advantages.shape != batch.rewards.shape:
+        shape, valid = tuple(advantages.shape), tuple(batch.rewards.shape)
+        raise ValueError(f"advantages has shape {shape}; it must be {valid}, one number per rollout.")
+    return advantages.detach()
+
+
+def per_token(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Float[Tensor, "B T"]:
+    """The advantage of each rollout on each of its tokens, 0 outside the mask."""
+    return torch.where(batch.mask, advantages.unsqueeze(1), 0.0)
+
+
+def sampled_logps(batch: CreditBatch) -> Float[Tensor, "B T"]:
+    """Log-probabilities when sampled, or those of now where the sampler's are not known; nats."""
+    return batch.old_logps if batch.knows("old_logps") else batch.logps

@@ -1,7 +1,9 @@
-"""The credit rules by name: what each does, where it comes from, what it needs to know.
+"""The credit rules: each a decorated function of a `CreditBatch`, trained with as `advantage_estimator: NAME`.
 
-A rule is called as `rule(batch)` and trained with as `advantage_estimator: NAME`. Its numbers are keyword arguments at
-the published values; to set others, write a rule that calls ours:
+A rule gives advantages (B,) or (B, T), 0 outside the mask, in the unit of those that it starts from. `advantages` is
+what it starts from: an estimator of group_advantages, or a tensor (B,) of one's own. Where all of these are 0, as in a
+group of equal rewards or of one rollout, so is the result. Other numbers are keyword arguments at the published values;
+to set others, write a rule that calls ours:
 
     # credit.py, trained with as advantage_estimator: own:credit.py:gentle
     from workbook.theory import advantage_reweighting
@@ -13,159 +15,384 @@ the published values; to set others, write a rule that calls ours:
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from . import credit_controls, credit_coupling, credit_edits, credit_weights
-from .choices import ESTIMATORS, RULES, check_choice
-from .credit import CreditBatch, Rule
+from . import advantages as estimators
+from .advantages import group_advantages
+from .choices import ESTIMATORS, OWN, check_choice
+from .coupling import predicted_delta_logp
+from .credit import CREDIT_RULES, CreditBatch, Rule, Start, credit_rule, per_token, sampled_logps, start_from
+from .credit_edits import edit_mask, ibpo
+from .groups import group_index, group_size, group_sum, permute_in_groups
 
-EXACT = ("as published", "our reading", "control")
-
-
-@dataclass(frozen=True)
-class CreditRule:
-    """A credit rule with its one-line summary, its source and what it asks the batch for.
-
-    needs: names of what a CreditBatch computes when asked, or continue_from.  exact: one of EXACT; where "our reading"
-    departs from its source is said in the function's docstring.  per_token: advantages (B, T), else (B,).
-    """
-
-    name: str
-    function: Rule
-    summary: str
-    source: str
-    needs: tuple[str, ...] = ()
-    exact: str = "as published"
-    per_token: bool = True
-
-    @property
-    def each_step(self) -> bool:
-        """Whether the rule is evaluated again in every micro-batch."""
-        return getattr(self.function, "each_step", False)
-
-    def applies(self, batch: CreditBatch) -> bool:
-        """Whether the batch knows what the rule needs."""
-        return all(batch.knows(name) for name in self.needs)
+__all__ = ["CREDIT_RULES", "RULES", "check_estimator", "credit_table", "edit_mask", "ibpo"]
 
 
-_RULES = (
-    CreditRule(
-        "prefix_credit",
-        credit_weights.prefix_credit,
-        "mean reward of the group's rollouts that took this step, minus that of all that stood before it",
-        "arXiv 2509.21154",
-        exact="our reading",
-    ),
-    CreditRule(
-        "lambda_grpo",
-        credit_weights.lambda_grpo,
-        "advantage divided by the number of the group's rollouts that share the prefix up to the token",
-        "arXiv 2509.21154",
-    ),
-    CreditRule(
-        "edit_mask",
-        credit_edits.edit_mask,
-        "failing rollouts are pushed only on tokens that differ from their nearest correct sibling",
-        "arXiv 2605.16302",
-        exact="our reading",
-    ),
-    CreditRule(
-        "ibpo",
-        credit_edits.ibpo,
-        "as edit_mask, and a failing rollout that a sibling's first different decision saves is punished less",
-        "arXiv 2605.16302",
-        needs=("continue_from",),
-        exact="our reading",
-    ),
-    CreditRule(
-        "gtpo",
-        credit_weights.gtpo,
-        "tokens that both signs share from the start or the end: not pushed down, pushed up twice",
-        "arXiv 2508.03772",
-        exact="our reading",
-    ),
-    CreditRule(
-        "nthr",
-        credit_coupling.nthr,
-        "wrong rollouts are pushed less on tokens whose coupling would take right rollouts down too",
-        "arXiv 2505.18830",
-        needs=("states",),
-    ),
-    CreditRule(
-        "token_hidden_reward",
-        credit_coupling.token_hidden_reward,
-        "only tokens that move right rollouts most, leaning to those that raise them",
-        "arXiv 2510.03669",
-        needs=("states",),
-        exact="our reading",
-    ),
-    CreditRule(
-        "advantage_reweighting",
-        credit_weights.advantage_reweighting,
-        "advantage times alpha p + 1 - alpha: tokens of low probability are pushed less",
-        "arXiv 2505.12929",
-        needs=("logps",),
-    ),
-    CreditRule(
-        "lopti",
-        credit_weights.lopti,
-        "tokens of low probability at even optimizer steps, all others at odd ones (num_iterations: 2)",
-        "arXiv 2505.12929",
-        needs=("old_logps",),
-        exact="our reading",
-    ),
-    CreditRule(
-        "w_reinforce",
-        credit_weights.w_reinforce,
-        "positive advantages times 0.1",
-        "arXiv 2506.01347",
-        exact="our reading",
-        per_token=False,
-    ),
-    CreditRule(
-        "negative_token_filtering",
-        credit_weights.negative_token_filtering,
-        "negative rollouts are pushed only on their least probable tenth of tokens",
-        "arXiv 2606.17250",
-        needs=("old_logps",),
-        exact="our reading",
-    ),
-    CreditRule(
-        "balanced_aggregation",
-        credit_weights.balanced_aggregation,
-        "means over tokens taken separately over the positive and the negative rollouts of a group",
-        "arXiv 2605.04077",
-        per_token=False,
-    ),
-    CreditRule(
-        "coin_reward",
-        credit_controls.coin_reward,
-        "group advantages of coin flips instead of rewards",
-        "arXiv 2506.10947",
-        exact="control",
-        per_token=False,
-    ),
-    CreditRule(
-        "permuted",
-        credit_controls.permuted,
-        "group advantages permuted among the rollouts of each group",
-        "lower bound of comparisons",
-        exact="control",
-        per_token=False,
-    ),
-    CreditRule(
-        "oracle",
-        credit_controls.oracle,
-        "the true credit of each token, on tasks that know it",
-        "upper bound of comparisons",
-        needs=("known_credit",),
-        exact="control",
-    ),
+@credit_rule(
+    "prefix_credit",
+    paper="arXiv 2509.21154",
+    changes="mean reward of the group's rollouts that took this step, minus that of all that stood before it",
+    exact="our reading",
 )
-CREDIT_RULES: dict[str, CreditRule] = {rule.name: rule for rule in _RULES}
+def prefix_credit(batch: CreditBatch, fallback: str = "dr_grpo") -> Float[Tensor, "B T"]:
+    """Mean reward of the group's rollouts that took this step, minus that of all that stood before it.
+
+    See `workbook.theory.advantages.prefix_credit`. Source: the hidden process reward of arXiv 2509.21154. Our reading:
+    the gain of a step over its own prefix, where the paper compares with the group.
+
+    >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.tensor([[5, 1], [5, 2]]), torch.ones(2, 2))
+    >>> prefix_credit(batch).tolist()
+    [[0.0, 0.5], [0.0, -0.5]]
+    """
+    return estimators.prefix_credit(batch.rewards, batch.completion_ids, batch.mask, batch.group_ids, fallback)
+
+
+@credit_rule(
+    "lambda_grpo",
+    paper="arXiv 2509.21154",
+    changes="advantage divided by the number of the group's rollouts that share the prefix up to the token",
+)
+def lambda_grpo(batch: CreditBatch, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
+    """Divide each token's advantage by the size of its process set.
+
+    A_it / n_it, with n_it the number of the group's rollouts, i too, that have i's tokens up to and including t
+    (lambda-GRPO, arXiv 2509.21154, eq. 9: a prefix that many rollouts share is one step of a process, and GRPO
+    counts it n_it times).
+
+    >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.tensor([[5, 1], [5, 2]]), torch.ones(2, 2))
+    >>> lambda_grpo(batch, "dr_grpo").tolist()
+    [[0.25, 0.5], [-0.25, -0.5]]
+    """
+    return per_token(batch, start_from(batch, advantages)) / process_set_size(batch).clamp(min=1)
+
+
+def process_set_size(batch: CreditBatch) -> Int[Tensor, "B T"]:
+    """Number of the group's rollouts that share the tokens up to and including each token; 0 outside the mask."""
+    sizes = torch.zeros_like(batch.completion_ids)
+    for rows in batch.groups():
+        ids, mask = batch.completion_ids[rows], batch.mask[rows]
+        agree = (ids[:, None] == ids) & (mask[:, None] == mask)  # (G, G, T)
+        sizes[rows] = agree.cumprod(2).sum(1) * mask
+    return sizes
+
+
+@credit_rule(
+    "gtpo",
+    paper="arXiv 2508.03772",
+    changes="tokens that both signs share from the start or the end: not pushed down, pushed up twice",
+    exact="our reading",
+)
+def gtpo(batch: CreditBatch, boost: float = 2.0, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
+    """Leave conflict tokens of negative rollouts alone and push those of positive rollouts harder.
+
+    A_it = 0 on conflict tokens where A_i < 0, boost A_i where A_i > 0, and A_i on all others. A conflict token stands
+    at the same position, counted from the start or from the end, in a positive and in a negative rollout of the group,
+    and so do all tokens of its rollout before it (from the end: after it). It is the opposite of letting them cancel.
+
+    Source: GTPO (arXiv 2508.03772), runs from both ends as in its authors' code. Our reading: the boost counts once for
+    a token in both runs; their entropy filter, the entropy that they take off each advantage, and their division by
+    the number of conflict tokens are not part of it.
+
+    >>> ids = torch.tensor([[1, 2, 3], [1, 5, 3]])
+    >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), ids, torch.ones(2, 3))
+    >>> gtpo(batch, advantages="dr_grpo").tolist()
+    [[1.0, 0.5, 1.0], [0.0, -0.5, 0.0]]
+    """
+    started = start_from(batch, advantages)
+    in_conflict = boost * started.clamp(min=0)
+    return torch.where(conflict_tokens(batch, started), in_conflict.unsqueeze(1), per_token(batch, started))
+
+
+def conflict_tokens(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> Bool[Tensor, "B T"]:
+    """Mask of GTPO's conflict tokens, of rollouts of either sign."""
+    order = (~batch.mask).to(torch.uint8).argsort(dim=1, stable=True)  # the mask's tokens first, holes and padding last
+    ids, lengths = batch.completion_ids.gather(1, order), batch.mask.sum(1, keepdim=True)
+    place = torch.arange(ids.shape[1], device=ids.device)
+    alive, backwards = place < lengths, (lengths - 1 - place).clamp(min=0)
+    both = torch.zeros_like(alive)
+    for rows in batch.groups():
+        signs, here = advantages[rows].sign(), alive[rows]
+        runs = _conflict_runs(ids[rows], here, signs)
+        from_end = _conflict_runs(ids[rows].gather(1, backwards[rows]), here, signs)
+        both[rows] = (runs | from_end.gather(1, backwards[rows])) & here
+    return torch.zeros_like(both).scatter(1, order, both)
+
+
+def _conflict_runs(
+    ids: Int[Tensor, "G T"], alive: Bool[Tensor, "G T"], signs: Float[Tensor, " G"]
+) -> Bool[Tensor, "G T"]:
+    same = (ids[:, None] == ids) & alive[:, None] & alive  # (G, G, T)
+    of_sign = [(same & (signs == sign)[:, None]).any(1) for sign in (1, -1)]
+    return (of_sign[0] & of_sign[1]).cumprod(1).bool()
+
+
+@credit_rule(
+    "advantage_reweighting",
+    paper="arXiv 2505.12929",
+    changes="advantage times alpha p + 1 - alpha: tokens of low probability are pushed less",
+    needs=("logps",),
+    each_step=True,
+)
+def advantage_reweighting(batch: CreditBatch, alpha: float = 0.2, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
+    """Weaken the push on tokens of low probability, whose gradients are the largest.
+
+    A_it = A_i (alpha p_it + 1 - alpha), with p_it the probability of the token under the policy of now, so the rule is
+    evaluated again in every micro-batch (AR, arXiv 2505.12929, eq. 4; alpha = 0.2 in its authors' script for 7B). Their
+    code takes p_it when sampled, which is the same for one optimizer step per generation batch.
+    """
+    return per_token(batch, start_from(batch, advantages)) * (alpha * batch.logps.exp() + 1 - alpha)
+
+
+@credit_rule(
+    "lopti",
+    paper="arXiv 2505.12929",
+    changes="tokens of low probability at even optimizer steps, all others at odd ones (num_iterations: 2)",
+    needs=("old_logps",),
+    exact="our reading",
+    each_step=True,
+)
+def lopti(batch: CreditBatch, threshold: float = 0.5, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
+    """Train tokens of low probability and all others in separate optimizer steps.
+
+    A_it = A_i where (p_it < threshold) = (batch.step is even), else 0: Lopti (arXiv 2505.12929, section 4.2, threshold
+    0.5) updates first on tokens of low probability, then, with the policy that comes of it, on the others.
+
+    Our reading: a weight cannot make two updates of one, so the optimizer step decides whose turn it is, and p_it is
+    the probability when sampled, so that each token has one turn. With num_iterations: 2 and one optimizer step per
+    iteration both turns fall on the same rollouts, as published; with 1 they fall on rollouts of alternate steps.
+    """
+    low = sampled_logps(batch).exp() < threshold
+    others = low != (batch.step % 2 == 0)
+    return per_token(batch, start_from(batch, advantages)).masked_fill(others, 0.0)
+
+
+@credit_rule(
+    "w_reinforce",
+    paper="arXiv 2506.01347",
+    changes="positive advantages times 0.1",
+    exact="our reading",
+    per_token=False,
+)
+def w_reinforce(batch: CreditBatch, positive: float = 0.1, advantages: Start = "grpo") -> Float[Tensor, " B"]:
+    """Weigh positive rollouts by 0.1, so that the negative ones lead.
+
+    A_i = positive A_i where A_i > 0, else A_i. Source: W-REINFORCE (arXiv 2506.01347, lambda = 0.1). Our reading: group
+    advantages take the place of its rewards +1 and -1, so that a group of equal rewards still pushes nothing.
+    """
+    started = start_from(batch, advantages)
+    return torch.where(started > 0, positive * started, started)
+
+
+@credit_rule(
+    "negative_token_filtering",
+    paper="arXiv 2606.17250",
+    changes="negative rollouts are pushed only on their least probable tenth of tokens",
+    needs=("old_logps",),
+    exact="our reading",
+)
+def negative_token_filtering(batch: CreditBatch, keep: float = 0.1, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
+    """Push down only the least probable tokens of negative rollouts.
+
+    A_it = A_i on the ceil(keep T_i) tokens of lowest probability of a rollout with A_i < 0, 0 on its other tokens, and
+    A_i everywhere where A_i > 0; the loss still divides by all T_i tokens (arXiv 2606.17250, keep = 0.1 for agents).
+
+    Our reading: group advantages take the place of its batch-wide +1 and -1. To train without groups, as it does, give
+    `advantages=batch.rewards - batch.rewards.mean()`.
+    """
+    started = start_from(batch, advantages)
+    logps = sampled_logps(batch).masked_fill(~batch.mask, torch.inf)
+    rank = logps.argsort(dim=1, stable=True).argsort(dim=1)  # 0 for the least probable
+    kept = rank < (keep * batch.mask.sum(1, keepdim=True)).ceil()
+    return per_token(batch, started).masked_fill(~kept & (started < 0).unsqueeze(1), 0.0)
+
+
+@credit_rule(
+    "balanced_aggregation",
+    paper="arXiv 2605.04077",
+    changes="means over tokens taken separately over the positive and the negative rollouts of a group",
+    per_token=False,
+)
+def balanced_aggregation(batch: CreditBatch, advantages: Start = "grpo") -> Float[Tensor, " B"]:
+    """Balance long against short: take the mean over tokens separately for the positive and the negative rollouts.
+
+    A_i L / L_s, with L the mean length of the batch's rollouts (in training, of those of i's process) and L_s that of
+    the rollouts of i's sign in i's group.
+    Under a loss that weighs all tokens alike (dapo, bnpo, dr_grpo) a group's objective is then, up to a constant,
+    (n_+ mean over positive tokens + n_- mean over negative tokens) / n, as in Balanced Aggregation (arXiv 2605.04077).
+    With loss_type grpo, which divides by T_i already, it is not.
+
+    >>> mask = torch.tensor([[1, 1, 1], [1, 0, 0]])
+    >>> batch = CreditBatch(torch.tensor([1.0, 0.0]), torch.zeros(2), torch.ones(2, 3).int(), mask)
+    >>> balanced_aggregation(batch, "dr_grpo").tolist()
+    [0.3333333432674408, -1.0]
+    """
+    started = start_from(batch, advantages)
+    lengths = batch.mask.sum(1).to(started.dtype)
+    index, _ = group_index(batch.group_ids, len(batch))
+    side, sides = group_index(3 * index + started.sign().long(), len(batch))
+    mean = group_sum(lengths, side, sides) / group_size(side, sides)
+    return started * torch.where(mean > 0, lengths.mean() / mean, 0.0)[side]
+
+
+# -- from token coupling: how much a token's update moves the log-probability of right rollouts ---------------------
+#
+# The influence of token t of rollout i on the right rollouts of its group is s_it = sum_j K_(it)j over their tokens j,
+# with K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> (`workbook.theory.coupling`). It is the first-order change of the token
+# by a step on all of those, so it is computed without any N x N: memory is one V x D and the states of one group.
+# A rollout is right where its group advantage is positive and wrong where it is negative. A group that has no tokens of
+# right or none of wrong rollouts keeps its advantages as they are.
+
+
+@credit_rule(
+    "nthr",
+    paper="arXiv 2505.18830",
+    changes="wrong rollouts are pushed less on tokens whose coupling would take right rollouts down too",
+    needs=("states",),
+)
+def nthr(
+    batch: CreditBatch, beta: float = 1.0, eta: float | None = None, advantages: Start = "grpo"
+) -> Float[Tensor, "B T"]:
+    """Push less on tokens of wrong rollouts whose penalty would take right rollouts down with them.
+
+    A_it = eta A_i on tokens of wrong rollouts with s_it > beta min_j mean_t s_jt, j over the right rollouts, else A_i;
+    eta = 2 |0.5 - p| with p the share of right rollouts in the group, unless given. s is the negative token hidden
+    reward, sum over right tokens of K (arXiv 2505.18830, eq. 7 and algorithm 1, beta = 1).
+
+    The states are those of the policy of now: the sampler's own on the first update.
+    """
+    started = start_from(batch, advantages)
+    out = per_token(batch, started)
+    for rows in _mixed_groups(batch, started):
+        influence, threshold = _influence(batch, rows, started)
+        right = float((started[rows] > 0).double().mean())
+        factor = 2 * abs(0.5 - right) if eta is None else eta
+        spared = (started[rows] < 0).unsqueeze(1) & (influence > beta * threshold)
+        out[rows] = torch.where(spared, factor * out[rows], out[rows])
+    return out
+
+
+@credit_rule(
+    "token_hidden_reward",
+    paper="arXiv 2510.03669",
+    changes="only tokens that move right rollouts most, leaning to those that raise them",
+    needs=("states",),
+    exact="our reading",
+)
+def token_hidden_reward(
+    batch: CreditBatch, p: float = 0.1, dominant: bool = True, advantages: Start = "grpo"
+) -> Float[Tensor, "B T"]:
+    """Train on the tokens that move right rollouts most, and lean towards exploitation (p > 0) or exploration (p < 0).
+
+    A_it = A_i (1 + p sign(THR_it)) where |THR_it| > min_j mean_t s_jt, j over the right rollouts, else 0, with the
+    token hidden reward THR_it = sign(A_i) s_it: positive where the update makes right rollouts likelier. In s each
+    right rollout counts by its mean over tokens. dominant False leaves the threshold out. Source: arXiv 2510.03669,
+    p = 0.1 or -0.1 there.
+
+    Our reading: the threshold is NTHR's, its forerunner's, on this s; "following" it is all that is known here.
+    """
+    started = start_from(batch, advantages)
+    out = per_token(batch, started)
+    for rows in _mixed_groups(batch, started):
+        influence, threshold = _influence(batch, rows, started, mean=True)
+        hidden_reward = influence * started[rows].sign().unsqueeze(1)
+        kept = hidden_reward.abs() > threshold if dominant else torch.ones_like(hidden_reward, dtype=torch.bool)
+        out[rows] = (out[rows] * (1 + p * hidden_reward.sign())).masked_fill(~kept, 0.0)
+    return out
+
+
+def _mixed_groups(batch: CreditBatch, advantages: Float[Tensor, " B"]) -> list[Tensor]:
+    """Groups that have tokens of right and of wrong rollouts: elsewhere there is nothing to compare."""
+    signs = advantages.sign() * batch.mask.any(1)
+    return [rows for rows in batch.groups() if (signs[rows] > 0).any() and (signs[rows] < 0).any()]
+
+
+def _influence(
+    batch: CreditBatch, rows: Tensor, advantages: Float[Tensor, " B"], mean: bool = False
+) -> tuple[Float[Tensor, "G T"], Float[Tensor, ""]]:
+    """s of one group's tokens, 0 outside the mask, and the least mean of s over a right rollout.
+
+    mean: s is the sum over right rollouts of their means over tokens, not of their sums.
+    """
+    mask, right = batch.mask[rows], advantages[rows] > 0
+    number = batch.mask.flatten().cumsum(0).view_as(batch.mask) - 1  # (B, T): the place of a token among the states
+    states = batch.states.select(number[rows][mask])
+    lengths = mask.sum(1).clamp(min=1)
+    weights = (right / lengths if mean else right).to(advantages.dtype)
+    sources = weights.unsqueeze(1).expand_as(mask)[mask].to(states.logits.device)
+    cap = getattr(states, "cap", None)
+    moved = predicted_delta_logp(states.hidden, states.logits, states.tokens, sources, 1.0, cap=cap)
+    out = advantages.new_zeros(mask.shape)
+    out[mask] = moved.to(out)
+    return out, (out.sum(1) / lengths)[right & mask.any(1)].min()
+
+
+# -- controls: credit from a coin, credit given to other rollouts, and the credit that is known to be true ----------
+
+
+@credit_rule(
+    "coin_reward",
+    paper="arXiv 2506.10947",
+    changes="group advantages of coin flips instead of rewards",
+    exact="control",
+    per_token=False,
+)
+def coin_reward(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " B"]:
+    """Group advantages of rewards that are fair coin flips, 0 or 1.
+
+    A random reward can still seem to teach, through the bias of clipping (spurious rewards, arXiv 2506.10947). The
+    flips come from batch.generator. A group whose rewards are all equal does get advantages here: that is the point.
+    """
+    coins = torch.randint(2, (len(batch),), generator=batch.generator).to(batch.rewards)
+    return group_advantages(coins, batch.group_ids, estimator)
+
+
+@credit_rule(
+    "permuted",
+    paper="lower bound of comparisons",
+    changes="group advantages permuted among the rollouts of each group",
+    exact="control",
+    per_token=False,
+)
+def permuted(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " B"]:
+    """Group advantages permuted among the rollouts of each group, by batch.generator.
+
+    Size and balance of the update stay, its direction says nothing about the reward: the lower bound of a comparison.
+    """
+    return permute_in_groups(batch.group_advantages(estimator), batch.group_ids, batch.generator)
+
+
+@credit_rule(
+    "oracle",
+    paper="upper bound of comparisons",
+    changes="the true credit of each token, on tasks that know it",
+    needs=("known_credit",),
+    exact="control",
+)
+def oracle(batch: CreditBatch) -> Float[Tensor, "B T"]:
+    """True credit of each token: the upper bound of a comparison, on tasks that know it.
+
+    A_it = Q(s_it, a_it) - V(s_it), the change of the expected reward by this token under the policy of now, as the
+    batch knows it. In the reward's unit, not scaled to the spread of any other rule: match update sizes before
+    comparing. Known for every rollout by itself, so groups of equal rewards are trained on, too. Raises ValueError
+    where no credit is known.
+    """
+    return batch.known_credit
+
+
+RULES = tuple(CREDIT_RULES)
+
+
+def check_estimator(value: object) -> None:
+    """Raise a ValueError, in one sentence, unless `value` names an estimator, a credit rule or one of the reader's own.
+
+    >>> check_estimator("own:credit.py:my_rule")
+    """
+    if value not in (*ESTIMATORS, *RULES) and not (isinstance(value, str) and OWN.fullmatch(value)):
+        valid = f"{', '.join((*ESTIMATORS, *RULES))}, or own:<file.py>:<function>"
+        raise ValueError(f"advantage_estimator={repr(value)[:200]} is unknown; valid values are {valid}.")
 
 
 def credit_table(
@@ -188,11 +415,11 @@ def credit_table(
     for name, function in functions.items():
         batch.generator.set_state(state)
         advantages = function(batch)
-        advantages = credit_weights.per_token(batch, advantages) if advantages.ndim == 1 else advantages
+        advantages = per_token(batch, advantages) if advantages.ndim == 1 else advantages
         table[name] = advantages.masked_fill(~batch.mask, 0.0)
     return table
 
 
 def _function(name: str) -> Rule:
-    check_choice("rule", name, (*ESTIMATORS, *RULES))
+    check_choice("rule", name, (*ESTIMATORS, *CREDIT_RULES))
     return CREDIT_RULES[name].function if name in CREDIT_RULES else lambda batch: batch.group_advantages(name)

@@ -69,3 +69,19 @@ def shared_places(
     low, high = (group_extreme(completion_ids, index, groups, kind) for kind in ("amin", "amax"))
     everybody = group_extreme(mask.to(completion_ids.dtype), index, groups, "amin") > 0
     return ((low == high) & everybody)[index]
+
+
+def permute_in_groups(
+    values: Shaped[Tensor, "B *rest"], group_ids: Shaped[Tensor, " B"], generator: torch.Generator | None = None
+) -> Shaped[Tensor, "B *rest"]:
+    """Values permuted among the rows of each group, in the order of the groups' labels; draws from a CPU generator.
+
+    >>> permute_in_groups(torch.tensor([1, 1, 2]), torch.tensor([0, 0, 1])).tolist()
+    [1, 1, 2]
+    """
+    index, groups = group_index(group_ids, len(values))
+    out = values.clone()
+    for group in range(groups):
+        rows = (index == group).nonzero().squeeze(1)
+        out[rows] = values[rows[torch.randperm(len(rows), generator=generator).to(rows.device)]]
+    return out

@@ -11,13 +11,13 @@ _NAMES = {  # module: what it offers
     "training.device_memory": "free_memory",
     "training.export": "export_config export_run",
     "training.diagnosis": "diagnose",
-    "training.machines": "WORKLOAD config_for ready_config",
-    "training.memory": "at_peak forecast_run memory_forecast parameter_counts peak_mib",
+    "training.memory": (
+        "QWEN_1_5B QWEN_7B WORKLOAD at_peak config_for forecast_run memory_forecast parameter_counts peak_mib"
+    ),
     "training.my_runs": "list_runs pair_settings select_runs",
     "training.plan": "forecast_seconds measure_throughput start_trial",
     "training.run_config": "RunConfig",
     "training.runs": "Run compare_runs latest_run load_run start_run",
-    "training.shapes": "QWEN_1_5B QWEN_7B",
     "training.sweep_run": "start_sweep",
     "training.sweeps": "load_sweep sweep",
     "training.tidy": "plan_tidy tidy_up",

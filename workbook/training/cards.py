@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from workbook.places import clone, data_path
-from workbook.training.config_text import dump_yaml
 from workbook.training.files import SUMS, write_text
 from workbook.training.messages import one_line
-from workbook.training.run_config import RunConfig
+from workbook.training.run_config import RunConfig, dump_yaml
 from workbook.training.runs import Run
 
 SOURCES = {  # names of `load_policy` that a hub has, too

@@ -1,32 +1,43 @@
-"""Settings that would turn an intervention into a silent no-op, or break it, named before anything is trained.
+"""Settings that would break a run, or turn an intervention into a silent no-op, named before anything is trained.
 
 Each rule is one sentence that names the field, its value and what would be valid. `problems` is pure: it takes a config and
 a few facts about the model and the launch, and returns what is wrong; the trainer raises on errors and warns on the rest.
+`check_run` asks it of a run's config, and whether packages, policy and task are there; no model is loaded.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
-from workbook.theory.choices import (
-    CLIPPINGS,
-    ESTIMATORS,
-    RULES,
-    STRATEGIES,
-    TRANSFORM_INPUTS,
-    TRANSFORMS,
-    WHOLE_GROUP,
-    check_estimator,
-)
+import torch
+from accelerate.state import AcceleratorState
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+from workbook.policies.family import FAMILY, member_of
+from workbook.policies.load import HUB_ID, PACKAGED
+from workbook.tasks import get_task
+from workbook.theory.choices import ESTIMATORS, TRANSFORM_INPUTS, TRANSFORMS, WHOLE_GROUP
+from workbook.theory.credit_rules import RULES
+from workbook.training.config import CHOICES, CancellationConfig, trainer_args
+from workbook.training.credit import check_estimator, credit_call
+from workbook.training.messages import explain_error, one_line, show_value
+from workbook.training.processes import process_count
+from workbook.training.run_config import RunConfig
 
 # Loss types whose surrogate is min(r A, clip(r) A): the ones a reweighted surrogate can stand in for.
 CLIPPED_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
 # Loss types that add up what a sequence's one ratio pushes, so that per-token advantages would be averaged over it.
 AVERAGING_LOSSES = (*CLIPPED_LOSSES, "sapo", "luspo")
-# Optimizers that step inside the backward pass and leave no gradient to read.
-STEPPING_INSIDE = ("lomo", "layerwise")
+STEPPING_INSIDE = ("lomo", "layerwise")  # optimizers that step inside the backward pass and leave no gradient to read
+LAUNCHED = ("ACCELERATE_", "FSDP_", "LOCAL_", "MASTER_", "RANK", "WORLD_SIZE")  # variables of a launcher
+QUICKLY_DRAWN = 10_000  # prompts; with more of them, or of a gym task, the run itself says whether there are enough
 
 
 class Problem(NamedTuple):
@@ -69,22 +80,16 @@ def problems(
     rule = credit_rule(args, rule)
     return [
         *_measuring(args, aux_loss, sharded),
-        *_recording(args, sharded),
         *_batching(args, world_size),
         *_reweighting(args, rule),
-        *_estimator(args),
-        *_credit(args, rule, sharded),
+        *_estimator(args, rule, sharded),
         *_loss(args),
-        *_model(args, lora_dropout, quantized, base_dtype, sharded),
-        *_padding(padding_changes, kind),
-        *_checkpoints(args),
+        *_model(args, lora_dropout, quantized, base_dtype, sharded, padding_changes, kind),
     ]
 
 
 def credit_rule(args, rule=None):
     """The credit rule of a config, where it is one of ours or given; None for a plain estimator, and for one unknown."""
-    from workbook.training.credit import credit_call
-
     return credit_call(args.advantage_estimator) if rule is None and args.advantage_estimator in RULES else rule
 
 
@@ -105,16 +110,13 @@ def reweights(args, rule=None, advantages=None) -> bool:
     return args.group_transform is not None or args.clipping == "symmetric" or by_token
 
 
+# -- the rules ------------------------------------------------------------------------------------------------------
+
+
 def _unknown_values(args, rule) -> Iterator[Problem]:
-    for name, valid in {
-        "batching": STRATEGIES,
-        "group_transform": (None, *TRANSFORMS),
-        "transform_on": TRANSFORM_INPUTS,
-        "clipping": CLIPPINGS,
-    }.items():
-        value = getattr(args, name)
-        if value not in valid:
-            yield error(f"{name}={value!r} is unknown; valid values are {', '.join(map(str, valid))}.")
+    for name in ("batching", "group_transform", "transform_on", "clipping"):
+        if (value := getattr(args, name)) not in CHOICES[name]:
+            yield error(f"{name}={value!r} is unknown; valid values are {', '.join(map(str, CHOICES[name]))}.")
     try:
         check_estimator(args.advantage_estimator)
     except ValueError as refusal:
@@ -127,42 +129,30 @@ def _unknown_values(args, rule) -> Iterator[Problem]:
 
 
 def _measuring(args, aux_loss: bool, sharded: bool) -> Iterator[Problem]:
-    """Rules for measure_cancellation, which splits the gradient that training sums into its two signs."""
-    if not args.measure_cancellation:
-        return
-    setting = f"measure_cancellation={args.measure_cancellation}"
-    for name in ("beta", "entropy_coef", "use_adaptive_entropy"):
-        if value := getattr(args, name):
+    """Rules for measure_cancellation, which splits a gradient into its two signs, and for record_tokens."""
+    setting, off = f"measure_cancellation={args.measure_cancellation}", "measure_cancellation=0"
+    if args.measure_cancellation:
+        for name in ("beta", "entropy_coef", "use_adaptive_entropy"):
+            if value := getattr(args, name):
+                pull = f"the pull of {name}={value} as a push of either sign"
+                yield error(f"{setting} would count {pull}; set {name}={type(value)(0)}, or {off}.")
+        if aux_loss:
+            pull = "the pull of the experts' load-balancing loss as a push of either sign"
+            yield error(f"{setting} would count {pull}; set router_aux_loss_coef=0.0, or {off}.")
+        if sharded:
+            yield error(f"{setting} reads whole weights and gradients, which FSDP and DeepSpeed shard; set {off}.")
+        if args.gradient_checkpointing and (args.gradient_checkpointing_kwargs or {}).get("use_reentrant"):
+            reentrant = "gradient_checkpointing_kwargs={'use_reentrant': True}"
+            yield error(f"{setting} takes gradients of chosen tokens, which {reentrant} can't; set it to False.")
+        if any(part in (optim := getattr(args.optim, "value", args.optim)) for part in STEPPING_INSIDE):
             yield error(
-                f"{setting} would count the pull of {name}={value} as a push of either sign; set {name}={type(value)(0)}, or measure_cancellation=0."
+                f"{setting} reads the gradient, of which optim={optim!r} keeps none; use 'adamw_torch', or {off}."
             )
-    if aux_loss:
-        yield error(
-            f"{setting} would count the pull of the experts' load-balancing loss as a push of either sign; set router_aux_loss_coef=0.0, or "
-            "measure_cancellation=0."
-        )
-    if sharded:
-        yield error(
-            f"{setting} reads whole weights and gradients, which FSDP and DeepSpeed shard; set measure_cancellation=0."
-        )
-    if args.gradient_checkpointing and (args.gradient_checkpointing_kwargs or {}).get("use_reentrant"):
-        yield error(
-            f"{setting} takes gradients of chosen tokens, which gradient_checkpointing_kwargs={{'use_reentrant': True}} can't; set it to False."
-        )
-    optim = getattr(args.optim, "value", args.optim)
-    if any(part in optim for part in STEPPING_INSIDE):
-        yield error(
-            f"{setting} reads the gradient that the optimizer takes, of which optim={optim!r} keeps none; use 'adamw_torch', or measure_cancellation=0."
-        )
-
-
-def _recording(args, sharded: bool) -> Iterator[Problem]:
-    """Rules for record_tokens, which takes the KL penalty's part out of a push and scores rollouts after the step."""
     setting = f"record_tokens={args.record_tokens}"
     if args.record_tokens and args.beta and args.use_bias_correction_kl:
         yield error(
-            f"{setting} can't tell a push from the pull of beta={args.beta} under use_bias_correction_kl=True, which weights it by the ratio; set "
-            "use_bias_correction_kl=False, or record_tokens=0."
+            f"{setting} can't tell a push from the pull of beta={args.beta} under use_bias_correction_kl=True, which weights "
+            "it by the ratio; set use_bias_correction_kl=False, or record_tokens=0."
         )
     if args.record_tokens and sharded:
         yield error(
@@ -194,7 +184,7 @@ def _batching(args, world_size: int) -> Iterator[Problem]:
     if args.batching in WHOLE_GROUP and minibatch % groups:
         yield error(
             f"{batching} needs whole groups in each optimizer mini-batch, but its {minibatch} rollouts are not a multiple of "
-            f"num_generations={groups}; make per_device_train_batch_size * gradient_accumulation_steps * processes a multiple of {groups}."
+            f"num_generations={groups}; make per_device_train_batch_size * gradient_accumulation_steps * processes one of {groups}."
         )
     if args.loss_type == "bnpo":
         yield error(
@@ -210,45 +200,38 @@ def _batching(args, world_size: int) -> Iterator[Problem]:
 
 def _reweighting(args, rule) -> Iterator[Problem]:
     """Rules for what replaces the surrogate's weights: a transform, symmetric clipping, tokens of a sequence ratio."""
-    setting = f"group_transform={args.group_transform!r}" if args.group_transform else f"clipping={args.clipping!r}"
     if args.group_transform is None and args.transform_on != TRANSFORM_INPUTS[0]:
-        yield warning(
-            f"transform_on={args.transform_on!r} is ignored without a group_transform; set one of {', '.join(TRANSFORMS)}."
-        )
+        needed = f"set one of {', '.join(TRANSFORMS)}"
+        yield warning(f"transform_on={args.transform_on!r} is ignored without a group_transform; {needed}.")
     if not reweights(args, rule):
         return
-    if args.group_transform is None and args.clipping == "asymmetric":
+    setting = f"group_transform={args.group_transform!r}" if args.group_transform else f"clipping={args.clipping!r}"
+    spread = args.group_transform is None and args.clipping == "asymmetric"
+    if spread:
         setting = f"advantage_estimator={args.advantage_estimator!r} with importance_sampling_level='sequence'"
     spg, accum = args.steps_per_generation, args.gradient_accumulation_steps
     corrected = args.group_transform and args.use_vllm and args.vllm_importance_sampling_correction
-    on_policy = accum % (spg * args.num_iterations) == 0
-    if on_policy and not corrected and not setting.startswith("advantage_estimator"):
+    if accum % (spg * args.num_iterations) == 0 and not corrected and not spread:  # on-policy
         yield error(
             f"{setting} can't have an effect: with gradient_accumulation_steps={accum}, steps_per_generation={spg} and num_iterations="
             f"{args.num_iterations} every ratio is exactly 1; set steps_per_generation above gradient_accumulation_steps, or num_iterations above 1."
         )
     if args.loss_type not in CLIPPED_LOSSES:
-        yield error(
-            f"{setting} is defined for the clipped surrogate, not for loss_type={args.loss_type!r}; use 'grpo', 'dr_grpo' or 'dapo'."
-        )
+        valid = "use 'grpo', 'dr_grpo' or 'dapo'"
+        yield error(f"{setting} is defined for the clipped surrogate, not for loss_type={args.loss_type!r}; {valid}.")
     if args.delta is not None:
         yield error(
             f"{setting} replaces the clipped surrogate, so delta={args.delta} would be ignored; set delta=None."
         )
-    if args.off_policy_mask_threshold is not None:
+    if (threshold := args.off_policy_mask_threshold) is not None:
         yield error(
-            f"{setting} replaces the log-ratios that off_policy_mask_threshold={args.off_policy_mask_threshold} reads; set it to None."
+            f"{setting} replaces the log-ratios that off_policy_mask_threshold={threshold} reads; set it to None."
         )
     if args.use_bias_correction_kl and args.beta:
-        yield error(
-            f"{setting} sets the ratio to 1 inside the loss, which use_bias_correction_kl=True reads; set it to False."
-        )
-    if args.group_transform:
-        yield from _transform(args, rule, setting)
-
-
-def _transform(args, rule, setting: str) -> Iterator[Problem]:
-    """Rules for group transforms: what must not come between them and the gradient, and what they need of a batch."""
+        yield error(f"{setting} sets to 1 the ratio that use_bias_correction_kl=True reads; set it to False.")
+    if not args.group_transform:
+        return
+    # what must not come between a transform and the gradient, and what it needs of a batch
     if args.top_entropy_quantile < 1:
         yield error(
             f"{setting} makes a group's weights cancel, which top_entropy_quantile={args.top_entropy_quantile} undoes by dropping tokens of "
@@ -280,52 +263,41 @@ def _transform(args, rule, setting: str) -> Iterator[Problem]:
 
 def _whole_groups(args, setting: str) -> Iterator[Problem]:
     """Rules for what needs all rollouts of a prompt in one micro-batch."""
-    groups = args.num_generations
-    if args.per_device_train_batch_size % groups:
+    groups, size = args.num_generations, args.per_device_train_batch_size
+    if size % groups:
         yield error(
-            f"{setting} needs whole groups in each micro-batch, but per_device_train_batch_size={args.per_device_train_batch_size} is not "
-            f"a multiple of num_generations={groups}; make it a multiple of {groups}."
+            f"{setting} needs whole groups in each micro-batch, but per_device_train_batch_size={size} is not a multiple of "
+            f"num_generations={groups}; make it a multiple of {groups}."
         )
     if args.batching not in WHOLE_GROUP and args.steps_per_generation > 1:
+        valid = " or ".join(WHOLE_GROUP)
         yield error(
-            f"{setting} needs whole groups in each micro-batch, which batching={args.batching!r} scatters; use {' or '.join(WHOLE_GROUP)}."
+            f"{setting} needs whole groups in each micro-batch, which batching={args.batching!r} scatters; use {valid}."
         )
 
 
-def _estimator(args) -> Iterator[Problem]:
+def _estimator(args, rule, sharded: bool) -> Iterator[Problem]:
     estimator, setting = args.advantage_estimator, f"advantage_estimator={args.advantage_estimator!r}"
     if estimator == "grpo":
         return
-    if args.multi_objective_aggregation != "sum_then_normalize":
-        yield error(
-            f"{setting} works on the summed reward, not with multi_objective_aggregation={args.multi_objective_aggregation!r}; use "
-            "'sum_then_normalize'."
-        )
+    if (multi := args.multi_objective_aggregation) != "sum_then_normalize":
+        needed = f"not with multi_objective_aggregation={multi!r}; use 'sum_then_normalize'"
+        yield error(f"{setting} works on the summed reward, {needed}.")
     if args.scale_rewards not in ("group", True):
-        yield warning(
-            f"scale_rewards={args.scale_rewards!r} is ignored with {setting}, which defines its own scale; leave it at 'group'."
-        )
+        why = f"with {setting}, which defines its own scale; leave it at 'group'"
+        yield warning(f"scale_rewards={args.scale_rewards!r} is ignored {why}.")
     if estimator in ("positive_only", "negative_only") and args.batching in ("sign_partitioned", "reward_balanced"):
-        yield error(
-            f"{setting} leaves rollouts of one sign only, so batching={args.batching!r} has nothing to arrange; use shuffled or query_preserved."
-        )
-
-
-def _credit(args, rule, sharded: bool) -> Iterator[Problem]:
-    """Rules for what a credit rule asks of the model and of each micro-batch."""
-    if rule is None:
-        return
-    setting = f"advantage_estimator={args.advantage_estimator!r}"
-    if sharded and rule.needs:
-        yield error(
-            f"{setting} may ask the policy for {', '.join(rule.needs)}, which FSDP and DeepSpeed shard; use a rule that needs none of them."
-        )
-    if rule.each_step:
+        nothing = f"so batching={args.batching!r} has nothing to arrange; use shuffled or query_preserved"
+        yield error(f"{setting} leaves rollouts of one sign only, {nothing}.")
+    if rule is not None and sharded and rule.needs:
+        asked = f"{', '.join(rule.needs)}, which FSDP and DeepSpeed shard; use a rule that needs none of them"
+        yield error(f"{setting} may ask the policy for {asked}.")
+    if rule is not None and rule.each_step:
         yield from _whole_groups(args, f"{setting}, evaluated in each micro-batch,")
 
 
 def _loss(args) -> Iterator[Problem]:
-    """Rules for loss types and masks, whatever else is set."""
+    """Rules for loss types and masks, whatever else is set, and for the schedule and checkpoints."""
     if args.loss_type == "cispo" and (args.epsilon_high is None or args.epsilon_high < 1):
         highest = args.epsilon if args.epsilon_high is None else args.epsilon_high
         yield error(
@@ -342,13 +314,24 @@ def _loss(args) -> Iterator[Problem]:
             "mask_truncated_completions=True takes rollouts out of their groups, whose advantages then no longer sum to 0 under batching="
             f"{args.batching!r}; read the logged cancellation/batch_residual, or set it to False."
         )
-
-
-def _model(args, lora_dropout: float, quantized: bool, base_dtype, sharded: bool) -> Iterator[Problem]:
-    if lora_dropout > 0:
+    schedule, strategy = (getattr(value, "value", value) for value in (args.lr_scheduler_type, args.save_strategy))
+    if args.lr_scheduler_kwargs and schedule == "constant":
         yield error(
-            f"lora_dropout={lora_dropout} makes sampled and trained log-probabilities differ, since generation runs in train mode; set lora_dropout=0."
+            f"lr_scheduler_kwargs={args.lr_scheduler_kwargs} has no effect on lr_scheduler_type='constant'; remove it."
         )
+    if 0 < args.max_steps < args.warmup_steps:
+        yield error(f"warmup_steps={args.warmup_steps} must be at most max_steps={args.max_steps}.")
+    if strategy == "steps" and args.save_steps % args.steps_per_batch:
+        yield warning(
+            f"save_steps={args.save_steps} falls inside a generation batch, whose rollouts a checkpoint does not hold, so a resumed run would "
+            f"differ; use a multiple of {args.steps_per_batch}."
+        )
+
+
+def _model(args, lora_dropout, quantized, base_dtype, sharded, padding_changes, kind) -> Iterator[Problem]:
+    if lora_dropout > 0:
+        why = "makes sampled and trained log-probabilities differ, since generation runs in train mode"
+        yield error(f"lora_dropout={lora_dropout} {why}; set lora_dropout=0.")
     if quantized and args.use_vllm:
         yield error(
             "use_vllm=True merges adapters into the 4-bit weights at each sync and so re-quantizes the base; use use_vllm=False, or an unquantized base."
@@ -364,13 +347,8 @@ def _model(args, lora_dropout: float, quantized: bool, base_dtype, sharded: bool
             f"{args.bf16} or fp16={args.fp16} names, whatever fp32_adapters={args.fp32_adapters} says; set it to False, or these three."
         )
     if quantized and not args.fp32_adapters:
-        yield warning(
-            "fp32_adapters=False leaves the adapters of a quantized model in bfloat16, in which small opposing gradients are lost rather than "
-            "cancelled; set fp32_adapters=True."
-        )
-
-
-def _padding(padding_changes: bool, kind: str) -> Iterator[Problem]:
+        lost = "in which small opposing gradients are lost rather than cancelled; set fp32_adapters=True"
+        yield warning(f"fp32_adapters=False leaves the adapters of a quantized model in bfloat16, {lost}.")
     if padding_changes:
         yield error(
             f"{kind} computes other logits behind padding than without, and train_dataset has prompts of unequal length, which TRL pads: "
@@ -378,10 +356,106 @@ def _padding(padding_changes: bool, kind: str) -> Iterator[Problem]:
         )
 
 
-def _checkpoints(args) -> Iterator[Problem]:
-    strategy = getattr(args.save_strategy, "value", args.save_strategy)
-    if strategy == "steps" and args.save_steps % args.steps_per_batch:
-        yield warning(
-            f"save_steps={args.save_steps} falls inside a generation batch, whose rollouts a checkpoint does not hold, so a resumed run would "
-            f"differ; use a multiple of {args.steps_per_batch}."
-        )
+# -- a run as a whole -----------------------------------------------------------------------------------------------
+
+
+def check_run(config: RunConfig) -> None:
+    """Check a `RunConfig` wholly, with its policy's and task's names, and write nothing.
+
+    A model or data set of a hub is not asked for: `load_policy` and `get_task` say whether that is there.
+    Raises ValueError, one sentence that names the field, its value and what would be valid.
+    """
+    for problem in validate(config):
+        if problem.severity == "error":
+            raise ValueError(problem.sentence)
+    _check_policy(config.policy)
+    family, _, rest = config.task.partition(":")
+    if family == "hub" and not Path(rest).expanduser().exists():
+        return
+    where = f"task={show_value(config.task)}" + f" with task_options={config.task_options}" * bool(config.task_options)
+    try:
+        task = get_task(config.task, **config.task_options)
+        if family != "gym" and config.num_prompts + config.eval_prompts <= QUICKLY_DRAWN:
+            task.split(config.num_prompts, config.eval_prompts, config.seed)
+    except ValueError as refusal:
+        if type(refusal) is not ValueError or str(refusal).startswith("task"):
+            raise  # of several lines, one a row, or with the task's name
+        raise ValueError(f"{where}: {refusal}") from None
+    except (TypeError, OSError, ArithmeticError, LookupError, AttributeError) as refusal:
+        raise ValueError(f"{where} can't be made: {one_line(refusal)}.") from None
+
+
+def validate(config: RunConfig) -> list[Problem]:
+    """List what `problems` and TRL's own config find wrong with a run's settings; model and task are not looked at."""
+    trainer = config.trainer
+    if "max_steps" not in trainer:
+        return [error("trainer.max_steps is missing; set it to a positive number of optimizer steps.")]
+    if config.quantization and not config.lora:  # transformers says so only once the trainer is built
+        frozen = f"quantization={config.quantization!r} freezes all weights"
+        return [error(f"{frozen}, so lora={config.lora} leaves nothing to train; set lora to a rank, e.g. 8.")]
+    if config.dtype not in ("auto", "float32") and not config.lora:
+        trained = f"dtype={config.dtype!r} is for frozen weights, and without adapters all are trained"
+        return [error(f"{trained}; set lora to a rank or dtype to auto, as trained weights lose small updates.")]
+    if missing := list(missing_packages(trainer)):
+        return [error(sentence) for sentence in missing]
+    try:
+        args = _trainer_args(config)
+        rule = credit_call(args.advantage_estimator)
+    except Exception as refusal:  # of TRL, transformers, accelerate, or a rule of one's own
+        sentence = explain_error(refusal).rstrip(".")
+        named = [f"{key}={show_value(value)}" for key, value in trainer.items() if re.search(rf"\b{key}\b", sentence)]
+        return [error(f"{sentence} ({', '.join(named)})." if named else f"{sentence}.")]
+    few = args.generation_batch_size // args.num_generations
+    prompts = f"num_prompts={config.num_prompts} must be at least {few}, the prompts of a generation batch."
+    found = [error(prompts)] if config.num_prompts < few else []
+    return found + problems(args, world_size=process_count(), quantized=bool(config.quantization), rule=rule)
+
+
+def _trainer_args(config: RunConfig) -> CancellationConfig:
+    """A run's trainer settings as all processes of its launch have them, made by this process alone."""
+    processes = process_count()
+    if processes == 1:
+        return trainer_args(config, torch.device("cpu"), "unused")
+    local = config.trainer.get("per_device_train_batch_size", 8)
+    launched = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(LAUNCHED)}
+    try:  # else it would wait for the other processes, which are not asked
+        whole = replace(config, trainer=config.trainer | {"per_device_train_batch_size": local * processes})
+        args = trainer_args(whole, torch.device("cpu"), "unused")
+    finally:
+        os.environ.update(launched)
+        AcceleratorState._reset_state(reset_partial_state=True)
+    args.per_device_train_batch_size = local
+    return args
+
+
+def missing_packages(trainer: dict) -> Iterator[str]:
+    """A sentence for each of the trainer's fields that needs a package which is not installed."""
+    packages = {"use_vllm": "vllm", "use_liger_kernel": "liger_kernel"}
+    needs = {f"{field}=True": package for field, package in packages.items() if trainer.get(field)}
+    trackers = trainer.get("report_to") or []
+    for name in [trackers] if isinstance(trackers, str) else trackers:
+        if name not in ("none", "all", *INTEGRATION_TO_CALLBACK):
+            yield f"report_to={name!r} is no tracker of transformers; take 'none' or {', '.join(INTEGRATION_TO_CALLBACK)}."
+        elif name not in ("none", "all", "azure_ml", "flyte"):
+            needs[f"report_to={name!r}"] = name
+    for setting, package in needs.items():
+        if find_spec(package) is None:
+            yield f"{setting} needs the package {package}, which is not installed: pip install {package}"
+
+
+def _check_policy(name: str) -> None:
+    if name in ("bundled", *PACKAGED):
+        return
+    if name.startswith(FAMILY):
+        member_of(name)
+        return
+    try:
+        folder = Path(name).expanduser()
+        there = folder.is_dir()
+    except (OSError, RuntimeError) as refusal:  # a name that is too long; a user's home that is not there
+        raise ValueError(f"policy={show_value(name)} can't be looked up ({explain_error(refusal)})") from None
+    if not there and not re.fullmatch(HUB_ID, name):
+        names = ", ".join(map(repr, ("bundled", *PACKAGED)))
+        raise ValueError(f"policy={show_value(name)} must be {names}, an existing folder of a model or a hub id.")
+    if there and not (folder / "config.json").is_file():
+        raise ValueError(f"policy={show_value(name)} must be a folder that holds a model, but it has no config.json.")

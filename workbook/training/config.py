@@ -1,18 +1,25 @@
 """CancellationConfig: TRL's GRPOConfig plus the switches that make or break token-gradient cancellation.
 
-Every switch's default is TRL's own behaviour, so that `CancellationConfig(**kwargs)` means what
-`GRPOConfig(**kwargs)` means.
+Every switch's default is TRL's own behaviour, so that `CancellationConfig(**kwargs)` means what `GRPOConfig(**kwargs)`
+means. What a run's trainer may be set to follows from TRL's own annotations, with the ranges and choices below.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
 
 import torch
+from pydantic import Field, JsonValue
+from transformers import GenerationConfig
 from trl import GRPOConfig
 
-from workbook.training.run_config import RunConfig
+from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
+from workbook.training.messages import show_value
+from workbook.training.run_config import RunConfig, check_values, nearest, settings_model
 
 
 def _switch(default, words: str):
@@ -69,6 +76,139 @@ class CancellationConfig(GRPOConfig):
         return max(1, self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps)
 
 
+# -- what a run's trainer may be set to -----------------------------------------------------------------------------
+
+SCHEDULES = (  # that resume in the same bits
+    *("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"),
+    *("cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"),
+)
+CHOICES = {
+    "batching": STRATEGIES,
+    "group_transform": (None, *TRANSFORMS),
+    "transform_on": TRANSFORM_INPUTS,
+    "clipping": CLIPPINGS,
+    "importance_sampling_level": LEVELS,
+    "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "lr_scheduler_type": SCHEDULES,
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "save_strategy": ("steps", "no"),
+    "scale_rewards": ("group", "batch", "none", True, False),
+    "vllm_mode": ("colocate", "server"),
+    "vllm_model_impl": ("vllm", "transformers"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+}
+
+
+_INTERVALS = {  # of numbers; a number of TRL's config that is in none of them passes with a warning
+    "[1, 65536]": """per_device_train_batch_size gradient_accumulation_steps steps_per_generation pad_to_multiple_of
+        num_completions_to_print torch_empty_cache_steps ddp_bucket_cap_mb""",
+    "[2, 4194304]": "generation_batch_size num_generations",
+    "[1, 1000]": "num_iterations dataloader_prefetch_factor vllm_tensor_parallel_size",
+    "[0, 64]": "dataloader_num_workers",
+    "[1, 1000000]": "max_completion_length vllm_max_model_length ddp_timeout",
+    "[1, 10000000]": "max_steps save_steps ref_model_sync_steps",
+    "[1, 1]": "logging_steps",  # a run's metrics have a line for every step
+    "[0, 10000000]": "measure_cancellation record_tokens top_k warmup_steps",
+    "[1, 65535]": "vllm_server_port vllm_group_port",
+    "(0, inf)": """learning_rate adam_epsilon epsilon epsilon_high delta repetition_penalty off_policy_mask_threshold
+        sapo_temperature_neg sapo_temperature_pos vllm_server_timeout vllm_importance_sampling_clip_max
+        vllm_importance_sampling_clip_min""",
+    "[0, inf)": """max_grad_norm beta vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg router_aux_loss_coef
+        entropy_coef entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target""",
+    "[0, 1]": "weight_decay ref_model_mixup_alpha min_p",
+    "[0, 1)": "adam_beta1 adam_beta2",
+    "(0, 1]": "top_p top_entropy_quantile vllm_gpu_memory_utilization",
+    "[0.0001, 1000000]": "temperature",
+}
+_REFUSED = {  # a reason: the fields of TRL's config that a run does not take for it
+    "is set by the run itself": "output_dir seed use_cpu bf16 fp16",
+    "would upload, and nothing of a run is uploaded": """push_to_hub hub_token hub_private_repo hub_model_id
+        hub_strategy hub_always_push hub_revision log_completions_hub_repo trackio_space_id trackio_bucket_id
+        trackio_static_space_id""",
+    "would change a run's checkpoints, which are its own": """save_total_limit save_only_model save_on_each_node
+        enable_jit_checkpoint resume_from_checkpoint ignore_data_skip restore_callback_states_from_checkpoint
+        load_best_model_at_end metric_for_best_model greater_is_better""",
+    "has no effect on a run, whose eval_prompts are evaluated before and after": """eval_strategy eval_steps eval_delay
+        eval_on_start eval_do_concat_batches eval_accumulation_steps eval_use_gather_object per_device_eval_batch_size
+        num_generations_eval prediction_loss_only do_train do_eval do_predict include_for_metrics batch_eval_metrics
+        label_names bf16_full_eval fp16_full_eval""",
+    "has no effect on a run, whose length is max_steps": "num_train_epochs",
+    "has no effect on a run, whose metrics have a line for every step": """logging_strategy logging_first_step
+        logging_nan_inf_filter include_num_input_tokens_seen skip_memory_metrics log_multimodal""",
+    "has no effect on a run, whose policy is loaded with the fields policy, quantization and lora": """model_init_kwargs
+        trust_remote_code""",
+    "has no effect on the loss or the sampling of a run": """label_smoothing_factor neftune_noise_alpha
+        max_tool_calling_iterations data_seed length_column_name train_sampling_strategy dataloader_drop_last
+        dataloader_multiprocessing_context dataloader_in_order remove_unused_columns debug optim_target_modules
+        activation_checkpointing activation_checkpointing_kwargs ds3_gather_for_generation""",
+    "is no setting of a run but of its launch, see data/configs/accelerate": """local_rank deepspeed fsdp fsdp_config
+        accelerator_config parallelism_config ddp_backend ddp_static_graph""",
+    "would break groups of rollouts": "auto_find_batch_size",
+    "has another name: use_transformers_continuous_batching": "use_transformers_paged",
+    "has another name: vllm_importance_sampling_clip_max": "vllm_importance_sampling_cap",
+}
+REASONS = {name: reason for reason, names in _REFUSED.items() for name in names.split()}
+OPTIONS = dict[str, JsonValue] | None
+_NARROWER = {  # than TRL's annotations
+    **dict.fromkeys(("save_steps", "logging_steps", "num_generations", "max_completion_length"), int),
+    **dict.fromkeys(("lr_scheduler_kwargs", "generation_kwargs", "chat_template_kwargs"), OPTIONS),
+    **dict.fromkeys(("gradient_checkpointing_kwargs", "transformers_continuous_batching_config"), OPTIONS),
+    "optim_args": Annotated[str, Field(pattern=r"^\w+=[^=,\s]+(, ?\w+=[^=,\s]+)*$")] | None,
+    "pad_to_multiple_of": int | None,
+    "reward_weights": Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1, max_length=1)] | None,
+}
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "cache_implementation")  # fields of TRL's
+_NOT_SAMPLED = ("do_sample", "num_beams", "num_return_sequences", "return_dict_in_generate", "eos_token_id")
+
+
+@cache
+def trainer_fields() -> dict[str, Any]:
+    """The fields of CancellationConfig with their types, those among them that a run does not take."""
+    return get_type_hints(CancellationConfig) | _NARROWER
+
+
+def _bounds(interval: str) -> dict[str, float]:
+    """Pydantic's bounds of an interval such as "(0, 1]" or "[1, inf)"."""
+    low, high = (float(end) if "." in end or end == "inf" else int(end) for end in interval[1:-1].split(", "))
+    upper = {} if high == float("inf") else {"le" if interval[-1] == "]" else "lt": high}
+    return {"ge" if interval[0] == "[" else "gt": low} | upper
+
+
+@cache
+def _trainer_model():
+    ranges = {name: _bounds(interval) for interval, names in _INTERVALS.items() for name in names.split()}
+    types = {name: kind for name, kind in trainer_fields().items() if name not in REASONS}
+    return settings_model("Trainer", types, ranges, CHOICES), unbounded(types, ranges)
+
+
+def unbounded(types: dict[str, Any], ranges: dict) -> list[str]:
+    """Names of the numbers for which there is no range: those of a later TRL."""
+    numbers = [name for name, kind in types.items() if {int, float} & {kind, *get_args(kind)}]
+    return [name for name in numbers if name not in ranges and name not in CHOICES]
+
+
+def check_trainer(values: dict[str, Any]) -> None:
+    """Raise a ValueError, in one sentence, for the first field of a trainer that is unknown, refused or not valid.
+
+    A number of the installed TRL that has no range here passes with a warning.
+    """
+    for name in values:
+        if name in REASONS:
+            raise ValueError(f"trainer.{name} {REASONS[name]}; remove it.")
+        if name not in trainer_fields():
+            known = set(trainer_fields()) - set(REASONS)
+            raise ValueError(f"trainer.{show_value(name)} is not a field of CancellationConfig; {nearest(name, known)}")
+    model, new = _trainer_model()
+    check_values(model, values, "trainer.")
+    for name in set(new) & set(values):
+        warnings.warn(f"trainer.{name}={values[name]} is passed to TRL as it is: no range is known.", stacklevel=4)
+    for name in values.get("generation_kwargs") or {}:
+        if name in _SAMPLING:
+            raise ValueError(f"trainer.generation_kwargs has {name}, which is a field of its own; set trainer.{name}.")
+        if name in _NOT_SAMPLED or not hasattr(GenerationConfig(), name):
+            raise ValueError(f"trainer.generation_kwargs has {name}, which a run does not take; remove it.")
+
+
 def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path) -> CancellationConfig:
     """The trainer's settings of a run on a device, with the defaults that runs have.
 
@@ -83,14 +223,16 @@ def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path
         "beta": 0.0,
         "fp32_adapters": config.lora is not None,
     } | config.trainer
-    args = CancellationConfig(
-        output_dir=str(output_dir),
-        seed=config.seed,
-        use_cpu=device.type == "cpu",
-        bf16=capable,
-        fp16=device.type == "cuda" and not capable,
-        **settings,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of a field's coming name
+        args = CancellationConfig(
+            output_dir=str(output_dir),
+            seed=config.seed,
+            use_cpu=device.type == "cpu",
+            bf16=capable,
+            fp16=device.type == "cuda" and not capable,
+            **settings,
+        )
     if args.max_steps <= 0:
         raise ValueError(f"trainer.max_steps={args.max_steps} must be a positive number of optimizer steps.")
     if "save_steps" not in settings:

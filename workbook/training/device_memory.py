@@ -10,19 +10,12 @@ import psutil
 import torch
 
 MIB = 2**20
-CGROUPS = Path("/sys/fs/cgroup")
-# version 2 of control groups, then 1: limit, usage, and the line of memory.stat that can be given back at once
-GROUP_FILES = (
-    ("memory.max", "memory.current", "inactive_file"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
 
 
 def free_memory(device: str | torch.device | None = None) -> int:
     """Bytes that are free for a run on a device now; None is the one that runs train on here.
 
-    A GPU's own memory, or the system's where it has none: what the kernel can give, and no more than is left of the
-    limit of the container that this process is in.
+    A GPU's own memory, or the system's where it has none.
     """
     if device is None:
         from workbook.policies.devices import choose_device
@@ -30,7 +23,7 @@ def free_memory(device: str | torch.device | None = None) -> int:
         device = choose_device()
     if torch.device(device).type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return int(min([psutil.virtual_memory().available, *_left_in_groups()]))
+    return int(psutil.virtual_memory().available)
 
 
 def free_mib(device: str | torch.device) -> float:
@@ -58,36 +51,3 @@ def peak_used_mib(device: str | torch.device) -> float:
         return used_mib(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / MIB if sys.platform == "darwin" else peak / 1024
-
-
-def _left_in_groups() -> list[int]:
-    """Bytes below the limit of each control group that holds this process; none where there is no limit."""
-    left_over = [_left_in(folder) for folder in _own_groups()]
-    return [size for size in left_over if size is not None]
-
-
-def _own_groups() -> list[Path]:
-    """Folders of this process's control groups and of those around them; a container shows its own as the root."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:  # no Linux
-        return []
-    folders = []
-    for number, controllers, path in (line.split(":", 2) for line in lines):
-        if number == "0" or "memory" in controllers.split(","):
-            root = CGROUPS if number == "0" else CGROUPS / "memory"
-            own = root / path.strip("/")
-            folders += [folder for folder in (own, *own.parents) if folder == root or root in folder.parents]
-    return list(dict.fromkeys(folders))
-
-
-def _left_in(folder: Path) -> int | None:
-    """Bytes below one control group's limit, counting what the page cache would give back; None without a limit."""
-    for limit, usage, reclaimable in GROUP_FILES:
-        try:
-            most, now = int((folder / limit).read_text()), int((folder / usage).read_text())
-            cache = re.search(rf"^{reclaimable} (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-        return max(0, most - now + (int(cache[1]) if cache else 0))
-    return None

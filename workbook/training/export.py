@@ -17,11 +17,9 @@ from typing import Any
 from workbook.tasks import get_task
 from workbook.theory.choices import OWN
 from workbook.training.cards import run_card
-from workbook.training.config_text import read_yaml
-from workbook.training.credit import own_files
 from workbook.training.files import SUMS, atomic_folder, damage, replacement, write_json, write_text
 from workbook.training.folders import as_folder
-from workbook.training.run_config import RunConfig
+from workbook.training.run_config import RunConfig, read_yaml
 from workbook.training.runs import Run
 from workbook.training.sweep_run import as_yaml
 from workbook.training.sweeps import Grid
@@ -68,9 +66,10 @@ def _own_files(config: RunConfig) -> dict[str, Path]:
 
 
 def _rule_files(config: RunConfig) -> dict[str, Path]:
-    """Of a credit rule "own:" its file, and those beside it that it imports."""
+    """Of a credit rule "own:" its file."""
     estimator = config.trainer.get("advantage_estimator", "")
-    return own_files(estimator) if OWN.fullmatch(estimator) else {}
+    path = Path(match["file"]) if (match := OWN.fullmatch(estimator)) else None
+    return {path.name: path} if path else {}
 
 
 def _task_files(config: RunConfig) -> dict[str, Path]:

@@ -1,44 +1,55 @@
-"""Memory of a (Q)LoRA GRPO run: a forecast part by part, before anything is loaded, and what a process holds.
+"""Memory of a (Q)LoRA GRPO run: one formula, part by part, before anything is loaded.
 
-The forecast counts parameters exactly, on the meta device, and the rest from shapes: what autograd keeps of a pre-norm,
+The formula counts parameters exactly, on the meta device, and the rest from shapes: what autograd keeps of a pre-norm,
 gated decoder (Llama, Qwen and their like), and what TRL's tiled output head and transformers' sampling hold meanwhile.
 It leaves out the libraries themselves, the allocator's waste and the loading of a checkpoint. Chapter 11 shows it
-beside a measured peak.
-
-Runs of models in `training.shapes` are forecast without a hub.
+beside a measured peak; tests/test_memory.py compares it with autograd's own tensors.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
-from workbook.training.device_memory import MIB
+from workbook.places import data_path
+from workbook.policies.devices import as_device, as_dtype
+from workbook.policies.load import locate
+from workbook.rollouts.scoring import tokenize_prompts
+from workbook.tasks import get_task
+from workbook.training.device_memory import MIB, free_mib
 from workbook.training.messages import one_line
 from workbook.training.processes import process_count
-from workbook.training.shapes import SHAPES
-from workbook.training.trainer_fields import OPTIMIZER_BYTES
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+from workbook.training.run_config import RunConfig
 
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)  # 4 bits, an 8-bit scale per 64 weights, a 32-bit scale per 256 of those
-# TRL's own, where a run does not set them
-DEFAULT_LENGTH, DEFAULT_OPTIMIZER = 512, "adamw_torch_fused"
+DEFAULT_LENGTH = 512  # TRL's max_completion_length, where a run does not set it
 HEAD_ROWS, HEAD_COLUMNS = 4096, 32768  # the tile of logits that TRL's output head holds at a time: tokens, vocabulary
 # Tiles at once in that head's backward pass. With Triton's kernel, the logits alone. In plain torch also their float32
 # copy, the scaled copy, log p, p, the gradient, and in its formula a mask of a byte and two more temporaries.
 HEAD_TILES = {"cuda": 1, "cpu": 8.25}
-CHARACTERS = 3  # of a prompt per token, fewer than there are, where the model's own tokenizer is not at hand
-TEMPLATE_TOKENS = 40  # of a chat template, likewise
-_COUNTS: dict[tuple, tuple[int, int, int, int]] = {}  # of `parameter_counts`, by the config's settings
 SAMPLING_COPIES = 4  # of the next token's logits: the model's, the float32 copy, the scaled, their softmax
+CHARACTERS, TEMPLATE_TOKENS = 3, 40  # of a prompt per token, and of a chat template, where no tokenizer is at hand
+QWEN_1_5B = Qwen2Config(
+    **{"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
+    **{"num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
+)
+QWEN_7B = Qwen2Config(
+    **{"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28},
+    **{"num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False},
+)
+SHAPES = {"Qwen/Qwen2.5-1.5B-Instruct": QWEN_1_5B, "Qwen/Qwen2.5-7B-Instruct": QWEN_7B}  # forecast without a hub
+# One generation batch on a T4-class card: 32 rollouts of 128 + 256 tokens in half precision, one at a time backward.
+WORKLOAD = {
+    **{"rollouts": 32, "microbatch": 1, "prompt_length": 128, "completion_length": 256},
+    **{"dtype": torch.float16, "device": "cuda"},
+}
+CARDS = {"T4, 16 GB": 14.7, "RTX 4090, 24 GB": 23.5, "A100, 80 GB": 79.1, "H200, 141 GB": 139.7}  # GiB that they show
+READY = {13.5: "qwen2.5-1.5b_t4", 21.5: "qwen2.5-7b_24gb"}  # least GiB of a card: its config without vLLM
 
 
 def memory_forecast(
@@ -53,7 +64,7 @@ def memory_forecast(
     dtype: torch.dtype = torch.float32,
     gradient_checkpointing: bool = False,
     device: str = "cpu",
-    optimizer: str = DEFAULT_OPTIMIZER,
+    optimizer: str = "adamw_torch",
     reference: bool = False,
     measured: bool = False,
     vllm: bool = False,
@@ -70,7 +81,7 @@ def memory_forecast(
         dtype: of frozen weights and of what is kept for backward.
         gradient_checkpointing: keep one hidden state per layer and recompute the rest.
         device: "cpu" or "cuda"; the output head works in larger pieces on a CPU.
-        optimizer: transformers' name of it, `optim`; a paged one is counted whole.
+        optimizer: transformers' name of it, `optim`; one that is none of `optimizer_bytes` counts as AdamW.
         reference: whether a KL penalty keeps a copy of the model beside it, as beta does where all weights are trained.
         measured: whether `measure_cancellation` keeps two copies of the trained weights.
         vllm: whether vLLM samples, in memory of its own that is not counted here.
@@ -80,7 +91,7 @@ def memory_forecast(
         other two phases' sums: `peak_mib(table)`.
 
     Raises:
-        ValueError: for a size below 1 or an unknown quantization, device or optimizer.
+        ValueError: for a size below 1 or an unknown quantization or device.
 
     >>> from transformers import LlamaConfig
     >>> tiny = LlamaConfig(hidden_size=64, num_hidden_layers=2, intermediate_size=128, vocab_size=100)
@@ -95,8 +106,6 @@ def memory_forecast(
         )
     if quantization not in (None, "nf4") or device not in HEAD_TILES:
         raise ValueError(f'quantization={quantization!r} must be None or "nf4", and device={device!r} "cpu" or "cuda".')
-    if optimizer not in OPTIMIZER_BYTES:
-        raise ValueError(f"optimizer={optimizer!r} must be one of {', '.join(OPTIMIZER_BYTES)}.")
     linear, other, adapters, largest = parameter_counts(config, lora)
     size = dtype.itemsize
     text = config.get_text_config()
@@ -109,11 +118,11 @@ def memory_forecast(
     per_token = kept_per_token(config, lora, dtype, gradient_checkpointing)
     trained = adapters if lora else linear + other
     sampled = 0 if vllm else rollouts
-    adam = "adam" in optimizer or not OPTIMIZER_BYTES[optimizer]
+    states = "Adam's moments" if "adam" in optimizer else "optimizer's states"
     parts = [
         ("weights", linear * (NF4_BITS / 8 if quantization else size) + other * size, "always"),
         ("adapters", adapters * 4, "always"),
-        ("Adam's moments" if adam else "optimizer's states", trained * OPTIMIZER_BYTES[optimizer], "always"),
+        (states, trained * optimizer_bytes(optimizer), "always"),
         ("gradients", trained * 4, "always"),
         ("kept for backward", microbatch * length * per_token, "training"),
         ("logits", HEAD_TILES[device] * tile, "training"),
@@ -127,70 +136,102 @@ def memory_forecast(
     return pd.DataFrame([(part, value / MIB, phase) for part, value, phase in parts], columns=["part", "mib", "phase"])
 
 
-def forecast_run(config) -> pd.DataFrame:
+def optimizer_bytes(optimizer: str) -> float:
+    """States in bytes per trained weight: two moments in float32, one of them, or in 8 bits with scales.
+
+    >>> [optimizer_bytes(name) for name in ("adamw_torch", "paged_adamw_8bit", "sgd", "lion_32bit")]
+    [8.0, 2.03, 0.0, 4.0]
+    """
+    if optimizer == "sgd":
+        return 0.0
+    moments = 3 if "ademamix" in optimizer else 1 if any(one in optimizer for one in ("lion", "rms", "adagrad")) else 2
+    return 1.015 * moments if "8bit" in optimizer else 4.0 * moments
+
+
+def forecast_run(config: RunConfig) -> pd.DataFrame:
     """A `RunConfig`'s `memory_forecast` on this machine, from the model's config and tokenizer, without its weights.
 
     Prompts are measured on the run's own training set. Its evaluations and the prompts' scoring are not in the table.
-    Of a model in SHAPES neither a hub nor a folder is asked; the length of its prompts is then a generous estimate.
     Raises ValueError for a model without the shapes of a gated decoder, and as `load_policy` and `get_task` do.
     """
-    from workbook.policies.devices import as_dtype
-
     device = run_device(config)
     dtype, _ = as_dtype(config.dtype, device, frozen=bool(config.quantization or config.lora))
     return forecast_shape(config, *shape_and_prompt(config), dtype, device.type)
 
 
-def shape_and_prompt(config) -> tuple[PreTrainedConfig, int]:
-    """A `RunConfig`'s model as its transformers config, and tokens of its longest prompt: what `forecast_run` looks up.
-
-    Raises as `forecast_run` does.
-    """
-    from transformers import AutoConfig
-
-    from workbook.policies.load import locate
-
+def shape_and_prompt(config: RunConfig) -> tuple:
+    """A `RunConfig`'s model as its transformers config, and tokens of its longest prompt: what must be looked up."""
     shape, folder = SHAPES.get(config.policy), None
     if shape is None:
         folder, _ = locate(config.policy)
         shape = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    rows = (config.task, json.dumps(config.task_options), config.num_prompts, config.seed)
-    return shape, _longest_prompt(folder, *rows)
+    return shape, _longest_prompt(folder, config.task, json.dumps(config.task_options), config.num_prompts, config.seed)
 
 
-def forecast_shape(config, shape, prompt_length: int, dtype: torch.dtype, device: str) -> pd.DataFrame:
-    """`memory_forecast` of a `RunConfig`'s settings for a model's shape, its transformers config, on a kind of device.
+def forecast_shape(config: RunConfig, shape, prompt_length: int, dtype: torch.dtype, device: str) -> pd.DataFrame:
+    """`memory_forecast` of a `RunConfig`'s settings for a model's shape, its transformers config, on "cpu" or "cuda".
 
-    prompt_length: tokens of the longest prompt.  dtype: of frozen weights.  device: "cpu" or "cuda".
+    prompt_length: tokens of the longest prompt.  dtype: of frozen weights.
     Raises ValueError for a model without the shapes of a gated decoder.
     """
     settings = config.trainer
     microbatch = settings.get("per_device_train_batch_size", 8)
-    sizes = {
-        "quantization": config.quantization,
-        "lora": config.lora,
-        "rollouts": microbatch * steps_per_generation(settings),
-        "microbatch": microbatch,
-        "prompt_length": prompt_length,
-        "completion_length": settings.get("max_completion_length", DEFAULT_LENGTH),
-        "dtype": dtype,
-        "gradient_checkpointing": settings.get("gradient_checkpointing", False),
-        "device": "cuda" if device == "cuda" else "cpu",
-        "optimizer": settings.get("optim", DEFAULT_OPTIMIZER),
-        "reference": bool(settings.get("beta")) and not config.lora,
-        "measured": bool(settings.get("measure_cancellation")),
-        "vllm": bool(settings.get("use_vllm")),
-    }
     try:
-        return memory_forecast(shape, **sizes)
+        return memory_forecast(
+            shape,
+            quantization=config.quantization,
+            lora=config.lora,
+            rollouts=microbatch * steps_per_generation(settings),
+            microbatch=microbatch,
+            prompt_length=prompt_length,
+            completion_length=settings.get("max_completion_length", DEFAULT_LENGTH),
+            dtype=dtype,
+            gradient_checkpointing=settings.get("gradient_checkpointing", False),
+            device="cuda" if device == "cuda" else "cpu",
+            optimizer=settings.get("optim", "adamw_torch"),
+            reference=bool(settings.get("beta")) and not config.lora,
+            measured=bool(settings.get("measure_cancellation")),
+            vllm=bool(settings.get("use_vllm")),
+        )
     except AttributeError as error:  # another model's config has other names
         raise ValueError(f"policy={config.policy!r} can't be forecast: {one_line(error)}.") from None
 
 
-def run_device(config) -> torch.device:
-    """The device that a run trains on."""
-    from workbook.policies.devices import as_device
+def fits(config: RunConfig, at_once: int = 1) -> str | None:
+    """One sentence if the forecast peak of a run, or of so many at once, exceeds what is free; None if it fits.
 
+    None as well for a model that `forecast_run` knows too little of, or cannot reach.
+    """
+    try:
+        needed = at_once * peak_mib(forecast_run(config))
+    except Exception:  # a config.json in which transformers finds fault; loading the policy says so
+        return None
+    device = run_device(config)
+    free = free_mib(device)
+    if needed <= free:
+        return None
+    runs, their = ("This run is", "its") if at_once == 1 else (f"{at_once} runs at a time are", "their")
+    return (
+        f"{runs} forecast to need {needed:,.0f} MiB beside {their} libraries, and {free:,.0f} MiB are free on "
+        f"{device.type}; take {LESS}{', or fewer at a time' * (at_once > 1)}."
+    )
+
+
+LESS = "smaller micro-batches, gradient_checkpointing, lora and nf4, or a lower max_completion_length"
+
+
+def config_for(gib: float) -> RunConfig | None:
+    """The ready config for one card of so much memory; None below a T4's.
+
+    >>> config_for(14.7).name, config_for(24.0).name, config_for(4.0)
+    ('qwen2.5-1.5b_t4', 'qwen2.5-7b_24gb', None)
+    """
+    fitting = [name for least, name in READY.items() if gib >= least]
+    return RunConfig.load(data_path("configs", "machines", f"{fitting[-1]}.yaml")) if fitting else None
+
+
+def run_device(config: RunConfig) -> torch.device:
+    """The device that a run trains on."""
     return as_device(None, config.quantization)
 
 
@@ -231,10 +272,7 @@ def kept_per_token(config, lora: int | None, dtype: torch.dtype, gradient_checkp
 
 def peak_mib(forecast: pd.DataFrame) -> float:
     """Peak of a `memory_forecast` table in MiB: what is always there plus the hungrier phase."""
-    sums = Counter()
-    for phase, mib in zip(forecast["phase"], forecast["mib"], strict=True):
-        sums[phase] += mib
-    return float(sums.pop("always") + max(sums.values()))
+    return float(at_peak(forecast)["mib"].sum())
 
 
 def at_peak(forecast: pd.DataFrame) -> pd.DataFrame:
@@ -245,17 +283,18 @@ def at_peak(forecast: pd.DataFrame) -> pd.DataFrame:
 
 def parameter_counts(config, lora: int | None = None) -> tuple[int, int, int, int]:
     """Weights in linear layers that 4-bit loading quantizes, all others, adapter weights, the largest linear layer."""
-    key = type(config), str(vars(config))  # a slider asks for the same model again and again
+    key = config.to_json_string(use_diff=False)  # a slider asks for the same model again and again
     if key not in _COUNTS:
         _COUNTS[key] = _counted(config)
     linear, other, thin, largest = _COUNTS[key]
     return linear, other, (lora or 0) * thin, largest
 
 
+_COUNTS: dict[str, tuple[int, int, int, int]] = {}
+
+
 def _counted(config) -> tuple[int, int, int, int]:
     """Weights in linear layers, all others, those of adapters of rank 1, the largest layer."""
-    from transformers import AutoModelForCausalLM
-
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     head = model.get_output_embeddings()
@@ -268,15 +307,7 @@ def _counted(config) -> tuple[int, int, int, int]:
 
 @cache
 def _longest_prompt(folder, task: str, options: str, n: int, seed: int) -> int:
-    """Tokens of the longest prompt of a training set; remembered, since forecasts are compared by the handful.
-
-    Without a folder that has the tokenizer, more of them than there will be.
-    """
-    from transformers import AutoTokenizer
-
-    from workbook.rollouts.scoring import tokenize_prompts
-    from workbook.tasks import get_task
-
+    """Tokens of the longest prompt of a training set; without a folder that has the tokenizer, a generous estimate."""
     prompts = list(get_task(task, **json.loads(options)).dataset(n, seed)["prompt"])
     if folder is None:
         return max(len(_text(prompt).encode()) for prompt in prompts) // CHARACTERS + TEMPLATE_TOKENS

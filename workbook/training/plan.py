@@ -1,4 +1,4 @@
-"""Forecasts of a run before it is started: whether it fits in memory, and how long it will take.
+"""How long a run will take, by a trial.
 
 Time is measured, not computed: `start_trial` trains the very setting for a few generation batches in a process of its
 own, and `measure_throughput` reads from it what a batch and the start take.
@@ -6,15 +6,12 @@ own, and `measure_throughput` reads from it what a batch and the start take.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from workbook.training.device_memory import free_mib
-from workbook.training.memory import forecast_run, peak_mib, run_device, steps_per_generation
+from workbook.training.memory import fits, steps_per_generation
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run, start_run
-from workbook.training.validate import validate
 
 TRIAL_BATCHES = 3  # generation batches of a trial; the first warms caches up and is not counted if others are there
 TRIAL_SECONDS = 60.0  # seconds of training after which a trial ends early
@@ -42,62 +39,6 @@ def steps_per_batch(config: RunConfig) -> int:
 def batches(config: RunConfig) -> int:
     """Generation batches of a run."""
     return -(-config.trainer["max_steps"] // steps_per_batch(config))
-
-
-def fits(config: RunConfig, at_once: int = 1) -> str | None:
-    """One sentence if the forecast peak of a run, or of so many at once, exceeds what is free; None if it fits.
-
-    The sentence has both numbers and, where one does, a change that would fit. None as well for a model that
-    `forecast_run` knows too little of, or cannot reach.
-    """
-    try:
-        needed = at_once * peak_mib(forecast_run(config))
-    except Exception:  # a config.json in which transformers finds fault; loading the policy says so
-        return None
-    device = run_device(config)
-    free = free_mib(device)
-    if needed <= free:
-        return None
-    runs = "This run is" if at_once == 1 else f"{at_once} runs at a time are"
-    fewer = int(at_once * free / needed)
-    what = f"at most {fewer} at a time would fit" if fewer else _what_fits(config, free)
-    return (
-        f"{runs} forecast to need {needed:,.0f} MiB beside {'its' if at_once == 1 else 'their'} libraries, and "
-        f"{free:,.0f} MiB are free on {device.type}; {what}."
-    )
-
-
-def _what_fits(config: RunConfig, free: float) -> str:
-    """The least change to a run that its forecast says would fit, in words."""
-    trainer = config.trainer
-    size, parts = trainer.get("per_device_train_batch_size", 8), steps_per_generation(trainer)
-    accumulation = trainer.get("gradient_accumulation_steps", 1)
-    divisors = [2**i for i in range(1, 17) if size % 2**i == 0]
-    same_rollouts = [  # and the same steps, in smaller pieces
-        {
-            "per_device_train_batch_size": size // part,
-            "gradient_accumulation_steps": accumulation * part,
-            "steps_per_generation": parts * part,
-        }
-        for part in divisors
-    ]
-    fewer_rollouts = [{"per_device_train_batch_size": size // part} for part in divisors]
-    for smaller in same_rollouts + fewer_rollouts:
-        dropped = {"generation_batch_size": None} if smaller in same_rollouts else {}
-        changed = _changed(config, dropped | smaller)
-        if changed is not None and peak_mib(forecast_run(changed)) <= free:
-            return f"it would fit with {', '.join(f'{key}={value}' for key, value in smaller.items())}"
-    adapters = "" if config.lora else ", lora set to a rank"
-    return f"it might fit with a smaller policy{adapters} or a lower max_completion_length"
-
-
-def _changed(config: RunConfig, settings: dict) -> RunConfig | None:
-    """The config with some settings, None if that makes no run."""
-    try:
-        changed = replace(config, trainer={k: v for k, v in (config.trainer | settings).items() if v is not None})
-    except ValueError:
-        return None
-    return None if any(problem.severity == "error" for problem in validate(changed)) else changed
 
 
 def start_trial(config: RunConfig, folder: str | Path, anyway: bool = False) -> Run:

@@ -1,20 +1,33 @@
-"""RunConfig: the settings of a run, as a dataclass, a YAML file or `key=value` settings."""
+"""RunConfig: the settings of a run, as a dataclass, a YAML file or `key=value` settings.
+
+A run's own fields are checked here; the trainer's in `training.config`, by a model made from TRL's own annotations.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_type_hints
 
-import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
 
-from workbook.training.config_text import read_yaml
-from workbook.training.messages import show_value
-from workbook.training.schema import RUN, RUN_FIELDS, check_fields, check_options, nearest, show_name
-from workbook.training.trainer_fields import REASONS, RUN_SETS, TRAINER_FIELDS, check_trainer
+from workbook.places import find_file
+from workbook.training.messages import explain_error, one_line, show_value
 
-RESERVED = RUN_SETS  # of the trainer's fields: the run sets them itself
-MAX_DEPTH = 20  # of mappings and lists in one another
+MAX_NAME, MAX_TEXT = 100, 1000  # characters
+RANGES = {  # of a run's fields
+    "lora": {"ge": 1, "le": 1024},
+    "num_prompts": {"ge": 1, "le": 1_000_000},
+    "eval_prompts": {"ge": 0, "le": 1_000_000},
+    "eval_group_size": {"ge": 2, "le": 1024},
+    "seed": {"ge": 0, "le": 2**31 - 1},
+    "threads": {"ge": 1, "le": 256},
+}
+CHOICES = {"quantization": (None, "nf4"), "dtype": ("auto", "float32", "bfloat16", "float16")}
 
 
 @dataclass(frozen=True)
@@ -28,7 +41,7 @@ class RunConfig:
         task, task_options: as in `get_task`.
         num_prompts: size of the training set.
         eval_prompts, eval_group_size: held-out prompts and rollouts of each, sampled before and after; 0 prompts for
-        no evaluation.
+            no evaluation.
         seed: of the policy's adapters, the data and the sampling.
         threads: of torch, None for its default. CPU results are reproducible for a fixed number.
         trainer: fields of `CancellationConfig`.
@@ -49,11 +62,19 @@ class RunConfig:
     trainer: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
-        for key in (f.name for f in fields(self)):
-            object.__setattr__(self, key, plain(getattr(self, key), key))
-        check_fields(RUN, vars(self))
+        from workbook.training.config import check_trainer  # imports TRL
+
+        for key in FIELDS:
+            object.__setattr__(self, key, plain(getattr(self, key)))
+        check_values(_RUN, vars(self))
+        for key in ("name", "policy", "task"):
+            text = getattr(self, key)
+            if not (text.isprintable() and text.strip() and len(text) <= MAX_TEXT):
+                raise ValueError(f"{key}={show_value(text)} must be text of 1 to {MAX_TEXT:,} printable characters.")
+        if len(self.name) > MAX_NAME or self.name.startswith(".") or re.search(r"[/\\]|^\s|\s$", self.name):
+            valid = f"a folder's name of at most {MAX_NAME} characters, without / or \\, not beginning with a dot"
+            raise ValueError(f"name={show_value(self.name)} must be {valid}.")
         check_trainer(self.trainer)
-        check_options(self.trainer)
 
     @classmethod
     def load(cls, source: RunConfig | dict | str | Path) -> RunConfig:
@@ -90,39 +111,141 @@ class RunConfig:
             elif isinstance(values[section], dict):
                 values[section][name] = value
             else:
-                valid = RUN.model_fields[section].description
-                raise ValueError(f"{section}={show_value(values[section])} must be {valid}.")
+                raise ValueError(f"{section}={show_value(values[section])} must be a mapping of fields to values.")
         return RunConfig(**values)
+
+
+FIELDS = tuple(f.name for f in fields(RunConfig))
 
 
 def place(key: Any) -> tuple[str | None, str]:
     """Section of a run's fields, or None, and name in it, of a setting's key."""
+    from workbook.training.config import trainer_fields
+
     section, dot, name = key.partition(".") if isinstance(key, str) else ("", "", "")
     if dot and name and section in ("trainer", "task_options"):
         return section, name
-    if key in RUN_FIELDS:
+    if key in FIELDS:
         return None, key
-    if key in TRAINER_FIELDS or key in REASONS:
+    if key in trainer_fields():
         return "trainer", key
-    known = RUN_FIELDS | TRAINER_FIELDS
-    raise ValueError(f"{show_name(key)} is neither a field of a run nor of its trainer; {nearest(key, known)}")
+    known = {*FIELDS, *trainer_fields()}
+    raise ValueError(f"{show_value(key)} is neither a field of a run nor of its trainer; {nearest(key, known)}")
 
 
 def _known(values: dict) -> dict:
     for key in values:
-        if key not in RUN_FIELDS:
-            raise ValueError(f"{show_name(key)} is not a field of a run; {nearest(key, RUN_FIELDS)}")
+        if key not in FIELDS:
+            raise ValueError(f"{show_value(key)} is not a field of a run; {nearest(key, FIELDS)}")
     return values
 
 
-def plain(value: Any, key: str, depth: int = 0) -> Any:
+def plain(value: Any) -> Any:
     """A value as YAML has it: NumPy's and torch's scalars as Python's, paths as text, tuples as lists."""
-    if depth > MAX_DEPTH:
-        raise ValueError(f"{key} is nested more than {MAX_DEPTH} deep; a mapping of names to plain values is not.")
-    if isinstance(value, np.generic) or (hasattr(value, "item") and getattr(value, "shape", None) == ()):
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
         return value.item()
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, dict):
-        return {name: plain(item, key, depth + 1) for name, item in value.items()}
-    return [plain(item, key, depth + 1) for item in value] if isinstance(value, list | tuple) else value
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# -- models of settings ---------------------------------------------------------------------------------------------
+
+
+def settings_model(
+    name: str, types: Mapping[str, Any], ranges: Mapping[str, dict], choices: Mapping[str, tuple]
+) -> type[BaseModel]:
+    """A strict model of optional fields: types, ranges as pydantic's bounds, and valid values where there are few."""
+    kinds = {key: Literal[choices[key]] if key in choices else kind for key, kind in types.items()}
+    config = ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, protected_namespaces=()
+    )
+    specified = {key: (kind, Field(None, **ranges.get(key, {}))) for key, kind in kinds.items()}
+    return create_model(name, __config__=config, **specified)
+
+
+def check_values(model: type[BaseModel], values: dict[str, Any], prefix: str = "") -> None:
+    """Raise a ValueError, in one sentence, for the first field whose value is not valid."""
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        name = errors[0]["loc"][0]
+        reasons = dict.fromkeys(e["msg"].replace("Input", "it", 1) for e in errors if e["loc"][0] == name)
+        raise ValueError(f"{prefix}{name}={show_value(values[name])}: {' or '.join(reasons)}.") from None
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """Which of the known names was probably meant."""
+    close = get_close_matches(str(name)[:100], known, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else f"valid fields are {', '.join(sorted(known)[:12])}, ..."
+
+
+_RUN = settings_model("Run", get_type_hints(RunConfig) | {"task_options": dict[str, JsonValue]}, RANGES, CHOICES)
+
+
+# -- YAML -----------------------------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data: 5e-4 is a number (YAML 1.1 wants 5.0e-4), a date is text, and no key is given twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that `_Loader` would take for a number."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    start: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for start, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _kind in (_Loader, _Dumper):
+    _float = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+\Z")
+    _kind.add_implicit_resolver("tag:yaml.org,2002:float", _float, list("-+0123456789."))
+
+
+def dump_yaml(value: Any) -> str:
+    """Plain data as a YAML text that `parse_yaml` reads back as the same.
+
+    >>> print(dump_yaml({"name": "1e3", "learning_rate": 1e-5}), end="")
+    name: '1e3'
+    learning_rate: 1.0e-05
+    """
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
+
+
+def parse_yaml(text: str) -> Any:
+    """The plain data that a YAML text stands for; ValueError, part of a sentence, where it is no YAML.
+
+    >>> parse_yaml("{learning_rate: 5e-4, max_steps: 10, save_strategy: 'no'}")
+    {'learning_rate': 0.0005, 'max_steps': 10, 'save_strategy': 'no'}
+    """
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # the last: of a key that is a list
+        problem, mark = getattr(error, "problem", None) or error, getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise ValueError(f"is not valid YAML: {one_line(problem, 150)}{where}") from None
+
+
+def read_yaml(path: str | Path, kind: str) -> Any:
+    """The plain data of a YAML file, data/... also from other folders; kind: what the file is, for messages.
+
+    Raises ValueError, naming the file.
+    """
+    try:
+        return parse_yaml(find_file(path).read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"The {kind} {path} is not UTF-8 (byte 0x{error.object[error.start]:02x}).") from None
+    except OSError as error:
+        raise ValueError(f"The {kind} {path} can't be read ({error.strerror or explain_error(error)}).") from None
+    except ValueError as error:
+        raise ValueError(f"The {kind} {path} {error}.") from None

@@ -29,7 +29,6 @@ from filelock import FileLock
 
 from workbook.places import runs_folder
 from workbook.training.background import FINAL_STATES, Watched, identity, is_alive, is_locked, launch
-from workbook.training.config_text import dump_yaml
 from workbook.training.files import damage, read_json, write_json, write_text
 from workbook.training.folders import (
     as_folder,
@@ -43,7 +42,7 @@ from workbook.training.folders import (
 from workbook.training.inputs import check_unedited
 from workbook.training.messages import show_value
 from workbook.training.processes import is_main
-from workbook.training.run_config import RunConfig
+from workbook.training.run_config import RunConfig, dump_yaml
 from workbook.training.token_tables import FOLDER as TOKENS
 from workbook.training.token_tables import read_step, recorded_steps, thinning_note
 
@@ -161,7 +160,7 @@ class Run(Watched):
 
 def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None = None, **overrides) -> Run:
     """Make the folder of a run without starting it; see `start_run`."""
-    from workbook.training.validate import check_run
+    from workbook.training.checks import check_run
 
     config = RunConfig.load(config).override(overrides)
     check_run(config)

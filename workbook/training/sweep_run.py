@@ -14,10 +14,9 @@ from pathlib import Path
 import pandas as pd
 
 from workbook.training.background import Watched, is_alive, launch
-from workbook.training.config_text import dump_yaml
 from workbook.training.files import read_json, write_json, write_text
 from workbook.training.folders import as_folder, check_vacant
-from workbook.training.run_config import RunConfig
+from workbook.training.run_config import RunConfig, dump_yaml
 from workbook.training.runs import Run, compare_runs, create_run, new_folder
 from workbook.training.sweeps import MAX_JOBS, Grid, check_grid, check_jobs, checked_runs, combinations, load_sweep
 

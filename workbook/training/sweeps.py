@@ -28,12 +28,11 @@ import numpy as np
 import pandas as pd
 
 from workbook.lazy import import_to_stay
-from workbook.training.config_text import read_yaml
+from workbook.training.checks import check_run
 from workbook.training.folders import as_folder, check_vacant
 from workbook.training.messages import one_line, show_value
-from workbook.training.run_config import RunConfig, plain
+from workbook.training.run_config import RunConfig, plain, read_yaml
 from workbook.training.runs import compare_runs, create_run, is_done, load_run
-from workbook.training.validate import check_run
 
 MAX_RUNS, MAX_JOBS, MAX_NAME = 10_000, 1024, 200  # of a sweep; and characters of a run folder's name in it
 _ONE_RUN = threading.Lock()  # random states and torch's threads are a process's: it trains one run at a time
@@ -115,7 +114,7 @@ def check_grid(grid: Any) -> list[dict[str, list]]:
     runs = sum(math.prod(map(len, one.values())) for one in grids)
     if runs > MAX_RUNS:
         raise ValueError(f"grid={show_value(grid)} makes {runs:,} runs; a sweep takes at most {MAX_RUNS:,}.")
-    return [{key: [plain(value, "grid") for value in values] for key, values in one.items()} for one in grids]
+    return [{key: [plain(value) for value in values] for key, values in one.items()} for one in grids]
 
 
 def check_jobs(n_jobs: Any) -> None:

@@ -43,10 +43,9 @@ from workbook.theory.objective import ratio_weights, transform_weights
 from workbook.theory.weights import cancellation_residual
 from workbook.training.checks import problems, reweights
 from workbook.training.config import CancellationConfig
-from workbook.training.credit import CreditCall, credit_call
+from workbook.training.credit import CreditCall, TrainerCredit, credit_call
 from workbook.training.meter import CancellationMeter, mean_residual, token_pushes
 from workbook.training.token_record import TokenRecord
-from workbook.training.trainer_credit import TrainerCredit
 from workbook.training.trainer_inputs import by_rollout, by_token, is_scalar, keeping_base, loss_mask, model_facts, take
 
 # Batch columns that are padded on the left; needed only to exchange rollouts between processes.

@@ -14,9 +14,9 @@ from torch import Tensor
 from workbook.probes.values import chain_values
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import pad_rows, tokenize_prompts
-from workbook.theory.choices import ESTIMATORS, RULES
-from workbook.theory.credit import CreditBatch, Rule
-from workbook.theory.credit_weights import per_token
+from workbook.theory.choices import ESTIMATORS
+from workbook.theory.credit import CreditBatch, Rule, per_token
+from workbook.theory.credit_rules import RULES
 from workbook.training.credit import credit_call
 
 UPPER, PLAIN, LOWER = "oracle", "dr_grpo", "permuted"  # bounds of what a rule can get, and plain group credit

@@ -26,8 +26,8 @@ from workbook.probes.step import ONE_STEP_OPTIMIZERS, logps, matched_lr, optimiz
 from workbook.probes.value_gaps import Pool, cell_gap, exact_pool, pool_change
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
-from workbook.studies.loop import permuted_in_groups
 from workbook.theory.advantages import group_advantages
+from workbook.theory.groups import permute_in_groups
 from workbook.topics.flips.probe import frequency_matched
 
 SMALL_NATS, TINY_NATS = 0.01, 0.001  # root mean square movement by one step, and in H9 by one a tenth of it
@@ -118,7 +118,8 @@ def gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:
 
 def permuted(rollouts: Rollouts, seed: int) -> Rollouts:
     """The rollouts with their advantages permuted within each prompt: as many of either sign, and no signal."""
-    return replace(rollouts, advantages=permuted_in_groups(rollouts.advantages, rollouts.group_ids, seed))
+    generator = torch.Generator().manual_seed(seed)
+    return replace(rollouts, advantages=permute_in_groups(rollouts.advantages, rollouts.group_ids, generator))
 
 
 def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:

@@ -25,7 +25,7 @@ from workbook.rollouts.generation import end_tokens
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.studies.bench import Bench
-from workbook.theory.groups import group_extreme, group_index, group_sum, shared_places
+from workbook.theory.groups import group_extreme, group_index, group_sum, permute_in_groups, shared_places
 from workbook.theory.weights import cancellation_residual
 from workbook.topics.drift.loss_arms import ARMS, Arm, Scores, arm_pushes
 
@@ -131,7 +131,7 @@ def group_residuals(
     same = shared_places(rollouts.completion_ids, mask, group_ids)
     shared, common = (group_extreme(places.long(), index, groups, "amin").bool() for places in (same, mask))
     weights = torch.where(advantages != 0, pushes / advantages, 0.0)
-    orders = [_permutation(group_ids, generator) for _ in range(PERMUTATIONS)]
+    orders = [permute_in_groups(torch.arange(len(group_ids)), group_ids.cpu(), generator) for _ in range(PERMUTATIONS)]
     permuted = [_mean_over_places(weights[order] * advantages, group_ids, common) for order in orders]
     idle = group_sum(((pushes == 0) & mask).double().sum(1), index, groups)
     columns = {
@@ -189,15 +189,6 @@ def _mean_over_places(pushes: Tensor, group_ids: Tensor, places: Bool[Tensor, "g
     pushing = places & (group_extreme(pushes.abs(), *group_index(group_ids, len(pushes)), "amax") > 0)
     residual = cancellation_residual(pushes, torch.ones_like(pushes), group_ids)  # (groups, T)
     return (residual * pushing).sum(1) / pushing.sum(1)
-
-
-def _permutation(group_ids: Tensor, generator: torch.Generator) -> Tensor:
-    """Rollouts in an order that is random within each group, (B,)."""
-    order = torch.arange(len(group_ids))
-    for group in group_ids.unique():
-        rows = (group_ids == group).nonzero().squeeze(1).cpu()
-        order[rows] = rows[torch.randperm(len(rows), generator=generator)]
-    return order
 
 
 def _rms(values: Tensor) -> float:

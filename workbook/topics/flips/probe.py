@@ -46,11 +46,7 @@ def token_flips(policy, rollouts: Rollouts, optimizer: str = "adamw", lr: float 
 def permuted_advantages(rollouts: Rollouts, seed: int = 0) -> Rollouts:
     """The rollouts with advantages permuted within each group: frequencies as they were, rewards without meaning."""
     generator = torch.Generator().manual_seed(seed)
-    permuted = rollouts.advantages.clone()
-    for group in rollouts.group_ids.unique():
-        rows = (rollouts.group_ids == group).nonzero().squeeze(1)
-        permuted[rows] = rollouts.advantages[rows[torch.randperm(len(rows), generator=generator).to(rows.device)]]
-    return replace(rollouts, advantages=permuted)
+    return replace(rollouts, advantages=permute_in_groups(rollouts.advantages, rollouts.group_ids, generator))
 
 
 def frequency_matched(table: pd.DataFrame, seed: int = 0, by: str = "token_id") -> pd.DataFrame:

@@ -16,10 +16,9 @@ from workbook.policies.local import local_folder
 from workbook.rollouts.scoring import tokenize_prompts
 from workbook.tasks import get_task
 from workbook.tasks.own import Own
+from workbook.training.memory import SHAPES, fits
 from workbook.training.messages import explain_error
-from workbook.training.plan import fits
 from workbook.training.run_config import RunConfig
-from workbook.training.shapes import SHAPES
 
 READ = 256  # prompts that are looked at, the first of the training set
 MAX_UNKNOWN = 0.5  # share of unknown tokens from which on a prompt says next to nothing to the model

@@ -33,9 +33,7 @@ def check_fits(settings: dict | None, limit_gib: float = 15.0) -> None:
     >>> check_fits({"quantization": "nf4", "lora": 16, "microbatch": 8})
     Not quite: 24 GiB, most of it kept for backward; what else can be recomputed instead of kept?
     """
-    from workbook.training.machines import WORKLOAD
-    from workbook.training.memory import at_peak, memory_forecast
-    from workbook.training.shapes import QWEN_7B
+    from workbook.training.memory import QWEN_7B, WORKLOAD, at_peak, memory_forecast
 
     if settings is None:
         print(UNANSWERED)

@@ -12,12 +12,11 @@ import torch
 
 from workbook.places import runs_folder
 from workbook.topics.laboratory.settings import OPTIMIZERS, UNBOUNDED, VARIABLE, experiment
-from workbook.training.config import trainer_args
+from workbook.training.config import REASONS, trainer_args, trainer_fields
 from workbook.training.messages import show_value
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import load_run
 from workbook.training.sweeps import check_grid, load_sweep
-from workbook.training.trainer_fields import TRAINER_FIELDS
 
 SAME = {  # choices that are a field of the trainer by another name
     "advantage_estimator": "advantage_estimator",
@@ -84,7 +83,7 @@ def choices_of(config: RunConfig) -> Loaded:
 def _arguments(config: RunConfig) -> dict[str, Any]:
     """All fields of a run's trainer, with the defaults of those that its config leaves out."""
     args = trainer_args(config, torch.device("cpu"), "unused")
-    values = {name: getattr(args, name) for name in TRAINER_FIELDS if hasattr(args, name)}
+    values = {name: getattr(args, name) for name in trainer_fields() if name not in REASONS}
     return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
 
 

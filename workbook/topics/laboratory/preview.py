@@ -16,10 +16,9 @@ from typing import Any
 
 from workbook.lazy import import_to_stay
 from workbook.training.background import Watched, identity, is_alive, launch
-from workbook.training.config_text import dump_yaml
 from workbook.training.files import read_json, write_json, write_text
 from workbook.training.messages import explain_error
-from workbook.training.run_config import RunConfig
+from workbook.training.run_config import RunConfig, dump_yaml
 from workbook.views.style import escape, visible
 
 PROMPTS, COMPLETIONS = 2, 4

@@ -14,16 +14,26 @@ import threading
 
 import ipywidgets
 import pandas as pd
+import torch
 
+from workbook.policies.devices import as_dtype
 from workbook.topics.laboratory.settings import parse_options
+from workbook.training.checks import check_run
 from workbook.training.device_memory import MIB, free_memory
-from workbook.training.fitting import CARDS, card_memory, first_fit
-from workbook.training.memory import parameter_counts, peak_mib, run_device, shape_and_prompt, steps_per_generation
+from workbook.training.memory import (
+    CARDS,
+    LESS,
+    SHAPES,
+    forecast_shape,
+    parameter_counts,
+    peak_mib,
+    run_device,
+    shape_and_prompt,
+    steps_per_generation,
+)
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import start_run
-from workbook.training.shapes import SHAPES
 from workbook.training.sweep_run import as_yaml
-from workbook.training.validate import check_run
 from workbook.views.explorer import Snippet, control_grid, log_slider, menu, power_slider, slider
 from workbook.views.live import LiveChart, close, show
 from workbook.views.memory import memory_fit_chart, memory_rows
@@ -103,49 +113,22 @@ def qlora_config(
     )
 
 
-def describe_change(config: RunConfig, change: dict) -> str:
-    """A change of `first_fit` in the words of the controls.
-
-    >>> describe_change(RunConfig(trainer={"num_generations": 8}), {"lora": 8, "quantization": "nf4"})
-    'NF4 weights, LoRA rank 8'
-    """
-    after, words = config.override(change), []
-    size, pieces = after.trainer.get("per_device_train_batch_size", 8), steps_per_generation(after.trainer)
-    before = config.trainer.get("per_device_train_batch_size", 8) * steps_per_generation(config.trainer)
-    if "quantization" in change:
-        words.append("NF4 weights")
-    if "lora" in change:
-        words.append(f"LoRA rank {change['lora']}")
-    if "gradient_checkpointing" in change:
-        words.append("gradient checkpointing")
-    if size * pieces != before:
-        words.append(f"prompts a batch {size * pieces // after.trainer.get('num_generations', 8)}")
-    if pieces != steps_per_generation(config.trainer):
-        words.append(f"micro-batches a step {pieces}")
-    if "max_completion_length" in change:
-        words.append(f"tokens at most {change['max_completion_length']}")
-    return ", ".join(words)
+def place_memory(config: RunConfig, shape, prompt_length: int, place: str) -> pd.DataFrame:
+    """`memory_forecast`'s table of a run here, or on one of CARDS in half precision."""
+    device = run_device(config)
+    if place in CARDS:
+        dtype = torch.float16 if config.quantization or config.lora else torch.float32
+        return forecast_shape(config, shape, prompt_length, dtype, "cuda")
+    dtype, _ = as_dtype(config.dtype, device, frozen=bool(config.quantization or config.lora))
+    return forecast_shape(config, shape, prompt_length, dtype, device.type)
 
 
 def fit_sentence(config: RunConfig, shape, prompt_length: int, place: str, free: float) -> tuple[str, bool]:
-    """What a run needs at a place, beside what is free there (MiB), and whether that fits.
-
-    place: HERE, or one of CARDS.  Where it does not fit, the sentence names the first change that would make it fit.
-    """
-    card = CARDS.get(place)
-
-    def peak(changed: RunConfig) -> float:
-        return peak_mib(card_memory(changed, shape, prompt_length, card))
-
-    needed = peak(config)
+    """What a run needs at a place (HERE, or one of CARDS), beside what is free there (MiB), and whether that fits."""
+    needed = peak_mib(place_memory(config, shape, prompt_length, place))
     numbers = f"{place}: {needed / 1024:.3g} GiB of {free / 1024:.3g} GiB"
-    if needed <= free:
-        return f"{numbers}, it fits.", True
-    change = first_fit(config, lambda changed: peak(changed) <= free)
-    cure = "no change of these controls makes it fit: take a smaller model"
-    if change is not None:
-        cure = f"the first change that makes it fit: {describe_change(config, change)}"
-    return f"{numbers}, it does not fit; {cure}.", False
+    fits = needed <= free
+    return f"{numbers}, it {'fits' if fits else f'does not fit; take {LESS}'}.", fits
 
 
 class QLoRAForm:
@@ -165,7 +148,7 @@ class QLoRAForm:
             control.observe(self._looked_up if name in ("model", "task", "task_options") else self._moved, "value")
         wide = {"max_width": "860px"}
         self.line, self.size_line = ipywidgets.HTML(layout=wide), ipywidgets.HTML(layout=wide)
-        self.tables = memory_rows({HERE: (NOTHING, 0.0), card: (NOTHING, CARDS[card].mib)})
+        self.tables = memory_rows({HERE: (NOTHING, 0.0), card: (NOTHING, CARDS[card] * 1024)})
         self.bar = LiveChart.over(memory_fit_chart, **self.tables)
         self.snippet = Snippet()
         self.monitor = RunMonitor(start=self.start)
@@ -245,8 +228,8 @@ class QLoRAForm:
             if (known := self._known.get(_sources(config))) is None:
                 return
             card = self.controls["card"].value
-            free = {HERE: free_memory(run_device(config)) / MIB, card: CARDS[card].mib}
-            memory = {place: (card_memory(config, *known, CARDS.get(place)), free[place]) for place in free}
+            free = {HERE: free_memory(run_device(config)) / MIB, card: CARDS[card] * 1024}
+            memory = {place: (place_memory(config, *known, place), free[place]) for place in free}
             sentences = [fit_sentence(config, *known, place, free[place]) for place in free]
         except ValueError as error:
             self._refuse(str(error))

@@ -14,11 +14,10 @@ from typing import NamedTuple
 import altair as alt
 import pandas as pd
 
-from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, OWN, RULES, STRATEGIES, TRANSFORMS
-from workbook.training.checks import Problem
-from workbook.training.config_text import parse_yaml
-from workbook.training.run_config import RunConfig
-from workbook.training.validate import validate
+from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, OWN, STRATEGIES, TRANSFORMS
+from workbook.theory.credit_rules import RULES
+from workbook.training.checks import Problem, validate
+from workbook.training.run_config import RunConfig, parse_yaml
 from workbook.views.memory import memory_bars
 
 OPTIMIZERS = {

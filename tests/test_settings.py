@@ -1,0 +1,198 @@
+"""Settings of a run: what TRL's annotations and our ranges refuse in one sentence, and that what is right passes."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from small_run import BASE
+
+from workbook.places import data_path
+from workbook.training import RunConfig, load_sweep, sweep
+from workbook.training import config as settings
+from workbook.training.checks import check_run, validate
+from workbook.training.run_config import dump_yaml, parse_yaml
+from workbook.training.sweeps import checked_runs
+
+CONFIGS = sorted(path for path in data_path("configs").rglob("*.yaml") if path.parent.name != "accelerate")
+WRONG = Path(__file__).parent / "data" / "wrong_settings.csv"
+NEEDS = {
+    **{name: {"min_lr": 1e-5} for name in ("cosine_with_min_lr", "cosine_warmup_with_min_lr")},
+    "warmup_stable_decay": {"num_decay_steps": 1},
+}
+
+
+def errors(config) -> list[str]:
+    return [problem.sentence for problem in validate(config) if problem.severity == "error"]
+
+
+def refusal(changes: dict) -> str | None:
+    """The sentence that refuses a setting; None where nothing does."""
+    try:
+        check_run(RunConfig.load(BASE).override(changes))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_of_486_wrong_settings_at_least_480_are_refused_in_a_sentence():
+    with open(WRONG, newline="", encoding="utf-8") as file:
+        rows = [(row["field"], json.loads(row["value"])) for row in csv.DictReader(file)]
+    sentences = [refusal({field: value}) for field, value in rows]
+    assert len(rows) == 486
+    assert sum(sentence is not None for sentence in sentences) >= 480
+    assert all("\n" not in sentence for sentence in sentences if sentence)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epsilon": -1}, "trainer.epsilon=-1: it should be greater than 0."),
+        ({"max_grad_norm": float("nan")}, "trainer.max_grad_norm=nan: it should be a finite number."),
+        ({"threads": 10**9}, "threads=1000000000: it should be less than or equal to 256."),
+        ({"loss_type": "ppo"}, "trainer.loss_type='ppo': it should be 'grpo', 'dr_grpo'"),
+        ({"hub_token": "hf_x"}, "trainer.hub_token would upload, and nothing of a run is uploaded; remove it."),
+        ({"bf16": True}, "trainer.bf16 is set by the run itself; remove it."),
+        ({"num_train_epochs": 2}, "trainer.num_train_epochs has no effect on a run, whose length is max_steps"),
+        ({"max_steps": 1, "trainer.max_steps": 2}, "trainer.max_steps is set twice"),
+        ({"learning_rat": 1.0}, "did you mean learning_rate"),
+        ({"trainer.lr": 1.0}, "trainer.'lr' is not a field of CancellationConfig; "),
+        ({"num_promts": 8}, "did you mean num_prompts"),
+        ({"generation_kwargs": {"top_p": 0.5}}, "top_p, which is a field of its own; set trainer.top_p"),
+        ({"generation_kwargs": {"num_beams": 2}}, "num_beams, which a run does not take"),
+        ({"warmup_steps": 5}, "warmup_steps=5 must be at most max_steps=1"),
+        ({"lr_scheduler_kwargs": {"min_lr": 1}}, "has no effect on lr_scheduler_type='constant'"),
+        ({"use_vllm": True}, "use_vllm=True needs the package vllm, which is not installed"),
+        ({"report_to": "nobody"}, "report_to='nobody' is no tracker"),
+        ({"num_generations": 3}, "num_generations=3"),
+        ({"optim": "adan"}, "adan"),
+        ({"name": "a/b"}, "name='a/b' must be a folder's name"),
+        ({"policy": "a\nb"}, "must be text of 1 to 1,000 printable characters"),
+        ({"policy": "a/b/c"}, "policy='a/b/c' must be 'bundled'"),
+        ({"quantization": "nf4"}, "lora=None leaves nothing to train"),
+        ({"dtype": "bfloat16"}, "is for frozen weights"),
+        ({"num_prompts": 1}, "num_prompts=1 must be at least 2"),
+        ({"task_options": {"operands": 99}}, "task='chain' with task_options={'operands': 99}: operands is 99"),
+        ({"task_options": {"a": float}}, "task_options={'a': <class 'float'>}"),
+    ],
+)  # fmt: skip
+def test_the_sentence_names_field_and_value(changes, words):
+    assert words in (refusal(changes) or "")
+
+
+def test_a_folder_without_a_model_is_no_policy(tmp_path):
+    assert "no config.json" in refusal({"policy": str(tmp_path)})
+
+
+def test_trls_own_defaults_pass_and_every_number_of_it_has_a_range(recwarn):
+    known = {
+        name: default
+        for name, default in vars(settings.CancellationConfig).items()
+        if name in settings.trainer_fields()
+    }
+    own = {"max_steps", "logging_steps", *settings.REASONS, *settings.CHOICES}  # of which a run has its own
+    settings.check_trainer({name: value for name, value in known.items() if name not in own and not callable(value)})
+    assert not recwarn.list
+
+
+def test_a_number_of_a_later_trl_passes_with_a_warning(monkeypatch):
+    types = settings.trainer_fields() | {"new_number": float}
+    monkeypatch.setattr(settings, "trainer_fields", lambda: types)
+    settings._trainer_model.cache_clear()
+    with pytest.warns(UserWarning, match=r"trainer\.new_number=2\.0 is passed to TRL as it is"):
+        settings.check_trainer({"new_number": 2.0})
+    settings._trainer_model.cache_clear()
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_configs_are_runs(path):
+    if "grid" not in yaml.safe_load(path.read_text()):
+        assert errors(RunConfig.load(path).override({"use_vllm": False})) == []  # which is not installed here
+        return
+    config, grid = load_sweep(path)
+    first = {key: values[0] for key, values in (grid[0] if isinstance(grid, list) else grid).items()}
+    assert errors(config.override(first)) == []
+
+
+def test_every_schedule_that_is_offered_is_a_run():
+    for schedule in settings.SCHEDULES:
+        changes = {"lr_scheduler_type": schedule, "lr_scheduler_kwargs": NEEDS.get(schedule)}
+        assert errors(RunConfig.load(BASE).override(changes)) == [], schedule
+
+
+@pytest.mark.parametrize("text", ["5e-4", "5E-4", "+5e-4", "0.0005", ".5e-3", "5.e-4"])
+def test_a_number_is_one_in_a_file_and_on_the_command_line(text, tmp_path):
+    (tmp_path / "c.yaml").write_text(f"trainer:\n  learning_rate: {text}\n")
+    assert RunConfig.load(tmp_path / "c.yaml").trainer["learning_rate"] == parse_yaml(text) == 0.0005
+
+
+def test_yaml_that_is_written_is_read_again():
+    config = RunConfig(name="1e3", task="own:no", trainer={"learning_rate": 1e-5, "max_steps": 1000, "delta": None})
+    texts = ("5e-4", "1:30", "yes", "010", "1_0", "", "2024-01-01")
+    config = config.override({"task_options": {text: text for text in texts}})
+    assert RunConfig.load(parse_yaml(dump_yaml(vars(config)))) == config
+
+
+def test_what_python_has_beside_yaml_is_taken_as_yaml_would_have_it(tmp_path):
+    rate = {"learning_rate": torch.tensor(0.5), "reward_weights": (1.0,)}
+    config = RunConfig(policy=tmp_path, seed=np.int64(3), trainer=rate)
+    assert (config.policy, config.seed) == (str(tmp_path), 3)
+    assert RunConfig.load(parse_yaml(dump_yaml(vars(config)))) == config
+    assert [type(value) for value in (config.seed, config.trainer["learning_rate"])] == [int, float]
+    (name, config), _ = checked_runs(RunConfig.load(BASE), {"learning_rate": np.array([0.5, 0.25])})
+    assert (name, config.trainer["learning_rate"]) == ("learning_rate=0.5", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "mapping"),
+        ("- 1\n", "mapping"),
+        ("name: [", "line 1"),
+        ("name: a\nseed: 1\nseed: 2\n", "seed is given twice"),
+        ("name: !!python/object/apply:os.system [id]\n", "not valid YAML"),
+        ("? [1]\n: 2\n", "not valid YAML"),
+        ("1: 2\n", "1 is not a field"),
+        ("name: café\n".encode("latin-1"), "UTF-8"),
+        ("trainer: [max_steps, 1]\n", "trainer=['max_steps', 1]"),
+        ("name: a\ntrainer: {learning_rate: 1e-3}\n", "max_steps is missing"),
+    ],
+)
+def test_a_file_that_is_no_config_is_named(text, words, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=r"c\.yaml|max_steps") as caught:
+        check_run(RunConfig.load(path))
+    assert words in str(caught.value)
+    with pytest.raises(ValueError, match=r"none\.yaml can't be read"):
+        RunConfig.load(tmp_path / "none.yaml")
+
+
+def test_a_launch_of_several_processes_is_checked_by_one_that_joins_no_other(monkeypatch):
+    """Two processes with half a group each make whole groups; the check waits for nobody."""
+    half = RunConfig.load(BASE).override({"per_device_train_batch_size": 2})
+    assert "num_generations" in errors(half)[0]
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    assert "straddle two of the 2 processes" in errors(half)[0]
+    assert errors(half.override({"per_device_train_batch_size": 4})) == []
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({}, "must be a mapping"),
+        ({"seed": [0, 0]}, "same combination twice"),
+        ({"learning_rate": [1e-3, -1]}, "The combination learning_rate=-1 makes no run: trainer.learning_rate=-1"),
+        ({"batching": ["shuffled", "sign_partitioned"]}, "batching=sign_partitioned makes no run"),
+    ],
+)
+def test_a_sweep_with_a_mistake_writes_nothing(grid, words, tmp_path):
+    with pytest.raises(ValueError, match=" ") as caught:
+        sweep(RunConfig.load(BASE), grid, tmp_path / "out")
+    assert words in str(caught.value)
+    assert not (tmp_path / "out").exists()
