@@ -1,4 +1,4 @@
-"""Block coupling: rows are inner products of gradients, their sum is a real step, and a broken-off call goes on."""
+"""Block coupling: rows are inner products of gradients, their sum is a real step."""
 
 from dataclasses import replace
 
@@ -8,18 +8,15 @@ import pytest
 import torch
 
 from workbook.policies.load import load_policy
-from workbook.probes import block_rows
-from workbook.probes import blocks as module
-from workbook.probes.block_tables import (
+from workbook.probes.blocks import (
     PAIRS,
+    Blocks,
+    block_coupling,
     category_shift,
     coupling_by_mass,
     equal_energy_prompts,
-    follows_own_sign,
-    net_change,
     step_changes,
 )
-from workbook.probes.blocks import Blocks, block_coupling
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import rollout_logps
 from workbook.tasks import get_task
@@ -49,18 +46,6 @@ def test_the_sum_of_rows_is_a_real_step_of_all(sampled, by_sign):
     assert (by_prompt.blocks["sign"] == 0).all()
     difference = 2 * by_sign.changes.sum(0) - by_prompt.changes.sum(0)
     assert np.sqrt(np.mean(difference**2) / np.mean(by_prompt.changes.sum(0) ** 2)) < 0.03
-
-
-def test_classes_of_token_add_up_to_all(sampled, by_sign):
-    policy, rollouts = sampled
-    blocks = block_coupling(policy, rollouts, blocks="category")
-    pushing = blocks.tokens[blocks.tokens["push"] != 0]
-    classes = sorted(pushing["category"].unique())
-    assert pushing.groupby("block")["category"].unique().map(list).tolist() == [[name] for name in classes]
-    whole = by_sign.changes.sum(0)
-    assert np.sqrt(np.mean((blocks.changes.sum(0) - whole) ** 2) / np.mean(whole**2)) < 0.03
-    with pytest.raises(ValueError, match='blocks="category" needs classes of token'):
-        block_coupling(policy, replace(rollouts, categories=None), blocks="category")
 
 
 def test_a_row_is_the_inner_product_of_gradients(sampled):
@@ -99,43 +84,10 @@ def test_few_prompts_can_be_measured(sampled, by_sign):
     assert 1 <= equal_energy_prompts(few, 2) <= 2
 
 
-def test_a_broken_off_call_goes_on_and_a_finished_one_is_read(sampled, tmp_path, monkeypatch):
-    policy, rollouts = sampled
-    monkeypatch.setattr(block_rows, "SAVE_EVERY", 1)
-    whole, steps = block_coupling(policy, rollouts), []
-    real = module.update
-
-    def breaking(*args, **kwargs):
-        steps.append(1)
-        if len(steps) == 3:
-            raise KeyboardInterrupt
-        return real(*args, **kwargs)
-
-    length = module._length(policy, rollouts, module._numbered(module._labels(rollouts, "prompt"))[1], 0.002, 32)
-    monkeypatch.setattr(module, "_length", lambda *_: length)
-    monkeypatch.setattr(module, "update", breaking)
-    with pytest.raises(KeyboardInterrupt):
-        block_coupling(policy, rollouts, folder=tmp_path)
-    assert len(list(tmp_path.glob("blocks-*.parquet"))) == 2
-    monkeypatch.setattr(module, "update", real)
-    resumed = block_coupling(policy, rollouts, folder=tmp_path)
-    monkeypatch.setattr(module, "update", None)
-    read = block_coupling(policy, rollouts, folder=tmp_path)
-    assert np.array_equal(read.changes, resumed.changes)
-    assert read.error == resumed.error
-    assert np.abs(whole.changes - resumed.changes).max() < 0.05 * np.abs(whole.changes).max()
-    (tmp_path / "blocks-000001.parquet").write_bytes(b"PAR1")  # as a power cut may leave it
-    monkeypatch.setattr(module, "update", real)
-    assert np.array_equal(block_coupling(policy, rollouts, folder=tmp_path).changes, resumed.changes)
-    other = replace(rollouts, advantages=-rollouts.advantages)
-    with pytest.raises(ValueError, match="holds blocks of another policy, other rollouts or settings"):
-        block_coupling(policy, other, folder=tmp_path)
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"blocks": "batch"}, "blocks='batch' is unknown: choose one of prompt, sign, rollout, category, token"),
+        ({"blocks": "batch"}, "blocks='batch' is unknown: choose one of prompt, sign, rollout"),
         ({"blocks": torch.zeros(2, 2)}, "labels must be"),
         ({"measured": [99]}, "must be group ids of the rollouts"),
         ({"nats": 0.0}, "nats=0.0 must be above 0"),
@@ -179,19 +131,14 @@ def by_hand():
 def test_tables_by_hand(by_hand):
     # one prompt alone moves its own tokens by 1, -1; and 3, -3: all four follow
     assert step_changes(by_hand, 1, draws=1)["change"].tolist() == [1, -1, 3, -3]
-    assert follows_own_sign(by_hand, 1, draws=1)["follows"].tolist() == [1, 1]
     # both prompts: 2, 0; and 3, -3: the zero does not follow
     assert step_changes(by_hand, 2, draws=1)["change"].tolist() == [2, 0, 3, -3]
-    assert follows_own_sign(by_hand, 2, draws=3)["follows"].tolist() == [0.5, 1]
     # the positive blocks alone: 4, 3; 2, -1; with the other prompt's 5, 4; 3, -1
     assert step_changes(by_hand, 1, draws=1, positive_only=True)["change"].tolist() == [4, 3, 2, -1]
     assert step_changes(by_hand, 2, draws=1, positive_only=True)["change"].tolist() == [5, 4, 3, -1]
 
 
-def test_shared_tokens_and_categories_by_hand(by_hand):
-    shared = net_change(by_hand, 1, draws=1).set_index("group")
-    assert shared["kind"].tolist() == ["shared", "specific"]
-    assert shared["net"].tolist() == [1, 3]
+def test_categories_by_hand(by_hand):
     # prompt 1: of both signs 3 and 3, so a has 1/2; of positive blocks 2 and 1, so 2/3
     shift = category_shift(by_hand, 1, draws=1).set_index(["group", "category"])["shift"]
     assert shift[1, "a"] == pytest.approx(1 / 2 - 2 / 3)
@@ -221,8 +168,6 @@ def test_mass_by_hand(by_hand):
 def test_tables_refuse_what_they_cannot_tell(by_hand):
     with pytest.raises(ValueError, match="prompts_per_step=3 must be from 1 to 2"):
         step_changes(by_hand, 3)
-    with pytest.raises(ValueError, match="by='word' must be"):
-        net_change(by_hand, 1, by="word")
     mixed = replace(by_hand, blocks=by_hand.blocks.assign(sign=0))
     with pytest.raises(ValueError, match=r'blocks="sign"'):
         category_shift(mixed, 1)

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from workbook.policies.load import load_policy
-from workbook.probes.block_tables import step_changes
-from workbook.probes.blocks import Blocks, block_coupling
+from workbook.probes.blocks import Blocks, block_coupling, step_changes
 from workbook.probes.dose import (
     dose_blocks,
     flip_rates,

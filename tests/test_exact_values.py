@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
 from workbook.policies.sft import make_model, make_tokenizer
-from workbook.probes.step import untouched
 from workbook.probes.values import chain_values, expected_reward, slots_of, value_error
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
 from workbook.tasks import get_task
@@ -170,9 +170,9 @@ def test_values_are_those_of_the_policy_as_it_is_now(bundled):
     task = get_task("chain")
     prompts = [*task.dataset(3, 5)["prompt"], "5 - 6 + 3 ="]
     before = expected_reward(bundled, task, prompts)
-    with untouched(bundled):
-        bundled.model.lm_head.weight.data *= 3
-        sure = expected_reward(bundled, task, prompts)
+    mine = private_copy(bundled)
+    mine.model.lm_head.weight.data *= 3
+    sure = expected_reward(mine, task, prompts)
     assert (sure[:3] > 0.9).all()  # the right result is the policy's first choice
     assert (before[:3] < 0.5).all()
     assert before[3] < 1e-3  # it has learned to take four steps and takes them here, too

@@ -85,7 +85,8 @@ def test_the_output_layers_share_is_its_own_gradients_product(batch, explained):
     row = explained.tokens.iloc[7]
     head = policy.model.get_output_embeddings().weight
     assert head is not policy.model.get_input_embeddings().weight, "untied: its gradient is the output layer's alone"
-    through = explain_token(*batch, PLACE, LR, parameters=[head], measured=np.zeros(len(batch[1].token_table())))
+    nothing = np.zeros(len(batch[1].token_table()))
+    through = explain_token(*batch, PLACE, LR, parameters=["lm_head.weight"], measured=nothing)
     np.testing.assert_allclose(through.tokens["moved"], explained.tokens["output_layer"], rtol=2e-3, atol=1e-7)
     assert row["output_layer"] != row["moved"]
     assert np.isnan(through.explained), "nothing moved, by what was given"

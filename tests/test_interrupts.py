@@ -1,145 +1,81 @@
-"""Interrupts at every line that changes a policy or puts it back, and what `restoring` does with them."""
+"""Interrupts (Ctrl-C, a notebook's stop button) in the middle of probes: the policy is as it was."""
 
-import inspect
+import os
+import random
 import signal
 import threading
+import time
 
 import pytest
 import torch
-from soak import interrupts, sample
 
-from workbook.policies.restoring import evaluating, no_gradients, restoring
-from workbook.probes import directions, step
-from workbook.rollouts import generation as sampling
-from workbook.rollouts import states
-
-MANAGERS = (
-    ("token_flips", step.untouched),
-    ("logps", evaluating),
-    ("sample_rollouts", sampling._generation_config),
-    ("output_states", states._watched),
-    ("gradient_products jvp", directions._forward_mode),
-)
+from workbook.policies.load import load_policy
+from workbook.probes import block_coupling, explain_token, matched_lr, token_flips
+from workbook.probes.directions import Along
+from workbook.rollouts.sample import sample_rollouts
+from workbook.tasks import get_task
 
 
-@pytest.mark.parametrize(("probe", "manager"), MANAGERS, ids=[probe for probe, _ in MANAGERS])
-def test_an_interrupt_at_any_line_that_lends_or_puts_back_leaves_nothing_changed(probe, manager):
-    bench, (lines, _, expected) = interrupts.prepare(), interrupts.rehearse(probe)
-    function = inspect.unwrap(manager)
-    source, first = inspect.getsourcelines(function)
-    inside = [(inspect.getsourcefile(function), first + i) for i in range(len(source))]
-    inside = [line for line in inside if line in lines]
-    assert len(inside) >= 3
-    for number, line in enumerate(inside):
-        before = interrupts.state(bench["policy"])
-        call = interrupts.PROBES[probe]
-        second = (None, 3, 20)[number % 3]
-        assert interrupts.interrupt_at_line(lambda call=call: call(bench), line, 1 + number % lines[line], second)
-        assert not interrupts.differences(before, interrupts.state(bench["policy"])), line
-    assert interrupts.same(interrupts.PROBES[probe](bench), expected)
+@pytest.fixture(scope="module")
+def sampled():
+    policy = load_policy("bundled", device="cpu")
+    return policy, sample_rollouts(policy, get_task("chain"), 3, 4, seed=3, max_new_tokens=48)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the second one may hit a finalizer
-def test_interrupts_anywhere_in_probes_leave_nothing_changed(tmp_path):
-    for name, arguments in sample("interrupts", 2 * len(interrupts.PROBES)):
-        assert interrupts.attempt(tmp_path, *arguments) is None, name
+def differences(policy, rollouts):
+    along = Along(policy, method="difference")
+    return along.change(rollouts, along.gradient(rollouts, (0, 3)))
 
 
-@restoring
-def lending(log, during=lambda: None):
-    log.append("lent")
+PROBES = {
+    "flips": lambda policy, rollouts: token_flips(policy, rollouts, "adamw", lr=1e-3),
+    "rate": lambda policy, rollouts: matched_lr(policy, rollouts, "adamw", target=0.05),
+    "blocks": lambda policy, rollouts: block_coupling(policy, rollouts, blocks="sign"),
+    "explained": lambda policy, rollouts: explain_token(policy, rollouts, (0, 3), lr=1e-3),
+    "differences": differences,
+    "sampling": lambda policy, _: sample_rollouts(policy, get_task("chain"), 2, 2, seed=1, max_new_tokens=16),
+}
+
+
+def state(policy) -> dict:
+    """All of a policy that a probe might change."""
+    model = policy.model
+    tensors = {name: (id(t), t.requires_grad, t.clone()) for name, t in model.state_dict(keep_vars=True).items()}
+    buffers = {name: b.clone() for name, b in model.named_buffers()}
+    modules = {name: (m.training, len(m._forward_hooks), len(m._parameters)) for name, m in model.named_modules()}
+    unmoved = [p.grad is None for p in model.parameters()], id(model.generation_config)
+    return {"tensors": tensors, "buffers": buffers, "modules": modules, "others": unmoved}
+
+
+def same(a, b) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    return all(map(same, a, b)) if isinstance(a, (list, tuple)) else a == b
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_an_interrupt_leaves_the_policy_as_it_was(sampled, probe):
+    policy, rollouts = sampled
+    call, draw, arrived = PROBES[probe], random.Random(probe), 0
+    call(policy, rollouts)  # imports and caches
+    began, before, handler = time.perf_counter(), state(policy), signal.getsignal(signal.SIGINT)
+    call(policy, rollouts)
+    seconds = time.perf_counter() - began
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        during()
-        yield "value"
+        for _ in range(8):
+            timer = threading.Timer(draw.random() * seconds, os.kill, (os.getpid(), signal.SIGINT))
+            try:
+                timer.start()
+                call(policy, rollouts)
+                timer.join()
+            except KeyboardInterrupt:
+                arrived += 1
+            timer.cancel()
+            torch.set_grad_enabled(True)  # an interrupt within torch's own switch may leave it off
+            assert same(before, state(policy))
     finally:
-        during()
-        log.append("put back")
-
-
-def interrupt():
-    signal.raise_signal(signal.SIGINT)
-
-
-def test_an_interrupt_in_a_managers_own_code_waits_until_all_is_put_back():
-    log, handler = [], signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), lending(log, interrupt):
-        log.append("the body is not reached")
-    assert log == ["lent", "put back"]
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
-def test_one_in_the_body_is_raised_there_and_nested_managers_put_back_in_turn():
-    inner, outer = [], []
-    with pytest.raises(KeyboardInterrupt), lending(outer), lending(inner):
-        interrupt()
-    assert inner == outer == ["lent", "put back"]
-
-
-def test_one_that_outlives_another_defers_interrupts_all_the_same():
-    first, second = lending([]), lending(log := [], interrupt_when(log_of_second := []))
-    handler = signal.getsignal(signal.SIGINT)
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert signal.getsignal(signal.SIGINT) is handler
-    log_of_second.append("now")
-    with pytest.raises(KeyboardInterrupt):
-        second.__exit__(None, None, None)
-    assert log == ["lent", "put back"]
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
-def interrupt_when(armed):
-    return lambda: interrupt() if armed else None
-
-
-@restoring
-def lending_twice(log):
-    with lending(log, interrupt):
-        yield
-
-
-def test_a_manager_inside_another_ones_code_leaves_the_interrupt_to_it():
-    log = []
-    with pytest.raises(KeyboardInterrupt), lending_twice(log):
-        log.append("the body is not reached")
-    assert log == ["lent", "put back"]
-
-
-def cut_in_two():
-    torch.no_grad().__enter__()  # as when the interrupt comes before the `with` that called it has begun
-    interrupt()
-
-
-def test_gradients_come_back_even_if_torchs_own_switch_was_cut_in_two():
-    with pytest.raises(KeyboardInterrupt), lending([]):
-        cut_in_two()
-    assert torch.is_grad_enabled()
-    with no_gradients():
-        assert not torch.is_grad_enabled()
-
-
-def test_errors_pass_through_and_other_threads_need_no_signals():
-    log = []
-    with pytest.raises(ZeroDivisionError), lending(log):
-        raise ZeroDivisionError
-    thread = threading.Thread(target=lambda: log.extend(work()))
-    thread.start()
-    thread.join()
-    assert log == ["lent", "put back", "lent", "put back"]
-
-
-def work():
-    log = []
-    with lending(log):
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    return log
-
-
-def test_ignored_interrupts_stay_ignored():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with lending([], interrupt):
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
+    assert arrived >= 4

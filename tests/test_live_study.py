@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
-from workbook.policies.restoring import private_copy
 from workbook.tasks import get_task
 from workbook.topics.coupling import live as push
 from workbook.topics.coupling import live_pairs as coupled

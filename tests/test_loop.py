@@ -8,8 +8,9 @@ import pytest
 import torch
 from small_run import SMALL
 
+from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
-from workbook.probes.step import optimizer_of, untouched
+from workbook.probes.step import optimizer_of
 from workbook.probes.values import expected_reward
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.loop import Loop, advantaged, permuted_rewards, sample_batch, take_step, train_in_memory, train_on
@@ -92,29 +93,29 @@ def trainer_of(policy, folder, loop, **settings):
 def test_steps_are_the_trainers(policy, tmp_path, fields, settings):
     """Four mini-batches of one generation batch, on the trainer's own rollouts: the same weights in the end."""
     loop = Loop(**{**SIZES, "optimizer": "sgd", "lr": 0.5, "clip": (0.2, 0.2), **fields})
-    with untouched(policy):
-        trainer = trainer_of(policy, tmp_path, loop, **settings)
-        kept = {}
-        prepare = trainer._arrange if loop.order != "shuffled" else trainer._generate_and_score_completions
+    mine = private_copy(policy)
+    trainer = trainer_of(mine, tmp_path, loop, **settings)
+    kept = {}
+    prepare = trainer._arrange if loop.order != "shuffled" else trainer._generate_and_score_completions
 
-        def keep(inputs):
-            output = prepare(inputs)
-            kept.setdefault("batch", dict(inputs if loop.order != "shuffled" else output))
-            return output
+    def keep(inputs):
+        output = prepare(inputs)
+        kept.setdefault("batch", dict(inputs if loop.order != "shuffled" else output))
+        return output
 
-        name = "_arrange" if loop.order != "shuffled" else "_generate_and_score_completions"
-        setattr(trainer, name, keep)
-        trainer.train()
-        theirs, batch, parts = trained(policy), kept["batch"], trainer._buffered_inputs
+    name = "_arrange" if loop.order != "shuffled" else "_generate_and_score_completions"
+    setattr(trainer, name, keep)
+    trainer.train()
+    theirs, batch, parts = trained(mine), kept["batch"], trainer._buffered_inputs
     rollouts = Rollouts.from_batch(batch, group_ids=batch["group_id"])
-    with untouched(policy):
-        before, optimizer = trained(policy), optimizer_of(policy, loop.optimizer, loop.lr)
-        if loop.order == "shuffled":  # TRL's own draw
-            for part in parts:
-                take_step(policy, TASK, loop, Rollouts.from_batch(part, group_ids=part["group_id"]), optimizer)
-        else:
-            list(train_on(policy, TASK, loop, rollouts, optimizer, seed=SMALL["seed"]))
-        ours = trained(policy)
+    mine = private_copy(policy)
+    before, optimizer = trained(mine), optimizer_of(mine, loop.optimizer, loop.lr)
+    if loop.order == "shuffled":  # TRL's own draw
+        for part in parts:
+            take_step(mine, TASK, loop, Rollouts.from_batch(part, group_ids=part["group_id"]), optimizer)
+    else:
+        list(train_on(mine, TASK, loop, rollouts, optimizer, seed=SMALL["seed"]))
+    ours = trained(mine)
     assert (theirs - before).norm() > 1e-2
     assert (ours - theirs).norm() < (1e-4 if loop.optimizer == "sgd" else 0.02) * (theirs - before).norm()
 
@@ -127,10 +128,10 @@ def first_batch(policy, loop):
 
 
 def one_step(policy, loop, rollouts):
-    with untouched(policy):
-        before = trained(policy)
-        step = take_step(policy, TASK, loop, rollouts, optimizer_of(policy, loop.optimizer, loop.lr))
-        return step, trained(policy) - before
+    mine = private_copy(policy)
+    before = trained(mine)
+    step = take_step(mine, TASK, loop, rollouts, optimizer_of(mine, loop.optimizer, loop.lr))
+    return step, trained(mine) - before
 
 
 def test_a_matched_gradient_has_the_length_that_is_asked_for(policy):

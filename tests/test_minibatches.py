@@ -33,7 +33,7 @@ def gram(policy, rollouts):
 
 def push(policy, rollouts, members):
     """Gradient of sum A log pi over these rollouts, by one backward pass over them together."""
-    from workbook.policies.restoring import evaluating
+    from workbook.policies.copies import evaluating
     from workbook.rollouts.scoring import sequence_logps
 
     part = rollouts.select(members)

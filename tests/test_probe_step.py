@@ -4,8 +4,9 @@ import pytest
 import torch
 from small_run import SMALL
 
+from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
-from workbook.probes.step import OPTIMIZERS, along_training, logp_change, logps, matched_lr, untouched, update
+from workbook.probes.step import OPTIMIZERS, along_training, logp_change, logps, matched_lr, update
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task
@@ -30,41 +31,38 @@ def test_an_sgd_step_is_the_gradient_of_the_objective(sampled):
     scale = rollouts.completion_mask.shape[0] * rollouts.completion_mask.shape[1]
     objective = (rollouts.advantages[:, None] * now * rollouts.completion_mask).sum() / scale
     gradient = torch.cat([g.flatten() for g in torch.autograd.grad(objective, list(policy.model.parameters()))])
-    with untouched(policy):
-        (norm,) = update(policy, rollouts, "sgd", lr=lr)
-        torch.testing.assert_close(weights(policy), start + lr * gradient, atol=1e-5, rtol=1e-4)
+    mine = private_copy(policy)
+    (norm,) = update(mine, rollouts, "sgd", lr=lr)
+    torch.testing.assert_close(weights(mine), start + lr * gradient, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(norm, gradient.norm(), atol=1e-5, rtol=1e-4)
     assert torch.equal(weights(policy), start)
 
 
-def test_nothing_is_left_even_after_an_error(sampled):
+def test_a_private_copy_moves_alone_and_shares_what_is_frozen(sampled):
     policy, rollouts = sampled
-    start, random, before = weights(policy), torch.get_rng_state(), logps(policy, rollouts)
+    start, random = weights(policy), torch.get_rng_state()
     policy.model.train()
-
-    def spoil():
-        with untouched(policy):
-            update(policy, rollouts, "adamw", lr=0.1)
-            assert (logps(policy, rollouts) - before).abs().max() > 0.1
-            return 1 / torch.rand(3).long().sum().item()
-
-    with pytest.raises(ZeroDivisionError):
-        spoil()
+    mine = private_copy(policy)
+    assert not mine.model.training
+    update(mine, rollouts, "adamw", lr=0.1)
+    assert (weights(mine) - start).abs().max() > 0.05
     assert policy.model.training
     policy.model.eval()
     assert torch.equal(weights(policy), start)
     assert torch.equal(torch.get_rng_state(), random)
-    assert torch.equal(logps(policy, rollouts), before)
     assert all(p.grad is None for p in policy.model.parameters())
+    adapted = load_policy("bundled", lora=4)
+    pairs = zip(adapted.model.parameters(), private_copy(adapted).model.parameters(), strict=True)
+    assert all((own is one) == (not one.requires_grad) for one, own in pairs)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_raises_the_objective(sampled, optimizer):
     policy, rollouts = sampled
     before = logps(policy, rollouts)
-    with untouched(policy):
-        update(policy, rollouts, optimizer, lr=0.05 if "sgd" in optimizer else 1e-4)
-        gain = (rollouts.advantages[:, None] * (logps(policy, rollouts) - before)).sum()
+    mine = private_copy(policy)
+    update(mine, rollouts, optimizer, lr=0.05 if "sgd" in optimizer else 1e-4)
+    gain = (rollouts.advantages[:, None] * (logps(mine, rollouts) - before)).sum()
     assert gain > 0
 
 
@@ -72,9 +70,9 @@ def test_the_step_does_not_depend_on_the_batches_of_its_backward_pass(sampled):
     policy, rollouts = sampled
     after = []
     for size in (5, 24):
-        with untouched(policy):
-            update(policy, rollouts, "sgd", lr=0.5, batch_size=size)
-            after.append(logps(policy, rollouts))
+        mine = private_copy(policy)
+        update(mine, rollouts, "sgd", lr=0.5, batch_size=size)
+        after.append(logps(mine, rollouts))
     torch.testing.assert_close(*after, atol=1e-4, rtol=1e-4)
 
 
@@ -83,9 +81,9 @@ def test_pushes_of_two_halves_add_up(sampled):
     start, steps = weights(policy), []
     half = torch.rand(rollouts.completion_mask.shape, generator=torch.Generator().manual_seed(0)) < 0.5
     for chosen in (half, ~half, None):
-        with untouched(policy):
-            update(policy, rollouts, "sgd", lr=1.0, chosen=chosen)
-            steps.append(weights(policy) - start)
+        mine = private_copy(policy)
+        update(mine, rollouts, "sgd", lr=1.0, chosen=chosen)
+        steps.append(weights(mine) - start)
     torch.testing.assert_close(steps[0] + steps[1], steps[2], atol=1e-5, rtol=1e-3)
 
 
@@ -93,10 +91,10 @@ def test_only_the_given_parameters_move(sampled):
     policy, rollouts = sampled
     head = policy.model.get_output_embeddings().weight
     others = {name: p.detach().clone() for name, p in policy.model.named_parameters() if p is not head}
-    with untouched(policy):
-        update(policy, rollouts, "sgd", lr=0.5, parameters=[head])
-        now = dict(policy.model.named_parameters())
-        assert all(torch.equal(now[name], value) for name, value in others.items())
+    mine = private_copy(policy)
+    update(mine, rollouts, "sgd", lr=0.5, parameters=["lm_head.weight"])
+    now = dict(mine.model.named_parameters())
+    assert all(torch.equal(now[name], value) for name, value in others.items())
 
 
 def test_further_steps_are_clipped(sampled):
@@ -104,9 +102,9 @@ def test_further_steps_are_clipped(sampled):
     policy, rollouts = sampled
     moved, start = {}, logps(policy, rollouts)
     for clip in (None, (0.001, 0.001)):
-        with untouched(policy):
-            assert len(update(policy, rollouts, "sgd", lr=0.5, steps=6, clip=clip)) == 6
-            moved[clip] = (rollouts.advantages[:, None] * (logps(policy, rollouts) - start)).sum()
+        mine = private_copy(policy)
+        assert len(update(mine, rollouts, "sgd", lr=0.5, steps=6, clip=clip)) == 6
+        moved[clip] = (rollouts.advantages[:, None] * (logps(mine, rollouts) - start)).sum()
     assert moved[0.001, 0.001] < 0.8 * moved[None]
 
 
@@ -126,9 +124,9 @@ def test_only_rollouts_that_push_are_computed_and_none_is_fine(sampled):
     handle = policy.model.register_forward_pre_hook(
         lambda _, args, kwargs: seen.append(len(kwargs["input_ids"])), with_kwargs=True
     )
-    with untouched(policy):
-        update(policy, rollouts, "sgd", 0.1)
-        nothing = update(policy, rollouts, "sgd", 0.1, chosen=torch.zeros_like(rollouts.completion_mask).bool())
+    mine = private_copy(policy)
+    update(mine, rollouts, "sgd", 0.1)
+    nothing = update(mine, rollouts, "sgd", 0.1, chosen=torch.zeros_like(rollouts.completion_mask).bool())
     handle.remove()
     assert sum(seen) == int((rollouts.advantages != 0).sum()) + 1
     assert nothing.item() == 0
@@ -141,21 +139,21 @@ def test_matched_learning_rates_move_tokens_equally_far(sampled):
     for optimizer in ("sgd", "adamw"):
         lr = matched_lr(policy, rollouts, optimizer, target=0.05)
         torch.testing.assert_close(logps(policy, rollouts), before, atol=0, rtol=0)
-        with untouched(policy):
-            update(policy, rollouts, optimizer, lr)
-            moved = (logps(policy, rollouts) - before)[alive]
+        mine = private_copy(policy)
+        update(mine, rollouts, optimizer, lr)
+        moved = (logps(mine, rollouts) - before)[alive]
         assert moved.pow(2).mean().sqrt().item() == pytest.approx(0.05, rel=0.051)
     with pytest.raises(ValueError, match="target=0 must be above 0"):
         matched_lr(policy, rollouts, "sgd", target=0)
 
 
-def test_along_training_measures_a_moving_policy_and_puts_it_back(sampled):
+def test_along_training_measures_a_moving_copy(sampled):
     policy, _ = sampled
-    start, seen, steps = weights(policy), [], []
-    for step, rollouts in along_training(policy, get_task("chain"), 3, prompts=4, group_size=4, lr=1e-3, every=2):
+    start, seen, steps, sizes = weights(policy), [], [], {"prompts": 4, "group_size": 4, "lr": 1e-3, "every": 2}
+    for step, trained, rollouts in along_training(policy, get_task("chain"), 3, **sizes):
         steps.append(step)
-        seen.append(weights(policy))
-        torch.testing.assert_close(logps(policy, rollouts), rollouts.old_logps, atol=1e-4, rtol=1e-4)
+        seen.append(weights(trained))
+        torch.testing.assert_close(logps(trained, rollouts), rollouts.old_logps, atol=1e-4, rtol=1e-4)
     assert steps == [0, 2, 3]
     assert torch.equal(seen[0], start)
     assert not torch.equal(seen[1], seen[0])
@@ -215,10 +213,10 @@ def test_what_does_not_move_has_changed_by_exactly_nothing(sampled):
     some = torch.zeros_like(rollouts.completion_mask, dtype=torch.bool)
     some[rollouts.advantages.abs().argmax()] = True  # the others are scored apart, as they push nothing
     for chosen in (None, some):
-        with untouched(policy):
-            assert not logp_change(policy, rollouts, "sgd", lr=0.0, chosen=chosen, batch_size=5).any()
+        mine = private_copy(policy)
+        assert not logp_change(mine, rollouts, "sgd", lr=0.0, chosen=chosen, batch_size=5).any()
         before = logps(policy, rollouts)
-        with untouched(policy):
-            moved = logp_change(policy, rollouts, "sgd", lr=0.5, chosen=chosen, batch_size=5)
-            torch.testing.assert_close(moved, logps(policy, rollouts) - before, atol=1e-5, rtol=1e-4)
+        mine = private_copy(policy)
+        moved = logp_change(mine, rollouts, "sgd", lr=0.5, chosen=chosen, batch_size=5)
+        torch.testing.assert_close(moved, logps(mine, rollouts) - before, atol=1e-5, rtol=1e-4)
         assert (moved[rollouts.completion_mask.bool()] != 0).float().mean() > 0.5  # the rest are all but certain

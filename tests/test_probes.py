@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
 from workbook.probes import (
     cancellation_index,
@@ -19,7 +20,6 @@ from workbook.probes import (
     predicts,
     proxy_agreement,
     token_flips,
-    untouched,
     update,
     update_share_by_category,
 )
@@ -57,9 +57,9 @@ def flips(rows):
 def test_dlogp_is_what_the_step_did(sampled):
     policy, rollouts = sampled
     table = token_flips(policy, rollouts, "sgd", lr=0.5)
-    with untouched(policy):
-        update(policy, rollouts, "sgd", lr=0.5)
-        after = logps(policy, rollouts)
+    mine = private_copy(policy)
+    update(mine, rollouts, "sgd", lr=0.5)
+    after = logps(mine, rollouts)
     alive = rollouts.completion_mask.bool()
     np.testing.assert_allclose(table["dlogp"], (after - logps(policy, rollouts))[alive], atol=1e-6)
     assert table["dlogp"].abs().max() > 0.01
@@ -105,10 +105,10 @@ def test_an_unchosen_token_pushes_nothing(sampled):
     results = choose_tokens(rollouts, category="result")
     table = masked_update(policy, rollouts, results, lr=0.5)
     assert set(table.loc[table["chosen"], "category"]) == {"result"}
-    with untouched(policy):
-        advantages = torch.where(results, rollouts.advantages[:, None], 0.0)
-        update(policy, replace(rollouts, advantages=advantages), "sgd", lr=0.5)
-        after = logps(policy, rollouts)
+    mine = private_copy(policy)
+    advantages = torch.where(results, rollouts.advantages[:, None], 0.0)
+    update(mine, replace(rollouts, advantages=advantages), "sgd", lr=0.5)
+    after = logps(mine, rollouts)
     change = (after - logps(policy, rollouts))[rollouts.completion_mask.bool()]
     np.testing.assert_allclose(table["dlogp"], change, atol=1e-5)
 
@@ -118,9 +118,9 @@ def test_the_predicted_step_is_a_real_step_of_the_output_layer(sampled):
     head = policy.model.get_output_embeddings().weight
     assert head is not policy.model.get_input_embeddings().weight
     predicted = output_layer_step(policy, rollouts, lr=2.0)
-    with untouched(policy):
-        update(policy, rollouts, "sgd", lr=2.0, parameters=[head])
-        after = logps(policy, rollouts)
+    mine = private_copy(policy)
+    update(mine, rollouts, "sgd", lr=2.0, parameters=["lm_head.weight"])
+    after = logps(mine, rollouts)
     change = (after - logps(policy, rollouts))[rollouts.completion_mask.bool()]
     torch.testing.assert_close(predicted.cpu(), change, atol=2e-4, rtol=1e-3)
     assert change.abs().max() > 0.05
@@ -128,8 +128,7 @@ def test_the_predicted_step_is_a_real_step_of_the_output_layer(sampled):
 
 def test_the_proxy_agrees_with_itself_and_mostly_with_the_whole(sampled):
     policy, rollouts = sampled
-    head = policy.model.get_output_embeddings().weight
-    table, alone = proxy_agreement(policy, rollouts, lr=0.1, least=1e-4, parameters=[head])
+    table, alone = proxy_agreement(policy, rollouts, lr=0.1, least=1e-4, parameters=["lm_head.weight"])
     assert alone.mean > 0.99
     assert set(table["agree"].dropna()) <= {True, False}
     _, whole = proxy_agreement(policy, rollouts, lr=0.1, least=1e-4)

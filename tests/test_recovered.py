@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
 from workbook.probes.recovered import (
     PARTS,
@@ -21,7 +22,7 @@ from workbook.probes.recovered import (
     trained_weights,
     update_statistics,
 )
-from workbook.probes.step import logps, untouched
+from workbook.probes.step import logps
 from workbook.probes.values import TokenValues
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.tasks import get_task
@@ -195,15 +196,15 @@ def test_six_parts_add_up_to_a_real_small_step(double):
     rollouts = double.rollouts
     moved = []
     for sign in (1, -1):
-        with untouched(double.policy):
-            weights = trained_weights(double.policy.model)
-            advantages = group_advantages(rollouts.rewards, rollouts.group_ids).unsqueeze(1)
-            scored = double_logps(double.policy, rollouts)
-            gradient = torch.autograd.grad((advantages * scored).sum() / len(rollouts), weights)
-            with torch.no_grad():
-                for weight, g in zip(weights, gradient, strict=True):
-                    weight += sign * lr * g
-            moved.append(logps(double.policy, rollouts)[tuple(rows)])
+        mine = private_copy(double.policy)
+        weights = trained_weights(mine.model)
+        advantages = group_advantages(rollouts.rewards, rollouts.group_ids).unsqueeze(1)
+        scored = double_logps(mine, rollouts)
+        gradient = torch.autograd.grad((advantages * scored).sum() / len(rollouts), weights)
+        with torch.no_grad():
+            for weight, g in zip(weights, gradient, strict=True):
+                weight += sign * lr * g
+        moved.append(logps(mine, rollouts)[tuple(rows)])
     real = (moved[0] - moved[1]) / (2 * lr)
     torch.testing.assert_close(torch.tensor(tokens["change"].to_numpy()), real, rtol=2e-3, atol=5e-3)
     torch.testing.assert_close(tokens[list(SIX)].sum(axis=1).to_numpy(), tokens["change"].to_numpy())

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
 from workbook.probes import (
     category_shares,
@@ -13,7 +14,6 @@ from workbook.probes import (
     slope_by_prompt,
     token_flips,
     token_values,
-    untouched,
     update,
     update_share_by_category,
     value_gap,
@@ -115,10 +115,10 @@ def test_one_repeated_update_is_the_plain_step_and_all_of_them_are_counted_from_
     whole = token_flips(policy, rollouts, "sgd", lr=1.0).loc[values.index, "dlogp"]
     np.testing.assert_allclose(kept[0]["dlogp"], whole, atol=1e-6)
     before = logps(policy, rollouts)
-    with untouched(policy):
-        for _ in range(3):
-            update(policy, rollouts, "sgd", 1.0)
-        after = logps(policy, rollouts)
+    mine = private_copy(policy)
+    for _ in range(3):
+        update(mine, rollouts, "sgd", 1.0)
+    after = logps(mine, rollouts)
     change = (after - before).numpy()[values["rollout"].to_numpy(), values["position"].to_numpy()]
     np.testing.assert_allclose(kept[2]["dlogp"], change, atol=1e-5)
     assert sorted(gaps["step"].unique()) == [1, 2, 3]

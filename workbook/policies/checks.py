@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbook.policies.restoring import evaluating, no_gradients
+from workbook.policies.copies import evaluating
 
 INDEX = "model.safetensors.index.json"  # which file holds which weight, where there are several
 ADAPTER = "adapter_config.json"
 TRIAL = 6  # tokens of a model's trial
-_padding_errors: WeakKeyDictionary[nn.Module, dict[bool, float]] = WeakKeyDictionary()
 
 
 def check_files(folder: Path) -> None:
@@ -61,7 +59,7 @@ def padding_error(model: nn.Module, positions: bool = True) -> float:
     the model is told them; GPT-2 counts padding otherwise. Found by a trial on a few tokens, once for each model;
     ValueError as in `try_model`.
     """
-    known = _padding_errors.setdefault(model, {})
+    known = vars(model).setdefault("_padding_errors", {})  # on the model, so that a copy has it, too
     if positions not in known:
         known[positions] = try_model(model, positions)
     return known[positions]
@@ -77,7 +75,7 @@ def try_model(model: nn.Module, positions: bool = True) -> float:
     ids = (11 + torch.arange(TRIAL, device=model.device)) % vocabulary
     short, padding = TRIAL - 2, ids.new_zeros(2)
     packed = [(p, p._version) for p in model.parameters() if not p.is_floating_point()]
-    with no_gradients(), evaluating(model):
+    with torch.no_grad(), evaluating(model):
         alone = _logits(model, ids[None, :short], torch.ones_like(ids[None, :short]), positions)[0]
         mask = torch.ones(2, TRIAL, dtype=torch.long, device=ids.device)
         mask[1, :2] = 0

@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from pathlib import Path
@@ -26,8 +27,8 @@ from filelock import FileLock
 from torch import Tensor, nn
 
 from workbook.places import cache_folder
+from workbook.policies.copies import seeded
 from workbook.policies.packaged import RECORD, damage, sha256
-from workbook.policies.restoring import restoring, seeded
 from workbook.policies.sft import DATA_SEED, SPECIAL, make_model, make_tokenizer, measure, train
 from workbook.tasks.chain import Chain
 from workbook.tasks.chain_grammar import canonical, marked, plain
@@ -262,7 +263,7 @@ def _discriminants(model, tokenizer, task: Chain) -> Tensor:
     return margin * torch.linalg.solve(x.T @ x + 0.01 * len(x) * torch.eye(x.shape[1]), x.T @ y).T
 
 
-@restoring
+@contextmanager
 def _one_thread() -> Iterator[None]:
     """One thread inside the block: sums in another order make other bytes."""
     threads = torch.get_num_threads()

@@ -29,9 +29,9 @@ from torch import nn
 from workbook.lazy import import_to_stay
 from workbook.places import data_path
 from workbook.policies.checks import ADAPTER, check_files, padding_error, read_record
+from workbook.policies.copies import seeded
 from workbook.policies.devices import as_device, as_dtype
 from workbook.policies.packaged import RECORD, sha256
-from workbook.policies.restoring import seeded
 
 BUNDLED = data_path("bundled")
 PACKAGED = {  # name: what makes its folder, of models that are fetched as Python packages and need no hub

@@ -1,6 +1,6 @@
 """Probes: measurements of a policy on its rollouts, as tables that extend the token table. Nothing here draws.
 
-Each takes a policy and `Rollouts`, and leaves the policy exactly as it was.
+Each takes a policy and `Rollouts`, and steps a `private_copy` where it steps at all: the policy itself never changes.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "probes.block_tables": "category_shift coupling_by_mass follows_own_sign net_change step_changes",
-    "probes.blocks": "Blocks block_coupling",
+    "policies.copies": "private_copy",
+    "probes.blocks": "Blocks block_coupling category_shift coupling_by_mass step_changes",
     "probes.categories": "categorized tagger_name",
     "probes.dose": "dose_blocks dose_curve flip_rates net_curve permuted_signs real_step shift_curve",
     "probes.drift": "drift_report learning_tax odds_drift",
@@ -17,7 +17,7 @@ _NAMES = {  # module: what it offers
     "probes.explained": "TokenExplainer explain_token",
     "probes.recovered": "credit_recovered redrawn_updates",
     "probes.report": "report_findings report_text report_warnings",
-    "probes.step": "logps matched_lr optimizer_of untouched update",
+    "probes.step": "logps matched_lr optimizer_of update",
     "probes.values": "chain_values context_logits expected_reward value_error",
     "statistics": "slope_by_prompt",
     "topics.batching.probe": "cancelled_in_steps gradient_gram",

@@ -2,20 +2,20 @@
 
     blocks = block_coupling(policy, rollouts, blocks="sign")
     print(blocks)                                        # by how much sums of rows miss a real step of all
-    follows_own_sign(blocks, prompts_per_step=32)        # H1 for any size of step, without another pass
+    step_changes(blocks, prompts_per_step=32)            # what steps on so many prompts do, without another pass
 
 To first order a step of SGD on several blocks moves a token by the sum of what each block does to it alone. So a row
 per prompt, or per prompt and sign of the advantage, holds what every batch of these prompts does, from one prompt to
-all of them (`workbook.probes.block_tables` draws such batches). All steps have one length, so that none is lost in
-rounding and none is bent: float32 is needed.
+all of them. All steps have one length, so that none is lost in rounding and none is bent: float32 is needed.
+
+The tables below are pure, `Blocks` -> a row per prompt. A batch is drawn as one measured prompt and
+`prompts_per_step - 1` others; the changes of its tokens are the sum of the rows of all their blocks.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,17 +23,19 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.policies.restoring import no_gradients
-from workbook.probes.block_rows import BlockRows
-from workbook.probes.step import logp_change, logps, progress, untouched, update
+from workbook.policies.copies import private_copy
+from workbook.probes.step import logp_change, logps, progress, trained_weights, update
 from workbook.rollouts.sample import Rollouts
+from workbook.theory.coupling import UNSURE
 from workbook.theory.weights import update_weights
 
-KINDS = ("prompt", "sign", "rollout", "category", "token")
+KINDS = ("prompt", "sign", "rollout")
 # nats, root mean square, by which a block's step moves its own tokens: sums of rows then miss a real step by less than
 # 1 %; curvature grows above it, rounding below
 SMALL_STEP = 0.002
 TRIALS = 3  # blocks by which the length of steps is found
+DRAWS = 8
+PAIRS = ("same token, both unsure", "same token, not both unsure", "different token, unsure", "different token, sure")
 
 
 @dataclass(frozen=True)
@@ -92,78 +94,67 @@ def block_coupling(
     rollouts: Rollouts,
     lr: float = 1.0,
     blocks: str | Int[Tensor, "B T"] = "prompt",
-    batch_size: int = 32,
+    batch_size: int | None = None,
     measured: Sequence[int] | None = None,
-    folder: str | Path | None = None,
     nats: float = SMALL_STEP,
     aggregate: str = "dr_grpo",
 ) -> Blocks:
     """Take one small step per block, each from the policy as it is, and record what it does to every measured token.
 
-    blocks: "prompt"; "sign", a prompt's positive and negative rollouts apart; "rollout"; "category", a class of token
-    each, in alphabetical order; "token"; or labels (B, T), below 0 for tokens that do not push. Tokens of advantage 0
-    never do, and a block without any is left out.
+    blocks: "prompt"; "sign", a prompt's positive and negative rollouts apart; "rollout"; or labels (B, T), below 0 for
+    tokens that do not push. Tokens of advantage 0 never do, and a block without any is left out.
     lr: the rate of SGD that the changes are for; any other is a factor.  measured: group ids whose tokens are recorded,
-    all by default.  batch_size: rollouts of one pass.  nats: of a real step (root mean square, a block's own tokens).
-    folder: where rows are kept as they are made; a call that was broken off goes on from there, one that had finished
-    is read.  aggregate: as in `update_weights`.  The policy is left as it was.
+    all by default.  batch_size: rollouts of one pass; None: as many as memory holds.  nats: of a real step (root mean
+    square, a block's own tokens).  aggregate: as in `update_weights`.
 
     Cost: a backward pass of each block, and as many forward passes of the measured rollouts as there are blocks.
 
-    Raises ValueError for a policy below float32, unknown blocks or groups, rollouts in which nothing pushes, and a
-    folder that holds the blocks of another policy, other rollouts or other settings.
+    Raises ValueError for a policy below float32, unknown blocks or groups, and rollouts in which nothing pushes.
     """
-    _check_precision(policy)
+    low = {p.dtype for p in policy.model.parameters() if p.is_floating_point() and p.dtype.itemsize < 4}
+    if low:
+        raise ValueError(
+            f"policy holds weights in {str(low.pop()).removeprefix('torch.')}, in which small steps are lost to "
+            'rounding; load it with dtype="float32".'
+        )
     rollouts = rollouts.to(policy.model.device)
-    labels, pushes = _labels(rollouts, blocks), token_pushes(rollouts, aggregate)
-    labels = labels.masked_fill(pushes == 0, -1)
+    pushes = token_pushes(rollouts, aggregate)
+    labels = _labels(rollouts, blocks).masked_fill(pushes == 0, -1)
     if not (labels >= 0).any():
         raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
-    names, labels = _numbered(labels)
-    part = rollouts.select(_measured(rollouts, measured))
-    rows = BlockRows(folder, len(names), _fingerprint(policy, rollouts, part, labels, aggregate, nats))
-    length = rows.length or _length(policy, rollouts, labels, nats, batch_size)
-    rows.start(length)
-    stepper = _OfLength(policy, length)
-    alive = part.completion_mask.bool()
-    with untouched(policy), no_gradients():
-        start = [p.detach().clone() for p in stepper.weights]
-        before = logps(policy, part, batch_size)[alive]
+    names, labels = labels.unique(return_inverse=True)  # labels become places in names, ascending, and -1
+    labels, names = (labels - int((names < 0).sum())).clamp(min=-1), names[names >= 0].tolist()
+    rows = _measured(rollouts, measured)
+    part, settings = rollouts.select(rows), {"batch_size": batch_size, "aggregate": aggregate}
+    length = _length(policy, rollouts, labels, nats, batch_size)
+    mine, alive = private_copy(policy), part.completion_mask.bool()
+    stepper, before = _OfLength(mine, length), logps(policy, part, batch_size)[alive]
+    start = [p.detach().clone() for p in stepper.weights]
 
-        def stepped(chosen: Bool[Tensor, "B T"]) -> tuple[float, np.ndarray]:
-            """Norm of the chosen tokens' gradient, and what a step of `length` along it does to the measured tokens."""
-            try:
-                norm = stepper.step_along(policy, rollouts, chosen, batch_size, aggregate)
-                return norm, (logps(policy, part, batch_size)[alive] - before).cpu().numpy()
-            finally:
-                for weight, value in zip(stepper.weights, start, strict=True):
-                    weight.copy_(value)
+    def stepped(chosen: Bool[Tensor, "B T"]) -> tuple[float, np.ndarray]:
+        """Norm of the chosen tokens' gradient, and what a step of `length` along it does to the measured tokens."""
+        for weight, value in zip(stepper.weights, start, strict=True):
+            weight.detach().copy_(value)
+        norm = float(update(mine, rollouts, stepper, chosen=chosen, clip=None, **settings)[0])
+        return norm, (logps(mine, part, batch_size)[alive] - before).cpu().numpy()
 
-        for k in progress(rows.missing(), "blocks"):
-            rows.add(k, *stepped(labels == k))
-        norms, moved = rows.whole()
-        norm, together = stepped(labels >= 0) if rows.error is None else (0.0, None)
-    changes = moved * (lr * norms / length)[:, None]
-    if together is not None:
-        real = together * (lr * norm / length)
-        rows.finish(float(np.sqrt(np.mean((changes.sum(0) - real) ** 2) / np.mean(real**2))))
-    tokens, pushing = _token_tables(rollouts, part, labels, pushes, measured)
+    norms, moved = zip(*(stepped(labels == k) for k in progress(range(len(names)), "blocks")), strict=True)
+    norms, moved = np.array(norms), np.stack(moved).astype(np.float64)
+    norm, together = stepped(labels >= 0)
+    changes, real = moved * (lr * norms / length)[:, None], together * (lr * norm / length)
+    error = float(np.sqrt(np.mean((changes.sum(0) - real) ** 2) / np.mean(real**2)))
+    columns = {"block": labels, "push": pushes.double()}
+    there = rollouts.completion_mask.bool()
+    whole = rollouts.token_table().assign(**{name: values[there].cpu().numpy() for name, values in columns.items()})
+    tokens = whole[whole["rollout"].isin(rows.tolist())].reset_index(drop=True)
+    pushing = whole.loc[whole["block"] >= 0, ["block", "group", "token_id", "logp", "push"]].reset_index(drop=True)
     own = tokens["block"].to_numpy()[None] == np.arange(len(names))[:, None]
     facts = {"group": ("group", "first"), "sign": ("push", _sign), "tokens": ("push", "size")}
     about = pushing.groupby("block").agg(**facts, prompts=("group", "nunique"))
     with np.errstate(invalid="ignore"):
         about["rms"] = np.sqrt(np.where(own, moved**2, 0).sum(1) / own.sum(1))
     about = about.assign(norm=norms, block=names).reset_index(drop=True)
-    return Blocks(changes.astype(np.float32), about, tokens, pushing, lr, rows.error)
-
-
-def _check_precision(policy) -> None:
-    dtypes = {p.dtype for p in policy.model.parameters() if p.is_floating_point() and p.dtype.itemsize < 4}
-    if dtypes:
-        raise ValueError(
-            f"policy holds weights in {str(dtypes.pop()).removeprefix('torch.')}, in which small steps are lost to "
-            'rounding; load it with dtype="float32".'
-        )
+    return Blocks(changes.astype(np.float32), about, tokens, pushing, lr, error)
 
 
 def _labels(rollouts: Rollouts, blocks) -> Int[Tensor, "B T"]:
@@ -174,24 +165,10 @@ def _labels(rollouts: Rollouts, blocks) -> Int[Tensor, "B T"]:
         return blocks.to(device).long()
     if blocks not in KINDS:
         raise ValueError(f"blocks={blocks!r} is unknown: choose one of {', '.join(KINDS)}, or give labels (B, T).")
-    if blocks == "category":
-        return _category_labels(rollouts).to(device)
-    if blocks == "token":
-        return torch.arange(shape.numel(), device=device).view(shape)
     positive = (rollouts.advantages > 0).long().view(len(rollouts), -1)  # (B, 1), or (B, T) of advantages per token
     groups = rollouts.group_ids.long()[:, None]
     rows = torch.arange(len(rollouts), device=device)[:, None]
     return {"prompt": groups, "sign": 2 * groups + positive, "rollout": rows}[blocks].expand(shape)
-
-
-def _category_labels(rollouts: Rollouts) -> Int[Tensor, "B T"]:
-    if rollouts.categories is None:
-        raise ValueError('blocks="category" needs classes of token; sample from a task that has them.')
-    known = sorted({name for names in rollouts.categories for name in names if name is not None})
-    labels = torch.full(rollouts.completion_ids.shape, -1)
-    for row, names in enumerate(rollouts.categories):
-        labels[row, : len(names)] = torch.tensor([-1 if name is None else known.index(name) for name in names])
-    return labels
 
 
 def token_pushes(rollouts: Rollouts, aggregate: str) -> Float[Tensor, "B T"]:
@@ -199,13 +176,6 @@ def token_pushes(rollouts: Rollouts, aggregate: str) -> Float[Tensor, "B T"]:
     alive, ones = rollouts.completion_mask.bool(), torch.zeros_like(rollouts.old_logps)
     weights = update_weights(ones, ones, alive, rollouts.advantages, clip=None, aggregate=aggregate)
     return (weights * rollouts.advantages.view(len(rollouts), -1)).masked_fill(~alive, 0.0)
-
-
-def _numbered(labels: Int[Tensor, "B T"]) -> tuple[list[int], Int[Tensor, "B T"]]:
-    """The labels that push, ascending, and each token's place among them, -1 for those that do not."""
-    names, numbers = labels.unique(return_inverse=True)
-    below = int((names < 0).sum())
-    return names[below:].tolist(), (numbers - below).clamp(min=-1)
 
 
 def _measured(rollouts: Rollouts, groups: Sequence[int] | None) -> Int[Tensor, " M"]:
@@ -221,7 +191,7 @@ class _OfLength(torch.optim.SGD):
     """SGD whose steps all have one length."""
 
     def __init__(self, policy, length: float):
-        self.weights, self.length = [p for p in policy.model.parameters() if p.requires_grad], length
+        self.weights, self.length = list(trained_weights(policy).values()), length
         super().__init__(self.weights, lr=1.0)
 
     def step(self, closure=None):
@@ -229,40 +199,23 @@ class _OfLength(torch.optim.SGD):
         self.param_groups[0]["lr"] = self.length / max(float(norm), torch.finfo(torch.float32).tiny)
         return super().step(closure)
 
-    def step_along(self, policy, rollouts: Rollouts, chosen, batch_size: int, aggregate: str) -> float:
-        """Take one step on the chosen tokens; returns the norm of their gradient."""
-        with torch.enable_grad():
-            settings = {"chosen": chosen, "batch_size": batch_size, "aggregate": aggregate, "clip": None}
-            return float(update(policy, rollouts, self, **settings)[0])
 
-
-def _length(policy, rollouts: Rollouts, labels: Int[Tensor, "B T"], nats: float, batch_size: int) -> float:
+def _length(policy, rollouts: Rollouts, labels: Int[Tensor, "B T"], nats: float, batch_size: int | None) -> float:
     """The length of steps at which blocks move their own tokens by `nats`: the median of some blocks."""
     if not nats > 0:
         raise ValueError(f"nats={nats!r} must be above 0.")
     last = int(labels.max())
-    length = 1e-4 * float(torch.stack([p.detach().norm() for p in _OfLength(policy, 1.0).weights]).norm())
+    length = 1e-4 * float(torch.stack([p.detach().norm() for p in trained_weights(policy).values()]).norm())
     for _ in range(2):  # the second time near the size that is wanted
         sizes = []
         for k in sorted({round(i * last / (TRIALS - 1)) for i in range(TRIALS)}):
             rows = (labels == k).any(1).nonzero().squeeze(1)
-            chosen = (labels == k)[rows]
-            with untouched(policy):
-                taken = {"chosen": chosen, "batch_size": batch_size, "clip": None}
-                moved = logp_change(policy, rollouts.select(rows), _OfLength(policy, length), **taken)
+            chosen, mine = (labels == k)[rows], private_copy(policy)
+            taken = {"chosen": chosen, "batch_size": batch_size, "clip": None}
+            moved = logp_change(mine, rollouts.select(rows), _OfLength(mine, length), **taken)
             sizes.append(float(moved[chosen].pow(2).mean().sqrt()))
         length *= nats / float(np.median(sizes))
     return length
-
-
-def _token_tables(rollouts: Rollouts, part: Rollouts, labels, pushes, measured) -> tuple[pd.DataFrame, pd.DataFrame]:
-    alive = rollouts.completion_mask.bool()
-    columns = {"block": labels[alive].cpu().numpy(), "push": pushes[alive].double().cpu().numpy()}
-    whole = rollouts.token_table().assign(**columns)
-    kept = whole["rollout"].isin(_measured(rollouts, measured).tolist())
-    pushing = whole.loc[whole["block"] >= 0, ["block", "group", "token_id", "logp", "push"]]
-    assert int(kept.sum()) == int(part.completion_mask.sum())
-    return whole[kept].reset_index(drop=True), pushing.reset_index(drop=True)
 
 
 def _sign(pushes: pd.Series) -> int:
@@ -270,9 +223,123 @@ def _sign(pushes: pd.Series) -> int:
     return int(np.sign(pushes.min())) if pushes.min() * pushes.max() > 0 else 0
 
 
-def _fingerprint(policy, rollouts: Rollouts, part: Rollouts, labels, aggregate: str, nats: float) -> dict:
-    """What a folder's rows belong to."""
-    tensors = {"labels": labels, "completions": rollouts.completion_ids, "prompts": rollouts.prompt_ids}
-    tensors |= {"advantages": rollouts.advantages, "measured": part.completion_ids}
-    sums = {name: hashlib.sha256(t.cpu().numpy().tobytes()).hexdigest()[:16] for name, t in tensors.items()}
-    return {"policy": policy.provenance.get("sha256"), "aggregate": aggregate, "nats": nats, **sums}
+# --- tables
+
+
+def step_changes(
+    blocks: Blocks, prompts_per_step: int, draws: int = DRAWS, seed: int = 0, positive_only: bool = False
+) -> pd.DataFrame:
+    """The measured tokens' table with `change` in nats, `draws` times (column draw), with other prompts in the step.
+
+    own: of the change, what the token's own prompt does.  Blocks of several prompts (a bundle) join a step whole; what
+    they leave open is filled with single prompts.  positive_only: the blocks of positive advantage push alone.
+    Raises ValueError for more prompts than push, and for a number that bundles and single prompts do not make.
+    """
+    sign, groups = blocks.blocks["sign"].to_numpy(), blocks.blocks["group"].to_numpy()
+    if positive_only and (sign == 0).any():
+        raise ValueError('positive_only needs blocks of one sign each: block_coupling(..., blocks="sign").')
+    active = sign > 0 if positive_only else np.ones(len(sign), dtype=bool)
+    sizes = blocks.prompts_by_group()
+    names = sizes.index.to_numpy()  # (U,) prompts or bundles
+    if not 1 <= prompts_per_step <= sizes.sum():
+        raise ValueError(f"prompts_per_step={prompts_per_step} must be from 1 to {sizes.sum()}, the prompts that push.")
+    member = ((groups[None] == names[:, None]) & active).astype(float)  # (U, K)
+    generator, parts = np.random.default_rng(seed), []
+    for group, tokens in blocks.tokens.groupby("group"):
+        if group not in names or sizes[group] > 1:
+            continue
+        sums = member @ blocks.changes[:, tokens.index]  # (U, tokens)
+        own = sums[names == group][0]
+        beside = [_others(sizes.drop(group), prompts_per_step - 1, generator) for _ in range(draws)]
+        joined = np.stack([np.isin(names, chosen) for chosen in beside]).astype(float)  # (draws, U)
+        change = own + joined @ sums  # (draws, tokens)
+        columns = {"own": np.tile(own, draws), "change": change.ravel(), "draw": np.repeat(np.arange(draws), len(own))}
+        parts.append(tokens.loc[np.tile(tokens.index, draws)].assign(**columns))
+    if not parts:
+        raise ValueError("No measured prompt pushes; measure one with different rewards.")
+    return pd.concat(parts, ignore_index=True)
+
+
+def _others(sizes: pd.Series, wanted: int, generator: np.random.Generator) -> np.ndarray:
+    """Names of bundles, as many as fit, and of single prompts that together are `wanted` prompts."""
+    singles, bundles = sizes.index[sizes == 1].to_numpy(), sizes.index[sizes > 1].to_numpy()
+    chosen = generator.permutation(bundles)[: wanted // int(sizes[bundles].max())] if len(bundles) else bundles
+    rest = wanted - int(sizes[chosen].sum())
+    if rest > len(singles):
+        raise ValueError(
+            f"prompts_per_step={wanted + 1} can't be made: {rest} single prompts would join and {len(singles)} can."
+        )
+    return np.concatenate([chosen, generator.choice(singles, rest, replace=False)])
+
+
+def coupling_by_mass(blocks: Blocks) -> pd.DataFrame:
+    """H2 by mass: where the movement goes that a block causes outside itself.
+
+    Columns where (own prompt, other prompts), kind (of PAIRS), pairs and mass (shares of all pairs and of the sum of
+    |change| in that place), net (sum of change in the block's own direction over the sum of |change|, of blocks of one
+    sign, else 0). same token: the block pushes the token's id; both unsure: below p = 0.5 in the block, too.
+    """
+    tokens, ids = blocks.tokens, blocks.tokens["token_id"].to_numpy()
+    unsure = (tokens["logp"] < np.log(UNSURE)).to_numpy()
+    rows = []
+    for k, pushing in blocks.pushing.groupby("block"):
+        there = np.isin(ids, pushing["token_id"])
+        there_unsure = np.isin(ids, pushing.loc[pushing["logp"] < np.log(UNSURE), "token_id"])
+        kind = np.select([there_unsure & unsure, there, unsure], PAIRS[:3], PAIRS[3])
+        about = blocks.blocks.iloc[k]
+        where = np.where(tokens["group"] == about["group"], "own prompt", "other prompts")
+        change = blocks.changes[k].astype(float)
+        cells = pd.DataFrame(
+            {"where": where, "kind": kind, "size": np.abs(change), "net": about["sign"] * change, "pairs": 1}
+        )
+        rows.append(cells[(tokens["block"] != k).to_numpy()].groupby(["where", "kind"]).sum())
+    sums = pd.concat(rows).groupby(["where", "kind"]).sum()
+    whole = sums.groupby("where").transform("sum")
+    shares = pd.DataFrame({"pairs": sums["pairs"] / whole["pairs"], "mass": sums["size"] / whole["size"]})
+    return shares.assign(net=sums["net"] / sums["size"]).reset_index()
+
+
+def equal_energy_prompts(blocks: Blocks, prompts_per_step: int) -> int:
+    """Prompts of a step with both signs whose gradient has, on average, the squared length of a positive-only step's.
+
+    With e the mean squared length of a prompt's own gradient and c the mean inner product of two prompts', a step on P
+    prompts has P e + P (P - 1) c. At least 1, at most prompts_per_step or the prompts that push.
+    """
+    positive, both = (_energy(blocks, only) for only in (True, False))
+    target = positive(prompts_per_step)
+    sizes = np.arange(1, blocks.prompts + 1)
+    return int(sizes[np.argmin(np.abs(both(sizes) - target))])
+
+
+def _energy(blocks: Blocks, positive_only: bool):
+    """Mean squared length of a step's gradient as a function of its prompts, from the measured blocks' gram matrix."""
+    gram, sign = blocks.gram(), blocks.blocks["sign"].to_numpy()
+    whole = ~np.isnan(gram[0])  # blocks whose tokens were all measured
+    kept = whole & ((sign > 0) | (not positive_only))
+    groups = blocks.blocks["group"].to_numpy()[kept]
+    within = groups[:, None] == groups[None]
+    products, n = gram[np.ix_(kept, kept)], blocks.blocks["group"][whole].nunique()
+    own = products[within].sum() / n
+    cross = products[~within].sum() / max(1, n * (n - 1))
+    return lambda prompts: prompts * own + prompts * (prompts - 1) * cross
+
+
+def category_shift(
+    blocks: Blocks, prompts_per_step: int, draws: int = DRAWS, seed: int = 0, equal_energy: bool = False
+) -> pd.DataFrame:
+    """H6: each category's share of movement in steps with both signs, minus that in steps of positive rollouts only.
+
+    Columns group, category, both, positive_only (shares of the sum of |change| over the prompt's tokens), shift,
+    prompts (of the steps with both signs).  equal_energy: these have fewer, so that both gradients are equally long.
+    Raises ValueError for blocks that mix signs, and without categories.
+    """
+    if blocks.tokens["category"].isna().all():
+        raise ValueError("The tokens have no categories; sample from a task that annotates them, or use `categorized`.")
+    prompts = equal_energy_prompts(blocks, prompts_per_step) if equal_energy else prompts_per_step
+    shares = {}
+    for name, size in (("both", prompts), ("positive_only", prompts_per_step)):
+        table = step_changes(blocks, size, draws, seed, positive_only=name == "positive_only")
+        sums = table.assign(size=table["change"].abs()).groupby(["group", "category"])["size"].sum()
+        shares[name] = sums / sums.groupby("group").transform("sum")
+    table = pd.DataFrame(shares).dropna().reset_index()
+    return table.assign(shift=table["both"] - table["positive_only"], prompts=prompts)

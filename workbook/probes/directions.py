@@ -9,7 +9,7 @@ each. Quantized layers have no forward mode: for them (log pi(theta + s g) - log
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -18,8 +18,8 @@ from torch.autograd import forward_ad
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbook.policies.restoring import evaluating, gradients, no_gradients, restoring
-from workbook.probes.step import FIELDS, progress, untouched
+from workbook.policies.copies import evaluating, private_copy
+from workbook.probes.step import FIELDS, passes, progress, trained_weights
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import rollout_logps
 
@@ -33,33 +33,40 @@ _ONE_AT_A_TIME = threading.Lock()  # forward mode is a state of torch, not of a 
 
 
 class Along:
-    """Gradients of a policy's log-probabilities, and their changes along a direction. The policy is left as it was.
+    """Gradients of a policy's log-probabilities, and their changes along a direction.
 
-    parameters: None all that require gradients, "lora" the adapters among them, or a list.  method: of METHODS; once
-    `change` has run, "auto" has become the one that it took.  Raises ValueError for other methods, and for parameters
-    of which the policy has none.
+    parameters: None all that require gradients, "lora" the adapters among them, or a list of names.  method: of
+    METHODS; once `change` has run, "auto" has become the one that it took.  Raises ValueError for other methods, and
+    for parameters of which the policy has none.
     """
 
-    def __init__(self, policy, parameters: str | Sequence[nn.Parameter] | None = None, method: str = "auto"):
+    def __init__(self, policy, parameters: str | Sequence[str] | None = None, method: str = "auto"):
         if method not in METHODS:
             raise ValueError(f"method={method!r} is unknown: choose one of {', '.join(METHODS)}.")
-        self.policy, self.parameters = policy, _trained(policy.model, parameters)
+        if parameters == "lora":
+            parameters = [name for name in trained_weights(policy) if "lora_" in name]
+            if not parameters:
+                raise ValueError("parameters='lora': this policy has no LoRA adapter; load one with lora=8, say.")
+        elif isinstance(parameters, str):
+            raise ValueError(f'parameters={parameters!r} is unknown: use None, "lora" or a list of names.')
+        self.policy, self.parameters = policy, trained_weights(policy, parameters)
         quantized = any(not p.is_floating_point() for p in policy.model.parameters())
         self.method = "difference" if method == "auto" and quantized else method
 
     def gradient(self, rollouts: Rollouts, place: tuple[int, int]) -> Direction:
         """Gradient of the log-probability of the token at place (rollout, position), by one backward pass."""
-        with gradients(), evaluating(self.policy.model):
+        with torch.enable_grad(), evaluating(self.policy.model):
             logp = _scores(self.policy.model, rollouts)[place]
             slopes = torch.autograd.grad(logp, list(self.parameters.values()), allow_unused=True)
         named = zip(self.parameters.items(), slopes, strict=True)
         return {name: torch.zeros_like(p) if g is None else g for (name, p), g in named}
 
-    def gradient_of(self, rollouts: Rollouts, pushes: Float[Tensor, "B T"], batch_size: int = 32) -> Direction:
+    def gradient_of(self, rollouts: Rollouts, pushes: Float[Tensor, "B T"]) -> Direction:
         """Gradient of the sum of all log-probabilities, each times its push."""
         total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        with gradients(), evaluating(self.policy.model):
-            for rows in progress(pushes.any(1).nonzero().squeeze(1).split(batch_size), "gradient"):
+        with torch.enable_grad(), evaluating(self.policy.model):
+            pushing = pushes.any(1).nonzero().squeeze(1)
+            for rows in progress(passes(self.policy, rollouts, pushing), "gradient"):
                 whole = (pushes[rows] * _scores(self.policy.model, rollouts.select(rows))).sum()
                 slopes = torch.autograd.grad(whole, list(self.parameters.values()), allow_unused=True)
                 for part, slope in zip(total.values(), slopes, strict=True):
@@ -78,13 +85,16 @@ class Along:
         return (self._jvp if self.method == "jvp" else self._difference)(rollouts, direction)
 
     def _jvp(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
-        scorer = _Scorer(self.policy.model, rollouts)
-        with no_gradients(), evaluating(self.policy.model), _forward_mode(self.policy.model):
+        model = private_copy(self.policy, weights=False).model  # which `functional_call` lends other weights
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        if hasattr(base, "get_experts_implementation") and any(base.get_experts_implementation().values()):
+            base.set_experts_implementation("eager")  # as with plain attention, operations that have a forward mode
+        with _ONE_AT_A_TIME, torch.no_grad(), sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
             duals = {
                 f"model.{name}": forward_ad.make_dual(p.detach(), direction[name].to(p.dtype))
                 for name, p in self.parameters.items()
             }
-            tangent = forward_ad.unpack_dual(functional_call(scorer, duals, ())).tangent
+            tangent = forward_ad.unpack_dual(functional_call(_Scorer(model, rollouts), duals, ())).tangent
             return torch.zeros_like(rollouts.old_logps) if tangent is None else tangent.clone()
 
     def _difference(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
@@ -92,55 +102,33 @@ class Along:
         if square == 0:
             return torch.zeros_like(rollouts.old_logps)
         step = STEP / square  # the anchor's own change is step x square; others may move farther
-        with no_gradients(), untouched(self.policy), evaluating(self.policy.model):
-            start = {name: p.clone() for name, p in self.parameters.items()}
+        mine = private_copy(self.policy)
+        weights = trained_weights(mine, list(self.parameters))
 
-            def moved(step: float) -> Tensor:
-                for name, p in self.parameters.items():
-                    p.copy_(start[name] + step * direction[name])
-                return _scores(self.policy.model, rollouts)
+        @torch.no_grad()
+        def moved(step: float) -> Tensor:
+            for name, p in weights.items():
+                p.copy_(self.parameters[name] + step * direction[name])
+            return _scores(mine.model, rollouts)
 
-            for _ in range(3):
-                change = moved(step) - moved(-step)
-                farthest = float(change.abs().max()) / 2
-                if STEP / SETTLED < farthest < STEP * SETTLED or farthest == 0:
-                    break
-                step *= STEP / farthest
-            for _ in range(4):  # a step that is too long for a straight line is shortened
-                half = moved(step / 2) - moved(-step / 2)
-                bend = float((change - 2 * half).abs().max())
-                straight = bend <= max(STRAIGHT * float(change.abs().max()), STEP / 100)
-                if straight:
-                    break
-                step /= 8
-                change = moved(step) - moved(-step)
-        if not straight:
-            raise ValueError(
-                f"{type(self.policy.model).__name__} does not change smoothly along a gradient: differences of a step "
-                "and of half of it disagree, as they do where tokens are sent to other experts or where numbers are "
-                'coarse; use float32 weights, and method="jvp" where the model has it.'
-            )
-        return change / (2 * step)
-
-
-@restoring
-def _forward_mode(model: nn.Module) -> Iterator[None]:
-    """Forward-mode differentiation inside the block, by operations that have it: plain attention, experts in a loop."""
-    own = [(module, dict(module._parameters)) for module in model.modules()]
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    experts = base.get_experts_implementation() if hasattr(base, "get_experts_implementation") else {}
-    _ONE_AT_A_TIME.acquire()
-    try:
-        if any(experts.values()):
-            base.set_experts_implementation("eager")
-        with sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
-            yield
-    finally:
-        if any(experts.values()):
-            base.set_experts_implementation(experts)
-        for module, parameters in own:  # `functional_call` lends the model others for a while
-            module._parameters.update(parameters)
-        _ONE_AT_A_TIME.release()
+        for _ in range(3):
+            change = moved(step) - moved(-step)
+            farthest = float(change.abs().max()) / 2
+            if STEP / SETTLED < farthest < STEP * SETTLED or farthest == 0:
+                break
+            step *= STEP / farthest
+        for _ in range(4):  # a step that is too long for a straight line is shortened
+            half = moved(step / 2) - moved(-step / 2)
+            bend = float((change - 2 * half).abs().max())
+            if bend <= max(STRAIGHT * float(change.abs().max()), STEP / 100):
+                return change / (2 * step)
+            step /= 8
+            change = moved(step) - moved(-step)
+        raise ValueError(
+            f"{type(self.policy.model).__name__} does not change smoothly along a gradient: differences of a step "
+            "and of half of it disagree, as they do where tokens are sent to other experts or where numbers are "
+            'coarse; use float32 weights, and method="jvp" where the model has it.'
+        )
 
 
 class _Scorer(nn.Module):
@@ -156,21 +144,3 @@ class _Scorer(nn.Module):
 
 def _scores(model: nn.Module, rollouts: Rollouts) -> Float[Tensor, "B T"]:
     return rollout_logps(model, *(getattr(rollouts, name) for name in FIELDS))
-
-
-def _trained(model: nn.Module, parameters) -> dict[str, nn.Parameter]:
-    """The parameters by name; ValueError where there are none of the kind asked for."""
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if parameters is None or isinstance(parameters, str):
-        if parameters not in (None, "lora"):
-            raise ValueError(f'parameters={parameters!r} is unknown: use None, "lora" or a list of parameters.')
-        chosen = {name: p for name, p in trained.items() if parameters is None or "lora_" in name}
-        if not chosen:
-            kind = "LoRA adapter" if parameters else "weight that requires gradients"
-            raise ValueError(f"parameters={parameters!r}: this policy has no {kind}; load one with lora=8, say.")
-        return chosen
-    wanted = {id(p) for p in parameters}
-    chosen = {name: p for name, p in trained.items() if id(p) in wanted}
-    if len(chosen) != len(wanted) or not wanted:
-        raise ValueError(f"parameters lists {len(wanted)} weights; {len(chosen)} of them are trained by this policy.")
-    return chosen

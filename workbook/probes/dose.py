@@ -21,10 +21,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbook.policies.restoring import no_gradients
-from workbook.probes.block_tables import DRAWS, category_shift, step_changes
-from workbook.probes.blocks import Blocks, block_coupling
-from workbook.probes.step import STEP_NATS, logps, untouched, update
+from workbook.probes.blocks import DRAWS, Blocks, block_coupling, category_shift, step_changes
+from workbook.probes.step import STEP_NATS, ScaledStep, logps
 from workbook.rollouts.sample import Rollouts
 from workbook.theory.coupling import NEARLY_CERTAIN
 
@@ -256,22 +254,15 @@ def real_step(
 ) -> pd.DataFrame:
     """`tokens`' table after one real step on the batch, of the length that moves them by `nats` (rms): push, change.
 
-    push: the advantage.  The policy is left as it was.
+    push: the advantage.
     """
-    alive = tokens.completion_mask.bool()
-    with untouched(policy), no_gradients():
-        weights = [p for p in policy.model.parameters() if p.requires_grad]
-        before, start = logps(policy, tokens)[alive], [p.clone() for p in weights]
-        with torch.enable_grad():
-            update(policy, batch, optimizer, lr=1e-4, clip=None)
-        change, scale = [p - w for p, w in zip(weights, start, strict=True)], 1.0
-        for _ in range(6):  # the step's length by the secant rule; movement is nearly proportional to it
-            for p, w, c in zip(weights, start, change, strict=True):
-                p.copy_(w + scale * c)
-            moved = (logps(policy, tokens)[alive] - before).double().cpu().numpy()
-            size = float(np.sqrt(np.mean(moved**2)))
-            if abs(size / nats - 1) < 0.05:
-                break
-            scale *= nats / size
+    alive, step, scale = tokens.completion_mask.bool(), ScaledStep(policy, batch, optimizer, 1e-4, clip=None), 1.0
+    before = logps(policy, tokens)[alive]
+    for _ in range(6):  # the step's length by the secant rule; movement is nearly proportional to it
+        moved = (logps(step.taken(scale), tokens)[alive] - before).double().cpu().numpy()
+        size = float(np.sqrt(np.mean(moved**2)))
+        if abs(size / nats - 1) < 0.05:
+            break
+        scale *= nats / size
     table = tokens.token_table()
     return table.assign(push=table["advantage"].astype(float), change=moved)

@@ -23,12 +23,12 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from workbook.policies.restoring import private_copy
+from workbook.policies.copies import private_copy
 from workbook.probes.blocks import token_pushes
 from workbook.probes.directions import Along, Direction
-from workbook.probes.step import ONE_STEP_OPTIMIZERS, SCORED_AT_ONCE, logp_change, progress, untouched
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, logp_change, passes, progress
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import OutputStates, output_states
 
@@ -38,7 +38,6 @@ SOURCES = (
 )
 ADAMW = {"eps": 1e-8, "weight_decay": 1e-2}  # torch's defaults
 MAX_KEPT = 32  # explanations
-LOGITS_AT_ONCE = 2**23  # of one forward-mode pass, which holds several such
 SHOWN = ["token", "rollout", "position", "group", "advantage", "push", "product", "moved", "output_layer"]
 
 
@@ -103,11 +102,11 @@ class Explanation:
 class TokenExplainer:
     """Explains tokens of one batch, one call each: `explainer(rollout, position)`; see `explain_token`.
 
-    It keeps a copy of the policy as it is now (of one below 300 M parameters), so that a widget's thread can ask while
-    cells go on, and what a batch needs only once: the real step, and under AdamW the batch's gradient.
+    It keeps a copy of the policy as it is now, so that a widget's thread can ask while cells go on, and what a batch
+    needs only once: the real step, and under AdamW the batch's gradient.
 
     measured: change of every completion token by the real step, (B, T) or in the order of the token table; None: the
-    first call takes that step, and puts the weights back.  chosen: the tokens that push, by default all.
+    first call takes that step.  chosen: the tokens that push, by default all.
     """
 
     def __init__(
@@ -119,9 +118,8 @@ class TokenExplainer:
         measured: Float[Tensor, "B T"] | Sequence[float] | None = None,
         chosen: Bool[Tensor, "B T"] | None = None,
         aggregate: str = "dr_grpo",
-        parameters: str | Sequence[nn.Parameter] | None = None,
+        parameters: str | Sequence[str] | None = None,
         method: str = "auto",
-        copied: bool = True,
     ):
         if optimizer not in ONE_STEP_OPTIMIZERS:
             raise ValueError(f"optimizer={optimizer!r}: one step is explained of {' or '.join(ONE_STEP_OPTIMIZERS)}.")
@@ -129,7 +127,7 @@ class TokenExplainer:
             raise ValueError(f"lr={lr!r} must be above 0.")
         if not rollouts.advantages.any():
             raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
-        self.policy = private_copy(policy) if copied else policy
+        self.policy = private_copy(policy)
         self.rollouts = rollouts.to(policy.model.device)
         self.lr, self.optimizer, self.aggregate = lr, optimizer, aggregate
         self.along = Along(self.policy, parameters, method)
@@ -197,19 +195,13 @@ class TokenExplainer:
 
     def _rows(self) -> list[Tensor]:
         """The rollouts that push, prompt by prompt in parts that one pass can hold."""
-        vocabulary = self.policy.model.config.get_text_config().vocab_size
-        rows_at_once = LOGITS_AT_ONCE // ((self.rollouts.completion_ids.shape[1] + 1) * vocabulary)
-        pushing = self.pushes.any(1).cpu()
-        parts = []
-        for group in self.rollouts.group_ids.cpu()[pushing].unique():
-            rows = (pushing & (self.rollouts.group_ids.cpu() == group)).nonzero().squeeze(1)
-            parts += rows.split(min(max(rows_at_once, 1), SCORED_AT_ONCE))
-        return parts
+        pushing, groups = self.pushes.any(1).cpu(), self.rollouts.group_ids.cpu()
+        prompts = [(pushing & (groups == group)).nonzero().squeeze(1) for group in groups[pushing].unique()]
+        return [part for rows in prompts for part in passes(self.policy, self.rollouts, rows)]
 
     def _real_step(self) -> Float[Tensor, "B T"]:
-        with untouched(self.policy):
-            settings = {"aggregate": self.aggregate, "parameters": list(self.along.parameters.values())}
-            return logp_change(self.policy, self.rollouts, self.optimizer, self.lr, self.chosen, **settings)
+        settings = {"aggregate": self.aggregate, "parameters": list(self.along.parameters)}
+        return logp_change(private_copy(self.policy), self.rollouts, self.optimizer, self.lr, self.chosen, **settings)
 
     def _of_tokens(self, measured) -> Float[Tensor, "B T"]:
         """A change of every token as (B, T), given so or in the order of the token table."""
@@ -236,7 +228,7 @@ def explain_token(policy, rollouts: Rollouts, token: tuple[int, int], lr: float,
     """What moved one token in a step on the rollouts, and how much of its real change that explains.
 
     token: (rollout, position).  lr: of the step.  settings: of `TokenExplainer` (optimizer "sgd" or "adamw", measured,
-    chosen, aggregate, parameters, method).  The policy is left as it was.
+    chosen, aggregate, parameters, method).
 
     Cost: the real step, unless measured is given; then a backward pass of one rollout and, of every rollout that
     pushes, a forward-mode pass and a plain one.  Memory: one gradient, and one copy of it in the pass.
@@ -244,7 +236,7 @@ def explain_token(policy, rollouts: Rollouts, token: tuple[int, int], lr: float,
     Raises ValueError for a place without a token, another optimizer, an lr that is not above 0, and rollouts that push
     nothing.
     """
-    return TokenExplainer(policy, rollouts, lr, copied=False, **settings)(*token)
+    return TokenExplainer(policy, rollouts, lr, **settings)(*token)
 
 
 def _sources(table: pd.DataFrame, r: int, t: int, group: int) -> np.ndarray:

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbook.policies.restoring import evaluating, gradients, no_gradients
+from workbook.policies.copies import evaluating
 from workbook.probes.step import FIELDS
 from workbook.probes.values import TokenValues, chain_values, context_logits, expected_reward
 from workbook.rollouts.credit import credit_batch
@@ -158,7 +158,7 @@ def check_gains(rollouts: Rollouts, rule: str) -> int:
 def exact_gradient(policy, task, prompts: list[str]) -> Float[Tensor, " D"]:
     """Gradient of the mean expected reward of the prompts by the trained weights, without sampling."""
     value = expected_reward(policy, task, list(prompts), differentiable=True).mean()
-    with gradients():
+    with torch.enable_grad():
         return flat_gradient(policy, value)
 
 
@@ -206,7 +206,7 @@ class Pushes:
         self.home = torch.full_like(self.visits, flat.numel())  # where each context is first visited, as b T + t
         places = torch.arange(flat.numel(), device=flat.device)
         self.home.scatter_reduce_(0, flat[flat >= 0], places[flat >= 0], "amin")
-        with no_gradients():
+        with torch.no_grad():
             probs = torch.cat([self._logits(rows).softmax(-1) for rows in self._chunks()])
         self.probs = probs.flatten(0, 1)[self.home]  # (C, V)
         self.q = values.dense(probs.shape[2]).to(probs).flatten(0, 1)[self.home]
@@ -236,7 +236,7 @@ class Pushes:
         for rows in self._chunks():
             here = torch.isin(self.home // self.mask.shape[1], rows)
             places = self.home[here] - int(rows[0]) * self.mask.shape[1]
-            with gradients():
+            with torch.enable_grad():
                 logits = self._logits(rows)
             for i, push in enumerate(pushes):
                 cotangent = torch.zeros_like(logits).flatten(0, 1).index_put((places,), push[here].to(logits))
@@ -261,7 +261,7 @@ class Pushes:
                 call = lambda **inputs: functional_call(self.model, weights, kwargs=inputs)  # noqa: E731
                 return self._logits(rows, call)[places, at].log_softmax(-1)
 
-            with no_gradients():
+            with torch.no_grad():
                 derivative = jvp(logps, (named,), (tangent,))[1]  # (n, V)
             tokens = self.rollouts.completion_ids[rollout[here], position[here]]
             change[here] = derivative.gather(1, tokens.unsqueeze(1)).squeeze(1)
@@ -283,7 +283,7 @@ class Pushes:
 
     def _products(self, rollout: int, at: Tensor, score: Tensor, pushes: list[Tensor]) -> list[Float[Tensor, " n"]]:
         """Products <J^T score, J^T push> at n positions of a rollout, for each set of pushes (n, V)."""
-        with gradients():
+        with torch.enable_grad():
             logits = self._logits(torch.tensor([rollout]))  # (1, T, V)
         vectors = torch.stack([score, *pushes]).to(logits)  # (1 + k, n, V)
         cotangents = logits.new_zeros(*vectors.shape[:2], *logits.shape)

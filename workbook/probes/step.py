@@ -1,9 +1,8 @@
-"""The measured and undone step: a real update of a policy inside `untouched`, which every probe is made of.
+"""A measured step: real updates of a copy of a policy, which every probe is made of. The policy itself never changes.
 
-    with untouched(policy):
-        update(policy, rollouts, optimizer="sgd", lr=0.1)
-        after = logps(policy, rollouts)
-    # here every weight, gradient, mode and random generator is as it was
+    mine = private_copy(policy)
+    update(mine, rollouts, optimizer="sgd", lr=0.1)
+    change = logps(mine, rollouts) - logps(policy, rollouts)
 
 The update is the objective of `workbook.theory.weights`: J = sum_it w_it A_it log pi_it with w detached, so that one
 step on fresh rollouts is GRPO's, and further steps on the same rollouts are PPO's with its ratios and clipping.
@@ -11,15 +10,15 @@ step on fresh rollouts is GRPO's, and further steps on the same rollouts are PPO
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from workbook.policies.restoring import evaluating, gradients, no_gradients, restoring
+from workbook.policies.copies import evaluating, private_copy
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.rollouts.scoring import rollout_logps
+from workbook.rollouts.scoring import rollout_logps, rows_at_once
 from workbook.theory.weights import update_weights
 from workbook.training.progress import progress
 
@@ -32,60 +31,44 @@ OPTIMIZERS: dict[str, Callable] = {
 }
 ONE_STEP_OPTIMIZERS = ("sgd", "adamw")  # momentum makes no difference to one step
 STEP_NATS = 0.1  # root mean square change of log-probability to which the studies match the learning rate of one step
-SCORED_AT_ONCE = 64  # rollouts
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
-
-
-@restoring
-def untouched(policy) -> Iterator[None]:
-    """Put a policy back after the block: weights, buffers, gradients and modes are then as before.
-
-    torch's random generators are put back, too. Memory: one copy of what can change, that is of buffers and of
-    parameters that require gradients; frozen (quantized) weights are not copied.
-    """
-    model: nn.Module = policy.model
-    trained = [p for p in model.parameters() if p.requires_grad]
-    weights = [p.detach().clone() for p in trained]
-    flags = [(p, p.requires_grad, p.grad) for p in model.parameters()]
-    buffers = [(module, dict(module._buffers)) for module in model.modules()]
-    values = [(b, b.clone()) for b in model.buffers()]
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        with torch.random.fork_rng():
-            for p in trained:
-                p.grad = None
-            yield
-    finally:
-        for p, weight in zip(trained, weights, strict=True):
-            p.detach().copy_(weight)
-        for p, required, gradient in flags:
-            p.requires_grad_(required)
-            p.grad = gradient
-        for module, own in buffers:
-            module._buffers = own
-        for b, value in values:
-            b.detach().copy_(value)
-        for module, training in modes:
-            module.training = training
 
 
 def logps(policy, rollouts: Rollouts, batch_size: int | None = None) -> Float[Tensor, "B T"]:
     """Log-probability of every completion token under the policy as it is now, in nats, zero outside the mask."""
     rollouts = rollouts.to(policy.model.device)
-    with no_gradients(), evaluating(policy.model):
-        parts = torch.arange(len(rollouts)).split(batch_size or SCORED_AT_ONCE)
+    with torch.no_grad(), evaluating(policy.model):
+        parts = passes(policy, rollouts, batch_size=batch_size)
         return torch.cat([_logps(policy.model, rollouts.select(rows)) for rows in progress(parts, "scoring")])
+
+
+def passes(policy, rollouts: Rollouts, rows: Tensor | None = None, batch_size: int | None = None) -> list[Tensor]:
+    """Rows of the rollouts (all, or some of them) in parts that one pass holds (`rows_at_once`), or of batch_size."""
+    length = rollouts.prompt_ids.shape[1] + rollouts.completion_ids.shape[1]
+    rows = torch.arange(len(rollouts)) if rows is None else rows
+    return list(rows.split(batch_size or rows_at_once(policy.model, length)))
 
 
 def _logps(model: nn.Module, part: Rollouts) -> Float[Tensor, "b T"]:
     return rollout_logps(model, *(getattr(part, name) for name in FIELDS))
 
 
-def optimizer_of(policy, name: str, lr: float, parameters: list[nn.Parameter] | None = None) -> torch.optim.Optimizer:
-    """An optimizer of OPTIMIZERS over the parameters, by default all that require gradients; ValueError if unknown."""
+def trained_weights(policy, names: Sequence[str] | None = None) -> dict[str, nn.Parameter]:
+    """The weights that require gradients, by name, or those of them that are named; ValueError for another name."""
+    trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
+    unknown = set(names or ()) - trained.keys()
+    if unknown or not (trained if names is None else names):
+        raise ValueError(
+            f"parameters={names!r:.80} must name weights that this policy trains, such as {[*trained][:1]}."
+        )
+    return trained if names is None else {name: trained[name] for name in names}
+
+
+def optimizer_of(policy, name: str, lr: float, parameters: Sequence[str] | None = None) -> torch.optim.Optimizer:
+    """An optimizer of OPTIMIZERS over all trained weights or the named ones; ValueError if unknown."""
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer={name!r} is unknown: choose one of {', '.join(OPTIMIZERS)}.")
-    return OPTIMIZERS[name](parameters or [p for p in policy.model.parameters() if p.requires_grad], lr)
+    return OPTIMIZERS[name](list(trained_weights(policy, parameters).values()), lr)
 
 
 def update(
@@ -95,18 +78,20 @@ def update(
     lr: float = 1e-3,
     steps: int = 1,
     chosen: Bool[Tensor, "B T"] | None = None,
-    parameters: list[nn.Parameter] | None = None,
-    batch_size: int = 32,
+    parameters: Sequence[str] | None = None,
+    batch_size: int | None = None,
     aggregate: str = "dr_grpo",
     clip: tuple[float, float] | None = (0.2, 0.2),
     seen: Callable[[Tensor, Tensor], None] | None = None,
 ) -> Float[Tensor, " steps"]:
-    """Take real optimizer steps on the rollouts, in place, in eval mode; returns the gradient's norm at each step.
+    """Take real optimizer steps on the rollouts, in eval mode; returns the gradient's norm at each step.
 
+    The policy given is the one that moves: take `private_copy` of one that shall stay.
     optimizer: one of OPTIMIZERS, or one that goes on from earlier steps (lr and parameters are then its own).
     chosen: (B, T), the tokens that push; None: all of them. The normalizer does not depend on it, so that a choice
     takes pushes away and leaves the rest as they were.
-    parameters: what to train, by default all that require gradients.  batch_size: rollouts of one backward pass.
+    parameters: names of the weights to train, by default all that require gradients.  batch_size: rollouts of one
+    backward pass; None: as many as memory holds.
     aggregate, clip: as in `update_weights`; ratios are to the log-probabilities at the first step.
     seen: called with (rows, their log-probabilities) at the first step, for the rollouts that push.
 
@@ -122,7 +107,7 @@ def update(
     alive = rollouts.completion_mask.bool()
     pushing = alive if chosen is None else alive & chosen.to(alive.device)
     norms = []
-    with evaluating(model):
+    with torch.enable_grad(), evaluating(model):
         for step in range(steps):
             now = old if step == 0 else logps(policy, rollouts, batch_size)
             weights = update_weights(now, old, alive, rollouts.advantages, clip=clip, aggregate=aggregate)
@@ -131,7 +116,7 @@ def update(
             stepper.zero_grad(set_to_none=True)
             pushed = pushes.any(1)  # the other rollouts would add zeros
             pushed[0] |= not pushed.any()
-            parts = pushed.nonzero().squeeze(1).split(batch_size)
+            parts = passes(policy, rollouts, pushed.nonzero().squeeze(1), batch_size)
             for rows in progress(parts, f"update, step {step + 1} of {steps}"):
                 scored = _logps(model, rollouts.select(rows))
                 (-(pushes[rows] * scored).sum()).backward()
@@ -150,10 +135,10 @@ def logp_change(
     optimizer: str | torch.optim.Optimizer = "adamw",
     lr: float = 1e-3,
     chosen: Bool[Tensor, "B T"] | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     **settings,
 ) -> Float[Tensor, "B T"]:
-    """Take `update`'s steps, in place; returns the change of every completion token's log-probability, in nats.
+    """Change of every completion token's log-probability (nats) by `update`'s steps, which this policy takes.
 
     Rollouts that push need no scoring before: the first step's own pass has their log-probabilities. Afterwards the
     same rows are scored together, so that what did not move has changed by exactly 0.
@@ -162,14 +147,14 @@ def logp_change(
     pushing = rollouts.completion_mask.bool() if chosen is None else chosen.to(rollouts.completion_mask.device)
     idle = ~(pushing & (rollouts.advantages != 0).view(len(rollouts), -1)).any(1)
     scored = []
-    for rows in idle.nonzero().squeeze(1).split(batch_size):
+    for rows in passes(policy, rollouts, idle.nonzero().squeeze(1), batch_size):
         if len(rows):
             scored.append((rows, logps(policy, rollouts.select(rows))))
     taken = {"chosen": chosen, "batch_size": batch_size, **settings}
     update(policy, rollouts, optimizer, lr, seen=lambda *part: scored.append(part), **taken)
     moved = scored[-1][1].new_zeros(rollouts.completion_ids.shape)
     for rows, before in progress(scored, "scoring"):
-        moved[rows] = logps(policy, rollouts.select(rows)) - before
+        moved[rows] = logps(policy, rollouts.select(rows), len(rows)) - before
     return moved
 
 
@@ -192,26 +177,36 @@ def matched_lr(
     """
     if not target > 0:
         raise ValueError(f"target={target!r} must be above 0 nats.")
-    trained = settings.get("parameters") or [p for p in policy.model.parameters() if p.requires_grad]
-    alive = rollouts.completion_mask.bool()
-    with untouched(policy), no_gradients():
-        before, weights = logps(policy, rollouts), [p.clone() for p in trained]
-        with gradients():
-            update(policy, rollouts, optimizer, start, **settings)
-        change = [p - w for p, w in zip(trained, weights, strict=True)]
-        scale, low, high = 1.0, 0.0, float("inf")  # too small, too large: movement need not grow as lr does
-        for _ in range(20):
-            for p, w, c in zip(trained, weights, change, strict=True):
-                p.copy_(w + scale * c)
-            moved = (logps(policy, rollouts) - before)[alive.to(before.device)]
-            size = float(moved.pow(2).mean().sqrt())
-            if abs(size / target - 1) < tolerance:
-                return start * scale
-            low, high = (scale, high) if size < target else (low, scale)
-            scale *= min(max(target / size, 1e-2), 1e2) if size > 0 else 1e2
-            if not low < scale < high:
-                scale = (low * high) ** 0.5 if low else high / 10
+    step = ScaledStep(policy, rollouts, optimizer, start, **settings)
+    before, alive = logps(policy, rollouts), rollouts.completion_mask.bool()
+    scale, low, high = 1.0, 0.0, float("inf")  # too small, too large: movement need not grow as lr does
+    for _ in range(20):
+        moved = (logps(step.taken(scale), rollouts) - before)[alive.to(before.device)]
+        size = float(moved.pow(2).mean().sqrt())
+        if abs(size / target - 1) < tolerance:
+            return start * scale
+        low, high = (scale, high) if size < target else (low, scale)
+        scale *= min(max(target / size, 1e-2), 1e2) if size > 0 else 1e2
+        if not low < scale < high:
+            scale = (low * high) ** 0.5 if low else high / 10
     raise ValueError(f"No learning rate of {optimizer} moves these tokens by target={target} nats; try a smaller one.")
+
+
+class ScaledStep:
+    """One step of an optimizer, to be taken in any length."""
+
+    def __init__(self, policy, rollouts: Rollouts, optimizer: str, lr: float, parameters=None, **settings):
+        self.policy = private_copy(policy)
+        self.weights = trained_weights(self.policy, parameters).values()
+        self.start = [p.detach().clone() for p in self.weights]
+        update(self.policy, rollouts, optimizer, lr, parameters=parameters, **settings)
+        self.change = [p.detach() - start for p, start in zip(self.weights, self.start, strict=True)]
+
+    def taken(self, scale: float):
+        """The policy after so many times the step."""
+        for p, start, change in zip(self.weights, self.start, self.change, strict=True):
+            p.detach().copy_(start + scale * change)
+        return self.policy
 
 
 def along_training(
@@ -226,20 +221,18 @@ def along_training(
     seed: int = 0,
     max_new_tokens: int = 64,
     **settings,
-) -> Iterator[tuple[int, Rollouts]]:
-    """Train the policy on-policy; hand over (step, fresh rollouts) before step 0, every, 2 every, ... and at the end.
+) -> Iterator[tuple[int, object, Rollouts]]:
+    """Train a copy of the policy on-policy; yield (step, the copy, fresh rollouts) before step 0, every, 2 every, ...
 
-    Whatever is measured on the policy in between belongs to that moment of training. Each step samples new rollouts,
-    takes one optimizer step on them and forgets them; when the iteration ends, the policy is as it was.
-    settings: more of `update`.
+    and at the end. What is measured on the copy in between belongs to that moment of training. Each step samples new
+    rollouts, takes one optimizer step on them and forgets them.  settings: more of `update`.
     """
-    rows = task.dataset(prompts * (steps + 1), seed)
-    with untouched(policy):
-        stepper = optimizer_of(policy, optimizer, lr, settings.get("parameters"))
-        for step in progress(range(steps + 1), "training"):
-            batch = rows.select(range(step * prompts, (step + 1) * prompts))
-            rollouts = sample_rollouts(policy, task, batch, group_size, seed + step, max_new_tokens)
-            if step % every == 0 or step == steps:
-                yield step, rollouts
-            if step < steps and rollouts.advantages.any():
-                update(policy, rollouts, stepper, **settings)
+    rows, mine = task.dataset(prompts * (steps + 1), seed), private_copy(policy)
+    stepper = optimizer_of(mine, optimizer, lr, settings.get("parameters"))
+    for step in progress(range(steps + 1), "training"):
+        batch = rows.select(range(step * prompts, (step + 1) * prompts))
+        rollouts = sample_rollouts(mine, task, batch, group_size, seed + step, max_new_tokens)
+        if step % every == 0 or step == steps:
+            yield step, mine, rollouts
+        if step < steps and rollouts.advantages.any():
+            update(mine, rollouts, stepper, **settings)

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.policies.restoring import evaluating, gradients, no_gradients
+from workbook.policies.copies import evaluating
 from workbook.probes.step import FIELDS
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import pad_rows, padded_batches, tokenize_prompts
@@ -93,7 +93,7 @@ def expected_reward(policy, task: Chain, prompts: Sequence[str], differentiable:
     Error: see `value_error`. Raises ValueError for a task that is no chain, a prompt that is none of the task's, and a
     tokenizer in which a word of the chain is not one token.
     """
-    with gradients() if differentiable else no_gradients(), evaluating(policy.model):
+    with torch.enable_grad() if differentiable else torch.no_grad(), evaluating(policy.model):
         tables = _tables(policy, task, prompts)
         return torch.stack([table.values[0, 0] for table in tables])
 
@@ -106,7 +106,7 @@ def chain_values(policy, task: Chain, rollouts: Rollouts) -> TokenValues:
     if rollouts.prompts is None:
         raise ValueError("rollouts have no prompts, and exact values need them: sample_rollouts keeps them.")
     prompts = list(dict.fromkeys(rollouts.prompts))
-    with no_gradients(), evaluating(policy.model):
+    with torch.no_grad(), evaluating(policy.model):
         tables = _tables(policy, task, prompts)
         probs = context_logits(policy.model, *(getattr(rollouts, name) for name in FIELDS)).softmax(-1)  # (B, T, V)
     own = torch.tensor([prompts.index(prompt) for prompt in rollouts.prompts], device=probs.device)  # (B,)
@@ -219,7 +219,7 @@ class _Chains:
     def _probs(self) -> Float[Tensor, "P m T W"]:
         """Probability of each admitted word along m chains; chain j is off by j from its first result on."""
         admitted = (self.word_ids >= 0).unsqueeze(1).float()  # (P, 1, T, W)
-        with no_gradients():
+        with torch.no_grad():
             first = self._read(self._written(admitted))
         return self._read(self._written(first.expand(-1, self.task.modulus, -1, -1)))
 

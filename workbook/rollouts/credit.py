@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbook.policies.restoring import evaluating, no_gradients
+from workbook.policies.copies import evaluating
 from workbook.rollouts.generation import end_tokens, generate, sampling_config
 from workbook.rollouts.sample import Rollouts, annotations, task_rewards
 from workbook.rollouts.scoring import pad_rows, sequence_logps, token_strings, unpadded
@@ -120,7 +120,7 @@ class _Source:
         """Log-probabilities and entropies under the policy of now."""
         rollouts, model = self.rollouts, self.policy.model
         inputs = (rollouts.prompt_ids, rollouts.prompt_mask, rollouts.completion_ids, rollouts.completion_mask)
-        with evaluating(model), no_gradients():
+        with evaluating(model), torch.no_grad():
             return sequence_logps(model, *(tensor.to(model.device) for tensor in inputs), self.temperature)
 
     def old_logps(self, of_now: Callable[[], Tensor]) -> Float[Tensor, "B T"]:
@@ -197,7 +197,7 @@ def _continuation(source: _Source, sampling: dict, generation_kwargs: dict, gene
             config = sampling_config(policy, asked, generation_kwargs)
             contexts = [prompts[int(chosen[i])] + completions[i] for i in open_ended]
             pad = policy.tokenizer.pad_token_id
-            with evaluating(policy.model), no_gradients():
+            with evaluating(policy.model), torch.no_grad():
                 ids, mask = pad_rows(contexts, pad, side="left", device=policy.model.device)
                 sampled = generate(policy, ids, mask, seed, config, source.batch_size)
             for i, row in zip(open_ended, sampled, strict=True):

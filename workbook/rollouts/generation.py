@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from workbook.policies.checks import padding_error
-from workbook.policies.restoring import restoring, seeded
+from workbook.policies.copies import seeded
 from workbook.rollouts.scoring import padded_batches, unpadded
 
 # Fields of a GenerationConfig that would give anything but one row of tokens for each row, and their only value
@@ -71,28 +72,17 @@ def generate(
     model, ends = policy.model, end_tokens(policy)
     if padding_error(model) > 1:  # nor is RWKV's state, carried from token to token, that of a whole pass
         config.use_cache = False
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    # An object of its own around the same layers, which may hold our config: generate() fills in from the model's own
+    # (a top_k, say) otherwise. Adapters are in the base model's layers.
+    base = copy.copy(model.get_base_model() if hasattr(model, "get_base_model") else model)
+    base.generation_config = config
     positions = "position_ids" in inspect.signature(base.forward).parameters  # to others generate() names none
     rows = [[]] * len(prompt_ids)
-    with seeded(seed, model.device), _generation_config(model, config):
+    with seeded(seed, model.device):
         for part, start in padded_batches(model, prompt_mask, batch_size, positions):
             ids, mask = prompt_ids[part, start:], prompt_mask[part, start:]
-            out = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, ids.shape[1] :]
+            out = base.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, ids.shape[1] :]
             is_end = torch.isin(out, torch.tensor(ends, device=out.device)).long()
             for row, completion in zip(part.tolist(), unpadded(out, is_end.cumsum(dim=1) - is_end == 0), strict=True):
                 rows[row] = completion
     return rows
-
-
-@restoring
-def _generation_config(model, config) -> Iterator[None]:
-    """Lend the model our generation config: generate() fills in from the model's own (a top_k, say) otherwise."""
-    owners = [model, model.get_base_model()] if hasattr(model, "get_base_model") else [model]
-    before = [owner.generation_config for owner in owners]
-    try:
-        for owner in owners:
-            owner.generation_config = config
-        yield
-    finally:
-        for owner, own in zip(owners, before, strict=True):
-            owner.generation_config = own

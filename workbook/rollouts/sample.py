@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbook.policies.restoring import evaluating, no_gradients
+from workbook.policies.copies import evaluating
 from workbook.rollouts.generation import end_tokens, generate, sampling_config
 from workbook.rollouts.scoring import pad_rows, sequence_logps, token_strings, tokenize_prompts, unpadded
 from workbook.theory.advantages import group_advantages
@@ -159,7 +159,7 @@ def sample_rollouts(
     sampling |= {"repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens}
     config = sampling_config(policy, sampling, {} if generation_kwargs is None else generation_kwargs)
     rows = _repeated_rows(task, prompts, group_size, seed)
-    with evaluating(policy.model), no_gradients():
+    with evaluating(policy.model), torch.no_grad():
         prompts = _padded_prompts(policy, rows, group_size, chat_template_kwargs)
         completion_rows = generate(policy, *prompts, seed, config, batch_size)
     return _scored(policy, task, rows, prompts, completion_rows, group_size, temperature, estimator)
@@ -195,7 +195,7 @@ def _scored(
 ) -> Rollouts:
     """Rewards, log-probabilities, texts and annotations of completions, group_size to a prompt."""
     model, tokenizer, (prompt_ids, prompt_mask) = policy.model, policy.tokenizer, prompts
-    with evaluating(model), no_gradients():
+    with evaluating(model), torch.no_grad():
         completion_ids, mask = pad_rows(completion_rows, tokenizer.pad_token_id, side="right", device=model.device)
         logps, entropies = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, mask, temperature)
     completions = tuple(tokenizer.batch_decode(completion_rows, skip_special_tokens=True))

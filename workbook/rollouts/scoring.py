@@ -14,13 +14,15 @@ Letters: B sequences, P prompt tokens, T completion tokens, V vocabulary.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import psutil
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from workbook.policies.checks import padding_error
 
-LOGITS_AT_ONCE = 2**24  # entries of the logits held per chunk (64 MiB in float32; scoring needs about four such)
+BYTES_AT_ONCE, SHARE_OF_FREE = 2**31, 0.25  # that one pass may take, and of what is free on the device
+ROWS_AT_ONCE = {"cpu": 64, "cuda": 512}  # of small models, where more rows in a pass gain nothing
 PACKABLE = ("llama", "qwen2", "qwen3")
 MAX_POSITION_SHARE = 0.75  # rows are packed if that leaves at most this share of the positions
 
@@ -40,8 +42,8 @@ def sequence_logps(
 
     Both are float32 (float64 for a float64 model) and zero outside completion_mask. Prompts may be padded on either
     side: rows are aligned by their mask and positions count real tokens only, so that padding does not change results.
-    Only completion positions pass the output head, batch_size rows at a time (None: as many as keep the chunk's logits
-    within 2**24 entries). Gradients flow if enabled; the model's mode is the caller's choice.
+    Only completion positions pass the output head, batch_size rows at a time (None: as many as `rows_at_once` says).
+    Gradients flow if enabled; the model's mode is the caller's choice.
 
     Raises ValueError for a prompt without tokens, and for a completion_mask with a hole in it.
     """
@@ -55,8 +57,7 @@ def sequence_logps(
     ids = torch.cat([prompt_ids.gather(1, order), completion_ids], dim=1)
     mask = torch.cat([prompt_mask.long().gather(1, order), completion_mask], dim=1)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    if batch_size is None:
-        batch_size = max(1, LOGITS_AT_ONCE // ((length + 1) * model.config.get_text_config().vocab_size))
+    batch_size = batch_size or rows_at_once(model, ids.shape[1])
     logps, entropies, taken = [], [], []
     for rows, start in padded_batches(model, mask[:, :-length], batch_size):
         taken.append(rows)
@@ -74,6 +75,28 @@ def sequence_logps(
         entropies.append(-(every.exp() * every).sum(dim=-1))
     outside, order = completion_mask == 0, torch.cat(taken).argsort()
     return tuple(torch.cat(parts)[order].masked_fill(outside, 0.0) for parts in (logps, entropies))
+
+
+def rows_at_once(model: nn.Module, length: int) -> int:
+    """Rows of so many tokens that one pass takes: tokens x (activations + vocabulary) within what is free.
+
+    Activations are those of all layers where gradients are recorded, else of one. The budget is a quarter of the free
+    memory of the model's device, 2 GiB at most on a CPU; at least one row, and no more than ROWS_AT_ONCE.
+    """
+    config, device = model.config.get_text_config(), model.device
+    layers = getattr(config, "num_hidden_layers", 1) if torch.is_grad_enabled() else 1
+    width, heads = config.hidden_size, getattr(config, "num_attention_heads", 1)
+    inner = getattr(config, "intermediate_size", None) or 4 * width
+    inner = max(inner) if isinstance(inner, (list, tuple)) else inner  # of models whose layers differ
+    entries = length * (layers * (8 * width + 3 * inner + heads * length) + 4 * config.vocab_size)
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        budget = SHARE_OF_FREE * free
+    else:
+        budget = min(BYTES_AT_ONCE, SHARE_OF_FREE * psutil.virtual_memory().available)
+    most = ROWS_AT_ONCE["cuda" if device.type == "cuda" else "cpu"]
+    return max(1, min(most, int(budget // (4 * entries))))
 
 
 def rollout_logps(

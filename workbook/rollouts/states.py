@@ -13,6 +13,7 @@ Letters: N completion tokens of some rollouts, in the order of their token table
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pandas as pd
@@ -20,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbook.policies.restoring import evaluating, no_gradients, restoring
+from workbook.policies.copies import evaluating
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import padded_batches
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
@@ -81,7 +82,7 @@ def output_states(policy, rollouts: Rollouts, batch_size: int = 32) -> OutputSta
         raise ValueError(f"{type(model).__name__} names no output layer; token coupling goes through one.")
     length = rollouts.completion_ids.shape[1]
     hidden, logits, taken = [], [], []
-    with no_gradients(), evaluating(model), _watched(head) as seen:
+    with torch.no_grad(), evaluating(model), _watched(head) as seen:
         for rows, start in padded_batches(model, rollouts.prompt_mask, batch_size):
             part, taken = rollouts.select(rows).to(model.device), [*taken, rows]
             mask = torch.cat([part.prompt_mask, part.completion_mask], dim=1).long()[:, start:]
@@ -107,7 +108,7 @@ def output_states(policy, rollouts: Rollouts, batch_size: int = 32) -> OutputSta
     return OutputStates(hidden * scale if scale != 1 else hidden, logits, tokens, cap)
 
 
-@restoring
+@contextmanager
 def _watched(head: nn.Module) -> Iterator[dict]:
     """Record inputs (hidden) and outputs (logits) of a layer, of its latest pass inside the block."""
     seen, handle = {}, None

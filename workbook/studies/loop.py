@@ -22,9 +22,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbook.policies.restoring import evaluating
+from workbook.policies.copies import private_copy
 from workbook.probes.drift import DriftFrom, learning_tax
-from workbook.probes.step import FIELDS, OPTIMIZERS, logps, optimizer_of, untouched
+from workbook.probes.step import FIELDS, OPTIMIZERS, logps, optimizer_of
 from workbook.probes.values import expected_reward
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts, sample_rollouts
@@ -163,24 +163,24 @@ def train_in_memory(
     began, tokens, steps, taken, rows = time.perf_counter(), 0, 0, [], []
     readings = held_out if isinstance(held_out, Readings) else Readings(policy, task, held_out)
     data, spent = task.dataset(loop.prompts * loop.batches, seed), time.perf_counter() - began
-    with untouched(policy), evaluating(policy.model):
-        rows.append({"batch": 0, "steps": 0, **readings.start, "sampled_tokens": 0, "seconds": spent})
-        optimizer = optimizer_of(policy, loop.optimizer, loop.lr)
-        for batch in progress(range(1, loop.batches + 1), "generation batches"):
-            chosen = data.select(range((batch - 1) * loop.prompts, batch * loop.prompts))
-            given = first if batch == 1 else None
-            rollouts, sampled = advantaged(policy, task, loop, chosen, seed, batch, steps, given)
-            tokens += sampled
-            made = list(train_on(policy, task, loop, rollouts, optimizer, seed, steps))
-            taken, steps = taken + made, steps + len(made)
-            last = batch == loop.batches or (loop.token_budget is not None and tokens >= loop.token_budget)
-            if batch % every == 0 or last:
-                row = {"batch": batch, "steps": steps, "reward": float(rollouts.rewards.mean())}
-                row |= _means(taken) | {"moved": _moved(policy, rollouts)} | readings.now()
-                rows.append(row | {"sampled_tokens": tokens, "seconds": time.perf_counter() - began})
-                taken = []
-            if last:
-                break
+    mine = private_copy(policy)
+    rows.append({"batch": 0, "steps": 0, **readings.start, "sampled_tokens": 0, "seconds": spent})
+    optimizer = optimizer_of(mine, loop.optimizer, loop.lr)
+    for batch in progress(range(1, loop.batches + 1), "generation batches"):
+        chosen = data.select(range((batch - 1) * loop.prompts, batch * loop.prompts))
+        given = first if batch == 1 else None
+        rollouts, sampled = advantaged(mine, task, loop, chosen, seed, batch, steps, given)
+        tokens += sampled
+        made = list(train_on(mine, task, loop, rollouts, optimizer, seed, steps))
+        taken, steps = taken + made, steps + len(made)
+        last = batch == loop.batches or (loop.token_budget is not None and tokens >= loop.token_budget)
+        if batch % every == 0 or last:
+            row = {"batch": batch, "steps": steps, "reward": float(rollouts.rewards.mean())}
+            row |= _means(taken) | {"moved": _moved(mine, rollouts)} | readings.now(mine)
+            rows.append(row | {"sampled_tokens": tokens, "seconds": time.perf_counter() - began})
+            taken = []
+        if last:
+            break
     table = pd.DataFrame(rows)
     known = ["batch", "steps", *COLUMNS, "sampled_tokens", "seconds"]
     return table[[*known, *table.columns.difference(known, sort=False)]]  # what other `Readings` add comes last
@@ -329,18 +329,18 @@ class Readings:
     """
 
     def __init__(self, policy, task, held_out: list[str]):
-        self.policy, self.task, self.held_out, self.drift = policy, task, list(held_out), None
+        self.task, self.held_out, self.drift = task, list(held_out), None
         if not self.held_out:
             raise ValueError("held_out=[] must hold at least one prompt.")
         if hasattr(task, "equivalent_solutions"):
             rows = [{"prompt": prompt, "answer": task.solve(prompt)} for prompt in self.held_out[:STYLE_PROMPTS]]
             self.drift = DriftFrom(policy, task, rows, SOLUTIONS)
-        self.start = self.now()
+        self.start = self.now(policy)
 
-    def now(self) -> dict[str, float]:
-        """The readings of the policy as it is now; NaN for tasks whose values are not known exactly."""
+    def now(self, policy) -> dict[str, float]:
+        """The readings of a later policy; NaN for tasks whose values are not known exactly."""
         if self.drift is None:
             return dict.fromkeys(("value", "tax", "style_entropy"), float("nan"))
-        value = float(expected_reward(self.policy, self.task, self.held_out).mean())
-        style = learning_tax(self.drift.report(self.policy)).mean()
+        value = float(expected_reward(policy, self.task, self.held_out).mean())
+        style = learning_tax(self.drift.report(policy)).mean()
         return {"value": value, "tax": float(style["tax"]), "style_entropy": float(style["style_entropy"])}

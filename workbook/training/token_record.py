@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from workbook.policies.restoring import no_gradients, seeded
+from workbook.policies.copies import seeded
 from workbook.rollouts.token_files import STOPS
 from workbook.training.processes import all_gather, broadcast_from_main, is_main
 from workbook.training.token_parts import Part, loss_ratio, normalizer, stop_codes
@@ -123,7 +123,7 @@ class TokenRecord(TrainerCallback):
     def _share(self, groups: set[int]) -> dict:
         """This process's rows of those groups, and their prompts; scores them after the step."""
         columns, prompts, normalizers = [], {}, {}
-        with no_gradients(), seeded(0, self.trainer.accelerator.device):  # a dropout draws no number of training's
+        with torch.no_grad(), seeded(0, self.trainer.accelerator.device):  # a dropout draws no number of training's
             for part in self.parts:
                 chosen = torch.isin(self._group_ids(part), torch.tensor(sorted(groups), device=part.logps.device))
                 if not chosen.any():

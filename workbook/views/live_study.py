@@ -21,7 +21,7 @@ import altair as alt
 import ipywidgets
 import pandas as pd
 
-from workbook.policies.restoring import private_copy
+from workbook.policies.copies import private_copy
 from workbook.training.progress import Stopped, reporting, show_partial
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Snippet, call_code, control_grid, value_of

@@ -24,9 +24,9 @@ from jaxtyping import Bool, Float
 from scipy.stats import rankdata
 from torch import Tensor
 
-from workbook.policies.restoring import evaluating
+from workbook.policies.copies import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
-from workbook.probes.step import FIELDS, untouched
+from workbook.probes.step import FIELDS
 from workbook.probes.values import chain_values
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import sample_rollouts
@@ -61,7 +61,7 @@ def rule_marks(
         raise ValueError(f"redraws={redraws} must be 2 or more: products of two tell signal from noise.")
     rows, rules = task.dataset(prompts, seed), list(rules)
     gradients, observed = {rule.name: [] for rule in rules}, []
-    with untouched(policy), evaluating(policy.model), torch.enable_grad():
+    with evaluating(policy.model), torch.enable_grad():
         ideal = exact_gradient(policy, task, rows["prompt"])
         for redraw in range(redraws):
             rollouts = sample_rollouts(policy, task, rows, group_size, LARGE_PRIME * seed + redraw, max_new_tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from workbook.policies.restoring import private_copy
+from workbook.policies.copies import private_copy
 from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
 from workbook.studies.registration import registered_outcome
 from workbook.tasks.chain import SEED_CLASSES

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbook.policies.restoring import evaluating, private_copy
+from workbook.policies.copies import evaluating, private_copy
 from workbook.probes.recovered import PARTS, Pushes, check_gains, exact_gradient
 from workbook.probes.values import TokenValues, chain_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.policies.restoring import evaluating, gradients
-from workbook.probes.step import FIELDS, progress, untouched
+from workbook.policies.copies import evaluating
+from workbook.probes.step import FIELDS, progress
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import rollout_logps
 
@@ -38,7 +38,7 @@ def gradient_gram(
     advantages = rollouts.advantages if rollouts.advantages.dim() == 2 else rollouts.advantages[:, None]
     pushes = (pushing * advantages).to(policy.model.device)
     own = torch.zeros(len(rollouts), kept)  # (B, kept): a row per rollout, its own gradient
-    with untouched(policy), gradients(), evaluating(policy.model):
+    with torch.enable_grad(), evaluating(policy.model):
         for row in progress(pushes.any(1).nonzero().squeeze(1).tolist(), "gradients"):
             one = rollouts.select([row]).to(policy.model.device)
             logps = rollout_logps(policy.model, *(getattr(one, name) for name in FIELDS))

@@ -7,7 +7,9 @@ power: clipping, momentum, Adam.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,8 +17,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from workbook.policies.restoring import private_copy
-from workbook.probes.step import matched_lr, untouched, update
+from workbook.policies.copies import private_copy
+from workbook.probes.step import matched_lr, update
 from workbook.rollouts.sample import Rollouts
 from workbook.theory.batching import minibatch_order
 from workbook.topics.batching.cut import CUT_MENU, endpoints_chart
@@ -58,11 +60,11 @@ def walk(policy, batch: Rollouts, order: Tensor, parts: int, make, lr: float) ->
 
     make: parameters, lr -> optimizer.  The policy is then as it was.
     """
-    with untouched(policy):
-        trained = [p for p in policy.model.parameters() if p.requires_grad]
-        start, optimizer = torch.cat([p.detach().flatten() for p in trained]), make(trained, lr)
-        norms = [float(update(policy, batch.select(rows), optimizer)) for rows in order.chunk(parts)]
-        return torch.cat([p.detach().flatten() for p in trained]) - start, norms
+    mine = private_copy(policy)
+    trained = [p for p in mine.model.parameters() if p.requires_grad]
+    start, optimizer = torch.cat([p.detach().flatten() for p in trained]), make(trained, lr)
+    norms = [float(update(mine, batch.select(rows), optimizer)) for rows in order.chunk(parts)]
+    return torch.cat([p.detach().flatten() for p in trained]) - start, norms
 
 
 def compute_walks(
@@ -92,8 +94,7 @@ def compute_walks(
         for strategy in dict.fromkeys((first, other))
     }
     ways = {"same": orders[first].reshape(minibatches, -1).flip(0).flatten(), "other": orders[other]}
-    exact, chosen = private_copy(policy), optimizers(clip, momentum)
-    exact.model.double()
+    exact, chosen = replace(policy, model=copy.deepcopy(policy.model).double()), optimizers(clip, momentum)
     rates = {
         name: matched_lr(policy, rollouts, name, nats) for name in dict.fromkeys(one for one, _ in chosen.values())
     }

@@ -6,7 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.policies.restoring import private_copy
+from workbook.policies.copies import private_copy
 from workbook.probes.step import ONE_STEP_OPTIMIZERS
 from workbook.rollouts.sample import sample_rollouts
 from workbook.theory.choices import check_choice

@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from workbook.policies.restoring import private_copy
+from workbook.policies.copies import private_copy
 from workbook.probes.step import along_training
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
@@ -93,9 +93,9 @@ def compute_live_training(
         along_training(policy, task, steps, prompts, group_size, lr, every=every, seed=seed, max_new_tokens=48),
         [committed.iloc[:0]],
     )
-    for step, rollouts in moments:
+    for step, trained, rollouts in moments:
         if rollouts.advantages.any():
-            rows = pd.concat([spillover(policy, rollouts, MASKED), proxy_signs(policy, rollouts)])
+            rows = pd.concat([spillover(trained, rollouts, MASKED), proxy_signs(trained, rollouts)])
             rows = rows[rows["quantity"].isin(QUANTITIES)].rename(columns={"size": "mean"})
             tables.append(rows.assign(step=step, low=float("nan"), high=float("nan"))[COLUMNS])
             show_partial(live=pd.concat(tables[1:], ignore_index=True))

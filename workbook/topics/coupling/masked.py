@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from workbook.policies.copies import private_copy
 from workbook.probes.output_layer import output_layer_step
-from workbook.probes.step import logp_change, untouched
+from workbook.probes.step import logp_change
 from workbook.rollouts.sample import Rollouts
 from workbook.statistics import Interval, bootstrap_mean
 from workbook.theory.coupling import UNSURE
@@ -82,8 +83,8 @@ def masked_update(
     predicted: what a step of SGD with this lr on the output layer alone would do, by `predicted_delta_logp` in closed
     form, exact.  settings: more of `update`.  The policy is left as it was.
     """
-    with untouched(policy):
-        moved = logp_change(policy, rollouts, optimizer, lr, chosen=chosen, **settings)
+    mine = private_copy(policy)
+    moved = logp_change(mine, rollouts, optimizer, lr, chosen=chosen, **settings)
     alive = rollouts.completion_mask.bool()
     predicted = output_layer_step(policy, rollouts, lr, chosen, settings.get("aggregate", "dr_grpo"))
     columns = {"chosen": chosen[alive], "dlogp": moved.cpu()[alive.cpu()], "predicted": predicted}

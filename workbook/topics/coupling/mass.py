@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from workbook.probes.block_tables import coupling_by_mass
-from workbook.probes.blocks import block_coupling
+from workbook.probes.blocks import block_coupling, coupling_by_mass
 from workbook.probes.dose import MOVED
 from workbook.probes.step import along_training, matched_lr
 from workbook.rollouts.sample import Rollouts
@@ -137,9 +136,9 @@ def _training(bench: Bench, masked: int, steps: int, every: int, prompts: int, l
     """Rows of each checkpoint of a run: what moves with a pushing token (H3), and the output layer as a proxy (H4)."""
     settings = {"every": every, "seed": bench.data_seed, "max_new_tokens": bench.scale.max_new_tokens}
     moments = along_training(bench.policy, bench.task, steps, prompts, bench.scale.group_size, lr, **settings)
-    for step, rollouts in moments:
+    for step, trained, rollouts in moments:
         if rollouts.advantages.any():
-            tables = [spillover(bench.policy, rollouts, masked), proxy_signs(bench.policy, rollouts)]
+            tables = [spillover(trained, rollouts, masked), proxy_signs(trained, rollouts)]
             yield pd.concat(tables).assign(step=step, reward=float(rollouts.rewards.mean()))
 
 

@@ -129,15 +129,17 @@ def _agreement(bench: Bench, steps: int, every: int, prompts: int, lr: float) ->
         seed=bench.seed,
         max_new_tokens=scale.max_new_tokens,
     )
-    for step, rollouts in moments:
+    for step, trained, rollouts in moments:
         if not rollouts.advantages.any():
             continue
         everything = rollouts.completion_mask.bool()
-        sgd = masked_update(policy, rollouts, everything, "sgd", matched_lr(policy, rollouts, "sgd", MASKED_STEP_NATS))
+        sgd = masked_update(
+            trained, rollouts, everything, "sgd", matched_lr(trained, rollouts, "sgd", MASKED_STEP_NATS)
+        )
         taken = {"sgd": sgd}
         if scale.name not in SGD_ALONE:
-            adam_lr = matched_lr(policy, rollouts, "adamw", MASKED_STEP_NATS, start=1e-4)
-            taken["adamw"] = masked_update(policy, rollouts, everything, "adamw", adam_lr)
+            adam_lr = matched_lr(trained, rollouts, "adamw", MASKED_STEP_NATS, start=1e-4)
+            taken["adamw"] = masked_update(trained, rollouts, everything, "adamw", adam_lr)
         for optimizer, table in taken.items():
             agree = np.sign(table["dlogp"]) == np.sign(sgd["predicted"])
             columns = table[["group"]].assign(

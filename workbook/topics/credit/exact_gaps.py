@@ -21,8 +21,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from workbook.policies.copies import private_copy
 from workbook.probes.dose import MOVED
-from workbook.probes.step import ONE_STEP_OPTIMIZERS, logps, matched_lr, optimizer_of, progress, untouched, update
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, logps, matched_lr, optimizer_of, progress, update
 from workbook.probes.value_gaps import Pool, cell_gap, exact_pool, pool_change
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
@@ -78,9 +79,9 @@ def step_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, see
     before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
     rows = []
     for name, pushing in {"own": rollouts, "permuted": permuted(rollouts, seed)}.items():
-        with untouched(policy):
-            update(policy, pushing, "sgd", lr)
-            tables = {pool: pool_change(policy, pools[pool], before[pool]) for pool in pools}
+        mine = private_copy(policy)
+        update(mine, pushing, "sgd", lr)
+        tables = {pool: pool_change(mine, pools[pool], before[pool]) for pool in pools}
         for pool, table in tables.items():
             rows += [{"pool": pool, "advantages": name, **row} for row in gap_rows(table, seed)]
     return pd.DataFrame(rows)
@@ -97,11 +98,11 @@ def moved_tokens(
     tables = {name: pool[1].assign(pool=name) for name, pool in pools.items()}
     for optimizer in optimizers:
         lr = matched_lr(policy, pushing, optimizer, nats)
-        with untouched(policy):
-            update(policy, pushing, optimizer, lr)
-            for name in pools:
-                changed = pool_change(policy, pools[name], before[name])["dlogp"]
-                tables[name][f"dlogp_{optimizer}"] = changed.to_numpy()
+        mine = private_copy(policy)
+        update(mine, pushing, optimizer, lr)
+        for name in pools:
+            changed = pool_change(mine, pools[name], before[name])["dlogp"]
+            tables[name][f"dlogp_{optimizer}"] = changed.to_numpy()
     return pd.concat(tables.values(), ignore_index=True)
 
 
@@ -177,9 +178,9 @@ def gaps_after(policy, part: Rollouts, pools: dict[str, Pool], lr: float) -> lis
     table = table.assign(rollout=table["rollout"].map(renumbered))
     here = {"training": (mine.select(rows), table), "held-out": pools["held-out"]}
     before = {name: logps(policy, pool[0]) for name, pool in here.items()}
-    with untouched(policy):
-        update(policy, part, "sgd", lr)
-        moved = {name: pool_change(policy, here[name], before[name]) for name in here}
+    mine = private_copy(policy)
+    update(mine, part, "sgd", lr)
+    moved = {name: pool_change(mine, here[name], before[name]) for name in here}
     return [
         {"pool": name, "matched": matched, "gap": cell_gap(table, CELLS[matched]), "rms": _rms(table)}
         for name, table in moved.items()
@@ -194,15 +195,15 @@ def repeated_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float,
     times reward), rms (nats).
     """
     rows, before = [], {name: logps(policy, pool[0]) for name, pool in pools.items()}
-    with untouched(policy):
-        stepper = optimizer_of(policy, "sgd", lr)
-        for step in progress(range(1, steps + 1), "updates on the batch"):
-            update(policy, rollouts, stepper)
-            for name, pool in pools.items():
-                table = pool_change(policy, pool, before[name])
-                for matched in ("prompt", "position"):
-                    gaps = {"gap": cell_gap(table, CELLS[matched]), "weighted": _weighted(table, CELLS[matched])}
-                    rows.append({"step": step, "pool": name, "matched": matched, **gaps, "rms": _rms(table)})
+    mine = private_copy(policy)
+    stepper = optimizer_of(mine, "sgd", lr)
+    for step in progress(range(1, steps + 1), "updates on the batch"):
+        update(mine, rollouts, stepper)
+        for name, pool in pools.items():
+            table = pool_change(mine, pool, before[name])
+            for matched in ("prompt", "position"):
+                gaps = {"gap": cell_gap(table, CELLS[matched]), "weighted": _weighted(table, CELLS[matched])}
+                rows.append({"step": step, "pool": name, "matched": matched, **gaps, "rms": _rms(table)})
     return pd.DataFrame(rows)
 
 

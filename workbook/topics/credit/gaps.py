@@ -19,7 +19,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from workbook.probes.step import logps, optimizer_of, progress, untouched, update
+from workbook.policies.copies import private_copy
+from workbook.probes.step import logps, optimizer_of, progress, update
 from workbook.probes.value_gaps import Pool, pool_change
 from workbook.rollouts.sample import Rollouts
 from workbook.theory.advantages import group_advantages
@@ -126,20 +127,20 @@ def sampling_budget(
         for estimator in estimators
         if group > 1 or estimator == "reinforce"
     ]
-    with untouched(policy):
-        start = [p.detach().clone() for p in _trained(policy)]
-        before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
-        for batch, group, estimator, rows in progress(parts, "sampling budget"):
-            part = rollouts.select(rows)
-            own = part.group_ids if estimator != "reinforce" else torch.zeros_like(part.group_ids)
-            part = replace(part, advantages=group_advantages(part.rewards, own, estimator))
-            if not part.advantages.any():
-                continue
-            update(policy, part, optimizer, lr, **settings)
-            for name, pool in pools.items():
-                gaps = measure(pool_change(policy, pool, before[name]))
-                tables.append(gaps.assign(batch_size=batch, group_size=group, estimator=estimator, pool=name))
-            _put_back(policy, start)
+    mine = private_copy(policy)
+    start = [p.detach().clone() for p in _trained(mine)]
+    before = {name: logps(mine, pool[0]) for name, pool in pools.items()}
+    for batch, group, estimator, rows in progress(parts, "sampling budget"):
+        part = rollouts.select(rows)
+        own = part.group_ids if estimator != "reinforce" else torch.zeros_like(part.group_ids)
+        part = replace(part, advantages=group_advantages(part.rewards, own, estimator))
+        if not part.advantages.any():
+            continue
+        update(mine, part, optimizer, lr, **settings)
+        for name, pool in pools.items():
+            gaps = measure(pool_change(mine, pool, before[name]))
+            tables.append(gaps.assign(batch_size=batch, group_size=group, estimator=estimator, pool=name))
+        _put_back(mine, start)
     if not tables:
         raise ValueError(f"None of batch_sizes={list(batch_sizes)} can be made of {len(rollouts)} rollouts.")
     table = pd.concat(tables, ignore_index=True)
@@ -165,14 +166,14 @@ def repeated_updates(
     """
     measure = measure or value_gap
     tables = []
-    with untouched(policy):
-        before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
-        stepper = optimizer_of(policy, optimizer, lr, settings.get("parameters"))
-        for step in progress(range(1, steps + 1), "repeated updates"):
-            (norm,) = update(policy, rollouts, stepper, **settings)
-            for name, pool in pools.items():
-                gaps = measure(pool_change(policy, pool, before[name]))
-                tables.append(gaps.assign(step=step, pool=name, norm=float(norm)))
+    mine = private_copy(policy)
+    before = {name: logps(mine, pool[0]) for name, pool in pools.items()}
+    stepper = optimizer_of(mine, optimizer, lr, settings.get("parameters"))
+    for step in progress(range(1, steps + 1), "repeated updates"):
+        (norm,) = update(mine, rollouts, stepper, **settings)
+        for name, pool in pools.items():
+            gaps = measure(pool_change(mine, pool, before[name]))
+            tables.append(gaps.assign(step=step, pool=name, norm=float(norm)))
     return pd.concat(tables, ignore_index=True)
 
 

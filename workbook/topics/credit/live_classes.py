@@ -7,7 +7,7 @@ from dataclasses import replace
 import altair as alt
 import pandas as pd
 
-from workbook.policies.restoring import private_copy
+from workbook.policies.copies import private_copy
 from workbook.probes.categories import categorized
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.rollouts.sample import sample_rollouts

@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 import torch
 
-from workbook.policies.restoring import private_copy
+from workbook.policies.copies import private_copy
 from workbook.probes.step import matched_lr
 from workbook.probes.value_gaps import exact_pool
 from workbook.rollouts.sample import Rollouts, sample_rollouts

@@ -5,8 +5,8 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from workbook.policies.restoring import private_copy
-from workbook.probes.step import logps, matched_lr, untouched, update
+from workbook.policies.copies import private_copy
+from workbook.probes.step import logps, matched_lr, update
 from workbook.probes.value_gaps import exact_pool, pool_change
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
@@ -59,9 +59,9 @@ def compute_live_gap(
     lr, rows = matched_lr(policy, rollouts, optimizer, nats), []
     before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
     for name, pushing in progress({"own": rollouts, "permuted": permuted(rollouts, seed)}.items(), "steps"):
-        with untouched(policy):
-            update(policy, pushing, optimizer, lr)
-            tables = {pool: pool_change(policy, pools[pool], before[pool]) for pool in pools}
+        mine = private_copy(policy)
+        update(mine, pushing, optimizer, lr)
+        tables = {pool: pool_change(mine, pools[pool], before[pool]) for pool in pools}
         rows += [{"pool": pool, "advantages": name, **row} for pool in pools for row in gap_rows(tables[pool], seed)]
         show_partial(live=_named(pd.DataFrame(rows), matched, of))
     return {"study": study, "live": _named(pd.DataFrame(rows), matched, of)}

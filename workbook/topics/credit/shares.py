@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from workbook.probes.step import untouched, update
+from workbook.policies.copies import private_copy
+from workbook.probes.step import update
 from workbook.rollouts.sample import Rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.theory.advantages import group_advantages
@@ -89,5 +90,5 @@ def _norm(policy, rollouts: Rollouts, category: str, settings: dict) -> float:
     chosen = choose_tokens(rollouts, category=category)
     if not (chosen & (rollouts.advantages != 0)[:, None]).any():
         return 0.0
-    with untouched(policy):
-        return float(update(policy, rollouts, "sgd", lr=0.0, chosen=chosen, **settings)[0])
+    mine = private_copy(policy)
+    return float(update(mine, rollouts, "sgd", lr=0.0, chosen=chosen, **settings)[0])

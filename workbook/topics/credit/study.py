@@ -8,8 +8,9 @@ from __future__ import annotations
 import pandas as pd
 import torch
 
+from workbook.policies.copies import private_copy
 from workbook.probes.categories import categorized
-from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, logps, matched_lr, untouched, update
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, logps, matched_lr, update
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
 from workbook.topics.credit.gaps import (
@@ -88,10 +89,10 @@ def _one_step(bench: Bench, pools: dict[str, Pool], rates: dict[str, float]) -> 
     policy, rows, tokens = bench.policy, [], []
     moved = {}
     for name, lr in rates.items():
-        with untouched(policy):
-            before = {pool: logps(policy, pools[pool][0]) for pool in pools}
-            update(policy, bench.rollouts, name, lr)
-            moved[name] = {pool: pool_change(policy, pools[pool], before[pool]) for pool in pools}
+        mine = private_copy(policy)
+        before = {pool: logps(mine, pools[pool][0]) for pool in pools}
+        update(mine, bench.rollouts, name, lr)
+        moved[name] = {pool: pool_change(mine, pools[pool], before[pool]) for pool in pools}
         for pool, table in moved[name].items():
             rows += [part.assign(optimizer=name, pool=pool) for part in _gap_rows(table)]
     for pool, table in moved["sgd"].items():

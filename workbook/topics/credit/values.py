@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbook.policies.restoring import evaluating, no_gradients
+from workbook.policies.copies import evaluating
 from workbook.probes.step import progress
 from workbook.rollouts.sample import Rollouts, end_tokens, task_rewards
 from workbook.rollouts.scoring import unpadded
@@ -100,7 +100,7 @@ class _Sampler:
                 twins.setdefault((*self.prompts[rollout], -1, *ids), []).append((rollout, length))
         firsts = [group[0] for group in twins.values()]
         model = self.policy.model
-        with no_gradients(), evaluating(model):
+        with torch.no_grad(), evaluating(model):
             for batch, rewards in self._batches(firsts):
                 se = rewards.std(axis=1, ddof=1) / self.continuations**0.5
                 known.update(zip(batch, zip(rewards.mean(1), se, strict=True), strict=True))
@@ -208,7 +208,7 @@ class _Tree:
         self.estimates[ended.numpy(), 0] = parts.rewards[ended.to(parts.rewards.device)].cpu()
         owner = (~ended).nonzero().squeeze(1)
         if len(owner):
-            with no_gradients(), evaluating(self.policy.model):
+            with torch.no_grad(), evaluating(self.policy.model):
                 room = self.limit - int(length[owner].min())
                 branches, last = prefill(self.policy.model, parts).cut(owner, length[owner], room)
                 owner = owner.to(last.device)

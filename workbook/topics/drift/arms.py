@@ -85,13 +85,13 @@ class FreeWords(Readings):
     odds: mean |change of log-odds| between equivalent solutions; all in nats.
     """
 
-    def now(self) -> dict[str, float]:
-        """The readings of the policy as it is now; template_tax is NaN where no template word is free."""
-        report = self.drift.report(self.policy)
+    def now(self, policy) -> dict[str, float]:
+        """The readings of a later policy; template_tax is NaN where no template word is free."""
+        report = self.drift.report(policy)
         free = report[(report["entropy_before"] > MIN_FREE_ENTROPY) & report["category"].isin(["style", "template"])]
         style = learning_tax(report).mean()
         return {
-            "value": float(expected_reward(self.policy, self.task, self.held_out).mean()),
+            "value": float(expected_reward(policy, self.task, self.held_out).mean()),
             "tax": float(style["tax"]),
             "style_entropy": float(style["style_entropy"]),
             "template_tax": float(free.loc[free["category"] == "template", "kl"].mean()),

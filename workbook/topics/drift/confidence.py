@@ -20,7 +20,8 @@ from dataclasses import replace
 import pandas as pd
 import torch
 
-from workbook.probes.step import logps, optimizer_of, untouched, update
+from workbook.policies.copies import private_copy
+from workbook.probes.step import logps, optimizer_of, update
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.theory.advantages import group_advantages
@@ -124,21 +125,23 @@ def objective_residuals(policy, rollouts: Rollouts, epochs: int = EPOCHS, lr: fl
     energy, _ = token_energy(policy, rollouts)
     equal, few = alive.to(rollouts.old_logps.dtype), slice(GRADIENT_ROLLOUTS)
 
-    def by_gradient(weights) -> float:
+    def by_gradient(weights, policy) -> float:
         return shared_gradient(policy, rollouts.select(few), weights[few], shared[few])
 
-    rows = [("equal weights", residual_by_energy(rollouts, equal, energy, shared), 0.0, by_gradient(equal), 0.0)]
-    with untouched(policy):
-        stepper = optimizer_of(policy, LOOP.optimizer, lr)
-        for part in [part for _ in range(epochs) for part in _halves(rollouts)]:
-            update(policy, part, stepper)
-        now = logps(policy, rollouts)
-        drift = float((now - rollouts.old_logps)[alive].square().mean().sqrt())
-        for name, objective in OBJECTIVES.items():
-            weights = objective_weights(rollouts, now, *objective)
-            stopped = float((energy * shared * (weights == 0)).sum() / (energy * shared).sum())
-            own = by_gradient(weights) if name in BY_GRADIENT else float("nan")
-            rows.append((name, residual_by_energy(rollouts, weights, energy, shared), stopped, own, drift))
+    rows = [
+        ("equal weights", residual_by_energy(rollouts, equal, energy, shared), 0.0, by_gradient(equal, policy), 0.0)
+    ]
+    mine = private_copy(policy)
+    stepper = optimizer_of(mine, LOOP.optimizer, lr)
+    for part in [part for _ in range(epochs) for part in _halves(rollouts)]:
+        update(mine, part, stepper)
+    now = logps(mine, rollouts)
+    drift = float((now - rollouts.old_logps)[alive].square().mean().sqrt())
+    for name, objective in OBJECTIVES.items():
+        weights = objective_weights(rollouts, now, *objective)
+        stopped = float((energy * shared * (weights == 0)).sum() / (energy * shared).sum())
+        own = by_gradient(weights, mine) if name in BY_GRADIENT else float("nan")
+        rows.append((name, residual_by_energy(rollouts, weights, energy, shared), stopped, own, drift))
     return pd.DataFrame(rows, columns=["objective", "residual", "stopped", "gradient", "drift"])
 
 

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from workbook.policies.copies import private_copy
 from workbook.probes.output_layer import output_layer_step, sign_agreement
-from workbook.probes.step import logp_change, matched_lr, untouched
+from workbook.probes.step import logp_change, matched_lr
 from workbook.probes.value_gaps import cell_gap, exact_pool
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
@@ -58,22 +59,21 @@ class StepReadings(FreeWords):
         self.seed, self.lr = seed, 1.0
         super().__init__(policy, task, held_out)
 
-    def now(self) -> dict[str, float]:
-        """The readings of the policy as it is now; NaN of the step where no fresh group has different rewards."""
+    def now(self, policy) -> dict[str, float]:
+        """The readings of a later policy; NaN of the step where no fresh group has different rewards."""
         rows = [{"prompt": prompt, "answer": self.task.solve(prompt)} for prompt in self.held_out[:READ_PROMPTS]]
-        rollouts = sample_rollouts(self.policy, self.task, rows, READ_SIZE, self.seed)
+        rollouts = sample_rollouts(policy, self.task, rows, READ_SIZE, self.seed)
         read = {"agreement, all": np.nan, "agreement, moved": np.nan, "gap": np.nan}
         if rollouts.advantages.any():
-            self.lr = matched_lr(self.policy, rollouts, "sgd", STEP_NATS, start=self.lr, tolerance=0.5)
-            with untouched(self.policy):
-                moved = logp_change(self.policy, rollouts, "sgd", self.lr)
+            self.lr = matched_lr(policy, rollouts, "sgd", STEP_NATS, start=self.lr, tolerance=0.5)
+            moved = logp_change(private_copy(policy), rollouts, "sgd", self.lr)
             alive = rollouts.completion_mask.bool()
-            predicted = output_layer_step(self.policy, rollouts, self.lr)
+            predicted = output_layer_step(policy, rollouts, self.lr)
             read = sign_agreement(moved[alive].cpu(), predicted.cpu())
-            _, table = exact_pool(self.policy, self.task, rollouts)
+            _, table = exact_pool(policy, self.task, rollouts)
             at = table["rollout"].to_numpy(), table["position"].to_numpy()
             read["gap"] = cell_gap(table.assign(dlogp=moved.double().cpu().numpy()[at]), AT_ONE_PLACE)
-        return super().now() | read
+        return super().now(policy) | read
 
 
 def training_curves(

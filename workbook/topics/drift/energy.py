@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbook.policies.restoring import evaluating, gradients
+from workbook.policies.copies import evaluating
 from workbook.probes.step import FIELDS
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import rollout_logps
@@ -109,7 +109,7 @@ def shared_gradient(policy, rollouts: Rollouts, weights: Float[Tensor, "B T"], c
     pushes = (weights * rollouts.advantages[:, None]).masked_fill(~chosen, 0.0)
     trained = [p for p in policy.model.parameters() if p.requires_grad]
     net = gross = 0.0
-    with gradients(), evaluating(policy.model):
+    with torch.enable_grad(), evaluating(policy.model):
         for group in range(groups):
             total, sizes = None, 0.0
             for row in ((index == group) & pushes.any(1)).nonzero().flatten().tolist():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from workbook.policies.restoring import private_copy
+from workbook.policies.copies import private_copy
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY, Tables
 from workbook.tasks.chain import SEED_CLASSES

@@ -12,6 +12,7 @@ import copy
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 
@@ -21,7 +22,6 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
-from workbook.policies.restoring import restoring
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import unpadded
 from workbook.training.config import CancellationConfig
@@ -146,7 +146,7 @@ def arm_pushes(
     return batch["advantages"][:, None].expand_as(batch["completion_ids"]), pushes
 
 
-@restoring
+@contextmanager
 def _quietly() -> Iterator[None]:
     """Leave out what TRL says of settings that are meant here."""
     logger = logging.getLogger(GRPOTrainer.__module__)

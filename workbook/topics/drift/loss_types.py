@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbook.policies.restoring import evaluating, no_gradients
-from workbook.probes.step import FIELDS, optimizer_of, progress, untouched, update
+from workbook.policies.copies import evaluating, private_copy
+from workbook.probes.step import FIELDS, optimizer_of, progress, update
 from workbook.rollouts.generation import end_tokens
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
@@ -81,14 +81,14 @@ def moved_scores(policy, rollouts: Rollouts, lr: float, reuse: tuple[int, ...] =
     The steps follow Dr. GRPO's gradient with each ratio taken as 1, so that no arm's own weights steer them.
     """
     scores, last = {}, max(reuse)
-    with untouched(policy):
-        stepper = optimizer_of(policy, "adamw", lr)
-        for step in progress(range(1, last + 1), "steps on the rollouts"):
-            if step in reuse:
-                with no_gradients(), evaluating(policy.model):
-                    scores[step] = sequence_logps(policy.model, *(getattr(rollouts, name) for name in FIELDS))
-            if step < last:
-                update(policy, rollouts, stepper, clip=None)
+    mine = private_copy(policy)
+    stepper = optimizer_of(mine, "adamw", lr)
+    for step in progress(range(1, last + 1), "steps on the rollouts"):
+        if step in reuse:
+            with torch.no_grad(), evaluating(mine.model):
+                scores[step] = sequence_logps(mine.model, *(getattr(rollouts, name) for name in FIELDS))
+        if step < last:
+            update(mine, rollouts, stepper, clip=None)
     return scores
 
 

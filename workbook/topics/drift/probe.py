@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbook.probes.step import logps, optimizer_of, progress, untouched, update
+from workbook.policies.copies import private_copy
+from workbook.probes.step import logps, optimizer_of, progress, update
 from workbook.rollouts.sample import Rollouts
 from workbook.theory import objective
 from workbook.theory.choices import CLIPPINGS as BOUNDED
@@ -37,12 +38,12 @@ def reuse_path(
     parts = [
         rollouts.select(torch.isin(rollouts.group_ids, chosen)) for chosen in groups.split(len(groups) // minibatches)
     ]
-    with untouched(policy):
-        stepper, path = optimizer_of(policy, optimizer, lr), [logps(policy, rollouts)]
-        for _ in progress(range(times), "epochs on the batch"):
-            for part in parts:
-                update(policy, part, stepper)
-            path.append(logps(policy, rollouts))
+    mine = private_copy(policy)
+    stepper, path = optimizer_of(mine, optimizer, lr), [logps(mine, rollouts)]
+    for _ in progress(range(times), "epochs on the batch"):
+        for part in parts:
+            update(mine, part, stepper)
+        path.append(logps(mine, rollouts))
     return torch.stack(path)
 
 

@@ -14,8 +14,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.probes.block_tables import DRAWS, step_changes
-from workbook.probes.blocks import Blocks
+from workbook.probes.blocks import DRAWS, Blocks, step_changes
 from workbook.probes.dose import MATCHED, SETS
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY, NotMeasured, Tables

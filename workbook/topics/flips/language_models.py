@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from workbook.probes.block_tables import coupling_by_mass
-from workbook.probes.blocks import block_coupling
+from workbook.probes.blocks import block_coupling, coupling_by_mass
 from workbook.probes.categories import categorized
 from workbook.probes.dose import anchor_labels, dose_curve, net_curve, shift_curve
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr

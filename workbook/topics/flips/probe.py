@@ -22,7 +22,8 @@ import pandas as pd
 import torch
 from scipy.stats import mannwhitneyu, rankdata
 
-from workbook.probes.step import logp_change, untouched
+from workbook.policies.copies import private_copy
+from workbook.probes.step import logp_change
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import output_states
 from workbook.statistics import Interval, bootstrap_bounds, bootstrap_mean, paired_difference
@@ -35,10 +36,9 @@ COLUMNS = ("A > 0", "A < 0", "whole batch")
 def token_flips(policy, rollouts: Rollouts, optimizer: str = "adamw", lr: float = 1e-3, **settings) -> pd.DataFrame:
     """The token table with dlogp, each token's change of log-probability (nats) by one real optimizer step.
 
-    settings: more of `update`.  The policy is left as it was.  Raises ValueError for rollouts that push nothing.
+    settings: more of `update`.  Raises ValueError for rollouts that push nothing.
     """
-    with untouched(policy):
-        moved = logp_change(policy, rollouts, optimizer, lr, **settings)
+    moved = logp_change(private_copy(policy), rollouts, optimizer, lr, **settings)
     dlogp = moved[rollouts.completion_mask.bool().to(moved.device)]
     return rollouts.token_table().assign(dlogp=dlogp.double().cpu().numpy())
 

@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 import torch
 
-from workbook.policies.restoring import private_copy
+from workbook.policies.copies import private_copy
 from workbook.probes.recovered import credit_recovered
 from workbook.probes.values import chain_values
 from workbook.rollouts.sample import sample_rollouts
