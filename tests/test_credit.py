@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from small_run import SMALL
-from soak.resume import stopped_and_whole
+from transformers import set_seed
+from transformers.trainer_callback import PrinterCallback
 
 from workbook.__main__ import main
 from workbook.policies.load import load_policy
@@ -24,6 +25,7 @@ from workbook.theory.groups import shared_places
 from workbook.training import CancellationConfig, CancellationTrainer, RunConfig
 from workbook.training.checks import check_run
 from workbook.training.credit import TrainerCredit, credit_call
+from workbook.training.resumable import ResumableTrainer
 from workbook.training.runs import create_run
 from workbook.training.worker import execute
 
@@ -45,9 +47,9 @@ def rollouts(policy):
     return sample_rollouts(policy, Chain(), 3, 4, seed=1, max_new_tokens=48)
 
 
-def small_trainer(folder, rule=None, lora=None, **settings):
+def small_trainer(folder, rule=None, lora=None, kind=CancellationTrainer, **settings):
     loaded, task = load_policy("bundled", lora=lora), Chain()
-    return CancellationTrainer(
+    return kind(
         loaded.model,
         task.reward,
         args=CancellationConfig(output_dir=str(folder), **SMALL | {"max_steps": 3} | settings),
@@ -380,8 +382,16 @@ def rule(batch):
 
 def test_a_resumed_run_draws_what_one_left_alone_draws(tmp_path):
     name = rule_file(tmp_path, DRAWS)
-    whole, resumed = stopped_and_whole(tmp_path / "run", advantage_estimator=name)
-    assert all(torch.equal(weight, resumed[key]) for key, weight in whole.items())
+    settings = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "steps_per_generation": 2}
+
+    def end(checkpoint=None) -> list[torch.Tensor]:
+        set_seed(3)
+        trainer = small_trainer(tmp_path / "run", kind=ResumableTrainer, advantage_estimator=name, **settings)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return [weight.detach() for weight in trainer.model.parameters()]
+
+    assert all(map(torch.equal, end(), end(str(tmp_path / "run" / "checkpoint-2"))))
 
 
 def test_an_edited_rule_is_no_resume(tmp_path):
