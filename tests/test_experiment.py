@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from workbook.training.export import export_config, export_run
 
 from workbook.policies.load import load_policy
 from workbook.topics.laboratory.compare import OUTCOMES, compare_settings, comparison_chart, run_tables
@@ -29,7 +30,6 @@ from workbook.topics.laboratory.settings import (
 from workbook.training import RunConfig
 from workbook.training.checks import problems, validate
 from workbook.training.config import trainer_args
-from workbook.training.export import export_config, export_run
 from workbook.training.memory import at_peak, forecast_run
 from workbook.training.plan import (
     Throughput,

@@ -11,11 +11,11 @@ import urllib.request
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from workbook.training.notebook import run_left
 
 from workbook import __main__
 from workbook.book import chapters, copies
 from workbook.training.files import write_json
-from workbook.training.notebook import run_left
 from workbook.training.runs import create_run, set_status
 
 

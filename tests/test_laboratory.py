@@ -12,6 +12,7 @@ import ipywidgets
 import pytest
 import yaml
 from ipywidgets.widgets.widget import _instances
+from workbook.training.export import export_config
 
 from workbook.policies.load import BUNDLED
 from workbook.policies.local import local_folder
@@ -26,7 +27,6 @@ from workbook.topics.laboratory.preview import main as preview_process
 from workbook.topics.laboratory.settings import experiment, plan
 from workbook.topics.laboratory.widget import CHECKING, Laboratory
 from workbook.training import RunConfig
-from workbook.training.export import export_config
 from workbook.views.monitor import KILL_AFTER_S
 from workbook.views.shared import shared
 from workbook.views.style import ERROR_COLOR

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from IPython.utils.capture import capture_output
 from ipywidgets.widgets.widget import _instances
+from workbook.views.monitor_text import completions_html, diagnoses, seconds_left, sentence
 
 from workbook.training import background
 from workbook.views.live import spec_over
@@ -31,7 +32,6 @@ from workbook.views.monitor_chart import (
     monitor_table,
     tokens_per_second,
 )
-from workbook.views.monitor_text import completions_html, diagnoses, seconds_left, sentence
 from workbook.views.renderer import png
 from workbook.views.shared import shared
 

@@ -67,8 +67,7 @@ def test_declared_studies_are_sound(path):
     from workbook.training.config import CancellationConfig
 
     config, grid = load_sweep(path)
-    runs = list(combinations(config, grid))
-    assert len({name for name, *_ in runs}) == len(runs)
+    runs = combinations(config, grid)
     scale = "bundled" if path.parent == CONFIGS else path.parent.name
     assert path == RESULTS.parents[1] / study_config(path.stem, scale)
     make, keep = study_commands(path.stem, scale)
@@ -151,8 +150,4 @@ def test_the_list_of_grids_is_checked(tmp_path):
         load_sweep(path)
     path.write_text(yaml.safe_dump(SMALL | {"grid": [{"seed": [0, 1]}, {"seed": [3], "optim": ["sgd"]}]}))
     config, grid = load_sweep(path)
-    assert [settings for _, _, settings in combinations(config, grid)] == [
-        {"seed": 0},
-        {"seed": 1},
-        {"seed": 3, "optim": "sgd"},
-    ]
+    assert list(combinations(config, grid)) == ["seed=0", "seed=1", "seed=3,optim=sgd"]

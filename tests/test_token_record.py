@@ -18,7 +18,7 @@ from workbook.tasks import get_task
 from workbook.theory.objective import objective_weights
 from workbook.training import CancellationConfig, CancellationTrainer, token_biography, token_record
 from workbook.training.config import trainer_args
-from workbook.training.folders import checkpoint_step, checkpoints
+from workbook.training.files import checkpoint_step, checkpoints
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run
 from workbook.training.token_tables import (

@@ -19,10 +19,10 @@ _NAMES = {  # module: what many chapters use of it
     "tasks": "get_task own_task",
     "training.run_config": "RunConfig",
     "training.runs": "start_run",
+    "training.sweeps": "runs",
     "views.charts": "intervals_chart",
     "views.heatmap": "TokenHeatmap",
     "views.monitor": "RunMonitor",
-    "views.my_runs": "MyRuns",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = ["Profile", "setup", *_HOMES]

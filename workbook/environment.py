@@ -88,15 +88,12 @@ def choose_profile(name: str | None, device: str) -> Profile:
 def setup(seed: int = 0, profile: str | None = None) -> Profile:
     """Seed everything, report this machine and why it computes in this dtype, make charts show, return the sizes.
 
-    In a notebook it also says which run its reader left there.
-
     profile: "smoke", "teach" or "full"; left out, WORKBOOK_PROFILE decides, else the device. ValueError otherwise.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a bar per loaded model would stand in the chapter
     import_to_stay("workbook.views.renderer")
     torch = import_to_stay("torch")
     from workbook.policies.devices import choose_device, choose_dtype
-    from workbook.training.notebook import run_left
     from workbook.views.renderer import enable_charts
 
     device = choose_device().type
@@ -105,7 +102,7 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     chosen = replace(chosen, dtype=dtype)
     seed_everything(seed)
     enable_charts()
-    print(*filter(None, [report(chosen, reason, seed), run_left()]), sep="\n")
+    print(report(chosen, reason, seed))
     return chosen
 
 

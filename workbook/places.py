@@ -56,6 +56,12 @@ def clone(what: str, package: Path = PACKAGE) -> Path:
     return package.parent
 
 
+def file_hash(path: str | Path) -> str:
+    """SHA-256 of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def cache_folder() -> Path:
     """Where what can be made anew is kept, models above all: WORKBOOK_CACHE, else ours in the platform's user cache."""
     if chosen := os.environ.get("WORKBOOK_CACHE"):
@@ -76,20 +82,3 @@ def predictions_file() -> Path:
     in_clone = (PACKAGE.parent / "pyproject.toml").is_file()
     folder = PACKAGE.parent / "my_chapters" if in_clone else Path()
     return Path(os.environ.get("WORKBOOK_PREDICTIONS") or folder / "predictions.json")
-
-
-def notebook_path() -> Path | None:
-    """The notebook whose kernel this is, or that started this process; None outside Jupyter's servers."""
-    path = Path(os.environ.get("JPY_SESSION_NAME", ""))
-    return path if path.suffix == ".ipynb" else None
-
-
-def notebook_name() -> str | None:
-    """Its name as a run's manifest holds it: without folders, and without the date of an older copy of a chapter."""
-    path = notebook_path()
-    return None if path is None else path.name.partition(".")[0]
-
-
-def file_hash(path: str | Path) -> str:
-    """Return the SHA-256 of a file's bytes, in hexadecimal."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Execute the chapters and render the book."""
+"""Commands on the book: measure studies, judge claims, place credit rules, execute and open chapters, report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,101 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from workbook.commands.arguments import as_path
+from workbook.commands.arguments import as_count, check_writable
+
+
+def _measure(args) -> int:
+    from workbook.studies import measure
+
+    for folder in measure(args.study, args.scale, args.seeds, args.folder):
+        print(folder)
+    return 0
+
+
+def _keep(args) -> int:
+    from workbook.studies.keep import keep_sweep
+
+    print(keep_sweep(args.sweep, args.scale, args.folder))
+    return 0
+
+
+def _claims(args) -> int:
+    from workbook.claims import CLAIMS, format_ledger, format_summary, ledger, ledger_json
+    from workbook.training.files import write_text
+
+    if args.claim is not None and args.claim not in CLAIMS:
+        raise ValueError(f"--claim {args.claim:.60} is unknown: choose one of {', '.join(CLAIMS)}.")
+    if (args.permuted or args.keep) and (args.claim or args.scale):
+        raise ValueError("--permuted and --keep are of all rows; leave --claim and --scale out.")
+    check_writable(args.json, "--json")
+    whole = bool(args.claim or args.json)  # the rows that decide nothing take most of the time
+    table = ledger(args.scale, args.folder, [args.claim] if args.claim else None, described=whole)
+    print(format_ledger(table, commands=True) if args.claim else format_summary(table))
+    if args.keep:
+        from workbook.claims.kept import keep_ledger
+
+        print(f"The registered rows lie in {keep_ledger(table[table['role'] != 'described'])}")
+    if args.permuted:
+        print(_by_chance(table, args.permuted))
+    if args.json is not None:
+        write_text(Path(args.json).resolve(), ledger_json(table))
+        print(f"Every row, with what decided it, lies in {args.json}")
+    return 0
+
+
+def _by_chance(table, draws: int) -> str:
+    """How many primary rows would be supported if each unit's side of the threshold were a coin."""
+    from workbook.claims import permuted_outcomes
+
+    drawn = permuted_outcomes(table, draws)
+    if drawn.empty or not drawn["rows"].iloc[0]:
+        return "Signs at random: no primary row can be judged yet."
+    share, alone = (drawn[name] / drawn["rows"] for name in ("supported", "uncorrected"))
+    return (
+        f"Signs at random, {draws} draws of {drawn['rows'].iloc[0]} primary rows: {share.mean():.2%} of rows supported "
+        f"(at least one in {(share > 0).mean():.1%} of draws); {alone.mean():.2%} by the interval alone."
+    )
+
+
+def _findings(args) -> int:
+    from workbook.book.outcomes import decisions_markdown, findings_markdown, write_readme
+
+    if args.readme is not None:
+        changed = write_readme(Path(args.readme))
+        print(f"{args.readme}: its findings {'were written anew' if changed else 'are as the ledger has them'}.")
+    else:
+        print(decisions_markdown() if args.decisions else findings_markdown())
+    return 0
+
+
+def _arena(args) -> int:
+    from workbook.topics.arena import contender, contest, measured_table, place, save_chart, setting_of
+    from workbook.topics.arena import table_markdown as markdown
+    from workbook.topics.arena import table_text as text
+
+    check_writable(args.chart, "--chart")
+    if args.rule is None and (args.small or args.units or args.folder):
+        raise ValueError("--small, --units and --folder are of a contest; name a rule with --rule.")
+    table = measured_table()
+    if args.rule is not None:
+        folder, rule = args.folder or "runs/arena", contender(args.rule).name
+        own = contest(args.rule, setting_of(args.small), args.units, folder, lambda line: print(line, flush=True))
+        table = place(table, own, rule)
+    print(markdown(table) if args.markdown else text(table))
+    if args.chart is not None:
+        save_chart(table, args.chart)
+        print(f"The chart lies in {args.chart}")
+    return 0
+
+
+def _report(args) -> int:
+    from workbook.policies.load import load_policy
+    from workbook.probes import report_findings, report_text
+    from workbook.rollouts import read_metrics, read_rollouts
+
+    tokenizer = None if args.model is None else load_policy(args.model).tokenizer
+    print(report_text(report_findings(read_rollouts(args.run, tokenizer), read_metrics(args.run))))
+    return 0
 
 
 def _chapters(args) -> int:
@@ -15,13 +109,11 @@ def _chapters(args) -> int:
 
     find_chapters(args.names)  # before what takes long
     if args.terms:
-        return _terms(args)
-    if args.book is not None and Path(args.book).exists() and not Path(args.book).is_dir():
-        raise ValueError(f"--book {args.book} is no folder; give the path of one.")
-    if args.book is not None:
-        above = next(path for path in [Path(args.book), *Path(args.book).absolute().parents] if path.exists())
-        if not above.is_dir() or not os.access(above, os.W_OK):
-            raise ValueError(f"--book {args.book} can't be written: {above} is no folder that you may write to.")
+        from workbook.book.tooltips import write_tooltips
+
+        changed = write_tooltips(args.names or None)
+        print(f"New tooltips or literature in {', '.join(changed)}." if changed else "All are up to date.")
+        return 0
     if args.no_run and (args.book is None or args.in_place):
         raise ValueError("--no-run renders the chapters as they are: give --book FOLDER, and leave --in-place out.")
     try:
@@ -37,25 +129,84 @@ def _chapters(args) -> int:
     return 0
 
 
-def _terms(args) -> int:
-    from workbook.book.tooltips import write_tooltips
+def _lab(args) -> int:
+    from workbook.book.chapters import ROOT, find_chapters
+    from workbook.book.copies import COPIES, fresh_copy, update_copies
+    from workbook.places import data_path
 
-    if args.book is not None or args.in_place or args.no_run:
-        raise ValueError(
-            "--terms writes tooltips and literature and runs nothing: leave --book, --in-place and --no-run out."
-        )
-    changed = write_tooltips(args.names or None)
-    print(f"New tooltips or literature in {', '.join(changed)}." if changed else "All are up to date.")
+    if args.fresh:
+        for chapter in find_chapters(args.fresh):
+            print(fresh_copy(chapter))
+        return 0
+    try:
+        from jupyterlab.labapp import LabApp
+    except ImportError:
+        raise ImportError("JupyterLab is not installed here; `make lab` or pip install '.[lab]' does it.") from None
+    for sentence in update_copies():
+        print(sentence, flush=True)
+    # What the server's kernels and pages shall find: one folder for runs, and this book's defaults of settings.
+    os.environ.setdefault("WORKBOOK_RUNS", str(ROOT / "runs"))
+    paths = [str(data_path("jupyter")), os.environ.get("JUPYTER_CONFIG_PATH")]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
+    root = ["--allow-root"] if getattr(os, "geteuid", lambda: 1)() == 0 else []  # in a container everybody is root
+    first = f"--LabApp.default_url=/lab/tree/{COPIES.name}/{find_chapters()[0].name}"
+    LabApp.launch_instance([f"--ServerApp.root_dir={ROOT}", first, *root, *args.options])
     return 0
 
 
-def add_chapters(commands) -> None:
-    """`chapters`: execute the chapters top to bottom."""
+def add_commands(commands) -> None:
+    """Add these commands to the command line."""
+    measure = commands.add_parser("measure", help="make the tables of a study, seed by seed; those made are kept")
+    measure.add_argument("study", help="e.g. flips")
+    measure.add_argument("--scale", default="bundled", help="default: bundled; family, smollm2_chat, ..., tiny")
+    measure.add_argument("--seeds", type=as_count(0), nargs="+", help="default: those registered, else the scale's")
+    measure.add_argument("--folder", help="where to keep the tables (default: data/results)")
+    measure.set_defaults(command=_measure)
+
+    keep = commands.add_parser("keep", help="write the outcomes of a sweep's runs, small enough to commit")
+    keep.add_argument("sweep", help="the sweep's folder, e.g. runs/batching")
+    keep.add_argument("--scale", help="default: that of the runs' policy")
+    keep.add_argument("--folder", help="where to write (default: data/results)")
+    keep.set_defaults(command=_keep)
+
+    claims = commands.add_parser("claims", help="what was measured of each claim, and the outcomes")
+    claims.add_argument("--scale", help="e.g. family, bundled or smollm2_chat (default: all of them)")
+    claims.add_argument("--claim", help="measurements of one, and the commands that recompute them, e.g. H11")
+    claims.add_argument("--permuted", type=as_count(1, 100_000), metavar="DRAWS", help="outcomes with signs at random")
+    claims.add_argument("--keep", action="store_true", help="also keep the registered rows, which chapters read")
+    claims.add_argument("--json", metavar="FILE", help="also write all rows, with what decided them")
+    claims.add_argument("--folder", help="of the studies' tables (default: data/results)")
+    claims.set_defaults(command=_claims)
+
+    findings = commands.add_parser("findings", help="what the book found and how sure that is, from the ledger")
+    findings.add_argument("--decisions", action="store_true", help="what to do about it, setting by setting")
+    findings.add_argument("--readme", metavar="FILE", help="write them between a file's findings marks")
+    findings.set_defaults(command=_findings)
+
+    arena = commands.add_parser("arena", help="what each credit rule makes of as many tokens, yours too")
+    arena.add_argument("--rule", help="measure this one and place it: own:credit.py:f, or a name of `estimators`")
+    arena.add_argument("--small", action="store_true", help="half the budget and smaller samples: minutes for a rule")
+    arena.add_argument("--units", type=as_count(2, 1000), help="policies x seeds (default: 6 if small, else 10)")
+    arena.add_argument("--folder", help="where to keep what is measured (default: runs/arena)")
+    arena.add_argument("--chart", metavar="FILE", help="also draw the table: .png, .svg or .html")
+    arena.add_argument("--markdown", action="store_true", help="print the table as README has it")
+    arena.set_defaults(command=_arena)
+
+    report = commands.add_parser("report", help="what training did to the tokens of a run, yours or another program's")
+    report.add_argument("run", help="a run's or TRL's output folder, or a file of logged completions")
+    report.add_argument("--model", help="cut texts into tokens as this policy does: a name, folder or hub id")
+    report.set_defaults(command=_report)
+
     chapters = commands.add_parser("chapters", help="execute the chapters top to bottom")
-    chapters.add_argument("names", nargs="*", type=as_path, help="e.g. 04; all by default")
+    chapters.add_argument("names", nargs="*", help="e.g. 04; all by default")
     chapters.add_argument("--profile", default="smoke", choices=("smoke", "teach", "full"))
     chapters.add_argument("--in-place", action="store_true", help="write the outputs into notebooks/")
-    chapters.add_argument("--book", type=as_path, metavar="FOLDER", help="render HTML pages, to be served by anything")
+    chapters.add_argument("--book", metavar="FOLDER", help="render HTML pages, to be served by anything")
     chapters.add_argument("--no-run", action="store_true", help="render the notebooks as they are")
     chapters.add_argument("--terms", action="store_true", help="only write tooltips and literature into notebooks/")
     chapters.set_defaults(command=_chapters)
+
+    lab = commands.add_parser("lab", help="open JupyterLab on working copies of the chapters, in my_chapters/")
+    lab.add_argument("--fresh", nargs="+", metavar="CHAPTER", help="only make a fresh copy, e.g. of 05; yours is kept")
+    lab.add_argument("options", nargs="*", help="JupyterLab's own, after two dashes: lab -- --no-browser --port=9999")
+    lab.set_defaults(command=_lab)

@@ -1,37 +1,33 @@
-"""Train, resume and sweep runs."""
+"""Commands on runs: train, resume, sweep, and list them; what a run may take for an advantage; attack a reward."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from workbook.commands.arguments import MAIN, as_count, as_path, read_settings, settings_option
+from workbook.commands.arguments import MAIN, as_count, read_settings, settings_option
 from workbook.lazy import import_to_stay
-from workbook.training.messages import show_value
 
 
 def _train(args) -> int:
     train = import_to_stay("workbook.training.worker").train
     from workbook.training.checks import check_run
-    from workbook.training.memory import fits
     from workbook.training.run_config import RunConfig
 
     config = RunConfig.load(args.config).override(read_settings(args.set))
     if MAIN:
         check_run(config)
-        if sentence := fits(config):
-            print(f"Warning: {sentence}", file=sys.stderr)
+        _warn(config)
     return _report(train(config, args.folder, progress=True))
 
 
 def _resume(args) -> int:
     execute = import_to_stay("workbook.training.worker").execute
     from workbook.training.processes import broadcast_from_main
-    from workbook.training.run_config import RunConfig
     from workbook.training.runs import FINAL_STATES, load_run
 
     run = load_run(args.run)
-    RunConfig.load(run.folder / "config.yaml")  # before anything is written
+    _ = run.config  # a wrong one is refused before anything is written
     state = broadcast_from_main(run.status()["state"])
     if state not in FINAL_STATES:
         raise ValueError(f"{run.folder} is {state} in process {run.status()['pid']}; stop it first.")
@@ -39,25 +35,58 @@ def _resume(args) -> int:
 
 
 def _sweep(args) -> int:
-    from workbook.training.memory import fits
     from workbook.training.run_config import place
-    from workbook.training.sweeps import check_grid, checked_runs, load_sweep, sweep
+    from workbook.training.sweeps import check_grid, combinations, load_sweep, sweep
 
     config, grid = load_sweep(args.config)
     settings = read_settings(args.set)
     varied = {place(key) for part in check_grid(grid) for key in part}
-    if both := [f"{key}={show_value(value)}" for key, value in settings.items() if place(key) in varied]:
+    if both := [key for key in settings if place(key) in varied]:
         raise ValueError(f"--set {both[0]} would be overridden by the grid of {args.config}, which varies it.")
     config = config.override(settings)
     folder = args.folder or Path("runs") / Path(args.config).stem
-    runs = [run for _, run in checked_runs(config, grid)]
-    if sentence := fits(runs[0], at_once=min(args.jobs, len(runs))):
-        print(f"Warning: {sentence}", file=sys.stderr)
+    runs = list(combinations(config, grid).values())
+    _warn(runs[0], at_once=min(args.jobs, len(runs)))
     table = sweep(config, grid, folder, n_jobs=args.jobs)
     print(table.drop(columns="message").to_string(index=False))
     failed = int((table["state"] != "finished").sum())
     print(f"{len(table) - failed} of {len(table)} runs finished. They lie in {folder}")
     return 1 if failed else 0
+
+
+def _runs(args) -> int:
+    from workbook.training.sweeps import runs
+
+    table = runs(args.folder)
+    print(table.drop(columns="message").to_string(index=False) if len(table) else "No runs.")
+    return 0
+
+
+def _estimators(args) -> int:
+    from workbook.training.credit import estimators_text
+
+    print(estimators_text())
+    return 0
+
+
+def _attack(args) -> int:
+    from workbook.tasks import get_task
+    from workbook.tasks.attack import attack_reward, describe_attack
+    from workbook.training.run_config import RunConfig
+
+    config = RunConfig.load(args.config)
+    task = get_task(config.task, **config.task_options)
+    table = attack_reward(task, args.prompts, args.seed)
+    print(table[["hack", "paid", "mean_reward", "false", "example"]].round(2).to_string(index=False))
+    print(f"{task.name}: {describe_attack(table)}")
+    return int((table["false"] & (table["paid"] > 0)).any())
+
+
+def _warn(config, at_once: int = 1) -> None:
+    from workbook.training.memory import fits
+
+    if sentence := fits(config, at_once):
+        print(f"Warning: {sentence}", file=sys.stderr)
 
 
 def _report(run) -> int:
@@ -67,27 +96,34 @@ def _report(run) -> int:
     return 0 if status["state"] in ("finished", "stopped") else 1
 
 
-def add_train(commands) -> None:
-    """`train`: train a run from a YAML config."""
+def add_commands(commands) -> None:
+    """Add these commands to the command line."""
     train = commands.add_parser("train", help="train a run from a YAML config")
-    train.add_argument("config", type=as_path, help="e.g. data/configs/chain.yaml")
-    train.add_argument("--folder", type=as_path, help="where to keep the run (default: a new folder in runs/)")
+    train.add_argument("config", help="e.g. data/configs/chain.yaml")
+    train.add_argument("--folder", help="where to keep the run (default: a new folder in runs/)")
     settings_option(train)
     train.set_defaults(command=_train)
 
-
-def add_resume(commands) -> None:
-    """`resume`: go on with a run from its newest intact checkpoint."""
     resume = commands.add_parser("resume", help="go on with a run from its newest intact checkpoint")
-    resume.add_argument("run", type=as_path, help="the run's folder")
+    resume.add_argument("run", help="the run's folder")
     resume.set_defaults(command=_resume)
 
-
-def add_sweep(commands) -> None:
-    """`sweep`: train every combination of a grid of settings."""
     sweep = commands.add_parser("sweep", help="train every combination of a grid of settings")
-    sweep.add_argument("config", type=as_path, help="a run's YAML with a grid, e.g. data/configs/chain_seeds.yaml")
-    sweep.add_argument("--folder", type=as_path, help="where to keep its runs (default: runs/ and the config's name)")
+    sweep.add_argument("config", help="a run's YAML with a grid, e.g. data/configs/chain_seeds.yaml")
+    sweep.add_argument("--folder", help="where to keep its runs (default: runs/ and the config's name)")
     sweep.add_argument("--jobs", type=as_count(1, 1024), default=2, help="runs at a time (default: 2)")
     settings_option(sweep)
     sweep.set_defaults(command=_sweep)
+
+    runs = commands.add_parser("runs", help="list your runs, with state, reward and size on disk")
+    runs.add_argument("--folder", help="where they lie (default: $WORKBOOK_RUNS or ./runs)")
+    runs.set_defaults(command=_runs)
+
+    estimators = commands.add_parser("estimators", help="what a run may take for an advantage, and how to write one")
+    estimators.set_defaults(command=_estimators)
+
+    attack = commands.add_parser("attack-reward", help="which of some hacks the reward of a config pays")
+    attack.add_argument("config", help="a run's YAML, e.g. data/configs/chain.yaml")
+    attack.add_argument("--prompts", type=as_count(1, 10_000), default=32, help="of the task's, to try them on (32)")
+    attack.add_argument("--seed", type=as_count(0), default=0)
+    attack.set_defaults(command=_attack)

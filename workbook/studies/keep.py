@@ -28,7 +28,8 @@ from workbook.studies.sweeps import OUTCOMES, TARGET_SCORE, WINDOW, passes, stud
 from workbook.theory.drift import jitter
 from workbook.training.files import atomic_folder, write_json, write_parquet
 from workbook.training.messages import show_value
-from workbook.training.runs import Run, compare_runs, load_run
+from workbook.training.runs import Run, load_run
+from workbook.training.sweeps import compare_runs
 
 COLLAPSED_SHARE = (
     0.5  # collapsed: the last WINDOW sampled rewards average below this share of the run's own best WINDOW

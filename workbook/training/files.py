@@ -1,14 +1,12 @@
-"""Files that are either whole or absent: atomic writes of files and folders, and state trees without pickle.
+"""Files that are whole or absent: atomic writes of files and folders, logs, states without pickle, what made a file.
 
-A reader that finds a file may trust it: each is written beside its place under a temporary name, flushed to disk,
-then renamed.
+Each is written beside its place under a temporary name, flushed to disk, then renamed.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import itertools
 import json
 import os
 import platform
@@ -16,7 +14,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -27,7 +25,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from workbook.places import PACKAGE, clone
+from workbook.places import PACKAGE, clone, file_hash
+from workbook.training.messages import show_value
 
 Value = TypeVar("Value")
 
@@ -41,20 +40,34 @@ class StorageError(OSError):
 
 @contextmanager
 def readable_errors(path: Path) -> Iterator[None]:
-    """Turn a failed write below `path` into a StorageError that says why and what is safe."""
+    """Turn a failed write below `path` into a StorageError that says why, and what is safe."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         if isinstance(error, StorageError):
             raise
         full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
-        reason = "the disk is full" if full else str(error)
-        free = shutil.disk_usage(next(p for p in [path, *path.parents] if p.exists())).free // 2**20
-        failed = f"Could not write {path}: {reason} ({free} MiB free)"
-        raise StorageError(f"{failed}; everything written before it is intact.") from error
+        free = shutil.disk_usage(next(p for p in [path, *path.absolute().parents] if p.exists())).free // 2**20
+        reason = f"{'the disk is full' if full else error} ({free} MiB free)"
+        raise StorageError(f"Could not write {path}: {reason}; everything written before it is intact.") from error
 
 
-def write_text(path: Path, text: str) -> None:
+@contextmanager
+def replacement(path: str | Path) -> Iterator[Path]:
+    """Yield the path of an empty file beside `path`, which replaces `path` if the block succeeds."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with readable_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.touch()
+            yield temporary
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` atomically: after a crash the file is the old one or the new one."""
     with replacement(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
@@ -62,59 +75,21 @@ def write_text(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: str | Path, value: Any) -> None:
     """`write_text` of `value` as indented JSON."""
     write_text(path, json.dumps(value, indent=2, default=str) + "\n")
 
 
-def write_parquet(path: Path, frame) -> None:
+def write_parquet(path: str | Path, frame) -> None:
     """Write a DataFrame as Parquet, atomically."""
     with replacement(path) as temporary:
         frame.to_parquet(temporary, index=False)
 
 
-@contextmanager
-def replacement(path: Path) -> Iterator[Path]:
-    """Yield an empty file of a name that nobody uses, which replaces `path` if the block succeeds."""
-    path = Path(path)
-    if path.exists() and not (path.is_file() or path.is_dir()):  # /dev/null, say, which would be one no more
-        raise ValueError(f"{path} is a device or pipe and can't be replaced by a file; give another path.")
-    with readable_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _temporary(path, lambda new: open(new, "x").close())
-        try:
-            yield temporary
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
-def _temporary(path: Path, make: Callable[[Path], None]) -> Path:
-    """Make `.NAME.PID.tmp` beside `path`, or the next such name that is free: what lies there may be a reader's."""
-    for i in itertools.count():
-        new = path.with_name(f".{path.name}.{os.getpid()}{f'-{i}' if i else ''}.tmp")
-        try:
-            make(new)
-            return new
-        except FileExistsError:
-            continue
-
-
-def is_leftover(name: str, of: str) -> bool:
-    """Whether a file's name is one under which a killed writer may have left `of`, a regular expression, half-written.
-
-    >>> is_leftover(".final.17.tmp", "final|stop"), is_leftover(".notes.17.tmp", "final|stop")
-    (True, False)
-    """
-    return re.fullmatch(rf"\.({of})\.\d+(-\d+)?\.tmp", name, re.ASCII) is not None
-
-
-def read_json(path: Path, kind: type[Value]) -> Value:
-    """Read a JSON file that holds a `kind`, a dict or a list. Raises ValueError, in one sentence, if it does not."""
-    if path.is_symlink():
-        raise ValueError(f"{path} is a link, which is not followed; put the file itself there.")
+def read_json(path: str | Path, kind: type[Value]) -> Value:
+    """Read a JSON file that holds a `kind`, a dict or a list; ValueError, in one sentence, if it does not."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path} is missing.") from None
     except OSError as error:
@@ -127,63 +102,31 @@ def read_json(path: Path, kind: type[Value]) -> Value:
 
 
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `path`, with checksums, if the block succeeds, and vanishes if it fails.
 
-    A `path` that was written so before is replaced. What else lies there is a reader's: it is renamed, to `path`.kept.
-    All files get the permissions of the checksums', since safetensors makes its own readable for their owner alone.
+    A `path` that was written so before is replaced; a reader's folder of that name is renamed to `path`.kept.
     """
     path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with readable_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _temporary(path, Path.mkdir)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
         try:
             yield temporary
-            write_json(temporary / SUMS, {name: _fingerprint(file) for name, file in sorted(_files(temporary))})
-            for _, file in _files(temporary):
-                with suppress(OSError):  # some mounted disks have no permissions
+            files = sorted(file for file in temporary.rglob("*") if file.is_file())
+            sums = {file.relative_to(temporary).as_posix(): _fingerprint(file) for file in files}
+            write_json(temporary / SUMS, sums)
+            for file in files:  # safetensors makes its own readable for their owner alone
+                with suppress(OSError):
                     file.chmod((temporary / SUMS).stat().st_mode)
-            remove_folder(path)
-            with suppress(OSError):  # an empty folder
-                path.rmdir()
-            if path.is_symlink() or path.exists():
-                path.rename(_unused(path))
+            if (path / SUMS).is_file():
+                shutil.rmtree(path)
+            elif path.exists() and any(path.iterdir()):
+                path.rename(path.with_name(f"{path.name}.kept"))
             os.replace(temporary, path)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _unused(path: Path) -> Path:
-    names = (path.with_name(f"{path.name}.kept{f'-{i}' if i else ''}") for i in itertools.count())
-    return next(name for name in names if not (name.is_symlink() or name.exists()))
-
-
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(path below `folder`, file) of each file in it, links included and not followed."""
-    for parent, folders, names in os.walk(folder):
-        for file in (Path(parent) / name for name in [*names, *folders]):
-            if file.is_symlink() or not file.is_dir():
-                yield file.relative_to(folder).as_posix(), file
-
-
-def checksums(folder: Path) -> dict[str, dict] | None:
-    """Size and SHA-256 of each file as `atomic_folder` wrote it; None for a folder that it did not write, or a link."""
-    try:
-        sums = None if folder.is_symlink() else read_json(folder / SUMS, dict)
-    except ValueError:
-        return None
-    whole = sums and all(isinstance(entry, dict) and {"bytes", "sha256"} <= set(entry) for entry in sums.values())
-    return sums if whole else None
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a folder that `atomic_folder` wrote; a file in it that its checksums don't name stays, and so does it."""
-    if (sums := checksums(folder)) is None:
-        return
-    for _, file in sorted(pair for pair in _files(folder) if pair[0] in sums):
-        file.unlink(missing_ok=True)
-    if [name for name, _ in _files(folder)] == [SUMS]:
-        shutil.rmtree(folder)
 
 
 def damage(path: Path, needed: Iterable[str] = ()) -> str | None:
@@ -191,22 +134,89 @@ def damage(path: Path, needed: Iterable[str] = ()) -> str | None:
 
     needed: names of files that it must have.
     """
-    if (sums := checksums(path)) is None:
+    try:
+        sums = read_json(path / SUMS, dict)
+    except ValueError:
         return f"{path.name} has no readable {SUMS}"
     for name, expected in (dict.fromkeys(needed) | sums).items():
-        file = path / name
-        if expected is None or file.is_symlink() or not file.is_file():
+        if expected is None or not (path / name).is_file():
             return f"{path.name}/{name} is missing"
-        if file.stat().st_size != expected["bytes"]:
-            return f"{path.name}/{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
-        if _fingerprint(file) != expected:
+        if _fingerprint(path / name) != expected:
             return f"{path.name}/{name} differs from its checksum"
     return None
 
 
 def _fingerprint(path: Path) -> dict:
+    return {"bytes": path.stat().st_size, "sha256": file_hash(path)}
+
+
+def as_folder(folder: str | Path) -> Path:
+    """A folder's path, there or not; ValueError for what is none, such as an unset variable's empty text."""
+    if not isinstance(folder, str | Path) or not str(folder).strip() or not str(folder).isprintable():
+        raise ValueError(f"folder={show_value(folder)} names no folder; give the path of one.")
+    return Path(folder)
+
+
+def check_vacant(folder: Path) -> None:
+    """Raise a ValueError unless `folder` can be taken: it is empty, or there is none yet."""
+    try:
+        taken = next(folder.iterdir(), None)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ValueError(f"{folder} can't be used ({error.strerror}); give an empty or a new folder.") from None
+    if taken is not None:
+        raise ValueError(f"{folder} holds files that are not a run's, e.g. {taken.name}; give an empty or new folder.")
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The `checkpoint-N` folders that a run wrote in `folder`, newest first."""
+    written = [path.parent for path in Path(folder).glob(f"checkpoint-*/{SUMS}")]
+    return sorted(filter(checkpoint_step, written), key=checkpoint_step, reverse=True)
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step of a checkpoint's folder; 0 for a name that a run does not give.
+
+    >>> [checkpoint_step(Path(name)) for name in ("checkpoint-12", "checkpoint-012", "final")]
+    [12, 0, 0]
+    """
+    step = re.fullmatch(r"checkpoint-([1-9]\d*)", path.name, re.ASCII)
+    return int(step[1]) if step else 0
+
+
+def read_metrics(path: Path, last_only: bool = False) -> list[dict]:
+    """The rows of metrics.jsonl, of each what is a number; a torn line, as a killed writer leaves it, is skipped."""
+    if not path.is_file():
+        return []
     with open(path, "rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        if last_only:
+            file.seek(max(0, path.stat().st_size - 16_384))
+        lines = file.read().split(b"\n")[:-1]
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+            if type(row["step"]) is int:
+                rows.append({key: value for key, value in row.items() if type(value) in (int, float)})
+        except (ValueError, TypeError, KeyError):
+            continue
+    return rows
+
+
+def read_records(path: Path) -> list[dict]:
+    """Rows of a JSON list of records; none of a file that is damaged, or not there."""
+    try:
+        return [row for row in read_json(path, list) if isinstance(row, dict)]
+    except ValueError:
+        return []
+
+
+def remove_leftovers(folder: Path, names: str) -> None:
+    """Delete what a killed writer left half-written of files and folders whose names match a regular expression."""
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        if re.fullmatch(rf"\.({names})\.\d+\.tmp", path.name, re.ASCII):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def save_state(folder: Path, name: str, state: Any) -> None:
@@ -224,8 +234,9 @@ def save_state(folder: Path, name: str, state: Any) -> None:
             return {kind: [encode(item, f"{path}/{i}") for i, item in enumerate(value)]}
         if value is None or isinstance(value, bool | int | float | str):
             return {"value": value}
-        kind = type(value).__name__
-        raise TypeError(f"{path} is a {kind}, which a checkpoint can't hold; valid: dicts, lists, tensors, scalars.")
+        raise TypeError(
+            f"{path} is a {type(value).__name__}; a checkpoint holds dicts, lists, tuples, tensors and scalars."
+        )
 
     tree = encode(state, name)
     save_file(tensors, folder / f"{name}.safetensors")
@@ -284,7 +295,7 @@ def git_state() -> dict | None:
 def sources_sha256(*folders: str) -> str:
     """SHA-256 of the Python files in some of this package's folders: what they compute may change with it."""
     files = [file for folder in folders for file in sorted((PACKAGE / folder).rglob("*.py"))]
-    rows = [f"{file.relative_to(PACKAGE).as_posix()} {_fingerprint(file)['sha256']}" for file in files]
+    rows = [f"{file.relative_to(PACKAGE).as_posix()} {file_hash(file)}" for file in files]
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import time
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -24,18 +24,19 @@ from transformers import TrainerCallback
 from workbook.training.device_memory import peak_used_mib
 from workbook.training.files import (
     atomic_folder,
+    checkpoint_step,
+    checkpoints,
     load_state,
     read_json,
-    remove_folder,
     save_state,
     write_json,
     write_parquet,
 )
-from workbook.training.folders import STATE, checkpoints
 from workbook.training.processes import all_gather, broadcast_from_main, is_main, process_index
 from workbook.training.runs import SAMPLED, Run
 from workbook.training.trainer import CancellationTrainer
 
+STATE = "training_state"  # stem of the state files in a checkpoint
 LAMBDAS = "lr_lambdas"  # the one part of a scheduler's state that is code
 ENTROPY = ("entropy_coef", "_last_world_entropy")  # of TRL's adaptive controller, between optimizer steps
 SHOWN, LONGEST = 8, 400  # rollouts, and characters of each text, in samples.json
@@ -51,10 +52,8 @@ class ResumableTrainer(CancellationTrainer):
         super().__init__(*args, **kwargs)
         kind = self.accelerator.distributed_type
         if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED):
-            raise ValueError(
-                f"A run's checkpoints hold whole weights, which {kind.value} shards; launch it with "
-                "data/configs/accelerate/multi_gpu.yaml, or use CancellationTrainer in a script of your own."
-            )
+            multi = "launch it with data/configs/accelerate/multi_gpu.yaml"
+            raise ValueError(f"A run's checkpoints hold whole weights, which {kind.value} shards; {multi}.")
 
     def _save_checkpoint(self, model, trial):
         others = all_gather(random_state())[1:]
@@ -64,8 +63,11 @@ class ResumableTrainer(CancellationTrainer):
             self._save(str(folder))
             save_state(folder, STATE, self._training_state() | {"random_of_others": others})
             self.state.save_to_json(str(folder / "trainer_state.json"))
-        for old in checkpoints(Path(self.args.output_dir))[KEEP:]:
-            remove_folder(old)
+        written = [
+            path for path in checkpoints(Path(self.args.output_dir)) if checkpoint_step(path) <= self.state.global_step
+        ]
+        for old in written[KEEP:]:
+            shutil.rmtree(old)
 
     def _save(self, output_dir=None, state_dict=None):
         folder = output_dir or self.args.output_dir
@@ -106,10 +108,10 @@ class ResumableTrainer(CancellationTrainer):
         self.optimizer.load_state_dict(state["optimizer"])
         own = {k: v for k, v in self.lr_scheduler.state_dict().items() if k == LAMBDAS}  # made anew from the config
         self.lr_scheduler.load_state_dict(own | state["scheduler"])
-        for name, value in state.get("entropy", {}).items():
+        for name, value in state["entropy"].items():
             setattr(self, name, value)
-        if reference := state.get("reference"):
-            self._moving_reference().load_state_dict(reference)
+        if state["reference"]:
+            self._moving_reference().load_state_dict(state["reference"])
         if state["scaler"] is not None and self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
 
@@ -119,8 +121,7 @@ class ResumableTrainer(CancellationTrainer):
     def _load_rng_state(self, checkpoint):
         if checkpoint is not None:
             state = load_state(Path(checkpoint), STATE)
-            others = state.get("random_of_others", [])  # absent in checkpoints of version 0.1.0
-            set_random_state([state["random"], *others][process_index()])
+            set_random_state([state["random"], *state["random_of_others"]][process_index()])
 
 
 def random_state() -> dict:
@@ -144,14 +145,16 @@ def set_random_state(state: dict) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def conversation_text(messages: list[dict]) -> str:
-    """A conversation as a reader sees it: a lone message's text, of several each with its role.
+def conversation_text(messages: str | list[dict]) -> str:
+    """A text or conversation as a reader sees it: a lone message's text, of several each with its role.
 
     >>> conversation_text([{"role": "user", "content": "2 + 2 ="}])
     '2 + 2 ='
     >>> conversation_text([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2 ="}])
     'system: Be brief.\\nuser: 2 + 2 ='
     """
+    if isinstance(messages, str):
+        return messages
     if len(messages) == 1:
         return str(messages[0].get("content"))
     return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in messages)
@@ -167,12 +170,9 @@ class Recorder(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not is_main() or not logs or "train_runtime" in logs:  # the closing summary
             return
-        memory = {"peak_memory_mib": peak_used_mib(self.trainer.accelerator.device)}
-        row = (
-            {"step": state.global_step, "time": self._clock + time.monotonic()}
-            | memory
-            | {k: v for k, v in logs.items() if isinstance(v, int | float)}
-        )
+        row = {"step": state.global_step, "time": self._clock + time.monotonic()}
+        row["peak_memory_mib"] = peak_used_mib(self.trainer.accelerator.device)
+        row |= {k: v for k, v in logs.items() if isinstance(v, int | float)}
         with open(self.run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         if "reward" in row:  # this step sampled a generation batch
@@ -195,20 +195,17 @@ class Recorder(TrainerCallback):
         if is_main():
             write_parquet(self.run.folder / "samples" / f"step-{state.global_step:06d}.parquet", self._samples())
 
-    def _samples(self, most: int | None = None, written: Callable[[list], str] = json.dumps) -> pd.DataFrame:
-        """The first rollouts of the latest generation batch, of which TRL keeps a record.
-
-        written: how a conversation becomes text.
-        """
+    def _samples(self, most: int | None = None) -> pd.DataFrame:
+        """The first rollouts of the latest generation batch, of which TRL keeps a record."""
         logs = self.trainer._logs
         columns = {name: logs[name] for name in ("prompt", "completion", "advantages")} | logs["rewards"]
         samples = pd.DataFrame({name: list(islice(values, most)) for name, values in columns.items()})
         for column in ("prompt", "completion"):
-            samples[column] = [text if isinstance(text, str) else written(text) for text in samples[column]]
+            samples[column] = samples[column].map(conversation_text)
         return samples
 
     def _show_samples(self, step: int) -> None:
-        samples = self._samples(SHOWN, conversation_text)
+        samples = self._samples(SHOWN)
         reward = samples[list(self.trainer._logs["rewards"])].sum(axis=1)
         samples = samples.assign(step=step, reward=reward, advantage=samples["advantages"])[SAMPLED]
         for column in ("prompt", "completion"):

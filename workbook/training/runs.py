@@ -1,8 +1,8 @@
-"""Runs: a folder each, started in a process of its own, watched, stopped, resumed and compared from anywhere.
+"""Runs: a folder each, started in a process of its own, watched, stopped, resumed, listed and compared from anywhere.
 
 A run folder holds
     config.yaml            what was asked for; a resume refuses to go on if it was edited
-    manifest.json          versions, device, seed, git state, data and policy checksums, and the config again
+    manifest.json          versions, device, seed, git state, checksums of what it is made from, and the config again
     status.json            state, process, message; training.lock is locked by that process
     metrics.jsonl          a line per optimizer step while it trains; metrics.parquet once it ends
     checkpoint-N/          atomic, checked, safetensors and JSON only
@@ -11,16 +11,17 @@ A run folder holds
     samples/               prompts, completions, rewards, advantages at each checkpoint, as Parquet
     evaluation-*.parquet   token tables of held-out rollouts before and after
     final/                 the trained model or adapter
-Nothing in it is pickled, and every file but metrics.jsonl and log.txt is written atomically. A folder with other files
-in it is not taken for a run's, and what is damaged is a sentence, a note or left out, never a traceback.
+Nothing in it is pickled, and every file but metrics.jsonl and log.txt is written atomically.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 import time
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,37 +29,47 @@ import pandas as pd
 from filelock import FileLock
 
 from workbook.places import runs_folder
-from workbook.training.background import FINAL_STATES, Watched, identity, is_alive, is_locked, launch
-from workbook.training.files import damage, read_json, write_json, write_text
-from workbook.training.folders import (
+from workbook.training.files import (
     as_folder,
     check_vacant,
     checkpoints,
-    discard,
-    missing_folders,
+    damage,
+    read_json,
     read_metrics,
     read_records,
+    remove_leftovers,
+    write_json,
+    write_text,
 )
-from workbook.training.inputs import check_unedited
 from workbook.training.messages import show_value
-from workbook.training.processes import is_main
+from workbook.training.processes import identity, is_alive, is_locked, is_main, launch, process_count
 from workbook.training.run_config import RunConfig, dump_yaml
 from workbook.training.token_tables import FOLDER as TOKENS
 from workbook.training.token_tables import read_step, recorded_steps, thinning_note
 
+FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
 END_WINDOW = 5  # generation batches averaged at the end of a curve: fixed, so that nobody picks the step after the fact
 SAMPLED = ["step", "prompt", "completion", "reward", "advantage"]
 EVALUATED = ["label", "mean", "low", "high"]
 STATUS = {"state": "interrupted", "message": "", "pid": 0, "born": 0.0, "total": 0, "notes": []}  # of every status.json
+# What a run writes in its folder, besides checkpoints; config.yaml is removed last, since it makes a folder a run's.
+FILES = (
+    *("stop", "metrics.jsonl", "metrics.parquet", "samples.json"),
+    *("evaluation.json", "evaluation-before.parquet", "evaluation-after.parquet"),
+    *("manifest.json", "status.json", "training.lock", "log.txt", "config.yaml"),
+)
+FOLDERS = ("final", "samples", TOKENS)
+OURS = "|".join(["checkpoint-[1-9][0-9]*", *FOLDERS, *map(re.escape, FILES)])
 
 
-class Run(Watched):
+class Run:
     """A run folder: read its state at any time, from any process."""
-
-    made: tuple[Path, ...] = ()  # the folders that `create_run` made for it, the deepest first
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r}, {self.status()['message']!r})"
 
     @property
     def config(self) -> RunConfig:
@@ -78,8 +89,11 @@ class Run(Watched):
 
     def samples(self) -> pd.DataFrame:
         """A few of the newest generation batch's rollouts: columns step, prompt, completion, reward, advantage."""
-        rows = read_records(self.folder / "samples.json", SAMPLED, ("prompt", "completion"))
-        return pd.DataFrame(rows, columns=SAMPLED)
+        return pd.DataFrame(read_records(self.folder / "samples.json"), columns=SAMPLED)
+
+    def evaluation(self) -> pd.DataFrame:
+        """Held-out reward before and after: columns label, mean, low, high (95 % bootstrap over prompts)."""
+        return pd.DataFrame(read_records(self.folder / "evaluation.json"), columns=EVALUATED)
 
     def token_steps(self) -> list[int]:
         """Optimizer steps that have a token table (`record_tokens`); a damaged one is left out, with a warning."""
@@ -104,19 +118,47 @@ class Run(Watched):
             status = STATUS | {"notes": [str(error)]}
         notes = [*status["notes"], thinning_note(self.folder / TOKENS)]
         status["notes"] = [note for note in notes if isinstance(note, str)]
-        path = self.folder / "metrics.jsonl"
-        rows = read_metrics(path, last_only=True) or read_metrics(path)
+        rows = read_metrics(self.folder / "metrics.jsonl", last_only=True)
         status["step"] = rows[-1]["step"] if rows else 0
-        if status["state"] not in FINAL_STATES and not is_alive(status) and not is_locked(_lock_file(self)):
+        if (
+            status["state"] not in FINAL_STATES
+            and not is_alive(status)
+            and not is_locked(self.folder / "training.lock")
+        ):
             status["state"], status["message"] = "interrupted", ""
         if not status["message"]:
             at = f"The process ended at step {status['step']}"
             status["message"] = f"{at}; resume() goes on from the last checkpoint."
         return status
 
-    def evaluation(self) -> pd.DataFrame:
-        """Held-out reward before and after: columns label, mean, low, high (95 % bootstrap over prompts)."""
-        return pd.DataFrame(read_records(self.folder / "evaluation.json", EVALUATED, ("label",)), columns=EVALUATED)
+    @property
+    def running(self) -> bool:
+        return self.status()["state"] not in FINAL_STATES
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to stop since it last started."""
+        return (self.folder / "stop").exists()
+
+    def stop(self) -> None:
+        """Ask it to stop after the optimizer step in hand; what was trained stays resumable."""
+        write_text(self.folder / "stop", "stop\n")
+
+    def wait(self, timeout: float | None = None):
+        """Block until it ends; returns itself. TimeoutError after `timeout` seconds, RuntimeError if it failed."""
+        start = time.monotonic()
+        while self.running:
+            if timeout is not None and time.monotonic() - start > timeout:
+                raise TimeoutError(f"{self.folder} is still running after {timeout:.0f} s: {self.status()['message']}")
+            time.sleep(0.1)
+        if self.status()["state"] == "failed":
+            raise RuntimeError(self.status()["message"])
+        return self
+
+    def check_idle(self) -> None:
+        """Raise a ValueError if it is running."""
+        if self.running:
+            raise ValueError(f"{self.folder} is running (process {self.status()['pid']}); stop() it first.")
 
     def resume(self, wait: bool = False) -> Run:
         """Go on from the newest intact checkpoint, in a new process; a finished run is left as it is.
@@ -124,10 +166,21 @@ class Run(Watched):
         Raises ValueError if it is running, or its config was edited since it started.
         """
         self.check_idle()
-        check_unedited(self.folder, self.config)
+        check_unedited(self)
         if not is_done(self):
             _launch(self)
         return self.wait() if wait else self
+
+    def remove(self) -> None:
+        """Delete what the run wrote, and its folder if nothing else is in it; ValueError if it is running."""
+        self.check_idle()
+        remove_leftovers(self.folder, OURS)
+        for path in [*checkpoints(self.folder), *(self.folder / name for name in FOLDERS)]:
+            shutil.rmtree(path, ignore_errors=True)
+        for name in FILES:
+            (self.folder / name).unlink(missing_ok=True)
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
 
     def policy(self, base=None):
         """Load the trained policy from final/; a trained adapter on the base it was trained on.
@@ -139,7 +192,7 @@ class Run(Watched):
         from workbook.policies.load import Policy, load_policy
 
         final = self.folder / "final"
-        if final.is_symlink() or not final.exists():
+        if not final.exists():
             state = self.status()["state"]
             raise ValueError(f"{self.folder} has no final/ yet: it is {state}; wait() for it, or resume() it.")
         if defect := damage(final):
@@ -158,6 +211,9 @@ class Run(Watched):
         return Policy(model, base.tokenizer, base.provenance | {"adapter": str(final)})
 
 
+# --- making, starting and finding runs
+
+
 def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None = None, **overrides) -> Run:
     """Make the folder of a run without starting it; see `start_run`."""
     from workbook.training.checks import check_run
@@ -169,9 +225,8 @@ def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None 
         if not never_trained(run):
             again = f"load_run({str(run.folder)!r}).resume()"
             raise ValueError(f"{run.folder} already holds a run; resume it with {again}, or choose another folder.")
-        discard(run.folder)
+        run.remove()
     check_vacant(run.folder)
-    run.made = tuple(missing_folders(run.folder))
     write_text(run.folder / "config.yaml", dump_yaml(asdict(config)))
     set_status(run, "starting", "Waiting for its process.")
     return run
@@ -197,21 +252,8 @@ def start_run(
         return run.wait() if wait else run
     except RuntimeError:
         if never_trained(run):
-            discard(run.folder, run.made)
+            run.remove()
         raise
-
-
-def is_done(run: Run) -> bool:
-    """Whether a run has finished, and its model is as it was written."""
-    return run.status()["state"] == "finished" and damage(run.folder / "final") is None
-
-
-def never_trained(run: Run) -> bool:
-    """Whether a run failed before its first optimizer step, so that its folder holds nothing worth keeping."""
-    if run.status()["state"] != "failed":
-        return False
-    trained = run.status()["step"] or (run.folder / "final").exists() or checkpoints(run.folder)
-    return not trained and not is_locked(_lock_file(run))
 
 
 def load_run(folder: str | Path) -> Run:
@@ -227,10 +269,13 @@ def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
     folder: where runs lie, by default $WORKBOOK_RUNS or ./runs.
     """
     folder = runs_folder() if folder is None else as_folder(folder)
-    configs = [path for path in folder.glob("*/config.yaml") if path.parent.name.startswith(name) and path.is_file()]
+    configs = [path for path in folder.glob("*/config.yaml") if path.parent.name.startswith(name)]
     if not configs:
         raise ValueError(f"{folder} holds no run{f' whose name begins with {name!r}' if name else ''}.")
     return Run(max(configs, key=lambda path: path.stat().st_mtime_ns).parent)
+
+
+# --- a run's state and its process
 
 
 def new_folder(name: str) -> Path:
@@ -239,22 +284,47 @@ def new_folder(name: str) -> Path:
     return next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
 
 
-def training_lock(run: Run) -> FileLock:
-    """Held by the process that trains the run, which may be on another machine that shares the folder; the system
-    releases it when that process ends, however it ends."""
-    return FileLock(_lock_file(run))
+def is_done(run: Run) -> bool:
+    """Whether a run has finished, and its model is as it was written."""
+    return run.status()["state"] == "finished" and damage(run.folder / "final") is None
 
 
-def _lock_file(run: Run) -> Path:
-    return run.folder / "training.lock"
+def never_trained(run: Run) -> bool:
+    """Whether a run failed before its first optimizer step, so that its folder holds nothing worth keeping."""
+    status = run.status()
+    trained = status["step"] or (run.folder / "final").exists() or checkpoints(run.folder)
+    return status["state"] == "failed" and not trained and not is_locked(run.folder / "training.lock")
 
 
-def set_status(run: Run, state: str, message: str, **more) -> None:
-    """Write status.json, on the main process of a launch; the process is this one unless `more` names it."""
-    if not is_main():
+def flatten(values: dict, prefix: str = "") -> dict:
+    """A config's fields, those of a section as section.field."""
+    flat = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def check_unedited(run: Run) -> None:
+    """Raise a ValueError that names what differs from what a run started with: config.yaml, number of processes."""
+    if not (run.folder / "manifest.json").exists():
         return
-    status = {"state": state, "message": message, "total": 0, "notes": []} | identity(os.getpid())
-    write_json(run.folder / "status.json", status | more)
+    started, config = run.manifest(), asdict(run.config)
+    processes = started.get("processes", 1)
+    if processes != process_count():  # a batch is the sum of theirs
+        cpu = "ACCELERATE_USE_CPU=true " if str(started.get("device")).startswith("cpu") else ""
+        many = f"{cpu}accelerate launch --multi_gpu --num_processes {processes}" if processes > 1 else "python"
+        raise ValueError(
+            f"{run.folder} was started by {processes} process{'es' * (processes != 1)} and this launch has "
+            f"{process_count()}; go on with {many} -m workbook resume {shlex.quote(str(run.folder))}"
+        )
+    before, now = flatten(started.get("config", {})), flatten(json.loads(json.dumps(config, default=str)))
+    changed = [key for key in {**now, **before} if before.get(key) != now.get(key)]
+    if changed:
+        shown = [f"{key} ({show_value(before.get(key))} -> {show_value(now.get(key))})" for key in changed[:3]]
+        raise ValueError(
+            f"{run.folder / 'config.yaml'} was edited since the run started: {', '.join(shown)}; restore it to "
+            "resume, or start a new run."
+        )
 
 
 def _launch(run: Run) -> None:
@@ -263,41 +333,14 @@ def _launch(run: Run) -> None:
     set_status(run, "starting", "Loading the policy.", **process)
 
 
-def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
-    """One row per run: its folder's name, the settings in which the runs differ, and results.
-
-    Result columns: state, message, steps, seconds (of training), reward (mean sampled reward of the last 5 steps),
-    grad_norm (their mean), heldout_before and heldout_after (mean reward on held-out prompts, where evaluated).
-    """
-    if isinstance(runs, str | Path | Run) or not isinstance(runs, Iterable):
-        raise ValueError(f"runs={show_value(runs)} must be a list of runs or of their folders.")
-    runs = [run if isinstance(run, Run) else load_run(run) for run in runs]
-    settings = pd.DataFrame([_flatten(asdict(run.config)) for run in runs])
-    written = settings.map(lambda value: json.dumps(value, default=str))
-    varying = [name for name in settings if written[name].nunique() > 1 and name != "name"]
-    names = pd.DataFrame({"run": [run.folder.name for run in runs]})
-    return pd.concat([names, settings[varying], pd.DataFrame(map(_results, runs))], axis=1)
+def set_status(run: Run, state: str, message: str, **more) -> None:
+    """Write status.json, on the main process of a launch; the process is this one unless `more` names it."""
+    if is_main():
+        status = {"state": state, "message": message, "total": 0, "notes": []} | identity(os.getpid())
+        write_json(run.folder / "status.json", status | more)
 
 
-def _results(run: Run) -> dict:
-    metrics, status = run.metrics(), run.status()
-    nan = float("nan")
-    heldout = run.evaluation().set_index("label")["mean"]
-    tail = metrics.dropna(subset="reward").tail(END_WINDOW)  # steps that sampled a new generation batch
-    return {
-        "state": status["state"],
-        "steps": len(metrics),
-        "seconds": metrics["time"].max() - metrics["time"].min() if "time" in metrics and len(metrics) > 1 else nan,
-        "reward": tail["reward"].mean(),
-        "grad_norm": tail["grad_norm"].mean() if "grad_norm" in tail else nan,
-        "heldout_before": heldout.get("before", nan),
-        "heldout_after": heldout.get("after", nan),
-        "message": status["message"],
-    }
-
-
-def _flatten(values: dict, prefix: str = "") -> dict:
-    flat = {}
-    for key, value in values.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
+def training_lock(run: Run) -> FileLock:
+    """Held by the process that trains the run, which may be on another machine that shares the folder; the system
+    releases it when that process ends, however it ends."""
+    return FileLock(run.folder / "training.lock")

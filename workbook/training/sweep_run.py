@@ -13,15 +13,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from workbook.training.background import Watched, is_alive, launch
-from workbook.training.files import read_json, write_json, write_text
-from workbook.training.folders import as_folder, check_vacant
+from workbook.training.files import as_folder, check_vacant, read_json, write_json, write_text
+from workbook.training.processes import is_alive, launch
 from workbook.training.run_config import RunConfig, dump_yaml
-from workbook.training.runs import Run, compare_runs, create_run, new_folder
-from workbook.training.sweeps import MAX_JOBS, Grid, check_grid, check_jobs, checked_runs, combinations, load_sweep
+from workbook.training.runs import Run, create_run, new_folder
+from workbook.training.sweeps import Grid, check_grid, combinations, compare_runs, load_sweep
 
 
-class SweepRun(Watched):
+class SweepRun(Run):
     """The sweep that lies in `folder`; has the methods of a `Run`, over all of its runs.
 
     Attributes:
@@ -32,13 +31,16 @@ class SweepRun(Watched):
 
     def __init__(self, folder: str | Path):
         self.folder = as_folder(folder)
-        self.config, self.grid = load_sweep(self.folder / "sweep.yaml")
+        self.shared, self.grid = load_sweep(self.folder / "sweep.yaml")
         self.runs, self.settings, self._total = {}, {}, 0
-        for name, config, settings in combinations(self.config, self.grid):
-            self._total += config.override(settings).trainer["max_steps"]
+        for name, config in combinations(self.shared, self.grid).items():
+            self._total += config.trainer["max_steps"]
             self.runs[name] = Run(self.folder / name)
-            varied = {key.rpartition(".")[2]: value for key, value in settings.items() if key != "seed"}
-            self.settings[name] = ", ".join(f"{key}={value}" for key, value in varied.items())
+            self.settings[name] = ", ".join(part for part in name.split(",") if not part.startswith("seed="))
+
+    @property
+    def config(self) -> RunConfig:
+        return self.shared
 
     def status(self) -> dict:
         """As `Run.status`; step and total count the optimizer steps of all runs."""
@@ -115,7 +117,7 @@ class SweepRun(Watched):
         except ValueError:
             process = {}
         jobs = process.get("jobs")
-        valid = type(jobs) is int and 1 <= jobs <= MAX_JOBS and type(process.get("pid")) is int
+        valid = type(jobs) is int and jobs >= 1 and type(process.get("pid")) is int
         return process if valid else {"pid": 0, "jobs": 1}
 
     def _launch(self, jobs: int) -> None:
@@ -134,9 +136,8 @@ def start_sweep(config, grid: Grid, folder: str | Path | None = None, n_jobs: in
     Raises ValueError if a field is unknown or a value invalid, two combinations are the same, or the folder is in use.
     """
     config = RunConfig.load(config)
-    check_jobs(n_jobs)
     grids = check_grid(grid)
-    named = checked_runs(config, grids)
+    named = combinations(config, grids).items()
     folder = as_folder(new_folder(f"{config.name}-sweep") if folder is None else folder)
     if (folder / "sweep.yaml").exists():
         raise ValueError(f"{folder} already holds a sweep; SweepRun({str(folder)!r}).resume() goes on with it.")

@@ -1,24 +1,24 @@
-"""Sweeps: every combination of some settings, a run folder each, side by side through joblib.
+"""Sweeps and tables of runs: every combination of some settings, a run folder each, side by side through joblib.
 
-A sweep that died is simply called again: finished runs are kept, interrupted ones resume. joblib's own backend switch
-hands the same sweep to a cluster, here a Dask cluster (`pip install distributed`):
+A sweep is a list of runs. One that died is simply called again: finished runs are kept, interrupted ones resume.
+joblib's own backend switch hands the same sweep to a cluster, here a Dask cluster (`pip install distributed`):
 
     client = Client("scheduler-address:8786")  # dask.distributed's; or Client(LocalCluster(2, threads_per_worker=1))
     with joblib.parallel_config("dask"):
         sweep(config, grid, folder)
 
-`folder` must lie where every worker sees it, and a worker trains one run at a time, with the config's `threads`. A
-cluster promises each task at least once: when a worker dies, another trains its run on from the last checkpoint, and
-while a worker that was only thought dead still trains, the other waits for it (see `runs.training_lock`).
+`folder` must lie where every worker sees it. A cluster promises each task at least once: when a worker dies, another
+trains its run on from the last checkpoint, and while a worker that was only thought dead still trains, the other waits
+for it (see `runs.training_lock`).
 """
 
 from __future__ import annotations
 
 import itertools
-import math
+import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,14 @@ import numpy as np
 import pandas as pd
 
 from workbook.lazy import import_to_stay
+from workbook.places import runs_folder
 from workbook.training.checks import check_run
-from workbook.training.folders import as_folder, check_vacant
-from workbook.training.messages import one_line, show_value
+from workbook.training.files import as_folder, check_vacant
+from workbook.training.messages import explain_error, one_line, show_value
 from workbook.training.run_config import RunConfig, plain, read_yaml
-from workbook.training.runs import compare_runs, create_run, is_done, load_run
+from workbook.training.runs import END_WINDOW, Run, create_run, flatten, is_done, load_run
 
-MAX_RUNS, MAX_JOBS, MAX_NAME = 10_000, 1024, 200  # of a sweep; and characters of a run folder's name in it
+MAX_RUNS, MAX_NAME = 10_000, 200  # of a sweep; and characters of a run folder's name in it
 _ONE_RUN = threading.Lock()  # random states and torch's threads are a process's: it trains one run at a time
 
 Grid = dict[str, list] | list[dict[str, list]]
@@ -56,46 +57,55 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
     Raises ValueError, and writes nothing, if a field is unknown, a value is invalid, a combination makes no run, or the
     folder holds runs of another config.
     """
-    check_jobs(n_jobs)
-    folder = as_folder(folder)
-    named = [(folder / name, run_config) for name, run_config in checked_runs(config, grid)]
-    for path, run_config in named:
-        if not (path / "config.yaml").exists():
+    if type(n_jobs) is not int or n_jobs < 1:
+        raise ValueError(f"n_jobs={show_value(n_jobs)} must be an integer of at least 1.")
+    named = {as_folder(folder) / name: run_config for name, run_config in combinations(config, grid).items()}
+    there = [path for path in named if (path / "config.yaml").exists()]
+    for path, run_config in named.items():
+        if path not in there:
             check_vacant(path)
         elif load_run(path).config != run_config:
             raise ValueError(f"{path} holds a run of another config; use another folder for this sweep, or remove it.")
-    runs = [
-        load_run(path) if (path / "config.yaml").exists() else create_run(run_config, path)
-        for path, run_config in named
-    ]
+    runs = [load_run(path) if path in there else create_run(run_config, path) for path, run_config in named.items()]
     todo = [run.folder for run in runs if not is_done(run)]
-    threads = max(1, (os.cpu_count() or 1) // max(1, n_jobs))
+    threads = max(1, (os.cpu_count() or 1) // n_jobs)
     jobs = (joblib.delayed(_train)(str(path.resolve()), threads) for path in todo)
     done = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(jobs)
-    for message in done if quiet else _progress(done, len(todo)):
+    if not quiet:
+        from tqdm import tqdm
+
+        done = tqdm(done, total=len(todo), unit="run", desc="sweep")
+    for message in done:
         if not quiet:
             print(message)
     return compare_runs(runs)
 
 
-def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
-    """A sweep's YAML file: a run's fields, and `grid`, a mapping of fields to lists of values or a list of such.
+def combinations(config, grid: Grid) -> dict[str, RunConfig]:
+    """{folder name: config} of every combination in `grid`, each of which can be trained.
 
-    Raises ValueError if there is no grid, or a field is unknown.
+    Raises ValueError if it is no grid, naming the combination that makes no run, or that is there twice.
     """
-    values = read_yaml(path, "sweep")
-    grid = values.pop("grid", None) if isinstance(values, dict) else None
-    try:
-        grids = check_grid(grid)
-    except ValueError as error:
-        raise ValueError(f"The sweep {path} needs a grid: {error}") from None
-    try:
-        config = RunConfig.load(values)
-        for key, first in {key: values[0] for one in grids for key, values in one.items()}.items():
-            config.override({key: first})
-    except ValueError as error:
-        raise ValueError(f"The sweep {path}: {error}") from None
-    return config, grid
+    shared, configs, seen = RunConfig.load(config), {}, set()
+    for one in check_grid(grid):
+        for values in itertools.product(*one.values()):
+            settings = dict(zip(one, values, strict=True))
+            name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()).replace("/", "-")
+            short = one_line(name, 60)
+            try:
+                made = shared.override(settings)
+                check_run(made)
+            except ValueError as error:
+                raise ValueError(f"The combination {short} makes no run: {error}") from None
+            if name in configs or repr(made) in seen:
+                raise ValueError(f"The grid has the combination {short} twice; name each once.")
+            seen.add(repr(made))
+            if len(name.encode()) > MAX_NAME or not name.isprintable():
+                raise ValueError(
+                    f"The combination {short} can't name a folder: at most {MAX_NAME} printable bytes can."
+                )
+            configs[name] = made
+    return configs
 
 
 def check_grid(grid: Any) -> list[dict[str, list]]:
@@ -106,64 +116,29 @@ def check_grid(grid: Any) -> list[dict[str, list]]:
             f"grid={show_value(grid)} must be a mapping of fields to lists of values, e.g. seed: [0, 1, 2], "
             "or a list of such mappings."
         )
-    if wrong := [key for one in grids for key in one if not isinstance(key, str)]:
-        raise ValueError(f"grid: {show_value(wrong[0])} must be the name of a field, e.g. seed.")
     for key, values in (item for one in grids for item in one.items()):
-        if not isinstance(values, list | tuple | range | np.ndarray) or not len(values):
+        if not isinstance(key, str) or not isinstance(values, list | tuple | range | np.ndarray) or not len(values):
             raise ValueError(f"grid: {one_line(key, 40)}={show_value(values)} must be a list of one value or more.")
-    runs = sum(math.prod(map(len, one.values())) for one in grids)
-    if runs > MAX_RUNS:
-        raise ValueError(f"grid={show_value(grid)} makes {runs:,} runs; a sweep takes at most {MAX_RUNS:,}.")
-    return [{key: [plain(value) for value in values] for key, values in one.items()} for one in grids]
+    if sum(int(np.prod([float(len(values)) for values in one.values()])) for one in grids) > MAX_RUNS:
+        raise ValueError(f"grid={show_value(grid)} makes more than {MAX_RUNS:,} runs.")
+    return [{key: [plain(value, "grid") for value in values] for key, values in one.items()} for one in grids]
 
 
-def check_jobs(n_jobs: Any) -> None:
-    """Raise a ValueError unless a number of jobs is one."""
-    if not isinstance(n_jobs, int) or isinstance(n_jobs, bool) or not 1 <= n_jobs <= MAX_JOBS:
-        raise ValueError(f"n_jobs={show_value(n_jobs)} must be an integer of at least 1 and at most {MAX_JOBS}.")
+def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
+    """A sweep's YAML file: a run's fields, and `grid`, a mapping of fields to lists of values or a list of such.
 
-
-def combinations(config, grid: Grid) -> Iterator[tuple[str, RunConfig, dict]]:
-    """Folder name, shared config and settings of every combination in `grid`. Raises ValueError if it is no grid."""
-    config = RunConfig.load(config)
-    grids = check_grid(grid)
-    for keys, values in ((one, values) for one in grids for values in itertools.product(*one.values())):
-        settings = dict(zip(keys, values, strict=True))
-        name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items())
-        yield name.replace("/", "-"), config, settings
-
-
-def checked_runs(config, grid: Grid) -> list[tuple[str, RunConfig]]:
-    """Folder name and config of every combination in `grid`, each of which can be trained.
-
-    Raises ValueError, naming the combination that makes no run, or that is there twice.
+    Raises ValueError if there is no grid, or a field is unknown.
     """
-    configs: dict[str, RunConfig] = {}
-    settings_of: dict[Any, str] = {}
-    for name, shared, settings in combinations(config, grid):
-        try:
-            config = shared.override(settings)
-            check_run(config)
-        except ValueError as error:
-            raise ValueError(f"The combination {one_line(name, 100)} makes no run: {error}") from None
-        short, key = one_line(name, 60), _hashable(asdict(config))
-        twin = name if name in configs else settings_of.get(key)
-        if twin is not None:
-            raise ValueError(
-                f"The grid has the same combination twice, {one_line(twin, 60)} and {short}; name each once."
-            )
-        if len(name.encode()) > MAX_NAME or not name.isprintable():
-            limit = f"at most {MAX_NAME} printable characters can"
-            raise ValueError(f"The combination {short} can't name a folder: {limit}.")
-        configs[name], settings_of[key] = config, name
-    return list(configs.items())
-
-
-def _hashable(value: Any) -> Any:
-    """Plain data as something that equals another's where the data does."""
-    if isinstance(value, dict):
-        return frozenset((key, _hashable(item)) for key, item in value.items())
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+    values = read_yaml(path, "sweep")
+    grid = values.pop("grid", None) if isinstance(values, dict) else None
+    try:
+        check_grid(grid)
+    except ValueError as error:
+        raise ValueError(f"The sweep {path} needs a grid: {error}") from None
+    try:
+        return RunConfig.load(values), grid
+    except ValueError as error:
+        raise ValueError(f"The sweep {path}: {error}") from None
 
 
 def _train(folder: str, threads: int) -> str:
@@ -179,7 +154,60 @@ def _train(folder: str, threads: int) -> str:
             return f"{Path(folder).name} failed: {error}"
 
 
-def _progress(done, total: int):
-    from tqdm import tqdm
+# --- tables of runs
 
-    return tqdm(done, total=total, unit="run", desc="sweep")
+
+def runs(folder: str | Path | None = None) -> pd.DataFrame:
+    """Every run in a folder, those of sweeps too, the newest first; by default in $WORKBOOK_RUNS or ./runs.
+
+    Columns: run (its path in the folder), policy, task, state, step, total, reward (mean of the last 5 batches), mb
+    (on disk), message. A run that can't be read has the state damaged, and a message that says why.
+    """
+    folder = runs_folder() if folder is None else as_folder(folder)
+    configs = [*folder.glob("*/config.yaml"), *folder.glob("*/*/config.yaml")]
+    rows = []
+    for path in sorted(configs, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        run = Run(path.parent)
+        size = sum(file.lstat().st_size for file in run.folder.rglob("*") if file.is_file())
+        row = {"run": run.folder.relative_to(folder).as_posix(), "mb": round(size / 1e6, 1)}
+        try:
+            status = run.status()
+            row |= {key: status[key] for key in ("state", "step", "total", "message")}
+            reward = run.metrics()["reward"].dropna().tail(END_WINDOW).mean()
+            rows.append(row | {"policy": run.config.policy, "task": run.config.task, "reward": reward})
+        except (ValueError, OSError) as error:
+            rows.append(row | {"state": "damaged", "message": explain_error(error)})
+    return pd.DataFrame(rows, columns=["run", "policy", "task", "state", "step", "total", "reward", "mb", "message"])
+
+
+def compare_runs(runs: Iterable[Run | str | Path]) -> pd.DataFrame:
+    """One row per run: its folder's name, the settings in which the runs differ, and results.
+
+    Result columns: state, message, steps, seconds (of training), reward (mean sampled reward of the last 5 steps),
+    grad_norm (their mean), heldout_before and heldout_after (mean reward on held-out prompts, where evaluated).
+    """
+    if isinstance(runs, str | Path | Run) or not isinstance(runs, Iterable):
+        raise ValueError(f"runs={show_value(runs)} must be a list of runs or of their folders.")
+    runs = [run if isinstance(run, Run) else load_run(run) for run in runs]
+    settings = pd.DataFrame([flatten(asdict(run.config)) for run in runs])
+    written = settings.map(lambda value: json.dumps(value, default=str))
+    varying = [name for name in settings if written[name].nunique() > 1 and name != "name"]
+    names = pd.DataFrame({"run": [run.folder.name for run in runs]})
+    return pd.concat([names, settings[varying], pd.DataFrame(map(_results, runs))], axis=1)
+
+
+def _results(run: Run) -> dict:
+    metrics, status = run.metrics(), run.status()
+    nan = float("nan")
+    heldout = run.evaluation().set_index("label")["mean"]
+    tail = metrics.dropna(subset="reward").tail(END_WINDOW)  # steps that sampled a new generation batch
+    return {
+        "state": status["state"],
+        "steps": len(metrics),
+        "seconds": metrics["time"].max() - metrics["time"].min() if "time" in metrics and len(metrics) > 1 else nan,
+        "reward": tail["reward"].mean(),
+        "grad_norm": tail["grad_norm"].mean() if "grad_norm" in tail else nan,
+        "heldout_before": heldout.get("before", nan),
+        "heldout_after": heldout.get("after", nan),
+        "message": status["message"],
+    }

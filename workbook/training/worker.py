@@ -3,16 +3,20 @@
 The same `execute` serves a run's own process (`python -m workbook.training FOLDER`), the command line (with a progress
 bar) and sweeps (in joblib's workers). Under `accelerate launch` it runs in several processes, of which the main one
 writes.
+
+A resumed run ends in the bits of one that was never interrupted only if policy, prompts, reward and settings are those
+that it started with: each has its checksum in the manifest, and what differs is refused in a sentence that names it.
 """
 
 from __future__ import annotations
 
-import functools
+import hashlib
 import json
-import math
+import re
 import sys
 import time
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -22,6 +26,7 @@ from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils.logging import disable_progress_bar
 
+from workbook.places import file_hash
 from workbook.policies.load import load_policy
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import bootstrap_mean
@@ -29,22 +34,36 @@ from workbook.tasks import get_task
 from workbook.tasks.task import HELD_OUT_SEED
 from workbook.training.config import sampling_settings, trainer_args
 from workbook.training.device_memory import used_mib
-from workbook.training.files import atomic_folder, write_json, write_parquet, write_text
-from workbook.training.folders import (
-    check_links,
+from workbook.training.files import (
+    atomic_folder,
     checkpoint_step,
-    discard,
-    newest_intact,
+    checkpoints,
+    damage,
+    made_with,
+    read_json,
     read_metrics,
     remove_leftovers,
+    write_json,
+    write_parquet,
+    write_text,
 )
-from workbook.training.inputs import check_inputs, check_unedited, manifest, other_surroundings, read_manifest
 from workbook.training.messages import explain_error, one_line, show_value
-from workbook.training.processes import broadcast_from_main, is_main
-from workbook.training.resumable import Recorder, ResumableTrainer
+from workbook.training.processes import broadcast_from_main, is_main, process_count
+from workbook.training.resumable import STATE, Recorder, ResumableTrainer
 from workbook.training.run_config import RunConfig
-from workbook.training.runs import END_WINDOW, Run, create_run, is_done, never_trained, set_status, training_lock
+from workbook.training.runs import (
+    END_WINDOW,
+    OURS,
+    Run,
+    check_unedited,
+    create_run,
+    is_done,
+    never_trained,
+    set_status,
+    training_lock,
+)
 
+NEEDED = (f"{STATE}.json", f"{STATE}.safetensors", "trainer_state.json")  # in a checkpoint, besides the weights
 LONGEST = 1000  # characters of an error in status.json
 
 
@@ -59,7 +78,7 @@ def train(config: RunConfig | dict | str | Path, folder: str | Path | None = Non
         return execute(run.folder, progress)
     except Exception:
         if created and never_trained(run):
-            discard(run.folder, created.made)
+            run.remove()
         raise
 
 
@@ -92,13 +111,13 @@ def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> R
 def _guarded(run: Run, progress: bool) -> None:
     """`_execute`, with what ended it in status.json."""
     config = run.config
-    if is_main():
-        check_links(run.folder)
-    check_unedited(run.folder, config)
+    check_unedited(run)
     if is_main():
         if run.status()["state"] != "starting":  # while it starts it may have been asked to stop already
             (run.folder / "stop").unlink(missing_ok=True)
-        remove_leftovers(run.folder)
+        remove_leftovers(run.folder, OURS)
+        for tables in ("samples", "tokens"):
+            remove_leftovers(run.folder / tables, r"step-\d+\.parquet|thinned\.json")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # renamed fields that TRL sets
     disable_progress_bar()  # of loading and saving; training has its own
     if config.threads:
@@ -121,13 +140,13 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
     start = checkpoint_step(checkpoint) if checkpoint else 0
     written = {"total": total, "notes": notes}
     if is_main():
-        rule = trainer.credit_rule.files if trainer.credit_rule else {}
-        now = manifest(config, policy, trainer.train_dataset, baseline, task.sources, rule)
-        if (started := read_manifest(run.folder)) is None:
-            write_json(run.folder / "manifest.json", now)
-        else:
+        now = manifest(config, policy, trainer.train_dataset, baseline)
+        if (run.folder / "manifest.json").exists():
+            started = run.manifest()
             check_inputs(started, now)
             notes += other_surroundings(started, now)
+        else:
+            write_json(run.folder / "manifest.json", now)
         for note in notes:
             print(note, file=sys.stderr)
         rows = [row for row in read_metrics(run.folder / "metrics.jsonl") if row["step"] <= start]
@@ -153,33 +172,40 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
         step = trainer.state.global_step
         set_status(run, "stopped", f"Stopped at step {step} of {total}; resume goes on.", **written)
     elif is_main():
-        _write_model(run, trainer)
+        with atomic_folder(run.folder / "final") as folder:
+            trainer._save(str(folder))
+        write_parquet(run.folder / "metrics.parquet", run.metrics())
         if config.eval_prompts:
             set_status(run, "running", "Sampling held-out prompts, now that it has trained.", **written)
             _evaluate(run, config, trainer, policy, task, held_out, "after")
         set_status(run, "finished", f"{config.name}: {_outcome(run, total)}.", **written)
 
 
-def _write_model(run: Run, trainer: ResumableTrainer) -> None:
-    with atomic_folder(run.folder / "final") as folder:
-        trainer._save(str(folder))
-    write_parquet(run.folder / "metrics.parquet", run.metrics())
-
-
 def _outcome(run: Run, total: int) -> str:
     """Held-out reward where it was evaluated, and sampled reward, from the first batch to the last ones."""
     sampled = run.metrics()["reward"].dropna()  # one value per generation batch
     means = {row.label: f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]" for row in run.evaluation().itertuples()}
-    parts = []
-    if {"before", "after"} <= set(means):
-        parts.append(f"held-out reward {means['before']} -> {means['after']}")
-    elif "after" in means:  # evaluation.json was damaged on the way
-        parts.append(f"held-out reward {means['after']} after training")
+    parts = [f"held-out reward {' -> '.join(means.values())}"] if means else []
     if len(sampled):
         ends = sampled.iloc[0], sampled.iloc[-END_WINDOW:].mean()
         steps = "one step" if total == 1 else f"{total} steps"
         parts.append(f"sampled reward {ends[0]:.3f} -> {ends[1]:.3f} (first batch, last {END_WINDOW}) in {steps}")
     return "; ".join(parts) or f"trained for {total} steps"
+
+
+def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, label: str) -> None:
+    """Sample held-out rollouts as training does; write their token table, add their mean reward to evaluation.json."""
+    asked = sampling_settings(trainer.args) | {"seed": config.seed + HELD_OUT_SEED}
+    if policy.model.device.type == "cuda":  # no more at a time than training samples, which is what is forecast
+        asked["batch_size"] = trainer.args.per_device_train_batch_size * trainer.args.steps_per_generation
+    rollouts = sample_rollouts(policy, task, held_out, config.eval_group_size, **asked)
+    write_parquet(run.folder / f"evaluation-{label}.parquet", rollouts.token_table())
+    interval = bootstrap_mean(rollouts.rewards.cpu().numpy(), clusters=rollouts.group_ids.cpu().numpy())
+    rows = [row for row in run.evaluation().to_dict("records") if row["label"] != label]
+    write_json(run.folder / "evaluation.json", [*rows, {"label": label, **interval._asdict()}])
+
+
+# --- the trainer of a config
 
 
 def build_trainer(config: RunConfig, output_dir: str | Path):
@@ -198,8 +224,9 @@ def _build(config: RunConfig, output_dir: str | Path):
     set_seed(config.seed)
     rows, held_out = task.split(config.num_prompts, config.eval_prompts, config.seed)
     set_seed(config.seed)  # again, in case a task drew from the global generators
-    data = {"train_dataset": rows, "processing_class": policy.tokenizer}
-    trainer = ResumableTrainer(policy.model, _finite(task.reward), args=args, **data)
+    trainer = ResumableTrainer(
+        policy.model, task.reward, args=args, train_dataset=rows, processing_class=policy.tokenizer
+    )
     trainer.remove_callback(PrinterCallback)
     return trainer, task, policy, held_out
 
@@ -216,38 +243,92 @@ def _policy(config: RunConfig):
         raise ValueError(f"{named} can't be loaded: {explain_error(error)}") from error
     if policy.tokenizer.eos_token_id is None:
         raise ValueError(f"{named} has a tokenizer without an end token; set its eos_token.")
-    ends = policy.model.generation_config.eos_token_id
-    if not all(type(end) is int for end in (ends if isinstance(ends, list) else [ends]) if end is not None):
-        at = f"eos_token_id={show_value(ends)} in generation_config.json"
-        raise ValueError(f"{named} has {at}; it must be a token's id, or a list of them.")
     return policy
 
 
-def _finite(reward):
-    """A task's reward function that raises a ValueError on a reward that is infinite or NaN as a float32."""
-
-    @functools.wraps(reward)
-    def checked(**columns):
-        rewards = reward(**columns)
-        for value, completion in zip(rewards, columns["completions"], strict=True):
-            if value is not None and not abs(value) <= torch.finfo(torch.float32).max:
-                rewarded = f"The reward {value!r} of {str(completion)[:80]!r}"
-                raise ValueError(f"{rewarded} must be a finite number in float32.")
-        return rewards
-
-    return checked
+# --- what a run is made from, and where a resume goes on
 
 
-def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, label: str) -> None:
-    """Sample held-out rollouts as training does; write their token table, add their mean reward to evaluation.json."""
-    asked = sampling_settings(trainer.args) | {"seed": config.seed + HELD_OUT_SEED}
-    if policy.model.device.type == "cuda":  # no more at a time than training samples, which is what is forecast
-        asked["batch_size"] = trainer.args.per_device_train_batch_size * trainer.args.steps_per_generation
-    rollouts = sample_rollouts(policy, task, held_out, config.eval_group_size, **asked)
-    write_parquet(run.folder / f"evaluation-{label}.parquet", rollouts.token_table())
-    interval = bootstrap_mean(rollouts.rewards.cpu().numpy(), clusters=rollouts.group_ids.cpu().numpy())
-    if not all(map(math.isfinite, interval)):
-        mean = f"The mean held-out reward {label} training is {interval.mean}"
-        raise ValueError(f"{mean}, and every reward must be a finite number.")
-    rows = [row for row in run.evaluation().to_dict("records") if row["label"] != label]
-    write_json(run.folder / "evaluation.json", [*rows, {"label": label, **interval._asdict()}])
+def manifest(config: RunConfig, policy, dataset, baseline_mib: float) -> dict:
+    """Versions, device, seed, git state, checksums and config: all that is needed to make the run again.
+
+    baseline_mib: memory that the process held before the policy was loaded, to be taken off a CPU run's peak.
+    """
+    return {
+        **made_with(policy),
+        "memory_before_policy_mib": round(baseline_mib, 1),
+        "seed": config.seed,
+        "processes": process_count(),
+        "inputs": _inputs(config, policy, dataset),
+        "config": asdict(config),
+    }
+
+
+def _inputs(config: RunConfig, policy, dataset) -> dict[str, str]:
+    """Checksums by name: files of the reader's own, and the policy's weights, settings, tokenizer and prompts."""
+    texts = [config.task, config.task_options.get("reward"), config.trainer.get("advantage_estimator")]
+    named = [re.sub(r"\.py:\w+$", ".py", text.removeprefix("own:")) for text in texts if isinstance(text, str)]
+    paths = [path for name in named if (path := Path(name).expanduser()).is_file()]
+    # Not of the settings: where and in which precision the model was loaded.
+    loaded = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "quantization_config")
+    model, tokenizer = policy.model, policy.tokenizer
+    both = [model.config.to_dict(), model.generation_config.to_dict()]
+    settings = [{key: value for key, value in one.items() if key not in loaded} for one in both]
+    words = [sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.special_tokens_map]
+    return {path.name: file_hash(path) for path in paths} | {
+        f"the weights of the policy {config.policy!r}": policy.provenance.get("sha256"),
+        f"the config of the policy {config.policy!r}": _sha256(settings),
+        f"the tokenizer of the policy {config.policy!r}": _sha256(words),
+        f"the training prompts of the task {config.task!r}": _sha256(list(dataset)),
+    }
+
+
+def _sha256(tree) -> str:
+    return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def check_inputs(started: dict, now: dict) -> None:
+    """Raise a ValueError that names the files, the policy or the prompts that are not those the run started with.
+
+    started, now: its manifest, and the one that it would have if it started now.
+    """
+    before = started.get("inputs", {})
+    changed = [name for name, sha in now["inputs"].items() if sha != before.get(name, sha)]
+    if started.get("versions") != now["versions"]:  # another library may read the same files in another way
+        changed = [name for name in changed if not name.startswith(("the config", "the tokenizer"))]
+    if changed:
+        raise ValueError(
+            f"Changed since the run started: {', '.join(changed)}; a resume would end in other weights, so restore "
+            "what was there, or start a new run."
+        )
+
+
+def other_surroundings(started: dict, now: dict) -> list[str]:
+    """A note on the versions, device, threads or commit that differ: a resumed run's last bits may, too."""
+    before, after = (
+        {"device": made.get("device"), "commit": (made.get("git") or {}).get("commit")} | made.get("versions", {})
+        for made in (started, now)
+    )
+    changed = [f"{key} {before[key]} -> {after.get(key)}" for key in before if before[key] != after.get(key)]
+    return [f"Resumed under other surroundings: {', '.join(changed)}."] if changed else []
+
+
+def newest_intact(folder: Path, max_steps: int | None = None) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint whose checksums hold, and what is wrong with each newer one.
+
+    max_steps: of the run; a checkpoint of a longer or shorter one is none of its own.
+    """
+    defects = []
+    for checkpoint in checkpoints(folder):
+        defect = damage(checkpoint, NEEDED)
+        if defect is None:
+            state = read_json(checkpoint / "trainer_state.json", dict)
+            own = {"global_step": checkpoint_step(checkpoint)} | ({"max_steps": max_steps} if max_steps else {})
+            wrong = [
+                f"{key} {state.get(key)!r} instead of {value}" for key, value in own.items() if state.get(key) != value
+            ]
+            defect = f"{checkpoint.name} is of another run: {wrong[0]}" if wrong else None
+        if defect is None:
+            return checkpoint, defects
+        defects.append(defect)
+    return None, defects

@@ -23,7 +23,6 @@ _NAMES = {  # module: what it offers
     "views.loss_pushes": "with_push",
     "views.memory": "adapter_movement memory_bars",
     "views.monitor": "RunMonitor",
-    "views.my_runs": "MyRuns",
     "views.parts": "describe_parts parts_table road_map signal_noise_chart token_parts_table",
     "views.predicting": "calibration predict reveal",
     "views.renderer": "enable_charts",

@@ -8,50 +8,28 @@ nor this page, so a new monitor finds it again.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable
 
 import ipywidgets
 import pandas as pd
-import psutil
 
-from workbook.training.background import is_alive
+from workbook.training.diagnosis import diagnose
 from workbook.views.live import LiveChart, close, refresh, show
-from workbook.views.monitor_chart import monitor_chart, monitor_frame, monitor_rows
-from workbook.views.monitor_text import completions_html, diagnoses, sentence
-from workbook.views.step_rollouts import StepRollouts
-from workbook.views.style import notice
+from workbook.views.monitor_chart import monitor_chart, monitor_frame, monitor_rows, numbers
+from workbook.views.style import escape, notice, visible
 
 ENDED = {"finished": "success", "stopped": "warning", "failed": "danger", "interrupted": "warning"}
 RESUMABLE = ("stopped", "failed", "interrupted")
 NOTHING = pd.DataFrame({"step": pd.Series(dtype=int), "reward": pd.Series(dtype=float)})
 UNSTARTED = {"state": "not started", "step": 0, "total": 0, "message": "Press Start."}
-KILL_AFTER_S = 5.0  # of stopping, after which a run may be killed instead
-
-
-def kill(run) -> None:
-    """End a run's process and all that it started, at once; its state is then interrupted, and resume() goes on.
-
-    Nothing if it has ended.  Raises ValueError for a run that trains in this very process.
-    """
-    process = run.status()
-    if not is_alive(process):
-        return
-    if (pid := process["pid"]) == os.getpid():
-        raise ValueError("The run trains in this kernel's own process: interrupt the kernel instead.")
-    if hasattr(os, "killpg") and os.getpgid(pid) == pid:  # so it was begun: its group is its own
-        os.killpg(pid, signal.SIGKILL)
-    else:
-        psutil.Process(pid).kill()
+TEXT = "font-family: monospace; overflow-wrap: anywhere; unicode-bidi: isolate; vertical-align: top"
 
 
 class RunMonitor:
-    """A run's curves, state, progress and newest completions, live, with Stop, Resume and, where it may, Start.
-
-    A run that still stops after KILL_AFTER_S seconds may be killed: a step can take long.
+    """A run's curves, state, progress, diagnosis and newest completions, live, with Stop, Resume and, where it may,
+    Start. A click on a point of the curve shows that step's rollouts, if the run records its tokens.
 
     run: what to watch, a `workbook.training.Run` or anything else with its metrics(), samples(), status(), stopping,
     stop() and resume(); also one that another kernel began:
@@ -78,37 +56,32 @@ class RunMonitor:
     ):
         if run is None and start is None:
             raise ValueError("RunMonitor needs run=, a run to watch, or start=, a function that begins one.")
-        if run is not None and not hasattr(run, "status"):
-            raise ValueError(f"run={run!r} is no run; give what start_run, load_run or latest_run returns.")
-        if start is not None and not callable(start):
-            raise ValueError(f"start={start!r} must be a function that begins a run and returns it.")
+        if (run is not None and not hasattr(run, "status")) or (start is not None and not callable(start)):
+            raise ValueError("run= must be what start_run or load_run returns, start= a function that returns a run.")
         self.run, self._start, self.target, self.beside = run, start, target, beside
         self.label, self.started = "your run 1" if run is None else "this run", 0
         self.interval = interval
         self._metrics, self._total, self._seen = NOTHING, 0, None
-        self._handle = self._thread = self._stopping_since = None
+        self._handle = self._thread = self._heatmap = None
         legend = beside is not None or start is not None
         self.chart = LiveChart.over(lambda rows, frame: monitor_chart(rows, frame, legend), **self._tables(0))
         self.chart.on_click(self._clicked)
-        self._on_step: list[Callable[[int], None]] = []
-        self.rollouts = StepRollouts(lambda: self.run)
         self.progress = ipywidgets.IntProgress(min=0, max=1, layout={"width": "320px"})
         self.line = ipywidgets.HTML(layout={"max_width": "860px"})
         self.diagnosis = ipywidgets.HTML(layout={"max_width": "860px"})
+        self.rollouts = ipywidgets.VBox(layout={"max_width": "860px"})
         self.completions = ipywidgets.HTML(layout={"max_width": "860px", "height": "220px", "overflow": "auto"})
         self.completions.tabbable = True  # what scrolls is reached by keys
         self.start_button = self._button("Start", "play", self.start, button_style="primary")
         self.stop_button = self._button("Stop", "stop", self.stop, tooltip="Stop after the step in hand")
-        look = {"button_style": "danger", "tooltip": "End its process now, within its step"}
-        self.kill_button = self._button("Kill", "times", self.kill, **look)
         self.resume_button = self._button("Resume", "play", self.resume, tooltip="Go on from its checkpoint")
-        buttons = [self.stop_button, self.kill_button, self.resume_button, self.progress]
+        buttons = [self.stop_button, self.resume_button, self.progress]
         controls = ipywidgets.HBox([self.start_button, *buttons] if start else buttons)
-        self.box = ipywidgets.VBox(
-            [controls, self.line, self.chart, self.diagnosis, self.rollouts.box, self.completions]
-        )
+        self.box = ipywidgets.VBox([controls, self.line, self.chart, self.diagnosis, self.rollouts, self.completions])
         self.box.add_class("workbook-monitor")
         self._answer(self._look)
+
+    # --- on the page
 
     def display(self) -> None:
         """Put it on the page, and watch the run from now on."""
@@ -118,31 +91,25 @@ class RunMonitor:
     def _ipython_display_(self, **_) -> None:
         self.display()
 
-    def watch(self) -> None:
-        """Follow the run from now on, where `box` stands in a page of its own."""
-        self._follow()
-
-    def on_step(self, callback: Callable[[int], None]) -> None:
-        """Call `callback` with the step of a curve's point that is clicked, e.g. a heatmap's `show_step`.
-
-        Without one a click shows the step's rollouts below the curves, if the run records its tokens.
-        """
-        if not callable(callback):
-            raise ValueError(f"callback={callback!r} must be a function of a step, e.g. TokenHeatmap(run).show_step.")
-        self._on_step.append(callback)
-
     def close(self) -> None:
         """Take it off the page and free it; the run goes on."""
-        self.rollouts.close()
-        for widget in (self.box, self.start_button):  # which is in the box only where it may start runs
+        for widget in (
+            *self.rollouts.children,
+            self.box,
+            self.start_button,
+        ):  # Start is in the box only where it may be
             close(widget)
+        self._heatmap = None
+
+    # --- what the buttons do
 
     def start(self) -> None:
         """Begin a new run and watch it; the one before becomes a curve beside it. Nothing while one is going on."""
         if self.run is not None and self.run.status()["state"] not in ENDED:
             return
         run = self._start()
-        self.beside = self._with_beside(self._curves() if self.run is not None else [])
+        if len(self._metrics):
+            self.beside = pd.concat([self.beside, self._metrics.assign(run=self.label)], ignore_index=True)
         self.run, self.started = run, self.started + 1
         self.label = f"your run {self.started}"
         self._metrics, self._total, self._seen = NOTHING, 0, None
@@ -154,43 +121,49 @@ class RunMonitor:
             self.run.stop()
             self._look()
 
-    def kill(self) -> None:
-        """End the run's process now, within its step; nothing once it has ended."""
-        if self.run.status()["state"] not in ENDED:
-            kill(self.run)
-
     def resume(self) -> None:
         """Let a stopped run go on from its newest checkpoint, and watch it; one that already does is only watched."""
         if self.run.status()["state"] in ENDED:
             self.run.resume()
         self._follow()
 
-    def wait(self) -> dict:
-        """Block until the run ends and return its status; interrupting the kernel stops the run.
+    def show_step(self, step: int) -> None:
+        """Show the rollouts of a step, or of the nearest that was recorded; ValueError if the run records no tokens."""
+        if self._heatmap is None or self._heatmap.source.run is not self.run:
+            from workbook.views.heatmap import TokenHeatmap  # it brings what explains a token, which a curve needs not
 
-        No button answers meanwhile: in a notebook, `await monitor` instead.  Raises RuntimeError if the run failed.
-        """
-        self._on_page()
-        try:
-            while self._watching:
-                self._thread.join(0.1)
-        except KeyboardInterrupt:
-            self.stop()
-            self._thread.join()
-        return self._settle()
+            heatmap = TokenHeatmap(self.run)
+            for old in self.rollouts.children:
+                close(old)
+            self._heatmap, self.rollouts.children = heatmap, (heatmap,)
+        self._heatmap.show_step(step)
+
+    def _clicked(self, row: dict) -> None:
+        """A point of the run's own curve was clicked; those that surround the curves are none of it."""
+        if row.get("mine") and isinstance(row.get("step"), int | float) and hasattr(self.run, "token_steps"):
+            self._answer(lambda: self.show_step(int(row["step"])))
+
+    # --- waiting
 
     async def until(self, step: float = float("inf")) -> dict:
         """Wait until the run has reached a step, or ended, and return its status; buttons answer meanwhile.
 
         Interrupting the kernel stops the run, too.  Raises RuntimeError if the run failed.
         """
-        self._on_page()
+        if self._handle is None:
+            self.display()
         try:
             await self._reached(step)
         except asyncio.CancelledError:  # how an interrupt arrives here
             self.stop()
             await self._reached(float("inf"))
-        return self._settle()
+        status = self.run.status()
+        if not self._watching:  # the last look, and the picture that stays where no kernel runs
+            self._look()
+            refresh(self._handle, self.box, self.chart)
+        if status["state"] == "failed":
+            raise RuntimeError(status["message"])
+        return status
 
     def __await__(self):
         return self.until().__await__()
@@ -203,20 +176,6 @@ class RunMonitor:
     def _watching(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _on_page(self) -> None:
-        if self._handle is None:
-            self.display()
-
-    def _settle(self) -> dict:
-        """The run's status; if it has ended, the last look and the picture that stays where no kernel runs."""
-        status = self.run.status()
-        if not self._watching:
-            self._look()
-            refresh(self._handle, self.box, self.chart)
-        if status["state"] == "failed":
-            raise RuntimeError(status["message"])
-        return status
-
     def _follow(self) -> None:
         if self.run is not None and not self._watching:
             self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -226,8 +185,10 @@ class RunMonitor:
         try:
             while self.box.comm is not None and not self._look():  # a closed widget has no comm
                 time.sleep(self.interval)
-        except Exception as error:  # _settle() meets it again, and raises it where it can be seen
+        except Exception as error:  # until() meets it again, and raises it where it can be seen
             self._show_line(f"The run can't be read: {error}", error=True)
+
+    # --- what is shown
 
     def _look(self) -> bool:
         """Bring everything on the page up to date; True once the run has ended, or if there is none yet."""
@@ -238,52 +199,23 @@ class RunMonitor:
             if self.run is not None:
                 self._metrics = self.run.metrics()
                 self.completions.value = completions_html(self.run.samples())
-                self.diagnosis.value = notice(*diagnoses(self.run, self._metrics), error=True)
+                self.diagnosis.value = notice(*diagnose(numbers(self._metrics)), error=True)
             self.chart.push(**self._tables(status["total"]))
             self._seen = seen
         self.progress.max, self.progress.value = max(status["total"], 1), status["step"]
         self.progress.bar_style = ENDED.get(state, "")
         running = self.run is not None and not ended
-        self.start_button.disabled = running
         stopping = running and self.run.stopping
+        self.start_button.disabled = running
         self.stop_button.disabled = stopping or not running
-        self._stopping_since = (self._stopping_since or time.monotonic()) if stopping else None
-        overdue = stopping and time.monotonic() - self._stopping_since >= KILL_AFTER_S
-        self.kill_button.layout.display = "" if overdue else "none"
         self.resume_button.disabled = state not in RESUMABLE
         self._show_line(sentence(status, self._metrics, stopping), error=state == "failed")
         return not running
 
-    def _curves(self) -> list[pd.DataFrame]:
-        """A table of metrics for each curve, the newest last, with columns run and, where several share it, series."""
-        return [self._metrics.assign(run=self.label)]
-
-    def _with_beside(self, curves: list[pd.DataFrame]) -> pd.DataFrame | None:
-        """The curves to compare with, and these beside them."""
-        curves = [table for table in (self.beside, *curves) if table is not None and len(table)]
-        return pd.concat(curves, ignore_index=True) if curves else self.beside
-
     def _tables(self, steps: int) -> dict[str, pd.DataFrame]:
-        """Tables of the chart: the newest curve thick, others beside it, over so many optimizer steps."""
-        *others, newest = self._curves()
-        label = newest["run"].iloc[0] if len(newest) else self.label
-        rows = monitor_rows(newest, label, self._with_beside([table.assign(now=True) for table in others]))
-        series = newest["series"].iloc[0] if "series" in newest and len(newest) else label
-        return {"rows": rows, "frame": monitor_frame(rows[rows["mine"]], steps, self.target, series)}
-
-    def _clicked(self, row: dict) -> None:
-        """Tell those who asked which step was clicked; points that surround the curves are none."""
-        if isinstance(step := row.get("step"), int | float) and "run" in row:
-            for callback in self._on_step or [self._show_rollouts if row.get("mine") else self._name_curve]:
-                self._answer(lambda callback=callback: callback(int(step)))
-
-    def _show_rollouts(self, step: int) -> None:
-        """Show a step's rollouts in the monitor's own heatmap, of a run that can have recorded them."""
-        if hasattr(self.run, "token_steps"):
-            self.rollouts.show_step(step)
-
-    def _name_curve(self, _: int) -> None:
-        raise ValueError("That curve is another run's: show its rollouts with TokenHeatmap(load_run(...)).")
+        """Tables of the chart: the run's curves, others beside them, over so many optimizer steps."""
+        rows = monitor_rows(self._metrics, self.label, self.beside)
+        return {"rows": rows, "frame": monitor_frame(rows[rows["mine"]], steps, self.target, self.label)}
 
     def _button(self, label: str, icon: str, act: Callable, **look) -> ipywidgets.Button:
         button = ipywidgets.Button(description=label, icon=icon, **look)
@@ -299,3 +231,48 @@ class RunMonitor:
 
     def _show_line(self, text: str, error: bool = False) -> None:
         self.line.value = notice(text, error=error, announced=False)
+
+
+def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str:
+    """A run's state in words: what it does, how far it is, how long it will still take.
+
+    >>> sentence({"state": "starting", "message": "Loading the policy."}, pd.DataFrame())
+    'starting: Loading the policy ...'
+    """
+    state, message = status["state"], status["message"]
+    if stopping:
+        return "stopping after the step in hand ..."
+    if state == "starting":
+        return f"starting: {message.rstrip('.')} ..."
+    if state != "running":
+        return f"{state}: {message}"
+    left = ""
+    metrics = numbers(metrics)
+    steps = status["total"] - int(metrics["step"].max()) if len(metrics) else 0
+    if steps > 0 and "step_time" in metrics and pd.notna(step := metrics["step_time"].tail(20).mean()):
+        seconds = steps * step
+        left = f", about {seconds:.0f} s left" if seconds < 100 else f", about {seconds / 60:.0f} min left"
+    return f"running: step {status['step']} of {status['total']}{left}. {message}"
+
+
+def completions_html(samples: pd.DataFrame) -> str:
+    """The newest completions as an HTML table in which a model's text is text: no markup, nothing invisible.
+
+    samples: columns step, prompt, completion, reward, advantage, as of `Run.samples`.
+    """
+    if not len(samples):
+        return "<i>No completions yet.</i>"
+    rows = []
+    for row in samples.itertuples():
+        texts = (escape(visible(str(text), 500, space=" ")) for text in (row.prompt, row.completion))
+        cells = "".join(f'<td dir="ltr" style="{TEXT}">{text}</td>' for text in texts)
+        reward, advantage = (pd.to_numeric(value, errors="coerce") for value in (row.reward, row.advantage))
+        rows.append(f"<tr><td>{reward:.3g}</td><td>{advantage:+.2f}</td>{cells}</tr>")
+    names = ("reward", "advantage", "prompt", "completion")
+    head = "".join(f'<th style="text-align: left">{name}</th>' for name in names)
+    caption = f"Some completions sampled for step {escape(samples['step'].iloc[0])}"
+    return (
+        '<table style="border-spacing: 8px 2px; font-size: 12px; line-height: 1.35">'
+        f'<caption style="text-align: left">{caption}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    )

@@ -12,16 +12,11 @@ from typing import NamedTuple
 
 import altair as alt
 import pandas as pd
-from pandas.api.types import is_numeric_dtype
 
 from workbook.views.style import NEUTRAL, SERIES, printable_table, require
 
 MAX_POINTS = 300  # of one curve
-SHOWN = "shown"  # the selection of series by clicks on the legend
-EARLIER_OPACITY, HIDDEN_OPACITY = (
-    0.5,
-    0.06,
-)  # opacity of earlier experiments' curves, and of those that are not selected
+SHOWN, HIDDEN_OPACITY = "shown", 0.06  # the selection of runs by clicks on the legend; opacity of the others
 SMALL, GAP, AXIS = 204, 14, 44  # widths: of a small panel, between two, and of an axis with its labels
 
 
@@ -65,17 +60,9 @@ def tokens_per_second(metrics: pd.DataFrame) -> pd.Series:
 
 
 def numbers(metrics: pd.DataFrame) -> pd.DataFrame:
-    """Rows with a finite step, every column as numbers: what a damaged log holds instead of a number is NaN."""
-    table = metrics.apply(lambda column: column if is_numeric_dtype(column) else column.map(as_number).astype(float))
-    return table[table["step"].abs() < float("inf")]
-
-
-def as_number(value) -> float:
-    """A logged value as a number; NaN for what is none."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return float("nan")
+    """Rows with a finite step, every column as numbers: what a log holds instead of a number is NaN."""
+    table = metrics.apply(pd.to_numeric, errors="coerce")
+    return table[table["step"].abs() < float("inf")] if "step" in table else table
 
 
 def monitor_table(metrics: pd.DataFrame, max_points: int = MAX_POINTS) -> pd.DataFrame:
@@ -98,7 +85,7 @@ def monitor_table(metrics: pd.DataFrame, max_points: int = MAX_POINTS) -> pd.Dat
 def monitor_frame(
     table: pd.DataFrame, total: int = 0, target: float | None = None, label: str = "this run"
 ) -> pd.DataFrame:
-    """What surrounds the curves of a `monitor_table`: panel, series, step, reach, newest, note, target; two rows each.
+    """What surrounds the curves of a `monitor_table`: panel, run, step, reach, newest, note, target; two rows each.
 
     Axes reach from the first row's (step, reach) to the second's at least; newest and note are text.
     """
@@ -112,33 +99,24 @@ def monitor_frame(
         rows.append({"panel": name, "step": 0, "reach": 0.0, "newest": text, "note": note, "target": line})
         end = {"step": max(total, last) or 10, "reach": float(panel.top)}
         rows.append({"panel": name, **end, "newest": "", "note": "", "target": None})
-    return pd.DataFrame(rows).astype({"target": float}).assign(series=label)
+    return pd.DataFrame(rows).astype({"target": float}).assign(run=label)
 
 
 def monitor_rows(metrics: pd.DataFrame, label: str, beside: pd.DataFrame | None = None) -> pd.DataFrame:
-    """`monitor_table` of this run, called `label`, and of those beside it: columns run, series, mine and now as well.
+    """`monitor_table` of this run, called `label`, and of those beside it: columns run and mine as well.
 
-    A curve has the colour of its series, by default its run.  beside: metrics of other runs with a column run, and with
-    series, and now, whether they belong to the experiment that goes on, where they are of a sweep.
+    beside: metrics of other runs with a column run, their names.
     """
-    beside = None if beside is None else printable_table(beside)
-    runs = [] if beside is None else [(name, table, False) for name, table in beside.groupby("run", sort=False)]
-    tables = [_curve(table, name, mine) for name, table, mine in [*runs, (label, metrics, True)]]
+    others = [] if beside is None else printable_table(beside).groupby("run", sort=False)
+    tables = [monitor_table(table.drop(columns="run")).assign(run=name, mine=False) for name, table in others]
+    tables.append(monitor_table(metrics).assign(run=label, mine=True))
     return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
-
-
-def _curve(metrics: pd.DataFrame, run: str, mine: bool) -> pd.DataFrame:
-    """The rows of one run; `mine` for the newest one."""
-    series = metrics["series"].iloc[0] if "series" in metrics and len(metrics) else run
-    now = mine or ("now" in metrics and bool(metrics["now"].eq(True).all()))
-    named = metrics.drop(columns=["run", "series", "now"], errors="ignore")
-    return monitor_table(named).assign(run=run, series=series, mine=mine, now=now)
 
 
 def monitor_chart(rows: pd.DataFrame, frame: pd.DataFrame, legend: bool = False) -> alt.VConcatChart:
     """Reward large, the other panels small below it: `rows` of `monitor_rows` within the `frame` of `monitor_frame`.
 
-    legend: name the series, of which a click shows one alone, and further clicks others, too.  The spec depends on
+    legend: name the runs, of which a click shows one alone, and further clicks others, too.  The spec depends on
     nothing else, so that a run can be followed by rows alone.
     """
     first, *others = PANELS
@@ -154,35 +132,38 @@ def monitor_chart(rows: pd.DataFrame, frame: pd.DataFrame, legend: bool = False)
 
 def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: bool = True) -> alt.LayerChart:
     """A panel with its newest value at the upper right, within axes that the frame's invisible points keep open."""
-    here = alt.datum.panel == name
-    form = PANELS[name].form
+    here, form, reward = alt.datum.panel == name, PANELS[name].form, name == "reward"
     step = alt.X("step:Q", title="optimizer step" if axis else None).scale(nice=False)
     whole = "datum.value % 1 ? '' : format(datum.value, ',d')"  # there are no half steps
     step = step.axis(labelExpr=whole, tickMinStep=1, grid=False)
     ticks = {",.0f": ",.0f", ".1%": "~%"}.get(form, "~g")
     value = alt.Y("value:Q", title=None).axis(tickCount=height / 30, format=ticks, minExtent=AXIS, maxExtent=AXIS)
     names = alt.Legend(title=None, orient="bottom", symbolOpacity=1, columns=2, labelLimit=340) if legend else None
-    color = alt.Color("series:N", legend=names).scale(range=SERIES)
-    lines = alt.Chart(rows).transform_filter(here).encode(x=step, y=value, color=color, opacity=_opacity(legend))
-    around = alt.Chart(frame).transform_filter(here)
+    color = alt.Color("run:N", legend=names).scale(range=SERIES)
+    opacity = (
+        alt.when(alt.param(SHOWN)).then(alt.value(1)).otherwise(alt.value(HIDDEN_OPACITY)) if legend else alt.value(1)
+    )
+    lines = alt.Chart(rows).transform_filter(here).encode(x=step, y=value, color=color, opacity=opacity)
     points = lines
-    if name != "reward":  # the newest point alone
+    if not reward:  # the newest point alone
         points = lines.transform_joinaggregate(last="max(step)", groupby=["run"])
         points = points.transform_filter("datum.step == datum.last")
     thick = alt.StrokeWidth(condition={"test": "datum.mine", "value": 2.4}, value=1.2)
     shown = [alt.Tooltip("run:N"), alt.Tooltip("step:Q"), alt.Tooltip("value:Q", format=form, title=name)]
+    around = alt.Chart(frame).transform_filter(here)
     newest = around.mark_text(align="right", fontSize=12, fontWeight="bold", aria=False)
     note = around.mark_text(color=NEUTRAL, aria=False)
+    open_axes = around.mark_point(opacity=0, aria=False).encode(x=step, y=alt.Y("reach:Q"), color=color)
+    if reward and legend:
+        open_axes = open_axes.add_params(alt.selection_point(SHOWN, fields=["run"], bind="legend", toggle="true"))
     layers = [
-        around.mark_point(opacity=0, aria=False).encode(x=step, y=alt.Y("reach:Q"), color=color),
+        open_axes,
         lines.mark_line(strokeJoin="round").encode(strokeWidth=thick, detail=["run:N", "mine:N"]),
         points.mark_circle(size=30, cursor="pointer").encode(tooltip=shown),
         newest.encode(x=alt.XValue(width), y=alt.YValue(-15), text=alt.Text("newest:N")),
         note.encode(x=alt.XValue(width / 2), y=alt.YValue(height / 2), text=alt.Text("note:N")),
     ]
-    if name == "reward" and legend:
-        layers[0] = layers[0].add_params(alt.selection_point(SHOWN, fields=["series"], bind="legend", toggle="true"))
-    if name == "reward":
+    if reward:
         aim = around.transform_filter("isValid(datum.target)").transform_calculate(aim="'aim ' + datum.target")
         named = aim.mark_text(align="right", dy=9, color=NEUTRAL, aria=False)
         layers += [
@@ -190,12 +171,4 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
             named.encode(x=alt.XValue(width - 4), y=alt.Y("target:Q"), text=alt.Text("aim:N")),
         ]
     look = {"anchor": "start", "frame": "group", "fontSize": 12, "fontWeight": "normal", "offset": -9}
-    title = alt.TitleParams(PANELS[name].title, **look)
-    return alt.layer(*layers).properties(width=width, height=height, title=title)
-
-
-def _opacity(legend: bool) -> alt.OpacityValue:
-    """Earlier experiments are faded, and what the legend does not select is nearly gone."""
-    selected = {"param": SHOWN} if legend else "true"
-    conditions = [{"test": {"and": [selected, "datum.now"]}, "value": 1}, {"test": selected, "value": EARLIER_OPACITY}]
-    return alt.OpacityValue(HIDDEN_OPACITY, condition=conditions)
+    return alt.layer(*layers).properties(width=width, height=height, title=alt.TitleParams(PANELS[name].title, **look))

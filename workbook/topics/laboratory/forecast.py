@@ -24,12 +24,13 @@ from workbook.training.plan import (
     start_trial,
     trial_is_done,
 )
+from workbook.training.processes import kill
 from workbook.training.runs import Run
 from workbook.views.live import LiveChart
-from workbook.views.monitor import KILL_AFTER_S, kill
-from workbook.views.monitor_text import STOPPING
 from workbook.views.style import notice
 
+KILL_AFTER_S = 5.0  # of stopping, after which a trial may be killed instead
+STOPPING = "stopping after the step in hand ..."
 NO_MEMORY = pd.DataFrame({"part": ["weights"], "mib": [0.0]})
 STALE = "The settings have changed since: these numbers are of those before."
 
@@ -138,7 +139,7 @@ class Forecast:
             self.button.description, self.button.disabled = "Stopping", True
             self._say(STOPPING)
         elif self._trial is not None and time.monotonic() - self._stopping_since >= KILL_AFTER_S:
-            kill(self._trial)
+            kill(self._trial.status())
 
     def _say(self, *sentences: str, error: bool = False) -> None:
         self.line.value = notice(*sentences, *[STALE] * self._stale, error=error)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pandas as pd
-
-from workbook.training.sweep_run import SweepRun
-from workbook.views.monitor import NOTHING, RunMonitor
+from workbook.views.monitor import RunMonitor
 
 START_TOOLTIP = "Train what the settings say, in a process of its own"
 
 
 class ExperimentMonitor(RunMonitor):
-    """A `RunMonitor` that also watches sweeps: each of its runs is a curve, the one that trains now the thick one.
+    """A `RunMonitor` that also watches sweeps, whose steps are one curve.
 
     ended: called without arguments when a run has ended.  Attributes: `refusal`, why Start is off, "" where it is on.
     """
@@ -41,15 +38,3 @@ class ExperimentMonitor(RunMonitor):
         if ended and self.run is not None and self._ended is not None:
             self._ended()
         return ended
-
-    def _curves(self) -> list[pd.DataFrame]:
-        if not isinstance(self.run, SweepRun):
-            return super()._curves()
-        curves = self.run.curves()
-        series = curves["setting"].map(lambda setting: f"{self.label}: {setting}" if setting else self.label)
-        curves = curves.assign(series=series, run=series + ", seed " + curves["seed"].astype(str))
-        tables = [table for _, table in curves.groupby("run", sort=False)]
-        return sorted(tables, key=lambda table: table["time"].max()) or [NOTHING.assign(run=self.label)]
-
-    def _tables(self, steps: int) -> dict[str, pd.DataFrame]:
-        return super()._tables(self.run.config.trainer.get("max_steps", 0) if isinstance(self.run, SweepRun) else steps)

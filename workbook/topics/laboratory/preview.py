@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from workbook.lazy import import_to_stay
-from workbook.training.background import Watched, identity, is_alive, launch
 from workbook.training.files import read_json, write_json, write_text
 from workbook.training.messages import explain_error
+from workbook.training.processes import identity, is_alive, launch
 from workbook.training.run_config import RunConfig, dump_yaml
+from workbook.training.runs import Run
 from workbook.views.style import escape, visible
 
 PROMPTS, COMPLETIONS = 2, 4
@@ -27,7 +28,7 @@ PRE = "margin: 2px 0; white-space: pre-wrap; overflow-wrap: anywhere; unicode-bi
 CELL = "text-align: left; vertical-align: top; padding: 1px 8px 1px 0"
 
 
-class Preview(Watched):
+class Preview(Run):
     """A preview that is sampled, or was, in `folder`."""
 
     def __init__(self, folder: str | Path):

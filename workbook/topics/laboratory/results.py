@@ -1,4 +1,4 @@
-"""Results: two buttons under a form that compare what was started there, and take a run away in a zip."""
+"""Results: a button under a form that compares what was started there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 
 import altair as alt
 import ipywidgets
@@ -22,14 +21,12 @@ from workbook.topics.laboratory.compare import (
     run_tables,
 )
 from workbook.training.diagnosis import diagnose
-from workbook.training.export import export_run
 from workbook.training.runs import Run
 from workbook.training.sweep_run import SweepRun
 from workbook.views.explorer import menu
 from workbook.views.live import LiveChart
 from workbook.views.style import notice
 
-EXPORTS = Path("exports")  # beside the notebook
 NO_CURVES = pd.DataFrame({"setting": [""], "seed": [0], "run": [""], "step": [0], "reward": [0.0]})
 NOTHING_YET = "Nothing that was started here has finished yet."
 
@@ -68,21 +65,10 @@ def compare_started(started: list, outcome: str = "area") -> tuple[list[str], al
     return [*sentences, *sick], comparison_chart(curves, **compared, outcome=outcome)
 
 
-def export_folder(run: Run, root: Path = EXPORTS) -> Path:
-    """A folder for a run's export of which nothing is there yet, nor of its zip."""
-    name = run.folder.name if not (run.folder.parent / "sweep.yaml").exists() else _of_sweep(run)
-    folders = (root / (f"{name}-{i}" if i else name) for i in range(1000))
-    return next(path for path in folders if not path.exists() and not path.with_name(f"{path.name}.zip").exists())
-
-
-def _of_sweep(run: Run) -> str:
-    return f"{run.folder.parent.name}-{run.folder.name}"
-
-
 class Results:
-    """Buttons Compare and Export, over the runs and sweeps of a list that grows.
+    """A button Compare over the runs and sweeps of a list that grows.
 
-    started: that list.  Both are off until a run of it has finished: call `refresh` when one may have.
+    started: that list.  It is off until a run of it has finished: call `refresh` when one may have.
     """
 
     def __init__(self, started: list):
@@ -90,30 +76,21 @@ class Results:
         outcomes = [(title, key) for key, title in OUTCOMES.items()]
         self.outcome = menu("area", outcomes, "compare by")
         self.outcome.tooltip = "What is compared between the settings, seed by seed"
-        self.run = menu("", [("", "")], "run to export")
-        self.run.tooltip = "A finished run: its model, config, manifest and your own files become a folder and a zip"
         self.compare_button = self._button("Compare", "bar-chart", self.compare)
-        self.export_button = self._button("Export", "download", self.export)
         self.line = ipywidgets.HTML(layout={"max_width": "860px"})
         self.chart = LiveChart(curves_chart(NO_CURVES))
         self.chart_box = ipywidgets.VBox([self.chart], layout={"display": "none"})
-        rows = [[self.outcome, self.compare_button], [self.run, self.export_button]]
-        self.box = ipywidgets.VBox([*map(ipywidgets.HBox, rows), self.line, self.chart_box])
+        row = ipywidgets.HBox([self.outcome, self.compare_button])
+        self.box = ipywidgets.VBox([row, self.line, self.chart_box])
         self.box.add_class("workbook-results")
         self.refresh()
 
     def refresh(self) -> None:
-        """Offer the runs that have finished."""
-        runs = finished_runs(self.started)
-        names = [_of_sweep(run) if (run.folder.parent / "sweep.yaml").exists() else run.folder.name for run in runs]
-        options = [(name, str(run.folder)) for name, run in zip(names, runs, strict=True)] or [("none yet", "")]
-        if list(self.run.options) != options:
-            self.run.options, self.run.value = options, options[-1][1]
-        for button, tooltip in (
-            (self.compare_button, "Reward by step, and what a setting changes, paired by seed"),
-            (self.export_button, "Write the chosen run beside this notebook, to take it elsewhere"),
-        ):
-            button.disabled, button.tooltip = not runs, tooltip if runs else NOTHING_YET
+        """Turn Compare on once a run has finished."""
+        finished = bool(finished_runs(self.started))
+        self.compare_button.disabled = not finished
+        tooltip = "Reward by step, and what a setting changes, paired by seed"
+        self.compare_button.tooltip = tooltip if finished else NOTHING_YET
 
     def compare(self) -> None:
         """Show the finished runs side by side."""
@@ -121,15 +98,6 @@ class Results:
         self.chart.update(chart)
         self.chart_box.layout.display = ""
         self.line.value = notice(*sentences)
-
-    def export(self) -> None:
-        """Write the chosen run into a new folder in EXPORTS, and a zip of it."""
-        folder = export_folder(Run(self.run.value))
-        zipped = export_run(Run(self.run.value), folder)
-        names = sorted(path.name for path in folder.iterdir())
-        size = f"{zipped.stat().st_size / 2**20:.1f} MiB"
-        again = f"In {folder}, python -m workbook train config.yaml makes the run again."
-        self.line.value = notice(f"{zipped} ({size}) holds {', '.join(names)}.", again)
 
     def _button(self, label: str, icon: str, act: Callable) -> ipywidgets.Button:
         button = ipywidgets.Button(description=label, icon=icon)
@@ -139,7 +107,7 @@ class Results:
     def _begin(self, button: ipywidgets.Button, act: Callable) -> None:
         """Do what a button says in a thread, and show what an error says."""
         button.disabled = True
-        self.line.value = notice("Writing ..." if button is self.export_button else "Reading ...")
+        self.line.value = notice("Reading ...")
 
         def work() -> None:
             try:

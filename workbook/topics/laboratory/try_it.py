@@ -13,8 +13,8 @@ import ipywidgets
 
 from workbook.topics.laboratory.preview import Preview, preview_html, preview_sentence, start_preview
 from workbook.topics.laboratory.settings import Plan
+from workbook.training.processes import kill
 from workbook.training.run_config import RunConfig
-from workbook.views.monitor import kill
 from workbook.views.style import notice
 
 BUTTONS = {
@@ -61,7 +61,7 @@ class TryIt:
         """End the process that samples, if there is one."""
         self._stopped = True
         if self._preview is not None:
-            kill(self._preview)
+            kill(self._preview.status())
 
     def changed(self, config: RunConfig | None) -> None:
         """Take samples off the page that are not those of the settings of now."""
@@ -87,7 +87,7 @@ class TryIt:
         began = time.monotonic()
         while preview.running:
             if self._stopped:  # before there was a process to end
-                kill(preview)
+                kill(preview.status())
             status = preview.status()
             self.line.value = notice(f"{status['message']} {time.monotonic() - began:.0f} s so far.", announced=False)
             time.sleep(0.2)
