@@ -1,6 +1,6 @@
 """How the house is cut: what each chapter imports and reaches, found by reading the code without running it.
 
-    python tests/house.py          a row per chapter, and the medians
+    python tests/house.py          a row per chapter, the medians, and each folder's lines beside its budget
 
 A chapter reaches what it names, and what that names in turn, along the syntax tree. A package's face (an `__init__`
 that hands names on) is one module where a chapter imports it, and no module where what it hands on is reached.
@@ -17,6 +17,23 @@ from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 Definition = tuple[str, str]  # module, name
+# Lines of Python that a folder may have; whoever needs more takes something out. Topics are one folder, shared by rooms.
+BUDGET = {
+    "theory": 1_900,
+    "tasks": 1_400,
+    "policies": 1_100,
+    "rollouts": 1_100,
+    "probes": 2_400,
+    "training": 3_600,
+    "views": 3_200,
+    "studies": 1_100,
+    "claims": 700,
+    "book": 900,
+    "commands": 400,
+    "root": 600,
+    "topics": 9_600,
+}
+TOTAL, WEB, TESTS, MODULES = 28_000, 950, 16_000, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
@@ -175,6 +192,35 @@ def lines(definitions_reached: set[Definition]) -> int:
     return len(places)
 
 
+def count_lines(paths) -> int:
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in paths)
+
+
+def folder_lines() -> dict[str, int]:
+    """{folder of the package: its lines of Python}; files beside the folders are the root."""
+    counts = dict.fromkeys(BUDGET, 0)
+    for path in FILES.values():
+        folder, *rest = path.relative_to(ROOT / "workbook").parts
+        counts[folder if rest else "root"] += count_lines([path])
+    return counts
+
+
+def web_lines() -> int:
+    return count_lines(path for kind in ("js", "css", "html") for path in (ROOT / "workbook").rglob(f"*.{kind}"))
+
+
+def test_lines() -> int:
+    return count_lines((ROOT / "tests").rglob("*.py"))
+
+
+def print_budget() -> None:
+    """Print each folder's lines beside its budget."""
+    for folder, count in (counts := folder_lines()).items():
+        print(f"{folder:<12}{count:>8,} of {BUDGET[folder]:>7,}{'   too many' if count > BUDGET[folder] else ''}")
+    print(f"{'package':<12}{sum(counts.values()):>8,} of {TOTAL:>7,} in {len(FILES)} of {MODULES} modules")
+    print(f"{'web':<12}{web_lines():>8,} of {WEB:>7,}\n{'tests':<12}{test_lines():>8,} of {TESTS:>7,}")
+
+
 def main() -> None:
     table = chapters()
     own = own_folders(table)
@@ -189,6 +235,7 @@ def main() -> None:
         f"{median(len(row['modules']) for row in table.values()):>9}"
         f"{median(lines(row['definitions']) for row in table.values()):>8}"
     )
+    print_budget()
 
 
 if __name__ == "__main__":
