@@ -17,7 +17,7 @@ from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 Definition = tuple[str, str]  # module, name
-# Lines of Python that a folder may have; whoever needs more takes something out. Topics are one folder, shared by rooms.
+# Lines of Python that a folder may have: whoever needs more takes something out. All topics share one.
 BUDGET = {
     "theory": 1_900,
     "tasks": 1_400,
@@ -209,7 +209,7 @@ def web_lines() -> int:
     return count_lines(path for kind in ("js", "css", "html") for path in (ROOT / "workbook").rglob(f"*.{kind}"))
 
 
-def test_lines() -> int:
+def tests_lines() -> int:
     return count_lines((ROOT / "tests").rglob("*.py"))
 
 
@@ -218,7 +218,7 @@ def print_budget() -> None:
     for folder, count in (counts := folder_lines()).items():
         print(f"{folder:<12}{count:>8,} of {BUDGET[folder]:>7,}{'   too many' if count > BUDGET[folder] else ''}")
     print(f"{'package':<12}{sum(counts.values()):>8,} of {TOTAL:>7,} in {len(FILES)} of {MODULES} modules")
-    print(f"{'web':<12}{web_lines():>8,} of {WEB:>7,}\n{'tests':<12}{test_lines():>8,} of {TESTS:>7,}")
+    print(f"{'web':<12}{web_lines():>8,} of {WEB:>7,}\n{'tests':<12}{tests_lines():>8,} of {TESTS:>7,}")
 
 
 def main() -> None:
