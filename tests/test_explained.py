@@ -14,9 +14,8 @@ from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task
 from workbook.training.progress import progress
 from workbook.views import TokenHeatmap
-from workbook.views.loss_objectives import objective_table
 from workbook.views.style import NEGATIVE, POSITIVE, SERIES
-from workbook.views.token_scale import contrast
+from workbook.views.token_look import contrast
 
 PLACE, LR = (1, 9), 0.05  # the wrong result of a step
 
@@ -116,7 +115,7 @@ def test_a_pin_is_explained_in_a_thread_with_its_numbers(batch, explained):
     heatmap.pin(*PLACE)
     heatmap.wait()
     np.testing.assert_allclose(heatmap.explanation.tokens["moved"], explained.tokens["moved"], rtol=1e-4, atol=1e-9)
-    assert f"Explained: {100 * explained.explained:.0f} %" in heatmap.details["explained"][0]
+    assert f"Explained: {100 * explained.explained:.0f} %" in heatmap.details["lines"][1]
     parts, movers = heatmap.details["tables"]
     assert [row["cells"][0] for row in parts["rows"]] == explained.parts()["source"].tolist()
     places = [rollouts.token_table().iloc[row["index"]][["rollout", "position"]].tolist() for row in movers["rows"]]
@@ -124,10 +123,10 @@ def test_a_pin_is_explained_in_a_thread_with_its_numbers(batch, explained):
     assert [place for place, row in zip(places, movers["rows"], strict=True) if row["index"] >= 0] == [
         place for place in known if place[0] < 4
     ]
-    sent = np.frombuffer(heatmap.coupling, "<f4")
+    sent = np.frombuffer(heatmap.moves, "<f4")
     own = explained.tokens.query("group == 0").set_index(["rollout", "position"])["moved"]
     assert sent[np.nonzero(sent)] == pytest.approx(own[own != 0].to_numpy(), rel=1e-3)
-    assert heatmap.columns[-1] == {"name": "moves pinned", "slot": -1}
+    assert heatmap.main["columns"][-1]["name"] == "moves pinned"
     heatmap.pinned = -1
     assert heatmap.details == {}
 
@@ -156,25 +155,6 @@ def test_an_explanation_is_stopped_and_a_newer_pin_takes_its_place(batch):
     assert heatmap.message == "This token can't be explained: no <such> token"
     assert asked[0] == 0
     assert asked[-1] == 2
-
-
-def test_objectives_differ_by_normalizer_at_ratio_1_and_by_clip_beyond(batch):
-    table = batch[1].token_table()
-    group = int(table.loc[table["advantage"] != 0, "group"].iloc[0])
-    rows = table[table["group"] == group].reset_index(drop=True)
-    index = int(rows["advantage"].ne(0).idxmax())
-    fresh = objective_table(table, group, index).set_index("objective")
-    assert set(fresh["clipped"]) == {"no"}
-    assert (fresh["push"] * fresh["weight"].iloc[0]).to_numpy() == pytest.approx(
-        (fresh["weight"] * fresh["push"].iloc[0]).to_numpy()
-    )
-    assert fresh.loc["grpo", "push"] == pytest.approx(fresh.loc["gspo", "push"])
-    sign = 1 if rows["advantage"][index] > 0 else -1
-    moved = objective_table(table.assign(ratio=1.25**sign), group, index).set_index("objective")
-    side = {1: "high", -1: "low"}[sign]
-    assert moved.loc["grpo", "clipped"] == side
-    assert moved.loc["grpo", "push"] == 0
-    assert moved.loc["cispo", "push"] == pytest.approx(1.25**sign * fresh.loc["cispo", "push"])
 
 
 def seen(color: str, kind: str) -> np.ndarray:

@@ -1,200 +1,245 @@
-"""TokenHeatmap's Python half, and the states behind it: encodings, formulas that add up, refusals, fallbacks."""
+"""TokenHeatmap: colours, what the page gets, steps of a run, two panes, pins, and what is freed."""
 
 import gc
+import warnings
 import weakref
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from ipywidgets.widgets.widget import _instances
-from soak import sample
-from test_states import head_alone, logps_of, make_policy, make_rollouts
+from small_run import SMALL
 
 from workbook.policies.load import load_policy
-from workbook.rollouts.sample import sample_rollouts
-from workbook.rollouts.states import OutputStates, output_states
 from workbook.tasks import get_task
-from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
-from workbook.views import TokenHeatmap, live
-from workbook.views.pinned import explain_pinned
-from workbook.views.token_scale import number
+from workbook.training import CancellationConfig, CancellationTrainer, token_biography
+from workbook.training.runs import Run
+from workbook.views import RunMonitor, TokenHeatmap, live, token_strip
+from workbook.views.renderer import png
+from workbook.views.token_look import PALETTE, SHADES, Scale, contrast, scale_of
 
-HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\"'&", "\u202eevil", "a\nb"]
-
-
-@pytest.fixture(scope="module")
-def sampled():
-    policy = load_policy("bundled")
-    rollouts = sample_rollouts(policy, get_task("chain"), 3, 4, seed=0)
-    return policy, rollouts, rollouts.token_table(), output_states(policy, rollouts)
+SETTINGS = {"record_tokens": 2, "max_steps": 6, "num_iterations": 2, "steps_per_generation": 2, "epsilon": 0.1}
+GROUPS = {"per_device_train_batch_size": 8, "batching": "query_preserved", "learning_rate": 5e-3}
+WORDS = ["To", " add", " 3", "\n", "", " \u202eevil", "<b>", " +"]
 
 
 def table(**columns):
-    rows = {"group": [0, 0, 0, 1], "rollout": [0, 0, 1, 2], "position": [0, 1, 0, 0], "token": ["so", " 7", "so", "x"]}
+    rows = {"group": [0, 0, 0, 1], "rollout": [0, 0, 1, 2], "position": [0, 1, 0, 0], "token": ["so", " 7", "so", " 7"]}
     return pd.DataFrame(rows | {"advantage": [1.0, 1.0, -1.0, np.nan]} | columns)
 
 
-def places(heatmap):
-    return np.frombuffer(heatmap.places, "<i4").reshape(3, -1)
-
-
 def values(heatmap, name):
-    slot = next(column["slot"] for column in heatmap.columns if column["name"] == name)
-    return np.frombuffer(heatmap.values, "<f4").reshape(-1, heatmap.shape["tokens"])[slot]
+    slot = next(k for k, column in enumerate(heatmap.main["columns"]) if column["name"] == name)
+    return np.frombuffer(heatmap.main["values"], "<f4").reshape(-1, heatmap.main["shape"]["tokens"])[slot]
 
 
-def test_states_are_the_output_layers_inputs_and_outputs(sampled):
-    policy, _, rows, states = sampled
-    assert len(states.tokens) == len(rows)
-    head = policy.model.get_output_embeddings()
-    torch.testing.assert_close(states.hidden @ head.weight.T, states.logits, atol=1e-5, rtol=1e-5)
-    logps = states.logits.log_softmax(-1).gather(1, states.tokens[:, None])[:, 0]
-    torch.testing.assert_close(logps, torch.tensor(rows["logp"].to_numpy(), dtype=torch.float32), atol=1e-4, rtol=0)
+@pytest.mark.parametrize("name", PALETTE)
+def test_text_can_be_read_on_every_colour_of_a_scale(name):
+    fills, inks = PALETTE[name]["fills"], PALETTE[name]["inks"]
+    assert min(contrast(fill, ink) for fill, ink in zip(fills, inks, strict=True)) >= 4.5
+    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01), "as WCAG's own example has it"
 
 
-def test_states_do_not_depend_on_the_batch_and_leave_no_hook(sampled):
-    policy, rollouts, _, states = sampled
-    again = output_states(policy, rollouts, batch_size=1)
-    torch.testing.assert_close(again.logits, states.logits, atol=1e-4, rtol=1e-4)
-    assert not policy.model.get_output_embeddings()._forward_hooks
+def test_a_one_sided_column_has_no_signs_and_a_signed_one_is_diverging():
+    entropy = pd.Series([0.0, 1.0, np.nan, 2.0])
+    up, down = scale_of("entropy", entropy), scale_of("logp", -entropy)
+    assert (up.side, down.side) == (1, -1)
+    assert up.shades(entropy).tolist() == down.shades(-entropy).tolist(), "light is zero for both"
+    assert set(up.signs(entropy)) == {""}
+    assert (down.format(-1.5), down.format(np.nan)) == ("−1.5", "unknown")
+    for name in ("advantage", "true credit", "push", "dlogp", "ratio"):
+        assert scale_of(name, pd.Series([0.0, 1.5])).side == 0
+    scale = Scale(2.0, center=1.0)
+    assert scale.signs([1.0, 1.5, 0.5, np.nan]).tolist() == ["", "⁺", "⁻", ""]
+    assert scale.shades([1.0, 3.0, -9.0, np.nan]).tolist() == [SHADES // 2, SHADES - 1, 0, -1]
 
 
-def test_a_model_that_changes_its_logits_is_refused(sampled, monkeypatch):
-    policy, rollouts, _, _ = sampled
-    forward = policy.model.forward
-
-    def capped(**inputs):
-        output = forward(**inputs)
-        output.logits = 30 * torch.tanh(output.logits / 30)
-        return output
-
-    monkeypatch.setattr(policy.model, "forward", capped)
-    with pytest.raises(ValueError, match="changes the logits after its output layer"):
-        output_states(policy, rollouts)
-
-
-@pytest.mark.parametrize("index", [0, 7, 30])
-def test_factors_and_contributions_add_up(sampled, index):
-    _, _, rows, states = sampled
-    few = [x[:60].double() if x.is_floating_point() else x[:60] for x in (states.hidden, states.logits, states.tokens)]
-    hidden, residual = coupling_factors(*few, index)
-    torch.testing.assert_close(hidden * residual, coupling_kernel(*few)[index], atol=1e-10, rtol=1e-8)
-    weights = torch.tensor(rows["advantage"].to_numpy())
-    coupled = states.coupled(index, weights, lr=0.3)
-    predicted = predicted_delta_logp(states.hidden, states.logits, states.tokens, weights, lr=0.3)[index]
-    assert coupled["contribution"].sum() == pytest.approx(predicted.item(), rel=1e-3, abs=1e-5)
-
-
-def test_what_is_told_of_a_pinned_token_adds_up(sampled):
-    _, _, rows, states = sampled
-    group = rows[rows["group"] == 0].reset_index(drop=True)
-    coupled = states.coupled(5, torch.tensor(rows["advantage"].to_numpy()), lr=0.1).iloc[: len(group)]
-    details = explain_pinned(group, coupled, 5, 0.1)
-    assert f"{number(coupled['contribution'].sum(), signed=True)} nats" in details["lines"][1]
-    sizes = [abs(one["numbers"][-1]) for one in details["coupled"]]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] == pytest.approx(coupled["contribution"].abs().max())
-
-
-def test_tokens_are_encoded_in_the_order_of_the_table():
+def test_tokens_are_sent_in_the_order_of_the_table():
     heatmap = TokenHeatmap(table(category=["a", "b", "a", None]))
-    assert heatmap.shape["texts"] == ["so", "·7"]
-    assert heatmap.shape["rows"] == ["0", "1"]
-    assert places(heatmap).tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 0]]
+    shape, places = heatmap.main["shape"], np.frombuffer(heatmap.main["places"], "<i4").reshape(3, -1)
+    assert (shape["texts"], shape["rows"]) == (["so", "·7"], ["0", "1"])
+    assert places.tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 0]]
     assert values(heatmap, "advantage").tolist() == [1, 1, -1]
     assert values(heatmap, "category").tolist() == [0, 1, 0]
     heatmap.group = 1
-    assert heatmap.shape["tokens"] == 1
+    assert heatmap.main["shape"]["tokens"] == 1
     assert np.isnan([*values(heatmap, "advantage"), *values(heatmap, "category")]).all()
 
 
-def test_pinning_tells_and_unpinning_clears(sampled):
-    _, _, rows, states = sampled
-    heatmap = TokenHeatmap(rows, group=1, states=states, lr=0.1)
-    first = heatmap.rows.iloc[0]
-    heatmap.pin(first["rollout"], 2)
-    assert heatmap.pinned == 2
-    assert len(np.frombuffer(heatmap.coupling, "<f4")) == len(heatmap.rows)
-    assert len(heatmap.details["coupled"]) == 10
-    heatmap.pinned = -1
-    assert heatmap.details == {}
-    assert heatmap.coupling == b""
+def test_a_model_s_text_stays_text_and_is_drawn():
+    n = len(WORDS)
+    rows = {"group": 0, "rollout": 0, "position": range(n), "token": WORDS, "advantage": 1.0, "kind": ["a\x00b"] * n}
+    heatmap = TokenHeatmap(pd.DataFrame(rows))
+    assert "".join(heatmap.main["shape"]["raw"]) == "To add 3\n \\u202eevil<b> +"
+    for mode, column in (("align", "advantage"), ("read", "kind")):
+        heatmap.mode, heatmap.column = mode, column
+        assert "image/png" in heatmap.picture()[0]
+    heatmap.pin(0, 6)
+    assert heatmap.details["lines"] == ["<b> at position 6 of rollout 0: advantage +1"]
     heatmap.pinned = 10**6  # a page that lags behind a change of group
     assert heatmap.details == {}
-    with pytest.raises(ValueError, match="position=999 is no token"):
-        heatmap.pin(first["rollout"], 999)
 
 
-def test_without_states_a_pinned_token_is_still_described():
-    heatmap = TokenHeatmap(table())
-    heatmap.pin(1, 0)
-    assert heatmap.details["lines"] == ["so at position 0 of rollout 1: advantage −1"]
+@pytest.mark.parametrize(
+    ("change", "settings", "sentence"),
+    [
+        ({"position": [0, 1, -1, 0]}, {}, "The column position of the table must hold whole numbers"),
+        ({"position": [0, 1.5, 0, 0]}, {}, "The column position"),
+        ({"group": ["a", 0, 0, 1]}, {}, "The column group"),
+        ({}, {"group": 77}, "group=77 is not in the table"),
+        ({}, {"column": "credit"}, r"needs the column\(s\) credit"),
+        ({}, {"compare": "credit"}, r"needs the column\(s\) credit"),
+        ({}, {"step": 3}, "step=3 is not recorded"),
+    ],
+)
+def test_bad_input_is_refused(change, settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        TokenHeatmap(table(**change), **settings)
 
 
-def test_untrusted_text_is_visible_in_the_widget_and_escaped_in_html():
-    heatmap = TokenHeatmap(table(token=[*HOSTILE[:3], "x"]))
-    assert "".join(heatmap.shape["texts"]).isprintable()
-    page = TokenHeatmap(table(token=[HOSTILE[0], HOSTILE[3], HOSTILE[4], "x"], **{"a<b": 1.0}), "a<b").to_html()
-    assert "<script" not in page
-    assert "&lt;script" in page
-    assert "\u202e" not in page
-    assert "a&lt;b 1" in page
+def test_a_column_stands_beside_another():
+    heatmap = TokenHeatmap(table(credit=[0.5, -3.0, 1.0, 0.0]), compare="credit")
+    assert heatmap.other == {"column": "credit"}
+    assert "column credit" in heatmap.choices
+    assert png(heatmap.picture() and token_strip(heatmap.table, "credit").to_dict())
+    heatmap.compare = ""
+    assert heatmap.other == {}
 
 
-def test_bad_input_is_refused(sampled):
-    *_, states = sampled
-    with pytest.raises(ValueError, match=r"group=9 is not in the table: choose one of \[0, 1\]"):
-        TokenHeatmap(table(), group=9)
-    with pytest.raises(ValueError, match=r"needs the column.*value"):
-        TokenHeatmap(table(), "value")
-    with pytest.raises(ValueError, match=f"states has {len(states.tokens)} tokens and the table 4 rows"):
-        TokenHeatmap(table(), states=states)
+# --- a run's recorded steps
 
 
-def test_the_picture_fits_a_page(sampled):
-    _, _, rows, _ = sampled
-    data, about = TokenHeatmap(rows).picture()
-    assert about["image/png"]["width"] < 1_000
-    assert "rollouts with up to" in data["text/plain"]
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Eight rollouts a step, each taken twice, at a rate that leaves the clip range."""
+    policy, task, folder = load_policy("bundled"), get_task("chain"), tmp_path_factory.mktemp("run")
+    args = CancellationConfig(output_dir=str(folder), **SMALL | SETTINGS | GROUPS)
+    given = {"train_dataset": task.dataset(16, seed=0), "processing_class": policy.tokenizer}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        CancellationTrainer(policy.model, task.reward, args, **given).train()
+    return Run(folder)
 
 
-def test_a_pinned_tokens_coupling_is_autograds_under_a_soft_cap():
-    policy, rollouts = make_policy("soft-capped"), make_rollouts()
-    states, n = output_states(policy, rollouts), 11
-    trained, gradients = head_alone(policy.model), []
-    for logp in logps_of(policy.model, rollouts):
-        gradients.append(torch.autograd.grad(logp, trained, retain_graph=True)[0].flatten())
-    kernel = torch.stack(gradients) @ torch.stack(gradients).T
-    two = pd.DataFrame({"group": [0] * 4 + [1] * 7, "rollout": [0] * 4 + [1] * 3 + [2] * 4, "position": range(n)})
-    two = two.assign(token="t", token_id=states.tokens.numpy(), advantage=np.linspace(-1, 1, n))
-    heatmap = TokenHeatmap(two, group=1, states=states, lr=0.1)
-    heatmap.pinned = 2
-    mine = torch.tensor(np.frombuffer(heatmap.coupling, "<f4").astype(float))
-    torch.testing.assert_close(mine, kernel[6, 4:], rtol=1e-5, atol=1e-6)
-    moved = 0.1 * (kernel[6, 4:] * torch.tensor(two["advantage"].to_numpy()[4:])).sum()
-    assert f"{number(moved.item(), signed=True)} nats" in heatmap.details["lines"][1]
+class Watched:
+    """A run that notes which tables are read, and shows its first `shown` steps; those in `damaged` can't be read."""
+
+    def __init__(self, run, shown=99):
+        self.run, self.shown, self.read, self.damaged = run, shown, [], ()
+
+    def token_steps(self):
+        return self.run.token_steps()[: self.shown]
+
+    def tokens(self, step):
+        self.read.append(step)
+        if step in self.damaged:
+            raise ValueError(f"step-{step} is damaged.")
+        return self.run.tokens(step)
 
 
-def test_closed_heatmaps_and_their_states_are_freed():
-    references = []
-    for _ in range(3):
-        states = OutputStates(torch.randn(4, 5), torch.randn(4, 9), torch.tensor([0, 1, 2, 3]))
-        heatmap = TokenHeatmap(table(), states=states)
+def test_a_run_opens_at_its_newest_step_in_a_group_that_was_pushed(run):
+    heatmap = TokenHeatmap(run)
+    assert (heatmap.steps, heatmap.step, heatmap.column) == ([1, 2, 4, 6], 6, "dlogp")
+    assert "at step 6" in heatmap.title
+    rows = heatmap.rows
+    assert rows["push"].any()
+    assert heatmap.main["prompt"] == rows["prompt"].iloc[0]
+    np.testing.assert_allclose(values(heatmap, "dlogp"), rows["logp_after"] - rows["logp"], rtol=1e-6)
+    columns = {column["name"]: column for column in heatmap.main["columns"]}
+    marks = columns["stopped"]
+    assert dict(zip(marks["levels"], marks["marks"], strict=True))["not stopped"] == ""
+    assert columns["ratio"]["center"] == 1
+    assert not {"prompt", "step", "token_id"} & set(columns)
+
+
+def test_steps_are_read_when_they_are_shown_and_the_pinned_word_and_the_scale_stay(run):
+    watched = Watched(run)
+    heatmap = TokenHeatmap(watched)
+    assert set(watched.read) == {1, 6}, "the ends give the scale of colours"
+    heatmap.pinned = heatmap.rows["token"].tolist().index("with")
+    lived = token_biography(run, int(heatmap.rows["token_id"].iloc[heatmap.pinned]))
+    (biography,) = heatmap.details["tables"]
+    assert [row["cells"][1] for row in biography["rows"]] == [f"{n:.0f}" for n in lived["places"]]
+    limits = [column.get("limit") for column in heatmap.main["columns"]]
+    for step in (1, 2, 4):
+        heatmap.step = step
+        assert (heatmap.table["step"] == step).all()
+        assert heatmap.rows["token"].iloc[heatmap.pinned] == "with"
+        assert [column.get("limit") for column in heatmap.main["columns"]] == limits
+    watched.damaged = (2,)
+    heatmap.step = 2
+    assert (heatmap.step, heatmap.message) == (4, "Step 2 can't be shown: step-2 is damaged.")
+
+
+def test_new_steps_are_shown_when_asked_for(run):
+    watched = Watched(run, shown=2)
+    heatmap = TokenHeatmap(watched)
+    heatmap._answer(None, {"kind": "look"}, [])
+    assert (heatmap.steps, heatmap.message) == ([1, 2], "The newest step that is recorded is step 2.")
+    watched.shown = 99
+    heatmap._answer(None, {"kind": "look"}, [])
+    assert (heatmap.steps, heatmap.step) == ([1, 2, 4, 6], 2)
+    heatmap.show_step(5)
+    assert heatmap.message == "Step 5 has no token table; this is the nearest that was recorded, step 4."
+    with pytest.raises(ValueError, match="recorded no tokens so far: wait for its first step, or train with"):
+        TokenHeatmap(Watched(run, shown=0))
+    with pytest.raises(ValueError, match="shows a table and no run"):
+        TokenHeatmap(run.tokens(4), "push").show_step(4)
+
+
+def test_two_steps_of_a_run_stand_beside_one_another(run):
+    watched = Watched(run)
+    heatmap = TokenHeatmap(watched, step=1, compare=6)
+    assert heatmap.other["name"] == "step 6"
+    assert heatmap.other["note"].startswith("other rollouts, of ")
+    assert "image/png" in heatmap.picture()[0]
+    heatmap.step = 2
+    assert "step 1" in heatmap.choices
+    assert "step 2" not in heatmap.choices
+    watched.damaged = (4,)
+    heatmap.compare = "step 4"
+    assert (heatmap.other, heatmap.message) == ({}, "step 4 can't be shown: step-4 is damaged.")
+    with pytest.raises(ValueError, match=r"step=3 is not recorded: choose one of \[1, 2, 4, 6\]"):
+        TokenHeatmap(run, compare=3)
+
+
+def test_marks_stand_in_the_picture(run):
+    rows = run.tokens(4)
+    group = int(rows.loc[rows["stopped"] == "clip high", "group"].iloc[0])
+    chart = token_strip(rows, "ratio", group=group).to_dict()
+    (cells,) = chart["datasets"].values()
+    clipped = [cell for cell in cells if cell["stopped"] == "clip high"]
+    assert {(cell["mark"], cell["sign"]) for cell in clipped} == {("▲", "⁺")}, "a ratio's sign is by 1"
+    assert "▲ clipped above" in chart["title"]["subtitle"]
+
+
+def test_a_click_on_a_monitors_curve_shows_that_steps_rollouts(run):
+    monitor = RunMonitor(run)
+    for clicked, step in ((2, 2), (5, 4)):
+        monitor._clicked({"step": clicked, "panel": "reward", "value": 0.5, "run": "this run", "mine": True})
+        assert monitor.rollouts.heatmap.step == step
+        assert monitor.rollouts.box.children == (monitor.rollouts.heatmap,)
+    heatmap = monitor.rollouts.heatmap
+    monitor.close()
+    assert heatmap.comm is None
+
+
+# --- what is closed is freed
+
+
+def test_closed_and_dropped_heatmaps_are_freed():
+    gc.collect()
+    open_before, references = len(_instances), []
+    for is_closed in (True, False):
+        heatmap = TokenHeatmap(table())
         heatmap.pinned = 1
-        references += [weakref.ref(heatmap), weakref.ref(states)]
-        heatmap.close()
-    del heatmap, states
+        references.append(weakref.ref(heatmap))
+        if is_closed:
+            heatmap.close()
+    del heatmap
     gc.collect()
-    assert [reference() for reference in references] == [None] * 6
-
-
-def test_heatmaps_that_are_dropped_unseen_are_freed_with_their_layouts():
-    open_before = len(_instances)
-    dropped = [weakref.ref(TokenHeatmap(table())) for _ in range(3)]
-    gc.collect()
-    assert [reference() for reference in dropped] == [None] * 3
+    assert [reference() for reference in references] == [None] * 2
     assert len(_instances) == open_before
 
 
@@ -212,47 +257,5 @@ def test_a_cell_that_runs_again_closes_what_it_showed_before(monkeypatch):
     assert first.comm is not None, "one execution may show several"
     again = show_in("a", "3")
     assert [one.comm is None for one in (first, beside, elsewhere, again)] == [True, True, False, False]
-    assert first.model_id is None, "what is closed is not opened again"
     for heatmap in (elsewhere, again):
         heatmap.close()
-
-
-def test_the_picture_and_the_html_show_the_coupling_that_the_page_shows(sampled):
-    _, _, rows, states = sampled
-    heatmap = TokenHeatmap(rows, group=1, states=states)
-    heatmap.column = "coupling"
-    assert "coupling unknown" in heatmap.to_html(), "nothing is pinned"
-    heatmap.pinned = 0
-    assert "image/png" in heatmap.picture()[0]
-    first = np.frombuffer(heatmap.coupling, "<f4")[0]
-    assert f'title="coupling {number(first, signed=True)}"' in heatmap.to_html()
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"position": [0, 1, -1, 0]}, r"position must be a whole number from 0 to 999999; row 2 of the table has '-1'"),
-        ({"position": [0, 1.5, 0, 0]}, "position must be .* row 1 of the table has '1.5'"),
-        ({"position": [0, 1, 0, 10**12]}, "position must be .* row 3"),
-        ({"group": ["a", 0, 0, 1]}, "group must be a whole number .* row 0 of the table has 'a'"),
-        ({"group": [0, 0, None, 1]}, "group must be .* row 2 of the table has 'nan'"),
-    ],
-)
-def test_tokens_without_a_place_are_refused(change, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        TokenHeatmap(table(**change))
-
-
-def test_states_need_advantages_and_a_table_needs_tokens():
-    with pytest.raises(ValueError, match="the table has no rows"):
-        TokenHeatmap(table().head(0))
-    states = OutputStates(torch.randn(4, 5), torch.randn(4, 9), torch.tensor([0, 1, 2, 3]))
-    with pytest.raises(ValueError, match=r"needs the column\(s\) advantage"):
-        TokenHeatmap(table(logp=0.0).drop(columns="advantage"), "logp", states=states)
-
-
-@pytest.mark.parametrize("trial", sample("widgets", 5), ids=lambda trial: trial[0])
-def test_hostile_texts_are_drawn_sent_and_freed(trial, tmp_path):
-    from soak import widgets
-
-    assert widgets.attempt(tmp_path, *trial[1]) is None

@@ -27,8 +27,8 @@ from workbook.topics.laboratory.preview import main as preview_process
 from workbook.topics.laboratory.settings import experiment, plan
 from workbook.topics.laboratory.widget import CHECKING, Laboratory
 from workbook.training import RunConfig
+from workbook.views.live import shared
 from workbook.views.monitor import KILL_AFTER_S
-from workbook.views.shared import shared
 from workbook.views.style import ERROR_COLOR
 
 FORECAST = "workbook.topics.laboratory.forecast"

@@ -22,7 +22,7 @@ from ipywidgets.widgets.widget import _instances
 from workbook.views.monitor_text import completions_html, diagnoses, seconds_left, sentence
 
 from workbook.training import background
-from workbook.views.live import spec_over
+from workbook.views.live import shared, spec_over
 from workbook.views.monitor import RunMonitor, kill
 from workbook.views.monitor_chart import (
     PANELS,
@@ -33,7 +33,6 @@ from workbook.views.monitor_chart import (
     tokens_per_second,
 )
 from workbook.views.renderer import png
-from workbook.views.shared import shared
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u202eevil\u2066", "a\nb\x00\x1b[31m", "\"'&"]

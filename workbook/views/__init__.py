@@ -20,7 +20,6 @@ _NAMES = {  # module: what it offers
     "views.ledger": "coverage_chart ledger_chart units_needed_chart",
     "views.live": "LiveChart refresh show",
     "views.live_study": "LiveStudy live_curve live_tables",
-    "views.loss_pushes": "with_push",
     "views.memory": "adapter_movement memory_bars",
     "views.monitor": "RunMonitor",
     "views.parts": "describe_parts parts_table road_map signal_noise_chart token_parts_table",

@@ -1,4 +1,4 @@
-"""An explanation of a token as a panel shows it: sentences with numbers, tables whose bars have a sign, and a chart."""
+"""What is known of a pinned token, as a panel shows it: sentences, tables whose bars have a sign, and a chart."""
 
 from __future__ import annotations
 
@@ -7,14 +7,48 @@ import numpy as np
 import pandas as pd
 
 from workbook.views.figures import bars, by_sign, panels
-from workbook.views.pinned import signed
 from workbook.views.style import describe_rows, visible
-from workbook.views.token_cells import MAX_CHARACTERS
-from workbook.views.token_scale import number
+from workbook.views.token_look import MAX_CHARACTERS, mark, number
 
+KNOWN = ("advantage", "logp", "dlogp", "credit")  # numbers that describe a token
 MAX_MOVERS = 10  # tokens that are listed
 NEAR = 0.25  # of 1: how far the explained share may be off before the step is called long
 HARDLY = 1e-4  # nats; a share of less says nothing
+
+
+def signed(value) -> str:
+    """A number with its sign and a true minus; "unknown" for what is none."""
+    return number(value, signed=True)
+
+
+def describe_token(row: pd.Series) -> str:
+    """One sentence: a token, its place, and what its row knows of it."""
+    values = [f"{name} {signed(row[name])}" for name in KNOWN if name in row and pd.api.types.is_number(row[name])]
+    if mark(stopped := row.get("stopped", "")):
+        values.append(f"stopped by {visible(stopped, MAX_CHARACTERS, space=' ')}")
+    place = f"position {row['position']} of rollout {visible(row['rollout'])}"
+    return f"{visible(row['token'], MAX_CHARACTERS)} at {place}: {', '.join(values)}"
+
+
+def biography_table(lived: pd.DataFrame, word: str) -> dict:
+    """What the recorded steps did to a word, as the panel shows it: columns step, places, logp, logp_after, push."""
+    most = lived["push"].abs().max() or 1.0
+    rows = [
+        [
+            f"{e.step:.0f}",
+            f"{e.places:.0f}",
+            number(e.logp),
+            number(e.logp_after),
+            {"value": e.push / most},
+            signed(e.push),
+        ]
+        for e in lived.fillna({"push": 0.0}).itertuples()
+    ]
+    return {
+        "title": f"What the recorded steps did to “{word}”: means over its places",
+        "headings": ["step", "places", "logp before", "after", "", "push"],
+        "rows": [{"cells": cells, "index": -1} for cells in rows],
+    }
 
 
 def moved_by(rows: pd.DataFrame, explanation) -> np.ndarray:
@@ -30,9 +64,9 @@ def explanation_details(rows: pd.DataFrame, explanation) -> dict:
     movers = explanation.movers(MAX_MOVERS)
     at = [places.get((row.rollout, row.position), -1) for row in movers.itertuples()]
     return {
-        "explained": explained_sentences(explanation),
+        "lines": explained_sentences(explanation),
         "tables": [_parts_table(explanation), _movers_table(movers, at)],
-        "coupled": [{"index": i, "numbers": []} for i in at if i >= 0],
+        "marked": [i for i in at if i >= 0],
     }
 
 
@@ -102,27 +136,6 @@ def _movers_table(movers: pd.DataFrame, at: list[int]) -> dict:
         "title": "Tokens that moved it most: nats = lr · w A · ⟨∇log πᵢ, ∇log πⱼ⟩",
         "headings": ["token", "rollout", "position", "source", "A", "w A", "⟨∇ᵢ, ∇ⱼ⟩", "", "nats"],
         "rows": rows,
-    }
-
-
-def objectives_details(objectives: pd.DataFrame) -> dict:
-    """The table of `loss_objectives.objective_table`, as the panel shows it."""
-    most = objectives["push"].abs().max() or 1.0
-    rows = [
-        [
-            row.objective,
-            number(row.ratio),
-            row.clipped,
-            number(row.weight),
-            {"value": row.push / most},
-            signed(row.push),
-        ]
-        for row in objectives.itertuples()
-    ]
-    return {
-        "title": "Its push under several objectives, as one batch of these rollouts",
-        "headings": ["objective", "ratio", "clipped", "weight w", "", "push w A"],
-        "rows": [{"cells": cells, "index": -1} for cells in rows],
     }
 
 

@@ -1,331 +1,295 @@
-// The page's half of TokenHeatmap: one pane of cells, or two to compare, with their menus, the row of the token under
-// the pointer below them, and what is known of the pinned one. What a model wrote is shown, never parsed.
-
+// The page's half of TokenHeatmap: one pane of cells, or two to compare, their menus, the row of the token under the
+// pointer, and what is known of the pinned one. What a model wrote is shown by textContent, never parsed.
+const MEANINGS = { "▲": "clipped above", "▼": "clipped below", "■": "masked" }, UP = "#2f78b3", DOWN = "#c5690d", LABEL = 132, LETTER = 7.2;
 const HINT = "Point at a token, or walk with the arrow keys: its row stands here. Enter or a click pins it, m switches between text and aligned cells.";
 
+const make = (tag, className = "", text = "", about = {}) => {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== "") node.textContent = text;
+  for (const [name, value] of Object.entries(about)) if (name in node && name !== "list") node[name] = value; else node.setAttribute(name, value);
+  return node;
+};
+const bytes = view => view && view.byteLength ? view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength) : new ArrayBuffer(0);
+const size = x => x !== 0 && (x < 1e-3 || x >= 1e6) ? x.toExponential(2) : Number(x.toPrecision(4)).toString();
+const unsigned = x => Number.isNaN(x) ? "unknown" : (x < 0 ? "−" : "") + size(Math.abs(x));
+const text = (c, value) => c.levels ? c.levels[value] ?? "unknown" : c.center || c.side ? unsigned(value) : (value > 0 ? "+" : "") + unsigned(value);
+
+// a group's tokens as they came over the wire; token i is the i-th row of the group's table
+function decode({ shape, columns, values, places, prompt }) {
+  const all = new Int32Array(bytes(places)), n = shape.tokens, numbers = new Float32Array(bytes(values));
+  const [kinds, rowOf, positionOf] = [0, 1, 2].map(k => all.subarray(k * n, (k + 1) * n)), answers = shape.rows.map(() => []);
+  for (let i = 0; i < n; i++) answers[rowOf[i]].push(i);
+  for (const answer of answers) answer.sort((a, b) => positionOf[a] - positionOf[b]);
+  columns.forEach((c, k) => { c.values = c.moves ? new Float32Array() : numbers.subarray(k * n, (k + 1) * n); });
+  const widths = new Float32Array(shape.positions).fill(2 * LETTER + 16);
+  for (let i = 0; i < n; i++) widths[positionOf[i]] = Math.max(widths[positionOf[i]], shape.texts[kinds[i]].length * LETTER + 16);
+  return { ...shape, prompt, columns, kinds, rowOf, positionOf, answers, widths, wide: widths.reduce((sum, one) => sum + one, LABEL),
+    stop: columns.find(c => c.marks), name: i => shape.texts[kinds[i]] || "(empty)", word: i => shape.raw[kinds[i]] };
+}
+
+// fill, ink and sign of a value; no fill where it is unknown
+function colours(value, column, scale) {
+  if (Number.isNaN(value) || value === undefined) return ["", "", ""];
+  const { fills, inks } = PALETTE[column.levels ? "categories" : scale.side ? "sequential" : "diverging"];
+  if (column.levels) return [fills[value % fills.length], inks[value % fills.length], ""];
+  const off = value - scale.center, place = scale.side ? off / scale.limit * scale.side : (off / scale.limit + 1) / 2;
+  const shade = Math.floor(Math.max(0, Math.min(1, place)) * (fills.length - 1) + 0.5);
+  return [fills[shade], inks[shade], scale.side ? "" : off > 0 ? "⁺" : off < 0 ? "⁻" : ""];
+}
+
+// a bar with its ends, ≤ and ≥ where values lie beyond them, or a chip for each level
+function drawLegend(place, column, scale) {
+  if (column.levels) return column.levels.forEach((level, k) => {
+    const [fill, ink] = colours(k, column);
+    place.append(make("span", "th-chip", level, { style: `background: ${fill}; color: ${ink}` })); });
+  const { fills } = PALETTE[scale.side ? "sequential" : "diverging"], shades = scale.side < 0 ? [...fills].reverse() : fills;
+  const [low, high] = scale.side ? [Math.min(0, scale.side * scale.limit), Math.max(0, scale.side * scale.limit)] : [scale.center - scale.limit, scale.center + scale.limit];
+  place.append(make("span", "", (column.values.some(x => x < low) ? "≤ " : "") + text(scale, low)),
+    make("span", "th-scale", "", { style: `background: linear-gradient(90deg, ${shades.join(", ")})` }),
+    make("span", "", (column.values.some(x => x > high) ? "≥ " : "") + text(scale, high)));
+}
+
+// table: {title, headings, rows: [{cells: texts or {value: -1 to 1, a bar}, index: of the token to go to, -1: none}]}
+function panelTable({ title, headings, rows }, go) {
+  const box = make("div", "th-region", "", { tabIndex: 0, role: "region", "aria-label": title }), list = make("table"), head = make("tr");
+  head.append(...headings.map(name => make("th", "", name)));
+  list.append(make("caption", "", title), head);
+  for (const { cells, index } of rows) {
+    const row = make("tr");
+    row.append(...cells.map((cell, k) => {
+      if (typeof cell !== "object" && (k || index < 0)) return make("td", k && /^[-+−]?[\d.,]+(e[-+−]?\d+)?( %)?$/.test(cell) ? "number" : "", cell);
+      const place = make("td");
+      if (typeof cell !== "object") place.append(make("button", "th-go", cell, { title: "Go to this token", onclick: () => go(index) }));
+      else {
+        const bar = make("span", "th-signbar", "", { "aria-hidden": "true" }), half = 50 * Math.min(1, Math.abs(cell.value ?? 0));  // its number stands beside it
+        bar.append(make("span", "", "", { style: `left: ${cell.value < 0 ? 50 - half : 50}%; width: ${half}%; background: ${cell.value < 0 ? DOWN : UP}` }));
+        place.append(bar);
+      }
+      return place; }));
+    list.append(row);
+  }
+  box.append(list);
+  return box;
+}
+
 function render({ model, el }) {
-  const root = make("div", "token-heatmap"), bar = make("div", "th-bar"), panes = make("div", "th-panes");
-  const tip = make("div", "th-tip"), details = make("div", "th-details"), working = make("div", "th-busy"), prompt = make("div", "th-prompt"), status = make("div", "th-message");
-  const menus = {}, modes = {}, id = `th${Math.random().toString(36).slice(2)}`;
-  let reading = 0, explaining = 0, frame = 0, stale = false, searching = null, spot = null, pointer = null, driven = null, tall = 0, wide = 0;
-  details.setAttribute("role", "status");
-  status.setAttribute("role", "status");
-  tip.setAttribute("role", "group");
-  tip.setAttribute("aria-label", "the token under the pointer");
-  root.dataset.lmSuppressShortcuts = "true";  // the notebook has keys of its own
-  root.append(bar, status, prompt, panes, tip, working, details);
+  const root = make("div", "token-heatmap", "", { "data-lm-suppress-shortcuts": "true" });  // the notebook has keys of its own
+  const [bar, walk, panes, tip, working, details, prompt, status] = ["bar", "bar", "panes", "tip", "busy", "details", "prompt", "message"].map(name => make("div", `th-${name}`));
+  for (const part of [details, status]) part.setAttribute("role", "status");
+  Object.assign(tip, { role: "group", ariaLabel: "the token under the pointer" });
+  root.append(walk, bar, status, prompt, panes, tip, working, details);
   el.append(root);
+  const set = (name, value) => { model.set(name, value); model.save_changes(); };
+  const mode = () => model.get("mode") !== "auto" ? model.get("mode") : root.clientWidth && main.t.wide > root.clientWidth ? "read" : "align";
+  const main = makePane("a"), beside = makePane("b");
+  let spot = null, frame = 0;
 
-  const mode = () => model.get("mode") !== "auto" ? model.get("mode") : wide && main.t && alignedWidth(main.t) > wide ? "read" : "align";  // the whole answer is seen
-  const shell = { mode, look, hover, pin, moved, scrolled };
-  const main = makePane(shell, id), beside = makePane(shell, `${id}-b`);
+  // --- one pane of cells: grid > row > rowheader and gridcells
+
+  function makePane(name) {
+    const box = make("div", "th-pane"), heading = make("div", "th-heading"), grid = make("div", "th-grid", "", { tabIndex: 0, role: "grid" });
+    const pane = { box, heading, grid, cells: [], t: null, active: -1, id: `th${Math.random().toString(36).slice(2)}${name}` };
+    const under = event => { const cell = event.target.closest(".th-cell"); return cell ? Number(cell.dataset.token) : -1; };
+    box.append(heading, grid);
+    grid.onmousemove = event => point(pane, under(event));
+    grid.onmouseleave = () => point(pane, -1);
+    grid.onclick = event => { const i = under(event); if (i >= 0) { pane.active = i; pin(pane, i); } };
+    grid.onscroll = () => { const other = pane === main ? beside : main;
+      if (beside.t === main.t) Object.assign(other.grid, { scrollLeft: grid.scrollLeft, scrollTop: grid.scrollTop }); };
+    grid.onkeydown = event => {
+      const i = pane.active, to = i < 0 ? 0 : keyTo(pane.t, i, event);
+      if (event.key.startsWith("Arrow") || ["Home", "End"].includes(event.key)) moveTo(pane, to);
+      else if (["Enter", " "].includes(event.key) && i >= 0) pin(pane, i);
+      else return;
+      event.preventDefault();
+      event.stopPropagation(); };
+    return pane;
+  }
+
+  function keyTo(t, i, { key, ctrlKey }) {
+    const answer = t.answers[t.rowOf[i]], at = answer.indexOf(i), last = t.answers.at(-1);
+    if (key === "Home") return ctrlKey ? t.answers[0][0] : answer[0];
+    if (key === "End") return ctrlKey ? last.at(-1) : answer.at(-1);
+    if (key === "ArrowLeft" || key === "ArrowRight") return answer[at + (key === "ArrowLeft" ? -1 : 1)] ?? i;
+    const near = t.answers[t.rowOf[i] + (key === "ArrowUp" ? -1 : 1)] ?? [i];  // the same position of the next answer, or its last
+    return near.findLast(k => t.positionOf[k] <= t.positionOf[i]) ?? near[0];
+  }
+
+  function moveTo(pane, i) {
+    pane.active = i;
+    pane.cells[i].scrollIntoView({ block: "nearest", inline: "nearest" });
+    pane.grid.setAttribute("aria-activedescendant", pane.cells[i].id);
+    pane.grid.focus({ preventScroll: true });
+    point(pane, i);
+  }
+
+  function layOut(pane, title) {  // another group, another mode
+    const { t } = pane, reading = mode() === "read";
+    pane.cells = [];
+    pane.active = -1;
+    for (const [name, value] of [["aria-label", title], ["aria-rowcount", t.rows.length], ["aria-colcount", t.positions]]) pane.grid.setAttribute(name, value);
+    pane.grid.removeAttribute("aria-activedescendant");
+    pane.box.classList.toggle("read", reading);
+    pane.grid.replaceChildren(...t.answers.map((answer, row) => {
+      const line = make("div", "th-row", "", { role: "row", "aria-rowindex": row + 1 }), body = make("div", "th-answer", "", { role: "presentation" });
+      let at = 0;
+      for (const i of answer) {
+        const cell = pane.cells[i] = make("span", "th-cell", reading ? "" : t.texts[t.kinds[i]], { id: `${pane.id}-${i}`, role: "gridcell", "aria-colindex": t.positionOf[i] + 1, "data-token": i });
+        if (reading) {
+          if (t.words && i !== answer[0]) body.append(" ");
+          for (const part of t.word(i).split(/([\n\t]|\s)/)) if (part) cell.append(/^\s$/.test(part) ? make("span", { "\n": "th-newline", "\t": "th-tab" }[part] || "th-space", part) : part);
+        } else {
+          let left = 0;
+          for (; at < t.positionOf[i]; at++) left += t.widths[at];  // positions that this answer lacks
+          cell.style.width = `${t.widths[at++] - 1}px`;
+          cell.style.marginLeft = `${left}px`;
+        }
+        body.append(cell);
+      }
+      line.append(make("div", "th-label", t.rows[row], { role: "rowheader" }), body);
+      return line; }));
+  }
+
+  // --- how tokens look
+
+  const columnOf = pane => { const name = pane === beside && model.get("other").column || model.get("column"); return pane.t.columns.find(c => c.name === name); };
   const drawn = () => beside.t ? [main, beside] : [main];
-  panes.append(main.box);
-
-  // --- the tables, as they came over the wire
-
-  function read() {
-    stale = false;
-    const other = model.get("other");
-    main.t = decode({ shape: model.get("shape"), columns: model.get("columns"), values: model.get("values"), places: model.get("places") });
-    main.t.coupling = floats(model.get("coupling"));
-    beside.t = other.shape ? decode(other) : null;
-    if (beside.t) panes.append(beside.box);
-    else beside.box.remove();
-    panes.classList.toggle("two", Boolean(beside.t));
-    spot = null;
-    main.show(main.t, model.get("title"));
-    if (beside.t) beside.show(beside.t, other.title);
-    prompt.textContent = model.get("prompt") ? `prompt: ${model.get("prompt")}` : "";
-    build();
-    explain();
-    point();
-    searching = pointer;
+  function scaleOf(pane) {  // the wider of two of one kind
+    const [mine, theirs] = [pane, pane === main ? beside : main].map(one => one.t && columnOf(one));
+    const isShared = mine && theirs && !mine.levels && !theirs.levels && mine.center === theirs.center && mine.side === theirs.side;
+    return isShared && theirs.limit > mine.limit ? theirs : mine;
   }
 
-  const nameOf = pane => pane === beside && model.get("other").column || model.get("column");
-  const coloured = pane => columnOf(pane.t, nameOf(pane));
-  const own = column => column.slot < 0 ? { ...column, limit: model.get("coupling_limit") } : column;
-  function scaleOf(pane) {
-    const mine = own(coloured(pane));
-    return beside.t && common(own(coloured(main)), own(coloured(beside))) || mine;
-  }
-  const places = (pane, i) => pane === main || model.get("other").same ? i : -1;  // the same token in the other pane, -1: none
-
-  // --- how a token looks
-
-  let scene = null;  // what is the same for all tokens of one drawing
-  function prepare() {
-    const pinned = model.get("pinned"), lit = spot ? spot.pane.t.raw[spot.pane.t.kinds[spot.i]] : pinned >= 0 ? main.t.raw[main.t.kinds[pinned]] : null;
-    const coupled = new Set((model.get("details").coupled || []).map(c => c.index)), filter = model.get("filter");
-    scene = new Map(drawn().map(pane => [pane, {
-      column: coloured(pane), scale: scaleOf(pane), lit, coupled, pinned: places(pane, pinned),
-      filter: filter.column ? columnOf(pane.t, filter.column) : null, only: filter.value,
-    }]));
-  }
-
-  function look(pane, i) {
-    const { t } = pane, { column, scale, lit, coupled, pinned, filter, only } = scene.get(pane), value = valueOf(t, i, column), mark = markOf(t, i);
-    const out = filter && !filter.missing && shown(t, i, filter) !== only;
-    const [fill, ink, sign] = out ? ["", "", ""] : colours(value, column, scale);
-    const classes = (mark ? " stopped" : "") + (t.raw[t.kinds[i]] === lit ? " same" : "") + (i === pinned ? " pinned" : "")
-      + (places(pane, i) >= 0 && coupled.has(i) ? " coupled" : "") + (i === pane.active ? " active" : "") + (out ? " out" : "");
-    const label = `${t.texts[t.kinds[i]] || "(empty)"}, ${t.rows[t.rowOf[i]]}, position ${t.positionOf[i]}, ${column.name} ${text(column, value)}${mark ? `, ${shown(t, i, t.stop)}` : ""}`;
-    return { fill, ink, sign, mark, classes, label, selected: i === pinned };
-  }
-
-  function draw() {
-    cancelAnimationFrame(frame);
-    frame = requestAnimationFrame(() => {
-      if (!main.t || stale) return;
-      if (!root.clientWidth) { resized.unobserve(root); resized.observe(root); return; }  // hidden: drawn when it is seen
-      prepare();
-      for (const pane of drawn()) pane.draw();
-      root.dataset.drawn = Number(root.dataset.drawn || 0) + 1;
-      if (searching) underPointer();
-    });
-  }
-
-  function scrolled(pane) {  // both panes scroll together: by pixels where they hold the same tokens, else by share
-    draw();
-    if (!beside.t || driven === pane) { driven = null; return; }
-    const other = pane === main ? beside : main, from = pane.grid, to = other.grid, before = [to.scrollLeft, to.scrollTop];
-    const share = (at, all, mine, whole, its) => model.get("other").same && all === whole ? at : all > mine ? at / (all - mine) * (whole - its) : 0;
-    to.scrollLeft = share(from.scrollLeft, from.scrollWidth, from.clientWidth, to.scrollWidth, to.clientWidth);
-    to.scrollTop = share(from.scrollTop, from.scrollHeight, from.clientHeight, to.scrollHeight, to.clientHeight);
-    if (before[0] !== to.scrollLeft || before[1] !== to.scrollTop) driven = other;
-  }
-
-  // --- menus and legend
-
-  function menu(name, label, options, value, change, title) {
-    const box = make("label", "", `${label} `), select = make("select");
-    for (const option of options) {
-      const node = make("option", "", option);
-      node.value = option;
-      select.append(node);
+  function paint() {
+    const pinned = model.get("pinned"), lit = spot ? spot.pane.t.word(spot.i) : pinned >= 0 ? main.t.word(pinned) : null;
+    const marked = new Set(model.get("details").marked);
+    for (const pane of drawn()) {
+      const { t, cells } = pane, column = columnOf(pane), scale = scaleOf(pane), own = t === main.t;
+      cells.forEach((cell, i) => {
+        const value = column ? column.values[i] ?? NaN : NaN, [fill, ink, sign] = column ? colours(value, column, scale) : ["", "", ""];
+        const mark = t.stop ? t.stop.marks[t.stop.values[i]] || "" : "";
+        const name = `th-cell${fill ? "" : " unknown"}${t.word(i) ? "" : " empty"}${mark ? ` stopped${ink === "#000000" ? " light" : ""}` : ""}${t.word(i) === lit ? " same" : ""}`
+          + `${own && i === pinned ? " pinned" : ""}${own && marked.has(i) ? " coupled" : ""}${i === pane.active ? " active" : ""}`;
+        const look = [fill, ink, sign, mark, name, value].join("\n");
+        if (cell.look === look) return;
+        Object.assign(cell, { look, className: name });
+        Object.assign(cell.style, { backgroundColor: fill, color: ink });
+        Object.assign(cell.dataset, { sign, mark });
+        cell.setAttribute("aria-selected", own && i === pinned);
+        cell.setAttribute("aria-label", `${t.name(i)}, ${t.rows[t.rowOf[i]]}, position ${t.positionOf[i]}${column ? `, ${column.name} ${text(column, value)}` : ""}${mark ? `, ${MEANINGS[mark]}` : ""}`); });
     }
-    select.value = value;
-    select.title = title;
-    select.setAttribute("aria-label", label);
-    select.onchange = () => change(select.value);
-    menus[name] = select;
+    root.dataset.drawn = Number(root.dataset.drawn || 0) + 1;
+  }
+  const draw = () => { cancelAnimationFrame(frame); frame = requestAnimationFrame(paint); };
+
+  // --- menus, legend and steps
+
+  function menu(label, options, value, change) {
+    const box = make("label", "", `${label} `), select = make("select", "", "", { onchange: () => change(select.value), "aria-label": label });
+    select.append(...options.map(option => make("option", "", option, { value: option, selected: option === value })));
     box.append(select);
     bar.append(box);
   }
 
   function build() {
-    const focus = root.ownerDocument.activeElement, controls = { ...menus, ...modes }, focused = Object.keys(controls).find(name => controls[name] === focus);
+    const focused = document.activeElement?.getAttribute("aria-label"), held = bar.contains(document.activeElement), groups = model.get("groups").map(String);
     bar.replaceChildren();
-    const groups = model.get("groups").map(String);
-    if (groups.length > 1) menu("group", "group", groups, String(model.get("group")), value => set("group", Number(value)), "The rollouts of one prompt");
-    menu("column", "colour by", main.t.columns.map(c => c.name), model.get("column"), value => set("column", value), "The column of the token table that gives each token its colour");
-    const choices = ["all tokens"], filter = model.get("filter");
-    for (const c of main.t.columns) if (c.levels) for (const level of c.levels) choices.push(`${c.name}: ${level}`);
-    if (choices.length > 1)
-      menu("filter", "show", choices, filter.column ? `${filter.column}: ${filter.value}` : choices[0], value => {
-        const cut = value.indexOf(": ");
-        set("filter", cut < 0 ? {} : { column: value.slice(0, cut), value: value.slice(cut + 2) });
-      }, "Colour only the tokens of one category");
-    if (model.get("choices").length)
-      menu("compare", "compare with", ["nothing", ...model.get("choices")], model.get("compare") || "nothing", value => set("compare", value === "nothing" ? "" : value), "A second pane: another column, or another step of the run, in the same colours");
-    const both = make("span", "th-modes");
-    both.setAttribute("role", "group");
-    both.setAttribute("aria-label", "how rollouts are shown");
-    for (const [name, label, title] of [["align", "aligned", "One line a rollout, tokens of one position below one another (m)"], ["read", "as text", "The whole answers, wrapped as text (m)"]]) {
-      const button = modes[name] = make("button", "th-mode", label);
-      button.title = title;
-      button.onclick = () => set("mode", name);
-      both.append(button);
-    }
-    bar.append(both, make("span", "th-legend"));
-    if (focused) (modes[focused] || menus[focused])?.focus();
-    legend();
+    if (groups.length > 1) menu("group", groups, String(model.get("group")), value => set("group", Number(value)));
+    menu("colour by", main.t.columns.map(c => c.name), model.get("column"), value => set("column", value));
+    menu("compare with", ["nothing", ...model.get("choices")], model.get("compare") || "nothing", value => set("compare", value === "nothing" ? "" : value));
+    const modes = make("span", "th-modes", "", { role: "group", "aria-label": "how rollouts are shown" });
+    for (const [name, label] of [["align", "aligned"], ["read", "as text"]]) modes.append(make("button", "th-mode", label, { onclick: () => set("mode", name), "aria-pressed": mode() === name, "aria-label": label }));
+    const legend = make("span", "th-legend"), marks = main.t.stop ? main.t.stop.marks.filter((m, k, all) => m && all.indexOf(m) === k) : [];
+    if (marks.length) legend.append(make("span", "", marks.map(m => `${m} ${MEANINGS[m]}`).join("  ")));
+    if (columnOf(main)) drawLegend(legend, columnOf(main), scaleOf(main));
+    bar.append(modes, legend);
+    if (held) bar.querySelector(`[aria-label="${focused}"]`)?.focus();
+    main.heading.textContent = beside.t ? model.get("other").name ? `step ${model.get("step")}` : model.get("column") : "";
+    beside.heading.textContent = beside.t ? [model.get("other").name || model.get("other").column, model.get("other").note, columnOf(beside) ? "" : `has no column ${model.get("column")}`].filter(Boolean).join(": ") : "";
+    if (beside.t && columnOf(beside) && (scaleOf(beside) === columnOf(beside)) && scaleOf(main) !== scaleOf(beside)) drawLegend(beside.heading, columnOf(beside), scaleOf(beside));
   }
 
-  function legend() {
-    root.dataset.mode = mode();
-    for (const [name, button] of Object.entries(modes)) button.setAttribute("aria-pressed", name === mode());
-    if (!main.t) return;
-    const place = bar.querySelector(".th-legend"), marks = main.t.stop ? [...new Set(main.t.stop.marks.filter(m => m))] : [];
-    place.replaceChildren();
-    if (marks.length) place.append(make("span", "", marks.map(m => `${m} ${MEANINGS[m] || ""}`).join("  ")));
-    drawLegend(place, coloured(main), scaleOf(main), main.t);
-    main.heading.replaceChildren();
-    beside.heading.replaceChildren();
-    if (!beside.t) return;
-    const { names, note } = model.get("other"), shared = common(own(coloured(main)), own(coloured(beside)));
-    main.heading.append(make("span", "th-title", names[0] || nameOf(main)));
-    beside.heading.append(make("span", "th-title", names[1] || nameOf(beside)));
-    if (note) beside.heading.append(make("span", "", note));
-    if (coloured(beside).missing) beside.heading.append(make("span", "", `has no column ${nameOf(beside)}`));
-    else if (!shared) {
-      const scale = make("span", "th-legend");
-      drawLegend(scale, coloured(beside), scaleOf(beside), beside.t);
-      beside.heading.append(scale);
-    }
+  const slider = make("input", "", "", { type: "range", min: 0, step: 1, "aria-label": "recorded step" }), where = make("output"), stepBox = make("label", "th-steps", "step ");
+  let rest = 0;
+  stepBox.append(slider, where);
+  walk.append(stepBox, make("button", "th-look", "Look for new steps", { onclick: () => model.send({ kind: "look" }) }));
+  const name = () => { where.textContent = `${model.get("steps")[Number(slider.value)] ?? "none"}`; };
+  slider.oninput = () => { name(); clearTimeout(rest); rest = setTimeout(() => { rest = 0; set("step", model.get("steps")[Number(slider.value)]); }, 120); };  // where the hand rests
+  slider.onkeydown = event => event.stopPropagation();
+  function placeSlider() {
+    const steps = model.get("steps");
+    walk.hidden = !steps.length;
+    slider.max = Math.max(0, steps.length - 1);
+    if (!rest) slider.value = Math.max(0, steps.indexOf(model.get("step")));
+    name();
   }
 
-  function set(name, value) { model.set(name, value); model.save_changes(); }
+  // --- the token under the pointer, or the one that the keys have reached; the pinned one
 
-  // --- the token under the pointer, or the one that the keys have reached
-
-  function hover(pane, i, event) {
-    pointer = event ? { x: event.clientX, y: event.clientY } : null;
-    if (i < 0 ? !spot || !spot.hovered : spot && spot.pane === pane && spot.i === i) return;
-    spot = i < 0 ? null : { pane, i, hovered: true };
-    point();
-    draw();
-  }
-
-  function underPointer() {  // what the resting pointer points at among new tokens
-    const { x, y } = searching;
-    searching = null;
-    for (const pane of drawn()) if (pane.under(x, y) >= 0) hover(pane, pane.under(x, y), { clientX: x, clientY: y });
-  }
-
-  function moved(pane) {
-    for (const one of drawn()) if (one !== pane) one.active = -1;
-    spot = { pane, i: pane.active, hovered: false };
-    point();
-    draw();
-  }
-
-  function point() {  // what stands below the cells, never on them
-    const facts = spot ? factsOf(spot.pane, spot.i) : [];
-    tip.classList.toggle("visible", facts.length > 0);
-    tip.replaceChildren(...facts.map(([name, value]) => {
-      const fact = make("span", "th-fact");
-      fact.append(make("span", "th-name", name), make("span", "th-value", value));
-      return fact;
-    }));
+  function point(pane, i) {
+    if (i < 0 ? !spot : spot && spot.pane === pane && spot.i === i) return;
+    spot = i < 0 ? null : { pane, i };
+    const t = pane.t, facts = i < 0 ? [] : [["token", t.name(i)], ["rollout", t.rows[t.rowOf[i]]], ["position", t.positionOf[i]], ...t.columns.filter(c => c.values.length).map(c => [c.name, text(c, c.values[i])])];
+    tip.replaceChildren(...facts.map(([name, value]) => { const fact = make("span", "th-fact"); fact.append(make("span", "th-name", name), make("span", "th-value", value)); return fact; }));
     if (!facts.length) tip.append(make("span", "th-hint", HINT));
-    tip.style.minHeight = `${tall = Math.max(tall, tip.offsetHeight)}px`;  // what lies below stays where it is
-  }
-
-  function factsOf(pane, i) {
-    const { t } = pane, twin = beside.t && model.get("other").same ? (pane === main ? beside : main).t : null;
-    const [one, two] = pane === main ? [t, twin] : [twin, t], facts = [["token", t.texts[t.kinds[i]] || "(empty)"], ["rollout", t.rows[t.rowOf[i]]], ["position", String(t.positionOf[i])]];
-    const value = (table, c) => { const at = columnOf(table, c.name); return at.missing ? "" : shown(table, i, at); };
-    for (const c of t.columns) {
-      if (c.slot < 0 && !main.t.coupling.length) continue;
-      const values = twin ? [value(one, c), value(two, c)].filter(x => x) : [shown(t, i, c)];
-      facts.push([c.name, values.length > 1 && values[0] !== values[1] ? values.join(" | ") : values[0]]);
-    }
-    return facts;
+    tip.style.minHeight = `${Math.max(parseFloat(tip.style.minHeight) || 0, tip.offsetHeight)}px`;  // what lies below stays where it is
+    draw();
   }
 
   function pin(pane, i) {
-    const { t } = pane, same = places(pane, i);
-    if (same >= 0) return set("pinned", model.get("pinned") === same ? -1 : same);
-    const word = t.raw[t.kinds[i]], near = k => Math.abs(main.t.positionOf[k] - t.positionOf[i]);  // of other rollouts: the same word
-    const twins = [...main.t.kinds.keys()].filter(k => main.t.raw[main.t.kinds[k]] === word);
-    if (twins.length) set("pinned", twins.reduce((a, b) => near(b) < near(a) ? b : a));
-    else status.textContent = `${t.texts[t.kinds[i]]} is in no rollout of the group beside.`;
+    if (pane.t === main.t) return set("pinned", model.get("pinned") === i ? -1 : i);
+    const twins = [...main.t.kinds.keys()].filter(k => main.t.word(k) === pane.t.word(i));  // of another step: the same word
+    if (twins.length) set("pinned", twins[0]);
   }
 
-  root.onkeydown = event => {  // of the cells, the panel and the menus alike
-    const typing = ["SELECT", "INPUT"].includes(event.target.tagName);
-    if (event.key === "m" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) set("mode", mode() === "read" ? "align" : "read");
-    else if (event.key === "Escape") {
-      spot = null;
-      point();
-      draw();
-      if (details.contains(root.ownerDocument.activeElement)) main.grid.focus();
-      if (model.get("pinned") >= 0) set("pinned", -1);
-    } else return;
+  function explain() {
+    const known = model.get("details"), column = main.t.columns.find(c => c.moves);
+    if (column) Object.assign(column, { values: new Float32Array(bytes(model.get("moves"))), limit: model.get("moves_limit") });
+    details.replaceChildren(...(known.lines || []).map(line => make("p", "", line)), ...(known.tables || []).map(table => panelTable(table, i => moveTo(main, i))));
+    build();
+    draw();
+  }
+
+  function busy() {
+    const { text: words, share } = model.get("busy");
+    if (!words) return working.replaceChildren();
+    if (!working.firstChild) working.append(make("progress", "", "", { max: 1, "aria-label": "how far the explanation is" }), make("button", "", "Stop", { onclick: () => model.send({ kind: "stop" }) }), make("span"));  // once, so that a hand on Stop finds it
+    working.firstChild.value = share || 0;
+    working.lastChild.textContent = words;
+  }
+
+  function read() {
+    const other = model.get("other");
+    main.t = decode(model.get("main"));
+    beside.t = other.shape ? decode(other) : other.column ? main.t : null;
+    panes.replaceChildren(...drawn().map(pane => pane.box));
+    panes.classList.toggle("two", Boolean(beside.t));
+    prompt.textContent = main.t.prompt ? `prompt: ${main.t.prompt}` : "";
+    spot = null;
+    lay();
+    point(main, -1);
+    tip.childElementCount || tip.append(make("span", "th-hint", HINT));
+  }
+  let laid = "";
+  function lay() { root.dataset.mode = laid = mode(); for (const pane of drawn()) layOut(pane, model.get("title")); explain(); }
+
+  root.onkeydown = event => {
+    if (event.key === "m" && event.target.tagName !== "SELECT" && !event.ctrlKey && !event.metaKey) set("mode", mode() === "read" ? "align" : "read");
+    else if (event.key === "Escape") { point(main, -1); set("pinned", -1); } else return;
     event.preventDefault();
     event.stopPropagation();
   };
-
-  // --- what is known about the pinned token
-
-  function explain() {
-    if (stale) return;  // read() does it, once it knows the new tokens
-    main.t.coupling = floats(model.get("coupling"));
-    if (beside.t && model.get("other").same) beside.t.coupling = main.t.coupling;
-    const known = model.get("details"), unfolded = Boolean(details.querySelector("details[open]"));
-    details.replaceChildren();
-    if (known.lines) {
-      const [about, ...coupled] = known.lines, life = model.get("biography");
-      const go = index => { main.moveTo(index); main.grid.focus(); };
-      details.append(make("p", "", about));
-      for (const line of known.explained || []) details.append(make("p", "th-explained", line));
-      for (const table of known.tables || []) details.append(panelTable(table, go));
-      if ((known.loss || []).length) {
-        const loss = make("div", "th-loss");
-        for (const line of known.loss) loss.append(make("p", "", line));
-        details.append(loss);
-      }
-      if (known.objectives) details.append(panelTable(known.objectives, go));
-      if (life.step && life.step.length) details.append(drawBiography(life, model.get("step"), unsigned, step => set("step", step)));
-      if (unfolded) details.querySelector("details")?.setAttribute("open", "");
-      for (const line of coupled) details.append(make("p", "", line));
-      if (known.headings && (known.coupled || []).length) details.append(coupledTable(known));
-    }
-    legend();
-    draw();
-  }
-
-  function coupledTable({ coupled, headings }) {
-    const { t } = main, list = make("table"), head = make("tr");
-    for (const name of ["token", "rollout", "position", ...(headings || [])]) head.append(make("th", "", name));
-    list.append(head);
-    for (const { index, numbers } of coupled) {
-      const row = make("tr"), go = make("button", "th-go", t.texts[t.kinds[index]]), name = make("td");
-      go.title = "Go to this token";
-      go.onclick = () => { main.moveTo(index); main.grid.focus(); };
-      name.append(go);
-      row.append(name, make("td", "", t.rows[t.rowOf[index]]), make("td", "", String(t.positionOf[index])));
-      for (const number of numbers) row.append(make("td", "number", signed(number ?? NaN)));
-      list.append(row);
-    }
-    const region = make("div", "th-region");
-    region.append(list);
-    region.tabIndex = 0;
-    region.setAttribute("role", "region");
-    region.setAttribute("aria-label", "tokens that move the pinned one most");
-    return region;
-  }
-
-  // --- what the kernel changes
-
-  const repaint = () => { if (stale) return; menus.column.value = model.get("column"); legend(); point(); draw(); };
-  const lay = () => {
-    if (stale || !main.t) return;
-    const kept = main.active;
-    for (const pane of drawn()) pane.layOut();
-    legend();
-    if (kept >= 0) main.moveTo(kept);
-    draw();
-  };
-  const control = stepControl(model, set), report = () => { status.textContent = model.get("message"); };
-  const refresh = () => { stale = true; cancelAnimationFrame(reading); reading = requestAnimationFrame(read); };
-  const explainSoon = () => { cancelAnimationFrame(explaining); explaining = requestAnimationFrame(explain); };
-  const parts = [["places", refresh], ["values", refresh], ["columns", refresh], ["other", refresh], ["choices", refresh],
-    ["details", explainSoon], ["busy", () => drawBusy(working, model.get("busy"), () => model.send({ kind: "stop" }))], ["biography", explainSoon], ["coupling", explainSoon], ["step", control.place], ["steps", control.place],
-    ["follow", control.place], ["message", report], ["looked", control.answered], ["column", repaint], ["filter", repaint], ["pinned", draw], ["mode", lay]];
-  for (const [name, react] of parts) model.on(`change:${name}`, react);
-  const resized = new ResizeObserver(() => {
-    if (!root.clientWidth) return;
-    const before = mode();
-    wide = root.clientWidth;
-    if (!main.t || stale) return;
-    if (before !== mode()) lay();
-    else for (const pane of drawn()) pane.resized();
-    draw();
-  });
-  root.prepend(control.bar);
-  wide = root.clientWidth;
+  const later = react => { let asked = 0; return () => { cancelAnimationFrame(asked); asked = requestAnimationFrame(react); }; };  // several traits come in one message
+  const parts = [["main other", later(read)], ["mode", lay], ["column details moves", later(explain)], ["pinned", draw], ["steps step", placeSlider], ["busy", busy],
+    ["message", () => { status.textContent = model.get("message"); }]].flatMap(([names, react]) => names.split(" ").map(one => [`change:${one}`, react]));
+  for (const [event, react] of parts) model.on(event, react);
+  const resized = new ResizeObserver(() => { if (mode() !== laid) lay(); });
   read();
-  report();
-  drawBusy(working, model.get("busy"), () => model.send({ kind: "stop" }));
+  placeSlider();
+  busy();
+  status.textContent = model.get("message");
   resized.observe(root);
-  return () => {
-    resized.disconnect();
-    for (const request of [frame, reading, explaining]) cancelAnimationFrame(request);
-    control.close();
-    for (const [name, react] of parts) model.off(`change:${name}`, react);
-  };
+  return () => { resized.disconnect(); cancelAnimationFrame(frame); for (const [event, react] of parts) model.off(event, react); };
 }
 export default { render };

@@ -1,148 +1,122 @@
 """TokenHeatmap: the rollouts of a group, one cell a token, coloured by any column of the token table.
 
 They stand aligned by position or as text to read (the buttons, or m). Hover over a token to see its row below, click it
-(or walk there with the arrow keys and press Enter) to pin it. The same token lights up in the other rollouts, and the
-panel explains the pinned one: with an objective in the table by the loss's own formula, over a run's recorded steps by
-what each did to that word, and with `states` by the tokens that move it, always with the numbers put in. A second pane
-shows another column, step or table in the same colours. The page draws only what is in sight; texts are never parsed.
+(or walk there with the arrow keys and press Enter) to pin it: the same word lights up elsewhere, and the panel says who
+moved the token, and what the recorded steps of a run did to its word. A second pane shows another column or another
+step in the same colours. Texts are never parsed.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import altair as alt
 import anywidget
+import ipywidgets
 import numpy as np
 import pandas as pd
-import torch
 import traitlets
 
-from workbook.rollouts.states import OutputStates
-from workbook.views.explained import objectives_details
-from workbook.views.explaining import Explains
-from workbook.views.heatmap_steps import StepWalk
-from workbook.views.live import OpenedWhenShown, show
-from workbook.views.loss_objectives import objective_table
-from workbook.views.loss_term import describe_push
-from workbook.views.pinned import describe_token, explain_pinned, page_biography, word_of
-from workbook.views.reading import READING, Pane, is_cut, reading_html, strips
-from workbook.views.recorded_steps import UNREADABLE, RecordedSteps
+from workbook.training import token_biography
+from workbook.training.progress import Stopped, reporting
+from workbook.views.explained import biography_table, describe_token, explanation_details, moved_by
+from workbook.views.live import OpenedWhenShown, close, show
 from workbook.views.renderer import picture
-from workbook.views.style import limit, printable, require, visible
-from workbook.views.token_cells import MAX_CHARACTERS, prepare
-from workbook.views.token_compare import Beside, beside, choices, label_of
-from workbook.views.token_panes import Panes
-from workbook.views.token_scale import MOVES, PALETTE
+from workbook.views.style import limit, printable, require, titled, visible
+from workbook.views.token_look import MAX_CHARACTERS, PALETTE, PLACES, is_number, prepare, scale_of, wire
+from workbook.views.tokens import aligned, token_strip
 
 HERE = Path(__file__).parent
-PARTS = (
-    "heatmap_table.js",
-    "heatmap_biography.js",
-    "heatmap_panel.js",
-    "heatmap_steps.js",
-    "heatmap_pane.js",
-    "heatmap.js",
-)  # one module
 MODES = ("auto", "align", "read")  # auto: aligned where whole answers are seen so, else as text to read
+MOVES = "moves pinned"  # the column of what each token does to the pinned one
 PICTURE_WIDTH, PICTURE_ROLLOUTS = 720, 8  # of the fallback picture: pixels, rollouts
+UNREADABLE = (ValueError, OSError, KeyError)  # of a table that was thinned away or damaged since it was listed
+NO_TOKENS = (
+    "This run has recorded no tokens so far: wait for its first step, or train with record_tokens=10, which keeps a "
+    "table of every tenth."
+)
 
 
-class TokenHeatmap(StepWalk, Explains, OpenedWhenShown, anywidget.AnyWidget):
+class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
     """A widget over a token table, or over the recorded steps of a run; a PNG of its first rollouts without a kernel.
 
     table: columns group, rollout, position, token, and whatever is known of each token. Signed numbers are coloured
     around zero (ratios around one), saturating at the 98th percentile of |x|, one-sided ones (an entropy, a
-    log-probability) from light at zero to dark, and texts (a category) take one colour each. An objective in
-    `table.attrs` gives a pinned token the loss's formula. Or a run, which is anything with token_steps() and
-    tokens(step): a slider then chooses among its steps, and a pinned word shows what each of them did to it.
+    log-probability) from light at zero to dark, and texts (a category) take one colour each. Or a run, which is
+    anything with token_steps() and tokens(step): a slider then chooses among its steps.
     column: the one to begin with, else advantage; of a run dlogp, how far the step moved each log-probability.
     group: which one, else the first; of a run the first that the step pushed.
     explain: explanation of a token by all weights, `workbook.probes.TokenExplainer(policy, rollouts, lr)` of the
     rollouts that the first table lists: pinning then shows who moved the token, as soon as that is computed (in a
     thread, with progress and Stop; `wait()` waits for it, and `explanation` holds it).
-    states: `output_states` of the rollouts that the first table lists, row by row: without explain, pinning then shows
-    what couples through the output layer.  lr: learning rate of the step that this predicts.
     step: of a run, the recorded step to begin with, else the newest.
-    compare: what stands beside, in the same colours: another column, another recorded step of the run,
-    another token table, or the pushes of the same rollouts under another objective, a dict of what changes.
+    compare: what stands beside, in the same colours: another column, or another recorded step of the run.
     mode: "align" by position, "read" as text, or "auto": aligned where whole answers fit the page, else as text.
 
-    Raises ValueError for missing columns, rows without a place, a group or a step that is not there, states of another
-    length, or a run that has recorded nothing.
-
-    `close()` frees the table and the states (100 MB for 512 tokens of SmolLM2); so does running its cell again, and
-    dropping one that was never shown.
+    Raises ValueError for missing columns, rows without a place, a group, column or step that is not there, or a run
+    that has recorded nothing.
     """
 
     # texts: of a Path anywidget keeps every widget, closed or not
-    _esm = f"const PALETTE = {json.dumps(PALETTE)};\n" + "".join((HERE / name).read_text("utf-8") for name in PARTS)
-    _css = (HERE / "heatmap.css").read_text(encoding="utf-8")
+    _esm = f"const PALETTE = {json.dumps(PALETTE)};\n" + (HERE / "heatmap.js").read_text("utf-8")
+    _css = (HERE / "heatmap.css").read_text("utf-8")
     title = traitlets.Unicode().tag(sync=True)
-    prompt = traitlets.Unicode().tag(sync=True)
+    main = traitlets.Dict().tag(sync=True)  # of `token_look.wire`
+    other = traitlets.Dict().tag(sync=True)  # the second pane: column, and wire, name and note of another step's table
     groups = traitlets.List().tag(sync=True)
     group = traitlets.Int().tag(sync=True)
-    shape = traitlets.Dict().tag(sync=True)
-    columns = traitlets.List().tag(sync=True)  # of `token_cells.wire`, as are shape, values and places
-    values = traitlets.Bytes().tag(sync=True)
-    places = traitlets.Bytes().tag(sync=True)
     column = traitlets.Unicode().tag(sync=True)
     mode = traitlets.Enum(MODES, "auto").tag(sync=True)
     choices = traitlets.List().tag(sync=True)  # what may be compared with
     compare = traitlets.Unicode().tag(sync=True)  # one of them, "": nothing
-    other = traitlets.Dict().tag(sync=True)  # the second pane's wire, title, names, column, note, same; {} without one
-    filter = traitlets.Dict().tag(sync=True)  # {} or column and value
     pinned = traitlets.Int(-1).tag(sync=True)  # a token's number in the group, -1: none
-    coupling = traitlets.Bytes().tag(sync=True)  # float32: of each token with the pinned one, K or what it moves it by
-    coupling_limit = traitlets.Float(1.0).tag(sync=True)
-    details = traitlets.Dict().tag(sync=True)
+    moves = traitlets.Bytes().tag(sync=True)  # float32: nats by which each token moved the pinned one
+    moves_limit = traitlets.Float(1.0).tag(sync=True)
+    details = traitlets.Dict().tag(sync=True)  # lines, tables, and the tokens that are marked
     steps = traitlets.List().tag(sync=True)  # recorded ones; empty without a run
     step = traitlets.Int(-1).tag(sync=True)
-    follow = traitlets.Bool(False).tag(sync=True)  # whether to show each new step when there is one
-    looked = traitlets.Int(0).tag(sync=True)  # how often the page's question for new steps was answered
     message = traitlets.Unicode().tag(sync=True)
     busy = traitlets.Dict().tag(sync=True)  # text and share of an explanation that is made; {} without one
-    biography = traitlets.Dict().tag(sync=True)  # of the pinned word, in columns; {} without one
 
     def __init__(
         self,
         table,
         column: str | None = None,
         group: int | None = None,
-        states: OutputStates | None = None,
-        lr: float = 1.0,
         step: int | None = None,
-        compare: str | int | dict | pd.DataFrame | None = None,
+        compare: str | int | None = None,
         mode: str = "auto",
         explain: Callable | None = None,
     ):
-        if mode not in MODES:
-            raise ValueError(f"mode={mode!r} is none of {', '.join(MODES)}.")
-        self.source = None if isinstance(table, pd.DataFrame) else RecordedSteps(table)
-        steps = [] if self.source is None else self.source.steps
-        if step is not None and step not in steps:
-            valid = f"choose one of {steps[:8]}" if steps else "it is a table and no run"
-            raise ValueError(f"step={step!r} is not recorded: {valid}.")
-        step = step if step is not None else max(steps, default=-1)
-        column = printable(column or ("advantage" if self.source is None else "dlogp"))
-        self.states, self.lr, self._first_step = states, lr, step
-        self._start_explaining(explain)
-        self._take(table if self.source is None else self.source.table(step), column)
-        if states is not None and len(states.tokens) != len(self.table):
-            raise ValueError(
-                f"states has {len(states.tokens)} tokens and the table {len(self.table)} rows; "
-                "both must come from the same rollouts."
-            )
+        self.run = None if isinstance(table, pd.DataFrame) else table
+        steps = [] if self.run is None else sorted(map(int, self.run.token_steps()))
+        if self.run is not None and not steps:
+            raise ValueError(NO_TOKENS)
+        for asked in (step, compare):
+            if isinstance(asked, int) and asked not in steps:
+                raise ValueError(
+                    f"step={asked} is not recorded: {f'choose one of {steps[:8]}' if steps else NO_TOKENS}"
+                )
+        self.explain, self.explanation = explain, None
+        self._asked, self._working, self._worker, self._lock = None, False, None, threading.Lock()
+        self._first_step = self._shown_step = step if step is not None else max(steps, default=-1)
+        column = printable(column or ("advantage" if self.run is None else "dlogp"))
+        self.table = prepare(table if self.run is None else self.run.tokens(self._shown_step))
+        require(self.table, () if column == MOVES else (column,), "TokenHeatmap")
         # colours of one scale at all steps, so that they can be compared
-        self._ends = [] if self.source is None else list(map(prepare, self.source.ends()))
-        label, make = label_of(compare, self.table, self.objective, steps)
-        self._given = (label, make) if make else None
+        self._ends = [prepare(self.run.tokens(one)) for one in dict.fromkeys((*steps[:1], *steps[-1:]))]
+        if isinstance(compare, str):
+            require(self.table, (compare,), "compare=")
+        beside = "" if compare is None else f"step {compare}" if isinstance(compare, int) else f"column {compare}"
         groups = self._groups()
         group = self._pushed_group(groups) if group is None else int(group)
-        _check_group(group, groups)
-        self._shown_step, self._word = step, None  # the row of the word that stays pinned from step to step
-        super().__init__(groups=groups, group=group, column=column, steps=steps, step=step, compare=label, mode=mode)
+        if group not in groups:
+            raise ValueError(f"group={group!r} is not in the table: choose one of {groups[:8]}.")
+        start = {"groups": groups, "group": group, "steps": steps, "step": self._shown_step}
+        super().__init__(**start, column=column, compare=beside, mode=mode)
         self._send_group()
         self.observe(self._regroup, "group")
         self.observe(self._send_group, "compare")
@@ -150,24 +124,12 @@ class TokenHeatmap(StepWalk, Explains, OpenedWhenShown, anywidget.AnyWidget):
         self.observe(self._restep, "step")
         self.on_msg(self._answer)
 
-    # -- tables and groups ---------------------------------------------------------------------------------------------
-
-    def _take(self, table: pd.DataFrame, column: str) -> None:
-        """Make a table the one that is shown; ValueError if it can't be."""
-        require(table, ("group", "rollout", "position", "token"), "TokenHeatmap")
-        objective, table = table.attrs.get("objective"), prepare(table)
-        needed = ["advantage"] if self.states is not None else []
-        require(table, [column, *needed] if column not in ("coupling", MOVES) else needed, "TokenHeatmap")
-        self.table, self.objective = table, objective if isinstance(objective, dict) else None
-
     def _groups(self) -> list[int]:
         return [int(label) for label in pd.unique(self.table["group"])]
 
     def _pushed_group(self, groups: list[int]) -> int:
         """The first group, of a run the first that its step pushed."""
-        if self.source is None or "push" not in self.table:
-            return groups[0]
-        pushed = self.table.loc[self.table["push"].abs() > 0, "group"]
+        pushed = self.table.loc[self.table["push"].abs() > 0, "group"] if self.run and "push" in self.table else ()
         return int(pushed.iloc[0]) if len(pushed) else groups[0]
 
     @property
@@ -177,29 +139,38 @@ class TokenHeatmap(StepWalk, Explains, OpenedWhenShown, anywidget.AnyWidget):
 
     def pin(self, rollout: int, position: int) -> None:
         """Pin a token as a click would; ValueError if the group shows no token there."""
-        rows = self.rows
-        places = np.flatnonzero((rows["rollout"] == rollout) & (rows["position"] == position))
+        places = np.flatnonzero((self.rows["rollout"] == rollout) & (self.rows["position"] == position))
         if not len(places):
             raise ValueError(f"rollout={rollout}, position={position} is no token of group {self.group}.")
         self.pinned = int(places[0])
 
     def picture(self) -> tuple[dict, dict]:
-        """The static half of its mime bundle: the first rollouts of the group, as far as a page is wide.
+        """The static half of its mime bundle: the first rollouts of the group, as far as a page is wide."""
+        panes = [(self.table, self.group, self.column, "")]
+        if self.column == MOVES:
+            moves = np.frombuffer(self.moves, "<f4") if self.moves else np.full(len(self.rows), np.nan)
+            panes = [(self.rows.assign(**{MOVES: moves}), self.group, MOVES, "")]
+        if self.other:
+            table, group, _ = self._beside()
+            name = self.other["column"] or self.column
+            panes += [(table, group, name, self.compare)] if name in table else []
+        charts = []
+        for table, group, column, name in panes:
+            rows = table[table["group"] == group]
+            rows = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:PICTURE_ROLLOUTS])]
+            scale = scale_of(column, *self._columns(column, table)) if is_number(table[column]) else None
+            wrap = self.mode == "read" or (self.mode == "auto" and aligned(rows)["right"].max() > PICTURE_WIDTH)
+            chart = token_strip(rows, column, group, width=PICTURE_WIDTH, scale=scale, wrap=wrap)
+            chart.title.text = f"{name}: {chart.title.text}" if name else chart.title.text
+            charts.append(chart)
+        if len(charts) == 1:
+            return picture(charts[0].to_dict())
+        joined = alt.vconcat(*charts).resolve_scale(color="independent", x="independent", y="independent")
+        return picture(titled(joined, self.title, f"and beside it {self.compare}", "Two panes.").to_dict())
 
-        Beside the picture stands the same as HTML to read, which the book shows on narrow pages.
-        """
-        panes = self._drawn(PICTURE_ROLLOUTS)
-        wrap = self.mode == "read" or (self.mode == "auto" and is_cut(panes, PICTURE_WIDTH))
-        data, about = picture(strips(panes, PICTURE_WIDTH, wrap).to_dict())
-        return data | {READING: reading_html(panes, self.title)}, about
-
-    def to_html(self) -> str:
-        """The whole group as HTML to read that needs no script: wrapped text, escaped, the value as sign and title."""
-        return reading_html(self._drawn(), self.title)
-
-    def _drawn(self, rollouts: int | None = None) -> list[Pane]:
-        coupling = np.frombuffer(self.coupling, "<f4") if self.coupling else None
-        return self._panes.drawn(self.column, rollouts, coupling, self.coupling_limit)
+    def _columns(self, column: str, table: pd.DataFrame) -> list[pd.Series]:
+        """The columns that share one scale."""
+        return [one[column] for one in self._ends if column in one] or [table[column]]
 
     def _ipython_display_(self, **_) -> None:
         show(self, self)
@@ -208,96 +179,193 @@ class TokenHeatmap(StepWalk, Explains, OpenedWhenShown, anywidget.AnyWidget):
 
     def _send_group(self, _=None) -> None:
         """Send the page one group's tokens, and what stands beside them."""
-        at = "" if self.source is None else f" at step {self.step}"
-        self._panes = Panes(self.table, self.group, self._ends, self._read_beside())
-        sent = self._panes.traits(f"Tokens of group {self.group}{at}, rollout by rollout")
-        if column := self._pinned_column():
-            sent["columns"].append({"name": column, "slot": -1})
-        steps = [step for step in self.steps if step != self.step]
-        with self.hold_sync():
-            for name, value in sent.items():
-                setattr(self, name, value)
-            self.choices = choices(self.table, steps, self._given and self._given[0])
-
-    def _read_beside(self) -> Beside | None:
-        """What the menu asks for; None, and a message, where it can't be read."""
-        if not self.compare:
-            return None
-        make = self._given[1] if self._given and self._given[0] == self.compare else None
+        at = "" if self.run is None else f" at step {self.step}"
+        sent = wire(self.rows, self.table, self._ends)
+        if self.explain is not None and self.step == self._first_step:
+            sent["columns"].append({"name": MOVES, "moves": True, "center": 0, "side": 0})
+        numbers = [name for name in self.table if is_number(self.table[name]) and name not in {*PLACES, "reward"}]
+        other = {}
         try:
-            given = prepare(make(self.table.copy(), self.objective)) if make else None
-            return beside(self.compare, self.table, self.step, getattr(self.source, "table", None), given)
+            if self.compare.startswith("column "):
+                other = {"column": self.compare.removeprefix("column ")}
+            elif self.compare:
+                table, group, note = self._beside()
+                rows = wire(table[table["group"] == group], table, self._ends)
+                other = rows | {"column": "", "name": self.compare, "note": note}
         except UNREADABLE as error:
             self.message = printable(f"{self.compare} can't be shown: {error}")
-            return None
+        with self.hold_sync():
+            self.title = f"Tokens of group {self.group}{at}, rollout by rollout"
+            self.main, self.other = sent, other
+            self.choices = [f"step {step}" for step in self.steps if step != self.step] + [
+                f"column {name}" for name in numbers
+            ]
 
-    def _pinned_column(self) -> str:
-        """What the column is called whose numbers belong to the pinned token; "" where there is none."""
-        if self.explain is not None and self.step == self._first_step:
-            return MOVES
-        return "" if self._states_of(self.step) is None else "coupling"
-
-    def _states_of(self, step: int) -> OutputStates | None:
-        """The output states of the rows that are shown: they were given for one step's."""
-        return self.states if step == self._first_step else None
+    def _beside(self) -> tuple[pd.DataFrame, int, str]:
+        """The table beside, its group that belongs there, and a note: of the same prompt, else of the same number."""
+        if self.compare.startswith("column "):
+            return self.table, self.group, ""
+        table = prepare(self.run.tokens(int(self.compare.removeprefix("step "))))
+        prompt = self.rows["prompt"].iloc[0] if "prompt" in table and "prompt" in self.table else None
+        same = table.loc[table["prompt"] == prompt, "group"] if prompt is not None else ()
+        if len(same):
+            return table, int(same.iloc[0]), "other rollouts, of the same prompt"
+        has = self.group in set(table["group"])
+        return table, self.group if has else int(table["group"].iloc[0]), "other rollouts, of another prompt"
 
     def _regroup(self, _) -> None:
-        _check_group(self.group, self.groups)
         with self.hold_sync():
-            self.pinned, self.details, self.coupling, self.biography = -1, {}, b"", {}
-            self.stop_explaining()
+            self.pinned = -1
             self._send_group()
 
-    def _explain(self, _) -> None:
-        """Send the page what is known of the pinned token and what moves it."""
-        if not 0 <= self.pinned < len(self.rows):
-            self.coupling, self.details, self.biography, self._word = b"", {}, {}, None
-            self.stop_explaining()
+    # -- the steps of a run --------------------------------------------------------------------------------------------
+
+    def show_step(self, step: int) -> None:
+        """Show the recorded step that is nearest to `step`, and say so if it is another one.
+
+        Raises ValueError for a heatmap of a table.
+        """
+        if self.run is None:
+            raise ValueError("This heatmap shows a table and no run, so it has no steps: TokenHeatmap(run) has.")
+        self.look()
+        nearest = min(self.steps, key=lambda known: (abs(known - step), known))
+        self.step = nearest
+        if self.step == nearest != step:
+            self.message = f"Step {step} has no token table; this is the nearest that was recorded, step {nearest}."
+
+    def look(self) -> list[int]:
+        """Look which steps the run has recorded by now."""
+        before = self.steps
+        self.steps = sorted(map(int, self.run.token_steps())) or before
+        self.message = "" if self.steps != before else f"The newest step that is recorded is step {max(before)}."
+        return self.steps
+
+    def _restep(self, _) -> None:
+        """Show another recorded step, the same word pinned; keep this one if it can't be read."""
+        if self.step == self._shown_step:
             return
-        rows = self.rows.reset_index(drop=True)
-        self._word = rows.iloc[self.pinned]
-        loss = describe_push(rows, self.pinned, self.objective) if self.objective else []
-        states, self.explanation = self._states_of(self.step), None
-        if states is not None and self.explain is None:
-            self._explain_coupling(rows, states, loss)
-        else:
-            self.coupling = b""
-            self.details = {"lines": [describe_token(rows.iloc[self.pinned])], "loss": loss}
-        if objectives := self._objectives(rows):
-            self.details = self.details | {"objectives": objectives}
-        self._send_biography()
-        if self._pinned_column() == MOVES:
-            self._ask(rows.iloc[self.pinned])
-
-    def _objectives(self, rows: pd.DataFrame) -> dict:
-        """The pinned token's push under several objectives; {} where the table does not have the numbers."""
-        if "advantage" not in rows:
-            return {}
-        self.table.attrs["objective"] = self.objective
+        pinned = self.rows.iloc[self.pinned] if self.pinned >= 0 else None
         try:
-            return objectives_details(objective_table(self.table, self.group, self.pinned))
-        except UNREADABLE:
-            return {}
+            self.table = prepare(self.run.tokens(self.step))
+        except UNREADABLE as error:
+            self.message = printable(f"Step {self.step} can't be shown: {error}")
+            self.step = self._shown_step
+            return
+        with self.hold_sync():
+            self._shown_step, self.message, self.groups = self.step, "", self._groups()
+            if self.group in self.groups:
+                self._regroup(None)
+            else:
+                self.group = self.groups[0]
+            if pinned is not None:
+                column, rows = "token_id" if "token_id" in pinned else "token", self.rows.reset_index(drop=True)
+                same = rows[rows[column] == pinned[column]]
+                if len(same):  # the nearest to its place
+                    self.pinned = int((same["position"] - pinned["position"]).abs().idxmin())
 
-    def _explain_coupling(self, rows: pd.DataFrame, states: OutputStates, loss: list[str]) -> None:
-        here = torch.from_numpy(np.flatnonzero((self.table["group"] == self.group).to_numpy()))
-        advantages = torch.as_tensor(rows["advantage"].to_numpy(copy=True))
-        coupled = states.select(here).coupled(self.pinned, advantages, self.lr)
-        with self.hold_sync(), np.errstate(invalid="ignore"):  # inf - inf
-            self.coupling_limit = limit(coupled["coupling"])
-            self.coupling = coupled["coupling"].to_numpy().astype("<f4").tobytes()
-            self.details = explain_pinned(rows, coupled, self.pinned, self.lr) | {"loss": loss}
+    def _answer(self, _, content: dict, buffers) -> None:
+        """The page asks for new steps, or to stop an explanation."""
+        if content == {"kind": "stop"}:
+            self.stop_explaining()
+        if content == {"kind": "look"}:
+            self.look()
 
-    def _send_biography(self) -> None:
-        """Send the page what each recorded step did to the pinned word."""
-        if self.source is None:
+    # -- the pinned token, and the thread that explains it -------------------------------------------------------------
+
+    def wait(self) -> TokenHeatmap:
+        """Wait until the pinned token is explained."""
+        while self._worker is not None and self._worker.is_alive():
+            self._worker.join()
+        return self
+
+    def stop_explaining(self) -> None:
+        """End what is going on between two of its items."""
+        with self._lock:
+            self._asked = None
+
+    def _explain(self, _) -> None:
+        """Send the page what is known of the pinned token, and ask for who moved it."""
+        self.stop_explaining()
+        self.moves, self.details, self.explanation, self.message = b"", {}, None, ""
+        if not 0 <= self.pinned < len(self.rows):
             return
         row = self.rows.iloc[self.pinned]
-        column, word = word_of(row)
-        lived = self.source.biography(word, column)
-        self.biography = page_biography(lived, visible(row["token"], MAX_CHARACTERS))
+        word = visible(row["token"], MAX_CHARACTERS)
+        known = row["token_id"] if "token_id" in row else row["token"]
+        tables = [] if self.run is None else [biography_table(token_biography(self.run, known), word)]
+        self.details = {"lines": [describe_token(row)], "tables": tables}
+        if self.explain is None or self.step != self._first_step:
+            return
+        with self._lock:
+            self._asked = int(row["rollout"]), int(row["position"])
+            self.busy = {"text": "Explaining this token ...", "share": 0.0}
+            if not self._working:
+                self._working = True
+                self._worker = threading.Thread(target=self._explain_asked, daemon=True)
+                self._worker.start()
+
+    def _explain_asked(self) -> None:
+        """Explain what is asked until nothing is: a newer pin takes the place of an older one."""
+        message = ""
+        while True:
+            with self._lock:
+                place = self._asked
+                if place is None:
+                    self._working, self.busy = False, {}
+                    self.message = message or self.message
+                    return
+            explanation, message = None, ""
+            try:
+                with reporting(lambda *state, place=place: self._report(place, *state)):
+                    explanation = self.explain(*place)
+            except Stopped:
+                message = "Stopped: this token is not explained."
+            except Exception as error:  # whatever it is, the page should say it
+                message = printable(f"This token can't be explained: {error}")
+            with self._lock:
+                is_wanted = self._asked == place
+                self._asked = None if is_wanted else self._asked
+            if is_wanted and explanation is not None:
+                self._show_explanation(explanation)
+
+    def _report(self, place, done: int, total: int, what: str) -> None:
+        if self._asked != place:
+            raise Stopped
+        if done >= 0 and total:
+            self.busy = {"text": f"{what}: {done} of {total}", "share": done / total}
+
+    def _show_explanation(self, explanation) -> None:
+        rows = self.rows.reset_index(drop=True)
+        self.explanation, moved = explanation, moved_by(rows, explanation)
+        with self.hold_sync():
+            self.moves_limit, self.moves = limit(moved), moved.astype("<f4").tobytes()
+            known = explanation_details(rows, explanation)
+            lines, tables = self.details["lines"] + known["lines"], known["tables"] + self.details["tables"]
+            self.details = {"lines": lines, "tables": tables, "marked": known["marked"]}
 
 
-def _check_group(group: int, groups: list[int]) -> None:
-    if group not in groups:
-        raise ValueError(f"group={group!r} is not in the table: choose one of {groups[:8]}.")
+class StepRollouts:
+    """A box that is empty until a step of a run's curve is clicked, and then holds that step's rollouts in a heatmap.
+
+    run: a function that returns the run whose curve is shown now, None before there is one.
+    """
+
+    def __init__(self, run: Callable):
+        self.run, self.heatmap = run, None
+        self.box = ipywidgets.VBox(layout={"max_width": "860px"})
+
+    def show_step(self, step: int) -> None:
+        """Show a step's rollouts, or the nearest step's; ValueError for a run that has recorded no tokens."""
+        run = self.run()
+        if self.heatmap is None or self.heatmap.run is not run:
+            heatmap = TokenHeatmap(run)
+            self.close()
+            self.heatmap, self.box.children = heatmap, (heatmap,)
+        self.heatmap.show_step(step)
+
+    def close(self) -> None:
+        """Take the heatmap off the page and free it."""
+        self.box.children = ()
+        if self.heatmap is not None:
+            close(self.heatmap)
+            self.heatmap = None

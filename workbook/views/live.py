@@ -3,26 +3,34 @@
 Redrawing a chart by replacing its output flickers and makes the page jump; replacing its spec leaks listeners.
 `LiveChart` splits an Altair chart into its spec and its tables: while the spec stays the same, only the tables travel.
 Building an Altair chart takes tens of milliseconds, so a chart that follows a slider is built once, `LiveChart.over`
-its tables, and then `push`ed rows.
+its tables, and then `push`ed rows. A module with Vega inside has 0.9 MB: it travels once, packed, in one hidden widget
+to which the charts of a page refer (`Shared`; shared.js also keeps the widgets in a saved notebook).
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 import altair as alt
 import anywidget
 import ipywidgets
 import pandas as pd
 import traitlets
+import vl_convert
 from IPython import get_ipython
 from IPython.display import DisplayHandle
 
-from workbook.views.renderer import hushed, picture, plain, to_spec
-from workbook.views.shared import shared
+from workbook.places import cache_folder
+from workbook.views.renderer import hushed, picture, plain, to_spec, vegalite_version
 from workbook.views.style import printable_table
+
+HERE = Path(__file__).parent
 
 ESM = """
 const LEAST = 520;   // px of a chart that can still be read
@@ -68,6 +76,43 @@ async function render({ model, el }) {
 export default { render };
 """
 
+
+@cache
+def vega_module() -> bytes:
+    """A module that exports vegaEmbed and needs nothing from elsewhere, gzipped.
+
+    Bundling takes a second of each kernel, so the first bundle is kept in the cache folder, under the versions in it.
+    """
+    version = vegalite_version()
+    kept = cache_folder() / f"vega-lite-{version}-of-vl-convert-{vl_convert.__version__}.js.gz"
+    with suppress(OSError, EOFError):  # not there, or cut off: bundled anew
+        gzip.decompress(module := kept.read_bytes())
+        return module
+    module = gzip.compress(vl_convert.javascript_bundle("export { vegaEmbed };", vl_version=version).encode(), mtime=0)
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(module)
+    return module
+
+
+class Shared(anywidget.AnyWidget):
+    """What the widgets of a page share, sent to it once: Vega, one look, and names for who hears a page."""
+
+    _esm = (HERE / "shared.js").read_text(encoding="utf-8")
+    _css = (HERE / "shared.css").read_text(encoding="utf-8")
+    vega = traitlets.Bytes().tag(sync=True)
+
+
+_opened: list[Shared] = []
+
+
+def shared() -> Shared:
+    """The hidden widget of this kernel, opened when it is first asked for and if it was closed."""
+    if not _opened or _opened[-1].comm is None:
+        _opened[:] = [Shared(vega=vega_module())]
+    return _opened[-1]
+
+
 # a redraw is laid out and painted within the chart, not over the whole notebook
 CSS = ".workbook-live { contain: content; will-change: transform; }"
 
@@ -110,17 +155,6 @@ def sent(rows: list[dict]) -> dict[str, list] | list[dict]:
     if not names or any(row.keys() != names for row in rows):
         return rows
     return {name: [row[name] for row in rows] for name in names}
-
-
-def received(sent: dict[str, list] | list[dict]) -> list[dict]:
-    """The rows of what was `sent`.
-
-    >>> received({"x": [1, 3], "y": [2, 4]}), received([{}])
-    ([{'x': 1, 'y': 2}, {'x': 3, 'y': 4}], [{}])
-    """
-    if isinstance(sent, list):
-        return sent
-    return [dict(zip(sent, values, strict=True)) for values in zip(*sent.values(), strict=True)]
 
 
 def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:

@@ -19,12 +19,12 @@ import pandas as pd
 import vl_convert
 from PIL import Image, ImageChops
 
-from workbook.views.drawing import NoPicture, draw
 from workbook.views.style import printable, printable_table
 
 SCALE = 2  # pixels of a picture per pixel of the page
 UNSEEN = 16  # of 255, by which a colour may change at the soft edge of a line or letter
 V5_SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
+PARTS = ("layer", "concat", "hconcat", "vconcat")
 
 
 @cache
@@ -32,19 +32,17 @@ def vegalite_version() -> str:
     """The Vega-Lite version to draw with: Altair's own, else the newest of that major version that vl-convert has."""
     wanted = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
     known = vl_convert.get_vegalite_versions()
-    if wanted in known:
-        return wanted
-    return [version for version in known if version.split(".")[0] == wanted.split(".")[0]][-1]
+    return wanted if wanted in known else [one for one in known if one.split(".")[0] == wanted.split(".")[0]][-1]
 
 
 def plain(value):
     """A spec, or rows, as JSON values: texts `printable`, numbers of NumPy as Python's, NaN and infinities as None.
 
+    vl-convert ends its process, here the kernel, for a control character in a drawn text.
+
     >>> plain({"a\\x00": (np.float32(0.5), float("nan"), "b\\ud800")})
     {'a␀': [0.5, None, 'b�']}
     """
-    if isinstance(value, str):
-        return printable(value)
     if isinstance(value, dict):
         return {printable(key): plain(part) for key, part in value.items()}
     if isinstance(value, np.ndarray | np.generic):
@@ -56,9 +54,6 @@ def plain(value):
     if isinstance(value, int):
         return value if abs(value) < 2**63 else float(value) if abs(value) < 10**300 else None
     return None if value is None else printable(value)
-
-
-PARTS = ("layer", "concat", "hconcat", "vconcat")
 
 
 def hushed(spec: dict, shows: bool = False) -> dict:
@@ -81,14 +76,13 @@ def hushed(spec: dict, shows: bool = False) -> dict:
 
 
 def png(spec: dict, scale: float = SCALE) -> bytes:
-    """The picture of a Vega-Lite spec, packed anew: about a twentieth of what vl-convert writes.
-
-    Raises NoPicture, a ValueError in one sentence, for a spec that can't be drawn.
-    """
+    """The picture of a Vega-Lite spec, packed anew; ValueError, in one sentence, for a spec that can't be drawn."""
     try:
-        written = draw(plain(spec), vegalite_version(), scale)
-    except RecursionError:
-        raise NoPicture("No picture of this chart: its spec is nested too deeply.") from None
+        written = vl_convert.vegalite_to_png(plain(spec), vl_version=vegalite_version(), scale=scale)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).split("\n") if not line.lstrip().startswith("at ")]
+        reason = " ".join(filter(None, lines))[:200]
+        raise ValueError(f"No picture of this chart: Vega-Lite refuses its spec ({reason}).") from None
     return packed(Image.open(io.BytesIO(written)).convert("RGB"))
 
 
@@ -108,7 +102,7 @@ def picture(spec: dict) -> tuple[dict, dict]:
     description = printable(spec.get("description", "chart"))
     try:
         image = png(spec)
-    except NoPicture as problem:
+    except ValueError as problem:
         return {"text/plain": f"{description}\n{problem}"}, {}
     width, height = (pixels // SCALE for pixels in struct.unpack(">II", image[16:24]))  # of the PNG's header
     data = {"image/png": base64.b64encode(image).decode(), "text/plain": description}
@@ -118,7 +112,7 @@ def picture(spec: dict) -> tuple[dict, dict]:
 def bundle(spec: dict, **_) -> tuple[dict, dict]:
     """Altair renderer: spec -> (mime bundle, metadata); of a chart that can't be drawn, the sentence alone."""
     data, about = picture(spec)
-    if "image/png" not in data:  # what kills or stalls this drawing does so to a page
+    if "image/png" not in data:
         return data, about
     spec = hushed(plain(spec))
     if "google.colab" in sys.modules:

@@ -6,9 +6,20 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.views.style import NEUTRAL, finish, printable_table, require, visible
-from workbook.views.token_cells import MEANINGS, are_words, level_name, mark, rank_levels, readable, rollout_names
-from workbook.views.token_scale import CATEGORIES, PALETTE, Scale, is_number, scale_of
+from workbook.views.style import NEUTRAL, SERIES, finish, printable_table, require, visible
+from workbook.views.token_look import (
+    MEANINGS,
+    PALETTE,
+    Scale,
+    are_words,
+    is_number,
+    level_name,
+    mark,
+    rank_levels,
+    readable,
+    rollout_names,
+    scale_of,
+)
 
 CELL_HEIGHT, LINE_HEIGHT, READING_WIDTH = 30, 27, 560  # pixels
 CHARACTER, PADDING = 7.0, 12.0  # pixels
@@ -44,12 +55,12 @@ def token_strip(
     scale = (scale or scale_of(column, table[column])) if is_number(table[column]) else None
     cells = wrapped(rows, width or READING_WIDTH) if wrap else aligned(rows, longest)
     whole = float(width or READING_WIDTH) if wrap else float(cells["right"].max())
-    cells = cells.join(_numbers(rows, column, scale) if scale else _levels(rows, column, table[column]))
+    cells = cells.join(_looks(rows, column, table[column], scale))
     if cut := not wrap and width is not None and whole > width:
         cells = cells[cells["right"] <= width]
         whole = float(cells["right"].max())
-    steps = table["step"].unique() if "step" in table else []
-    at = f" at step {steps[0]}" if len(steps) == 1 else ""
+    step = table["step"].iloc[0] if "step" in table and table["step"].nunique() == 1 else None
+    at = "" if step is None else f" at step {step}"
     marks = [f"{sign} {MEANINGS[sign]}" for sign in MEANINGS if (cells["mark"] == sign).any()]
     length = int(cells["position"].max()) + 1
     first = [f"the first {length} tokens of each"] if cut else []
@@ -77,32 +88,27 @@ def _saturated(values: pd.Series, scale: Scale | None) -> list[str]:
     if scale is None:
         return []
     low, high = scale.ends
-    beyond = [
-        value for value, is_out in ((values.min(), values.min() < low), (values.max(), values.max() > high)) if is_out
-    ]
+    least, most = values.min(), values.max()
+    beyond = [scale.format(value) for value, is_out in ((least, least < low), (most, most > high)) if is_out]
     ends = f"±{scale.limit:.2g}" if not scale.side and not scale.center else f"{low:.2g} and {high:.2g}"
-    return [f"darkest from {ends} on, to {' and '.join(map(scale.format, beyond))}"] if beyond else []
+    return [f"darkest from {ends} on, to {' and '.join(beyond)}"] if beyond else []
 
 
-def _numbers(rows: pd.DataFrame, column: str, scale: Scale) -> pd.DataFrame:
-    """Value, its text, sign, ink and mark of each token."""
-    looks = {"value": rows[column], "shown": rows[column].map(scale.format), "sign": scale.signs(rows[column])}
-    return pd.DataFrame(looks | {"ink": [ink for _, ink in scale.looks(rows[column])]} | _stops(rows))
-
-
-def _levels(rows: pd.DataFrame, column: str, everywhere: pd.Series) -> pd.DataFrame:
-    """The same of a category, whose value is the number of its level in the whole table."""
-    levels, ranks = rank_levels(rows[column], everywhere)
-    known = [None if np.isnan(rank) else int(rank) for rank in ranks]
-    inks = ["#000000" if k is None else PALETTE["categories"]["inks"][k % len(CATEGORIES)] for k in known]
-    shown = ["unknown" if k is None else level_name(column, levels[k]) for k in known]
-    return pd.DataFrame({"value": known, "shown": shown, "sign": "", "ink": inks} | _stops(rows), index=rows.index)
-
-
-def _stops(rows: pd.DataFrame) -> dict:
-    if "stopped" not in rows:
-        return {"mark": ""}
-    return {"mark": rows["stopped"].map(mark), "stopped": rows["stopped"].astype(object)}
+def _looks(rows: pd.DataFrame, column: str, everywhere: pd.Series, scale: Scale | None) -> pd.DataFrame:
+    """Value, its text, sign, ink and mark of each token; of a category, the number of its level in the whole table."""
+    if scale is not None:
+        values = rows[column]
+        looks = {"shown": values.map(scale.format), "sign": scale.signs(values), "ink": scale.inks(values)}
+    else:
+        levels, ranks = rank_levels(rows[column], everywhere)
+        values = [None if np.isnan(rank) else int(rank) for rank in ranks]
+        inks = PALETTE["categories"]["inks"]
+        shown = ["unknown" if k is None else level_name(column, levels[k]) for k in values]
+        looks = {"shown": shown, "sign": "", "ink": ["#000000" if k is None else inks[k % len(inks)] for k in values]}
+    stops = {"mark": ""}
+    if "stopped" in rows:
+        stops = {"mark": rows["stopped"].map(mark), "stopped": rows["stopped"].astype(object)}
+    return pd.DataFrame({"value": values} | looks | stops, index=rows.index)
 
 
 def _layers(cells: pd.DataFrame, column: str, scale: Scale | None, whole: float, wrap: bool) -> alt.LayerChart:
@@ -113,10 +119,17 @@ def _layers(cells: pd.DataFrame, column: str, scale: Scale | None, whole: float,
     y = alt.Y("row:N", sort=list(dict.fromkeys(cells["row"])), title="rollout", axis=axis)
     stops = ["stopped:N"] if "stopped" in cells else []
     shown = ["text:N", "position:Q", "rollout:N", alt.Tooltip("shown:N", title=column), *stops]
+    legend = alt.Legend(title=column, orient="top" if wrap else "right")
+    if scale is not None:
+        color = alt.Color("value:Q", legend=legend).scale(scale.vega())
+    else:
+        levels = cells.dropna(subset="value").drop_duplicates("shown").sort_values("value")
+        fills = [SERIES[int(k) % len(SERIES)] for k in levels["value"]]
+        color = alt.Color("shown:N", legend=legend).scale(domain=levels["shown"].tolist(), range=fills)
     base = alt.Chart(cells).encode(y=y)
     tokens, high = base.transform_filter("isValid(datum.position)").encode(tooltip=shown), -8 if wrap else -9
     inks = alt.Color("ink:N", scale=None)
-    fill = alt.condition("isValid(datum.value)", _color(cells, column, scale, wrap), alt.value("#ffffff"))
+    fill = alt.condition("isValid(datum.value)", color, alt.value("#ffffff"))
     corner = {"fontSize": 11, "fontWeight": "bold", "dy": high + 1}
     layers = [
         tokens.mark_rect(stroke="white", strokeWidth=1).encode(x=x, x2="right:Q", color=fill),
@@ -132,16 +145,7 @@ def _layers(cells: pd.DataFrame, column: str, scale: Scale | None, whole: float,
     return alt.layer(*layers, view=alt.ViewConfig(stroke=None))
 
 
-def _color(cells: pd.DataFrame, column: str, scale: Scale | None, wrap: bool) -> alt.Color:
-    legend = alt.Legend(title=column, orient="top" if wrap else "right")
-    if scale is not None:
-        return alt.Color("value:Q", legend=legend).scale(scale.vega())
-    levels = cells.dropna(subset="value").drop_duplicates("shown").sort_values("value")
-    fills = [CATEGORIES[int(k) % len(CATEGORIES)] for k in levels["value"]]
-    return alt.Color("shown:N", legend=legend).scale(domain=levels["shown"].tolist(), range=fills)
-
-
-def aligned(rows: pd.DataFrame, longest: int) -> pd.DataFrame:
+def aligned(rows: pd.DataFrame, longest: int = 12) -> pd.DataFrame:
     """Cells (text, rollout, position, row, left, right), a column for each position, as wide as its longest token."""
     text = rows["token"].astype(object).map(lambda token: visible(token, longest))
     widths = text.str.len().groupby(rows["position"]).max() * CHARACTER + PADDING
@@ -153,34 +157,19 @@ def aligned(rows: pd.DataFrame, longest: int) -> pd.DataFrame:
 def wrapped(rows: pd.DataFrame, width: float) -> pd.DataFrame:
     """The same columns where each answer is text of that width: a row for each line, and one above for its name."""
     gap, names, cells = SPACE if are_words(rows["token"]) else 0.0, rollout_names(rows), {}
+    most = int(width // CHARACTER) - 1
     for rollout, answer in rows.groupby("rollout", sort=False):
-        label = names[answer.index[0]]
+        label, line, start = names[answer.index[0]], 0, 0.0
         cells[f"name {rollout}"] = (label, rollout, None, f"{label} ", 0.0, 0.0)
-        lines = _lines([_one_line(token, width) for token in answer["token"]], width, gap)
-        for (index, position), (text, line, start, end) in zip(answer["position"].items(), lines, strict=True):
-            cells[index] = (text, rollout, position, f"{label} line {line}", start, end)
+        for index, token, position in zip(answer.index, answer["token"], answer["position"], strict=True):
+            text = readable(token).replace("\n", "⏎").replace("\t", "⇥")
+            text = text if len(text) <= most else text[: most - 1] + "…"
+            size = len(text) * CHARACTER + MARGIN
+            if start and start + size > width:
+                line, start = line + 1, 0.0
+            cells[index] = (text, rollout, position, f"{label} line {line}", start, start + size)
+            start += size + gap
+            if "⏎" in text:
+                line, start = line + 1, 0.0
     names = ["text", "rollout", "position", "row", "left", "right"]
     return pd.DataFrame.from_dict(cells, orient="index", columns=names)
-
-
-def _one_line(token, width: float) -> str:
-    text, longest = readable(token).replace("\n", "⏎").replace("\t", "⇥"), int(width // CHARACTER) - 1
-    return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-def _lines(texts: list[str], width: float, gap: float) -> list[tuple[str, int, float, float]]:
-    """Each text with its line, left and right edge.
-
-    >>> _lines(["so", "7⏎", "x"], 40, 7)
-    [('so', 0, 0.0, 19.0), ('7⏎', 1, 0.0, 19.0), ('x', 2, 0.0, 12.0)]
-    """
-    line, start, places = 0, 0.0, []
-    for text in texts:
-        size = len(text) * CHARACTER + MARGIN
-        if start and start + size > width:
-            line, start = line + 1, 0.0
-        places.append((text, line, start, start + size))
-        start += size + gap
-        if "⏎" in text:
-            line, start = line + 1, 0.0
-    return places
