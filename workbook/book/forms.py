@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Iterator
 
+from workbook.views.live import received
 
 FORM = "application/vnd.workbook.controls+json"
 UNSAFE = re.compile(r'<(style|script)\b.*?</\1>|\s(?:style|on\w+)="[^"]*"', re.DOTALL)  # made for another page
@@ -25,7 +26,7 @@ def last_form(states: dict[str, dict], model: str) -> tuple[dict | None, list[li
     spec, pairs = None, []
     for state in _shown(states, model):
         if "spec" in state and "data" in state:
-            tables = {name: _rows(rows) for name, rows in state["data"].items()}
+            tables = {name: received(rows) for name, rows in state["data"].items()}
             spec = spec or {**state["spec"], "datasets": tables}
         elif (name := state.get("_model_name", "")) in ("HTMLModel", "LabelModel") and state.get("value"):
             words = re.sub(
@@ -64,10 +65,3 @@ def _shown(states: dict[str, dict], model: str) -> Iterator[dict]:
     yield state
     for child in state.get("children") or ():
         yield from _shown(states, child)
-
-
-def _rows(sent) -> list[dict]:
-    """The rows of a table that travelled by column, or as rows."""
-    if isinstance(sent, list):
-        return sent
-    return [dict(zip(sent, values, strict=True)) for values in zip(*sent.values(), strict=True)]

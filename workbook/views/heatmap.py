@@ -15,7 +15,6 @@ from pathlib import Path
 
 import altair as alt
 import anywidget
-import ipywidgets
 import numpy as np
 import pandas as pd
 import traitlets
@@ -23,7 +22,7 @@ import traitlets
 from workbook.training import token_biography
 from workbook.training.progress import Stopped, reporting
 from workbook.views.explained import biography_table, describe_token, explanation_details, moved_by
-from workbook.views.live import OpenedWhenShown, close, show
+from workbook.views.live import OpenedWhenShown, show
 from workbook.views.renderer import picture
 from workbook.views.style import limit, printable, require, titled, visible
 from workbook.views.token_look import MAX_CHARACTERS, PALETTE, PLACES, is_number, prepare, scale_of, wire
@@ -342,30 +341,3 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
             known = explanation_details(rows, explanation)
             lines, tables = self.details["lines"] + known["lines"], known["tables"] + self.details["tables"]
             self.details = {"lines": lines, "tables": tables, "marked": known["marked"]}
-
-
-class StepRollouts:
-    """A box that is empty until a step of a run's curve is clicked, and then holds that step's rollouts in a heatmap.
-
-    run: a function that returns the run whose curve is shown now, None before there is one.
-    """
-
-    def __init__(self, run: Callable):
-        self.run, self.heatmap = run, None
-        self.box = ipywidgets.VBox(layout={"max_width": "860px"})
-
-    def show_step(self, step: int) -> None:
-        """Show a step's rollouts, or the nearest step's; ValueError for a run that has recorded no tokens."""
-        run = self.run()
-        if self.heatmap is None or self.heatmap.run is not run:
-            heatmap = TokenHeatmap(run)
-            self.close()
-            self.heatmap, self.box.children = heatmap, (heatmap,)
-        self.heatmap.show_step(step)
-
-    def close(self) -> None:
-        """Take the heatmap off the page and free it."""
-        self.box.children = ()
-        if self.heatmap is not None:
-            close(self.heatmap)
-            self.heatmap = None

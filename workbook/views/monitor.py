@@ -129,7 +129,7 @@ class RunMonitor:
 
     def show_step(self, step: int) -> None:
         """Show the rollouts of a step, or of the nearest that was recorded; ValueError if the run records no tokens."""
-        if self._heatmap is None or self._heatmap.source.run is not self.run:
+        if self._heatmap is None or self._heatmap.run is not self.run:
             from workbook.views.heatmap import TokenHeatmap  # it brings what explains a token, which a curve needs not
 
             heatmap = TokenHeatmap(self.run)
