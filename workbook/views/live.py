@@ -157,6 +157,13 @@ def sent(rows: list[dict]) -> dict[str, list] | list[dict]:
     return {name: [row[name] for row in rows] for name in names}
 
 
+def received(sent: dict[str, list] | list[dict]) -> list[dict]:
+    """The rows of what was `sent`."""
+    if isinstance(sent, list):
+        return sent
+    return [dict(zip(sent, values, strict=True)) for values in zip(*sent.values(), strict=True)]
+
+
 def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:
     """The spec of `chart(**tables)`, its data sets called by the tables' names and left out.
 
