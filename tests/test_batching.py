@@ -1,159 +1,337 @@
-"""Each strategy's guarantee on arbitrary batches, the best balance by brute force, and what is refused."""
+"""Chapter 08: cuts of a batch, what their steps hold, paired runs, two ways through a batch, and exercises."""
 
-from itertools import combinations
+from itertools import product
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from workbook.theory import STRATEGIES, group_advantages, minibatch_order
-
-signs = st.sampled_from([-1.0, 0.0, 2.5])
-
-
-@st.composite
-def batches(draw, max_groups=12):
-    """Equal groups of any labels in any order, with any signs, that fill some number of mini-batches whole."""
-    parts, per_part, size = draw(st.integers(1, 5)), draw(st.integers(1, 4)), draw(st.integers(1, 4))
-    groups = min(parts * per_part, max_groups // parts * parts or parts)
-    labels = draw(st.permutations([17 * g - 40 for g in range(groups) for _ in range(size)]))
-    advantages = draw(st.lists(signs, min_size=len(labels), max_size=len(labels)))
-    return torch.tensor(labels), torch.tensor(advantages), parts
-
-
-def counts(order, advantages, parts, sign):
-    return (advantages[order].reshape(parts, -1).sign() == sign).sum(1)
-
-
-def spread(values):
-    return int(values.max() - values.min())
+from workbook.policies.copies import evaluating
+from workbook.policies.load import load_policy
+from workbook.probes.recovered import credit_recovered
+from workbook.rollouts.sample import sample_rollouts
+from workbook.rollouts.scoring import sequence_logps
+from workbook.studies.bench import Bench
+from workbook.studies.registration import read_registration
+from workbook.tasks import get_task
+from workbook.theory.advantages import group_advantages
+from workbook.theory.batching import STRATEGIES, minibatch_order
+from workbook.theory.decomposition import expected_advantages
+from workbook.theory.weights import cancelled_share
+from workbook.topics.batching import explore, steps, study
+from workbook.topics.batching.charts import endpoints_chart, level_chart, level_curve, mechanism_chart
+from workbook.topics.batching.claims import CLAIMS, ONE_PROMPT, STUDY, difference, opposition
+from workbook.topics.batching.exercises import check_in_step, check_order
+from workbook.topics.batching.steps import cancelled_in_steps, gradient_gram, shared_words
+from workbook.topics.batching.study import Arm, against_shuffled, arms, ends, loop_of, tuned_rates
+from workbook.topics.batching.toy import compute_cut, explore_cut
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy("bundled")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return get_task("chain")
+
+
+@pytest.fixture(scope="module")
+def rollouts(policy, task):
+    return sample_rollouts(policy, task, 4, 8, seed=1, max_new_tokens=48)
+
+
+@pytest.fixture(scope="module")
+def gram(policy, rollouts):
+    return gradient_gram(policy, rollouts)
+
+
+# --- cuts
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@settings(max_examples=50, deadline=None)
-@given(batch=batches(), seed=st.integers(0, 9))
-def test_is_a_reproducible_permutation(strategy, batch, seed):
-    groups, advantages, parts = batch
-    order = minibatch_order(strategy, groups, advantages, parts, seeded(seed))
-    assert order.dtype == torch.long
-    assert torch.equal(order.sort().values, torch.arange(len(groups)))
-    assert torch.equal(order, minibatch_order(strategy, groups, advantages, parts, seeded(seed)))
+def test_a_cut_shows_every_rollout_once_and_counts_its_signs(strategy):
+    tables = compute_cut(strategy, prompts=6, group_size=4, minibatches=3, draw=2)
+    cells, batches = tables["cells"], tables["batches"]
+    assert cells.groupby("prompt").size().tolist() == [4] * 6
+    assert cells.groupby("minibatch").size().tolist() == [8] * 3
+    assert (np.sign(cells["advantage"]) == cells["sign"].map({"+": 1, "0": 0, "−": -1})).all()
+    for name, sign in {"positives": "+", "negatives": "−"}.items():
+        counted = (cells["sign"] == sign).groupby(cells["minibatch"]).sum()
+        assert counted.tolist() == batches[name].tolist()
+    for row in batches.itertuples():
+        own = cells.query("minibatch == @row.minibatch and sign != '0'")
+        net = own.groupby("prompt")["advantage"].agg(lambda a: abs(a.sum()) / a.abs().sum())
+        assert row.residual == pytest.approx(net.mean(), abs=1e-6)
 
 
-def test_shuffled_is_randperm():
-    groups, advantages = torch.zeros(12), torch.ones(12)
-    order = minibatch_order("shuffled", groups, advantages, 3, seeded(3))
-    assert torch.equal(order, torch.randperm(12, generator=seeded(3)))
-    torch.manual_seed(4)
-    order = minibatch_order("shuffled", groups, advantages, 3)
-    torch.manual_seed(4)
-    assert torch.equal(order, torch.randperm(12))
+def test_what_a_strategy_guarantees_shows_in_its_batches():
+    kept = compute_cut("query_preserved")["batches"]
+    assert kept["cut"].sum() == 0
+    assert kept["residual"].max() < 1e-6
+    parted = compute_cut("sign_partitioned")["batches"]
+    assert (parted[["positives", "negatives"]].min(axis=1) > 0).sum() <= 1
+    explorer = explore_cut()
+    explorer.set(strategy="query_preserved")
+    assert "Here 0 of 8 prompts are cut apart" in explorer.sentence.value
+    explorer.set(minibatches=3)
+    assert "divide the 64 rollouts" in explorer.sentence.value
+    explorer.close()
 
 
-@pytest.mark.parametrize("strategy", ["query_preserved", "query_preserved_reward_balanced"])
-@settings(max_examples=60, deadline=None)
-@given(batch=batches(), seed=st.integers(0, 9))
-def test_groups_stay_whole(strategy, batch, seed):
-    groups, advantages, parts = batch
-    ordered = groups[minibatch_order(strategy, groups, advantages, parts, seeded(seed))]
-    size = int((groups == groups[0]).sum())
-    rows = ordered.reshape(-1, size)
-    assert (rows == rows[:, :1]).all()  # contiguous, and parts are whole numbers of rows
-    assert len(rows) % parts == 0
+# --- what cancels inside a step
 
 
-@settings(max_examples=100, deadline=None)
-@given(data=st.data(), parts=st.integers(1, 6), per_part=st.integers(1, 6), seed=st.integers(0, 9))
-def test_reward_balanced_and_sign_partitioned(data, parts, per_part, seed):
-    """Ragged groups do not matter to either."""
-    size = parts * per_part
-    groups = torch.tensor(data.draw(st.lists(st.integers(0, 3), min_size=size, max_size=size)))
-    advantages = torch.tensor(data.draw(st.lists(signs, min_size=size, max_size=size)))
-    balanced = minibatch_order("reward_balanced", groups, advantages, parts, seeded(seed))
-    for sign in (1, -1, 0):
-        assert spread(counts(balanced, advantages, parts, sign)) <= 1
-    partitioned = minibatch_order("sign_partitioned", groups, advantages, parts, seeded(seed))
-    positive, negative = (counts(partitioned, advantages, parts, sign) for sign in (1, -1))
-    mixed = int(((positive > 0) & (negative > 0)).sum())
-    room = sum(-(-int(side.sum()) // per_part) for side in (positive, negative)) <= parts
-    assert mixed <= (0 if room else 1)
+def push(policy, rollouts, members):
+    """Gradient of sum A log pi over these rollouts, by one backward pass over them together."""
+    part = rollouts.select(members)
+    with evaluating(policy.model):
+        fields = (part.prompt_ids, part.prompt_mask, part.completion_ids, part.completion_mask)
+        scored, _ = sequence_logps(policy.model, *fields)
+    loss = (part.advantages[:, None] * scored).sum()
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(policy.model.parameters()))])
 
 
-def best_by_brute_force(loads, parts):
-    """Least range of positives plus range of negatives over all ways to share the groups out."""
+def test_the_gram_matrix_is_that_of_the_gradients_and_leaves_the_policy(policy, rollouts, gram):
+    before = {name: p.clone() for name, p in policy.model.named_parameters()}
+    torch.testing.assert_close(gram, gram.T)
+    for members in ([0], [1, 5], list(range(32))):
+        length = float(push(policy, rollouts, members).norm())
+        assert float(gram[members][:, members].sum()) ** 0.5 == pytest.approx(length, rel=1e-3, abs=1e-4)
+    shared = shared_words(rollouts)
+    assert 0 < shared.sum() < rollouts.completion_mask.sum()
+    assert not torch.allclose(gradient_gram(policy, rollouts, shared), gram)
+    assert all(torch.equal(before[name], p) for name, p in policy.model.named_parameters())
 
-    def ways(rest):
-        if not rest:
-            yield []
-            return
-        for others in combinations(rest[1:], len(loads) // parts - 1):
-            part = (rest[0], *others)
-            for more in ways([g for g in rest if g not in part]):
-                yield [part, *more]
 
-    return min(
-        sum(spread(torch.tensor([sum(loads[g][side] for g in part) for part in way])) for side in (0, 1))
-        for way in ways(list(range(len(loads))))
+def test_in_step_is_the_cancelled_share_of_the_two_signs(policy, rollouts, gram):
+    table = cancelled_in_steps(gram, rollouts.advantages, torch.arange(32), 2)
+    for part, members in enumerate(torch.arange(32).chunk(2)):
+        signs = [members[sign * rollouts.advantages[members] > 0].tolist() for sign in (1, -1)]
+        pushes = torch.stack([push(policy, rollouts, members) for members in signs])
+        assert table["in_step"][part] == pytest.approx(float(cancelled_share(pushes)), abs=1e-3)
+        assert table["sign_cosine"][part] == pytest.approx(float(torch.cosine_similarity(*pushes, dim=0)), abs=1e-3)
+    one_sign = cancelled_in_steps(torch.eye(4), torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.arange(4), 2)
+    assert one_sign["in_step"][0] == 0
+    assert np.isnan(one_sign["sign_cosine"][0])
+    assert np.isnan(one_sign["in_step"][1])
+    with pytest.raises(ValueError, match="parts=3 does not divide 4"):
+        cancelled_in_steps(torch.eye(4), torch.ones(4), torch.arange(4), 3)
+
+
+def test_the_sketch_keeps_inner_products(policy, rollouts, gram, monkeypatch):
+    monkeypatch.setattr(steps, "SKETCHED", 2**14)
+    sketched = gradient_gram(policy, rollouts)
+    lengths = gram.diagonal().clamp(min=0).sqrt()
+    errors = (sketched - gram) / (lengths[:, None] * lengths).clamp(min=1e-9)
+    pushing = rollouts.advantages != 0
+    errors = errors[pushing][:, pushing]
+    assert 0 < errors.pow(2).mean().sqrt() < 2 / 2**7  # standard deviation 1/sqrt(buckets), up to a factor on top
+
+
+def test_the_study_of_minibatches_at_the_tiny_scale():
+    table = steps.minibatches_study(Bench("tiny", 0))["steps"]
+    assert table.groupby("strategy").size().to_dict() == dict.fromkeys(STRATEGIES, 2 * steps.DRAWS)
+    means = table.groupby("strategy")["in_step"].mean()
+    assert means["sign_partitioned"] < means["shuffled"]
+
+
+# --- what steps are made of, and two ways through a batch
+
+
+def test_rollouts_of_one_sign_push_at_credit():
+    """Against every group of three of three words: what rollouts of either sign push, on average."""
+    p, q, size = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.9, 0.4, 0.1]).double(), 3
+    value = float(p @ q)
+    pushed = {1.0: torch.zeros(3).double(), 0.0: torch.zeros(3).double()}
+    for group in product(product(range(3), (0.0, 1.0)), repeat=size):
+        words, rewards = (torch.tensor(column) for column in zip(*group, strict=True))
+        right = rewards.double()
+        chance = (p[words] * torch.where(right > 0, q[words], 1 - q[words])).prod()
+        advantages = group_advantages(right, torch.zeros(size), "grpo")
+        for reward, total in pushed.items():
+            chosen = right == reward
+            scores = torch.eye(3).double()[words] - p
+            total += chance * (advantages[:, None] * scores)[chosen].sum(0)
+    high, low = expected_advantages("grpo", torch.tensor([value]).double(), size)
+    credit = p * (q - value)
+    assert torch.allclose(pushed[1.0], size * value * float(high) * credit / value, atol=1e-6)
+    assert torch.allclose(pushed[0.0], -size * (1 - value) * float(low) * credit / (1 - value), atol=1e-6)
+
+
+def test_parts_of_every_cut_add_up(policy, task):
+    *_, last = explore.measure_parts(policy, task, prompts=4, group_size=4, minibatches=2)
+    table = last["table"]
+    shares = table.groupby("category", sort=False)["share"].sum()
+    assert shares.index.tolist() == explore.no_parts()["table"]["category"].unique().tolist()
+    assert shares.tolist() == pytest.approx([1.0] * len(shares))
+    rollouts = sample_rollouts(policy, task, 4, 4, seed=0, max_new_tokens=48)
+    whole = credit_recovered(policy, rollouts, "grpo", task, tokens=1).update
+    first = table[table["category"] == explore.WHOLE].set_index("part")
+    assert first.loc[explore.PART_OF["signal"], "share"] == pytest.approx(whole["signal"], abs=1e-3)
+    assert first["size"].iloc[0] == pytest.approx(whole["cosine"], abs=1e-3)
+    assert f"{explore.WHOLE} " in explore.describe_cut_parts(table)
+
+
+def test_sgd_forgets_the_order_to_first_order_and_leaves_the_policy_as_it_was(policy, task, monkeypatch):
+    monkeypatch.setattr(explore, "FACTORS", (1 / 16, 1 / 4))
+    rollouts = sample_rollouts(policy, task, 4, 4, seed=0, max_new_tokens=48)
+    before = [p.detach().clone() for p in policy.model.parameters()]
+    tables = explore.measure_walks(policy, rollouts, minibatches=2, clip=1e-3)
+    slopes = {name: table.groupby("optimizer")["slope"].first() for name, table in tables.items()}
+    assert slopes["same"]["SGD"] == pytest.approx(2, abs=0.3)
+    assert slopes["same"]["SGD, norm clipped"] == pytest.approx(2, abs=0.3)
+    assert slopes["other"]["AdamW"] == pytest.approx(1, abs=0.3)
+    assert slopes["other"]["SGD, norm clipped"] == pytest.approx(1, abs=0.3)
+    assert "Clipping binds in 100% of its steps" in explore.describe_walks(**tables)
+    assert all(torch.equal(p, q) for p, q in zip(policy.model.parameters(), before, strict=True))
+
+
+# --- the study, and runs beside it
+
+GAINS = {"query_preserved": 0.05, "reward_balanced": 0.0, "sign_partitioned": -0.02}
+READ = ("sign_cosine", "grad_norm", "moved", "reward", "tax", "style_entropy")
+
+
+def run(values, **arm):
+    table = pd.DataFrame({"batch": range(len(values)), "value": values, **dict.fromkeys(READ, 0.25)})
+    return table.assign(**{"seed": 0, "level": 8, "order": "shuffled", "matched": True, "lr": 1e-4} | arm)
+
+
+@pytest.fixture
+def curves():
+    """Two units; the query-preserved run of the second one collapses."""
+    values = {"shuffled": ([0.4, 0.5, 0.6], [0.4, 0.3, 0.5]), "query_preserved": ([0.4, 0.6, 0.7], [0.4, 0.1, 0.8])}
+    parts = [run(v, seed=seed, order=order) for order, pair in values.items() for seed, v in enumerate(pair)]
+    return pd.concat(parts).sample(frac=1, random_state=0)  # in any order of rows
+
+
+def test_what_is_read_off_a_run_and_a_collapsed_one_is_not_pooled(curves):
+    table = ends(curves).set_index(["order", "seed"])
+    first = table.loc["query_preserved", 0]
+    assert first[["start", "value"]].tolist() == [0.4, 0.7]
+    assert first["area"] == pytest.approx((0.5 + 0.65) / 2)  # two trapezoids
+    assert first["jitter"] == pytest.approx(0.1)  # |0.7 - 2 * 0.6 + 0.4|
+    assert table["collapsed"].to_dict() == {
+        **{("shuffled", 0): 0, ("shuffled", 1): 0},
+        **{("query_preserved", 0): 0, ("query_preserved", 1): 1},  # 0.1 is below half of 0.4
+    }
+    tables = {"batch_composition/curves": curves}
+    gained = difference(tables, "query_preserved")
+    assert gained[0] == pytest.approx(0.1)
+    assert np.isnan(gained[1])
+    assert difference(tables, "query_preserved", "collapsed").tolist() == [0.0, 1.0]
+    assert against_shuffled(ends(curves))["difference"].tolist() == pytest.approx([0.1])
+    assert opposition(tables).tolist() == [0.25, 0.25]
+    assert difference(tables, "query_preserved", level=2).empty
+
+
+@pytest.mark.parametrize("name", [STUDY, ONE_PROMPT])
+def test_every_registered_outcome_is_measured(name):
+    registered = {(outcome.claim, key) for key, outcome in read_registration(name).outcomes.items()}
+    assert {(claim.id, row.key) for claim in CLAIMS for row in claim.rows if row.study == name} == registered
+
+
+def test_the_rate_is_the_best_below_any_collapse():
+    values = {(2, 1e-4): 0.5, (2, 2e-4): 0.6, (8, 1e-4): 0.5, (8, 4e-4): 0.1, (8, 8e-4): 0.9, (32, 4e-4): 0.5}
+    table = pd.concat(run([0.4, value], level=level, lr=lr) for (level, lr), value in values.items())
+    assert tuned_rates(table) == pytest.approx(
+        {1: 2**0.5 * 1e-4, 2: 1e-4, 8: 5e-5, 32: 2e-4, 4: 0.5**0.5 * 1e-4, 16: 1e-4}
     )
+    with pytest.raises(ValueError, match=r"lr=0.0004 collapsed at level 8: begin the grid lower"):
+        tuned_rates(table[table["lr"] > 1e-4])
 
 
-@settings(max_examples=40, deadline=None)
-@given(batch=batches(max_groups=8), seed=st.integers(0, 9))
-def test_whole_groups_are_balanced_as_well_as_can_be(batch, seed):
-    groups, advantages, parts = batch
-    order = minibatch_order("query_preserved_reward_balanced", groups, advantages, parts, seeded(seed))
-    reached = sum(spread(counts(order, advantages, parts, sign)) for sign in (1, -1))
-    loads = [[int((advantages[groups == g].sign() == s).sum()) for s in (1, -1)] for g in groups.unique()]
-    assert reached == best_by_brute_force(loads, parts)
+def test_a_units_runs_begin_alike(monkeypatch):
+    assert len(arms(0)) > len(arms(10)) == len(STRATEGIES)
+    monkeypatch.setattr(study, "arms", lambda unit: [Arm(2, "shuffled"), Arm(2, "query_preserved")])
+    monkeypatch.setattr(study, "rates", lambda: {2: 1e-4})
+    monkeypatch.setattr(study, "loop_of", lambda arm, lr: loop_of(arm, lr, prompts=4, batches=2))
+    monkeypatch.setattr(study, "HELD_OUT", 2)
+    table = study.batch_composition_study(Bench("tiny", 0))["curves"]
+    assert table.groupby("order")["steps"].max().tolist() == [4, 4]
+    runs = ends(table.assign(seed=0))
+    assert runs["start"].nunique() == 1
+    assert runs["value"].nunique() == 2
 
 
-@pytest.mark.parametrize(("groups", "size", "parts"), [(32, 8, 4), (64, 8, 8), (128, 16, 4), (60, 4, 10)])
-def test_many_groups_come_near_the_floor(groups, size, parts):
-    """Binary rewards: a group is neutral or full, so the number of live groups per part sets a floor of 0 or G."""
-    for seed in range(3):
-        generator = seeded(seed)
-        rewards = (torch.rand(groups, size, generator=generator) < torch.rand(groups, 1, generator=generator)).float()
-        labels = torch.arange(groups).repeat_interleave(size)
-        advantages = group_advantages(rewards.flatten(), labels)
-        live = int(advantages.reshape(groups, size).ne(0).any(1).sum())
-        order = minibatch_order("query_preserved_reward_balanced", labels, advantages, parts, generator)
-        reached = sum(spread(counts(order, advantages, parts, sign)) for sign in (1, -1))
-        assert reached <= (size if live % parts else 0) + 3
-        shuffled = minibatch_order("query_preserved", labels, advantages, parts, generator)
-        assert reached < sum(spread(counts(shuffled, advantages, parts, sign)) for sign in (1, -1))
+def test_the_curve_over_levels_and_its_menus_show_the_committed_differences():
+    runs = ends(study.measured_curves())
+    curve = level_curve(runs)
+    spec = level_chart(curve, bound=0.02).to_dict()
+    assert "the paper: tens of prompts or more" in str(spec)
+    explorer = explore.explore_batching()
+    keys = ["order", "level"]
+    both = explorer.tables["curve"].merge(curve, on=keys, suffixes=("", "_curve"))
+    assert len(both) == len(curve)
+    np.testing.assert_allclose(both[["mean", "low", "high"]], both[["mean_curve", "low_curve", "high_curve"]])
+    explorer.set(value="tax", matched=False)
+    assert explorer.tables["curve"]["level"].unique().tolist() == [8]
+    explorer.close()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_is_free_is_random(strategy):
-    """Over seeds every rollout comes to lie in every mini-batch, and the orders differ."""
-    groups = torch.arange(8).repeat_interleave(2)
-    advantages = torch.tensor([1.0, -1.0]).repeat(8)
-    orders = [minibatch_order(strategy, groups, advantages, 4, seeded(seed)) for seed in range(200)]
-    assert len({tuple(order.tolist()) for order in orders}) > 190
-    part = torch.stack([order.argsort() // 4 for order in orders])
-    seen = torch.stack([(part == p).sum(0) for p in range(4)])
-    assert (seen >= 25).all()  # 50 expected, standard deviation 6.1
+def test_pairs_are_trained_from_the_same_rollouts(policy, task, monkeypatch):
+    monkeypatch.setattr(explore, "READ_PROMPTS", 2)
+    setting = {"prompts": 2, "group_size": 4, "batches": 1, "minibatches": 1, "units": 1, "seed": 1}
+    (tables,) = explore.measure_orders(policy, task, "reward_balanced", **setting)
+    row = tables["orders"].iloc[0]
+    assert row["mean"] == pytest.approx(0, abs=1e-6), "one step on the whole batch is the same in any order"
+    assert row["shuffled"] != 0
+    assert "Reward-balanced minus shuffled, now:" in explore.describe_orders(tables["orders"])
+    assert (explore.committed_orders()["orders"]["units"] == 10).all()
+
+
+def test_charts_of_the_mechanism_and_of_end_points_keep_their_numbers():
+    one = pd.DataFrame({"measure": "cosine", "strategy": ["shuffled"] * 2, "tokens": ["all", "shared"], "mean": 0.1})
+    spec = mechanism_chart(one.assign(low=0.0, high=0.2), "below").to_dict()
+    assert "cosine, shuffled, all tokens: 0.10" in spec["description"]
+    table = pd.DataFrame({"optimizer": "SGD", "factor": [0.25, 1.0], "distance": [1e-4, 1.6e-3]})
+    table = table.assign(label=[None, 1.6e-3])
+    description = endpoints_chart(table.assign(slope=2.0), table.assign(slope=1.0)).to_dict()["description"]
+    assert "same mini-batches, SGD: slope 2.00; other mini-batches, SGD: slope 1.00" in description
+
+
+def test_shells_stand_before_they_run(policy, task, rollouts):
+    for shell in (
+        explore.live_parts(policy, task),
+        explore.live_walks(policy, rollouts),
+        explore.live_orders(policy, task),
+    ):
+        assert "Press Run" in shell.line.value
+        shell.close()
+
+
+# --- exercises
+
+
+def whole(group_ids, parts):
+    return minibatch_order("query_preserved", group_ids, torch.zeros(len(group_ids)), parts)
+
+
+def squared(gram, advantages):
+    plus, minus = (gram[rows][:, rows].sum() for rows in (advantages > 0, advantages < 0))
+    return plus, minus, gram.sum()
 
 
 @pytest.mark.parametrize(
-    ("strategy", "groups", "advantages", "parts", "words"),
+    ("check", "function", "message"),
     [
-        ("balanced", [0, 0], [1.0, -1.0], 1, "strategy 'balanced' is unknown; valid are shuffled, query_preserved"),
-        ("shuffled", [0, 0, 1], [1.0, -1.0, 0.0], 2, "num_minibatches is 2; .* divide the 3 rollouts"),
-        ("shuffled", [0, 0], [1.0, -1.0], 0, "num_minibatches is 0"),
-        ("shuffled", [0, 0], [1.0], 1, "group_ids has shape"),
-        ("shuffled", [0, 0], [[1.0, 1.0]], 1, "advantages has shape"),
-        ("reward_balanced", [0, 0], [1.0, float("nan")], 1, "advantages holds NaN"),
-        ("query_preserved", [0, 0, 0, 1], [1.0, -1.0, 0.0, 0.0], 2, "groups of 1 to 3 rollouts"),
-        ("query_preserved", [0] * 4, [1.0] * 4, 2, "multiple of the group size 4"),
-        ("query_preserved_reward_balanced", [0, 0, 1, 1, 2, 2], [1.0] * 6, 2, "multiple of the group size 2"),
+        (check_order, lambda g, parts: None, "Not answered"),
+        (check_order, whole, "Right"),
+        (check_order, lambda g, parts: torch.arange(len(g)), "prompt 4 has rollouts in mini-batches 1 and 2"),
+        (check_order, lambda g, parts: g.sort().values, "prompts' labels"),
+        (check_order, lambda g, parts: torch.zeros(len(g)), "exactly once"),
+        (check_order, lambda g, parts: g[:3], "shape (3,)"),
+        (check_in_step, lambda g, a: 1 - squared(g, a)[2] ** 0.5 / sum(x**0.5 for x in squared(g, a)[:2]), "Right"),
+        (check_in_step, lambda g, a: squared(g, a)[2] ** 0.5 / sum(x**0.5 for x in squared(g, a)[:2]), "residual"),
+        (check_in_step, lambda g, a: 1 - squared(g, a)[2] / sum(squared(g, a)[:2]), "take their roots"),
+        (check_in_step, lambda g, a: 1 - g.sum() ** 0.5 / g.diagonal().sqrt().sum(), "stand for itself"),
+        (check_in_step, lambda g, a: 1 - (a @ g @ a) ** 0.5 / sum(x**0.5 for x in squared(g, a)[:2]), "no further"),
+        (check_in_step, lambda g, a: 0.5, "it should be 0.3874, but yours is 0.5"),
     ],
 )
-def test_impossible_requests_are_refused(strategy, groups, advantages, parts, words):
-    with pytest.raises(ValueError, match=words):
-        minibatch_order(strategy, torch.tensor(groups), torch.tensor(advantages), parts)
+def test_exercises_say_what_went_wrong(capsys, check, function, message):
+    check(function)
+    assert message in capsys.readouterr().out

@@ -10,13 +10,11 @@ from workbook.studies.keep import keep_records
 from workbook.studies.sweeps import load_records, seconds_to
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS, STRATEGIES
-from workbook.topics.credit.charts import credit_against_movement, movement_by_class
 from workbook.topics.groups.explore import check_rloo, check_shared_push
 from workbook.topics.laboratory.controls import TrainerControls, as_code
 from workbook.topics.laboratory.settings import overrides
 from workbook.training.config import CancellationConfig
 from workbook.training.run_config import RunConfig
-from workbook.views.renderer import png
 
 BESIDE = pd.DataFrame({"step": [1, 2], "reward": [0.4, 0.5], "run": "base"})
 
@@ -45,24 +43,6 @@ def test_shared_push_says_what_went_wrong(capsys, answer, message):
 def test_rloo_says_what_went_wrong(capsys, function, message):
     check_rloo(function)
     assert message in capsys.readouterr().out
-
-
-def test_charts_of_credit_draw_and_average():
-    table = pd.DataFrame(
-        {"category": ["result"] * 3 + ["style"], "credit": [0.2, 0.2, -0.4, -0.0], "dlogp": [1.0, 3.0, -2.0, 0.5]}
-    )
-    spec = credit_against_movement(table).to_dict()
-    (rows,) = [rows for rows in spec["datasets"].values() if "mean" in rows[0]]
-    assert {(row["category"], row["credit"]): row["mean"] for row in rows} == {
-        ("result", -0.4): -2.0,
-        ("result", 0.2): 2.0,
-        ("style", 0.0): 0.5,
-    }
-    summary = pd.DataFrame([{"kind": "style", "mean": 0.5, "low": 0.4, "high": 0.6}])
-    for chart in (spec, movement_by_class(summary).to_dict()):
-        assert png(chart).startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="credit_against_movement needs the column"):
-        credit_against_movement(table.drop(columns="credit"))
 
 
 @pytest.mark.parametrize("batching", STRATEGIES)

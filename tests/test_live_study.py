@@ -15,7 +15,6 @@ from workbook.tasks import get_task
 from workbook.topics.coupling import live as push
 from workbook.topics.coupling import live_pairs as coupled
 from workbook.topics.drift import group_sizes as sizes
-from workbook.topics.recovered import live_curve as recovered
 from workbook.training.progress import Stopped, progress, reporting, show_partial
 from workbook.views.explorer import menu, slider
 from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
@@ -233,18 +232,6 @@ def test_group_sizes_at_one_budget_are_compared_with_pairs(policy, task, monkeyp
     assert now.index.tolist() == [2, 16]
     assert now[2] == 0 != now[16]
     assert f"{sizes.NOW}: {now[16]:+.3f} at G = 16" in sizes.describe_live_group_sizes(curve)
-
-
-def test_the_share_of_signal_is_split_anew_for_each_number_of_rollouts(policy, task, monkeypatch):
-    monkeypatch.setattr(recovered, "TOKENS", 2)
-    curve = recovered.compute_live_recovered(policy, task, prompts=4, most=4)["curve"]
-    now = curve[curve["series"] == recovered.NAMES[3]]
-    assert now["size"].isin([2, 4]).all()
-    assert len(now) >= 1
-    assert "Signal in this policy's update" in recovered.describe_live_recovered(curve)
-    grown = recovered.compute_live_recovered(policy, task, "prompts", prompts=4, most=4)["curve"]
-    own = grown[grown["series"] == recovered.NAMES[3]].set_index("size")["mean"]
-    assert own[4] == pytest.approx(now.set_index("size")["mean"][4]), "the largest batch is the same on both axes"
 
 
 @pytest.mark.parametrize(

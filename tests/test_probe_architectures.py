@@ -25,7 +25,6 @@ from workbook.probes import (
     token_flips,
     token_values,
     update,
-    update_share_by_category,
 )
 from workbook.probes.categories import categorized
 from workbook.probes.step import FIELDS, logps
@@ -160,7 +159,6 @@ def test_probes_are_finite_and_leave_nothing(case):
     before, state = everything(policy), torch.get_rng_state()
     tables = [
         token_flips(policy, rollouts, "adamw", lr=1e-3),
-        update_share_by_category(policy, rollouts, lr=0.01).query("measure != 'gradient norm'"),
     ]
     tables += [
         cancellation_index(policy, rollouts),

@@ -21,12 +21,10 @@ from workbook.probes import (
     proxy_agreement,
     token_flips,
     update,
-    update_share_by_category,
 )
 from workbook.probes.step import logps
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
-from workbook.topics.credit.shares import MEASURES
 from workbook.topics.flips.probe import CHANGES
 
 
@@ -148,19 +146,7 @@ def test_tokens_are_chosen_by_every_condition(sampled):
         choose_tokens(rollouts, category="nonsense", sign=1)
 
 
-# --- shares and the index
-
-
-def test_shares_add_up_and_positive_only_differs(sampled):
-    policy, rollouts = sampled
-    shares = pd.concat(update_share_by_category(policy, rollouts, name) for name in ("grpo", "positive_only"))
-    total = shares.groupby(["estimator", "measure"])["mean"].sum()
-    assert set(shares["measure"]) == set(MEASURES)
-    np.testing.assert_allclose(total, 1, atol=1e-6)
-    means = shares.set_index(["estimator", "measure", "category"])["mean"]
-    assert means["grpo", "movement", "result"] != pytest.approx(means["positive_only", "movement", "result"], abs=1e-3)
-    with pytest.raises(ValueError, match="no categories"):
-        update_share_by_category(policy, replace(rollouts, categories=None))
+# --- the index
 
 
 def test_the_index_is_net_over_absolute_signal(sampled):

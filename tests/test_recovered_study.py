@@ -6,16 +6,17 @@ import pytest
 from altair import Chart
 
 from workbook.claims import CLAIMS
+from workbook.policies.load import load_policy
 from workbook.studies.bench import Bench
 from workbook.studies.claim import Tables
 from workbook.studies.record import NotMeasured
 from workbook.studies.registration import MIN_UNITS, read_registration
+from workbook.tasks import get_task
 from workbook.topics.recovered import claims as measures
 from workbook.topics.recovered import compute_recovered, signal_noise_chart
 from workbook.topics.recovered import study as studies
-from workbook.topics.recovered.charts import describe_recovered
-from workbook.views.parts import PART_COLORS, PART_NAMES, parts_table, token_parts_table
-from workbook.views.style import NEGATIVE, POSITIVE, SERIES
+from workbook.topics.recovered.explore import NOW, describe_recovered, measure_signal
+from workbook.views.parts import PART_NAMES, parts_table
 
 
 @pytest.fixture(scope="module")
@@ -104,25 +105,13 @@ def test_the_chart_stacks_parts_that_add_up_to_the_whole():
         signal_noise_chart(table.drop(columns="share"))
 
 
-def test_single_tokens_are_drawn_in_nats_in_their_order():
-    parts = dict.fromkeys(
-        ("own_signal", "own_bias", "own_noise", "coupled_signal", "coupled_bias", "coupled_noise"), 0.5
-    )
-    tokens = pd.DataFrame({"position": [11, 4], "token": ["now", " so"], "change": 3.0, **parts})
-    table = token_parts_table(tokens)
-    assert list(table["category"].unique()) == ["4 ·so", "11 now"]
-    np.testing.assert_allclose(table.groupby("category")["change"].sum(), 3.0)
-    spec = signal_noise_chart(table).to_dict()
-    assert spec["layer"][0]["encoding"]["x"]["field"] == "change"
-    assert spec["layer"][0]["encoding"]["y"]["sort"] == ["4 ·so", "11 now"]
-    assert "4 ·so, signal (credit): +0.5" in spec["description"]
-
-
-def test_the_parts_have_colours_of_their_own():
-    assert not {*PART_COLORS} & {POSITIVE, NEGATIVE, *SERIES}
-    spec = signal_noise_chart(compute_recovered(prompts=3, group_size=4).assign(panel="one step")).to_dict()
-    assert spec["facet"]["row"]["field"] == "panel"
-    assert spec["spec"]["layer"][0]["encoding"]["color"]["scale"]["range"] == PART_COLORS
+def test_the_share_of_signal_is_split_anew_for_each_number_of_rollouts():
+    policy, task = load_policy("bundled"), get_task("chain")
+    grown, many = (list(measure_signal(policy, task, axis, prompts=4, most=4)) for axis in ("prompts", "group_size"))
+    assert {name for _, name, _ in many} == set(NOW)
+    assert {size for size, _, _ in many} <= {2, 4}
+    last = [next(share for size, name, share in rows if (size, name) == (4, NOW[1])) for rows in (grown, many)]
+    assert last[0] == pytest.approx(last[1]), "the largest batch is the same on both axes"
 
 
 def test_classes_that_hardly_move_are_left_out():

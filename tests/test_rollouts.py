@@ -20,7 +20,7 @@ from workbook.policies.checks import padding_error
 from workbook.rollouts.sample import Rollouts, sample_rollouts, sequence_logps
 from workbook.rollouts.scoring import tokenize_prompts, unpadded
 from workbook.rollouts.states import output_states
-from workbook.topics.credit.prefixes import prefill
+from workbook.topics.credit.values import prefill
 
 WORDS = ["<pad>", "<eos>", "<unk>", "<user>", "<bot>", *"0123456789+-=?;"]
 CHAT = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"

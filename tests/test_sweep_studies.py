@@ -3,8 +3,6 @@
 import json
 from types import SimpleNamespace
 
-import numpy as np
-import pandas as pd
 import pytest
 import yaml
 
@@ -14,7 +12,6 @@ from workbook.studies.keep import keep_sweep
 from workbook.studies.record import RESULTS
 from workbook.studies.scales import SCALES
 from workbook.studies.sweeps import OUTCOMES, load_runs, study_commands, study_config
-from workbook.topics.batching.pilot import rates
 from workbook.training import sweep
 from workbook.training.sweeps import combinations, load_sweep
 
@@ -39,25 +36,6 @@ SMALL = {
         "save_strategy": "no",
     },
 }
-
-
-def test_the_batching_studys_rates_follow_from_its_pilot():
-    _, grids = load_sweep(CONFIGS / "batching.yaml")
-    used = {(g["optim"][0], g.get("adam_beta1", [None])[0]): tuple(g["learning_rate"]) for g in grids}
-    by_rule = rates()
-    assert len(by_rule) == len(used) == 3
-    for row in by_rule.itertuples():
-        beta1 = None if np.isnan(row.adam_beta1) else row.adam_beta1
-        assert used[row.optim, beta1] == pytest.approx((row.calm, row.near))
-
-
-def test_a_rate_above_a_collapse_is_not_taken():
-    pilot = pd.DataFrame(
-        {"optim": "sgd", "adam_beta1": np.nan, "learning_rate": [1, 2, 4, 8], "collapsed": [0.0, 0.0, 1.0, 0.0]}
-    )
-    assert rates(pilot)["near"].tolist() == [2]
-    with pytest.raises(ValueError, match="learning_rate=4 collapsed"):
-        rates(pilot[2:])
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: str(path.relative_to(CONFIGS)))

@@ -10,8 +10,6 @@ from workbook.probes.output_layer import sign_agreement
 from workbook.statistics import unit_curve
 from workbook.studies.claim import Tables
 from workbook.tasks import get_task
-from workbook.topics.credit import live_gaps
-from workbook.topics.credit.live_classes import compute_live_shares
 from workbook.topics.drift import curves_charts
 from workbook.topics.drift.claims import GROUPS, at_last, at_worst
 from workbook.topics.drift.curves import CURVES, PAIRS, StepReadings, training_curves
@@ -101,29 +99,6 @@ def test_two_objectives_live_over_the_measured_curves(policy, task):
     assert len(live) == 3 * 2 * len(curves_charts.OUTCOMES)
     assert "second objective (min-replace): value 0." in curves_charts.describe_live_curves(**made)
     assert curves_charts.live_curves_chart(**made).to_dict()["vconcat"]
-
-
-def test_gaps_live_over_the_studys_curves(policy, task, monkeypatch):
-    monkeypatch.setattr(live_gaps, "AXES", {"short": ("reinforce", [(2, 2), (2, 4)])})
-    monkeypatch.setattr(live_gaps, "compute_budget", lambda *_: pd.DataFrame(columns=live_gaps.BUDGET))
-    curve = live_gaps.compute_live_budget(policy, task, "short", draws=2)["curve"]
-    assert curve["size"].tolist() == [2, 4]
-    assert (curve["low"] <= curve["mean"]).all()
-    made = live_gaps.compute_live_repeated(policy, task, prompts=2, steps=2)
-    now = made["curve"].query("series == 'this policy, now'")
-    assert now["step"].tolist() == [1, 2]
-    assert "this policy, now: " in live_gaps.describe_live_repeated(**made)
-    family = made["curve"].query("series == 'the family'")
-    assert family["step"].tolist() == list(range(1, 9))
-    assert (family["units"] == 10).all()
-
-
-def test_a_steps_movement_is_shared_out_among_classes(policy, task):
-    table = compute_live_shares(policy, task, prompts=4)["table"]
-    sums = table.groupby("role")["mean"].sum()
-    assert sums.tolist() == pytest.approx([1, 1])
-    with pytest.raises(ValueError, match=r"No prompt has different rewards with seed=\d and prompts=1"):
-        [compute_live_shares(policy, task, prompts=1, group_size=2, seed=seed) for seed in range(10)]
 
 
 def test_curves_leave_out_what_was_not_read():

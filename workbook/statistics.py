@@ -244,23 +244,6 @@ def nested_estimate(
     return Estimate(float(statistic(whole)), float(low), float(high), len(seeds), len(prompts))
 
 
-def slope_by_prompt(table: pd.DataFrame, along: str, column: str = "gap", log2: bool = False) -> pd.DataFrame:
-    """Each prompt's least-squares slope of `column` against `along`: columns group (and seed, if there), slope.
-
-    log2: against the logarithm to base 2, so that the slope is per doubling.  Prompts with fewer than two values of
-    `along` are left out.  Raises ValueError if all are.
-    """
-    keys = [name for name in ("seed", "group") if name in table]
-    x = np.log2(table[along].astype(float)) if log2 else table[along].astype(float)
-    rows = table.assign(x=x, y=table[column].astype(float))
-    deviation = rows["x"] - rows.groupby(keys)["x"].transform("mean")
-    parts = rows.assign(xy=deviation * rows["y"], xx=deviation**2).groupby(keys)[["xy", "xx"]].sum()
-    parts = parts[parts["xx"] > 0]
-    if parts.empty:
-        raise ValueError(f"No prompt has {column} at two values of {along}, so there is no slope.")
-    return (parts["xy"] / parts["xx"]).rename("slope").reset_index()
-
-
 @lru_cache(maxsize=8)
 def _draws(sizes: tuple[int, ...], resamples: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """For each seed, where it was drawn (resamples, seeds), and how often each of its prompts then: always the same."""

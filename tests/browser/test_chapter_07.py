@@ -1,10 +1,8 @@
-"""Chapter 07 in the browser: gaps by sign and band as the kernel computes them, and live steps over the study."""
+"""Chapter 07 in the browser: a step split as the kernel does it, and live steps over the study."""
 
 import pytest
 
 from browser.explorers import try_explorers
-
-GAP = "compute_gap(moved, **{})[['sign', 'band', 'mean']].values.tolist()"
 
 
 @pytest.fixture
@@ -15,24 +13,8 @@ def chapter(open_chapter):
     assert chapter.errors == []
 
 
-def test_the_explorers_show_what_python_computes(chapter, capsys):
-    explorers = chapter.panel.locator(".workbook-explorer")
-    assert explorers.count() == 2  # credit recovered, and the gap
-
-    def gap(**settings):
-        drawing, value = explorers.nth(1).locator("svg.marks").first, "boosted − suppressed (reward)"
-        marks = [mark for mark in chapter.marks(drawing, "bar") if value in mark]
-        shown = {(mark["sign of the rollout's advantage"], mark["band"]): chapter.number(mark[value]) for mark in marks}
-        rows = chapter.python(GAP.format(settings))
-        assert shown == pytest.approx({(sign, band): mean for sign, band, mean in rows}, abs=1e-4)
-
-    gap()
-    with chapter.no_flicker():
-        chapter.choose("gap in", "credit, known", 1)  # the first menu of this name is that of the live step
-        gap(column="credit")
-        chapter.choose("optimizer", "adamw", 1)
-        gap(column="credit", optimizer="adamw")
-        chapter.shot("07-gap", explorers.nth(1))
+def test_live_steps_are_drawn_over_the_study(chapter, capsys):
+    assert chapter.panel.locator(".workbook-explorer").count() == 1  # credit recovered
     assert chapter.panel.locator(".th-cell").count() > 0
     chapter.press("seed of prompts, rollouts", "ArrowRight")
     chapter.choose("gap in", "credit")

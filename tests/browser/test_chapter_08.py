@@ -2,10 +2,9 @@
 
 import pytest
 from playwright.sync_api import expect
+from workbook.topics.batching.cut import compute_cut
 
 from browser.explorers import try_explorers
-from workbook.topics.batching.charts import compute_batching
-from workbook.topics.batching.cut import compute_cut
 
 
 @pytest.fixture
@@ -28,15 +27,7 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
         signs = [mark["advantage"] for mark in chapter.marks(drawing, "rect") if "advantage" in mark]
         assert sorted(signs) == sorted(tables["cells"]["sign"])
 
-    def study(**settings):
-        drawing = explorers.nth(1).locator("svg.marks").first
-        marks, name = chapter.marks(drawing, "point"), "difference from shuffled"
-        drawn = {mark["strategy"]: chapter.number(mark[name]) for mark in marks if name in mark}
-        effects = compute_batching(**settings)["effects"]
-        assert drawn == pytest.approx(dict(zip(effects["strategy"], effects["mean"], strict=True)), abs=1e-5)
-
     cut()
-    study()
     with chapter.no_flicker():
         chapter.choose("strategy", "sign-partitioned")
         cut(strategy="sign_partitioned")
@@ -48,15 +39,9 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
         expect(explorers.nth(0)).to_contain_text("multiple of the group size")
         chapter.click("Reset", 0)
         cut()
-        chapter.choose("outcome", "gradient norm")
-        study(outcome="grad_norm")
-        chapter.choose("prompts per mini-batch", "2")
-        study(outcome="grad_norm", level=2)
-        chapter.press("units", "ArrowLeft", 24)
-        study(outcome="grad_norm", level=2, units=6)
+        chapter.choose("outcome", "grad_norm")
         chapter.shot("08-study", explorers.nth(1))
         chapter.click("Reset", 1)
-        study()
     chapter.choose("order, against shuffled", "reward-balanced")
     study = chapter.run_study(nth=2)  # after the two walks, and the parts of each cut's steps
     assert "reward_balanced" in study.locator(".workbook-code pre").inner_text()
@@ -64,6 +49,4 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
     chapter.shot("08-orders", study)
     monitor = chapter.panel.locator(".workbook-monitor").last
     expect(monitor).to_contain_text("not started")
-    assert chapter.python("controls.overrides()['batching']") == "sign_partitioned"
-    chapter.shot("08-controls", monitor)
     try_explorers(chapter, capsys)

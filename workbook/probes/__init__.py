@@ -19,13 +19,10 @@ _NAMES = {  # module: what it offers
     "probes.report": "report_findings report_text report_warnings",
     "probes.step": "logps matched_lr optimizer_of update",
     "probes.values": "chain_values context_logits expected_reward value_error",
-    "statistics": "slope_by_prompt",
-    "topics.batching.probe": "cancelled_in_steps gradient_gram",
+    "topics.batching.steps": "cancelled_in_steps gradient_gram",
     "topics.coupling.masked": "choose_tokens followers masked_update proxy_agreement shared_token",
     "topics.coupling.probe": "coupling_by_confidence gradient_products product_agreement",
-    "topics.credit.gaps": "repeated_updates sampling_budget value_gap",
-    "topics.credit.shares": "category_shares update_share_by_category",
-    "topics.credit.values": "exact_values token_values",
+    "topics.credit.values": "token_values",
     "topics.flips.probe": "cancellation_index flip_distance flip_shares frequency_matched predicts token_flips",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

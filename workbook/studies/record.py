@@ -25,9 +25,9 @@ CONFIGS = data_path("configs", "studies")
 UNNAMED = "Writing to data/results, since no folder is named,"
 STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
     "arena": "topics.arena.study:arena_study",
-    "batch_composition": "topics.batching.composition:batch_composition_study",
-    "batch_one_prompt": "topics.batching.composition:one_prompt_study",
-    "batch_rates": "topics.batching.composition:batch_rates_study",
+    "batch_composition": "topics.batching.study:batch_composition_study",
+    "batch_one_prompt": "topics.batching.study:one_prompt_study",
+    "batch_rates": "topics.batching.study:batch_rates_study",
     "confidence": "topics.drift.confidence:confidence_study",
     "confidence_tuning": "topics.drift.confidence:tuning_study",
     "coupling": "topics.coupling.study:coupling_study",
@@ -36,15 +36,14 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "dose_dials": "topics.flips.study:dose_dials_study",
     "dose_llm": "topics.flips.language_models:dose_llm_study",
     "flip_backbones": "topics.flips.language_models:flip_backbones_study",
-    "credit": "topics.credit.study:credit_study",
     "loss_types": "topics.drift.loss_types:loss_types_study",
     "mass": "topics.coupling.mass:mass_study",
-    "minibatches": "topics.batching.study:minibatches_study",
+    "minibatches": "topics.batching.steps:minibatches_study",
     "recovered": "topics.recovered.study:recovered_study",
     "recovered_dials": "topics.recovered.study:recovered_dials_study",
     "recovered_members": "topics.recovered.study:recovered_members_study",
     "training_curves": "topics.drift.curves:training_curves_study",
-    "value_gap": "topics.credit.exact_gaps:value_gap_study",
+    "value_gap": "topics.credit.study:value_gap_study",
 }
 KEPT = ("flips",)  # studies whose tables can be read still, and whose measuring code has left
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.batching.charts": "explore_batching",
-    "topics.batching.cut": "endpoints_chart explore_cut mechanism_chart",
     "topics.coupling.charts": "confidence_chart followers_chart products_chart times_chart",
-    "topics.credit.charts": "explore_budget explore_gap",
     "topics.laboratory.compare": "compare_settings comparison_chart run_tables",
     "topics.laboratory.settings": "forecast_chart",
     "topics.laboratory.widget": "Laboratory",

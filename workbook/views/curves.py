@@ -33,6 +33,7 @@ def curve_chart(
     title: str = "",
     log2: bool = True,
     paper: tuple[float, float, str] | None = None,
+    xs: Sequence[float] = (),
     reference: Sequence[float | tuple[float, str]] | None = None,
     subtitle: str | None = None,
     width: int = WIDTH,
@@ -43,7 +44,8 @@ def curve_chart(
 
     curve: a row per point, as `workbook.statistics.unit_curve` gives it: x, the column `series` (one line each), y, low
     and high, units.  log2: a logarithmic axis with a tick at every x.  paper: where on the axis the paper stands, from
-    low to high, and the words for it; the axis reaches there.  reference: values of y, each with or without a text.
+    low to high, and the words for it; the axis reaches there.  xs: further x that the axis reaches and
+    names, of curves that the table may come to hold.  reference: values of y, each with or without a text.
     subtitle: by default says what the bands are.  look: scale, settings of y's axis, and more of
     `workbook.views.figures.series`, such as names.
 
@@ -52,11 +54,11 @@ def curve_chart(
     require(curve, [x, y, "low", "high", *([series] if series else [])], "curve_chart")
     if curve.empty:
         raise ValueError("curve_chart needs a row or more; the table is empty.")
-    ends = [float(curve[x].min()), float(curve[x].max()), *(paper[:2] if paper else ())]
+    ends = [float(curve[x].min()), float(curve[x].max()), *(paper[:2] if paper else ()), *xs]
     if log2 and min(ends) <= 0:
         raise ValueError(f"{x} reaches {min(ends):g}, which has no place on a log2 axis: use log2=False.")
     place = alt.X(f"{x}:Q", title=x_title or x).scale(**_scale(min(ends), max(ends), log2))
-    ticks = sorted(curve[x].unique().tolist())
+    ticks = sorted({*curve[x].tolist(), *xs})
     if len(ticks) <= MAX_TICKS:
         place = place.axis(values=sorted({*ticks, *(paper[:2] if paper else ())}), grid=False, labelOverlap=True)
     value = alt.Y(f"{y}:Q", title=y_title or y).scale(**{"zero": False, **look.pop("scale", {})})

@@ -1,21 +1,16 @@
-"""The study of who shares a step, in charts: one level under sliders, and the curve over the levels."""
+"""Charts of chapter 08: what cancels inside a step, two ways through a batch, orders against shuffled mini-batches."""
 
 from __future__ import annotations
 
-from functools import cache
-
 import altair as alt
-import numpy as np
 import pandas as pd
 
-from workbook.statistics import Interval, t_interval, unit_curve
-from workbook.studies.registration import MIN_UNITS
-from workbook.topics.batching.composition import PROMPTS, against_shuffled, ends, measured_curves
-from workbook.topics.batching.cut import NAMES
+from workbook.statistics import unit_curve
+from workbook.topics.batching.study import PROMPTS, against_shuffled
+from workbook.topics.batching.toy import NAMES
 from workbook.views.curves import curve_chart
-from workbook.views.explorer import Explorer, menu, slider
-from workbook.views.figures import clear_of_zero, forest, panels, series
-from workbook.views.style import SERIES
+from workbook.views.figures import forest, panels, series
+from workbook.views.style import SERIES, describe_rows, require
 
 OUTCOMES = {
     "value": "held-out value at the end",
@@ -27,93 +22,18 @@ OUTCOMES = {
     "moved": "movement per batch, nats",
     "tax": "style words' drift, nats",
 }
-OTHERS = [strategy for strategy in NAMES if strategy != "shuffled"]
-MATCHED = {"matched": True, "as it is": False}
-
-
-def compute_batching(
-    outcome: str = "value", level: int = 8, norm: str = "matched", units: int = 30
-) -> dict[str, pd.DataFrame]:
-    """One level of the study: each order against shuffled mini-batches, and the curves.
-
-    norm: of the gradient, one of MATCHED.  units: how many of the study's are used, the first ones.
-    Tables: effects, differences paired by unit: strategy, mean, low, high (95 % t interval over policies, each the mean
-    of its units; none below 6), zero (whether 0 lies inside), baseline (the outcome itself under shuffled), units,
-    collapsed (pairs that are left out since a run of theirs collapsed); curves: strategy, batch, value (mean over
-    units).
-
-    Raises ValueError for what was not measured.
-    """
-    if outcome not in OUTCOMES:
-        raise ValueError(f"outcome={outcome!r} is unknown: choose one of {', '.join(OUTCOMES)}.")
-    runs, curves = (
-        table[(table["seed"] < units) & (table["level"] == level) & (table["matched"] == MATCHED[norm])]
-        for table in _study()
-    )
-    if runs["order"].nunique() < 2:
-        raise ValueError(f"level={level} with gradients {norm} was not measured in several orders.")
-    pairs = against_shuffled(runs, outcome).dropna(subset="difference")
-    baseline = runs.loc[runs["order"] == "shuffled", outcome].mean()
-    rows = []
-    for order, part in pairs.groupby("order"):
-        policies = part.groupby("policy")["difference"].mean()
-        interval = t_interval(policies) if len(policies) >= MIN_UNITS else Interval(policies.mean(), np.nan, np.nan)
-        left_out = int((runs["order"] == order).sum()) - len(part)
-        rows.append((NAMES[order], *interval, not clear(interval), baseline, len(part), left_out))
-    effects = pd.DataFrame(rows, columns=["strategy", *Interval._fields, "zero", "baseline", "units", "collapsed"])
-    means = curves.groupby(["order", "batch"])["value"].mean().reset_index()
-    return {"effects": effects, "curves": means.assign(strategy=means["order"].map(NAMES)).drop(columns="order")}
-
-
-def clear(interval: Interval) -> bool:
-    """Whether 0 lies outside."""
-    return interval.low > 0 or interval.high < 0
-
-
-@cache
-def _study() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The committed runs, and their curves by generation batch."""
-    curves = measured_curves()
-    return ends(curves), curves
-
-
-def batching_chart(effects: pd.DataFrame, curves: pd.DataFrame) -> alt.HConcatChart:
-    """Left each order's paired difference from shuffled with its interval, right the curves of exact value."""
-    names, size = list(NAMES.values()), {"height": 220}
-    strategy = alt.Y("strategy:N", sort=names, title=None).axis(labelLimit=200)
-    look = {"number": "+.3f", "form": "+.4f", "threshold": 0, "color": clear_of_zero(), "width": 230}
-    title = "paired by unit, 95 % t intervals over policies; grey: 0 lies inside"
-    differences_panel = forest(effects, strategy, "difference from shuffled", title=title, **look, **size)
-    batch = alt.X("batch:Q", title="generation batches trained on").axis(tickMinStep=1)
-    value = alt.Y("value:Q", title="exact held-out value, mean").scale(zero=False)
-    look = {"names": names, "spread": None, "legend": {"columns": 3}, "form": ".3f", "width": 260}
-    curves_panel = series(curves, batch, value, "strategy", title="held-out value", **look, **size)
-    return panels(
-        [differences_panel, curves_panel],
-        "Five ways of cutting a batch: one level of the study",
-        "left: what an order adds to the chosen outcome; right: mean curves",
-        "Points with intervals: each order's difference from shuffled mini-batches. Lines: held-out value by batch.",
-    )
-
-
-def describe_batching(effects: pd.DataFrame, curves: pd.DataFrame) -> str:
-    """How many orders differ from shuffled, and from what."""
-    apart, first = effects.loc[~effects["zero"], "strategy"].tolist(), effects.iloc[0]
-    return (
-        f"Up to {effects['units'].max():.0f} units, shuffled: {first['baseline']:.3f}. Intervals without 0: "
-        f"{', '.join(apart) if apart else 'none'}. Pairs left out for a collapse: {effects['collapsed'].sum():.0f}."
-    )
-
-
-def explore_batching() -> Explorer:
-    """Menus over the study of who shares a step, and a slider over how many of its units one looks at."""
-    controls = {
-        "outcome": menu("value", [(label, name) for name, label in OUTCOMES.items()], "outcome"),
-        "level": menu(8, [1, 2, 4, 8, 16], "prompts per mini-batch"),
-        "norm": menu("matched", list(MATCHED), "gradient norm"),
-        "units": slider(30, 6, 30, 1, "units"),
-    }
-    return Explorer(compute_batching, batching_chart, controls, describe_batching)
+OTHERS = [name for strategy, name in NAMES.items() if strategy != "shuffled"]
+LEVELS = {  # how a curve over the levels looks, whatever its outcome
+    "x_title": f"prompts' worth of rollouts in a mini-batch (of {PROMPTS} in a generation batch)",
+    "y_title": "difference from shuffled",
+    "subtitle": "line: mean; band: 95 % t interval over policies",
+    "form": "+.3f",
+    "names": OTHERS,
+    "colors": SERIES[1:],
+}
+WALKS = ["SGD", "SGD, norm clipped", "SGD, momentum", "AdamW", "AdamW, no momentum"]
+FRACTION = "datum.value < 1 ? '1/' + format(1 / datum.value, '.0f') : '1'"
+TOKENS = ("all", "shared")  # of the rollouts, or the words that both signs of a group hold
 
 
 def level_curve(runs: pd.DataFrame, outcome: str = "value") -> pd.DataFrame:
@@ -125,19 +45,53 @@ def level_curve(runs: pd.DataFrame, outcome: str = "value") -> pd.DataFrame:
 
 def level_chart(curve: pd.DataFrame, outcome: str = "value", bound: float | None = None) -> alt.LayerChart:
     """The table of `level_curve` as curves; bound: the smallest effect of interest, dashed on both sides of 0."""
-    lines: list = [0.0]
-    lines += [] if bound is None else [(bound, f"{bound:g}: smallest effect of interest"), (-bound, "")]
-    return curve_chart(
-        curve,
-        "level",
-        series="order",
-        x_title=f"prompts' worth of rollouts in a mini-batch (of {PROMPTS} in a generation batch)",
-        y_title="difference from shuffled",
-        title=f"What an order of mini-batches adds: {OUTCOMES[outcome]}",
-        subtitle="line: mean; band: 95 % t interval over policies, each the mean of its units",
-        paper=(PROMPTS, 2 * PROMPTS, "the paper: tens of prompts or more"),
-        reference=lines,
-        form="+.3f",
-        names=[NAMES[order] for order in OTHERS],
-        colors=SERIES[1:],  # as in the curves, where shuffled is the first
+    lines = [0.0] if bound is None else [0.0, (bound, f"{bound:g}: smallest effect of interest"), -bound]
+    title = f"What an order of mini-batches adds: {OUTCOMES[outcome]}"
+    paper = (PROMPTS, 2 * PROMPTS, "the paper: tens of prompts or more")
+    return curve_chart(curve, "level", series="order", title=title, paper=paper, reference=lines, **LEVELS)
+
+
+def mechanism_chart(table: pd.DataFrame, subtitle: str) -> alt.HConcatChart:
+    """What cancels inside a step and the cosine of the two signs' gradients, by strategy.
+
+    table: columns measure, strategy (of STRATEGIES), tokens (of TOKENS), mean, low, high.
+    """
+    require(table, ("measure", "strategy", "tokens", "mean", "low", "high"), "mechanism_chart")
+    rows = table.assign(name=table["strategy"].map(NAMES), tokens=table["tokens"] + " tokens")
+    look = {"names": [f"{name} tokens" for name in TOKENS], "number": "+.2f", "number_at": "end", "zero": True}
+    name, charts = alt.Y("name:N", sort=None, title=None).scale(domain=list(NAMES.values())).axis(labelLimit=200), []
+    for measure, part in rows.groupby("measure", sort=False):
+        x = alt.X("mean:Q", title=measure).scale(padding=44)
+        charts.append(forest(part, name, x, "tokens", labels=not charts, width=220, height=190, **look))
+    words = describe_rows(rows, "measure", "name", "tokens", form=".2f")
+    return panels(charts, "What meets its opposite inside an optimizer step", subtitle, words)
+
+
+def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart:
+    """Distance between the ends of two ways through one batch against the learning rate, logarithmic, of two changes.
+
+    same, other: columns optimizer, factor (learning rate over the largest), distance, slope (of the line, log-log) and
+    label (where the slope is written), as `measure_walks` makes them.
+    """
+    factors, charts = [1 / 64, 1 / 16, 1 / 4, 1], []
+    x = alt.X("factor:Q", title="learning rate ÷ the largest")
+    x = x.scale(type="log", base=4, domain=[factors[0] / 1.3, 3]).axis(values=factors, labelExpr=FRACTION)
+    y = alt.Y("distance:Q", title="distance of the weights").scale(type="log")
+    y = y.axis(format=".0e", values=[10.0**k for k in range(-8, 2)])
+    color = alt.Color("optimizer:N", sort=WALKS).scale(domain=WALKS, range=SERIES)
+    look = {"names": WALKS, "spread": None, "legend": {"columns": 3}, "dash": "optimizer", "form": ".2e"}
+    for table, title in ((same, "the same mini-batches, in reverse"), (other, "other mini-batches")):
+        require(table, ("optimizer", "factor", "distance", "slope", "label"), "endpoints_chart")
+        last = alt.Chart(table).transform_filter("isValid(datum.label)").mark_text(align="left", dx=8, fontSize=11)
+        place = alt.Y("label:Q", title="distance of the weights").scale(type="log")
+        text = last.encode(x=x, y=place, color=color, text=alt.Text("slope:Q", format=".1f"))
+        charts.append(series(table, x, y, "optimizer", over=[text], title=title, width=250, height=250, **look))
+    slopes = pd.concat([same.assign(change="same"), other.assign(change="other")])
+    slopes = slopes.dropna(subset="slope").drop_duplicates(["change", "optimizer"])
+    return panels(
+        charts,
+        "One generation batch, walked through in two ways: how far apart are the ends?",
+        "distance of the weights after the steps of one batch; both axes logarithmic; the number is a line's slope",
+        "; ".join(f"{row.change} mini-batches, {row.optimizer}: slope {row.slope:.2f}" for row in slopes.itertuples())
+        or "Distance against the learning rate, a line for each optimizer, in two panels.",
     )

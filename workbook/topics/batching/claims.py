@@ -2,8 +2,7 @@
 
 Everything that a number is judged by stands in the registration.yaml of batch_composition and, for mini-batches of one
 prompt's worth, of batch_one_prompt; a unit's number is one arm minus the shuffled arm of the same policy, prompts,
-level and matching. Below them the same question of an earlier sweep and of SmolLM2, one policy each, which are
-described and decide nothing.
+level and matching. The rows of the study minibatches, of single policies before training, are described.
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ import pandas as pd
 
 from workbook.statistics import Estimate, nested_estimate
 from workbook.studies.claim import Claim, Measurement, Tables
-from workbook.studies.paired import comparison
-from workbook.topics.batching.composition import against_shuffled, ends
+from workbook.topics.batching.study import against_shuffled, ends
 
 STUDY, ONE_PROMPT = "batch_composition", "batch_one_prompt"
 LEVEL, SMALL = 8, 2  # prompts' worth of rollouts in a mini-batch: of the primary outcomes, and of a control
-CELL = ["learning_rate", "max_grad_norm"]  # each optimizer of the earlier sweep has learning rates of its own
 
 
 def difference(
@@ -45,28 +42,20 @@ def less_cancelled(tables: Tables, strategy: str, tokens: str = "all", outcome: 
     return nested_estimate(wide.assign(less=wide[strategy] - wide["shuffled"]), "less", resamples=tables.resamples)
 
 
-def judged(claim: str, order: str, jitter: bool = True) -> list[Measurement]:
+def registered(claim: str, order: str, jitter: bool = True) -> list[Measurement]:
     """The registered measurements of a claim about an order."""
-    rows = [Measurement(STUDY, claim, partial(difference, order=order))]
-    if jitter:
-        rows += [
-            Measurement(STUDY, f"{claim} jitter", partial(difference, order=order, outcome="jitter")),
-            Measurement(STUDY, f"{claim} collapse", partial(difference, order=order, outcome="collapsed")),
-        ]
+    primary = Measurement(STUDY, claim, partial(difference, order=order))
+    curves = {"jitter": "jitter", "collapse": "collapsed"} if jitter else {}
     return [
-        *rows,
+        primary,
+        *(Measurement(STUDY, f"{claim} {k}", partial(difference, order=order, outcome=v)) for k, v in curves.items()),
         Measurement(STUDY, f"{claim} small steps", partial(difference, order=order, level=SMALL)),
         Measurement(STUDY, f"{claim} unmatched", partial(difference, order=order, matched=False)),
         Measurement(ONE_PROMPT, f"{claim} one prompt", partial(difference, order=order, level=1, study=ONE_PROMPT)),
     ]
 
 
-def of_sweep(order: str) -> Measurement:
-    """The area under the sampled reward curve in the earlier sweep: one policy, 2 prompts' worth in a mini-batch."""
-    measure = comparison("batching", "area", {"batching": order}, {"batching": "shuffled"}, by=CELL)
-    return Measurement("batching", f"{order} - shuffled: area under the sampled reward curve, earlier sweep", measure)
-
-
+IN_STEP = "sign_partitioned - shuffled: share cancelled in a step before training, 0 by definition in one sign"
 NO_BETTER = "after equal rollouts it has learned no more than with shuffled mini-batches"
 CLAIMS = [
     Claim(
@@ -75,14 +64,9 @@ CLAIMS = [
         "Fig 7",
         "after equal rollouts it has learned as much as with shuffled mini-batches",
         [
-            *judged("H11", "sign_partitioned", jitter=False),
+            *registered("H11", "sign_partitioned", jitter=False),
             Measurement(STUDY, "H11 mechanism", opposition),
-            of_sweep("sign_partitioned"),
-            Measurement(
-                "minibatches",
-                "sign_partitioned - shuffled: share cancelled in a step before training, 0 by definition in one sign",
-                partial(less_cancelled, strategy="sign_partitioned"),
-            ),
+            Measurement("minibatches", IN_STEP, partial(less_cancelled, strategy="sign_partitioned")),
         ],
     ),
     Claim(
@@ -90,7 +74,7 @@ CLAIMS = [
         "keeping a prompt's rollouts in one mini-batch improves GRPO",
         "Fig 8",
         NO_BETTER,
-        [*judged("H12", "query_preserved"), of_sweep("query_preserved")],
+        registered("H12", "query_preserved"),
     ),
     Claim(
         "H13",
@@ -98,9 +82,8 @@ CLAIMS = [
         "Fig 8",
         NO_BETTER,
         [
-            *judged("H13", "reward_balanced"),
+            *registered("H13", "reward_balanced"),
             Measurement(STUDY, "H13 with H12", partial(difference, order="query_preserved_reward_balanced")),
-            of_sweep("reward_balanced"),
         ],
     ),
 ]

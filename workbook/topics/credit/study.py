@@ -1,156 +1,220 @@
-"""Study of chapter 07: hidden credit. Where updates go (H6), and which tokens they favour (H7, H8, H9).
+"""The study of chapter 07 over policies and seeds: which tokens a step favours, by exact values (H7, H8, H9, R1, R4).
 
-What was stated before, and what is judged by it: `workbook.topics.credit.claims`.
+    gap = mean value of boosted tokens - mean value of suppressed ones
+
+A token's value is the policy's expected reward once the token is written, known without continuations
+(`workbook.probes.values`). The step is plain SGD, so small that every change of log-probability is proportional to it.
+A token counts as moved beyond a tenth of the pool's root mean square change. Boosted and suppressed tokens are compared
+within a prompt, within rollouts of one reward, and mostly at equal position. What was stated before any unit was
+measured: data/results/value_gap/registration.yaml.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
 import pandas as pd
 import torch
 
 from workbook.policies.copies import private_copy
-from workbook.probes.categories import categorized
-from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, logps, matched_lr, update
-from workbook.rollouts.sample import Rollouts
+from workbook.probes.dose import MOVED
+from workbook.probes.step import logps, matched_lr, optimizer_of, progress, update
+from workbook.probes.value_gaps import Pool, cell_gap, exact_pool, pool_change
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.statistics import bootstrap_mean
 from workbook.studies.bench import Bench
-from workbook.topics.credit.gaps import (
-    BUDGET_ESTIMATORS,
-    Pool,
-    pool_change,
-    repeated_updates,
-    sampling_budget,
-    value_gap,
-)
-from workbook.topics.credit.shares import category_shares
-from workbook.topics.credit.values import token_values
-from workbook.topics.flips.probe import EPS
+from workbook.theory.advantages import group_advantages
+from workbook.theory.groups import permute_in_groups
+from workbook.topics.flips.probe import frequency_matched
 
-SHARE = 0.1  # in "same share" the tokens that moved most count, this share of the pool, whatever EPS is
-SIZES = {  # valued: rollouts per prompt.  tuned: rollouts at which learning rates are found.  fixed: the batch of H9
-    "tiny": {"valued": 4, "tokens": 6, "continuations": 4, "tuned": 48, "fixed": 48, "steps": 3, "repeats": 1},
-    "bundled": {"valued": 4, "tokens": 14, "continuations": 8, "tuned": 512, "fixed": 512, "steps": 16, "repeats": 2},
-    "smollm2_chat": {"valued": 3, "tokens": 8, "continuations": 4, "tuned": 16, "fixed": 16, "steps": 4, "repeats": 1},
+SMALL_NATS, TINY_NATS = 0.01, 0.001  # root mean square movement by one step, and in H9 by one a tenth of it
+CELLS = {  # what is alike in boosted and suppressed tokens that are compared
+    "prompt": ("group", "reward"),
+    "position": ("group", "reward", "position"),
+    "token": ("group", "reward"),  # after each token was matched in frequency between a prompt's two sides (R1)
 }
-BUDGETS = {  # (batch sizes, rollouts per prompt, estimators)
-    "tiny": [((8, 16), (1, 2, 4), BUDGET_ESTIMATORS)],
-    "bundled": [((16, 32, 64, 96), (1, 2, 4, 8), BUDGET_ESTIMATORS)],
-    "smollm2_chat": [((16, 32), (4,), ("grpo",)), ((16,), (2, 4, 8), ("reinforce",))],
+OF_SIGN = {"all": (0, 1), "positive": (1,), "negative": (0,)}  # rewards of the rollouts
+FRESH = 4  # rollouts per prompt in the pools that H8's steps are judged by
+DEEP_PROMPTS, DEEP = 16, 16  # prompts, and rollouts of each, along whose number H8 goes
+GROWING = "rollouts per prompt, 16 prompts"
+MORE_PROMPTS = "prompts, 8 rollouts each"
+FIXED = "rollouts per prompt, 64 in all"
+AXES = {  # of H8: (estimator, (prompts, rollouts per prompt) of each cell)
+    GROWING: ("reinforce", [(DEEP_PROMPTS, group) for group in (1, 2, 4, 8, 16)]),
+    MORE_PROMPTS: ("grpo", [(prompts, 8) for prompts in (4, 8, 16, 32, 64)]),
+    FIXED: ("reinforce", [(64 // group, group) for group in (1, 2, 4, 8, 16)]),
 }
+PARTS_OF_A_CELL = 2  # parts of the rollouts, at most, that a cell's steps are taken on
+REPEATED, STEPS = 128, 8  # rollouts of one batch, and updates on it (H9)
+HELD_OUT = 256  # rollouts of held-out prompts that one step is judged by (R4)
 
 
-def credit_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables shares (H6), gaps (H7), budget (H8), repeated (H9), rates, and for seed 0 tokens, of one seed."""
-    sizes, pools = SIZES[bench.scale.name], make_pools(bench)
-    tuned = bench.rollouts if sizes["tuned"] >= len(bench.rollouts) else _mixed(bench.rollouts, sizes["tuned"])
-    rates = {name: matched_lr(bench.policy, tuned, name, STEP_NATS) for name in ONE_STEP_OPTIMIZERS}
-    gaps, tokens = _one_step(bench, pools, rates)
-    tables = {
-        "shares": _shares(bench, rates["sgd"]),
-        "gaps": gaps,
-        "budget": _budget(bench, pools, rates["sgd"]),
-        "repeated": _repeated(bench, pools, rates["sgd"] / 4, sizes),
-        "rates": pd.DataFrame({"optimizer": list(rates), "lr": list(rates.values())}),
+def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Tables gaps (H7, R1, R4), budget (H8) and repeated (H9) of one unit."""
+    policy, rollouts = bench.policy, bench.rollouts
+    few = rollouts.select(slice(0, REPEATED))
+    lr = matched_lr(policy, few, "sgd", SMALL_NATS)
+    held_out = bench.held_out.select(slice(0, HELD_OUT))
+    pools = {"training": exact_pool(policy, bench.task, rollouts), "held-out": exact_pool(policy, bench.task, held_out)}
+    batch = {"training": exact_pool(policy, bench.task, few), "held-out": pools["held-out"]}
+    rates = {SMALL_NATS: lr, TINY_NATS: lr * TINY_NATS / SMALL_NATS}
+    repeated = [repeated_gaps(policy, few, batch, rate, STEPS).assign(nats=nats) for nats, rate in rates.items()]
+    return {
+        "gaps": step_gaps(policy, rollouts, pools, lr, bench.seed),
+        "budget": budget_gaps(bench, lr),
+        "repeated": pd.concat(repeated, ignore_index=True),
     }
-    return tables | ({"tokens": tokens} if bench.seed == 0 else {})
 
 
-def make_pools(bench: Bench) -> dict[str, Pool]:
-    """The tokens whose values are known, computed once for everything: of training prompts and of held-out ones."""
-    sizes, pools = SIZES[bench.scale.name], {}
-    for name, rollouts in {"training": bench.rollouts, "held-out": bench.held_out}.items():
-        place = pd.Series(rollouts.group_ids.cpu().numpy()).groupby(rollouts.group_ids.cpu().numpy()).cumcount()
-        part = rollouts.select(torch.tensor((place < sizes["valued"]).to_numpy()))
-        settings = {"max_new_tokens": bench.scale.max_new_tokens, "seed": bench.seed}
-        values = token_values(bench.policy, bench.task, part, sizes["continuations"], sizes["tokens"], **settings)
-        pools[name] = (part, values)
-    return pools
+def step_gaps(
+    policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, seed: int, optimizer: str = "sgd"
+) -> pd.DataFrame:
+    """H7: gaps after one step on all rollouts, and after one whose advantages were permuted within each prompt.
 
-
-def _mixed(rollouts: Rollouts, count: int) -> Rollouts:
-    """The first rollouts of groups with unequal rewards, about so many."""
-    return rollouts.select(rollouts.advantages != 0).select(slice(0, count))
-
-
-def _shares(bench: Bench, lr: float) -> pd.DataFrame:
-    """Shares of movement by category, GRPO beside training on positive rollouts only."""
-    rollouts = bench.rollouts if bench.rollouts.categories else categorized(bench.rollouts)
-    measures = ("movement", "net movement", "gradient norm")
-    if bench.scale.name == "smollm2_chat":  # a pass for every category would take longer than all the rest
-        measures, rollouts = measures[:2], _mixed(rollouts, 16)
-    parts = [
-        category_shares(bench.policy, rollouts, name, "sgd", lr, measures).assign(estimator=name)
-        for name in ("grpo", "positive_only")
-    ]
-    return _small(pd.concat(parts, ignore_index=True))
-
-
-def _one_step(bench: Bench, pools: dict[str, Pool], rates: dict[str, float]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Gaps after one step on all training rollouts, by optimizer; and the pools' tokens themselves."""
-    policy, rows, tokens = bench.policy, [], []
-    moved = {}
-    for name, lr in rates.items():
-        mine = private_copy(policy)
-        before = {pool: logps(mine, pools[pool][0]) for pool in pools}
-        update(mine, bench.rollouts, name, lr)
-        moved[name] = {pool: pool_change(mine, pools[pool], before[pool]) for pool in pools}
-        for pool, table in moved[name].items():
-            rows += [part.assign(optimizer=name, pool=pool) for part in _gap_rows(table)]
-    for pool, table in moved["sgd"].items():
-        keep = ["group", "rollout", "position", "token", "advantage", "reward", "category"]
-        values = ["value", "value_before", "credit_mc", "credit"]
-        dlogp = {f"dlogp_{name}": moved[name][pool]["dlogp"] for name in rates}
-        tokens.append(table[keep + values].assign(**dlogp, pool=pool))
-    return _small(pd.concat(rows, ignore_index=True)), _small(pd.concat(tokens, ignore_index=True))
-
-
-def _gap_rows(table: pd.DataFrame) -> list[pd.DataFrame]:
-    """H7's rows: gaps in value, by band too, in sampled credit and, where it is known, in true credit."""
-    columns = ["value", "credit_mc"] + (["credit"] if table["credit"].notna().all() else [])
+    Columns: pool, advantages (own, permuted), rollouts (all, positive, negative), matched (of CELLS), of (value,
+    credit), gap.
+    """
+    before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
     rows = []
-    for matched in (False, True):
-        for column in columns:
-            gaps = value_gap(table, EPS, column, matched=matched).drop(columns=["boosted", "suppressed"])
-            gaps = gaps if column == "value" else gaps[gaps["band"] == "all"]
-            rows.append(gaps.assign(of=column, matched=matched))
-        gaps = value_gap(table, EPS, "value", band_by="value_before", matched=matched)
-        rows.append(gaps[gaps["band"] != "all"].assign(of="value, by value before", matched=matched))
-    return [part.drop(columns=["boosted", "suppressed"], errors="ignore") for part in rows]
+    for name, pushing in {"own": rollouts, "permuted": permuted(rollouts, seed)}.items():
+        mine = private_copy(policy)
+        update(mine, pushing, optimizer, lr)
+        tables = {pool: pool_change(mine, pools[pool], before[pool]) for pool in pools}
+        for pool, table in tables.items():
+            rows += [{"pool": pool, "advantages": name, **row} for row in gap_rows(table, seed)]
+    return pd.DataFrame(rows)
 
 
-def _measure(table: pd.DataFrame) -> pd.DataFrame:
-    """What is followed along a budget or along steps: group, band, sign, of, gap."""
-    value = value_gap(table, EPS)
-    parts = [
-        value[(value["sign"] == "all") | (value["band"] == "all")].assign(of="value"),
-        value_gap(table, EPS, "credit_mc").query("band == 'all' and sign == 'all'").assign(of="credit_mc"),
-        value_gap(table, share=SHARE).query("band == 'all' and sign == 'all'").assign(of="value, same share"),
+def gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:
+    """One row per (rollouts, matched, of); what counts as moved is decided once, over the whole table."""
+    eps = MOVED * _rms(table)
+    for matched, cells in CELLS.items():
+        kept = frequency_matched(table, seed) if matched == "token" else table
+        for sign, rewards in OF_SIGN.items():
+            part = kept[kept["reward"].isin(rewards)]
+            for of in ("value", "credit"):
+                yield {"rollouts": sign, "matched": matched, "of": of, "gap": cell_gap(part, cells, of, eps)}
+
+
+def permuted(rollouts: Rollouts, seed: int) -> Rollouts:
+    """The rollouts with their advantages permuted within each prompt: as many of either sign, and no signal."""
+    generator = torch.Generator().manual_seed(seed)
+    return replace(rollouts, advantages=permute_in_groups(rollouts.advantages, rollouts.group_ids, generator))
+
+
+def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
+    """H8: gaps after one step on parts of the rollouts, along its three axes.
+
+    Pools: fresh rollouts of the prompts that the step is taken on, and of held-out prompts.
+    Columns: axis, prompts, group_size, pool, matched, gap (mean over the parts), rms (nats, of the pool), parts.
+    """
+    policy, task, length = bench.policy, bench.task, bench.scale.max_new_tokens
+    rows, other = task.dataset(bench.scale.prompts, bench.data_seed), task.dataset(32, bench.held_out_seed)
+    seeds = [bench.data_seed + 100_000 * (1 + i) for i in range(3)]  # of the generator: the prompts are those of rows
+    few = rows.select(range(min(DEEP_PROMPTS, len(rows))))
+    deep = sample_rollouts(policy, task, few, DEEP, seeds[0], length)
+    fresh = {"training": (rows, seeds[1]), "held-out": (other, seeds[2])}
+    pools = {
+        name: exact_pool(policy, task, sample_rollouts(policy, task, prompts, FRESH, seed, length))
+        for name, (prompts, seed) in fresh.items()
+    }
+    cells = [(axis, estimator, *cell) for axis, (estimator, sizes) in AXES.items() for cell in sizes]
+    rows_of_parts = []
+    for axis, estimator, prompts, group in progress(cells, "sampling budget"):
+        source = deep if group > bench.scale.group_size or axis == GROWING else bench.rollouts
+        for part in parts_of(source, prompts, group, PARTS_OF_A_CELL, bench.seed):
+            part = with_estimator(part, estimator)
+            if part.advantages.any():
+                key = {"axis": axis, "prompts": prompts, "group_size": group}
+                rows_of_parts += [key | row for row in gaps_after(policy, part, pools, lr)]
+    table = pd.DataFrame(rows_of_parts)
+    keys = ["axis", "prompts", "group_size", "pool", "matched"]
+    means = table.groupby(keys, sort=False, as_index=False)[["gap", "rms"]].mean()
+    return means.assign(parts=table.groupby(keys, sort=False)["gap"].count().to_numpy())
+
+
+def with_estimator(rollouts: Rollouts, estimator: str) -> Rollouts:
+    """The rollouts with an estimator's advantages; "reinforce" subtracts the mean reward of the whole batch."""
+    groups = rollouts.group_ids if estimator != "reinforce" else torch.zeros_like(rollouts.group_ids)
+    return replace(rollouts, advantages=group_advantages(rollouts.rewards, groups, estimator))
+
+
+def parts_of(rollouts: Rollouts, prompts: int, group_size: int, most: int, seed: int) -> list[Rollouts]:
+    """Up to `most` random parts of so many prompts with so many rollouts each, which share no rollout."""
+    rng, groups = np.random.default_rng(seed), rollouts.group_ids.cpu().numpy()
+    names = rng.permutation(np.unique(groups))
+    own = {name: rng.permutation(np.flatnonzero(groups == name)) for name in names}
+    blocks = [names[i : i + prompts] for i in range(0, len(names) - prompts + 1, prompts)]
+    depth = len(own[names[0]]) // group_size
+    pairs = [(block, k) for k in range(depth) for block in blocks][:most]
+    taken = [[own[name][k * group_size : (k + 1) * group_size] for name in block] for block, k in pairs]
+    return [rollouts.select(torch.tensor(np.sort(np.concatenate(rows)))) for rows in taken]
+
+
+def gaps_after(policy, part: Rollouts, pools: dict[str, Pool], lr: float) -> list[dict]:
+    """Gaps after one step on a part, in the pool of its own prompts and in that of held-out ones."""
+    mine, table = pools["training"]
+    rows = torch.isin(mine.group_ids, part.group_ids).nonzero().squeeze(1)
+    renumbered = pd.Series(range(len(rows)), index=rows.tolist())
+    table = table[table["rollout"].isin(renumbered.index)]
+    table = table.assign(rollout=table["rollout"].map(renumbered))
+    here = {"training": (mine.select(rows), table), "held-out": pools["held-out"]}
+    before = {name: logps(policy, pool[0]) for name, pool in here.items()}
+    mine = private_copy(policy)
+    update(mine, part, "sgd", lr)
+    moved = {name: pool_change(mine, here[name], before[name]) for name in here}
+    return [
+        {"pool": name, "matched": matched, "gap": cell_gap(table, CELLS[matched]), "rms": _rms(table)}
+        for name, table in moved.items()
+        for matched in ("prompt", "position")
     ]
-    return pd.concat(parts, ignore_index=True)[["group", "sign", "band", "of", "gap"]]
 
 
-def _measure_all(table: pd.DataFrame) -> pd.DataFrame:
-    return _measure(table).query("sign == 'all'")
+def repeated_gaps(policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, steps: int) -> pd.DataFrame:
+    """H9: gaps after each of some steps on one batch, changes being counted from the start.
+
+    Columns: step, pool, matched, gap, weighted (mean over tokens of dlogp times value minus its cell's mean, in nats
+    times reward), rms (nats).
+    """
+    rows, before = [], {name: logps(policy, pool[0]) for name, pool in pools.items()}
+    mine = private_copy(policy)
+    stepper = optimizer_of(mine, "sgd", lr)
+    for step in progress(range(1, steps + 1), "updates on the batch"):
+        update(mine, rollouts, stepper)
+        for name, pool in pools.items():
+            table = pool_change(mine, pool, before[name])
+            for matched in ("prompt", "position"):
+                cells = [table[column] for column in CELLS[matched]]
+                centred = table["value"] - table["value"].groupby(cells).transform("mean")
+                weighted = float((table["dlogp"] * centred).mean())
+                gap = {"matched": matched, "gap": cell_gap(table, CELLS[matched]), "weighted": weighted}
+                rows.append({"step": step, "pool": name, **gap, "rms": _rms(table)})
+    return pd.DataFrame(rows)
 
 
-def _budget(bench: Bench, pools: dict[str, Pool], lr: float) -> pd.DataFrame:
-    """Gaps after one step on parts of the training rollouts, by their size and by rollouts per prompt."""
-    settings = {"lr": lr, "repeats": SIZES[bench.scale.name]["repeats"], "seed": bench.seed}
-    parts = [
-        sampling_budget(bench.policy, bench.rollouts, pools, *budget, measure=_measure_all, **settings)
-        for budget in BUDGETS[bench.scale.name]
-    ]
-    return _small(pd.concat(parts, ignore_index=True).drop(columns="sign"))
+def movement_shares(
+    policy, rollouts: Rollouts, estimator: str = "grpo", optimizer: str = "sgd", lr: float = 0.1
+) -> pd.DataFrame:
+    """H6: each category's share of one step's movement, the sum of |dlogp| over its tokens.
+
+    Columns: category, mean, low, high (an interval over prompts), estimator.  Raises ValueError if the rollouts'
+    categories are unknown.
+    """
+    if rollouts.categories is None:
+        raise ValueError("The rollouts have no categories; sample them from a task that annotates its tokens.")
+    advantages = group_advantages(rollouts.rewards, rollouts.group_ids, estimator)
+    before, table = logps(policy, rollouts), rollouts.token_table()
+    mine = private_copy(policy)
+    update(mine, replace(rollouts, advantages=advantages), optimizer, lr)
+    change = (logps(mine, rollouts) - before).double().cpu().numpy()
+    table["size"] = abs(change[table["rollout"].to_numpy(), table["position"].to_numpy()])
+    sums = table.groupby(["group", "category"])["size"].sum().unstack(fill_value=0.0)
+    shares = sums.div(sums.sum(axis=1), axis=0).dropna()
+    rows = [{"category": name, **bootstrap_mean(own)._asdict()} for name, own in shares.items()]
+    return pd.DataFrame(rows).assign(estimator=estimator)
 
 
-def _repeated(bench: Bench, pools: dict[str, Pool], lr: float, sizes: dict) -> pd.DataFrame:
-    """Gaps after each of several steps on one batch."""
-    batch = bench.rollouts if sizes["fixed"] >= len(bench.rollouts) else _mixed(bench.rollouts, sizes["fixed"])
-    return _small(
-        repeated_updates(bench.policy, batch, pools, sizes["steps"], "sgd", lr, _measure).drop(columns="norm")
-    )
-
-
-def _small(table: pd.DataFrame) -> pd.DataFrame:
-    """Numbers in 32 bits, since their noise is a thousand times larger than what that rounds off."""
-    floats = table.select_dtypes("float64").columns
-    return table.astype(dict.fromkeys(floats, "float32"))
+def _rms(table: pd.DataFrame) -> float:
+    return float((table["dlogp"] ** 2).mean() ** 0.5)

@@ -1,35 +1,46 @@
-"""Token values (H7): what reward to expect once a token is written, and what the token changed about that.
+"""Token values by sampling (H7): the policy continues rollouts' prefixes, whose key-value caches are cut from one pass.
 
     value(prefix) = E[ final reward | the policy continues the prefix, at temperature 1, up to the same length ]
     credit(token) = value(prefix with the token) - value(prefix without it)
 
-`token_values` estimates them by sampling, with a standard error; `exact_values` bounds them by going through every
-continuation that is not too unlikely. After an end token, and at the length limit, the value is the rollout's own
-reward. The paper (arXiv 2605.08666, figure 5) calls the first of the two a token's value; the second is the change of
-value that the token makes.
+After an end token, and at the length limit, the value is the rollout's own reward. A prefix is a prompt with the first
+tokens of its completion. A causal cache depends on what came before alone, so one forward pass over B rollouts holds
+the cache of each of their prefixes:
+
+    branches, last = prefill(policy.model, rollouts).cut(rollout, length, room)   n prefixes, the last token not cached
+    logits = branches.advance(last)                                               (n, V), of the next token
+
+Letters: n prefixes, K continuations of each, W columns of the cache, V vocabulary, B rollouts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
+from workbook.policies.checks import padding_error
 from workbook.policies.copies import evaluating
 from workbook.probes.step import progress
 from workbook.rollouts.sample import Rollouts, end_tokens, task_rewards
 from workbook.rollouts.scoring import unpadded
-from workbook.topics.credit.prefixes import Branches, batch_limit, prefill
 
 PER_ROLLOUT = 8  # tokens drawn from each rollout unless told otherwise
 BLOCK = 64  # rollouts whose cache is held at once
 STILL_GOING = 0.9  # a batch is cut down once less than this share of it goes on: to copy a cache has its price
+CACHE_NUMBERS = 2**26  # numbers held in one batch's cache (256 MiB in float32)
 
 Prefix = tuple[int, int]  # rollout, number of its completion tokens
+
+
+# --- sampled values
 
 
 def token_values(
@@ -60,7 +71,10 @@ def token_values(
     """
     if continuations < 2:
         raise ValueError(f"continuations={continuations!r} must be 2 or more: one says nothing of its own error.")
-    limit = _limit(rollouts, max_new_tokens)
+    longest = int(rollouts.completion_mask.sum(1).max())
+    limit = longest if max_new_tokens is None else max_new_tokens
+    if limit < longest:
+        raise ValueError(f"max_new_tokens={limit!r} must be at least the longest rollout's length, {longest}.")
     table = _chosen(rollouts.token_table(), tokens, seed)
     after = list(zip(table["rollout"], table["position"] + 1, strict=True))
     before = list(zip(table["rollout"], table["position"], strict=True)) if credit else []
@@ -72,6 +86,20 @@ def token_values(
         table["credit_mc"] = table["value"] - table["value_before"]
         table["credit_se"] = np.hypot(table["value_se"], se)
     return table
+
+
+def _chosen(table: pd.DataFrame, tokens, seed: int) -> pd.DataFrame:
+    """The rows of the token table that `tokens` means (see `token_values`), in the table's order."""
+    if tokens is None:
+        return table
+    if isinstance(tokens, int):
+        return table.sample(frac=1, random_state=seed).groupby("rollout").head(tokens).sort_index()
+    labels = np.asarray(tokens)
+    if labels.dtype == bool:
+        return table[labels].copy()
+    if not np.isin(labels, table.index).all():
+        raise ValueError(f"tokens names row {labels[~np.isin(labels, table.index)][0]}, which is no completion token.")
+    return table.loc[np.sort(labels)].copy()
 
 
 class _Sampler:
@@ -99,8 +127,7 @@ class _Sampler:
             else:
                 twins.setdefault((*self.prompts[rollout], -1, *ids), []).append((rollout, length))
         firsts = [group[0] for group in twins.values()]
-        model = self.policy.model
-        with torch.no_grad(), evaluating(model):
+        with torch.no_grad(), evaluating(self.policy.model):
             for batch, rewards in self._batches(firsts):
                 se = rewards.std(axis=1, ddof=1) / self.continuations**0.5
                 known.update(zip(batch, zip(rewards.mean(1), se, strict=True), strict=True))
@@ -118,8 +145,7 @@ class _Sampler:
                 held = start
                 cache = prefill(self.policy.model, self.rollouts.select(slice(start, start + BLOCK)))
             rollout, length = torch.tensor(batch).T
-            longest = self.limit - int(length.min())
-            branches, last = cache.cut(rollout - start, length, room=longest)
+            branches, last = cache.cut(rollout - start, length, room=self.limit - int(length.min()))
             new = self._continue(branches, last, self.limit - length.to(last.device))
             yield batch, self._rewards(batch, new)
 
@@ -149,129 +175,147 @@ class _Sampler:
         return (logits / self.temperature).softmax(-1)
 
     def _rewards(self, batch: list[Prefix], new: list[list[int]]) -> np.ndarray:
-        """Rewards (n, K) of the prefixes' continuations."""
-        whole = [(r, self.completions[r][:n]) for r, n in batch for _ in range(self.continuations)]
-        completions = [(r, old + more) for (r, old), more in zip(whole, new, strict=True)]
-        return np.array(_rewards(self.policy, self.task, self.rollouts, completions)).reshape(len(batch), -1)
+        """The task's rewards (n, K) of the prefixes' continuations."""
+        rollouts = self.rollouts
+        if rollouts.prompts is None:
+            raise ValueError("rollouts have no prompts, and a reward needs them: sample_rollouts keeps them.")
+        answers, extras = rollouts.answers or (None,) * len(rollouts), rollouts.extras or ({},) * len(rollouts)
+        owners = [(r, n) for r, n in batch for _ in range(self.continuations)]
+        rows = [{"prompt": rollouts.prompts[r], "answer": answers[r], **extras[r]} for r, _ in owners]
+        ids = [self.completions[r][:n] + more for (r, n), more in zip(owners, new, strict=True)]
+        texts = tuple(self.policy.tokenizer.batch_decode(ids, skip_special_tokens=True))
+        return np.array(task_rewards(self.task, rows, texts, ids)).reshape(len(batch), -1)
 
 
-def exact_values(
-    policy,
-    task,
-    rollouts: Rollouts,
-    rows: Sequence,
-    least: float = 1e-4,
-    max_new_tokens: int | None = None,
-    temperature: float = 1.0,
-    batch_size: int | None = None,
-) -> pd.DataFrame:
-    """Rows of the token table with value, a lower bound, and unexplored: value <= true value <= value + unexplored.
+# --- caches of prefixes
 
-    The policy's tree of continuations is gone through from each prefix; a branch whose probability given the prefix
-    is below `least` is left, and its probability added to unexplored. The upper bound holds for rewards in [0, 1].
-    rows: labels of the token table.  With least=0 the value is exact, at a cost of V to the power of the tokens left:
-    take prefixes near their end.
 
-    Raises ValueError as `token_values` does, and for `least` outside [0, 1).
+def prefill(model: nn.Module, rollouts: Rollouts) -> Prefilled:
+    """One pass over prompts and completions of the rollouts, on the model's device.
+
+    Raises ValueError for a model whose cache is not plain keys and values of every token (recurrent states, sliding
+    windows kept short): there, a prefix's state can't be cut from the whole's; and for one that ignores padding.
     """
-    if not 0 <= least < 1:
-        raise ValueError(f"least={least!r} must be a probability in [0, 1).")
-    limit = _limit(rollouts, max_new_tokens)
-    table = _chosen(rollouts.token_table(), list(rows), 0)
-    tree = _Tree(policy, task, rollouts, limit, least, temperature, batch_size)
-    prefixes = list(zip(table["rollout"], table["position"] + 1, strict=True))
-    batches = [prefixes[start : start + BLOCK] for start in range(0, len(prefixes), BLOCK)]
-    values = [value for batch in progress(batches, "exact values") for value in tree.values(batch)]
-    table["value"], table["unexplored"] = np.array(values).reshape(-1, 2).T
-    return table
+    error = padding_error(model)
+    if error > 1 or (error != error and not rollouts.prompt_mask.all()):
+        raise ValueError(f"{type(model).__name__} ignores padding, so that prefixes can't be continued in one batch.")
+    rollouts = rollouts.to(model.device)
+    order = rollouts.prompt_mask.long().argsort(dim=1, stable=True)  # padding first: left-padded whatever it was
+    ids = torch.cat([rollouts.prompt_ids.gather(1, order), rollouts.completion_ids], dim=1)
+    mask = torch.cat([rollouts.prompt_mask.gather(1, order), rollouts.completion_mask], dim=1).long()
+    places, cache = (mask.cumsum(1) - 1).clamp(min=0), DynamicCache()
+    try:
+        inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": places, "past_key_values": cache}
+        model(**inputs, use_cache=True, logits_to_keep=1)
+        plain = bool(cache.layers) and all(
+            type(layer) is DynamicLayer and layer.get_seq_length() == ids.shape[1] for layer in cache.layers
+        )
+    except (AttributeError, TypeError, ValueError, IndexError):
+        plain = False
+    if not plain:
+        raise ValueError(
+            f"{type(model).__name__} does not keep plain keys and values of every token, from which the caches of a "
+            "rollout's prefixes could be cut; values need a causal transformer with a DynamicCache."
+        )
+    prompts = rollouts.prompt_ids.shape[1]
+    starts = prompts - rollouts.prompt_mask.long().sum(1)
+    return Prefilled(model, ids, starts, prompts, [(layer.keys, layer.values) for layer in cache.layers])
 
 
-class _Tree:
-    """The tree of a prefix's continuations, explored in batches of branches, the deepest first."""
-
-    def __init__(self, policy, task, rollouts, limit, least, temperature, batch_size):
-        self.policy, self.task, self.rollouts, self.limit, self.least = policy, task, rollouts, limit, least
-        self.temperature = temperature
-        self.at_once = batch_size or batch_limit(policy.model, rollouts.prompt_ids.shape[1] + limit)
-        self.ends = torch.tensor(end_tokens(policy), device=policy.model.device)
-
-    def values(self, prefixes: list[Prefix]) -> np.ndarray:
-        """(n, 2): the expected reward of what was explored after each prefix, the probability of what was not."""
-        self.prefixes = prefixes
-        rollout, length = torch.tensor(prefixes).T
-        parts = self.rollouts.select(rollout)
-        self.completions = [
-            ids[:n] for ids, n in zip(unpadded(parts.completion_ids, parts.completion_mask), length, strict=True)
-        ]
-        ended = torch.tensor([len(ids) == self.limit or ids[-1] in self.ends for ids in self.completions])
-        self.estimates = np.zeros((len(prefixes), 2))
-        self.estimates[ended.numpy(), 0] = parts.rewards[ended.to(parts.rewards.device)].cpu()
-        owner = (~ended).nonzero().squeeze(1)
-        if len(owner):
-            with torch.no_grad(), evaluating(self.policy.model):
-                room = self.limit - int(length[owner].min())
-                branches, last = prefill(self.policy.model, parts).cut(owner, length[owner], room)
-                owner = owner.to(last.device)
-                empty = torch.empty(len(owner), 0, dtype=torch.long, device=last.device)
-                self._explore(branches, last, owner, torch.ones_like(owner, dtype=torch.float64), empty)
-        return self.estimates
-
-    def _explore(
-        self, branches: Branches, last, owner, mass: Float[Tensor, " n"], path: Int[Tensor, "n steps"]
-    ) -> None:
-        """Add up the rewards under n branches of probability `mass`, which wrote `path` after prefix number `owner`."""
-        logits = branches.advance(last)
-        masses = mass[:, None] * (logits.double() / self.temperature).softmax(-1)  # (n, V)
-        kept = (masses >= self.least) & (masses > 0)  # (n, V); what is too unlikely only bounds the value
-        np.add.at(self.estimates[:, 1], owner.cpu().numpy(), masses.masked_fill(kept, 0.0).sum(1).cpu().numpy())
-        parent, token = kept.nonzero(as_tuple=True)  # (m,) each: a child per kept token
-        owner, mass = owner[parent], masses[parent, token]
-        path = torch.cat([path[parent], token[:, None]], dim=1)
-        full = torch.tensor([len(ids) + path.shape[1] == self.limit for ids in self.completions], device=owner.device)
-        ended = torch.isin(token, self.ends) | full[owner]
-        if ended.any():
-            owners = owner[ended].tolist()
-            pairs = zip(owners, path[ended].tolist(), strict=True)
-            written = [(self.prefixes[i][0], self.completions[i] + more) for i, more in pairs]
-            rewards = np.array(_rewards(self.policy, self.task, self.rollouts, written))
-            np.add.at(self.estimates[:, 0], owners, mass[ended].cpu().numpy() * rewards)
-        for rows in (~ended).nonzero().squeeze(1).split(self.at_once):
-            if len(rows):
-                self._explore(branches.copy(parent[rows]), token[rows], owner[rows], mass[rows], path[rows])
+def batch_limit(model: nn.Module, tokens: int) -> int:
+    """How many sequences of so many tokens fit into CACHE_NUMBERS, from 1 to 1,024."""
+    config = model.config.get_text_config()
+    queries = getattr(config, "num_attention_heads", 1)
+    heads = getattr(config, "num_key_value_heads", None) or queries
+    width = getattr(config, "head_dim", None) or config.hidden_size // queries
+    return max(1, min(1024, CACHE_NUMBERS // (2 * config.num_hidden_layers * heads * width * tokens)))
 
 
-def _rewards(policy, task, rollouts: Rollouts, completions: list[tuple[int, list[int]]]) -> list[float]:
-    """The task's rewards of completions (rollout whose prompt it answers, token ids)."""
-    if rollouts.prompts is None:
-        raise ValueError("rollouts have no prompts, and a reward needs them: sample_rollouts keeps them.")
-    answers, extras = rollouts.answers or (None,) * len(rollouts), rollouts.extras or ({},) * len(rollouts)
-    rows = [{"prompt": rollouts.prompts[r], "answer": answers[r], **extras[r]} for r, _ in completions]
-    ids = [tokens for _, tokens in completions]
-    return task_rewards(task, rows, tuple(policy.tokenizer.batch_decode(ids, skip_special_tokens=True)), ids)
+@dataclass
+class Prefilled:
+    """The cache of B whole rollouts, left-aligned prompts followed by completions, of which prefixes are cut."""
+
+    model: nn.Module
+    ids: Int[Tensor, "B L"]
+    starts: Int[Tensor, " B"]  # the first column that holds a token
+    prompts: int  # columns of the prompt
+    layers: list[tuple[Tensor, Tensor]]
+
+    def cut(self, rollout: Int[Tensor, " n"], length: Int[Tensor, " n"], room: int) -> tuple[Branches, Tensor]:
+        """The prefixes with `length` completion tokens of the rollouts, and the last token of each.
+
+        That token is in no cache yet: `advance` by it gives the logits of the first token to be sampled. room: how many
+        tokens will be appended, it included.
+        """
+        rollout, length = rollout.to(self.ids.device), length.to(self.ids.device)
+        starts, ends = self.starts[rollout], self.prompts + length - 1  # columns kept: starts <= column < ends
+        width = int((ends - starts).max())
+        columns = ends[:, None] - width + torch.arange(width, device=ends.device)  # (n, W), right-aligned
+        mask = columns >= starts[:, None]
+        rows, columns = rollout[:, None], columns.clamp(min=0)
+        layers = [RoomyLayer(*(held.transpose(1, 2)[rows, columns] for held in pair), room) for pair in self.layers]
+        return Branches(self.model, _cache_of(layers), mask.long(), ends - starts), self.ids[rollout, ends]
 
 
-def _limit(rollouts: Rollouts, max_new_tokens: int | None) -> int:
-    longest = int(rollouts.completion_mask.sum(1).max())
-    if max_new_tokens is None:
-        return longest
-    if max_new_tokens < longest:
-        raise ValueError(f"max_new_tokens={max_new_tokens!r} must be at least the longest rollout's length, {longest}.")
-    return max_new_tokens
+@dataclass
+class Branches:
+    """n sequences in one batch, right-aligned: their cache, which columns of it hold tokens, and how many."""
+
+    model: nn.Module
+    cache: DynamicCache
+    mask: Int[Tensor, "n W"]
+    lengths: Int[Tensor, " n"]
+
+    def advance(self, tokens: Int[Tensor, " n"]) -> Float[Tensor, "n V"]:
+        """Append one token to each sequence; returns the logits of what follows, float32 or wider."""
+        self.mask = nn.functional.pad(self.mask, (0, 1), value=1)
+        logits = self.model(
+            input_ids=tokens[:, None],
+            attention_mask=self.mask,
+            position_ids=self.lengths[:, None],
+            past_key_values=self.cache,
+            use_cache=True,
+        ).logits[:, -1]
+        self.lengths = self.lengths + 1
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def copy(self, rows: Int[Tensor, " m"]) -> Branches:
+        """Another batch of these rows, in this order; a row may be named several times. This one stays as it is."""
+        layers = [layer.copy(rows) for layer in self.cache.layers]
+        return Branches(self.model, _cache_of(layers), self.mask[rows], self.lengths[rows])
 
 
-def _chosen(table: pd.DataFrame, tokens, seed: int) -> pd.DataFrame:
-    """The rows of the token table that `tokens` means (see `token_values`), in the table's order."""
-    if tokens is None:
-        return table
-    if isinstance(tokens, int):
-        if tokens < 1:
-            raise ValueError(f"tokens={tokens} must be 1 or more, or name rows of the token table.")
-        return table.sample(frac=1, random_state=seed).groupby("rollout").head(tokens).sort_index()
-    labels = np.asarray(tokens)
-    if labels.dtype == bool:
-        if len(labels) != len(table):
-            raise ValueError(f"tokens has {len(labels)} booleans; it needs one for each of {len(table)} tokens.")
-        return table[labels].copy()
-    if not np.isin(labels, table.index).all():
-        raise ValueError(f"tokens names row {labels[~np.isin(labels, table.index)][0]}, which is no completion token.")
-    return table.loc[np.sort(labels)].copy()
+class RoomyLayer(DynamicLayer):
+    """A cache layer with room for more tokens, so that a further token is written, not concatenated.
+
+    Held as (n, columns, heads, d), columns before heads: what is in use is then one piece of memory for each row, which
+    attention reads twice as fast on a CPU.
+    """
+
+    def __init__(self, keys: Float[Tensor, "n W heads d"], values: Float[Tensor, "n W heads d"], room: int):
+        super().__init__()
+        self.lazy_initialization(keys, values)
+        self.width = keys.shape[1]
+        self.keys, self.values = (nn.functional.pad(held, (0, 0, 0, 0, 0, room)) for held in (keys, values))
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        """Write the keys and values (n, heads, 1, d) of a new token into the free room; returns all there are."""
+        start, self.width = self.width, self.width + key_states.shape[2]
+        self.keys[:, start : self.width] = key_states.transpose(1, 2)
+        self.values[:, start : self.width] = value_states.transpose(1, 2)
+        return tuple(held[:, : self.width].transpose(1, 2) for held in (self.keys, self.values))
+
+    def get_seq_length(self) -> int:
+        """How many columns are in use."""
+        return self.width
+
+    def copy(self, rows: Int[Tensor, " m"]) -> RoomyLayer:
+        """Another layer that holds these rows, with the same columns left free."""
+        room = self.keys.shape[1] - self.width
+        return RoomyLayer(self.keys[rows, : self.width], self.values[rows, : self.width], room)
+
+
+def _cache_of(layers: list[RoomyLayer]) -> DynamicCache:
+    cache = DynamicCache()
+    cache.layers = layers
+    return cache

@@ -1,8 +1,6 @@
-"""Charts of credit recovered: curves over what it depends on, the rules, and `workbook.views.parts` live."""
+"""Charts of credit recovered: curves over what it depends on, and the rules."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import altair as alt
 import numpy as np
@@ -10,34 +8,21 @@ import pandas as pd
 
 from workbook.statistics import unit_curve
 from workbook.studies.bench import DIALS
-from workbook.studies.record import load_measured
+from workbook.studies.claim import FAMILY
 from workbook.topics.recovered.claims import DIALS_STUDY, MEMBERS_STUDY, STUDY
-from workbook.topics.recovered.live import compute_recovered
 from workbook.topics.recovered.study import GROUP_SIZE, PROMPTS, RULE
 from workbook.views.curves import curve_chart
-from workbook.views.explorer import Explorer, menu, slider
-from workbook.views.parts import describe_parts, signal_noise_chart
-from workbook.views.style import NEUTRAL, WIDTH, describe_rows, titled
+from workbook.views.figures import forest
+from workbook.views.style import WIDTH, describe_rows, titled
 
 SHARES = (-0.25, 1.25)  # of the axis; a share may lie beyond where signal and noise point apart
 PAPERS = {"group_size": (2, 16, "both papers"), "prompts": (16, 96, "batch sizes of arXiv 2605.08666")}
-RULE_MENU = [  # what is shown, and the rule
-    ("grpo", "grpo"),
-    ("dr_grpo", "dr_grpo"),
-    ("positive only", "positive_only"),
-    ("known credit (oracle)", "oracle"),
-    ("permuted advantages", "permuted"),
-]
 AXES = {"group_size": "rollouts per prompt", "prompts": "prompts in the step"}
 START = {"alphabets": 1.0, "confidence": 0.998}  # of members without the dial
 DIAL_AXES = {"alphabets": "private alphabets", "confidence": "template confidence", "width": "width"}
 DIAL_AXES |= {"operands": "operands a chain", "sft_steps": "steps of supervised training"}
-
-
-@cache
-def measured(study: str, table: str) -> pd.DataFrame:
-    """A table of the study at the scale of the family."""
-    return load_measured(study, "family", table)
+UPDATE = "the update, in the weights' space"
+LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
 
 
 def recovered_curve(axis: str, column: str = "signal", width: int = WIDTH) -> alt.LayerChart:
@@ -46,17 +31,16 @@ def recovered_curve(axis: str, column: str = "signal", width: int = WIDTH) -> al
     axis: of `AXES` or `DIAL_AXES`.  column: signal, noise, bias or coupling (not of the update).
     """
     study = DIALS_STUDY if axis in START else MEMBERS_STUDY if axis in DIALS else STUDY
-    shares = _lines(measured(study, "shares"), axis, column)
+    shares = along_axis(FAMILY[f"{study}/shares"], axis, column)
     lines = [shares[shares["category"] == name].assign(line=words) for name, words in LINES.items()]
     if column != "coupling":
-        update = _lines(measured(study, "update"), axis, column)
+        update = along_axis(FAMILY[f"{study}/update"], axis, column)
         lines.append(update.assign(line=UPDATE))
         if (axis, column) == ("group_size", "signal"):
             lines.append(predicted(update).assign(line=f"predicted for the update from {GROUP_SIZE} rollouts"))
-    curve = unit_curve(pd.concat(lines), axis, column, by="line")
     words = (AXES | DIAL_AXES)[axis]
     return curve_chart(
-        curve,
+        unit_curve(pd.concat(lines), axis, column, by="line"),
         axis,
         series="line",
         x_title=words,
@@ -73,24 +57,8 @@ def recovered_curve(axis: str, column: str = "signal", width: int = WIDTH) -> al
     )
 
 
-def members_chart() -> alt.HConcatChart:
-    """The share of signal by width, length of the chain and steps of supervised training, side by side."""
-    return alt.hconcat(*(recovered_curve(dial, width=190) for dial in DIALS), spacing=12, padding=12)
-
-
-def predicted(update: pd.DataFrame) -> pd.DataFrame:
-    """Share of signal if noise per signal goes as 1 / (G - 1): 1 / (1 + nu (G0 - 1) / (G - 1)), nu that at G0 = 8."""
-    known = update[update["group_size"] == GROUP_SIZE].set_index("seed")["noise_per_signal"]
-    noise = update["seed"].map(known) * (GROUP_SIZE - 1) / (update["group_size"] - 1)
-    return update.assign(signal=1 / (1 + noise))
-
-
-UPDATE = "the update, in the weights' space"
-LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
-
-
-def _lines(table: pd.DataFrame, axis: str, column: str) -> pd.DataFrame:
-    """Rows along an axis, with the axis as a column of numbers."""
+def along_axis(table: pd.DataFrame, axis: str, column: str) -> pd.DataFrame:
+    """Rows of the rule along an axis, with the axis as a column of numbers."""
     table = table[table["rule"] == RULE]
     if axis in AXES:
         return table[table["axis"] == axis].dropna(subset=column)
@@ -100,39 +68,26 @@ def _lines(table: pd.DataFrame, axis: str, column: str) -> pd.DataFrame:
     return own.assign(**{axis: np.where(own["dial"] == "none", START[axis], own["level"])})
 
 
+def predicted(update: pd.DataFrame) -> pd.DataFrame:
+    """Share of signal if noise per signal goes as 1 / (G - 1): 1 / (1 + nu (G0 - 1) / (G - 1)), nu that at G0 = 8."""
+    known = update[update["group_size"] == GROUP_SIZE].set_index("seed")["noise_per_signal"]
+    noise = update["seed"].map(known) * (GROUP_SIZE - 1) / (update["group_size"] - 1)
+    return update.assign(signal=1 / (1 + noise))
+
+
+def members_chart() -> alt.HConcatChart:
+    """The share of signal by width, length of the chain and steps of supervised training, side by side."""
+    return alt.hconcat(*(recovered_curve(dial, width=190) for dial in DIALS), spacing=12, padding=12)
+
+
 def rules_chart() -> alt.LayerChart:
     """Share of signal in the update of each rule at 16 prompts of 8 rollouts, with its interval over units."""
-    update = measured(STUDY, "update")
-    curve = unit_curve(update[update["axis"] == "rule"].assign(place=0), "place", "signal", by="rule")
-    order = curve.sort_values("mean", ascending=False)["rule"].tolist()
-    base = alt.Chart(curve).encode(y=alt.Y("rule:N", sort=order, title=None))
+    update = FAMILY[f"{STUDY}/update"].query("axis == 'rule'")
+    curve = unit_curve(update.assign(place=0), "place", "signal", by="rule").sort_values("mean", ascending=False)
     x = alt.X("mean:Q", title="share of signal in the update").axis(format="%")
-    ends = base.mark_rule(size=2, color=NEUTRAL).encode(x="low:Q", x2="high:Q")
-    dots = base.mark_point(filled=True, size=70).encode(
-        x=x, tooltip=["rule", *(alt.Tooltip(f"{name}:Q", format=".1%") for name in ("mean", "low", "high"))]
-    )
     return titled(
-        alt.layer(ends, dots).properties(width=WIDTH, height=alt.Step(26)),
+        forest(curve, "rule", x, number=".0%", form=".1%"),
         "How much of each rule's update is credit",
         f"{PROMPTS} prompts, {GROUP_SIZE} rollouts each; 95 % t intervals over {int(curve['units'].max())} units",
         describe_rows(curve, "rule", form=".1%", interval=True),
-    )
-
-
-def explore_recovered() -> Explorer:
-    """Sliders over prompts, rollouts per prompt and rule: one real step of the bundled policy, split in a second."""
-    controls = {
-        "prompts": slider(4, 1, 8, 1, "prompts in the step"),
-        "group_size": slider(8, 2, 16, 1, "rollouts per prompt"),
-        "rule": menu("grpo", RULE_MENU, "rule"),
-    }
-    return Explorer(compute_recovered, signal_noise_chart, controls, describe_recovered)
-
-
-def describe_recovered(table: pd.DataFrame) -> str:
-    """The parts of all tokens' movement, and how well the update points, in words."""
-    first = table.iloc[0]
-    return (
-        f"{first['prompts']} prompts of {first['group_size']} rollouts, {first['rule']}. {describe_parts(table)} "
-        f"Cosine of the update with the exact gradient: {first['cosine']:.2f}."
     )

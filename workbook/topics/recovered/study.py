@@ -11,7 +11,7 @@ Settings are parts of two pools of rollouts, so that along an axis one thing cha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pandas as pd
@@ -33,13 +33,8 @@ MEASURED = 48  # tokens of each class, in as many rollouts
 HELD_OUT = 32  # prompts of the gradient that a step should have outside its batch
 DIALS = (("none", 0), ("alphabets", 4), ("alphabets", 16), ("alphabets", 64), ("confidence", 0.9), ("confidence", 0.7))
 SETTING = ["axis", "prompts", "group_size", "rule"]
-SMALL = {
-    "group_sizes": (2, 4),
-    "prompt_counts": (1, 2),
-    "equal": ((2, 2),),
-    "rules": ("grpo", "oracle"),
-    "base": (2, 2),
-}
+SMALL = {"group_sizes": (2, 4), "prompt_counts": (1, 2), "equal": ((2, 2),), "rules": ("grpo", "oracle")}
+SMALL |= {"base": (2, 2)}
 
 
 @dataclass(frozen=True)
@@ -112,37 +107,29 @@ def settings(
 
 
 def _tables(bench: Bench, wanted: list[tuple[str, int, int, str]], held_out: int) -> dict[str, pd.DataFrame]:
+    """Tables shares and update: every setting's split, of a deep pool of few prompts or of a wide one of many."""
     other = bench.task.dataset(held_out, bench.held_out_seed)["prompt"]
     direction = exact_gradient(bench.policy, bench.task, list(other))
+    keys = {key[1:] for key in wanted}
+    sizes = {key[:2] for key in keys}
+    most = min(max(size[0] for size in sizes), PROMPTS)
+    deep = {size for size in sizes if size[0] <= most}
     shares, updates = [], []
-    for (prompts, group_size, rule), recovered in _recovered(bench, {key[1:] for key in wanted}):
-        for axis in (axis for axis, *key in wanted if tuple(key) == (prompts, group_size, rule)):
-            setting = dict(zip(SETTING, (axis, prompts, group_size, rule), strict=True))
-            shares.append(recovered.shares.assign(**setting))
-            updates.append(setting | update_row(recovered, direction))
+    for part in (part for part in (deep, sizes - deep) if part):
+        rollouts = pool(bench, *(max(sizes) for sizes in zip(*part, strict=True)))
+        for prompts, group_size, rule in sorted(key for key in keys if key[:2] in part):
+            batch, values, exact = rollouts.part(prompts, group_size)
+            known = {"values": values, "exact": exact, "tokens": MEASURED, "seed": bench.seed}
+            split = credit_recovered(bench.policy, batch, rule, **known)
+            for axis in (axis for axis, *key in wanted if tuple(key) == (prompts, group_size, rule)):
+                setting = dict(zip(SETTING, (axis, prompts, group_size, rule), strict=True))
+                shares.append(split.shares.assign(**setting))
+                updates.append(setting | update_row(split, direction))
     order = [*SETTING, "category"]
     return {
         "shares": pd.concat(shares)[[*order, *(c for c in shares[0] if c not in order)]].reset_index(drop=True),
         "update": pd.DataFrame(updates),
     }
-
-
-def _recovered(bench: Bench, keys: set[tuple[int, int, str]]) -> Iterator[tuple[tuple[int, int, str], CreditRecovered]]:
-    """Every setting's split, of a deep pool of few prompts or of a wide one of many."""
-    sizes = {key[:2] for key in keys}
-    most = min(max(size[0] for size in sizes), PROMPTS)
-    deep = {size for size in sizes if size[0] <= most}
-    for part in (deep, sizes - deep):
-        if part:
-            rollouts = pool(bench, *(max(sizes) for sizes in zip(*part, strict=True)))
-            for key in sorted(key for key in keys if key[:2] in part):
-                batch, values, exact = rollouts.part(*key[:2])
-                yield (
-                    key,
-                    credit_recovered(
-                        bench.policy, batch, key[2], values=values, exact=exact, tokens=MEASURED, seed=bench.seed
-                    ),
-                )
 
 
 def update_row(recovered: CreditRecovered, held_out: Tensor) -> dict[str, float]:

@@ -1,8 +1,9 @@
-"""Token values: a brute force over every continuation, Monte Carlo against exact values, and what a cache can't do."""
+"""Token values: a brute force over every continuation, exact values on the chain task, and what a cache can't do."""
 
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -17,11 +18,11 @@ from transformers import (
 )
 
 from workbook.policies.load import Policy, load_policy
-from workbook.probes import exact_values, token_values
+from workbook.probes.value_gaps import exact_pool
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import Task, get_task
-from workbook.topics.credit.prefixes import prefill
+from workbook.topics.credit.values import prefill, token_values
 
 WORDS = ["<pad>", "<eos>", "a", "b", "c"]
 LIMIT = 4
@@ -90,31 +91,12 @@ def chain():
     return policy, task, sample_rollouts(policy, task, 16, 8, seed=0, max_new_tokens=48)
 
 
-def test_exact_values_are_those_of_every_completion_added_up(small):
-    policy, task, rollouts = small
-    table = exact_values(policy, task, rollouts, rollouts.token_table().index, least=0.0, max_new_tokens=LIMIT)
-    assert table["unexplored"].max() == 0
-    for row in table.itertuples():
-        whole = brute_force(policy, task, rollouts, row.rollout, row.position + 1)
-        assert row.value == pytest.approx(whole, abs=1e-9)
-    assert table["value"].nunique() > 10
-
-
-def test_a_pruned_tree_bounds_the_value(small):
-    policy, task, rollouts = small
-    rows = rollouts.token_table().index
-    whole = exact_values(policy, task, rollouts, rows, least=0.0, max_new_tokens=LIMIT)
-    part = exact_values(policy, task, rollouts, rows, least=0.05, max_new_tokens=LIMIT, batch_size=2)
-    assert part["unexplored"].max() > 0.05
-    assert (part["value"] <= whole["value"] + 1e-9).all()
-    assert (whole["value"] <= part["value"] + part["unexplored"] + 1e-9).all()
-
-
 @pytest.mark.parametrize("batch_size", [None, 600])
 def test_sampled_values_agree_with_a_brute_force(small, batch_size):
     policy, task, rollouts = small
     table = token_values(policy, task, rollouts, 200, tokens=None, seed=3, max_new_tokens=LIMIT, batch_size=batch_size)
-    exact = exact_values(policy, task, rollouts, table.index, least=0.0, max_new_tokens=LIMIT)["value"]
+    places = zip(table["rollout"], table["position"] + 1, strict=True)
+    exact = pd.Series([brute_force(policy, task, rollouts, *place) for place in places], table.index)
     sampled = table["value_se"] > 0
     z = ((table["value"] - exact) / table["value_se"])[sampled]
     assert z.abs().max() < 4.5
@@ -124,23 +106,21 @@ def test_sampled_values_agree_with_a_brute_force(small, batch_size):
     np.testing.assert_allclose(whole["value_before"] + whole["credit_mc"], whole["reward"], atol=1e-6)
 
 
-def test_monte_carlo_agrees_with_exact_values_on_the_chain(chain):
+def test_sampled_values_agree_with_exact_ones_on_the_chain(chain):
     policy, task, rollouts = chain
-    table = rollouts.token_table()
-    late = table[table["position"].between(27, 32)].groupby("rollout").sample(1, random_state=0).index
-    exact = exact_values(policy, task, rollouts, late, least=1e-4, max_new_tokens=48)
-    assert exact["unexplored"].max() < 0.02
+    _, table = exact_pool(policy, task, rollouts)
+    picked = table[table["category"] == "result"].groupby("rollout").sample(1, random_state=0)
+    places = rollouts.token_table().set_index(["rollout", "position"]).index
+    chosen = places.isin(picked.set_index(["rollout", "position"]).index)
     continuations = 64
-    sampled = token_values(policy, task, rollouts, continuations, late, seed=5, max_new_tokens=48, credit=False)
-    middle = exact["value"] + exact["unexplored"] / 2
-    uncertain = middle.between(0.02, 0.98)
-    se = (middle * (1 - middle) / continuations) ** 0.5
-    z = ((sampled["value"] - middle) / se)[uncertain]
+    sampled = token_values(policy, task, rollouts, continuations, chosen, seed=5, max_new_tokens=48)
+    both = picked.merge(sampled, on=["rollout", "position"], suffixes=("", "_sampled"))
+    se = (both["value"] * (1 - both["value"]) / continuations) ** 0.5
+    z = ((both["value_sampled"] - both["value"]) / se)[both["value"].between(0.02, 0.98)]
     assert len(z) > 50
     assert abs(z.mean()) < 3 / len(z) ** 0.5
     assert 0.8 < z.std() < 1.2
-    certain = (sampled["value"] - middle)[~uncertain]
-    assert certain.abs().max() < 0.1
+    assert both["credit_mc"].corr(both["credit"].astype(float)) > 0.6
 
 
 def test_what_has_ended_is_worth_its_reward_and_nothing_is_left_behind(chain):
@@ -180,15 +160,6 @@ def test_prefixes_cut_from_a_cache_say_what_a_whole_pass_says():
     torch.testing.assert_close(flipped.flip(0), logps)
 
 
-def test_credit_finds_the_known_credit(chain):
-    """Sampled credit against the credit that the task's idealized policy model assigns: alike, token by token."""
-    policy, task, rollouts = chain
-    table = rollouts.token_table()
-    results = table[table["category"] == "result"].groupby("rollout").sample(1, random_state=0).index
-    values = token_values(policy, task, rollouts, 24, results, max_new_tokens=48)
-    assert values["credit_mc"].corr(values["credit"].astype(float)) > 0.6
-
-
 def test_what_can_not_be_valued_is_refused(small):
     policy, task, rollouts = small
     with pytest.raises(ValueError, match="continuations=1 must be 2 or more"):
@@ -196,8 +167,6 @@ def test_what_can_not_be_valued_is_refused(small):
     with pytest.raises(ValueError, match="max_new_tokens=1 must be at least the longest rollout's length, 4"):
         token_values(policy, task, rollouts, max_new_tokens=1)
     with pytest.raises(ValueError, match="row 999, which is no completion token"):
-        exact_values(policy, task, rollouts, [999])
-    with pytest.raises(ValueError, match=r"least=1.0 must be a probability"):
-        exact_values(policy, task, rollouts, [0], least=1.0)
+        token_values(policy, task, rollouts, tokens=[999])
     with pytest.raises(ValueError, match="MambaForCausalLM does not keep plain keys and values"):
         token_values(tiny(MambaForCausalLM, MambaConfig), task, rollouts)

@@ -1,4 +1,4 @@
-"""A generation batch cut into mini-batches: what cancels inside them, and how far apart two ways of cutting end."""
+"""A generation batch with drawn rewards, cut into mini-batches by five strategies: which rollouts meet in a step."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pandas as pd
 import torch
 
 from workbook.theory.advantages import group_advantages
-from workbook.theory.batching import STRATEGIES, minibatch_order
+from workbook.theory.batching import minibatch_order
 from workbook.theory.weights import cancellation_residual
 from workbook.views.explorer import Explorer, menu, slider
-from workbook.views.figures import bars, forest, panels, series
-from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, describe_rows, panel_title, require
+from workbook.views.figures import bars, panels
+from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, panel_title
 
 NAMES = {  # as a menu and an axis show them
     "shuffled": "shuffled",
@@ -29,9 +29,6 @@ GUARANTEES = {
 }
 GLYPHS = {1: "+", 0: "0", -1: "−"}
 CUT_MENU = [(name, strategy) for strategy, name in NAMES.items()]
-WALKS = ["SGD", "SGD, norm clipped", "SGD, momentum", "AdamW", "AdamW, no momentum"]  # optimizers of `compute_walks`
-FRACTION = "datum.value < 1 ? '1/' + format(1 / datum.value, '.0f') : '1'"
-TOKENS = ("all", "shared")  # of the rollouts, or the words that both signs of a group hold
 
 
 def compute_cut(
@@ -52,9 +49,7 @@ def compute_cut(
     Raises ValueError where a strategy can't cut such a batch.
     """
     if (size := prompts * group_size) % minibatches:
-        raise ValueError(
-            f"{minibatches} mini-batches can't be of one size: their number must divide the {size} rollouts."
-        )
+        raise ValueError(f"{minibatches} mini-batches of one size: their number must divide the {size} rollouts.")
     generator = torch.Generator().manual_seed(draw)
     group_ids = torch.arange(prompts).repeat_interleave(group_size)
     rewards = (torch.rand(len(group_ids), generator=generator) < p_right).float()
@@ -70,21 +65,16 @@ def compute_cut(
         parts_of = torch.bincount(group_ids[part], minlength=prompts)
         cut = int(((parts_of > 0) & (parts_of < group_size)).sum())
         counts = int((signs > 0).sum()), int((signs < 0).sum())
-        batches.append((number, *counts, cut, _residual(advantages[part], group_ids[part])))
+        pushing = part[advantages[part] != 0]
+        ones = torch.ones(len(pushing))
+        left = cancellation_residual(ones, advantages[pushing], group_ids[pushing]) if len(pushing) else ones
+        batches.append((number, *counts, cut, float(left.mean())))  # NaN where nothing pushes
     return {
         "cells": pd.DataFrame(cells, columns=["minibatch", "place", "prompt", "sign", "advantage"]),
         "batches": pd.DataFrame(batches, columns=["minibatch", "positives", "negatives", "cut", "residual"]).assign(
             prompts=prompts, strategy=strategy
         ),
     }
-
-
-def _residual(advantages: torch.Tensor, group_ids: torch.Tensor) -> float:
-    pushing = advantages != 0
-    if not pushing.any():
-        return float("nan")
-    advantages, group_ids = advantages[pushing], group_ids[pushing]
-    return float(cancellation_residual(torch.ones_like(advantages), advantages, group_ids).mean())
 
 
 def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
@@ -150,61 +140,3 @@ def explore_cut() -> Explorer:
         "draw": slider(0, 0, 50, 1, "random draw"),
     }
     return Explorer(compute_cut, cut_chart, controls, describe_cut)
-
-
-def mechanism_chart(table: pd.DataFrame, subtitle: str) -> alt.HConcatChart:
-    """What cancels inside a step and the cosine of the two signs' gradients, by strategy.
-
-    table: columns measure, strategy (of STRATEGIES), tokens (of TOKENS), mean, low, high, and scale if there are two.
-    """
-    require(table, ("measure", "strategy", "tokens", "mean", "low", "high"), "mechanism_chart")
-    rows = table.assign(name=table["strategy"].map(NAMES), tokens=table["tokens"] + " tokens")
-    keys = ["measure", "scale"] if "scale" in rows else ["measure"]
-    look = {"names": [f"{name} tokens" for name in TOKENS], "number": "+.2f", "number_at": "end", "zero": True}
-    look |= {"width": 440 // rows.groupby(keys).ngroups, "height": 190}
-    name, charts = alt.Y("name:N", sort=None, title=None).scale(domain=list(NAMES.values())).axis(labelLimit=200), []
-    for (measure, *scale), part in rows.groupby(keys, sort=False):
-        x, title = alt.X("mean:Q", title=measure).scale(padding=44), scale[0] if scale else None
-        charts.append(forest(part, name, x, "tokens", labels=not charts, title=title, **look))
-    title, columns = "What meets its opposite inside an optimizer step", ("measure", "name", "tokens")
-    return panels(charts, title, subtitle, describe_rows(rows, *columns, form=".2f"))
-
-
-def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart:
-    """Distance between the ends of two ways through one batch against the learning rate, logarithmic, of two changes.
-
-    same, other: columns optimizer, factor (learning rate over the largest), distance, slope (of the line, log-log) and
-    label (where the slope is written), as `compute_walks` makes them.
-    """
-    factors, charts = [1 / 64, 1 / 16, 1 / 4, 1], []
-    x = alt.X("factor:Q", title="learning rate ÷ the largest")
-    x = x.scale(type="log", base=4, domain=[factors[0] / 1.3, 3]).axis(values=factors, labelExpr=FRACTION)
-    distance = "distance of the weights"
-    y = alt.Y("distance:Q", title=distance).scale(type="log")
-    y = y.axis(format=".0e", values=[10.0**k for k in range(-8, 2)])
-    names = {"names": WALKS, "spread": None, "legend": {"columns": 3}, "dash": "optimizer"}
-    for table, title in ((same, "the same mini-batches, in reverse"), (other, "other mini-batches")):
-        require(table, ("optimizer", "factor", "distance", "slope", "label"), "endpoints_chart")
-        color = alt.Color("optimizer:N", sort=WALKS).scale(domain=WALKS, range=SERIES)
-        last = alt.Chart(table).transform_filter("isValid(datum.label)")
-        text = last.mark_text(align="left", dx=8, fontSize=11).encode(
-            x=x,
-            y=alt.Y("label:Q", title=distance).scale(type="log"),
-            color=color,
-            text=alt.Text("slope:Q", format=".1f"),
-        )
-        charts.append(
-            series(table, x, y, "optimizer", form=".2e", over=[text], title=title, width=250, height=250, **names)
-        )
-    slopes = pd.concat([same.assign(change="same"), other.assign(change="other")])
-    slopes = slopes.dropna(subset="slope").drop_duplicates(["change", "optimizer"])
-    return panels(
-        charts,
-        "One generation batch, walked through in two ways: how far apart are the ends?",
-        "distance of the weights after the steps of one batch; both axes logarithmic; the number is a line's slope",
-        "; ".join(f"{row.change} mini-batches, {row.optimizer}: slope {row.slope:.2f}" for row in slopes.itertuples())
-        or "Distance against the learning rate, a line for each optimizer, in two panels.",
-    )
-
-
-assert set(NAMES) == set(STRATEGIES) == set(GUARANTEES)

@@ -1,0 +1,217 @@
+"""Chapter 07: gaps in exact value against a regression, the whole study, its claims, live steps, and exercises."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbook.claims import measurements
+from workbook.policies.load import load_policy
+from workbook.rollouts.sample import sample_rollouts
+from workbook.studies import Bench, Tables
+from workbook.studies.registration import read_registration
+from workbook.tasks import get_task
+from workbook.topics.credit import explore, study
+from workbook.topics.credit.charts import movement_by_class, shares_chart, value_path
+from workbook.topics.credit.claims import MEASURES, exact_slope, widening
+from workbook.topics.credit.exercises import check_continuations, check_gap
+from workbook.topics.credit.study import (
+    FIXED,
+    GROWING,
+    cell_gap,
+    exact_pool,
+    movement_shares,
+    parts_of,
+    permuted,
+    value_gap_study,
+)
+from workbook.views.live_study import NOW
+
+
+@pytest.fixture(scope="module")
+def bench():
+    return Bench("tiny", 0)
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy("bundled")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return get_task("chain")
+
+
+def test_the_gap_is_the_slope_of_a_regression_with_a_constant_per_cell():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"group": rng.integers(4, size=300), "position": rng.integers(5, size=300)})
+    table["dlogp"] = rng.normal(size=300)
+    table["value"] = table["group"] + 0.2 * table["position"] + 0.3 * (table["dlogp"] > 0) + rng.normal(size=300)
+    eps = 0.5
+    moved = table[table["dlogp"].abs() > eps]
+    constants = pd.get_dummies(moved["group"].astype(str) + moved["position"].astype(str)).to_numpy(float)
+    design = np.column_stack([(moved["dlogp"] > 0).astype(float), constants])
+    slope = np.linalg.lstsq(design, moved["value"].to_numpy(), rcond=None)[0][0]
+    assert cell_gap(table, ("group", "position"), eps=eps) == pytest.approx(slope, abs=1e-10)
+    assert cell_gap(table.assign(dlogp=0.01 * table["dlogp"]), ("group",)) == cell_gap(table, ("group",))
+    one_sided = pd.DataFrame({"group": [0, 0, 1], "dlogp": [1.0, -1.0, 1.0], "value": [0.5, 0.25, 9.0]})
+    assert cell_gap(one_sided, ("group",)) == 0.25
+    assert np.isnan(cell_gap(one_sided, ("group", "value")))
+
+
+def test_parts_share_no_rollout_and_have_the_size_asked_for(bench):
+    for prompts, group in ((2, 4), (3, 2), (6, 8), (1, 3)):
+        parts = parts_of(bench.rollouts, prompts, group, 4, seed=1)
+        assert 1 <= len(parts) <= 4
+        for part in parts:
+            assert part.group_ids.unique(return_counts=True)[1].tolist() == [group] * prompts
+        taken = torch.cat([part.group_ids for part in parts])
+        assert taken.unique(return_counts=True)[1].max() <= 8
+    assert parts_of(bench.rollouts, 7, 1, 4, seed=1) == []
+
+
+def test_permuted_advantages_are_the_same_ones_within_each_prompt(bench):
+    rollouts, dealt = bench.rollouts, permuted(bench.rollouts, 0)
+    for group in rollouts.group_ids.unique():
+        own = rollouts.group_ids == group
+        assert torch.equal(dealt.advantages[own].sort().values, rollouts.advantages[own].sort().values)
+    assert not torch.equal(dealt.advantages, rollouts.advantages)
+
+
+def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench, monkeypatch):
+    cells = {"few": ("reinforce", [(2, 1), (2, 8), (2, 12)]), "more": ("grpo", [(6, 8), (7, 8)])}
+    for name, value in {"AXES": cells, "STEPS": 2, "DEEP": 12, "PARTS_OF_A_CELL": 1, "REPEATED": 24}.items():
+        monkeypatch.setattr(study, name, value)
+    before = {name: p.clone() for name, p in bench.policy.model.state_dict().items()}
+    tables = value_gap_study(bench)
+    assert all(torch.equal(p, before[name]) for name, p in bench.policy.model.state_dict().items())
+    gaps = tables["gaps"]
+    assert len(gaps) == 2 * 2 * 3 * 3 * 2 == len(gaps.drop(columns="gap").drop_duplicates())
+    assert gaps.query("pool == 'training' and advantages == 'own' and matched == 'position'")["gap"].notna().any()
+    seen = tables["budget"][["axis", "prompts", "group_size"]].drop_duplicates().to_numpy().tolist()
+    assert seen == [["few", 2, 1], ["few", 2, 8], ["few", 2, 12], ["more", 6, 8]]
+    small = tables["repeated"].query("nats == 0.001 and matched == 'prompt' and pool == 'training'")
+    assert small["step"].tolist() == [1, 2]
+    assert small["weighted"].iloc[1] == pytest.approx(2 * small["weighted"].iloc[0], rel=0.1), "linear in the steps"
+    pools = {"training": exact_pool(bench.policy, bench.task, bench.rollouts)}
+    one, half = (
+        study.step_gaps(bench.policy, bench.rollouts, pools, lr, 0).query("advantages == 'own'")["gap"]
+        for lr in (0.02, 0.01)
+    )
+    assert np.allclose(one, half, atol=0.02, equal_nan=True)
+    nothing = replace(bench.rollouts, advantages=torch.zeros(len(bench.rollouts)))
+    with pytest.raises(ValueError, match="push nothing"):
+        study.step_gaps(bench.policy, nothing, {}, 0.1, 0)
+
+
+def test_measures_of_units_by_hand():
+    """A slope per doubling and a change over updates, in tables of two units."""
+    tables = Tables("family")
+    budget = [
+        {"seed": seed, "axis": axis, "pool": "training", "matched": "position", "prompts": 16, "group_size": 2**place}
+        | {"gap": 0.1 + slope * place}
+        for seed, slope in ((0, 0.02), (1, -0.01))
+        for axis in (GROWING, FIXED)
+        for place in range(5)
+    ]
+    tables._whole["value_gap/budget"] = pd.DataFrame(budget)
+    assert exact_slope(tables, GROWING, "training").to_dict() == pytest.approx({0: 0.02, 1: -0.01})
+    assert exact_slope(tables, GROWING, "held-out").empty
+    steps = pd.DataFrame({"step": [1, 2, 3] * 2, "seed": [0] * 3 + [1] * 3, "gap": [0.1, 0.9, 0.4, 0.3, 0.0, 0.2]})
+    tables._whole["value_gap/repeated"] = steps.assign(pool="training", nats=0.01, matched="position")
+    assert widening(tables, "training").to_dict() == pytest.approx({0: 0.3, 1: -0.1})
+
+
+def test_every_registered_outcome_is_measured_by_its_claim():
+    keys = {key: claim for claim, measures in MEASURES.items() for key in measures}
+    assert {key: outcome.claim for key, outcome in read_registration("value_gap").outcomes.items()} == keys
+    rows = measurements(list(MEASURES), Tables("family"))
+    primary = rows[(rows["role"] == "primary") & (rows["study"] == "value_gap")]
+    assert sorted(primary["claim"]) == ["H7", "H8", "H9", "R4"]
+    assert (primary["units"] >= 6).all()
+
+
+def test_charts_draw_their_tables():
+    shares = pd.DataFrame({"category": ["x"], "estimator": ["grpo"], "mean": [0.5], "low": [0.4], "high": [0.6]})
+    assert "x, grpo: 0.50" in shares_chart(shares).to_dict()["description"]
+    path = pd.DataFrame({"position": [1, 0], "token": [" b", "a|"], "value": [0.2, 0.6], "value_se": 0.1})
+    assert "From 0.60 after the first token to 0.20" in value_path(path).to_dict()["description"]
+    summary = pd.DataFrame([{"kind": "style", "mean": 0.5, "low": 0.4, "high": 0.6}])
+    assert "style: +0.500" in movement_by_class(summary).to_dict()["description"]
+
+
+def test_a_gap_is_measured_by_sign_and_pool_over_the_study(policy, task, monkeypatch):
+    monkeypatch.setattr(explore, "HELD_OUT_PROMPTS", 2)
+    live = explore.live_value_gap(policy, task, prompts=4)
+    assert (live.tables["gaps"]["units"] == 10).all()
+    live.set(group_size=4)
+    live.run().wait()
+    gaps = live.tables["gaps"]
+    names = [set(gaps.loc[gaps["series"] == name, "tokens"]) for name in (explore.FAMILY_NAME, NOW)]
+    assert names[0] == names[1]
+    assert len(names[0]) == 8
+    assert "failing rollouts, prompts of the step" in live.sentence.value
+    live.close()
+    with pytest.raises(ValueError, match="No prompt has different rewards with seed=0 and prompts=1"):
+        next(explore.measure_gap(policy, task, prompts=1, group_size=1))
+
+
+def test_gaps_live_over_the_studys_curves(policy, task, monkeypatch):
+    monkeypatch.setattr(explore, "AXES", {"short": ("reinforce", [(2, 2), (2, 4)])})
+    rows = list(explore.measure_budget(policy, task, "short"))
+    assert [row[:2] for row in rows] == [(2, NOW), (4, NOW)]
+    rows = list(explore.measure_repeated(policy, task, prompts=2, steps=2))
+    assert [row[:2] for row in rows] == [(1, NOW), (2, NOW)]
+    family = explore.family_repeated()
+    assert family["step"].tolist() == list(range(1, 9))
+    assert (family["units"] == 10).all()
+    assert explore.family_budget(FIXED, "held-out")["size"].tolist() == [1, 2, 4, 8, 16]
+
+
+def test_a_steps_movement_is_shared_out_among_classes(policy, task):
+    *_, last = explore.measure_shares(policy, task, prompts=4)
+    sums = last["table"].groupby("role")["mean"].sum()
+    assert sums.tolist() == pytest.approx([1, 1])
+    assert "grpo minus positive_only: " in explore.describe_shares(last["table"])
+    rollouts = sample_rollouts(policy, task, 4, 8, seed=0, max_new_tokens=48)
+    with pytest.raises(ValueError, match="no categories"):
+        movement_shares(policy, replace(rollouts, categories=None))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (96, "Right"),
+        (95, "0.050"),
+        (160, "takes the variance"),
+        (500, "fewer do"),
+        (0, "whole number"),
+        (None, "Not answered"),
+    ],
+)
+def test_continuations_are_checked(capsys, answer, message):
+    check_continuations(answer)
+    assert message in capsys.readouterr().out
+
+
+def test_gaps_are_checked(capsys):
+    def within(table, eps, sign=1):
+        boosted, suppressed = table[table["dlogp"] > eps], table[table["dlogp"] < -eps]
+        return sign * (boosted.groupby("group")["value"].mean() - suppressed.groupby("group")["value"].mean()).mean()
+
+    def pooled(table, eps):
+        return table["value"][table["dlogp"] > eps].mean() - table["value"][table["dlogp"] < -eps].mean()
+
+    answers = {
+        "Right": within,
+        "turned round": lambda table, eps: within(table, eps, -1),
+        "pools all prompts": pooled,
+        "counts as stable": lambda table, eps: within(table.assign(dlogp=table["dlogp"] * 100), eps),
+        "two prompts' gaps": lambda table, eps: 0.07,
+    }
+    for message, function in answers.items():
+        check_gap(function)
+        assert message in capsys.readouterr().out

@@ -1,0 +1,298 @@
+"""Chapters 08 and 14 under sliders: orders trained now, two ways through a batch, the parts of each cut's steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import torch
+
+from workbook.probes.recovered import PARTS, exact_gradient
+from workbook.probes.step import matched_lr
+from workbook.probes.values import chain_values
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
+from workbook.studies.registration import registered_outcome
+from workbook.tasks.chain import SEED_CLASSES
+from workbook.theory.batching import minibatch_order
+from workbook.topics.batching.charts import LEVELS, OTHERS, OUTCOMES, WALKS, endpoints_chart, level_curve
+from workbook.topics.batching.steps import ClippedSGD, split_minibatches, walk
+from workbook.topics.batching.study import HELD_OUT, PROMPTS, against_shuffled, ends, measured_curves, rates
+from workbook.topics.batching.toy import CUT_MENU, NAMES
+from workbook.training.progress import progress, show_partial
+from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider, switch
+from workbook.views.figures import forest, rule
+from workbook.views.live_study import LiveStudy, live_tables
+from workbook.views.parts import PART_NAMES, signal_noise_chart
+from workbook.views.style import NEUTRAL, describe_rows, titled
+
+READ_PROMPTS, VALUE_SEED = HELD_OUT // 2, 5  # held-out prompts of a class of seeds that no unit trains on
+OPTIMIZER_MENU = [("AdamW", "adamw"), ("AdamW, no momentum", "adamw_no_momentum"), ("SGD", "sgd")]
+SERIES_NAMES = ["thirty units", "a pair, now"]
+FACTORS, SMALL = (1 / 64, 1 / 16, 1 / 4, 1.0), 1 / 4  # of the largest learning rate; up to which slopes are taken
+APART = 1.9  # factor by which labels stand apart on the logarithmic axis
+PART_OF = {"signal": PART_NAMES["own_signal"], "bias": PART_NAMES["bias"], "noise": PART_NAMES["own_noise"]}
+WHOLE = "the whole batch at once"
+
+
+# --- the study
+
+
+def explore_batching() -> Explorer:
+    """Menus over the study's outcomes and matching: each order minus shuffled, over the prompts per mini-batch."""
+    runs = ends(measured_curves())
+    keys = ["seed", "policy", "level", "order", "matched"]
+    parts = [against_shuffled(runs, name).set_index(keys)["difference"].rename(name) for name in OUTCOMES]
+    table = pd.concat(parts, axis=1).reset_index()
+    table = table.groupby(["policy", *keys[2:]], as_index=False).mean().drop(columns="seed")
+    table = table.rename(columns={"policy": "seed"}).assign(order=table["order"].map(NAMES))
+    start = {"matched": menu(True, [("matched", True), ("as it is", False)], "gradient norm")}
+    title = "What an order of mini-batches adds, over the level"
+    labels = {"value": "outcome"}
+    return browse(table, "level", list(OUTCOMES), start, "order", labels=labels, title=title, reference=[0.0], **LEVELS)
+
+
+# --- orders trained now
+
+
+def committed_orders() -> dict[str, pd.DataFrame]:
+    """The study's differences from shuffled at 8 prompts' worth, matched: {"orders": series, strategy, mean, ...}."""
+    curve = level_curve(ends(measured_curves())).query("level == 8")
+    return {"orders": curve.rename(columns={"order": "strategy"}).assign(series=SERIES_NAMES[0], shuffled=np.nan)}
+
+
+def measure_orders(
+    policy,
+    task,
+    order: str = "sign_partitioned",
+    prompts: int = 8,
+    group_size: int = 8,
+    minibatches: int = 4,
+    batches: int = 2,
+    optimizer: str = "adamw",
+    rate: float = 1e-4,
+    matched: bool = True,
+    units: int = 3,
+    seed: int = 0,
+) -> Iterator[dict[str, pd.DataFrame]]:
+    """Yield pairs of runs, one with an order and one with shuffled mini-batches: a row of "orders" for each pair.
+
+    mean: exact held-out value at the end, order minus shuffled; shuffled: what the shuffled run gains.  rate: of the
+    optimizer.  matched: whether every mini-batch's gradient is rescaled to length 1.
+    """
+    look = {"optimizer": optimizer, "lr": rate, "match": "grad_norm" if matched else None}
+    loops = [Loop(prompts, group_size, batches, minibatches, name, **look) for name in ("shuffled", order)]
+    readings, rows = Readings(policy, task, task.dataset(READ_PROMPTS, VALUE_SEED)["prompt"][:]), []
+    for unit in progress(range(seed, seed + units), "units"):
+        own = SEED_CLASSES * unit
+        data = task.dataset(prompts * batches, own).select(range(prompts))
+        first = sample_batch(policy, task, loops[0], data, own)
+        runs = [train_in_memory(policy, task, loop, own, readings, batches, first) for loop in loops]
+        shuffled, other = (float(run["value"].iloc[-1] - run["value"].iloc[0]) for run in runs)
+        row = {"series": SERIES_NAMES[1], "strategy": NAMES[order], "mean": other - shuffled, "shuffled": shuffled}
+        rows.append(row | {"low": other - shuffled, "high": other - shuffled, "units": 1})
+        yield {"orders": pd.DataFrame(rows)}
+
+
+def orders_chart(orders: pd.DataFrame) -> alt.LayerChart:
+    """The study's intervals of each order against shuffled, and a point for each pair trained now."""
+    strategy = alt.Y("strategy:N", sort=OTHERS, title=None).scale(domain=OTHERS).axis(labelLimit=200)
+    x = alt.X("mean:Q", title="exact held-out value at the end, minus shuffled").scale(domain=[-0.05, 0.05], clamp=True)
+    smallest = registered_outcome("batch_composition", "H11").smallest_effect
+    bounds = [rule(bound, "x", dashed=True, color=NEUTRAL) for bound in (-smallest, smallest)]
+    return titled(
+        forest(orders, strategy, x, "series", names=SERIES_NAMES, zero=True, under=bounds, form="+.4f"),
+        "What an order of mini-batches adds to what training learns",
+        "thirty units: 95 % t interval over policies; dashed: smallest effect of interest",
+        describe_rows(orders, "series", "strategy", form="+.4f", interval=True),
+    )
+
+
+def describe_orders(orders: pd.DataFrame) -> str:
+    """The pairs trained now, and how far apart shuffled runs lie of one another."""
+    now = orders[orders["series"] == SERIES_NAMES[1]]
+    if now.empty:
+        return ""
+    pairs, gains = ", ".join(f"{difference:+.3f}" for difference in now["mean"]), now["shuffled"]
+    return (
+        f"{now['strategy'].iloc[0].capitalize()} minus shuffled, now: {pairs}. Shuffled runs alone gain "
+        f"{gains.mean():.3f}, and differ by {gains.max() - gains.min():.3f} from seed to seed."
+    )
+
+
+def live_orders(policy, task, units: int = 3) -> LiveStudy:
+    """Order, sizes, optimizer, rate and seed of paired runs of a copy of a policy, over the study's intervals."""
+    orders = [pair for pair in CUT_MENU if pair[1] != "shuffled"]
+    controls = {
+        "order": menu("sign_partitioned", orders, "order, against shuffled"),
+        "prompts": power_slider(8, PROMPTS, "prompts of a batch", least=2),
+        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
+        "minibatches": power_slider(4, 16, "mini-batches"),
+        "batches": slider(2, 1, 6, 1, "generation batches"),
+        "optimizer": menu("adamw", OPTIMIZER_MENU, "optimizer"),
+        "rate": log_slider(rates()[2], -5, 0, "learning rate"),
+        "matched": switch(True, "gradients of one length"),
+        "units": slider(units, 1, 6, 1, "pairs"),
+        "seed": slider(0, 0, 19, 1, "first seed"),
+    }
+    look = {"describe": describe_orders, "now": None}
+    return live_tables(measure_orders, committed_orders, orders_chart, controls, policy, task, **look)
+
+
+# --- the steps of each cut
+
+
+def no_parts() -> dict[str, pd.DataFrame]:
+    """The table of `measure_parts` before anything is measured: a bar of length 0 for every cut."""
+    return {
+        "table": _parts([(name, dict.fromkeys(PARTS, 0.0) | {"cosine": None}) for name in (WHOLE, *NAMES.values())])
+    }
+
+
+def _parts(cuts: list[tuple[str, dict]]) -> pd.DataFrame:
+    order = list(PART_NAMES.values())
+    rows = [
+        (name, PART_OF[p], order.index(PART_OF[p]), split[p], split["cosine"]) for name, split in cuts for p in PARTS
+    ]
+    return pd.DataFrame(rows, columns=["category", "part", "order", "share", "size"])
+
+
+def measure_parts(
+    policy, task, prompts: int = 8, group_size: int = 8, minibatches: int = 4, seed: int = 0
+) -> Iterator[dict[str, pd.DataFrame]]:
+    """Yield signal, bias and noise in the steps of every cut of one batch: category (a cut), part, share, size.
+
+    size: mean cosine of the steps with the exact gradient of all prompts of the batch.  seed: of prompts, rollouts and
+    cuts.  Raises ValueError where no group has different rewards, and where a cut is impossible.
+    """
+    rollouts = sample_rollouts(policy, task, prompts, group_size, seed=seed, max_new_tokens=48)
+    if not rollouts.advantages.any():
+        raise ValueError(f"{prompts} prompts have no group of different rewards with seed={seed}; take more.")
+    values, generator = chain_values(policy, task, rollouts), torch.Generator().manual_seed(seed)
+    cuts = {WHOLE: (torch.arange(len(rollouts)), 1)}
+    for strategy, name in NAMES.items():
+        args = (rollouts.group_ids, rollouts.advantages, minibatches, generator)
+        cuts[name] = (minibatch_order(strategy, *args), minibatches)
+    perfect, done = exact_gradient(policy, task, list(dict.fromkeys(rollouts.prompts))), []
+    for name in progress(cuts, "cuts"):
+        done.append((name, split_minibatches(policy, rollouts, values, cuts[name], perfect)))
+        yield {"table": _parts(done)}
+
+
+def describe_cut_parts(table: pd.DataFrame) -> str:
+    """Signal, and the cosine with the batch's perfect credit, of each cut's steps."""
+    signal = table[(table["part"] == PART_OF["signal"]) & table["size"].notna()]
+    rows = zip(signal["category"], signal["share"], signal["size"], strict=True)
+    return (
+        f"Signal, and cosine with the credit of all prompts: {'; '.join(f'{a} {b:.0%}, {c:.2f}' for a, b, c in rows)}."
+    )
+
+
+def cut_parts_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Stacked shares of what the steps of each cut are made of; table of `measure_parts`."""
+    subtitle = "of the update, all weights; right: cosine of the steps with the credit of all prompts, exactly"
+    words = describe_rows(table, "category", "part", value="share", form=".0%")
+    return titled(signal_noise_chart(table, width=400), "What the steps of each cut are made of", subtitle, words)
+
+
+def live_parts(policy, task, prompts: int = 8) -> LiveStudy:
+    """Prompts, rollouts, mini-batches and seed of a real batch, whose steps are split for every cut."""
+    controls = {
+        "prompts": power_slider(prompts, 16, "prompts", least=4),
+        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
+        "minibatches": power_slider(4, 4, "mini-batches", least=2),
+        "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
+    }
+    look = {"describe": describe_cut_parts, "now": None}
+    return live_tables(measure_parts, no_parts, cut_parts_chart, controls, policy, task, **look)
+
+
+# --- two ways through a batch
+
+
+def measure_walks(
+    policy,
+    rollouts: Rollouts,
+    first: str = "query_preserved",
+    other: str = "sign_partitioned",
+    minibatches: int = 4,
+    clip: float = 0.1,
+    momentum: float = 0.9,
+    nats: float = 0.05,
+    seed: int = 0,
+) -> dict[str, pd.DataFrame]:
+    """Distance of the weights after two ways through one batch: tables same and other, a row per optimizer and factor.
+
+    same: the mini-batches of the order `first` and the same ones in reverse; other: those of `first` and of `other`.
+    clip: the norm at which one optimizer clips.  momentum: of SGD, and beta 1 of AdamW.  nats: root mean square
+    movement by one step at the largest learning rate.  Columns: optimizer, factor (of the largest rate), distance, of
+    the way (distance over the length of the first way), slope (log-log, of factors up to SMALL), label (where a number
+    stands), bound (share of steps that are clipped).  Works in double precision; the policy is then as it was.
+
+    Raises ValueError where an order can't cut the batch into so many parts.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    args = (rollouts.group_ids, rollouts.advantages, minibatches, generator)
+    orders = {strategy: minibatch_order(strategy, *args) for strategy in dict.fromkeys((first, other))}
+    ways = {"same": orders[first].reshape(minibatches, -1).flip(0).flatten(), "other": orders[other]}
+    adamw = partial(torch.optim.AdamW, betas=(momentum, 0.999))
+    makes = [torch.optim.SGD, partial(ClippedSGD, limit=clip), partial(torch.optim.SGD, momentum=momentum), adamw]
+    makes.append(partial(torch.optim.AdamW, betas=(0.0, 0.999)))
+    rates_of = dict(zip(WALKS, ("sgd", "sgd", "sgd", "adamw", "adamw_no_momentum"), strict=True))
+    largest = {name: matched_lr(policy, rollouts, name, nats) for name in dict.fromkeys(rates_of.values())}
+    exact, rows = replace(policy, model=copy.deepcopy(policy.model).double()), {"same": [], "other": []}
+    pairs = [(name, make, factor) for name, make in zip(WALKS, makes, strict=True) for factor in FACTORS]
+    for name, make, factor in progress(pairs, "walks"):
+        lr = factor * largest[rates_of[name]]
+        end, norms = walk(exact, rollouts, orders[first], minibatches, make, lr)
+        for change, order in ways.items():
+            apart = float((walk(exact, rollouts, order, minibatches, make, lr)[0] - end).norm())
+            bound = float(np.mean(np.array(norms) > clip))
+            rows[change].append((name, factor, apart, apart / float(end.norm()), bound))
+        show_partial(**{change: _distances(walked) for change, walked in rows.items()})
+    return {change: _distances(walked) for change, walked in rows.items()}
+
+
+def _distances(rows: list[tuple]) -> pd.DataFrame:
+    """Rows with their lines' slopes and the places of their numbers; lines of one point have neither."""
+    table = pd.DataFrame(rows, columns=["optimizer", "factor", "distance", "of the way", "bound"])
+    small = table[(table["factor"] <= SMALL) & (table["distance"] > 0)]
+    slopes = {
+        name: float(np.polyfit(np.log(line["factor"]), np.log(line["distance"]), 1)[0])
+        for name, line in small.groupby("optimizer")
+        if len(line) > 1
+    }
+    table = table.assign(slope=table["optimizer"].map(slopes).astype(float), label=np.nan)
+    place = 0.0
+    for row, distance in table.loc[table["factor"] == FACTORS[-1], "distance"].sort_values().items():
+        place = max(distance, APART * place)
+        table.loc[row, "label"] = place
+    return table
+
+
+def describe_walks(same: pd.DataFrame, other: pd.DataFrame) -> str:
+    """The slopes of other mini-batches, and how often the clipping binds."""
+    slopes = other.drop_duplicates("optimizer").dropna(subset="slope")
+    bound = other.loc[other["optimizer"] == "SGD, norm clipped", "bound"].mean()
+    words = ", ".join(f"{row.optimizer} {row.slope:.1f}" for row in slopes.itertuples())
+    return f"Slopes, other mini-batches: {words}. Clipping binds in {bound:.0%} of its steps."
+
+
+def live_walks(policy, rollouts: Rollouts) -> LiveStudy:
+    """Cuts, mini-batches, clip, momentum, learning rate and seed of two ways through a batch in hand."""
+    controls = {
+        "first": menu("query_preserved", CUT_MENU, "one cut"),
+        "other": menu("sign_partitioned", CUT_MENU, "another cut"),
+        "minibatches": power_slider(4, 8, "mini-batches", least=2),
+        "clip": log_slider(0.1, -2, 1, "clip the gradient's norm at"),
+        "momentum": slider(0.9, 0.0, 0.99, 0.01, "momentum"),
+        "nats": log_slider(0.05, -3, -0.7, "largest step (nats, rms)"),
+        "seed": slider(0, 0, 19, 1, "seed of the cuts"),
+    }
+    start, variables = {"same": _distances([]), "other": _distances([])}, {"policy": policy, "batch": rollouts}
+    return LiveStudy(measure_walks, endpoints_chart, controls, start, describe_walks, variables)

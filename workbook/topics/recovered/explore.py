@@ -1,0 +1,136 @@
+"""Chapter 07 under sliders: one real step split in a second, and the share of signal by size of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from threading import Lock
+
+import pandas as pd
+import torch
+
+from workbook.policies.load import load_policy
+from workbook.probes.recovered import credit_recovered
+from workbook.probes.values import chain_values
+from workbook.rollouts.sample import sample_rollouts
+from workbook.statistics import unit_curve
+from workbook.studies.claim import FAMILY
+from workbook.tasks import get_task
+from workbook.topics.recovered.charts import AXES, along_axis
+from workbook.topics.recovered.claims import STUDY
+from workbook.training.progress import progress
+from workbook.views.explorer import Explorer, menu, power_slider, slider
+from workbook.views.live_study import LiveStudy, live_curve
+from workbook.views.parts import describe_parts, parts_table, signal_noise_chart
+
+SAMPLED_PROMPTS, SAMPLED_SIZE = 8, 16  # of which a setting takes the first
+MEASURED = 12  # tokens of each class
+ONE_AT_A_TIME = Lock()  # the policy is shared, and events of a slider may arrive in threads of their own
+SIZES = (1, 2, 4, 8, 16, 32)
+NOW = ["all tokens, now", "the update, now"]
+RULE_MENU = [  # what is shown, and the rule
+    ("grpo", "grpo"),
+    ("dr_grpo", "dr_grpo"),
+    ("positive only", "positive_only"),
+    ("known credit (oracle)", "oracle"),
+    ("permuted advantages", "permuted"),
+]
+
+
+def compute_recovered(prompts: int = 4, group_size: int = 8, rule: str = "grpo") -> pd.DataFrame:
+    """Shares of the squared movement of one step of the bundled policy, a row per token class and part.
+
+    Columns: those of `parts_table`, prompts, group_size, rule, cosine (of the update with the exact
+    gradient). prompts: 1 to 8.  group_size: 2 to 16.  Raises ValueError where no group has different rewards.
+    """
+    with ONE_AT_A_TIME:
+        policy, task, rollouts, values = _sampled()
+        place = torch.arange(len(rollouts)) % SAMPLED_SIZE
+        rows = ((rollouts.group_ids < prompts) & (place < group_size)).nonzero().squeeze(1)
+        chosen = {"values": values.select(rows), "tokens": MEASURED}
+        recovered = credit_recovered(policy, rollouts.select(rows), rule, task, **chosen)
+    if recovered.shares["signal"].isna().all():
+        raise ValueError(f"{prompts} prompts of {group_size} rollouts have no group of different rewards; take more.")
+    setting = {"prompts": prompts, "group_size": group_size, "rule": rule, "cosine": recovered.update["cosine"]}
+    return parts_table(recovered.shares).assign(**setting)
+
+
+@cache
+def _sampled():
+    policy, task = load_policy("bundled"), get_task("chain")
+    rollouts = sample_rollouts(policy, task, SAMPLED_PROMPTS, SAMPLED_SIZE, seed=0, max_new_tokens=48)
+    return policy, task, rollouts, chain_values(policy, task, rollouts)
+
+
+def explore_recovered() -> Explorer:
+    """Sliders over prompts, rollouts per prompt and rule: one real step of the bundled policy, split in a second."""
+    controls = {
+        "prompts": slider(4, 1, 8, 1, "prompts in the step"),
+        "group_size": slider(8, 2, 16, 1, "rollouts per prompt"),
+        "rule": menu("grpo", RULE_MENU, "rule"),
+    }
+    return Explorer(compute_recovered, signal_noise_chart, controls, describe_recovered)
+
+
+def describe_recovered(table: pd.DataFrame) -> str:
+    """The parts of all tokens' movement, and how well the update points, in words."""
+    first = table.iloc[0]
+    return (
+        f"{first['prompts']} prompts of {first['group_size']} rollouts, {first['rule']}. {describe_parts(table)} "
+        f"Cosine of the update with the exact gradient: {first['cosine']:.2f}."
+    )
+
+
+def family_signal(axis: str = "group_size") -> pd.DataFrame:
+    """The family's share of signal along an axis: columns series, size, mean, low, high, units."""
+    shares, update = (along_axis(FAMILY[f"{STUDY}/{table}"], axis, "signal") for table in ("shares", "update"))
+    lines = {"all tokens, the family": shares[shares["category"] == "all"], "the update, the family": update}
+    curves = [unit_curve(rows, axis, "signal").assign(series=name) for name, rows in lines.items()]
+    return pd.concat(curves, ignore_index=True).rename(columns={axis: "size"})
+
+
+def measure_signal(
+    policy, task, axis: str = "group_size", prompts: int = 4, most: int = 16, rule: str = "grpo", seed: int = 0
+) -> Iterator[tuple[int, str, float]]:
+    """Yield (size, name, share of signal) of all tokens and of the update, by size of the batch.
+
+    axis: group_size or prompts, what grows.  The family's are of the rule grpo, of 16 prompts, or of 8 rollouts each.
+    prompts, most: of the largest batch, and rollouts of each.  Sizes without any group of different rewards are left
+    out.
+    """
+    rollouts = sample_rollouts(policy, task, prompts, most, seed=seed, max_new_tokens=48)
+    values = chain_values(policy, task, rollouts)
+    place = torch.arange(len(rollouts)) % most if axis == "group_size" else rollouts.group_ids
+    largest, least = (most, 2) if axis == "group_size" else (prompts, 1)
+    for size in progress([size for size in SIZES if least <= size <= largest], AXES[axis]):
+        chosen = (place < size).nonzero().squeeze(1)
+        part = rollouts.select(chosen)
+        if part.advantages.any():
+            split = credit_recovered(policy, part, rule, task, values=values.select(chosen), tokens=MEASURED)
+            yield size, NOW[0], float(split.shares.set_index("category").loc["all", "signal"])
+            yield size, NOW[1], split.update["signal"]
+
+
+def live_recovered(policy, task, prompts: int = 4) -> LiveStudy:
+    """What grows, prompts, rollouts, rule and seed of real steps of a copy of a policy, split into signal and noise."""
+    controls = {
+        "axis": menu("group_size", [(words, name) for name, words in AXES.items()], "what grows"),
+        "prompts": power_slider(prompts, 32, "prompts at most"),
+        "most": power_slider(16, 32, "rollouts per prompt at most", least=2),
+        "rule": menu("grpo", RULE_MENU, "rule"),
+        "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
+    }
+    return live_curve(
+        *(measure_signal, family_signal, controls, policy, task),
+        x="size",
+        now=NOW,
+        x_title="rollouts per prompt, or prompts",
+        y_title="share of signal",
+        title="How much of one step is credit",
+        subtitle="bands: 95 % t intervals over units; the papers: 2 to 16 rollouts per prompt, 16 to 96 prompts",
+        xs=[1, 2, 4, 8, 16, 32, 64],
+        reference=[0.0, 1.0],
+        scale={"domain": (-0.1, 1.1), "nice": False},
+        form=".0%",
+        clip=True,
+    )
