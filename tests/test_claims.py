@@ -180,7 +180,7 @@ def test_readme_says_where_the_ledgers_rows_lie():
 # --- registrations
 
 FINE = {
-    "study": "dose_llm",
+    "study": "confidence_tuning",
     "registered": "2026-11-22",
     "question": "does it?",
     "units": {"scale": "family", "count": 10},
@@ -206,9 +206,9 @@ H1 = {
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"stopping_rule": None}, "The registration of dose_llm lacks stopping_rule."),
+        ({"stopping_rule": None}, "The registration of confidence_tuning lacks stopping_rule."),
         ({"stop_rule": "x"}, "has the field 'stop_rule'; it may have study, registered"),
-        ({"study": "flips"}, "study is 'flips'; it must be 'dose_llm', as its folder is."),
+        ({"study": "flips"}, "study is 'flips'; it must be 'confidence_tuning', as its folder is."),
         ({"units": {"scale": "family"}}, "it must be {scale: family, count: 10}"),
         ({"units": {"scale": "family", "count": 0}}, "units.count is 0; it must be an integer of at least 1."),
         ({"units": {"scale": "famly", "count": 10}}, "units.scale is 'famly'; choose one of tiny, bundled, family,"),
@@ -226,29 +226,30 @@ H1 = {
     ],
 )
 def test_a_registration_is_checked_field_by_field(change, sentence):
-    assert check_registration(FINE | {"outcomes": {"H1": H1}}, "dose_llm").outcomes["H1"].toward == 1.0
+    assert check_registration(FINE | {"outcomes": {"H1": H1}}, "confidence_tuning").outcomes["H1"].toward == 1.0
     with pytest.raises(ValueError) as refused:
-        check_registration(FINE | {"outcomes": {"H1": H1}} | change, "dose_llm")
+        check_registration(FINE | {"outcomes": {"H1": H1}} | change, "confidence_tuning")
     assert sentence in str(refused.value)
     assert len(str(refused.value).split(". ")) == 1, "one sentence"
 
 
 def test_a_registration_in_words_has_known_fields(tmp_path):
-    (tmp_path / "dose_llm").mkdir()
-    path = tmp_path / "dose_llm" / "registration.yaml"
+    (tmp_path / "confidence_tuning").mkdir()
+    path = tmp_path / "confidence_tuning" / "registration.yaml"
     path.write_text("registered: 2026-11-22\nquestion: does it?\nstopping: all ten\n")
     with pytest.raises(ValueError) as refused:
-        read_registration("dose_llm", tmp_path)
-    sentence = f"The registration of dose_llm, {path}, has the field 'stopping'; it may have registered, question, stop"
+        read_registration("confidence_tuning", tmp_path)
+    sentence = f"The registration of confidence_tuning, {path}, has the field 'stopping'; it may have registered, quest"
     assert str(refused.value).startswith(sentence)
     path.write_text("registered: 2026-11-22\nquestion: does it?\nunits: {scale: family, count: 10}\n")
     with pytest.raises(ValueError, match="lacks study"):
-        read_registration("dose_llm", tmp_path)
+        read_registration("confidence_tuning", tmp_path)
 
 
 def test_a_registered_place_is_one_line():
     outcome = H1 | {"place": "from 1\n  to 512\n"}
-    assert check_registration(FINE | {"outcomes": {"H1": outcome}}, "dose_llm").outcomes["H1"].place == "from 1 to 512"
+    registration = check_registration(FINE | {"outcomes": {"H1": outcome}}, "confidence_tuning")
+    assert registration.outcomes["H1"].place == "from 1 to 512"
 
 
 def test_every_registered_outcome_is_reported_and_every_claim_has_one_primary_row():
@@ -269,7 +270,7 @@ def test_every_registered_outcome_is_reported_and_every_claim_has_one_primary_ro
 
 
 def _unit(folder: Path, unit: int, table: pd.DataFrame, policy: str, hash_: str | None, modified: bool = False):
-    place = folder / "dose_llm" / "family" / f"seed={unit}"
+    place = folder / "confidence_tuning" / "family" / f"seed={unit}"
     place.mkdir(parents=True, exist_ok=True)
     table.to_parquet(place / "numbers.parquet")
     git = {"commit": "c0ffee", "modified": modified}
@@ -299,29 +300,29 @@ OUTCOMES = {  # key: column, and what it changes in H1's registration
 
 
 def _of(column):
-    return lambda tables: tables["dose_llm/numbers"].groupby("seed")[column].mean()
+    return lambda tables: tables["confidence_tuning/numbers"].groupby("seed")[column].mean()
 
 
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     """Ten units of a registered study, one of them added later, and the claims that read it."""
     outcomes = {key: H1 | change for key, (_, change) in OUTCOMES.items()}
-    (tmp_path / "dose_llm").mkdir()
-    path = tmp_path / "dose_llm" / "registration.yaml"
+    (tmp_path / "confidence_tuning").mkdir()
+    path = tmp_path / "confidence_tuning" / "registration.yaml"
     path.write_text(yaml.safe_dump(FINE | {"outcomes": outcomes}))
-    digest = read_registration("dose_llm", tmp_path).hash
+    digest = read_registration("confidence_tuning", tmp_path).hash
     rng = np.random.default_rng(0)
     for unit in range(11):
         table = pd.DataFrame({name: rng.normal(mean, sd, 4) for name, (mean, sd) in NUMBERS.items()})
         _unit(tmp_path, unit, table, f"family:seed={unit}", digest)
     rows = {}
     for key, (column, change) in OUTCOMES.items():
-        measure = _of(column) if key != "H8" else lambda tables: tables["dose_llm/none"]["x"]
-        rows.setdefault(change.get("claim", "H1"), []).append(Measurement("dose_llm", key, measure))
+        measure = _of(column) if key != "H8" else lambda tables: tables["confidence_tuning/none"]["x"]
+        rows.setdefault(change.get("claim", "H1"), []).append(Measurement("confidence_tuning", key, measure))
     rows["H1"].append(
-        Measurement("minibatches", "as it was", lambda tables: Estimate(0.1, 0.0, 0.2, 5, 320), scales=["family"])
+        Measurement("batch_rates", "as it was", lambda tables: Estimate(0.1, 0.0, 0.2, 5, 320), scales=["family"])
     )
-    rows["H1"][2] = Measurement("dose_llm", "H1 ratio", _ratio)
+    rows["H1"][2] = Measurement("confidence_tuning", "H1 ratio", _ratio)
     records = {name: replace(CLAIMS[name], rows=measured) for name, measured in rows.items()}
     records["H9"] = replace(CLAIMS["H9"], rows=[])
     for module in (judge, sys.modules["workbook.claims.ledger"]):
@@ -331,7 +332,7 @@ def world(tmp_path, monkeypatch):
 
 def _ratio(tables):
     return pseudo_values(
-        tables["dose_llm/numbers"], lambda t: (2 + t["clear"].mean()) / (3 + t["none"].mean()), log=True
+        tables["confidence_tuning/numbers"], lambda t: (2 + t["clear"].mean()) / (3 + t["none"].mean()), log=True
     )
 
 
@@ -380,7 +381,7 @@ def test_what_is_clear_alone_may_not_be_among_many(world):
 
 def test_fewer_than_six_units_have_no_outcome(world):
     for unit in range(5, 11):
-        for path in (world / "dose_llm" / "family" / f"seed={unit}").iterdir():
+        for path in (world / "confidence_tuning" / "family" / f"seed={unit}").iterdir():
             path.unlink()
     row = ledger(folder=world, claims=["H1"]).iloc[0]
     assert row["outcome"] == "not measured"
@@ -390,18 +391,18 @@ def test_fewer_than_six_units_have_no_outcome(world):
 
 
 def test_three_units_a_policy_are_one(world):
-    digest = read_registration("dose_llm", world).hash
+    digest = read_registration("confidence_tuning", world).hash
     for unit in range(10):
-        table = pd.read_parquet(world / "dose_llm" / "family" / f"seed={unit}" / "numbers.parquet")
+        table = pd.read_parquet(world / "confidence_tuning" / "family" / f"seed={unit}" / "numbers.parquet")
         _unit(world, unit, table, f"family:seed={unit % 5}", digest)
     row = ledger(folder=world, claims=["H1"]).iloc[0]
     assert (row["outcome"], row["reason"]) == ("not measured", "10 units on 5 policies; an outcome needs 6")
 
 
 def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(world, monkeypatch):
-    path = world / "dose_llm" / "registration.yaml"
+    path = world / "confidence_tuning" / "registration.yaml"
     path.write_text(path.read_text() + "# a word more\n")
-    table = pd.read_parquet(world / "dose_llm" / "family" / "seed=3" / "numbers.parquet")
+    table = pd.read_parquet(world / "confidence_tuning" / "family" / "seed=3" / "numbers.parquet")
     _unit(world, 3, table.assign(clear=np.nan), "family:seed=3", "other", modified=True)
     table = ledger(folder=world, claims=["H1"])
     row = table.iloc[0]
@@ -413,7 +414,7 @@ def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(
 
 
 def test_units_that_were_measured_after_a_look_show_and_count(world):
-    looked = world / "dose_llm" / "looked.yaml"
+    looked = world / "confidence_tuning" / "looked.yaml"
     looked.write_text("units: 6\nlooked: 2026-11-22\nwhy: time ran out\n")
     table = ledger(folder=world, claims=["H1"])
     assert (table.iloc[0]["units"], table.iloc[0]["looked"]) == (10, (6, 7, 8, 9))
@@ -424,11 +425,11 @@ def test_units_that_were_measured_after_a_look_show_and_count(world):
 
 
 def test_a_measurement_of_no_registered_outcome_is_refused(world):
-    wrong = Measurement("dose_llm", "H1 controll", _of("none"))
-    with pytest.raises(ValueError, match="H1: sharing registered no outcome 'H1 controll'; its outcomes are H1, H1"):
+    wrong = Measurement("confidence_tuning", "H1 controll", _of("none"))
+    with pytest.raises(ValueError, match="H1: confidence_tuning registered no outcome 'H1 controll'; its out"):
         wrong.outcome("H1", world)
-    with pytest.raises(ValueError, match="H1: the outcome H2 that sharing registered is of claim H2"):
-        Measurement("dose_llm", "H2", _of("none")).outcome("H1", world)
+    with pytest.raises(ValueError, match="H1: the outcome H2 that confidence_tuning registered is of claim H2"):
+        Measurement("confidence_tuning", "H2", _of("none")).outcome("H1", world)
 
 
 def test_signs_at_random_support_few_rows(world):

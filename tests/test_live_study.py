@@ -12,8 +12,6 @@ import torch
 from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
-from workbook.topics.coupling import live as push
-from workbook.topics.coupling import live_pairs as coupled
 from workbook.topics.drift import group_sizes as sizes
 from workbook.training.progress import Stopped, progress, reporting, show_partial
 from workbook.views.explorer import menu, slider
@@ -202,28 +200,6 @@ def test_live_tables_add_measured_rows_to_an_explorers_own_chart(policy, task):
     study.close()
 
 
-def test_mass_and_a_short_training_of_this_policy(policy, task):
-    mass = coupled.compute_live_mass(policy, task, prompts=2, group_size=4, anchors=1)
-    shares = mass["size"].groupby("series")["mean"].sum()
-    assert shares.tolist() == pytest.approx([1, 1])
-    assert coupled.NOW in coupled.describe_mass(**mass)
-    before = [p.detach().clone() for p in policy.model.parameters()]
-    tables = coupled.compute_live_training(policy, task, steps=1, every=1, prompts=3)
-    assert all(torch.equal(p, q) for p, q in zip(policy.model.parameters(), before, strict=True))
-    assert set(tables["live"]["step"]) == {0, 1}
-    assert "After 1 steps" in coupled.describe_live_training(**tables)
-
-
-def test_a_push_is_taken_at_every_rate_of_the_chart(policy, task):
-    tables = push.compute_live_push(policy, task, prompts=1, group_size=8)
-    assert sorted(tables["live"]["lr"].unique()) == pytest.approx(push.RATES)
-    small = tables["live"].query("kind == 'same token, unsure'").set_index("lr")["size"]
-    assert small.iloc[1] / small.iloc[0] == pytest.approx(push.RATES[1] / push.RATES[0], rel=0.2), "first order"
-    assert "nats" in push.describe_live_push(**tables)
-    with pytest.raises(ValueError, match="side 'left' is unknown"):
-        push.compute_live_push(policy, task, side="left")
-
-
 def test_group_sizes_at_one_budget_are_compared_with_pairs(policy, task, monkeypatch):
     monkeypatch.setattr(sizes, "READ_PROMPTS", 2)
     monkeypatch.setattr(sizes, "SIZES", (2, 16))
@@ -237,9 +213,6 @@ def test_group_sizes_at_one_budget_are_compared_with_pairs(policy, task, monkeyp
 @pytest.mark.parametrize(
     "make",
     [
-        coupled.live_mass,
-        coupled.live_training,
-        push.live_push,
         sizes.live_group_sizes,
     ],
 )

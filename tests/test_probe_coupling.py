@@ -14,8 +14,7 @@ from workbook.probes.directions import Along
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task
-from workbook.topics.coupling.masked import KINDS, followers
-from workbook.topics.coupling.probe import CELL, PAIR_SIGNS
+from workbook.topics.coupling.probe import CELL, KINDS, PAIR_SIGNS, followers
 
 CUTS = (0.05, 0.1)
 

@@ -1,9 +1,8 @@
-"""Chapter 06 in the browser: the map of real couplings, now and as measured before, and the mass of all pairs."""
+"""Chapter 06 in the browser: the map of this policy's couplings, and the mass of all pairs measured now."""
 
 import pytest
 
 from browser.explorers import try_explorers
-from workbook.topics.coupling.charts import compute_confidence
 
 
 @pytest.fixture
@@ -14,31 +13,29 @@ def chapter(open_chapter):
     assert chapter.errors == []
 
 
-def test_the_explorers_show_what_was_measured(chapter, capsys):
+def test_the_map_and_the_mass_follow_their_controls(chapter, capsys):
     explorers = chapter.panel.locator(".workbook-explorer")
     assert explorers.count() == 1  # the map
 
-    def confidence(**settings):
+    def same(**settings):
         marks = chapter.marks(explorers.nth(0).locator("svg.marks").first)
         drawn = sorted((m["token"], chapter.number(m["mean |K|"])) for m in marks if {"token", "mean |K|"} <= set(m))
-        table = compute_confidence(**settings)
-        expected = sorted(zip(table["token"], table["size"], strict=True))
+        chapter.execute(
+            "from workbook.topics.coupling.charts import FINE, compute_couplings\n"
+            "from workbook.topics.coupling import coupling_by_confidence\n"
+            "cells = coupling_by_confidence(policy, rollouts, FINE)"
+        )
+        call = ", ".join(["cells", *(f"{name}={value!r}" for name, value in settings.items())])
+        expected = sorted(map(tuple, chapter.python(f"compute_couplings({call})[['token', 'size']].values.tolist()")))
         assert [token for token, _ in drawn] == [token for token, _ in expected]
         assert [size for _, size in drawn] == pytest.approx([size for _, size in expected], rel=1e-3)
 
     with chapter.no_flicker():
-        chapter.choose("model", "the bundled policy")
-        confidence()
+        same()
         chapter.drag("bins of confidence", 1.0)
-        confidence(bins=12)
-        chapter.press("bins of confidence", "ArrowLeft", 10)
         chapter.choose("pairs in", "the same context")
-        confidence(bins=2, place="the same context")
-        chapter.choose("model", "SmolLM2-135M, chat")
-        confidence(bins=2, place="the same context", scale="smollm2_chat")
+        same(bins=12, place="the same context")
         chapter.click("Reset", 0)
-        chapter.choose("model", "the bundled policy")
-        confidence()
     chapter.choose("gradients of", "all weights")
     chapter.press("seed of prompts, rollouts", "ArrowRight")
     study = chapter.run_study()

@@ -20,8 +20,10 @@ _NAMES = {  # module: what it offers
     "probes.step": "logps matched_lr optimizer_of update",
     "probes.values": "chain_values context_logits expected_reward value_error",
     "topics.batching.steps": "cancelled_in_steps gradient_gram",
-    "topics.coupling.masked": "choose_tokens followers masked_update proxy_agreement shared_token",
-    "topics.coupling.probe": "coupling_by_confidence gradient_products product_agreement",
+    "topics.coupling.probe": (
+        "choose_tokens coupling_by_confidence followers gradient_products masked_update product_agreement "
+        "proxy_agreement shared_token"
+    ),
     "topics.credit.values": "token_values",
     "topics.flips.probe": "cancellation_index flip_distance flip_shares frequency_matched predicts token_flips",
 }

@@ -30,14 +30,13 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "batch_rates": "topics.batching.study:batch_rates_study",
     "confidence": "topics.drift.confidence:confidence_study",
     "confidence_tuning": "topics.drift.confidence:tuning_study",
-    "coupling": "topics.coupling.study:coupling_study",
     "dose": "topics.flips.study:dose_study",
     "dose_alphabets": "topics.flips.study:dose_alphabets_study",
     "dose_dials": "topics.flips.study:dose_dials_study",
     "dose_llm": "topics.flips.language_models:dose_llm_study",
     "flip_backbones": "topics.flips.language_models:flip_backbones_study",
     "loss_types": "topics.drift.loss_types:loss_types_study",
-    "mass": "topics.coupling.mass:mass_study",
+    "mass": "topics.coupling.study:mass_study",
     "minibatches": "topics.batching.steps:minibatches_study",
     "recovered": "topics.recovered.study:recovered_study",
     "recovered_dials": "topics.recovered.study:recovered_dials_study",
@@ -45,7 +44,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "training_curves": "topics.drift.curves:training_curves_study",
     "value_gap": "topics.credit.study:value_gap_study",
 }
-KEPT = ("flips",)  # studies whose tables can be read still, and whose measuring code has left
+KEPT = ("coupling", "flips")  # studies whose tables can be read still, and whose measuring code has left
 
 
 PROVENANCE = ["unit", "created", "commit", "modified", "registration", "policy"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.coupling.charts": "confidence_chart followers_chart products_chart times_chart",
     "topics.laboratory.compare": "compare_settings comparison_chart run_tables",
     "topics.laboratory.settings": "forecast_chart",
     "topics.laboratory.widget": "Laboratory",

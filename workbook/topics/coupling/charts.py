@@ -1,98 +1,64 @@
-"""Coupling of a model's own tokens: maps over confidence, the proxy against full gradients, a push's spillover.
-
-Charts of tables that a chapter makes now, and an explorer beside what the study measured; nothing is trained here.
-"""
+"""Tables and charts of coupling: maps over confidence, the proxy against full gradients, mass, a push's spillover."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.statistics import bootstrap_mean
-from workbook.studies.record import load_measured
+from workbook.statistics import bootstrap_mean, t_interval, unit_curve
+from workbook.studies.claim import FAMILY, Tables
+from workbook.studies.registration import registered_outcome
 from workbook.theory.coupling import UNSURE
-from workbook.topics.coupling.masked import KINDS
-from workbook.topics.coupling.probe import coupling_by_confidence
-from workbook.topics.coupling.study import ADAM_SCALE, FINE
+from workbook.topics.coupling.probe import KINDS
 from workbook.views import figures
-from workbook.views.explorer import Explorer, menu, slider
+from workbook.views.curves import curve_chart
+from workbook.views.live_study import NOW
 from workbook.views.style import ACCENT, NEUTRAL, describe_rows, finish, require, titled
 
 LINEAR, SQUARE = 0.1, 0.35  # of the symmetric log plane: where it is linear; side of a square
 TOKENS = ("same token", "different tokens")
 PLACES = {"other contexts": ("within a rollout", "across rollouts"), "the same context": ("same context",)}
-OUTSIDE = KINDS[2:]  # kinds of tokens outside the pushing contexts
-NOW = "now"  # the scale of a policy in hand
-FOLDS = len(FINE) + 1  # the finest bins of probability that were kept
+FOLDS = 12  # the finest bins of probability of the map
+FINE = tuple(np.arange(1, FOLDS) / FOLDS)  # their cuts
+FOLLOWERS = ("same token, unsure", "different, unsure", "different, sure")  # kinds outside the pushing contexts
+AGREEMENT = ("agreement, all", "agreement, unsure", "agreement, moved")
+WEIGHTS = ("output layer", "all weights")
+SIGNS = {"any": None, "same": "same", "opposite": "opposite"}
+UNSURE_TEXT = {2: "both unsure", 1: "one unsure", 0: "both sure"}
+SHARES = {"pairs": "share of the pairs", "size": "share of the mass", "net": "net coupling / mass"}
+DOMAINS = {"pairs": [0, 0.7], "size": [0, 0.7], "net": [-0.6, 0.6]}
+THE_FAMILY = "the family"
 
 
 # --- the map over both probabilities
 
 
-def explore_couplings(policy, rollouts) -> Explorer:
-    """Merge the map of a policy's couplings, taken now, or of one measured before, into few or many bins."""
-    models = [("this policy, now", NOW), ("the bundled policy", "bundled"), ("SmolLM2-135M, chat", "smollm2_chat")]
-    controls = {
-        "bins": slider(4, 2, FOLDS, 1, "bins of confidence"),
-        "scale": menu(NOW, models, "model"),
-        "place": menu("other contexts", list(PLACES), "pairs in"),
-    }
-    variables = {"cells": coupling_by_confidence(policy, rollouts, FINE)}
-    return Explorer(compute_couplings, confidence_chart, controls, describe_confidence, variables)
+def compute_couplings(cells: pd.DataFrame, bins: int = 4, place: str = "other contexts") -> pd.DataFrame:
+    """Mean |K| and mean K of pairs in bins x bins of both probabilities; each pair is counted at (i, j) and (j, i).
 
-
-def compute_couplings(
-    cells: pd.DataFrame, bins: int = 4, scale: str = NOW, place: str = "other contexts"
-) -> pd.DataFrame:
-    """`compute_confidence` of pairs taken now, by `coupling_by_confidence` in bins cut at FINE; or of another scale."""
-    return compute_confidence(bins, scale, place) if scale != NOW else _merged(_sums(cells), bins, place)
-
-
-def compute_confidence(bins: int = 4, scale: str = "bundled", place: str = "other contexts") -> pd.DataFrame:
-    """Mean |K| and mean K of the study's pairs in bins x bins of both probabilities, pooled over prompts and seeds.
-
-    Bins are as equal as twelfths allow. Each pair is counted at (i, j) and at (j, i).
+    cells: of `coupling_by_confidence` with the cuts FINE.  Bins are as equal as twelfths allow.
     """
-    return _merged(load_map(scale), bins, place)
-
-
-def _merged(table: pd.DataFrame, bins: int, place: str) -> pd.DataFrame:
-    """The map's sums in bins x bins."""
     edges = np.round(np.linspace(0, FOLDS, bins + 1)).astype(int)
-    table = table[table["where"].isin(PLACES[place])]
+    table = cells[cells["where"].isin(PLACES[place])]
     coarse = {name: np.searchsorted(edges, table[name], side="right") - 1 for name in ("less_sure", "more_sure")}
-    sums = table.assign(**coarse).groupby(["same", "less_sure", "more_sure"])[["pairs", "total", "total_size"]].sum()
-    sums = sums.reset_index()
+    sums = {"total": table["pairs"] * table["mean"], "total_size": table["pairs"] * table["size"]}
+    keys = ["same", "less_sure", "more_sure"]
+    sums = table.assign(**sums, **coarse).groupby(keys)[["pairs", "total", "total_size"]].sum().reset_index()
     mirrored = sums.rename(columns={"less_sure": "more_sure", "more_sure": "less_sure"})
-    cells = pd.concat([sums, mirrored[mirrored["less_sure"] != mirrored["more_sure"]]], ignore_index=True)
+    merged = pd.concat([sums, mirrored[mirrored["less_sure"] != mirrored["more_sure"]]], ignore_index=True)
     for axis, name in (("i", "less_sure"), ("j", "more_sure")):
-        low, high = edges[cells[name]] / FOLDS, edges[cells[name] + 1] / FOLDS
-        cells[f"low_{axis}"], cells[f"high_{axis}"], cells[f"at_{axis}"] = low, high, (low + high) / 2
-    cells["size"], cells["mean"] = cells["total_size"] / cells["pairs"], cells["total"] / cells["pairs"]
-    cells["token"] = np.where(cells["same"], *TOKENS)
-    cells["label"] = ["" if bins > 5 else f"{size:,.0f}" if size >= 100 else f"{size:.2g}" for size in cells["size"]]
-    cells["dark"] = cells["size"] > 0.6 * cells["size"].max()
-    return cells.drop(columns=["same", "total", "total_size"])
-
-
-@cache
-def load_map(scale: str) -> pd.DataFrame:
-    """The study's sums of K and |K| by kind of pair, in twelfths of both probabilities."""
-    return load_measured("coupling", scale, "map")
-
-
-def _sums(cells: pd.DataFrame) -> pd.DataFrame:
-    """The same of pairs taken now."""
-    sums = cells.assign(total=cells["pairs"] * cells["mean"], total_size=cells["pairs"] * cells["size"])
-    keys = ["same", "where", "less_sure", "more_sure"]
-    return sums.groupby(keys)[["pairs", "total", "total_size"]].sum().reset_index()
+        low, high = edges[merged[name]] / FOLDS, edges[merged[name] + 1] / FOLDS
+        merged[f"low_{axis}"], merged[f"high_{axis}"], merged[f"at_{axis}"] = low, high, (low + high) / 2
+    merged["size"], merged["mean"] = merged["total_size"] / merged["pairs"], merged["total"] / merged["pairs"]
+    merged["token"] = np.where(merged["same"], *TOKENS)
+    merged["label"] = ["" if bins > 5 else f"{size:,.0f}" if size >= 100 else f"{size:.2g}" for size in merged["size"]]
+    merged["dark"] = merged["size"] > 0.6 * merged["size"].max()
+    return merged.drop(columns=["same", "total", "total_size"])
 
 
 def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
-    """Mean |K| over bins of both probabilities, for the same and for different tokens; of `compute_confidence`."""
+    """Mean |K| over bins of both probabilities, for the same and for different tokens; of `compute_couplings`."""
     require(table, ["token", "low_i", "high_i", "low_j", "high_j", "size", "label"], "confidence_chart")
     unit = alt.Scale(domain=[0, 1], nice=False)
     x, y = alt.X("low_i:Q", title="p of one token", scale=unit), alt.Y("low_j:Q", title="p of the other", scale=unit)
@@ -133,30 +99,117 @@ def describe_confidence(table: pd.DataFrame) -> str:
     )
 
 
+# --- pairs by mass
+
+
+def compute_mass(
+    weights: str = "output layer", signs: str = "any", same_context: bool = True, tables: Tables | None = None
+) -> dict[str, pd.DataFrame]:
+    """Shares of pairs and of mass, and net coupling, by kind of pair: {of SHARES: series, kind, mean, low, high}.
+
+    weights: of WEIGHTS.  signs: of the pair's rollouts, of SIGNS.  same_context: whether pairs behind one and the same
+    prefix count.  Intervals are over units.  tables: the family's, if not given; those of one unit have no interval.
+    """
+    rows = (tables or FAMILY)["mass/pairs"].query("weights == @weights")
+    if SIGNS[signs]:
+        rows = rows[rows["signs"] == signs]
+    if not same_context:
+        rows = rows[rows["where"] != "same context"]
+    kind = rows["same"].map({True: "same token, ", False: "different, "}) + rows["unsure"].map(UNSURE_TEXT)
+    sums = rows.groupby([rows["seed"], kind.rename("kind")])[["pairs", "size", "net"]].sum()
+    whole = sums.groupby("seed").transform("sum").assign(net=lambda t: t["size"])
+    shares = (sums / whole).unstack(fill_value=0.0).stack(future_stack=True)
+    order = [f"{same}, {text}" for text in UNSURE_TEXT.values() for same in ("same token", "different")]
+    made: dict[str, list] = {column: [] for column in SHARES}
+    for name in order:
+        if name not in shares.index.get_level_values("kind"):
+            continue
+        for column, values in shares.xs(name, level="kind").items():
+            one = {"mean": float(values.iloc[0]), "low": np.nan, "high": np.nan}
+            interval = t_interval(values)._asdict() if len(values) > 1 else one
+            made[column].append({"series": THE_FAMILY, "kind": name, **interval})
+    return {column: pd.DataFrame(rows) for column, rows in made.items()}
+
+
+def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> alt.HConcatChart:
+    """Dots with intervals, a line per kind of pair and a panel for each of SHARES; tables of compute_mass."""
+    tables = dict(zip(SHARES, (pairs, size, net), strict=True))
+    look = {"names": [THE_FAMILY, NOW], "zero": True, "height": alt.Step(13), "form": ".3f", "width": 145}
+    panels = []
+    for name, table in tables.items():
+        require(table, ["series", "kind", "mean", "low", "high"], "mass_chart")
+        x = alt.X("mean:Q", title=None).scale(domain=DOMAINS[name], clamp=True).axis(format="%", tickCount=4)
+        panels.append(figures.forest(table, "kind", x, "series", labels=name == "pairs", title=SHARES[name], **look))
+    return figures.panels(
+        panels,
+        "Few pairs hold the mass, and its two halves have opposite signs",
+        "by kind of pair; bars: 95 % t intervals over ten policies; this policy: no interval",
+        "; ".join(f"{SHARES[name]}: {describe_rows(t, 'series', 'kind', form='.2f')}" for name, t in tables.items()),
+        spacing=10,
+    )
+
+
+def describe_mass(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> str:
+    """The two kinds that hold the mass, in words."""
+    shown = NOW if NOW in set(size["series"]) else THE_FAMILY
+    mass = size[size["series"] == shown].nlargest(2, "mean")
+    return f"Of the mass, {shown}: " + ", ".join(f"{row.mean:.0%} on {row.kind}" for row in mass.itertuples()) + "."
+
+
+def reach_table(tables: Tables | None = None) -> pd.DataFrame:
+    """Where the movement goes that a prompt's rollouts of one sign cause, in its own prompt and in others.
+
+    Columns where, kind, pairs, mass, net: means over units, mass with its interval as text.
+    """
+    rows = (tables or FAMILY)["mass/blocks"]
+    keys = ["where", "kind"]
+    means = rows.groupby(keys)[["pairs", "net"]].mean()
+    mass = unit_curve(rows.assign(x=0), "x", "mass", by=keys).set_index(keys)
+    text = mass.apply(lambda row: f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}]", axis=1)
+    return means.assign(mass=text)[["pairs", "mass", "net"]].round(2)
+
+
 # --- one token pushes
 
 
-def push_curves(optimizer: str = "sgd", pushing: str = "unsure") -> pd.DataFrame:
-    """Movement of each kind of token over the learning rates of the study: columns kind, lr, size, dlogp.
+def family_training(tables: Tables | None = None) -> dict[str, pd.DataFrame]:
+    """Spillover and agreement along training: {"followers", "agreement"}, means over ten policies with t intervals.
 
-    AdamW's rates are a hundredth of SGD's.
+    Columns series, step, mean, low, high, units.
     """
-    scale = ADAM_SCALE if optimizer == "adamw" else 1.0
-    curves = _curves()
-    curves = curves[(curves["optimizer"] == optimizer) & (curves["pushing"] == pushing)]
-    return curves.assign(lr=scale * curves["lr"])[["kind", "lr", "size", "dlogp"]]
+    rows = (tables or FAMILY)["mass/training"].rename(columns={"quantity": "series"})
+    curve = unit_curve(rows, "step", "size", by="series")
+    shown = {"followers": FOLLOWERS, "agreement": AGREEMENT}
+    return {name: curve[curve["series"].isin(kinds)].reset_index(drop=True) for name, kinds in shown.items()}
 
 
-@cache
-def _curves() -> pd.DataFrame:
-    """Means over seeds and prompts of the study's masked updates, for each kind outside the pushing contexts."""
-    table = load_measured("coupling", "bundled", "curves")
-    table = table[table["kind"].isin(OUTSIDE)]
-    means = table.groupby(["optimizer", "pushing", "lr", "kind"])[["dlogp", "size"]].mean().reset_index()
-    return means.sort_values(["kind", "lr"], ignore_index=True)
-
-
-# --- what was measured
+def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HConcatChart:
+    """A panel for each table of `family_training`, with what was measured now as lines of their own."""
+    far, share = (registered_outcome("mass", key).threshold for key in ("H3", "H4"))
+    panels = [
+        (followers, FOLLOWERS, 1 / far, "movement / the pushing tokens'", "One token pushes: how far others move"),
+        (agreement, AGREEMENT, share, "share that agrees", "The output layer predicts the direction"),
+    ]
+    drawn = [
+        curve_chart(
+            table,
+            "step",
+            series="series",
+            log2=False,
+            x_title="optimizer steps of training",
+            y_title=y_title,
+            title=title,
+            subtitle="band: 95 % t interval over ten policies",
+            reference=[(threshold, "as registered")],
+            names=[*names, *(f"{name}, now" for name in names)],
+            legend={"columns": 1},
+            width=285,
+        )
+        for table, names, threshold, y_title, title in panels
+    ]
+    return alt.hconcat(*drawn, spacing=14).resolve_scale(
+        color="independent", strokeDash="independent", shape="independent"
+    )
 
 
 def products_chart(pairs: pd.DataFrame, labelled: int = 5) -> alt.LayerChart:
@@ -165,55 +218,46 @@ def products_chart(pairs: pd.DataFrame, labelled: int = 5) -> alt.LayerChart:
     pairs: columns kernel, product, kind, and pair, the words of both tokens.
     """
     require(pairs, ["kernel", "product", "kind", "pair"], "products_chart")
-    ends = [float(pairs[["kernel", "product"]].min().min()), float(pairs[["kernel", "product"]].max().max())]
-    room = [2.2 * min(ends[0], -1.0), 2.2 * max(ends[1], 1.0)]
-    axis = alt.Axis(values=[-100, -10, -1, 0, 1, 10, 100])
-    scale = alt.Scale(type="symlog", constant=LINEAR, domain=room, nice=False)
-    x = alt.X("x0:Q", title="K, output layer alone (nats per unit of lr and advantage)", axis=axis, scale=scale)
-    y = alt.Y("y0:Q", title="P, all trained weights (same unit)", axis=axis, scale=scale)
-    count = alt.Color("pairs:Q", title="pairs").scale(type="log", scheme="purples")
-    cells = alt.Chart(_cells(pairs)).mark_rect(stroke="#999999", strokeWidth=0.3)
-    hints = [alt.Tooltip("pairs:Q", format=","), alt.Tooltip("kind:N", title="mostly")]
-    cells = cells.encode(x=x, x2="x1:Q", y=y, y2="y1:Q", color=count, tooltip=hints)
-    at = {"x": alt.X("kernel:Q", axis=axis, scale=scale), "y": alt.Y("product:Q", axis=axis, scale=scale)}
-    line = alt.Chart(pd.DataFrame({"kernel": ends, "product": ends})).mark_line(color=NEUTRAL, strokeDash=[5, 4])
-    names = alt.Chart(_farthest(pairs, labelled))
-    points = names.mark_point(filled=True, color="black", size=30).encode(**at)
-    texts = names.mark_text(fontSize=11, align="left", dx=6, dy=-5).encode(**at, text="pair:N")
-    return finish(
-        alt.layer(cells, line.encode(**at), points, texts),
-        "Large couplings of the output layer hold for all weights; small ones say little",
-        "darkness: number of pairs; dashed: equal; named: the pairs farthest off; both axes symmetric log",
-        "Density of pairs by the proxy and the full gradient inner product. " + describe_kinds(pairs),
-        height=320,
-    )
 
+    def squares(values):
+        """Coordinates in the symmetric log plane, in units of its linear part."""
+        return np.sign(values) * np.log1p(values.abs() / LINEAR)
 
-def describe_kinds(pairs: pd.DataFrame) -> str:
-    """Mean sizes of K and P by kind of pair, in words."""
-    sizes = pairs[["kernel", "product"]].abs().groupby(pairs["kind"]).mean()
-    return "; ".join(f"{row.Index}: |K| {row.kernel:.3g}, |P| {row.product:.3g}" for row in sizes.itertuples())
-
-
-def _cells(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Pairs counted in squares of the symmetric log plane: columns x0, x1, y0, y1, pairs, kind (the commonest)."""
-    places = pd.DataFrame({"x": pairs["kernel"], "y": pairs["product"]})
-    places = np.round(np.sign(places) * np.log1p(places.abs() / LINEAR) / SQUARE).astype(int)
-    counts = places.assign(kind=pairs["kind"]).groupby(["x", "y"])["kind"]
+    # pairs counted in squares of the plane: x0 to x1, y0 to y1, with the commonest kind
+    places = pd.DataFrame({"x": squares(pairs["kernel"]), "y": squares(pairs["product"])})
+    counts = (places / SQUARE).round().astype(int).assign(kind=pairs["kind"]).groupby(["x", "y"])["kind"]
     table = counts.agg(pairs="size", kind=lambda kinds: kinds.mode()[0]).reset_index()
     for axis in "xy":
         for end, half in ((f"{axis}0", -0.5), (f"{axis}1", 0.5)):
             edge = (table[axis] + half) * SQUARE
             table[end] = np.sign(edge) * LINEAR * np.expm1(edge.abs())
-    return table.drop(columns=["x", "y"])
+    # the pairs of words farthest off, one of each neighbourhood so that names stay apart
+    order = pairs.assign(gap=(pairs["product"] - pairs["kernel"]).abs(), **places.round()).sort_values("gap")[::-1]
+    farthest = order.drop_duplicates("pair").drop_duplicates(["x", "y"]).head(labelled)[["kernel", "product", "pair"]]
 
-
-def _farthest(pairs: pd.DataFrame, count: int) -> pd.DataFrame:
-    """The pairs of words whose P is farthest from their K, one of each neighbourhood, so that names stay apart."""
-    gap = (pairs["product"] - pairs["kernel"]).abs()
-    near = [np.round(np.sign(pairs[name]) * np.log1p(pairs[name].abs() / LINEAR)) for name in ("kernel", "product")]
-    order = pairs.assign(gap=gap, x=near[0], y=near[1]).sort_values("gap", ascending=False)
-    return order.drop_duplicates("pair").drop_duplicates(["x", "y"]).head(count)[["kernel", "product", "pair"]]
+    ends = [float(pairs[["kernel", "product"]].min().min()), float(pairs[["kernel", "product"]].max().max())]
+    axis = alt.Axis(values=[-100, -10, -1, 0, 1, 10, 100])
+    room = [2.2 * min(ends[0], -1.0), 2.2 * max(ends[1], 1.0)]
+    scale = alt.Scale(type="symlog", constant=LINEAR, domain=room, nice=False)
+    x = alt.X("x0:Q", title="K, output layer alone (nats per unit of lr and advantage)", axis=axis, scale=scale)
+    y = alt.Y("y0:Q", title="P, all trained weights (same unit)", axis=axis, scale=scale)
+    count = alt.Color("pairs:Q", title="pairs").scale(type="log", scheme="purples")
+    hints = [alt.Tooltip("pairs:Q", format=","), alt.Tooltip("kind:N", title="mostly")]
+    cells = alt.Chart(table).mark_rect(stroke="#999999", strokeWidth=0.3)
+    cells = cells.encode(x=x, x2="x1:Q", y=y, y2="y1:Q", color=count, tooltip=hints)
+    at = {"x": alt.X("kernel:Q", axis=axis, scale=scale), "y": alt.Y("product:Q", axis=axis, scale=scale)}
+    line = alt.Chart(pd.DataFrame({"kernel": ends, "product": ends})).mark_line(color=NEUTRAL, strokeDash=[5, 4])
+    points = alt.Chart(farthest).mark_point(filled=True, color="black", size=30).encode(**at)
+    names = alt.Chart(farthest).mark_text(fontSize=11, align="left", dx=6, dy=-5).encode(**at, text="pair:N")
+    sizes = pairs[["kernel", "product"]].abs().groupby(pairs["kind"]).mean()
+    kinds = "; ".join(f"{row.Index}: |K| {row.kernel:.3g}, |P| {row.product:.3g}" for row in sizes.itertuples())
+    return finish(
+        alt.layer(cells, line.encode(**at), points, names),
+        "Large couplings of the output layer hold for all weights; small ones say little",
+        "darkness: number of pairs; dashed: equal; named: the pairs farthest off; both axes symmetric log",
+        f"Density of pairs by the proxy and the full gradient inner product. {kinds}",
+        height=320,
+    )
 
 
 def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
@@ -236,15 +280,11 @@ def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
 def agreement_by_movement_chart(table: pd.DataFrame, paper: float = 0.7) -> alt.LayerChart:
     """Points of `agreement_by_movement`, from tokens that hardly move to those that move most."""
     require(table, ["size", "mean", "low", "high", "tokens", "unsure"], "agreement_by_movement_chart")
-    x = (
-        alt.X("size:Q", title="how far a token moves, |dlogp| (nats, log scale)")
-        .scale(type="log")
-        .axis(format="~e", tickCount=6, grid=False)
-    )
+    x = alt.X("size:Q", title="how far a token moves, |dlogp| (nats, log scale)").scale(type="log")
     y = alt.Y("mean:Q", title="share whose sign agrees").scale(domain=[0, 1])
     look = {"spread": "bars", "shown": ["tokens", "unsure"], "color": alt.value(ACCENT)}
     return titled(
-        figures.series(table, x, y, threshold=paper, **look),
+        figures.series(table, x.axis(format="~e", tickCount=6, grid=False), y, threshold=paper, **look),
         "The output layer predicts the direction of tokens that move far",
         f"a tenth of the tokens a point, 95 % intervals over prompts; dashed: {paper:g}, the paper's, of all tokens",
         describe_rows(table.assign(name=table["size"].map("{:.1e} nats".format)), "name", form=".2f", interval=True),
@@ -254,52 +294,14 @@ def agreement_by_movement_chart(table: pd.DataFrame, paper: float = 0.7) -> alt.
 def first_step_chart(table: pd.DataFrame) -> alt.LayerChart:
     """How far a first step moves tokens against how hard they are pushed: columns optimizer, factor, size (nats)."""
     require(table, ["optimizer", "factor", "size"], "first_step_chart")
-    log = alt.Scale(type="log")
-    x = alt.X("factor:Q", title="how hard the token pushes (times its advantage)", scale=log).axis(
-        format="~g", tickCount=5
-    )
-    y = alt.Y("size:Q", title="mean |dlogp| of all tokens (nats)", scale=log).axis(format="~e", tickCount=5)
+    x = alt.X("factor:Q", title="how hard the token pushes (times its advantage)").scale(type="log")
+    y = alt.Y("size:Q", title="mean |dlogp| of all tokens (nats)").scale(type="log").axis(format="~e", tickCount=5)
+    look = {"by": "optimizer", "spread": None, "dash": "optimizer", "form": ".2g"}
     return titled(
-        figures.series(table, x, y, by="optimizer", spread=None, dash="optimizer", form=".2g"),
+        figures.series(table, x.axis(format="~g", tickCount=5), y, **look),
         "Adam's first step is as long for a whisper as for a shout",
         "one masked update each, from the same weights; both axes logarithmic",
         describe_rows(table, "optimizer", "factor", value="size", form=".2g"),
-    )
-
-
-def times_chart(table: pd.DataFrame, threshold: float) -> alt.HConcatChart:
-    """Factors by which each kind moves less, a panel for each policy: kind, panel, series, mean, low, high."""
-    require(table, ["kind", "panel", "mean", "low", "high", "series"], "times_chart")
-    order = table.groupby("kind")["mean"].mean().sort_values().index.tolist()
-    table = table.assign(place=table["kind"].map(order.index)).sort_values("place", kind="stable").drop(columns="place")
-    low, high = 0.8 * min(table["low"].min(), threshold), 1.25 * table["high"].max()
-    x = alt.X("mean:Q", title="times smaller (log scale)").scale(type="log", domain=[low, high], nice=False)
-    look = {"names": list(dict.fromkeys(table["series"])), "width": 240, "height": alt.Step(16)}
-    panels = []
-    for number, (name, part) in enumerate(table.groupby("panel", sort=False)):
-        rule = alt.Chart(pd.DataFrame({"x": [threshold], "text": [f"{threshold:g} times"]}))
-        words = rule.mark_text(align="left", dx=4, fontSize=11, dy=-4, color=NEUTRAL, baseline="bottom")
-        words = words.encode(x=alt.X("x:Q"), y=alt.value("height"), text="text:N")
-        y = alt.Y("kind:N", sort=order, title=None).axis(labelLimit=160).scale(domain=order)
-        axis = x.axis(values=[1, 3, 10, 100, 1_000, 10_000, 100_000], format="~s")
-        panels.append(
-            figures.forest(
-                part,
-                y,
-                axis,
-                "series",
-                threshold=threshold,
-                labels=number == 0,
-                over=[words] if number == 0 else [],
-                title=name,
-                **look,
-            )
-        )
-    return figures.panels(
-        panels,
-        "Within one update Adam blurs which tokens move",
-        "movement of the same token, unsure, over that of each kind; 95 % bootstrap intervals over seeds and prompts",
-        describe_rows(table, "panel", "series", "kind"),
     )
 
 

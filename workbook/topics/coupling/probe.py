@@ -1,4 +1,4 @@
-"""Coupling of real tokens (H2, R2): what a step on one token does to every other token of its group.
+"""Probes of token coupling, beside the study since other rooms use them: what a push on one token does to others.
 
 Two measures of the same thing, first order in the learning rate:
 
@@ -8,7 +8,12 @@ Two measures of the same thing, first order in the learning rate:
 `coupling_by_confidence` takes K of all pairs, group by group. P of all pairs would need the gradient of every token:
 `gradient_products` samples anchor tokens i instead, takes g_i by one backward pass, and gets P_ij for every j of the
 group at once, as the derivative of log pi(j) when the weights move along g_i (forward-mode automatic differentiation).
-Claim (arXiv 2605.08666, figure 2): large only for the same token, and only if both are predicted with low confidence.
+`masked_update` takes a real step in which chosen tokens alone push, beside the output layer's own step in closed form.
+
+Claims (arXiv 2605.08666): coupling is large only for the same token, and only if both are predicted with low confidence
+(H2, R2; figure 2); an update on chosen tokens moves identical low-confidence tokens together and others hardly (H3;
+figure 3, table 1: plain SGD, lr 0.1); the sign of dlogp after a full update and after one of the output layer alone
+agree on about 0.7 of tokens (H4; figure 10).
 """
 
 from __future__ import annotations
@@ -19,18 +24,22 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from workbook.policies.copies import private_copy
 from workbook.probes.directions import Along
-from workbook.probes.step import progress
+from workbook.probes.output_layer import output_layer_step
+from workbook.probes.step import logp_change, progress
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import OutputStates, output_states
+from workbook.statistics import Interval, bootstrap_mean
 from workbook.theory.coupling import UNSURE
 
 CUTS = (UNSURE,)  # of probabilities, into bins
 WHERE = ("itself", "same context", "within a rollout", "across rollouts")
 PAIR_SIGNS = ("same", "opposite", "none")  # of both rollouts' advantages; none: one of them is 0
+KINDS = ("pushing", "same context", "same token, unsure", "same token, sure", "different, unsure", "different, sure")
 CELL = ["group", "same", "where", "signs", "less_sure", "more_sure"]
 
 
@@ -82,7 +91,7 @@ def coupling_by_confidence(policy, rollouts: Rollouts, cuts: Sequence[float] = C
     Memory: a few N x N for the N tokens of one group at a time.  Raises ValueError for other cuts.
     """
     tables = []
-    for tokens in _groups(policy, rollouts, cuts):
+    for tokens in group_tokens(policy, rollouts, cuts):
         kernel = tokens.states.kernel().double()
         relations = tokens.relations(torch.arange(len(kernel), device=kernel.device))
         once = torch.ones_like(kernel, dtype=torch.bool).triu(1)
@@ -136,7 +145,7 @@ def gradient_products(
     if not isinstance(anchors, int) or anchors < 1:
         raise ValueError(f"anchors={anchors!r} must be a whole number of 1 or more.")
     generator, along, tables = np.random.default_rng(seed), Along(policy, parameters, method), []
-    for tokens in _groups(policy, rollouts, cuts):
+    for tokens in group_tokens(policy, rollouts, cuts):
         chosen = _stratified(tokens.bins, anchors, generator)  # (M,) places among the group's N tokens
         kernel = torch.stack([_kernel_row(tokens.states, int(i)) for i in chosen])  # (M, N)
         alive = tokens.rollouts.completion_mask.bool()
@@ -187,7 +196,7 @@ def _kernel_row(states: OutputStates, index: int) -> Float[Tensor, " N"]:
     return torch.tensor(states.coupled(index, weights)["coupling"].to_numpy(), dtype=torch.float64)
 
 
-def _groups(policy, rollouts: Rollouts, cuts: Sequence[float]) -> Iterator[GroupTokens]:
+def group_tokens(policy, rollouts: Rollouts, cuts: Sequence[float] = CUTS) -> Iterator[GroupTokens]:
     """The groups one at a time, so that no more than one group's states are held."""
     cuts = torch.tensor(list(cuts), dtype=torch.float64)
     if len(cuts) == 0 or not ((cuts > 0) & (cuts < 1)).all() or (cuts.diff() <= 0).any():
@@ -240,3 +249,113 @@ def _named(table: pd.DataFrame) -> pd.DataFrame:
         less_sure=table["less_sure"].astype(int),
         more_sure=table["more_sure"].astype(int),
     )
+
+
+# --- masked updates
+
+
+def choose_tokens(
+    rollouts: Rollouts,
+    token_id: int | None = None,
+    category: str | None = None,
+    confidence: tuple[float, float] | None = None,
+    sign: int | None = None,
+) -> Bool[Tensor, "B T"]:
+    """The completion tokens that fit every condition given: (B, T), false outside the mask.
+
+    confidence: bounds (low, high) of the probability under the sampling policy, low < p <= high.  sign: of the
+    rollout's advantage, +1 or -1.  Raises ValueError where no token fits.
+    """
+    chosen = rollouts.completion_mask.bool().clone()
+    if token_id is not None:
+        chosen &= rollouts.completion_ids == token_id
+    if category is not None:
+        known = torch.zeros_like(chosen)
+        for row, names in enumerate(rollouts.categories or ()):
+            known[row, : len(names)] = torch.tensor([name == category for name in names])
+        chosen &= known
+    if confidence is not None:
+        p = rollouts.old_logps.exp()
+        chosen &= (p > confidence[0]) & (p <= confidence[1])
+    if sign is not None:
+        chosen &= (rollouts.advantages.sign() == sign).view(len(rollouts), -1)
+    if not chosen.any():
+        given = {"token_id": token_id, "category": category, "confidence": confidence, "sign": sign}
+        raise ValueError(f"No token fits {', '.join(f'{k}={v!r}' for k, v in given.items() if v is not None)}.")
+    return chosen
+
+
+def shared_token(rollouts: Rollouts, confidence: tuple[float, float]) -> int | None:
+    """The token id that occurs most often under both signs of the advantage; None if none occurs under both.
+
+    Ranked by the smaller of both signs' counts of occurrences with low < p <= high, then by their sum, then by id.
+    """
+    table = rollouts.token_table()
+    p = np.exp(table["logp"])
+    inside = table[(p > confidence[0]) & (p <= confidence[1]) & (table["advantage"] != 0)]
+    counts = inside.groupby(["token_id", inside["advantage"] > 0]).size().unstack(fill_value=0)
+    counts = counts.reindex(columns=[False, True], fill_value=0)
+    ranked = pd.DataFrame({"both": counts.min(axis=1), "all": counts.sum(axis=1)}).sort_index()
+    ranked = ranked.sort_values(["both", "all"], ascending=False, kind="stable")
+    return int(ranked.index[0]) if len(ranked) and ranked["both"].iloc[0] > 0 else None
+
+
+def masked_update(
+    policy,
+    rollouts: Rollouts,
+    chosen: Bool[Tensor, "B T"],
+    optimizer: str = "sgd",
+    lr: float = 0.1,
+    **settings,
+) -> pd.DataFrame:
+    """The token table with columns chosen, dlogp (a real step in which the chosen tokens alone push) and predicted.
+
+    predicted: what a step of SGD with this lr on the output layer alone would do, by `predicted_delta_logp` in closed
+    form, exact.  settings: more of `update`.
+    """
+    moved = logp_change(private_copy(policy), rollouts, optimizer, lr, chosen=chosen, **settings)
+    alive = rollouts.completion_mask.bool()
+    predicted = output_layer_step(policy, rollouts, lr, chosen, settings.get("aggregate", "dr_grpo"))
+    columns = {"chosen": chosen[alive], "dlogp": moved.cpu()[alive.cpu()], "predicted": predicted}
+    return rollouts.token_table().assign(**{name: values.cpu().numpy() for name, values in columns.items()})
+
+
+def followers(rollouts: Rollouts, moved: pd.DataFrame) -> pd.DataFrame:
+    """Spillover of a single-token update: columns kind, tokens, dlogp, size, predicted, predicted_size (nats).
+
+    moved: the table of `masked_update` on one prompt's rollouts, whose chosen tokens all are the same token id.
+    KINDS: pushing, the chosen tokens; same context, others behind the same prefix as one of them; the rest by token and
+    by probability.  size: mean of |dlogp|.
+
+    Raises ValueError for rollouts of several prompts, and if the chosen tokens are not one token.
+    """
+    ids = moved.loc[moved["chosen"], "token_id"].unique()
+    if len(ids) != 1 or moved["group"].nunique() != 1:
+        raise ValueError(f"followers needs one prompt and one pushing token; {len(ids)} tokens push here.")
+    context = np.array(contexts(rollouts))
+    same, unsure = moved["token_id"] == ids[0], moved["logp"] < np.log(UNSURE)
+    conditions = [moved["chosen"], np.isin(context, context[moved["chosen"]]), same & unsure, same, unsure]
+    kind = np.select(conditions, KINDS[:5], KINDS[5])
+    columns = moved[["dlogp", "predicted"]].assign(
+        kind=kind, tokens=1, size=moved["dlogp"].abs(), predicted_size=moved["predicted"].abs()
+    )
+    means = dict.fromkeys(("dlogp", "size", "predicted", "predicted_size"), "mean")
+    return columns.groupby("kind").agg({"tokens": "sum", **means}).reset_index()
+
+
+def proxy_agreement(
+    policy, rollouts: Rollouts, optimizer: str = "sgd", lr: float = 0.1, least: float = 0.0, **settings
+) -> tuple[pd.DataFrame, Interval]:
+    """H4: how often the sign of dlogp after a full update is that of the output layer's alone.
+
+    Returns the token table with dlogp, predicted and agree (None where |dlogp| <= least), and the share that agrees,
+    with its interval over prompts.  Where the full update moves nothing beyond `least`, ValueError.
+    """
+    everything = rollouts.completion_mask.bool()
+    table = masked_update(policy, rollouts, everything, optimizer, lr, **settings).drop(columns="chosen")
+    moved = table["dlogp"].abs() > least
+    if not moved.any():
+        raise ValueError(f"No token moved by more than least={least} nats; take a larger lr or a smaller least.")
+    agree = np.sign(table["dlogp"]) == np.sign(table["predicted"])
+    table["agree"] = agree.where(moved)
+    return table, bootstrap_mean(agree[moved], table.loc[moved, "group"])

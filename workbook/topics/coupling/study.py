@@ -1,155 +1,201 @@
-"""Study of chapter 06: which tokens couple (H2, R2), what a masked update moves (H3), how well the output layer stands
-for the whole network (H4), and what Adam's first step hides (H10).
+"""Study mass of chapter 06: where coupling goes by mass (H2), opposite signs (R2), and H3, H4 along real training.
 
-What was stated before, and what is judged by it: `workbook.topics.coupling.claims`.
+Mean |K| per pair says which kind of pair couples strongly; the sum of |K| over all pairs of a kind, its *mass*, says
+where a token's change comes from. On-policy the score's expectation is zero, sum_y pi(y) (e_y - pi) = 0, so tokens
+drawn at one context push any other context's tokens by amounts that average out: what pairs of the same token add,
+pairs of different tokens must take away.
+
+What was registered, and what is judged by it: data/results/mass/registration.yaml, `workbook.topics.coupling.claims`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
+
 import numpy as np
 import pandas as pd
+import torch
 
-from workbook.policies.load import load_policy
-from workbook.probes.step import along_training, matched_lr, progress
+from workbook.probes.blocks import block_coupling, coupling_by_mass
+from workbook.probes.dose import MOVED
+from workbook.probes.step import along_training, matched_lr
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
-from workbook.topics.coupling.masked import UNSURE, choose_tokens, followers, masked_update, shared_token
-from workbook.topics.coupling.probe import coupling_by_confidence, gradient_products, product_agreement
+from workbook.theory.coupling import NEARLY_CERTAIN, UNSURE
+from workbook.topics.coupling.probe import (
+    KINDS,
+    choose_tokens,
+    contexts,
+    coupling_by_confidence,
+    gradient_products,
+    group_tokens,
+    masked_update,
+    shared_token,
+)
 
-MASKED_STEP_NATS = 0.03  # root mean square: of the group's tokens by a masked step, of a batch's by a full one
-PAPER_LR = 0.1
-FINE = tuple(np.arange(1, 12) / 12)  # cuts of the map: twelve bins, to be merged into 6, 4, 3 or 2
-LORA = 8
-LRS = tuple(float(f"{10.0**k:.4g}") for k in np.arange(-2, 1.25, 0.25))  # SGD's; AdamW's are a hundredth of these
-ADAM_SCALE = 0.01
-SGD_ALONE = ("smollm2_chat",)  # where the output layer is compared with SGD's full step, and not with AdamW's as well
-SIZES = {  # anchors: per prompt.  lora, masked, curves: prompts.  training: steps, every, prompts and rate
-    "tiny": {"anchors": 4, "lora": 2, "masked": 6, "curves": 2, "training": (4, 2, 4, 1e-3)},
-    "bundled": {"anchors": 6, "lora": 16, "masked": 64, "curves": 8, "training": (60, 10, 32, 1e-3)},
-    "smollm2_chat": {"anchors": 3, "lora": 2, "masked": 3, "curves": 0, "training": (2, 1, 4, 1e-5)},
+STEP = 0.03  # nats, root mean square, of the full step that is compared with the output layer's
+PAIR_KIND = ["weights", "same", "where", "signs", "unsure"]
+SIZES = {  # products: prompts, anchors of each.  masked: prompts.  training: steps, every, prompts, rate
+    "tiny": {"prompts": 6, "products": (2, 4), "masked": 3, "training": (2, 1, 4, 1e-3)},
+    "family": {"prompts": 24, "products": (10, 8), "masked": 8, "training": (40, 4, 16, 1e-3)},
 }
 
 
-def coupling_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Tables cells, map, products, product_agreement, masked, curves and agreement of one seed."""
-    sizes, policy, rollouts = SIZES[bench.scale.name], bench.policy, bench.rollouts
-    products, agreement = _products(bench, sizes)
+def mass_study(bench: Bench) -> dict[str, pd.DataFrame]:
+    """Tables pairs, blocks, opposed, adam and training of one unit."""
+    sizes, policy = SIZES[bench.scale.name], bench.policy
+    rollouts = bench.sample(sizes["prompts"], bench.data_seed)
+    blocks = block_coupling(policy, rollouts, blocks="sign")
     return {
-        "cells": coupling_by_confidence(policy, rollouts, (UNSURE,)),
-        "map": _map(coupling_by_confidence(policy, rollouts, FINE)),
-        "products": products,
-        "product_agreement": agreement,
-        "masked": _masked(policy, rollouts, sizes["masked"]),
-        "curves": _curves(policy, rollouts, sizes["curves"]),
-        "agreement": _agreement(bench, *sizes["training"]),
+        "pairs": pair_sums(policy, rollouts, *sizes["products"], seed=bench.seed),
+        "blocks": coupling_by_mass(blocks),
+        "opposed": opposed_signs(policy, rollouts, blocks),
+        "adam": first_steps(policy, rollouts, sizes["masked"]),
+        "training": pd.concat(_training(bench, sizes["masked"], *sizes["training"]), ignore_index=True),
     }
 
 
-def _map(cells: pd.DataFrame) -> pd.DataFrame:
-    """Sums over all prompts, which can be merged into larger bins."""
-    sums = cells.assign(total=cells["pairs"] * cells["mean"], total_size=cells["pairs"] * cells["size"])
-    return (
-        sums.groupby(["same", "where", "less_sure", "more_sure"])[["pairs", "total", "total_size"]].sum().reset_index()
-    )
+# --- H2 and R2: pairs and mass
 
 
-def _products(bench: Bench, sizes: dict) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Full products by kind of pair and their agreement with K: of all weights, and of LoRA's at a few prompts."""
-    few = bench.rollouts.select(bench.rollouts.group_ids < sizes["lora"])
-    kinds = ["group", "same", "where", "signs", "less_sure", "more_sure"]
-    tables, agreements = [], []
-    for weights in ("all", f"LoRA, rank {LORA}"):
-        full = weights == "all"
-        policy = bench.policy if full else load_policy(bench.scale.policy, lora=LORA, seed=bench.seed)
-        pairs = gradient_products(policy, bench.rollouts if full else few, sizes["anchors"], seed=bench.seed)
-        apart = pairs[pairs["where"] != "itself"].assign(
-            pairs=1, kernel_size=pairs["kernel"].abs(), product_size=pairs["product"].abs()
-        )
-        means = dict.fromkeys(("kernel", "product", "kernel_size", "product_size"), "mean")
-        tables.append(apart.groupby(kinds).agg({"pairs": "sum", **means}).reset_index().assign(weights=weights))
-        agreements.append(product_agreement(pairs).assign(weights=weights, method=pairs["method"].iloc[0]))
-    return pd.concat(tables, ignore_index=True), pd.concat(agreements, ignore_index=True)
+def pair_sums(policy, rollouts: Rollouts, prompts: int, anchors: int, seed: int = 0) -> pd.DataFrame:
+    """Number of pairs, sum and sum of |.| of their coupling by kind, within prompts; same-context pairs are there.
+
+    Columns weights ("output layer": K of all pairs; "all weights": products of `anchors` tokens of each of the first
+    prompts, weighted for how they were drawn), same, where, signs, unsure (0, 1, 2: of the pair's tokens), pairs, net,
+    size.
+    """
+    cells = coupling_by_confidence(policy, rollouts)
+    unsure = (cells["less_sure"] == 0).astype(int) + (cells["more_sure"] == 0).astype(int)
+    sums = {"net": cells["mean"] * cells["pairs"], "size": cells["size"] * cells["pairs"]}
+    parts = [cells.assign(weights="output layer", unsure=unsure, **sums)]
+    few = rollouts.select(torch.isin(rollouts.group_ids, rollouts.group_ids.unique()[:prompts]))
+    products = gradient_products(policy, few, anchors, seed=seed)
+    pairs = products[products["where"] != "itself"]
+    unsure = (pairs["p_anchor"] < UNSURE).astype(int) + (pairs["p_other"] < UNSURE).astype(int)
+    weight = anchor_weights(pairs)
+    sums = {"pairs": weight, "net": weight * pairs["product"], "size": weight * pairs["product"].abs()}
+    parts.append(pairs.assign(weights="all weights", unsure=unsure, **sums))
+    return pd.concat(parts).groupby(PAIR_KIND)[["pairs", "net", "size"]].sum().reset_index()
 
 
-def _masked(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
-    """What moves when one token of a prompt pushes: a row per prompt, pushing confidence, optimizer, rate and kind."""
-    tables = []
-    for group, part, unsure, sure in _with_shared_tokens(rollouts, prompts):
-        sgd = matched_lr(policy, part, "sgd", MASKED_STEP_NATS, chosen=unsure)
-        adam = matched_lr(policy, part, "adamw", MASKED_STEP_NATS, start=1e-4, chosen=unsure)
-        steps = [("sgd", sgd, "matched"), ("adamw", adam, "matched"), ("sgd", PAPER_LR, "the paper's")]
-        for pushing, chosen in {"unsure": unsure, "sure": sure}.items():
-            if chosen is None:
-                continue
-            for optimizer, lr, rate in steps if pushing == "unsure" else steps[:2]:
-                table = masked_update(policy, part, chosen, optimizer, lr)
-                about = {"group": group, "pushing": pushing, "optimizer": optimizer, "rate": rate, "lr": lr}
-                tables.append(followers(part, table).assign(**about))
-    return pd.concat(tables, ignore_index=True)
+def anchor_weights(pairs: pd.DataFrame) -> pd.Series:
+    """How many tokens of its prompt and confidence an anchor stands for: they were drawn in turn from both."""
+    bins = [pairs["group"], pairs["p_anchor"] < UNSURE]
+    drawn = pairs["anchor"].groupby(bins).transform("nunique")
+    whole = pairs.drop_duplicates("other").groupby(["group", pairs["p_other"] < UNSURE]).size()
+    return pd.Series(pd.MultiIndex.from_arrays(bins).map(whole), pairs.index).astype(float) / drawn
 
 
-def _curves(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
-    """The same over a range of learning rates, at few prompts; lr is SGD's, AdamW takes a hundredth."""
-    tables = [pd.DataFrame()]
-    for group, part, unsure, sure in _with_shared_tokens(rollouts, prompts, both=True):
-        for pushing, chosen in {"unsure": unsure, "sure": sure}.items():
-            for optimizer, scale in (("sgd", 1.0), ("adamw", ADAM_SCALE)):
-                for lr in LRS:
-                    table = masked_update(policy, part, chosen, optimizer, lr * scale)
-                    about = {"group": group, "pushing": pushing, "optimizer": optimizer, "lr": lr}
-                    tables.append(followers(part, table).assign(**about))
-    return pd.concat(tables, ignore_index=True)
+def opposed_signs(policy, rollouts: Rollouts, blocks) -> pd.DataFrame:
+    """H5: inner product of a prompt's positive and negative gradients, a row per prompt; do they oppose one another?
+
+    Columns group; same, different: its parts by pairs of the same and of different tokens, in the output layer and in
+    units of the two gradients' lengths there (below 0: they cancel); cosine, their sum; cosine_all: of all weights.
+    """
+    rows, gram, about = [], blocks.gram(), blocks.blocks
+    for tokens in group_tokens(policy, rollouts):
+        table = tokens.rollouts.token_table()
+        push = torch.tensor(table["advantage"].to_numpy(dtype=float))
+        kernel, up = tokens.states.kernel().double().cpu(), push > 0
+        products = push[up][:, None] * kernel[up][:, ~up] * push[~up][None]
+        lengths = [float((push[side] @ kernel[side][:, side] @ push[side]).clamp(min=0)) for side in (up, ~up)]
+        at = about.index[about["group"] == tokens.group].tolist()
+        if len(at) != 2 or not min(lengths) > 0:
+            continue
+        ids = tokens.states.tokens.cpu()
+        same = ids[up][:, None] == ids[~up][None]
+        scale = (lengths[0] * lengths[1]) ** 0.5
+        parts = {"same": float(products[same].sum()) / scale, "different": float(products[~same].sum()) / scale}
+        whole = float((gram[at[0], at[1]] + gram[at[1], at[0]]) / 2 / (gram[at[0], at[0]] * gram[at[1], at[1]]) ** 0.5)
+        rows.append({"group": tokens.group, **parts, "cosine": sum(parts.values()), "cosine_all": whole})
+    return pd.DataFrame(rows)
 
 
-def _with_shared_tokens(rollouts: Rollouts, prompts: int, both: bool = False):
-    """(group, its rollouts, what pushes if unsure, if sure or None) of the first prompts that have such tokens."""
-    groups = []
+# --- H10: an identity, shown
+
+
+def first_steps(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
+    """H10: mean |change| of the tokens that do not push, when an unsure or a sure token does: a row per optimizer.
+
+    Columns optimizer, pushing, size (nats, mean over prompts that have both kinds of token), prompts.
+    """
+    rows = []
     for group in rollouts.group_ids.unique().tolist():
         part = rollouts.select(rollouts.group_ids == group)
-        masks = []
-        for confidence in ((0.0, UNSURE), (0.9, 1.0)):
-            token = shared_token(part, confidence)
-            masks.append(token if token is None else choose_tokens(part, token, confidence=confidence, sign=1))
-        if masks[0] is not None and not (both and masks[1] is None):
-            groups.append((group, part, *masks))
-    return progress(groups[:prompts], "masked updates")
-
-
-def _agreement(bench: Bench, steps: int, every: int, prompts: int, lr: float) -> pd.DataFrame:
-    """Share of tokens on which full step and output layer agree in sign: a row per prompt, moment and optimizer."""
-    policy, scale, rows = bench.policy, bench.scale, []
-    moments = along_training(
-        policy,
-        bench.task,
-        steps,
-        prompts,
-        scale.group_size,
-        lr,
-        every=every,
-        seed=bench.seed,
-        max_new_tokens=scale.max_new_tokens,
-    )
-    for step, trained, rollouts in moments:
-        if not rollouts.advantages.any():
+        ids = {"unsure": shared_token(part, (0.0, UNSURE)), "sure": shared_token(part, (NEARLY_CERTAIN, 1.0))}
+        if None in ids.values() or len({row["group"] for row in rows}) == prompts:
             continue
-        everything = rollouts.completion_mask.bool()
-        sgd = masked_update(
-            trained, rollouts, everything, "sgd", matched_lr(trained, rollouts, "sgd", MASKED_STEP_NATS)
-        )
-        taken = {"sgd": sgd}
-        if scale.name not in SGD_ALONE:
-            adam_lr = matched_lr(trained, rollouts, "adamw", MASKED_STEP_NATS, start=1e-4)
-            taken["adamw"] = masked_update(trained, rollouts, everything, "adamw", adam_lr)
-        for optimizer, table in taken.items():
-            agree = np.sign(table["dlogp"]) == np.sign(sgd["predicted"])
-            columns = table[["group"]].assign(
-                agree=agree.astype(float),
-                agree_unsure=agree.where(table["logp"] < np.log(UNSURE)),
-                agree_moved=agree.where(table["dlogp"].abs() > 0.01),
-                tokens=1,
-            )
-            means = {"agree": "mean", "agree_unsure": "mean", "agree_moved": "mean", "tokens": "sum"}
-            reward = float(rollouts.rewards.mean())
-            per_prompt = columns.astype(float).groupby("group").agg(means).reset_index()
-            rows.append(per_prompt.assign(step=step, optimizer=optimizer, reward=reward))
-    return pd.concat(rows, ignore_index=True)
+        for (pushing, token), (optimizer, lr) in product(ids.items(), (("sgd", 1e-3), ("adamw", 1e-6))):
+            confidence = (0.0, UNSURE) if pushing == "unsure" else (NEARLY_CERTAIN, 1.0)
+            chosen = choose_tokens(part, token, confidence=confidence, sign=1)
+            moved = masked_update(policy, part, chosen, optimizer, lr)
+            size = float(moved.loc[~moved["chosen"], "dlogp"].abs().mean())
+            rows.append({"group": group, "optimizer": optimizer, "pushing": pushing, "size": size})
+    table = pd.DataFrame(rows, columns=["group", "optimizer", "pushing", "size"])
+    return table.groupby(["optimizer", "pushing"])["size"].agg(size="mean", prompts="size").reset_index()
+
+
+# --- H3 and H4 along training
+
+
+def _training(bench: Bench, masked: int, steps: int, every: int, prompts: int, lr: float) -> Iterator[pd.DataFrame]:
+    """Rows of each checkpoint of a run: what moves with a pushing token (H3), and the output layer as a proxy (H4)."""
+    settings = {"every": every, "seed": bench.data_seed, "max_new_tokens": bench.scale.max_new_tokens}
+    moments = along_training(bench.policy, bench.task, steps, prompts, bench.scale.group_size, lr, **settings)
+    for step, trained, rollouts in moments:
+        if rollouts.advantages.any():
+            tables = [spillover(trained, rollouts, masked), proxy_signs(trained, rollouts)]
+            yield pd.concat(tables).assign(step=step, reward=float(rollouts.rewards.mean()))
+
+
+def spillover(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
+    """H3: change of other tokens of a prompt when its commonest unsure token pushes in positive rollouts alone.
+
+    A small step for each of the first `prompts` that have such a token. Columns quantity, one of KINDS; size (mean
+    |change|) and net (mean change), both in units of the pushing tokens' mean change; tokens.
+    """
+    labels = torch.full_like(rollouts.completion_ids, -1)
+    for group in rollouts.group_ids.unique().tolist():
+        rows = (rollouts.group_ids == group).nonzero().squeeze(1)
+        part = rollouts.select(rows)
+        token = shared_token(part, (0.0, UNSURE))
+        if token is not None and int(labels.max()) + 1 < prompts:
+            chosen = choose_tokens(part, token, confidence=(0.0, UNSURE), sign=1)
+            labels[rows] = torch.where(chosen, int(labels.max()) + 1, labels[rows])
+    if not (labels >= 0).any():
+        return pd.DataFrame(columns=["quantity", "size", "net", "tokens"])
+    groups = rollouts.group_ids[(labels >= 0).any(1)].unique().tolist()
+    blocks = block_coupling(policy, rollouts, blocks=labels, measured=groups)
+    tables = [_kinds(rollouts, blocks, k) for k in range(len(blocks.blocks))]
+    table = pd.concat(tables)
+    means = {"size": ("size", "mean"), "net": ("change", "mean"), "tokens": ("size", "size")}
+    return table.groupby("quantity").agg(**means).reset_index()
+
+
+def _kinds(rollouts: Rollouts, blocks, k: int) -> pd.DataFrame:
+    """The tokens of block k's prompt with their kind and change, in units of the pushing tokens' mean change."""
+    tokens = blocks.tokens[blocks.tokens["group"] == blocks.blocks.loc[k, "group"]]
+    pushing = (tokens["block"] == k).to_numpy()
+    context = np.array(contexts(rollouts.select(rollouts.group_ids == blocks.blocks.loc[k, "group"])))
+    same = tokens["token_id"] == tokens.loc[pushing, "token_id"].iloc[0]
+    unsure = tokens["logp"] < np.log(UNSURE)
+    conditions = [pushing, np.isin(context, context[pushing]), same & unsure, same, unsure]
+    change = blocks.changes[k, tokens.index].astype(float)
+    change = change / change[pushing].mean()
+    return pd.DataFrame({"quantity": np.select(conditions, KINDS[:5], KINDS[5]), "change": change, "size": abs(change)})
+
+
+def proxy_signs(policy, rollouts: Rollouts) -> pd.DataFrame:
+    """H4: share of tokens whose change has one sign in a full step of SGD and in one of the output layer alone.
+
+    Column quantity: "agreement, all", "..., unsure" or "..., moved" (beyond MOVED of the step's rms); size: the share.
+    """
+    everything = rollouts.completion_mask.bool()
+    moved = masked_update(policy, rollouts, everything, "sgd", matched_lr(policy, rollouts, "sgd", STEP))
+    agree = np.sign(moved["dlogp"]) == np.sign(moved["predicted"])
+    far = moved["dlogp"].abs() > MOVED * float((moved["dlogp"] ** 2).mean() ** 0.5)
+    sets = {"all": np.ones(len(moved), dtype=bool), "unsure": moved["logp"] < np.log(UNSURE), "moved": far}
+    rows = [(f"agreement, {name}", float(agree[here].mean()), int(here.sum())) for name, here in sets.items()]
+    return pd.DataFrame(rows, columns=["quantity", "size", "tokens"])

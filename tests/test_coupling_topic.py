@@ -1,4 +1,4 @@
-"""Coupling by mass: sums over all pairs against brute force, opposed gradients, and what registered outcomes read."""
+"""Topic coupling: sums over all pairs against brute force, what registered outcomes read, charts, live studies."""
 
 import numpy as np
 import pandas as pd
@@ -12,19 +12,33 @@ from workbook.rollouts.states import output_states
 from workbook.studies import Tables, record
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
-from workbook.topics.coupling import claims, live_pairs, mass, mass_charts
+from workbook.topics.coupling import charts, claims, explore, study
+from workbook.topics.coupling.probe import coupling_by_confidence
+from workbook.views.live_study import NOW
 
 
 @pytest.fixture(scope="module")
-def sampled():
-    policy = load_policy("bundled")
-    rollouts = sample_rollouts(policy, get_task("chain"), 3, 4, seed=0)
+def policy():
+    return load_policy("bundled")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return get_task("chain")
+
+
+@pytest.fixture(scope="module")
+def sampled(policy, task):
+    rollouts = sample_rollouts(policy, task, 3, 4, seed=0)
     return policy, rollouts.select(torch.isin(rollouts.group_ids, rollouts.group_ids[rollouts.advantages != 0]))
+
+
+# --- the study
 
 
 def test_sums_are_over_all_pairs_of_a_prompt(sampled):
     policy, rollouts = sampled
-    table = mass.pair_sums(policy, rollouts, 1, 2).query("weights == 'output layer'")
+    table = study.pair_sums(policy, rollouts, 1, 2).query("weights == 'output layer'")
     pairs = net = size = top = 0.0
     for group in rollouts.group_ids.unique():
         part = rollouts.select(rollouts.group_ids == group)
@@ -45,13 +59,13 @@ def test_anchors_weigh_for_how_they_were_drawn():
     p = np.array([0.2, 0.9, 0.9, 0.9, 0.9])
     rows = [(a, b, p[a], p[b]) for a in (0, 1, 2) for b in range(5) if a != b]
     pairs = pd.DataFrame(rows, columns=["anchor", "other", "p_anchor", "p_other"]).assign(group=0)
-    weights = mass._anchor_weights(pairs).groupby(pairs["anchor"]).first()
+    weights = study.anchor_weights(pairs).groupby(pairs["anchor"]).first()
     assert weights.tolist() == [1, 2, 2]
 
 
 def test_opposed_gradients_of_the_output_layer_are_split_by_token(sampled):
     policy, rollouts = sampled
-    row = mass.opposed_signs(policy, rollouts, block_coupling(policy, rollouts, blocks="sign")).iloc[0]
+    row = study.opposed_signs(policy, rollouts, block_coupling(policy, rollouts, blocks="sign")).iloc[0]
     part = rollouts.select(rollouts.group_ids == int(row["group"]))
     states = output_states(policy, part)
     scores = -states.logits.double().softmax(-1)
@@ -69,12 +83,15 @@ def test_opposed_gradients_of_the_output_layer_are_split_by_token(sampled):
 
 
 def test_what_follows_a_pushing_token_is_in_its_own_units(sampled):
-    table = mass.spillover(*sampled, prompts=2).set_index("quantity")
+    table = study.spillover(*sampled, prompts=2).set_index("quantity")
     assert table.loc["pushing", "net"] == pytest.approx(1)
     assert table.loc["pushing", "size"] >= 1
-    signs = mass.proxy_signs(*sampled).set_index("quantity")
+    signs = study.proxy_signs(*sampled).set_index("quantity")
     assert signs.loc["agreement, all", "tokens"] == int(sampled[1].completion_mask.sum())
     assert signs.loc["agreement, moved", "size"] > signs.loc["agreement, all", "size"]
+
+
+# --- what registered outcomes read
 
 
 def test_measures_by_hand():
@@ -104,27 +121,111 @@ def test_measures_by_hand():
 
 
 def test_every_registered_outcome_has_its_measure_and_the_other_way_round():
-    outcomes = read_registration("mass").outcomes
-    measured = {key: claim for claim, keys in claims.MASS.items() for key in keys}
-    assert {key: outcome.claim for key, outcome in outcomes.items()} == measured
+    listed = {row.key: claim.id for claim in claims.CLAIMS for row in claim.rows}
+    assert {key: outcome.claim for key, outcome in read_registration("mass").outcomes.items()} == listed
 
 
 def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
     sizes = {"prompts": 3, "products": (1, 2), "masked": 1, "training": (1, 1, 3, 1e-3)}
-    monkeypatch.setitem(mass.SIZES, "tiny", sizes)
+    monkeypatch.setitem(study.SIZES, "tiny", sizes)
     record.measure("mass", "tiny", seeds=[0, 1], folder=tmp_path)
     tables = Tables("tiny", tmp_path)
-    drawn = mass_charts.compute_mass(tables=tables)
+    drawn = charts.compute_mass(tables=tables)
     shares = drawn["size"].set_index("kind")["mean"]
     assert shares.sum() == pytest.approx(1)
     assert shares["same token, both unsure"] == pytest.approx(claims.mass_share(tables).mean())
-    assert "both unsure" in mass_charts.describe_mass(**drawn)
-    assert "same token, both unsure" in mass_charts.mass_chart(**drawn).to_dict()["description"]
-    training = tables["mass/training"]
-    assert training.groupby("seed")["step"].unique().map(list).tolist() == [[0, 1], [0, 1]]
-    curves = live_pairs.committed_training(tables)
-    assert set(curves["quantity"]) <= set(live_pairs.QUANTITIES)
-    assert set(curves["step"]) == {0, 1}
-    assert len(mass_charts.reach_table(tables)) >= 4
-    with pytest.raises(ValueError, match="signs='both' is unknown: choose one of any, same, opposite"):
-        mass_charts.compute_mass(signs="both", tables=tables)
+    assert "both unsure" in charts.describe_mass(**drawn)
+    assert "same token, both unsure" in charts.mass_chart(**drawn).to_dict()["description"]
+    for name, curve in charts.family_training(tables).items():
+        assert set(curve["step"]) == {0, 1}, name
+    assert charts.training_chart(**charts.family_training(tables)).to_dict()["hconcat"]
+    assert len(charts.reach_table(tables)) >= 4
+
+
+# --- charts of tables that a chapter makes
+
+
+@pytest.mark.parametrize(("bins", "place"), [(2, "other contexts"), (5, "other contexts"), (12, "the same context")])
+def test_the_map_merges_bins_without_losing_a_pair(sampled, bins, place):
+    cells = coupling_by_confidence(*sampled, charts.FINE)
+    merged = charts.compute_couplings(cells, bins, place)
+    known = cells[cells["where"].isin(charts.PLACES[place])]
+    upper = merged[merged["low_i"] <= merged["low_j"]]
+    assert upper["pairs"].sum() == known["pairs"].sum()
+    assert (upper["pairs"] * upper["size"]).sum() == pytest.approx((known["pairs"] * known["size"]).sum())
+
+
+def test_the_map_is_of_the_policy_in_hand(sampled):
+    explorer = explore.explore_couplings(*sampled)
+    explorer.set(bins=3, place="the same context")
+    assert f"{explorer.tables['table']['size'].max():.3g}" in explorer.sentence.value
+    assert explorer.quick
+    explorer.close()
+
+
+def test_agreement_is_sorted_by_how_far_tokens_move():
+    moved = [0.1 * k for k in range(1, 9)]
+    table = pd.DataFrame(
+        {"dlogp": moved, "agree": [False] * 4 + [True] * 4, "group": [0, 1] * 4, "logp": [-0.1, -3] * 4}
+    )
+    halves = charts.agreement_by_movement(table, bins=2)
+    assert halves["mean"].tolist() == [0, 1]
+    assert halves["size"].tolist() == pytest.approx([0.25, 0.65])
+    assert halves["unsure"].tolist() == [0.5, 0.5]
+
+
+def test_charts_are_of_their_tables():
+    pairs = pd.DataFrame(
+        {"kernel": [1.0, -2.0], "product": [2.0, -1.0], "kind": ["a", "b"], "pair": ["c → d", "e → f"]}
+    )
+    intervals = pd.DataFrame({"kind": ["a"], "mean": [4.0], "low": [2.0], "high": [5.0], "quantity": "measured"})
+    agreement = intervals.assign(size=0.1, tokens=3, unsure=0.5)[["size", "mean", "low", "high", "tokens", "unsure"]]
+    steps = pd.DataFrame({"optimizer": ["SGD", "SGD"], "factor": [1, 10], "size": [0.1, 1.0]})
+    for chart, table in (
+        (charts.products_chart, pairs),
+        (charts.followers_chart, intervals),
+        (charts.agreement_by_movement_chart, agreement),
+        (charts.first_step_chart, steps),
+    ):
+        spec = chart(table).to_dict()
+        assert spec["description"].startswith(spec["title"]["text"])
+        with pytest.raises(ValueError, match=f"{chart.__name__} needs the column"):
+            chart(table.drop(columns=table.columns[0]))
+
+
+# --- the policy in hand
+
+
+def test_mass_of_this_policy(policy, task):
+    live = explore.live_mass(policy, task)
+    live.set(prompts=2, group_size=4, anchors=1)
+    live.run().wait()
+    shares = live.tables["size"].groupby("series")["mean"].sum()
+    assert shares.to_dict() == pytest.approx({charts.THE_FAMILY: 1, NOW: 1})
+    assert NOW in live.sentence.value
+    live.close()
+
+
+def test_a_short_training_is_measured_on_the_way_and_undone(policy, task):
+    before = [p.detach().clone() for p in policy.model.parameters()]
+    *_, tables = explore.measure_training(policy, task, steps=1, every=1, prompts=3)
+    assert all(torch.equal(p, q) for p, q in zip(policy.model.parameters(), before, strict=True))
+    assert set(tables["agreement"]["step"]) == {0, 1}
+    live = explore.live_training(policy, task)
+    live.set(steps=0, prompts=2)
+    live.run().wait()
+    assert "After 0 steps" in live.sentence.value
+    live.close()
+
+
+def test_a_push_is_taken_at_every_rate_and_small_ones_are_of_first_order(policy, task):
+    rows = list(explore.measure_push(policy, task, prompts=1, group_size=8))
+    table = pd.DataFrame(rows, columns=["lr", "kind", "size"])
+    assert sorted(table["lr"].unique()) == list(explore.RATES["sgd"])
+    small = table.query("kind == 'same token, unsure, now'")["size"]
+    assert small.iloc[1] == pytest.approx(small.iloc[0], rel=0.2)
+    live = explore.live_push(policy, task)
+    live.set(prompts=1, optimizer="adamw")
+    live.run().wait()
+    assert "now: " in live.sentence.value
+    live.close()

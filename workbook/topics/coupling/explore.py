@@ -1,0 +1,244 @@
+"""Explorers, live studies and exercises of chapters 06, 10 and 14: the policy in hand beside ten of the family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+import torch
+
+from workbook.probes.step import ONE_STEP_OPTIMIZERS, along_training
+from workbook.rollouts.sample import sample_rollouts
+from workbook.theory.coupling import NEARLY_CERTAIN, UNSURE
+from workbook.topics.coupling import charts
+from workbook.topics.coupling.probe import (
+    choose_tokens,
+    coupling_by_confidence,
+    followers,
+    masked_update,
+    shared_token,
+)
+from workbook.topics.coupling.study import pair_sums, proxy_signs, spillover
+from workbook.topics.grading import answer_of, grade
+from workbook.training.progress import progress
+from workbook.views.explorer import Explorer, log_slider, menu, power_slider, slider, switch
+from workbook.views.live_study import LiveStudy, live_curve, live_tables
+
+RATES = {"sgd": (0.01, 0.1, 1.0, 10.0), "adamw": (1e-4, 1e-3, 1e-2, 1e-1)}  # learning rates of a push
+CONFIDENCE = {"unsure": (0.0, UNSURE), "sure": (NEARLY_CERTAIN, 1.0)}  # of the token that pushes
+SIGNS = {"better rollouts": 1, "worse rollouts": -1}
+SPARE = 3  # times as many prompts are sampled, since not every one has such a token
+MASKED = 4  # prompts of which one token pushes, at each moment of training
+NEW_TOKENS = 48  # at most, of the bundled task
+
+
+def explore_couplings(policy, rollouts) -> Explorer:
+    """Merge the map of a policy's couplings, taken now, into few or many bins of confidence."""
+    controls = {
+        "bins": slider(4, 2, charts.FOLDS, 1, "bins of confidence"),
+        "place": menu("other contexts", list(charts.PLACES), "pairs in"),
+    }
+    variables = {"cells": coupling_by_confidence(policy, rollouts, charts.FINE)}
+    shown = charts.compute_couplings, charts.confidence_chart, controls, charts.describe_confidence
+    return Explorer(*shown, variables)
+
+
+def _sampling(prompts: int, most: int = 32) -> dict:
+    """Controls of what is sampled."""
+    return {
+        "prompts": power_slider(prompts, most, "prompts"),
+        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
+        "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
+    }
+
+
+def measure_push(
+    policy,
+    task,
+    pushing: str = "unsure",
+    side: str = "better rollouts",
+    optimizer: str = "sgd",
+    prompts: int = 4,
+    group_size: int = 8,
+    seed: int = 0,
+) -> Iterator[tuple]:
+    """How far tokens move when one token of a prompt pushes: (learning rate, kind, movement / the pushing tokens').
+
+    pushing: of CONFIDENCE.  side: of SIGNS, whose occurrences push.  prompts: of which the mean is taken, at most.
+    Raises ValueError where no prompt has such a token under both signs.
+    """
+    rollouts = sample_rollouts(policy, task, SPARE * prompts, group_size, seed, max_new_tokens=NEW_TOKENS)
+    groups = []
+    for group in rollouts.group_ids.unique().tolist():
+        part = rollouts.select(rollouts.group_ids == group)
+        if (token := shared_token(part, CONFIDENCE[pushing])) is not None:
+            groups.append((part, choose_tokens(part, token, confidence=CONFIDENCE[pushing], sign=SIGNS[side])))
+    if not groups:
+        raise ValueError(f"No prompt has {pushing} tokens under both signs with seed={seed}; take more rollouts.")
+    for rate in progress(RATES[optimizer], "learning rates"):
+        moved = []
+        for part, chosen in groups[:prompts]:
+            kinds = followers(part, masked_update(policy, part, chosen, optimizer, rate)).set_index("kind")
+            moved.append(kinds["size"] / kinds.loc["pushing", "size"])
+        means = pd.concat(moved, axis=1).mean(axis=1)
+        for kind in charts.FOLLOWERS:
+            if kind in means:
+                yield rate, f"{kind}, now", means[kind]
+
+
+def family_push(optimizer: str = "sgd") -> pd.DataFrame:
+    """The family's spillover before training, the same at every rate since its steps were small."""
+    before = charts.family_training()["followers"].query("step == 0").drop(columns="step")
+    return pd.concat([before.assign(lr=rate) for rate in RATES[optimizer]], ignore_index=True)
+
+
+def live_push(policy, task, prompts: int = 4) -> LiveStudy:
+    """What pushes, the optimizer, prompts, rollouts and seed of masked updates on a copy of a policy."""
+    controls = {
+        "pushing": menu("unsure", [("an unsure token", "unsure"), ("a sure token", "sure")], "what pushes"),
+        "side": menu("better rollouts", list(SIGNS), "pushing in"),
+        "optimizer": menu("sgd", list(ONE_STEP_OPTIMIZERS), "optimizer"),
+        **_sampling(prompts, 16),
+    }
+    return live_curve(
+        measure_push,
+        family_push,
+        controls,
+        policy,
+        task,
+        x="lr",
+        now=[f"{kind}, now" for kind in charts.FOLLOWERS],
+        names=[*charts.FOLLOWERS, *(f"{kind}, now" for kind in charts.FOLLOWERS)],
+        x_title="learning rate (log scale)",
+        y_title="movement / the pushing tokens'",
+        title="One token pushes: how far others move, on this policy now",
+        subtitle="without now: ten policies, an unsure token pushes in better rollouts, small steps; band: 95 % t",
+    )
+
+
+def measure_mass(
+    policy,
+    task,
+    weights: str = "output layer",
+    signs: str = "any",
+    same_context: bool = True,
+    prompts: int = 8,
+    group_size: int = 8,
+    anchors: int = 8,
+    seed: int = 0,
+) -> dict[str, pd.DataFrame]:
+    """`compute_mass` of this policy now.  anchors: tokens of each prompt whose gradient of all weights is taken."""
+    rollouts = sample_rollouts(policy, task, prompts, group_size, seed, max_new_tokens=NEW_TOKENS)
+    tables = {"mass/pairs": pair_sums(policy, rollouts, prompts, anchors, seed).assign(seed=0)}
+    return charts.compute_mass(weights, signs, same_context, tables)
+
+
+def live_mass(policy, task, prompts: int = 8) -> LiveStudy:
+    """Weights, signs, contexts, prompts, rollouts and anchors of the pairs of a copy of a policy."""
+    controls = {
+        "weights": menu("output layer", list(charts.WEIGHTS), "gradients of"),
+        "signs": menu("any", list(charts.SIGNS), "signs of the rollouts"),
+        "same_context": switch(True, "pairs in the same context, too"),
+        **_sampling(prompts),
+        "anchors": power_slider(8, 32, "anchor tokens of a prompt"),
+    }
+    shown = charts.compute_mass, charts.mass_chart, controls
+    return live_tables(measure_mass, *shown, policy, task, charts.describe_mass)
+
+
+def measure_training(
+    policy,
+    task,
+    steps: int = 8,
+    every: int = 4,
+    prompts: int = 8,
+    group_size: int = 8,
+    lr: float = 1e-3,
+    seed: int = 0,
+) -> Iterator[dict[str, pd.DataFrame]]:
+    """Spillover (H3) and agreement (H4) at moments of a short training by AdamW, as `family_training` has them.
+
+    The policy is left as it was. Each moment's rollouts are fresh.
+    """
+    run = (policy, task, steps, prompts, group_size, lr)
+    parts = [pd.DataFrame(columns=["quantity", "size", "step"])]
+    for step, trained, rollouts in along_training(*run, every=every, seed=seed, max_new_tokens=NEW_TOKENS):
+        if rollouts.advantages.any():
+            parts.append(
+                pd.concat([spillover(trained, rollouts, MASKED), proxy_signs(trained, rollouts)]).assign(step=step)
+            )
+            tables = charts.family_training({"mass/training": pd.concat(parts).assign(seed=0)})
+            yield {name: table.assign(series=table["series"] + ", now") for name, table in tables.items()}
+
+
+def describe_training(followers: pd.DataFrame, agreement: pd.DataFrame) -> str:
+    """What the last moment of the run has, in words."""
+    rows = pd.concat([followers, agreement])
+    now = rows[rows["series"].str.endswith(", now")]
+    last = now[now["step"] == now["step"].max()]
+    numbers = "; ".join(f"{row.series} {row.mean:.2f}" for row in last.itertuples())
+    return f"After {now['step'].max()} steps: {numbers}." if numbers else ""
+
+
+def live_training(policy, task, steps: int = 8) -> LiveStudy:
+    """Steps, batch and learning rate of a short training of a copy of a policy, measured on the way."""
+    controls = {
+        "steps": slider(steps, 0, 40, 2, "optimizer steps"),
+        "every": power_slider(4, 8, "measured every"),
+        **_sampling(8),
+        "lr": log_slider(1e-3, -4, -2, "learning rate", step=0.25),
+    }
+    shown = charts.family_training, charts.training_chart, controls
+    return live_tables(measure_training, *shown, policy, task, describe_training, now=None)
+
+
+# --- exercises
+
+
+def check_forecast(function) -> None:
+    """Check a function (kernel (N, N), pushes (N,), lr) -> first-order dlogp (N,) of a step on the output layer.
+
+    >>> check_forecast(lambda kernel, pushes, lr: lr * kernel.diagonal() * pushes)
+    Not quite: this is each token's own push alone; every other token of the group adds to it.
+    """
+    factor = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kernel, lr = factor @ factor.T, 0.1
+    pushes = torch.tensor([1.0, -0.5, 0.0, 2.0, -1.5], dtype=torch.float64)
+    right, own, rows = lr * kernel @ pushes, lr * kernel.diagonal() * pushes, lr * kernel.sum(1)
+    mistakes = {
+        "this is each token's own push alone; every other token of the group adds to it.": own,
+        "the learning rate is missing.": kernel @ pushes,
+        "this weighs by the token that is moved; the advantage is that of the token that pushes.": rows * pushes,
+        "all tokens seem to push with weight 1; multiply by their pushes.": rows,
+        "this leaves out each token's own push.": right - own,
+        "sizes are added here; opposite pushes take each other back.": lr * (kernel * pushes).abs().sum(1),
+        "the sign is turned around: a positive push makes its own token more likely.": -right,
+    }
+    praise = "Right: one row of the kernel, weighed by what every token of the group pushes with."
+    grade(answer_of(function, kernel.clone(), pushes.clone(), lr), right, mistakes, praise, "token")
+
+
+def check_first_step(function) -> None:
+    """Check a function (gradient (D,), lr) -> change of the weights (D,) by Adam's first step of ascent, eps = 1e-8.
+
+    >>> check_first_step(lambda gradient, lr: lr * gradient)
+    Not quite: this is SGD's step; Adam divides by the square root of the mean square.
+    """
+    gradient, lr = torch.tensor([3.0, -2e-3, 1e-6, -40.0, 0.0], dtype=torch.float64), 0.01
+    weights = torch.zeros(5, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([weights], lr, maximize=True)
+    weights.grad = gradient.clone()
+    optimizer.step()
+    right = weights.detach()
+    uncorrected = lr * 0.1 * gradient / ((0.001 * gradient**2).sqrt() + 1e-8)
+    mistakes = {
+        "this is SGD's step; Adam divides by the square root of the mean square.": lr * gradient,
+        "the sign is turned around: the step goes up the gradient here.": -right,
+        "the learning rate is missing.": right / lr,
+        "the means start at zero and are divided by 1 - beta, which makes the first step whole.": uncorrected,
+        "Adam divides each weight's gradient by its own size, not by that of the whole gradient.": lr
+        * gradient
+        / gradient.norm(),
+    }
+    praise = "Right: every weight moves by lr, however large or small its gradient was."
+    grade(answer_of(function, gradient.clone(), lr), right, mistakes, praise, "weight")
