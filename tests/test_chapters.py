@@ -21,7 +21,7 @@ from workbook.book import chapters
 from workbook.book.forms import FORM
 from workbook.book.pages import render_book
 from workbook.colab import FOLDED, SETUP_CELL, badge
-from workbook.policies.smollm2 import SMOLLM2
+from workbook.policies.packaged import PACKAGED
 
 CHAPTERS = chapters.find_chapters()
 BROWSER_TESTS = Path(__file__).parent / "browser"
@@ -46,7 +46,7 @@ def offline(monkeypatch, tmp_path):
 def fetched():
     """SmolLM2 in the cache: fetching and converting it is done once, and is not a chapter's time."""
     with contextlib.suppress(RuntimeError):  # without it chapter 11 says itself what is missing
-        SMOLLM2.folder()
+        PACKAGED["smollm2-135m"].folder()
 
 
 def left_to_us(path) -> bool:

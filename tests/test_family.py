@@ -14,12 +14,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workbook.__main__ import main
-from workbook.policies import family, load_policy, sft
+from workbook.policies import family, load_policy
 from workbook.policies.family import Member, SharedRows, member_facts, member_folder, member_of
-from workbook.policies.packaged import RECORD, damage
+from workbook.policies.packaged import RECORD, is_whole
 from workbook.studies import Bench
 from workbook.tasks import Chain, get_task
-from workbook.tasks.chain_grammar import EQUIVALENTS, alphabet_of, canonical, in_alphabet, marked, plain
+from workbook.tasks.chain_grammar import EQUIVALENTS, canonical, in_alphabet, marked, plain
 
 SMALL = {"operands": 2, "width": 8, "sft_steps": 4}
 
@@ -79,13 +79,6 @@ def test_a_completion_is_rendered_in_the_alphabet_of_its_prompt():
         task.render(plain(prompt))
 
 
-def test_fewer_alphabets_are_more_of_them_merged():
-    prompts = Chain().dataset(200)["prompt"]
-    assert all(alphabet_of(p, 4) == alphabet_of(p, 64) % 4 for p in prompts)
-    counts = [sum(alphabet_of(p, 4) == a for p in prompts) for a in range(4)]
-    assert min(counts) > 25
-
-
 def test_confidence_is_the_share_of_template_words_that_stay():
     task, strict = Chain(confidence=0.7), Chain()
     rng, stay, all_of_them = random.Random(0), 0, 0
@@ -138,11 +131,6 @@ def test_every_confidence_has_a_name_that_reads_back(confidence):
     member = Member(3, confidence=confidence)
     assert "e" not in member.name.partition("confidence=")[2]
     assert member_of(member.name) == member
-
-
-def test_a_confidence_that_no_name_holds_is_refused():
-    with pytest.raises(ValueError, match=r"confidence is 1e-21, but must have 20 decimals or fewer\."):
-        Member(3, confidence=1e-21)
 
 
 @pytest.mark.parametrize(
@@ -200,24 +188,6 @@ def test_what_a_killed_process_left_goes_when_the_member_is_made(cache):
     other.mkdir()
     made = member_folder(member)
     assert {path for path in cache.iterdir() if path.is_dir()} == {made, other}
-
-
-def test_a_member_is_measured_in_parts(cache, monkeypatch):
-    """The same numbers, whatever is scored at once."""
-    policy, task = load_policy("bundled"), Chain()
-    whole = sft.measure(policy.model, policy.tokenizer, task, 30, seed=1)
-    monkeypatch.setattr(sft, "SCORED_CHAINS", 7)
-    sizes, forward = [], policy.model.forward
-    monkeypatch.setattr(policy.model, "forward", lambda **inputs: _sized(sizes, inputs, forward))
-    parts = sft.measure(policy.model, policy.tokenizer, task, 30, seed=1)
-    assert parts == pytest.approx(whole, rel=1e-5)
-    assert whole["well_formed"] > 0.5
-    assert max(sizes[-3:]) <= 7
-
-
-def _sized(sizes: list[int], inputs: dict, forward):
-    sizes.append(len(inputs["input_ids"]))
-    return forward(**inputs)
 
 
 def test_a_member_with_more_words_starts_from_its_base(cache):
@@ -285,9 +255,7 @@ def test_a_unit_is_dialled_to_another_member():
         Bench("bundled").dialled(alphabets=4)
 
 
-@pytest.mark.parametrize(
-    "record", ["[]", "null", '{"files": []}', '{"files": {}}', '{"files": {"a": 3}}', '{"files": {"a": {}}}']
-)
+@pytest.mark.parametrize("record", ["[]", '{"files": []}', '{"files": {}}', '{"files": {"a": {}}}'])
 def test_a_record_of_another_shape_is_damage(tmp_path, record):
     (tmp_path / RECORD).write_text(record)
-    assert damage(tmp_path).startswith(RECORD)
+    assert not is_whole(tmp_path)

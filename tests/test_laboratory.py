@@ -14,8 +14,7 @@ import yaml
 from ipywidgets.widgets.widget import _instances
 from workbook.training.export import export_config
 
-from workbook.policies.load import BUNDLED
-from workbook.policies.local import local_folder
+from workbook.policies.load import BUNDLED, local_folder
 from workbook.topics.laboratory import own_files, try_it
 from workbook.topics.laboratory.choices import BASIC, Choices
 from workbook.topics.laboratory.examine import examine
@@ -254,7 +253,6 @@ def test_what_can_not_be_is_an_error_and_what_should_not_a_doubt(own, tmp_path):
         return " ".join(examine(experiment(**TINY | own | changed)).errors)
 
     assert "neither an existing folder nor a hub id" in errors(model="no model")
-    assert "the model hub could not be reached" in errors(model="nobody/nothing")
     assert "there is no data file 'row.csv'" in errors(task="own:row.csv")
     assert "has no function 'scroe'; it has score" in errors(task_options={"reward": "reward.py:scroe"})
     assert "rows.csv has 36 rows" in errors(num_prompts=37)

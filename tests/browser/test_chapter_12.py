@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from workbook.policies.smollm2 import SMOLLM2
+from workbook.policies.packaged import PACKAGED
 
 SLOW = 480_000  # ms: new processes load their libraries and a language model, on a machine that others use, too
 CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo", "Egypt": "Cairo", "Cuba": "Havana"}
@@ -33,7 +33,7 @@ REWARD = """def score(completion, answer):
 def smollm2():
     """SmolLM2 in the cache; fetching it is not the page's time."""
     try:
-        return SMOLLM2.folder()
+        return PACKAGED["smollm2-135m"].folder()
     except RuntimeError as error:
         pytest.skip(str(error))
 

