@@ -1,6 +1,7 @@
 """A run's token tables say what its steps did to each token; writing them trains nothing and stays in a budget."""
 
 import gc
+import json
 import shutil
 import warnings
 from typing import ClassVar
@@ -13,7 +14,6 @@ import torch
 from small_run import SMALL
 
 from workbook.policies.load import load_policy
-from workbook.rollouts.token_files import NUMBERS, STOPS
 from workbook.tasks import get_task
 from workbook.theory.objective import objective_weights
 from workbook.training import CancellationConfig, CancellationTrainer, token_biography, token_record
@@ -21,16 +21,7 @@ from workbook.training.config import trainer_args
 from workbook.training.files import checkpoint_step, checkpoints
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run
-from workbook.training.token_tables import (
-    current_interval,
-    is_recorded,
-    read_step,
-    recorded_steps,
-    tables,
-    thin,
-    tidy,
-    write_table,
-)
+from workbook.training.token_tables import read_step, tables
 from workbook.training.worker import execute, train
 
 QUERY = {"batching": "query_preserved", "per_device_train_batch_size": 8}
@@ -110,7 +101,7 @@ def build(folder, policy=None, prompts=64, kind=Watched, stub=None, **settings):
 def recorded(folder, **settings):
     trainer = build(folder, **settings)
     trainer.train()
-    return trainer, {step: read_step(folder / "tokens", step) for step in recorded_steps(folder / "tokens")}
+    return trainer, {step: read_step(folder / "tokens", step) for step in tables(folder / "tokens")}
 
 
 def expected_rows(trainer, step: int) -> pd.DataFrame:
@@ -299,7 +290,7 @@ def test_recording_never_trains(tmp_path, settings):
         )
     assert all(torch.equal(p, finals[1][name]) for name, p in finals[0].items())
     assert rows[0] == rows[1]
-    assert recorded_steps(tmp_path / "2" / "tokens") == [1, 2, 4, 6]
+    assert list(tables(tmp_path / "2" / "tokens")) == [1, 2, 4, 6]
     assert not (tmp_path / "0" / "tokens").exists()
 
 
@@ -399,93 +390,35 @@ def test_pictures_are_scored_as_training_scored_them(tmp_path, monkeypatch):
 # -- files ---------------------------------------------------------------------------------------------------------
 
 
-def small_table(folder, step, rows=3, **objective):
-    columns = {name: np.arange(rows) for name in ("group", "rollout", "position", "token_id")}
-    columns |= {name: np.zeros(rows, int) for name in ("token", "prompt", "stopped")}
-    columns |= {name: np.random.default_rng(step).normal(size=rows) for name in NUMBERS}
-    write_table(folder, step, columns, {"token": ["<b>"], "prompt": ["?"], "stopped": list(STOPS)}, objective)
+def test_the_files_of_several_processes_are_one_table(tmp_path):
+    """A group's rollouts that two processes trained on make one place; of bnpo's normalizers each keeps its own."""
+    _, steps = recorded(tmp_path, **PLAIN | {"loss_type": "bnpo", "max_steps": 1})
+    folder, whole = tmp_path / "tokens", steps[1]
+    (path,) = tables(folder)[1]
+    table = pq.read_table(path)
+    for process, rows in enumerate(([0, 2], [1, 3])):
+        own = table.filter(np.isin(table["rollout"].to_numpy() % 4, rows))
+        normalizers = {str(rollout): float(rollout % 2) for rollout in set(own["rollout"].to_pylist())}
+        objective = json.loads(table.schema.metadata[b"workbook"]) | {"normalizer": normalizers}
+        own = own.replace_schema_metadata({b"workbook": json.dumps(objective).encode()})
+        pq.write_table(own, folder / f"step-000002.{process}.parquet")
+    joined = read_step(folder, 2)
+    assert joined.drop(columns=["token", "prompt", "stopped"]).equals(
+        whole.drop(columns=["token", "prompt", "stopped"])
+    )
+    assert joined["token"].astype(str).equals(whole["token"].astype(str))
+    assert set(joined.attrs["objective"]["normalizer"]) == set(whole["rollout"].astype(str))
 
 
-def test_a_table_comes_back_as_it_was_written(tmp_path):
-    small_table(tmp_path, 7, loss_type="grpo")
-    table = read_step(tmp_path, 7)
-    assert table.attrs["objective"] == {"loss_type": "grpo", "format": 1, "step": 7}
-    assert table["token"].tolist() == ["<b>"] * 3
-    assert table["step"].tolist() == [7, 7, 7]
-    kinds = {name: str(kind) for name, kind in table.dtypes.items()}
-    assert {kinds.pop(name) for name in ("step", "group", "rollout", "position", "token_id")} == {"int32"}
-    assert {kinds.pop(name) for name in ("token", "prompt", "stopped")} == {"category"}
-    assert set(kinds.values()) == {"float32"}
-    schema = pq.read_schema(tmp_path / "step-000007.parquet")
-    assert pq.ParquetFile(tmp_path / "step-000007.parquet").metadata.row_group(0).column(0).compression == "ZSTD"
-    assert str(schema.field("token").type).startswith("dictionary")
-
-
-def test_what_is_damaged_or_foreign_is_left_out(tmp_path):
-    for step in (1, 2, 3, 4):
-        small_table(tmp_path, step)
-    whole = (tmp_path / "step-000002.parquet").read_bytes()
-    (tmp_path / "step-000002.parquet").write_bytes(whole[:-40])
-    (tmp_path / "step-000003.parquet").write_bytes((tmp_path / "step-000001.parquet").read_bytes())
-    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "step-000005.parquet")
-    (tmp_path / "step-000006.parquet").symlink_to(tmp_path / "step-000001.parquet")
-    (tmp_path / "step-000008.parquet").write_text("<script>")
-    (tmp_path / "step-7.parquet").write_bytes(whole)
-    with warnings.catch_warnings(record=True) as notes:
-        warnings.simplefilter("always")
-        assert recorded_steps(tmp_path) == [1, 4]
-    assert [str(note.message).split(" is left out: ")[1] for note in notes] == [
-        "it is damaged, or no Parquet file.",
-        "no run has written it as its step 3.",
-        "no run has written it as its step 5.",
-        "it is damaged, or no Parquet file.",
-    ]
-    with pytest.raises(ValueError, match=r"step-000002\.parquet can't be read: it is damaged"):
-        read_step(tmp_path, 2)
-    with (
-        pytest.warns(UserWarning, match="left out"),
-        pytest.raises(ValueError, match=r"step=9 has no token table in .*; recorded steps are 1, 4"),
-    ):
+def test_what_is_not_there_or_damaged_is_a_sentence(tmp_path):
+    (tmp_path / "step-000003.0.parquet").write_bytes(b"torn")
+    (tmp_path / "step-3.parquet").write_bytes(b"mine")
+    with pytest.raises(ValueError, match=r"step-000003\.0\.parquet can't be read: it is damaged"):
+        read_step(tmp_path, 3)
+    with pytest.raises(ValueError, match=r"step=9 has no token table in .*; recorded steps are 3\."):
         read_step(tmp_path, 9)
-    broken = bytearray(whole)
-    broken[4:400] = bytes(396)  # the footer is whole, the pages are not
-    (tmp_path / "step-000002.parquet").write_bytes(broken)
-    with pytest.raises(ValueError, match=r"step-000002\.parquet can't be read: it is damaged\."):
-        read_step(tmp_path, 2)
     with pytest.raises(ValueError, match="none, since record_tokens was 0"):
         read_step(tmp_path / "nowhere", 1)
-
-
-def test_a_budget_thins_evenly_and_goes_on_as_it_was(tmp_path):
-    small_table(tmp_path, 1)
-    size = (tmp_path / "step-000001.parquet").stat().st_size
-    budget, every, history = 6.5 * size / 2**20, 10, []
-    for step in range(1, 241):
-        if is_recorded(step, every):
-            small_table(tmp_path, step)
-            every = thin(tmp_path, every, budget)
-            history.append((step, every))
-            assert len(tables(tmp_path)) <= 6
-    assert every == 80
-    assert list(tables(tmp_path)) == [1, 80, 160, 240]
-    assert [step for step, new in history if new != dict(history).get(step - 10, 10)][:1] == [60]
-    assert current_interval(tmp_path, 10) == 80
-    small_table(tmp_path, 100)  # as a killed thinning would leave it
-    assert tidy(tmp_path, 200, 10) == 80
-    assert list(tables(tmp_path)) == [1, 80, 160]
-    (tmp_path / "thinned.json").write_text('{"every": 35}')
-    assert current_interval(tmp_path, 10) == 10
-
-
-def test_a_run_says_that_it_thinned_its_tables(tmp_path):
-    for step in (1, 10, 20, 30):
-        small_table(tmp_path / "tokens", step)
-    assert Run(tmp_path).status()["notes"] == ["%s is missing." % (tmp_path / "status.json")]
-    thin(tmp_path / "tokens", 10, 0.001)
-    assert Run(tmp_path).status()["notes"][1:] == [
-        "Token tables would take more than 0.001 MiB, so that one is kept every 20 steps."
-    ]
-    assert Run(tmp_path).token_steps() == [1, 20]
 
 
 CONFIG = {
@@ -502,22 +435,18 @@ def contents(folder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "tokens").iterdir())}
 
 
-@pytest.mark.parametrize("budget", [64, 0.03])
-def test_a_resumed_run_ends_with_the_same_tables(tmp_path, monkeypatch, budget):
+def test_a_resumed_run_ends_with_the_same_tables(tmp_path):
     """Killed after its tenth step: what it had written since its checkpoint is written anew, to the byte."""
-    monkeypatch.setattr("workbook.training.token_tables.BUDGET_MIB", budget)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         whole = train(CONFIG, tmp_path / "whole")
-        assert whole.token_steps() == ([1, 3, 6, 9, 12] if budget == 64 else [1, 6, 12])
+        assert whole.token_steps() == [1, 3, 6, 9, 12]
         killed = Run(shutil.copytree(whole.folder, tmp_path / "killed"))
         shutil.rmtree(killed.folder / "final")
         for checkpoint in checkpoints(killed.folder):
             if checkpoint_step(checkpoint) > 8:
                 shutil.rmtree(checkpoint)
-        if budget == 64:
-            (killed.folder / "tokens" / "step-000009.parquet").write_bytes(b"torn")
-        (killed.folder / "tokens" / ".step-000012.parquet.77.tmp").touch()
+        (killed.folder / "tokens" / "step-000009.0.parquet").write_bytes(b"torn")
         (killed.folder / "tokens" / "mine.txt").write_text("mine")
         execute(killed.folder)
     own = contents(killed.folder)
@@ -567,9 +496,3 @@ def test_a_tokens_biography_by_hand(token):
     assert story["places"].tolist() == [2, 0]
     assert story.loc[1, ["logp", "push", "stopped"]].isna().all()
     assert token_biography(TwoSteps(), 6)["stopped"].tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("token", [None, True, 1.5, ["so"]])
-def test_a_biography_of_no_token_is_refused(token):
-    with pytest.raises(ValueError, match="must be a token's id or its text"):
-        token_biography(TwoSteps(), token)

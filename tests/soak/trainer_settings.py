@@ -14,7 +14,7 @@ from trl import GRPOTrainer
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
-from workbook.training.token_tables import read_step, recorded_steps
+from workbook.training.token_tables import read_step, tables
 
 PROMISE = (
     "A run that is measured and recorded trains the weights of one that is not, logs the residual of the loss it "
@@ -104,7 +104,7 @@ def attempt(folder: Path, drawn: dict, seed: int) -> str | None:
 
 def _unexplained(folder: Path) -> str | None:
     """Tokens of the tables that have no push and nothing that stopped them, or both."""
-    if not (steps := recorded_steps(folder)):
+    if not (steps := tables(folder)):
         return "no step was recorded"
     for step in steps:
         table = read_step(folder, step)

@@ -45,7 +45,7 @@ from workbook.training.messages import show_value
 from workbook.training.processes import identity, is_alive, is_locked, is_main, launch, process_count
 from workbook.training.run_config import RunConfig, dump_yaml
 from workbook.training.token_tables import FOLDER as TOKENS
-from workbook.training.token_tables import read_step, recorded_steps, thinning_note
+from workbook.training.token_tables import read_step, tables
 
 FINAL_STATES = ("stopped", "finished", "failed", "interrupted")
 END_WINDOW = 5  # generation batches averaged at the end of a curve: fixed, so that nobody picks the step after the fact
@@ -96,8 +96,8 @@ class Run:
         return pd.DataFrame(read_records(self.folder / "evaluation.json"), columns=EVALUATED)
 
     def token_steps(self) -> list[int]:
-        """Optimizer steps that have a token table (`record_tokens`); a damaged one is left out, with a warning."""
-        return recorded_steps(self.folder / TOKENS)
+        """Optimizer steps that have a token table (`record_tokens`)."""
+        return list(tables(self.folder / TOKENS))
 
     def tokens(self, step: int) -> pd.DataFrame:
         """What a step did to each token that it trained on; columns as `training.token_tables` says.
@@ -116,8 +116,7 @@ class Run:
             status = STATUS | {k: v for k, v in stored.items() if k not in STATUS or type(v) is type(STATUS[k])}
         except ValueError as error:
             status = STATUS | {"notes": [str(error)]}
-        notes = [*status["notes"], thinning_note(self.folder / TOKENS)]
-        status["notes"] = [note for note in notes if isinstance(note, str)]
+        status["notes"] = [note for note in status["notes"] if isinstance(note, str)]
         rows = read_metrics(self.folder / "metrics.jsonl", last_only=True)
         status["step"] = rows[-1]["step"] if rows else 0
         if (

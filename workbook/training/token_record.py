@@ -3,35 +3,33 @@
 Everything but the log-probabilities after the step is what the loss has computed anyway: a token's push is read from
 the loss's own graph (`training.meter`), so that it is exact for every loss type, bound, mask, correction and transform.
 After the step the same rollouts are scored once more, by the same call, without gradients and with the generators of
-random numbers put back, so that recording cannot train. Layout and reading of the tables: `training.token_tables`.
+random numbers put back, so that recording cannot train.
+
+Each process writes its own rows; layout and reading of the tables: `training.token_tables`.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from workbook.policies.copies import seeded
-from workbook.rollouts.token_files import STOPS
-from workbook.training.processes import all_gather, broadcast_from_main, is_main
-from workbook.training.token_parts import Part, loss_ratio, normalizer, stop_codes
-from workbook.training.token_tables import (
-    FOLDER,
-    is_recorded,
-    place_residuals,
-    thin,
-    thinning_note,
-    tidy,
-    write_table,
-)
+from workbook.rollouts.token_files import NUMBERS, STOPS, TEXTS, WHOLE
+from workbook.training.checks import CLIPPED_LOSSES
+from workbook.training.files import replacement
+from workbook.training.processes import all_gather, is_main
+from workbook.training.token_tables import FOLDER, is_recorded, place_residuals, tables
+from workbook.training.trainer_inputs import loss_mask
 
-TABLE_ROLLOUTS, TABLE_TOKENS = 64, 2**18  # of a table: the first groups of the step, whole, and one at least
+TABLE_ROLLOUTS = 64  # of a table: the first groups of the step, whole, and one at least
 RECORDED = (  # settings that a token's formula reads
     *("loss_type", "beta", "delta", "clipping", "group_transform", "transform_on", "advantage_estimator"),
     *("num_generations", "max_completion_length", "temperature", "mask_truncated_completions"),
@@ -40,22 +38,34 @@ RECORDED = (  # settings that a token's formula reads
 )
 
 
+@dataclass
+class Part:
+    """One micro-batch of a step: its columns, how it was scored, and what came of it; (B, T) where not said."""
+
+    inputs: dict
+    scored: tuple  # arguments and keywords of the call that gave logps and entropies
+    logps: Tensor
+    entropies: Tensor
+    pushes: Tensor
+    advantages: Tensor
+    normalizer: float
+    batch: int  # number of its generation batch
+
+
 class TokenRecord(TrainerCallback):
     """Writes a token table of every `trainer.args.record_tokens`-th optimizer step, and of the first.
 
-    Several processes score what is theirs, and the main one writes. It holds a step's micro-batches, some ten numbers
-    per token, until the step is done.
+    It holds a step's micro-batches, some ten numbers per token, until the step is done.
     """
 
     def __init__(self, trainer):
-        self.trainer, self.parts, self.training = trainer, [], False
-        self.folder, self.interval = Path(trainer.args.output_dir) / FOLDER, trainer.args.record_tokens
-        self.rate, self.texts = 0.0, {}
+        self.trainer, self.parts, self.training, self.rate = trainer, [], False, 0.0
+        self.folder = Path(trainer.args.output_dir) / FOLDER
 
     @property
     def due(self) -> bool:
         """Whether the optimizer step under way is recorded; a loss that is asked for outside training is in none."""
-        return self.training and is_recorded(self.trainer.state.global_step + 1, self.interval)
+        return self.training and is_recorded(self.trainer.state.global_step + 1, self.trainer.args.record_tokens)
 
     def add(self, inputs: dict, scored: tuple, outputs: tuple, pushes: Tensor, advantages: Tensor) -> None:
         """Add one micro-batch: its columns, the call that scored it and what it gave, pushes and advantages (B, T)."""
@@ -66,8 +76,11 @@ class TokenRecord(TrainerCallback):
         self.parts.append(Part(inputs, scored, *kept, normalizer(trainer, inputs), batch))
 
     def on_train_begin(self, args, state, control, **kwargs):
-        interval = tidy(self.folder, state.global_step, args.record_tokens) if is_main() else None
-        self.interval, self.training = broadcast_from_main(interval), True
+        self.training = True
+        for step, paths in tables(self.folder).items():
+            if step > state.global_step and is_main():  # of a run that was resumed from before it
+                for path in paths:
+                    path.unlink()
 
     def on_train_end(self, args, state, control, **kwargs):
         self.training = False
@@ -78,39 +91,34 @@ class TokenRecord(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if not self.parts:
             return
-        groups = self._groups()
-        shares = all_gather(self._share(groups))
+        # the step's first groups, over all processes
+        present = set().union(*all_gather({int(group) for part in self.parts for group in self._group_ids(part)}))
+        chosen = sorted(present)[: max(1, TABLE_ROLLOUTS // self.trainer.num_generations)]
+        parts = []
+        devices = [self.trainer.accelerator.device] if self.trainer.accelerator.device.type == "cuda" else []
+        with torch.no_grad(), torch.random.fork_rng(devices=devices):  # a dropout draws no number of training's
+            for part in self.parts:
+                rows = torch.isin(self._group_ids(part), torch.tensor(chosen, device=part.logps.device)).nonzero()[:, 0]
+                if len(rows):
+                    parts.append(self._table(part, rows))
+        if parts:
+            table = pd.concat(parts, ignore_index=True).assign(step=state.global_step)
+            self._write(table, state.global_step)
         self.parts = []
-        interval = self._write(state.global_step, shares) if is_main() else None
-        self.interval = broadcast_from_main(interval)
 
     # -- what is recorded ------------------------------------------------------------------------------------------
 
-    def _groups(self) -> set[int]:
-        """The step's first groups, over all processes: at most TABLE_ROLLOUTS rollouts and TABLE_TOKENS tokens."""
-        rollouts, tokens = Counter(), Counter()
-        for part in self.parts:
-            lengths = self._written(part).sum(dim=1).tolist()
-            for group, length in zip(self._group_ids(part).tolist(), lengths, strict=True):
-                rollouts[group] += 1
-                tokens[group] += length
-        rollouts, tokens = (sum(counts, Counter()) for counts in zip(*all_gather((rollouts, tokens)), strict=True))
-        ends = np.cumsum([[rollouts[group], tokens[group]] for group in sorted(rollouts)], axis=0)
-        fitting = int((ends <= [TABLE_ROLLOUTS, TABLE_TOKENS]).all(axis=1).sum())
-        return set(sorted(rollouts)[: max(1, fitting)])
-
     def _group_ids(self, part: Part) -> Tensor:
         """Labels (B,), numbered on where a step takes more than one generation batch."""
-        return part.inputs["group_id"] + self._later(part) * self._batch_size() // self.trainer.num_generations
+        return part.inputs["group_id"] + self._earlier(part) // self.trainer.num_generations
 
-    def _later(self, part: Part) -> int:
-        return part.batch - self.parts[0].batch
-
-    def _batch_size(self) -> int:
+    def _earlier(self, part: Part) -> int:
+        """Rollouts of the step's generation batches before this micro-batch's."""
         args = self.trainer.args
-        return args.per_device_train_batch_size * args.steps_per_generation * self.trainer.accelerator.num_processes
+        size = args.per_device_train_batch_size * args.steps_per_generation * self.trainer.accelerator.num_processes
+        return (part.batch - self.parts[0].batch) * size
 
-    def _written(self, part: Part) -> Tensor:
+    def _sampled(self, part: Part) -> Tensor:
         """The tokens (B, T) that were sampled, also those of a truncated rollout, whose own mask is 0 everywhere."""
         mask, ids = part.inputs["completion_mask"].bool(), part.inputs["completion_ids"]
         if not self.trainer.mask_truncated_completions:
@@ -120,38 +128,15 @@ class TokenRecord(TrainerCallback):
         last = (real * (place + 1)).amax(dim=1, keepdim=True)  # 1 + the last real token's place
         return mask | ((place < last) & ~mask.any(dim=1, keepdim=True))
 
-    def _share(self, groups: set[int]) -> dict:
-        """This process's rows of those groups, and their prompts; scores them after the step."""
-        columns, prompts, normalizers = [], {}, {}
-        with torch.no_grad(), seeded(0, self.trainer.accelerator.device):  # a dropout draws no number of training's
-            for part in self.parts:
-                chosen = torch.isin(self._group_ids(part), torch.tensor(sorted(groups), device=part.logps.device))
-                if not chosen.any():
-                    continue
-                rows = chosen.nonzero()[:, 0]
-                columns.append(self._columns(part, rows))
-                prompts |= self._prompts(part, rows)
-                rollouts = (part.inputs["rollout"] + self._later(part) * self._batch_size())[rows].tolist()
-                normalizers |= dict.fromkeys(rollouts, part.normalizer)
-        names = columns[0] if columns else ()
-        joined = {name: np.concatenate([part[name] for part in columns]) for name in names}
-        return {"columns": joined, "prompts": prompts, "normalizers": normalizers}
-
-    def _columns(self, part: Part, rows: Tensor) -> dict[str, np.ndarray]:
-        """One micro-batch's rows of a table, each column (tokens,)."""
-        inputs, written = part.inputs, self._written(part)
-        ratio = loss_ratio(self.trainer, part)
+    def _table(self, part: Part, rows: Tensor) -> pd.DataFrame:
+        """One micro-batch's rows of the table."""
+        inputs, sampled = part.inputs, self._sampled(part)
+        ratio, truncated = loss_ratio(self.trainer, part), ~inputs["completion_mask"].bool()
         after = torch.zeros_like(part.logps)
         after[rows] = self._score(part, rows).to(after.dtype)
-        old = inputs.get("old_per_token_logps")
-        scored = {
-            "ratio": ratio,
-            "old_logp": part.logps if old is None else old,
-            "logp": part.logps,
-            "logp_after": after,
-            "entropy": part.entropies,
-        }
-        truncated = ~inputs["completion_mask"].bool()
+        old = inputs.get("old_per_token_logps", part.logps)
+        scored = {"ratio": ratio, "old_logp": part.logps if old is None else old, "logp": part.logps}
+        scored |= {"logp_after": after, "entropy": part.entropies}
         per_token = {name: values.masked_fill(truncated, torch.nan) for name, values in scored.items()} | {
             "token_id": inputs["completion_ids"],
             "advantage": part.advantages,
@@ -161,14 +146,23 @@ class TokenRecord(TrainerCallback):
         }
         per_rollout = {
             "group": self._group_ids(part),
-            "rollout": inputs["rollout"] + self._later(part) * self._batch_size(),
+            "rollout": inputs["rollout"] + self._earlier(part),
             "reward": inputs["rewards"],
         }
-        row, position = written[rows].nonzero(as_tuple=True)
+        row, position = sampled[rows].nonzero(as_tuple=True)
         places = rows[row], position
-        table = {name: values.expand_as(part.logps)[places] for name, values in per_token.items()}
-        table |= {name: values[places[0]] for name, values in per_rollout.items()} | {"position": position}
-        return {name: (v.float() if v.is_floating_point() else v).cpu().numpy() for name, v in table.items()}
+        columns = {name: values.expand_as(part.logps)[places] for name, values in per_token.items()}
+        columns |= {name: values[places[0]] for name, values in per_rollout.items()} | {"position": position}
+        columns = {name: (v.float() if v.is_floating_point() else v).cpu().numpy() for name, v in columns.items()}
+        table = pd.DataFrame(columns).assign(normalizer=part.normalizer)
+        # texts
+        decode = self.trainer._tokenizer.decode
+        ids, masks = inputs["prompt_ids"].cpu(), inputs["prompt_mask"].bool().cpu()
+        group_ids = self._group_ids(part).tolist()
+        prompts = {group_ids[row]: decode(ids[row][masks[row]]) for row in rows.tolist()}
+        texts = {token: decode([token]).encode("utf-8", "replace").decode() for token in table["token_id"].unique()}
+        table["stopped"] = np.array(STOPS)[table["stopped"]]
+        return table.assign(token=table["token_id"].map(texts), prompt=table["group"].map(prompts))
 
     def _score(self, part: Part, rows: Tensor) -> Tensor:
         """Log-probabilities (rows, T) under the weights of now, by the call that training made."""
@@ -181,67 +175,99 @@ class TokenRecord(TrainerCallback):
         )[0]
         return scored[rows] if images else scored
 
-    def _prompts(self, part: Part, rows: Tensor) -> dict[int, str]:
-        """Text of each group's prompt, as the model read it."""
-        ids, mask = part.inputs["prompt_ids"].cpu(), part.inputs["prompt_mask"].bool().cpu()
-        first = {group: row for row, group in zip(rows.tolist(), self._group_ids(part)[rows].tolist(), strict=True)}
-        return {group: self.trainer._tokenizer.decode(ids[row][mask[row]]) for group, row in first.items()}
+    def _write(self, table: pd.DataFrame, step: int) -> None:
+        """Write this process's rows, with the loss as it was trained: settings, learning rate, normalizer.
 
-    # -- what is written --------------------------------------------------------------------------------------------
-
-    def _write(self, step: int, shares: list[dict]) -> int:
-        """Write the table of all processes' rows; the interval from now on."""
-        parts = [share["columns"] for share in shares if share["columns"]]
-        columns = _merged({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
-        with np.errstate(divide="ignore", invalid="ignore"):
-            weight = columns["push"] / columns["advantage"]
-        columns["weight"] = np.where(columns["advantage"] == 0, 0.0, weight)
-        columns["residual"] = place_residuals(columns)
-        prompts = {group: text for share in shares for group, text in share["prompts"].items()}
-        groups = {group: i for i, group in enumerate(sorted(prompts))}
-        columns["prompt"] = np.array([groups[group] for group in columns["group"].tolist()])
-        ids, columns["token"] = np.unique(columns["token_id"], return_inverse=True)
-        texts = {"token": self._strings(ids), "prompt": [prompts[group] for group in groups], "stopped": list(STOPS)}
-        write_table(self.folder, step, columns, texts, self._objective(shares))
-        interval = thin(self.folder, self.interval)
-        if interval != self.interval:
-            warnings.warn(thinning_note(self.folder), stacklevel=2)
-        return interval
-
-    def _strings(self, ids: np.ndarray) -> list[str]:
-        """Texts of tokens, each decoded by itself, kept for the next table."""
-        for token in ids.tolist():
-            if token not in self.texts:
-                text = self.trainer._tokenizer.decode([token])
-                self.texts[token] = text.encode("utf-8", "replace").decode()
-        return [self.texts[token] for token in ids.tolist()]
-
-    def _objective(self, shares: list[dict]) -> dict:
-        """The loss as it was trained: settings, this step's learning rate, and the normalizer N of a micro-batch.
-
-        bnpo, whose micro-batches each have their own, has a mapping of rollouts to theirs.
+        The normalizer N of a micro-batch is a number; of bnpo, whose micro-batches each have their own, a mapping of
+        rollouts to theirs.
         """
-        trainer = self.trainer
-        rollouts = {rollout: n for share in shares for rollout, n in share["normalizers"].items()}
-        single = len(set(rollouts.values())) == 1
-        objective = {name: _plain(getattr(trainer.args, name)) for name in RECORDED}
-        return objective | {
+        trainer, per_rollout = self.trainer, table.groupby("rollout")["normalizer"].first()
+        settings = {name: getattr(trainer.args, name) for name in RECORDED} | {
             "level": trainer.args.importance_sampling_level,
             "epsilon_low": trainer.epsilon_low,
             "epsilon_high": trainer.epsilon_high,
             "learning_rate": float(self.rate),
-            "normalizer": next(iter(rollouts.values())) if single else rollouts,
+            "normalizer": float(per_rollout.iloc[0]) if per_rollout.nunique() == 1 else per_rollout.to_dict(),
             "steps": trainer.state.max_steps,
         }
+        # of a token that a step took more than once, the summed push
+        keys = ["group", "rollout", "position"]
+        push = table.astype({"push": np.float64}).groupby(keys)["push"].sum()
+        table = table.drop_duplicates(keys).sort_values(keys, ignore_index=True).assign(push=push.to_numpy())
+        weight = (table["push"] / table["advantage"]).where(table["advantage"] != 0, 0.0)
+        table = table.assign(weight=weight, residual=place_residuals(table))
+        table = table[[*WHOLE, *TEXTS, *NUMBERS]].astype(dict.fromkeys(WHOLE, "int32") | dict.fromkeys(NUMBERS, "f4"))
+        arrow = pa.Table.from_pandas(table.astype(dict.fromkeys(TEXTS, "category")), preserve_index=False)
+        arrow = arrow.replace_schema_metadata({b"workbook": json.dumps(settings, default=str).encode()})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with replacement(self.folder / f"step-{step:06d}.{trainer.accelerator.process_index}.parquet") as temporary:
+            pq.write_table(arrow, temporary, compression="zstd")
 
 
-def _merged(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Rows in the order of group, rollout and position; of a token that a step took more than once, the summed push."""
-    keys = np.stack([columns[name] for name in ("group", "rollout", "position")])
-    _, first, place = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    push = np.bincount(place.reshape(-1), columns["push"].astype(np.float64))
-    return {name: values[first] for name, values in columns.items()} | {"push": push}
+# -- reading a micro-batch as its loss does -------------------------------------------------------------------------
 
 
-def _plain(value):
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
+def loss_ratio(trainer, part: Part) -> Tensor:
+    """The loss's ratio (B, T), of a whole rollout at sequence level; 1 without old log-probabilities."""
+    old = part.inputs.get("old_per_token_logps")
+    log_ratio = torch.zeros_like(part.logps) if old is None else part.logps - old
+    if trainer.args.importance_sampling_level == "sequence":
+        mask = loss_mask(part.inputs)
+        log_ratio = (log_ratio * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0)
+    return log_ratio.exp().expand_as(part.logps)
+
+
+def normalizer(trainer, inputs: dict) -> float:
+    """N of a micro-batch: a token's push is its weight in the surrogate times its advantage / N.
+
+    grpo and sapo divide by a rollout's own tokens, too. The gradient of several processes is the mean of theirs.
+    """
+    mask, kind = loss_mask(inputs), trainer.loss_type
+    if kind in ("grpo", "sapo", "luspo"):
+        n = len(mask)
+    elif kind == "bnpo":
+        n = max(1.0, float(mask.sum()))
+    elif kind == "dr_grpo":
+        n = len(mask) * trainer.max_completion_length
+    else:  # of the generation batch, so a share of it
+        items = max(1.0, float(inputs["num_items_in_batch"])) / trainer.accelerator.num_processes
+        n = items / trainer.args.steps_per_generation
+    return float(n) * trainer.current_gradient_accumulation_steps
+
+
+def stop_codes(trainer, part: Part, ratio: Tensor) -> Tensor:
+    """What took each token's gradient away (B, T), as an index into STOPS; 0 where it has a push.
+
+    Nothing here decides what is trained: a cause is named for pushes that are 0. Where several meet their condition,
+    the first of: truncated, tool, no advantage, off-policy, clip, entropy, group (its transform).
+    """
+    inputs, args, advantages = part.inputs, trainer.args, part.advantages
+    everywhere = torch.ones_like(ratio, dtype=torch.bool)
+    causes = [
+        ("truncated", ~inputs["completion_mask"].bool()),
+        ("tool", ~loss_mask(inputs).bool()),
+        ("no advantage", advantages == 0),
+    ]
+    if "importance_sampling_ratio" in inputs:  # vLLM's masks set it to 0
+        causes.append(("off-policy", inputs["importance_sampling_ratio"] == 0))
+    if (threshold := args.off_policy_mask_threshold) is not None:
+        old = inputs.get("old_per_token_logps", part.logps)
+        sampled = inputs.get("sampling_per_token_logps", old)
+        kept = trainer.get_off_policy_mask(advantages, part.logps, sampled, loss_mask(inputs), threshold)
+        causes.append(("off-policy", kept == 0))
+    clamped = args.group_transform and args.transform_on == "clamped_ratios"
+    if trainer.loss_type in (*CLIPPED_LOSSES, "luspo") and not clamped:
+        below, above = ratio < 1 - trainer.epsilon_low, ratio > 1 + trainer.epsilon_high
+        if args.clipping == "asymmetric":
+            below, above = below & (advantages < 0), above & (advantages > 0)
+        if args.delta is not None:
+            above = above | (ratio > args.delta)
+        causes += [("clip low", below), ("clip high", above)]
+    if args.top_entropy_quantile < 1:
+        causes.append(("entropy", everywhere))
+    if args.group_transform:
+        causes.append(("group", everywhere))
+    codes = torch.zeros_like(ratio, dtype=torch.int8)
+    for reason, where in reversed(causes):
+        codes = torch.where((part.pushes == 0) & where, STOPS.index(reason), codes)
+    return codes
