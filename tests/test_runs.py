@@ -294,7 +294,7 @@ def test_grids_given_as_a_list_follow_one_another(tmp_path):
         (tmp_path / "sweep.yaml").write_text(json.dumps(CONFIG | {"grid": wrong}))
         with pytest.raises(ValueError, match=r"sweep\.yaml needs a grid"):
             load_sweep(tmp_path / "sweep.yaml")
-    with pytest.raises(ValueError, match=r"has the combination seed=0 twice"):
+    with pytest.raises(ValueError, match=r"has the same combination twice, seed=0"):
         combinations(config, {"seed": [0, 0]})
 
 

@@ -15,7 +15,7 @@ from workbook.training import RunConfig, load_sweep, sweep
 from workbook.training import config as settings
 from workbook.training.checks import check_run, validate
 from workbook.training.run_config import dump_yaml, parse_yaml
-from workbook.training.sweeps import checked_runs
+from workbook.training.sweeps import combinations
 
 CONFIGS = sorted(path for path in data_path("configs").rglob("*.yaml") if path.parent.name != "accelerate")
 WRONG = Path(__file__).parent / "data" / "wrong_settings.csv"
@@ -142,7 +142,7 @@ def test_what_python_has_beside_yaml_is_taken_as_yaml_would_have_it(tmp_path):
     assert (config.policy, config.seed) == (str(tmp_path), 3)
     assert RunConfig.load(parse_yaml(dump_yaml(vars(config)))) == config
     assert [type(value) for value in (config.seed, config.trainer["learning_rate"])] == [int, float]
-    (name, config), _ = checked_runs(RunConfig.load(BASE), {"learning_rate": np.array([0.5, 0.25])})
+    (name, config), _ = combinations(RunConfig.load(BASE), {"learning_rate": np.array([0.5, 0.25])}).items()
     assert (name, config.trainer["learning_rate"]) == ("learning_rate=0.5", 0.5)
 
 

@@ -98,7 +98,7 @@ def combinations(config, grid: Grid) -> dict[str, RunConfig]:
             except ValueError as error:
                 raise ValueError(f"The combination {short} makes no run: {error}") from None
             if name in configs or repr(made) in seen:
-                raise ValueError(f"The grid has the combination {short} twice; name each once.")
+                raise ValueError(f"The grid has the same combination twice, {short}; name each once.")
             seen.add(repr(made))
             if len(name.encode()) > MAX_NAME or not name.isprintable():
                 raise ValueError(
@@ -121,7 +121,7 @@ def check_grid(grid: Any) -> list[dict[str, list]]:
             raise ValueError(f"grid: {one_line(key, 40)}={show_value(values)} must be a list of one value or more.")
     if sum(int(np.prod([float(len(values)) for values in one.values()])) for one in grids) > MAX_RUNS:
         raise ValueError(f"grid={show_value(grid)} makes more than {MAX_RUNS:,} runs.")
-    return [{key: [plain(value, "grid") for value in values] for key, values in one.items()} for one in grids]
+    return [{key: [plain(value) for value in values] for key, values in one.items()} for one in grids]
 
 
 def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
