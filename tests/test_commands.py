@@ -1,45 +1,74 @@
-"""Mistakes at the command line: a sharp sample of the campaign, and the commands that need no libraries."""
+"""The command line: a mistake is one sentence and leaves nothing; help needs no libraries."""
 
-import random
+import os
 import subprocess
 import sys
-from itertools import islice
 
 import pytest
 import yaml
-from small_run import BASE
-from soak import campaign, sample
 
 from workbook import __main__
-from workbook.commands import arena
-from workbook.training import RunConfig, memory, plan
+from workbook.commands import training
+from workbook.training import memory
 
-MISTAKES = campaign("bad_inputs")
-SHARP = dict(sample("bad_inputs", 500))
-
-
-@pytest.mark.parametrize("start", range(8))
-def test_a_mistake_is_one_sentence_and_leaves_nothing(start, tmp_path, monkeypatch):
-    monkeypatch.delenv("WORKBOOK_RUNS", raising=False)
-    findings = {}
-    for i, name in enumerate(list(SHARP)[start::8]):
-        (tmp_path / str(i)).mkdir()
-        findings[name] = MISTAKES.attempt(tmp_path / str(i), *SHARP[name])
-    assert {name: finding for name, finding in findings.items() if finding} == {}
+CONFIG = {
+    **{"name": "mine", "num_prompts": 8, "threads": 1},
+    "trainer": {
+        **{"max_steps": 1, "num_generations": 2, "per_device_train_batch_size": 2, "steps_per_generation": 1},
+        "max_completion_length": 4,
+    },
+}
 
 
-def test_the_campaigns_mutations_repeat_themselves():
-    first, again, other = (list(islice(MISTAKES.mutations(random.Random(seed)), 12)) for seed in (1, 1, 2))
-    assert first == again != other
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(CONFIG | {"grid": {"seed": [0, 1]}}))
+    return tmp_path
 
 
-def test_help_and_a_wrong_config_need_no_libraries(tmp_path):
-    code = (
-        "import sys; from workbook.training.run_config import RunConfig\n"
-        "RunConfig.load({'trainer': {'max_steps': 1}})\n"
-        "print({'torch', 'transformers', 'bitsandbytes'} & set(sys.modules))"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train none.yaml", "can't be read"),
+        ("train list.yaml", "mapping"),
+        ("train config.yaml --set max_steps", "key=value"),
+        ("train config.yaml --set max_steps=1 --set max_steps=2", "second value"),
+        ("train config.yaml --set max_steps=[", "not valid YAML"),
+        ("train config.yaml --set learning_rat=1", "did you mean learning_rate"),
+        ("train config.yaml --set max_steps=-1", "max_steps=-1"),
+        ("train config.yaml --set policy=5", "policy=5"),
+        ("train config.yaml --folder .", "already holds a run"),
+        ("resume .", "holds no run"),
+        ("sweep config.yaml", "needs a grid"),
+        ("sweep sweep.yaml --set seed=3", "would be overridden by the grid"),
+        ("runs --folder  ", "expected one argument"),
+        ("measure none", "none"),
+        ("claims --claim H99", "choose one of"),
+        ("claims --json none/out.json", "can't be written"),
+        ("arena --small", "name a rule"),
+        ("report none.jsonl", "none.jsonl"),
+        ("chapters 77", "fits no chapter"),
+        ("sweep sweep.yaml --jobs 0", "at least 1"),
+        ("nothing", "invalid choice"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(config, command, words, capsys):
+    before = sorted(os.listdir(config))
+    try:
+        status = __main__.main(command.split())
+    except SystemExit as refusal:  # argparse's
+        status = refusal.code
+    error = capsys.readouterr().err.strip().split("\n")[-1]
+    assert status == 2
+    assert words in error
+    assert len(error) < 600
+    assert sorted(os.listdir(config)) == before
+
+
+def test_help_needs_no_libraries():
     code = "import sys; import workbook.__main__; print({'torch', 'numpy', 'bitsandbytes'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
 
@@ -48,30 +77,14 @@ def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(arena, "_estimators", interrupted)
-    assert __main__.main(["estimators"]) == 130
+    monkeypatch.setattr(training, "_runs", interrupted)
+    assert __main__.main(["runs"]) == 130
     assert capsys.readouterr().err == "Interrupted.\n"
 
 
-@pytest.mark.parametrize("option", ["--set", "--folder"])
-def test_two_dashes_are_no_value(option, capsys):
-    with pytest.raises(SystemExit):
-        __main__.main(["train", "c.yaml", f"{option}=--"])
-    assert f"argument {option}: expected one argument" in capsys.readouterr().err
-
-
-def test_a_forecast_counts_the_runs_at_a_time(monkeypatch):
-    config = RunConfig.load(BASE)
-    needed = memory.peak_mib(memory.forecast_run(config))
-    monkeypatch.setattr(plan, "free_mib", lambda device: 2.5 * needed)
-    assert plan.fits(config, at_once=2) is None
-    assert plan.fits(config, at_once=3).endswith("at most 2 at a time would fit.")
-
-
-def test_train_warns_of_what_does_not_fit_and_trains(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(plan, "free_mib", lambda device: 1.0)
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(BASE))
-    assert __main__.main(["train", str(tmp_path / "c.yaml"), "--folder", str(tmp_path / "run")]) == 0
+def test_train_warns_of_what_does_not_fit_and_trains(config, monkeypatch, capsys):
+    monkeypatch.setattr(memory, "free_mib", lambda device: 1.0)
+    assert __main__.main(["train", "config.yaml", "--folder", "run"]) == 0
     warning = capsys.readouterr().err.split("\n")[0]
-    assert warning.startswith("Warning: This run is forecast to need ")
-    assert "1 MiB are free on cpu" in warning
+    assert warning.startswith("Warning: ")
+    assert "1 MiB" in warning

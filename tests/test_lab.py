@@ -11,12 +11,9 @@ import urllib.request
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from workbook.training.notebook import run_left
 
 from workbook import __main__
 from workbook.book import chapters, copies
-from workbook.training.files import write_json
-from workbook.training.runs import create_run, set_status
 
 
 @pytest.fixture
@@ -132,22 +129,3 @@ def wait_for_address(server, log) -> tuple[str, str]:
             return match.groups()
         time.sleep(0.2)
     pytest.fail(log.read_text()[-2000:])
-
-
-@pytest.mark.parametrize("name", ["04_one.ipynb", "04_one.2026-03-01.ipynb"])
-def test_a_chapter_finds_the_newest_run_that_was_started_in_it(tmp_path, monkeypatch, name):
-    monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
-    monkeypatch.chdir(tmp_path)
-    for number, notebook in enumerate(("04_one", "04_one", "05_two", None)):
-        run = create_run("data/configs/chain.yaml", tmp_path / "runs" / f"run-{number}")
-        write_json(run.folder / "manifest.json", {"notebook": notebook})
-        set_status(run, "stopped", "Stopped.", total=60)
-        os.utime(run.folder / "config.yaml", (number, number))
-    (tmp_path / "runs" / "run-3" / "manifest.json").write_text("{")
-    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
-    assert run_left() is None
-    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / name))
-    sentence, code = run_left().splitlines()
-    assert sentence == "run-1 of this chapter is stopped; to show it:"
-    show = "RunMonitor(load_run('runs/run-1'))"
-    assert code == f"from workbook import RunMonitor; from workbook.training import load_run; {show}"

@@ -13,11 +13,11 @@ import pandas as pd
 MIN_BATCHES = 3  # generation batches without a difference that are no longer called luck
 LATE_BATCHES = 5  # the same for a run that had differences before: near the end of learning they get rare
 COLLAPSED_SHARE = 0.1  # of the first entropy: e^2 times fewer words to choose from; learning a task takes less
+ENTROPY_JUMP = 1.0  # nats above the first entropy: e times as many words to choose from
 STEADY = 3  # steps at the end whose median entropy counts
 CLIP_JUMP = 0.25  # clipped share of a step's tokens that names the step before it as too long; below 0.1 is usual
 CUT_OFF_SHARE = 0.95  # of completions at the token limit: the rest are no sample to learn from
 FELL_WINDOW, FELL_ERRORS = 5, 3.0  # generation batches at each end; standard errors, about 1 in 100 by luck
-ENTROPY_JUMP = 1.0  # nats above the first entropy: e times as many words to choose from
 
 
 def diagnose(metrics: pd.DataFrame) -> list[str]:
@@ -28,10 +28,9 @@ def diagnose(metrics: pd.DataFrame) -> list[str]:
     if not {"step", "reward"} <= set(metrics):
         return []
     metrics = metrics.reset_index(drop=True)
-    if sentences := [sentence for rule in (_not_finite, _collapsed) if (sentence := rule(metrics))]:
-        return sentences  # which is what the rest would come from
-    rules = (_no_signal, _no_gradient, _fell, _cut_off)
-    return [sentence for rule in rules if (sentence := rule(metrics))]
+    # The rest would come from what these two say.
+    first = [sentence for rule in (_not_finite, _collapsed) if (sentence := rule(metrics))]
+    return first or [s for rule in (_no_signal, _no_gradient, _fell, _cut_off) if (s := rule(metrics))]
 
 
 def _not_finite(metrics: pd.DataFrame) -> str:
@@ -47,33 +46,28 @@ def _not_finite(metrics: pd.DataFrame) -> str:
 
 def _collapsed(metrics: pd.DataFrame) -> str:
     """Entropy fell to a small share of what it was, or rose far above, without a reward for it."""
-    logged = _column(metrics, "entropy")
-    if len(logged) < 2:
+    logged, rewards = _column(metrics, "entropy"), _column(metrics, "reward")
+    if len(logged) < 2 or rewards.empty:
         return ""
     first, last = logged.iloc[0], logged.tail(STEADY).median()
     if COLLAPSED_SHARE * first <= last <= first + ENTROPY_JUMP:
         return ""
     near = logged >= 2 * COLLAPSED_SHARE * first if last < first else logged <= first + ENTROPY_JUMP / 2
     since = logged.index[len(logged) - int((~near)[::-1].cumprod().sum())]  # the first of those at the end
-    rewards = _column(metrics, "reward")
     after = rewards[rewards.index > since]
-    if rewards.empty or (len(after) and after.mean() >= rewards.iloc[0] and rewards.iloc[0] > 0):
+    if len(after) and after.mean() >= rewards.iloc[0] > 0:
         return ""
-    verb, words = ("fell", "collapsed to one text") if last < first else ("rose", "now writes nearly at random")
-    clipped = _clip_jump(metrics, since)
-    fall = f"ntropy {verb} from {first:.3f} to {logged[since]:.3f} nats by step {_step(metrics.loc[[since]])}"
-    paid = f", and reward from {rewards.iloc[0]:.3f} to {after.mean():.3f}" if len(after) else ""
-    return f"{clipped}{'e' if clipped else 'E'}{fall}{paid}: the policy {words}. {_lower_rate(metrics)}"
-
-
-def _clip_jump(metrics: pd.DataFrame, until) -> str:
-    """The step up to the collapse in which most tokens were clipped, in words, if they were many."""
+    # The step up to the collapse in which most tokens were clipped, if they were many, comes first.
+    clipped = ""
     for name in ("cancellation/clipped", "clip_ratio/region_mean"):
-        clipped = _column(metrics, name).loc[:until]
-        if len(clipped) and clipped.max() >= CLIP_JUMP:
-            at = clipped.idxmax()
-            return f"{clipped[at]:.0%} of tokens were clipped in step {_step(metrics.loc[[at]])}, then "
-    return ""
+        shares = _column(metrics, name).loc[:since]
+        if not clipped and len(shares) and shares.max() >= CLIP_JUMP:
+            at = shares.idxmax()
+            clipped = f"{shares[at]:.0%} of tokens were clipped in step {_step(metrics.loc[[at]])}, then "
+    verb, words = ("fell", "collapsed to one text") if last < first else ("rose", "now writes nearly at random")
+    change = f"ntropy {verb} from {first:.3f} to {logged[since]:.3f} nats by step {_step(metrics.loc[[since]])}"
+    paid = f", and reward from {rewards.iloc[0]:.3f} to {after.mean():.3f}" if len(after) else ""
+    return f"{clipped}{'e' if clipped else 'E'}{change}{paid}: the policy {words}. {_lower_rate(metrics)}"
 
 
 def _no_signal(metrics: pd.DataFrame) -> str:
@@ -86,22 +80,19 @@ def _no_signal(metrics: pd.DataFrame) -> str:
     reward, first = batches["reward"].mean(), rewards.iloc[0]
     if silent == len(equal) >= MIN_BATCHES:
         steps = int(metrics["step"].max() - metrics["step"].min()) + 1
-        return f"No group held two different rewards in {steps} steps: nothing could be learned. {_why_equal(reward)}"
+        why = f"The mean reward was {reward:.3f}: take prompts that are harder or easier, or larger groups."
+        if reward == 0:
+            why = (
+                "Every reward was 0: read some completions, and see whether the model can read the prompts (words that "
+                "it knows, its chat template) and whether the reward pays a right answer."
+            )
+        return f"No group held two different rewards in {steps} steps: nothing could be learned. {why}"
     if len(equal) > silent >= LATE_BATCHES:
         late = f"Since step {_step(batches)} no group has held two different rewards (mean reward {reward:.3f})"
         if reward < first:
             return f"{late}, after {first:.3f} in the first batch: it unlearned. {_lower_rate(metrics)}"
         return f"{late}: nothing is learned any more. End it here, or take harder prompts."
     return ""
-
-
-def _why_equal(reward: float) -> str:
-    if reward == 0:
-        return (
-            "Every reward was 0: read some completions, and see whether the model can read the prompts (words that it "
-            "knows, its chat template) and whether the reward pays a right answer."
-        )
-    return f"The mean reward was {reward:.3f}: take prompts that are harder or easier, or larger groups."
 
 
 def _no_gradient(metrics: pd.DataFrame) -> str:
@@ -123,7 +114,7 @@ def _fell(metrics: pd.DataFrame) -> str:
         return ""
     first, last = rewards.head(n), rewards.tail(n)
     error = ((first.var() + last.var()) / n) ** 0.5
-    if first.mean() - last.mean() <= FELL_ERRORS * error or first.mean() - last.mean() <= 0:
+    if first.mean() - last.mean() <= max(0, FELL_ERRORS * error):
         return ""
     means = f"{first.mean():.3f} in the first {n} batches to {last.mean():.3f} in the last {n}"
     return f"Reward fell from {means}: it unlearns. {_lower_rate(metrics)}"

@@ -204,10 +204,10 @@ def read_metrics(path: Path, last_only: bool = False) -> list[dict]:
     return rows
 
 
-def read_records(path: Path) -> list[dict]:
-    """Rows of a JSON list of records; none of a file that is damaged, or not there."""
+def read_records(path: Path, columns: list[str]) -> list[dict]:
+    """Rows of a JSON list of records that have these columns; none of a file that is damaged, or not there."""
     try:
-        return [row for row in read_json(path, list) if isinstance(row, dict)]
+        return [row for row in read_json(path, list) if isinstance(row, dict) and set(columns) <= set(row)]
     except ValueError:
         return []
 

@@ -89,11 +89,11 @@ class Run:
 
     def samples(self) -> pd.DataFrame:
         """A few of the newest generation batch's rollouts: columns step, prompt, completion, reward, advantage."""
-        return pd.DataFrame(read_records(self.folder / "samples.json"), columns=SAMPLED)
+        return pd.DataFrame(read_records(self.folder / "samples.json", SAMPLED), columns=SAMPLED)
 
     def evaluation(self) -> pd.DataFrame:
         """Held-out reward before and after: columns label, mean, low, high (95 % bootstrap over prompts)."""
-        return pd.DataFrame(read_records(self.folder / "evaluation.json"), columns=EVALUATED)
+        return pd.DataFrame(read_records(self.folder / "evaluation.json", EVALUATED), columns=EVALUATED)
 
     def token_steps(self) -> list[int]:
         """Optimizer steps that have a token table (`record_tokens`)."""
@@ -257,8 +257,9 @@ def start_run(
 
 def load_run(folder: str | Path) -> Run:
     """The run that lies in `folder`, whatever its state; ValueError if there is none."""
-    if not (as_folder(folder) / "config.yaml").exists():
-        raise ValueError(f"{folder} holds no run: it has no config.yaml.")
+    names = {path.name for path in as_folder(folder).glob("*")}
+    if "config.yaml" not in names or not names & {"status.json", "manifest.json"}:
+        raise ValueError(f"{folder} holds no run: a run's folder has a config.yaml and a status.json.")
     return Run(folder)
 
 

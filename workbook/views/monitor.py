@@ -17,7 +17,7 @@ import pandas as pd
 
 from workbook.training.diagnosis import diagnose
 from workbook.views.live import LiveChart, close, refresh, show
-from workbook.views.monitor_chart import monitor_chart, monitor_frame, monitor_rows, numbers
+from workbook.views.monitor_chart import monitor_chart, monitor_frame, monitor_rows
 from workbook.views.style import escape, notice, visible
 
 ENDED = {"finished": "success", "stopped": "warning", "failed": "danger", "interrupted": "warning"}
@@ -33,9 +33,6 @@ class RunMonitor:
 
     run: what to watch, a `workbook.training.Run` or anything else with its metrics(), samples(), status(), stopping,
     stop() and resume(); also one that another kernel began:
-
-        from workbook import RunMonitor
-        from workbook.training import latest_run
 
         RunMonitor(latest_run("chain"))
 
@@ -56,8 +53,6 @@ class RunMonitor:
     ):
         if run is None and start is None:
             raise ValueError("RunMonitor needs run=, a run to watch, or start=, a function that begins one.")
-        if (run is not None and not hasattr(run, "status")) or (start is not None and not callable(start)):
-            raise ValueError("run= must be what start_run or load_run returns, start= a function that returns a run.")
         self.run, self._start, self.target, self.beside = run, start, target, beside
         self.label, self.started = "your run 1" if run is None else "this run", 0
         self.interval = interval
@@ -81,8 +76,6 @@ class RunMonitor:
         self.box.add_class("workbook-monitor")
         self._answer(self._look)
 
-    # --- on the page
-
     def display(self) -> None:
         """Put it on the page, and watch the run from now on."""
         self._handle = show(self.box, self.chart)
@@ -101,8 +94,6 @@ class RunMonitor:
             close(widget)
         self._heatmap = None
 
-    # --- what the buttons do
-
     def start(self) -> None:
         """Begin a new run and watch it; the one before becomes a curve beside it. Nothing while one is going on."""
         if self.run is not None and self.run.status()["state"] not in ENDED:
@@ -116,7 +107,7 @@ class RunMonitor:
         self._follow()
 
     def stop(self) -> None:
-        """Ask the run to stop after the step in hand; nothing once it has ended (a busy kernel delays clicks)."""
+        """Ask the run to stop after the step in hand; nothing once it has ended."""
         if self.run.status()["state"] not in ENDED:
             self.run.stop()
             self._look()
@@ -143,8 +134,6 @@ class RunMonitor:
         if row.get("mine") and isinstance(row.get("step"), int | float) and hasattr(self.run, "token_steps"):
             self._answer(lambda: self.show_step(int(row["step"])))
 
-    # --- waiting
-
     async def until(self, step: float = float("inf")) -> dict:
         """Wait until the run has reached a step, or ended, and return its status; buttons answer meanwhile.
 
@@ -152,11 +141,12 @@ class RunMonitor:
         """
         if self._handle is None:
             self.display()
-        try:
-            await self._reached(step)
-        except asyncio.CancelledError:  # how an interrupt arrives here
-            self.stop()
-            await self._reached(float("inf"))
+        while self._watching and self.run.status()["step"] < step:
+            try:
+                await asyncio.sleep(0.1)  # the kernel notices clicks and interrupts in between
+            except asyncio.CancelledError:  # how an interrupt arrives here
+                self.stop()
+                step = float("inf")
         status = self.run.status()
         if not self._watching:  # the last look, and the picture that stays where no kernel runs
             self._look()
@@ -167,10 +157,6 @@ class RunMonitor:
 
     def __await__(self):
         return self.until().__await__()
-
-    async def _reached(self, step: float) -> None:
-        while self._watching and self.run.status()["step"] < step:
-            await asyncio.sleep(0.1)  # the kernel notices clicks and interrupts in between
 
     @property
     def _watching(self) -> bool:
@@ -188,8 +174,6 @@ class RunMonitor:
         except Exception as error:  # until() meets it again, and raises it where it can be seen
             self._show_line(f"The run can't be read: {error}", error=True)
 
-    # --- what is shown
-
     def _look(self) -> bool:
         """Bring everything on the page up to date; True once the run has ended, or if there is none yet."""
         status = self.run.status() if self.run is not None else dict(UNSTARTED)
@@ -199,7 +183,7 @@ class RunMonitor:
             if self.run is not None:
                 self._metrics = self.run.metrics()
                 self.completions.value = completions_html(self.run.samples())
-                self.diagnosis.value = notice(*diagnose(numbers(self._metrics)), error=True)
+                self.diagnosis.value = notice(*diagnose(self._metrics), error=True)
             self.chart.push(**self._tables(status["total"]))
             self._seen = seen
         self.progress.max, self.progress.value = max(status["total"], 1), status["step"]
@@ -234,11 +218,7 @@ class RunMonitor:
 
 
 def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str:
-    """A run's state in words: what it does, how far it is, how long it will still take.
-
-    >>> sentence({"state": "starting", "message": "Loading the policy."}, pd.DataFrame())
-    'starting: Loading the policy ...'
-    """
+    """A run's state in words: what it does, how far it is, how long it will still take."""
     state, message = status["state"], status["message"]
     if stopping:
         return "stopping after the step in hand ..."
@@ -247,7 +227,6 @@ def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str
     if state != "running":
         return f"{state}: {message}"
     left = ""
-    metrics = numbers(metrics)
     steps = status["total"] - int(metrics["step"].max()) if len(metrics) else 0
     if steps > 0 and "step_time" in metrics and pd.notna(step := metrics["step_time"].tail(20).mean()):
         seconds = steps * step
@@ -264,10 +243,9 @@ def completions_html(samples: pd.DataFrame) -> str:
         return "<i>No completions yet.</i>"
     rows = []
     for row in samples.itertuples():
-        texts = (escape(visible(str(text), 500, space=" ")) for text in (row.prompt, row.completion))
+        texts = (escape(visible(text, 500, space=" ")) for text in (row.prompt, row.completion))
         cells = "".join(f'<td dir="ltr" style="{TEXT}">{text}</td>' for text in texts)
-        reward, advantage = (pd.to_numeric(value, errors="coerce") for value in (row.reward, row.advantage))
-        rows.append(f"<tr><td>{reward:.3g}</td><td>{advantage:+.2f}</td>{cells}</tr>")
+        rows.append(f"<tr><td>{row.reward:.3g}</td><td>{row.advantage:+.2f}</td>{cells}</tr>")
     names = ("reward", "advantage", "prompt", "completion")
     head = "".join(f'<th style="text-align: left">{name}</th>' for name in names)
     caption = f"Some completions sampled for step {escape(samples['step'].iloc[0])}"

@@ -1,10 +1,4 @@
-"""What a run has logged, drawn: reward large, six small panels below it; pure functions over `Run.metrics`.
-
-monitor_table(metrics) -> step, panel, value       one row for each step and panel
-monitor_rows(metrics, label, beside)               the same for several runs, by name
-monitor_frame(table, total, target, label)         how far the axes reach, the newest values, the aim
-monitor_chart(rows, frame) -> alt.Chart            a spec that stays the same from the first step to the last
-"""
+"""What a run has logged, drawn: reward large, six small panels below it; pure functions over `Run.metrics`."""
 
 from __future__ import annotations
 
@@ -21,8 +15,8 @@ SMALL, GAP, AXIS = 204, 14, 44  # widths: of a small panel, between two, and of 
 
 
 class Panel(NamedTuple):
-    """A quantity of the monitor: its title with units, the logged columns to take it from (the first that is there),
-    the format of its newest value, and what its axis reaches at least."""
+    """A quantity: its title with units, the logged columns to take it from (the first that is there), the format of
+    its newest value, and what its axis reaches at least."""
 
     title: str
     columns: tuple[str, ...]
@@ -47,10 +41,6 @@ def tokens_per_second(metrics: pd.DataFrame) -> pd.Series:
     """Tokens of a generation batch, prompts included, over the seconds of its optimizer steps so far.
 
     metrics: columns num_tokens (a running total, logged where a batch was sampled) and step_time; else all is NaN.
-
-    >>> logged = pd.DataFrame({"num_tokens": [100.0, None, 200.0], "step_time": [3.0, 1.0, 2.0]})
-    >>> tokens_per_second(logged).tolist()
-    [25.0, nan, 50.0]
     """
     if not {"num_tokens", "step_time"} <= set(metrics):
         return pd.Series(float("nan"), index=metrics.index)
@@ -59,19 +49,12 @@ def tokens_per_second(metrics: pd.DataFrame) -> pd.Series:
     return sampled.diff().fillna(sampled).div(seconds.loc[sampled.index]).reindex(metrics.index)
 
 
-def numbers(metrics: pd.DataFrame) -> pd.DataFrame:
-    """Rows with a finite step, every column as numbers: what a log holds instead of a number is NaN."""
-    table = metrics.apply(pd.to_numeric, errors="coerce")
-    return table[table["step"].abs() < float("inf")] if "step" in table else table
-
-
 def monitor_table(metrics: pd.DataFrame, max_points: int = MAX_POINTS) -> pd.DataFrame:
     """What a run has logged as rows (step, panel, value), one for each step and entry of PANELS that has a value.
 
     metrics: as of `Run.metrics`.  max_points: of a longer run, every k-th row of a panel and its newest.
     """
     require(metrics, ("step", "reward"), "monitor_table")
-    metrics = numbers(metrics)
     logged, tables = metrics.assign(tokens_per_second=tokens_per_second(metrics)), []
     for name, panel in PANELS.items():
         column = next((column for column in panel.columns if column in logged), None)
@@ -125,9 +108,9 @@ def monitor_chart(rows: pd.DataFrame, frame: pd.DataFrame, legend: bool = False)
     chart = alt.vconcat(
         _panel(rows, frame, first, wide, 170, legend), alt.concat(*small, columns=3, spacing={"column": GAP, "row": 14})
     )
-    description = "Curves against the optimizer step: " + ", ".join(panel.title for panel in PANELS.values()) + "."
+    curves = ", ".join(panel.title for panel in PANELS.values())
     title = alt.TitleParams("What the run has logged", anchor="start", offset=8)
-    return chart.properties(title=title, description=f"What the run has logged. {description}")
+    return chart.properties(title=title, description=f"What the run has logged, by optimizer step: {curves}.")
 
 
 def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: bool = True) -> alt.LayerChart:
