@@ -10,17 +10,13 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbook.policies.copies import private_copy
-from workbook.policies.load import load_policy
+from workbook.policies.load import Policy, load_policy
 from workbook.probes.recovered import (
     PARTS,
     SIX,
     Pushes,
     credit_recovered,
     exact_gradient,
-    gram_statistics,
-    redrawn_updates,
-    trained_weights,
-    update_statistics,
 )
 from workbook.probes.step import logps
 from workbook.probes.values import TokenValues
@@ -47,7 +43,7 @@ def tiny():
     torch.manual_seed(0)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=WORDS, initializer_range=0.8, eos_token_id=None, pad_token_id=None, **sizes)
-    policy = SimpleNamespace(model=LlamaForCausalLM(config).double().eval(), tokenizer=None)
+    policy = Policy(LlamaForCausalLM(config).double().eval(), None, {})
     every = logps(policy, batch(COMPLETIONS, 8))  # (8, 3)
     return SimpleNamespace(policy=policy, chances=every.sum(1).exp(), steps=every.exp())
 
@@ -100,7 +96,7 @@ def exact(tiny):
     model = tiny.policy.model
     logits = model(torch.cat([torch.zeros(8, 1, dtype=torch.long), COMPLETIONS], dim=1)).logits[:, :-1]
     chosen = logits.log_softmax(-1).gather(2, COMPLETIONS.unsqueeze(2)).sum((1, 2))
-    parts = torch.autograd.grad((chosen.exp() * REWARDS).sum(), trained_weights(model))
+    parts = torch.autograd.grad((chosen.exp() * REWARDS).sum(), list(model.parameters()))
     return torch.cat([part.flatten() for part in parts])
 
 
@@ -141,7 +137,7 @@ def brute_force(tiny, rule, size):
         given = group_advantages(REWARDS[orders].flatten().double(), groups, rule).view_as(orders)[:, 0]
         others = tiny.chances[orders[:, 1:]].prod(1)
         advantages = torch.zeros(8).double().index_add(0, orders[:, 0], others * given).unsqueeze(1)
-    parts = torch.autograd.grad((tiny.chances.unsqueeze(1) * advantages * scored).sum(), trained_weights(model))
+    parts = torch.autograd.grad((tiny.chances.unsqueeze(1) * advantages * scored).sum(), list(model.parameters()))
     return torch.cat([part.flatten() for part in parts])
 
 
@@ -197,7 +193,7 @@ def test_six_parts_add_up_to_a_real_small_step(double):
     moved = []
     for sign in (1, -1):
         mine = private_copy(double.policy)
-        weights = trained_weights(mine.model)
+        weights = list(mine.model.parameters())
         advantages = group_advantages(rollouts.rewards, rollouts.group_ids).unsqueeze(1)
         scored = double_logps(mine, rollouts)
         gradient = torch.autograd.grad((advantages * scored).sum() / len(rollouts), weights)
@@ -234,7 +230,7 @@ def test_own_changes_against_explicit_jacobians(tiny):
     for i, t in itertools.product(range(4), range(LENGTH)):
         jacobian = []
         for word in range(WORDS):
-            gradient = torch.autograd.grad(logits[i, t, word], trained_weights(tiny.policy.model), retain_graph=True)
+            gradient = torch.autograd.grad(logits[i, t, word], list(tiny.policy.model.parameters()), retain_graph=True)
             jacobian.append(torch.cat([g.flatten() for g in gradient]))
         jacobian = torch.stack(jacobian)  # (V, D)
         c = pushes.context[i, t]
@@ -262,30 +258,6 @@ def test_a_batch_that_pushes_nothing_recovers_nothing(double):
     recovered = credit_recovered(double.policy, alike, "grpo", double.task, tokens=2)
     assert recovered.shares[[*PARTS, "coupling"]].isna().all(axis=None)
     assert math.isnan(recovered.update["signal"])
-
-
-def test_redrawn_updates_of_any_rule(double):
-    by_name = redrawn_updates(double.policy, double.task, 2, 4, "oracle", redraws=2, seed=3)
-    by_function = redrawn_updates(
-        double.policy, double.task, 2, 4, lambda batch: 2 * batch.known_credit, redraws=2, seed=3
-    )
-    assert by_function["share"] == pytest.approx(by_name["share"])
-    assert by_function["square"] == pytest.approx(4 * by_name["square"])
-    with pytest.raises(ValueError, match="1 update says nothing of its own noise; redraws must be 2 or more"):
-        redrawn_updates(double.policy, double.task, 1, 2, "grpo", redraws=1)
-
-
-def test_statistics_of_updates_are_free_of_bias():
-    torch.manual_seed(1)
-    exact, mean = torch.zeros(64).double(), torch.zeros(64).double()
-    exact[0], mean[:2] = 2.0, torch.tensor([3.0, 4.0])
-    updates = mean + 2 * torch.randn(4000, 64).double()
-    statistics = update_statistics(updates, exact)
-    assert statistics["expected_cosine"] == pytest.approx(0.6, abs=0.01)
-    assert statistics["signal"] == pytest.approx(9, rel=0.05)
-    assert statistics["square"] == pytest.approx(25 + 64 * 4, rel=0.02)
-    pairs = [gram_statistics(part @ part.T, part[:, 0])["signal"] for part in updates.split(2)]
-    assert sum(pairs) / len(pairs) == pytest.approx(9, rel=0.1)  # two at a time give the same on average
 
 
 def test_what_cannot_be_split_is_refused(double, tiny):

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from workbook.policies.load import Policy, load_policy
-from workbook.probes.value_gaps import exact_pool
+from workbook.probes.values import exact_pool
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import Task, get_task

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from workbook.policies.load import load_policy
-from workbook.probes.output_layer import sign_agreement
+from workbook.probes.step import sign_agreement
 from workbook.statistics import unit_curve
 from workbook.studies.claim import Tables
 from workbook.tasks import get_task

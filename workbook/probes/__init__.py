@@ -13,11 +13,10 @@ _NAMES = {  # module: what it offers
     "probes.categories": "categorized tagger_name",
     "probes.dose": "dose_blocks dose_curve flip_rates net_curve permuted_signs real_step shift_curve",
     "probes.drift": "drift_report learning_tax odds_drift",
-    "probes.output_layer": "output_layer_step",
     "probes.explained": "TokenExplainer explain_token",
-    "probes.recovered": "credit_recovered redrawn_updates",
+    "probes.recovered": "credit_recovered",
     "probes.report": "report_findings report_text report_warnings",
-    "probes.step": "logps matched_lr optimizer_of update",
+    "probes.step": "logps matched_lr optimizer_of output_layer_step update",
     "probes.values": "chain_values context_logits expected_reward value_error",
     "topics.batching.steps": "cancelled_in_steps gradient_gram",
     "topics.coupling.probe": (

@@ -22,13 +22,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbook.probes.blocks import DRAWS, Blocks, block_coupling, category_shift, step_changes
-from workbook.probes.step import STEP_NATS, ScaledStep, logps
+from workbook.probes.step import MOVED, STEP_NATS, ScaledStep, logps
 from workbook.rollouts.sample import Rollouts
 from workbook.theory.coupling import NEARLY_CERTAIN
 
 DOSES = tuple(2**k for k in range(10))  # prompts per step
 MEASURED, BUNDLE = 24, 16  # prompts
-MOVED = 0.1  # of the step's root mean square change
 BANDS = (0.0, 0.3, 0.6, NEARLY_CERTAIN)  # of the token's probability
 MATCHED = {"matched by word": ["token_id"], "matched by word and place": ["token_id", "position"]}
 SETS = ("all", "unsure", "moved", *MATCHED)

@@ -18,7 +18,7 @@ Letters: B rollouts, T tokens, C contexts, V vocabulary, D trained weights, G gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,11 +29,11 @@ from torch import Tensor
 from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbook.policies.copies import evaluating
-from workbook.probes.step import FIELDS
+from workbook.policies.copies import private_copy
+from workbook.probes.step import FIELDS, passes, trained_weights
 from workbook.probes.values import TokenValues, chain_values, context_logits, expected_reward
 from workbook.rollouts.credit import credit_batch
-from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.rollouts.sample import Rollouts
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.theory.decomposition import (
@@ -49,7 +49,6 @@ from workbook.theory.decomposition import (
 PARTS = ("signal", "bias", "noise")
 SIX = tuple(f"{where}_{part}" for where in ("own", "coupled") for part in PARTS)
 PER_CLASS = 64  # tokens measured of each class unless told otherwise
-ROWS_AT_ONCE = 64  # rollouts of one backward pass
 CANCELLED = 1e-8  # share of its parts' squares below which a movement counts as none
 
 
@@ -96,10 +95,10 @@ def credit_recovered(
     """Split one step of a rule, on fresh rollouts, into signal, bias and noise, own and coupled.
 
     The step's objective is J = 1/B sum_it A_it log pi_it: one gradient step, ratios of 1, no clip.
-    rule: one of GAIN_RULES, whose expectation over redrawn groups is exact; of other rules `redrawn_updates` measures
-    it.  values: value after every word (`chain_values` of the task, if not given).  exact: the exact gradient of the
-    mean expected reward (of `expected_reward`, if a task is given).  tokens: how many of each class are measured, drawn
-    by seed at random from as many rollouts; None: all.
+    rule: one of GAIN_RULES, whose expectation over redrawn groups is exact.  values: value after every word
+    (`chain_values` of the task, if not given).  exact: the exact gradient of the mean expected reward (of
+    `expected_reward`, if a task is given).  tokens: how many of each class are measured, drawn by seed at random from
+    as many rollouts; None: all.
 
     Raises ValueError for another rule, rewards other than 0 and 1, groups of unequal size, and without task or values.
     """
@@ -110,7 +109,7 @@ def credit_recovered(
         values = chain_values(policy, task, rollouts)
     if exact is None and task is not None:
         exact = exact_gradient(policy, task, list(dict.fromkeys(rollouts.prompts)))
-    with evaluating(policy.model), sdpa_kernel(SDPBackend.MATH):
+    with sdpa_kernel(SDPBackend.MATH):
         pushes = Pushes(policy, rollouts, values)
         return measure_parts(pushes, pushes.split(rule, seed), rule, exact, tokens, seed)
 
@@ -125,7 +124,7 @@ def measure_parts(
 ) -> CreditRecovered:
     """What the parts of some pushes do to tokens and weights; arguments as of `credit_recovered`."""
     rollouts, wanted = pushes.rollouts, [parts.signal, parts.bias, parts.noise, pushes.oracle_noise()]
-    with evaluating(pushes.model), sdpa_kernel(SDPBackend.MATH):
+    with sdpa_kernel(SDPBackend.MATH):
         directions = dict(zip((*PARTS, "oracle_noise"), pushes.directions(wanted), strict=True))
         chosen = _chosen(rollouts, tokens, seed)
         own = pushes.own_changes(chosen, parts)
@@ -142,10 +141,7 @@ def measure_parts(
 def check_gains(rollouts: Rollouts, rule: str) -> int:
     """Return the group size; ValueError where the expectation of a rule's pushes has no closed form."""
     if rule not in GAIN_RULES:
-        raise ValueError(
-            f"rule={rule!r:.80} has no expectation in closed form; valid are {', '.join(GAIN_RULES)}, "
-            "and redrawn_updates measures others."
-        )
+        raise ValueError(f"rule={rule!r:.80} has no expectation in closed form; valid are {', '.join(GAIN_RULES)}.")
     rewards = rollouts.rewards
     if (odd := rewards[(rewards != 0) & (rewards != 1)]).numel():
         raise ValueError(f"rewards hold {float(odd[0])}; credit_recovered takes rewards of 0 or 1.")
@@ -164,10 +160,11 @@ def exact_gradient(policy, task, prompts: list[str]) -> Float[Tensor, " D"]:
 
 def flat_gradient(policy, objective: Tensor, keep_graph: bool = False) -> Float[Tensor, " D"]:
     """The objective's gradient by all trained weights, as one vector."""
-    weights = trained_weights(policy.model)
+    weights = list(trained_weights(policy).values())
     if not objective.requires_grad:  # of advantages that are all 0
         return torch.cat([torch.zeros_like(w).flatten() for w in weights])
-    return _flat(torch.autograd.grad(objective, weights, retain_graph=keep_graph, materialize_grads=True))
+    parts = torch.autograd.grad(objective, weights, retain_graph=keep_graph, materialize_grads=True)
+    return torch.cat([part.flatten() for part in parts])
 
 
 def rule_advantages(
@@ -187,16 +184,12 @@ def rule_advantages(
     return advantages.masked_fill(~rollouts.completion_mask.bool(), 0.0)
 
 
-def trained_weights(model) -> list[Tensor]:
-    """The weights that a step moves."""
-    return [p for p in model.parameters() if p.requires_grad]
-
-
 class Pushes:
     """The contexts of some rollouts, their probabilities and values, and what pushes there do to the weights."""
 
     def __init__(self, policy, rollouts: Rollouts, values: TokenValues):
-        self.policy, self.model, self.rollouts, self.values = policy, policy.model, rollouts, values
+        self.policy, self.rollouts, self.values = private_copy(policy, weights=False), rollouts, values
+        self.model, self.weights = self.policy.model, trained_weights(self.policy)
         self.mask = rollouts.completion_mask.bool()
         prompts = torch.where(rollouts.prompt_mask.bool(), rollouts.prompt_ids, -1)
         prompt = torch.unique(prompts, dim=0, return_inverse=True)[1]
@@ -207,7 +200,7 @@ class Pushes:
         places = torch.arange(flat.numel(), device=flat.device)
         self.home.scatter_reduce_(0, flat[flat >= 0], places[flat >= 0], "amin")
         with torch.no_grad():
-            probs = torch.cat([self._logits(rows).softmax(-1) for rows in self._chunks()])
+            probs = torch.cat([self._logits(rows).softmax(-1) for rows in passes(self.policy, rollouts)])
         self.probs = probs.flatten(0, 1)[self.home]  # (C, V)
         self.q = values.dense(probs.shape[2]).to(probs).flatten(0, 1)[self.home]
 
@@ -232,28 +225,27 @@ class Pushes:
 
     def directions(self, pushes: list[Float[Tensor, "C V"]]) -> list[Float[Tensor, " D"]]:
         """Gradients sum_c J_c^T push_c by the trained weights, one for each set of pushes."""
-        weights, sums = trained_weights(self.model), [0.0] * len(pushes)
-        for rows in self._chunks():
+        weights, sums = list(self.weights.values()), [0.0] * len(pushes)
+        for rows in passes(self.policy, self.rollouts):
             here = torch.isin(self.home // self.mask.shape[1], rows)
             places = self.home[here] - int(rows[0]) * self.mask.shape[1]
             with torch.enable_grad():
                 logits = self._logits(rows)
             for i, push in enumerate(pushes):
                 cotangent = torch.zeros_like(logits).flatten(0, 1).index_put((places,), push[here].to(logits))
-                parts = torch.autograd.grad(
-                    logits, weights, cotangent.view_as(logits), retain_graph=True, allow_unused=True
-                )
-                sums[i] = sums[i] + _flat(parts, weights)
+                cotangent = cotangent.view_as(logits)
+                parts = torch.autograd.grad(logits, weights, cotangent, retain_graph=True, materialize_grads=True)
+                sums[i] = sums[i] + torch.cat([part.flatten() for part in parts])
         return sums
 
     def changes(self, chosen: pd.DataFrame, direction: Float[Tensor, " D"]) -> np.ndarray:
         """Directional derivative of the chosen tokens' log-probabilities (n,) along a direction of the weights."""
-        named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        sizes = [p.numel() for p in named.values()]
-        tangent = {n: d.view_as(p) for (n, p), d in zip(named.items(), direction.split(sizes), strict=True)}
+        sizes = [p.numel() for p in self.weights.values()]
+        parts = zip(self.weights.items(), direction.split(sizes), strict=True)
+        tangent = {name: part.view_as(p) for (name, p), part in parts}
         rollout, position = torch.tensor(chosen[["rollout", "position"]].to_numpy()).T
         change = torch.zeros(len(chosen), dtype=direction.dtype)
-        for rows in rollout.unique().split(ROWS_AT_ONCE):
+        for rows in passes(self.policy, self.rollouts, rollout.unique()):
             places = torch.searchsorted(rows, rollout).clamp(max=len(rows) - 1)
             here = rows[places] == rollout
 
@@ -262,45 +254,37 @@ class Pushes:
                 return self._logits(rows, call)[places, at].log_softmax(-1)
 
             with torch.no_grad():
-                derivative = jvp(logps, (named,), (tangent,))[1]  # (n, V)
+                derivative = jvp(logps, (self.weights,), (tangent,))[1]  # (n, V)
             tokens = self.rollouts.completion_ids[rollout[here], position[here]]
             change[here] = derivative.gather(1, tokens.unsqueeze(1)).squeeze(1)
         return change.numpy()
 
     def own_changes(self, chosen: pd.DataFrame, parts: PushParts) -> np.ndarray:
-        """Changes (n, 3) of the chosen tokens by the signal, bias and noise at their own context."""
-        changes = np.zeros((len(chosen), 3))
-        places = chosen.reset_index(drop=True)
-        for rollout, rows in places.groupby("rollout"):
-            at = torch.tensor(rows["position"].to_numpy())
+        """Changes (n, 3) of the chosen tokens by the signal, bias and noise at their own context.
+
+        A change is the product <J^T score, J^T push> of what a token's score and the push there do to the weights.
+        """
+        changes, weights = np.zeros((len(chosen), 3)), list(self.weights.values())
+        for rollout, rows in chosen.reset_index(drop=True).groupby("rollout"):
+            at = torch.tensor(rows["position"].to_numpy())  # (n,)
             context = self.context[rollout, at]
             token = torch.nn.functional.one_hot(self.rollouts.completion_ids[rollout, at], self.probs.shape[1])
-            score = token - self.probs[context]  # (n, V)
-            pushes = [getattr(parts, part)[context] for part in PARTS]
-            own = self._products(rollout, at, score, pushes)
-            changes[rows.index] = torch.stack(own, dim=1).numpy()
+            with torch.enable_grad():
+                logits = self._logits(torch.tensor([rollout]))  # (1, T, V)
+            vectors = [token - self.probs[context], *(getattr(parts, part)[context] for part in PARTS)]
+            vectors = torch.stack(vectors).to(logits)  # (1 + 3, n, V)
+            cotangents = logits.new_zeros(*vectors.shape[:2], *logits.shape)
+            cotangents[:, torch.arange(len(at)), 0, at] = vectors
+            batched = torch.autograd.grad(
+                logits, weights, cotangents.flatten(0, 1), is_grads_batched=True, allow_unused=True
+            )
+            products = logits.new_zeros(3, len(at))
+            for gradient in batched:
+                if gradient is not None:
+                    first, *others = gradient.flatten(1).view(len(vectors), len(at), -1)
+                    products += torch.stack([(first * other).sum(1) for other in others])
+            changes[rows.index] = products.T.numpy()
         return changes
-
-    def _products(self, rollout: int, at: Tensor, score: Tensor, pushes: list[Tensor]) -> list[Float[Tensor, " n"]]:
-        """Products <J^T score, J^T push> at n positions of a rollout, for each set of pushes (n, V)."""
-        with torch.enable_grad():
-            logits = self._logits(torch.tensor([rollout]))  # (1, T, V)
-        vectors = torch.stack([score, *pushes]).to(logits)  # (1 + k, n, V)
-        cotangents = logits.new_zeros(*vectors.shape[:2], *logits.shape)
-        cotangents[:, torch.arange(len(at)), 0, at] = vectors
-        weights = trained_weights(self.model)
-        products = logits.new_zeros(len(pushes), len(at))
-        batched = torch.autograd.grad(
-            logits, weights, cotangents.flatten(0, 1), is_grads_batched=True, allow_unused=True
-        )
-        for gradient in batched:
-            if gradient is not None:
-                first, *others = gradient.flatten(1).view(len(vectors), len(at), -1)
-                products += torch.stack([(first * other).sum(1) for other in others])
-        return list(products)
-
-    def _chunks(self) -> Iterator[Int[Tensor, " b"]]:
-        return torch.arange(len(self.rollouts)).split(ROWS_AT_ONCE)
 
     def _logits(self, rows: Int[Tensor, " b"], call=None) -> Float[Tensor, "b T V"]:
         return context_logits(self.model, *(getattr(self.rollouts, name)[rows] for name in FIELDS), call=call)
@@ -324,50 +308,6 @@ def class_shares(tokens: pd.DataFrame) -> pd.DataFrame:
         rms = float(np.sqrt(total / part["weight"].sum()))
         rows.append({"category": category, "tokens": len(part), "change_rms": rms, **six, **both, "coupling": coupling})
     return pd.DataFrame(rows)
-
-
-def redrawn_updates(
-    policy, task, prompts, group_size: int, rule: str | Callable, redraws: int = 8, seed: int = 0, **sampling
-) -> dict[str, float]:
-    """How well a rule's updates point, over redrawn batches of the same prompts: for any rule, in the weights' space.
-
-    rule: a name of an estimator or credit rule, or a function of a CreditBatch.  See `update_statistics` for what comes
-    back. Raises ValueError for fewer than 2 redraws and as `sample_rollouts` does.
-    """
-    updates = []
-    for draw in range(redraws):
-        rollouts = sample_rollouts(policy, task, prompts, group_size, seed + draw, **sampling)
-        values = chain_values(policy, task, rollouts)
-        advantages = rule_advantages(policy, rollouts, rule, values, seed + draw) / len(rollouts)
-        pushes = Pushes(policy, rollouts, values)
-        mask = pushes.mask
-        realised = realised_pushes(advantages[mask], rollouts.completion_ids[mask], pushes.context[mask], pushes.probs)
-        with evaluating(policy.model):
-            updates += pushes.directions([realised])
-    return update_statistics(torch.stack(updates), exact_gradient(policy, task, list(dict.fromkeys(rollouts.prompts))))
-
-
-def update_statistics(updates: Float[Tensor, "R D"], exact: Float[Tensor, " D"]) -> dict[str, float]:
-    """Signal and noise of R independent updates against the exact gradient, free of bias by products of different ones.
-
-    expected_cosine: cosine of the mean update with the exact gradient, below 1 by the rule's bias.  signal: squared
-    length of the mean update along the exact gradient;  square: of one update.  share = signal / square, the share of
-    an update's squared length that is signal.  Raises ValueError for fewer than 2 updates.
-    """
-    if len(updates) < 2:
-        raise ValueError(f"{len(updates)} update says nothing of its own noise; redraws must be 2 or more.")
-    gram = (updates @ updates.T).double()
-    return gram_statistics(gram, (updates @ (exact / exact.norm())).double())
-
-
-def gram_statistics(gram: Float[Tensor, "R R"], along: Float[Tensor, " R"]) -> dict[str, float]:
-    """`update_statistics` from the inner products of the updates and their lengths along the exact gradient."""
-    pairs = len(gram) * (len(gram) - 1)
-    square = float(gram.diagonal().mean())
-    mean_square = float((gram.sum() - gram.diagonal().sum()) / pairs)
-    signal = float((along.sum() ** 2 - along.square().sum()) / pairs)
-    cosine = np.sign(float(along.mean())) * np.sqrt(signal / mean_square) if signal > 0 and mean_square > 0 else np.nan
-    return {"expected_cosine": cosine, "signal": signal, "square": square, "share": signal / square}
 
 
 def _chosen(rollouts: Rollouts, tokens: int | None, seed: int) -> pd.DataFrame:
@@ -399,10 +339,3 @@ def _in_weights(directions: dict[str, Tensor | None], scale: float, rollouts: in
 
 def _cosine(a: Tensor, b: Tensor | None) -> float:
     return np.nan if b is None else float(torch.nn.functional.cosine_similarity(a, b, dim=0))
-
-
-def _flat(parts, weights: list[Tensor] | None = None) -> Float[Tensor, " D"]:
-    weights = parts if weights is None else weights
-    return torch.cat(
-        [(torch.zeros_like(w) if part is None else part).flatten() for part, w in zip(parts, weights, strict=True)]
-    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from workbook.policies.copies import evaluating, private_copy
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps, rows_at_once
+from workbook.rollouts.states import output_states
 from workbook.theory.weights import update_weights
 from workbook.training.progress import progress
 
@@ -31,6 +33,7 @@ OPTIMIZERS: dict[str, Callable] = {
 }
 ONE_STEP_OPTIMIZERS = ("sgd", "adamw")  # momentum makes no difference to one step
 STEP_NATS = 0.1  # root mean square change of log-probability to which the studies match the learning rate of one step
+MOVED = 0.1  # of a step's root mean square change, beyond which a token counts as moved
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
@@ -236,3 +239,35 @@ def along_training(
             yield step, mine, rollouts
         if step < steps and rollouts.advantages.any():
             update(mine, rollouts, stepper, **settings)
+
+
+def output_layer_step(
+    policy, rollouts: Rollouts, lr: float, chosen: Bool[Tensor, "B T"] | None = None, aggregate: str = "dr_grpo"
+) -> Float[Tensor, " N"]:
+    """Change of each token's log-probability (nats) if SGD takes `update`'s first step on the output layer alone.
+
+    In closed form (see `predicted_delta_logp`), which is also the step of a head that is tied to the embeddings if the
+    embeddings could stay where they are.  N tokens in the order of the token table.
+    """
+    alive = rollouts.completion_mask.bool()
+    weights = update_weights(rollouts.old_logps, rollouts.old_logps, alive, rollouts.advantages, aggregate=aggregate)
+    pushes = weights * rollouts.advantages.view(len(rollouts), -1)
+    if chosen is not None:
+        pushes = pushes.masked_fill(~chosen.to(pushes.device), 0.0)
+    states = output_states(policy, rollouts)
+    pushes = pushes[alive].to(states.hidden.device)
+    return states.predicted(pushes, lr)
+
+
+def sign_agreement(dlogp, predicted) -> dict[str, float]:
+    """Share of tokens whose change has the sign that the output layer alone predicts: of all, and of those that moved.
+
+    moved: beyond `MOVED` of the root mean square change.
+
+    >>> sign_agreement([1.0, -1.0, 0.01], [0.5, 0.5, -0.5])
+    {'agreement, all': 0.3333333333333333, 'agreement, moved': 0.5}
+    """
+    change = np.asarray(dlogp, dtype=float)
+    agree = np.sign(change) == np.sign(np.asarray(predicted, dtype=float))
+    moved = np.abs(change) > MOVED * np.sqrt(np.mean(change**2))
+    return {"agreement, all": float(agree.mean()), "agreement, moved": float(agree[moved].mean())}

@@ -23,18 +23,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from workbook.policies.copies import evaluating
-from workbook.probes.step import FIELDS
+from workbook.probes.step import FIELDS, MOVED, logps
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.rollouts.scoring import pad_rows, padded_batches, tokenize_prompts
+from workbook.rollouts.scoring import pad_rows, padded_batches, rows_at_once, tokenize_prompts
 from workbook.tasks.chain import Chain, Slot
 from workbook.tasks.chain_grammar import OPERATORS, in_alphabet, marked, plain
 
-ROWS_AT_ONCE = 640  # completions scored in one pass
+PROMPTS_AT_ONCE = 64  # whose chains share a pass
 STYLE_SEED = 0  # of the order of style words over the chains
 
 
@@ -151,7 +152,7 @@ def _tables(policy, task: Chain, prompts: Sequence[str]) -> list[ChainTables]:
     for i, prompt in enumerate(prompts):
         by_steps.setdefault(len(task._parse(prompt)[1]), []).append(i)
     for rows in by_steps.values():
-        for part in torch.tensor(rows).split(max(1, ROWS_AT_ONCE // task.modulus)):
+        for part in torch.tensor(rows).split(PROMPTS_AT_ONCE):
             chains = _Chains(policy, task, [prompts[i] for i in part])
             tables |= dict(zip(part.tolist(), chains.tables(), strict=True))
     return [tables[i] for i in range(len(prompts))]
@@ -299,7 +300,8 @@ def context_logits(
     """
     call = call or model
     length, logits, taken = completion_ids.shape[1], [], []
-    for rows, start in padded_batches(model, prompt_mask, ROWS_AT_ONCE):
+    at_once = rows_at_once(model, prompt_ids.shape[1] + length)
+    for rows, start in padded_batches(model, prompt_mask, at_once):
         mask = torch.cat([prompt_mask[rows], completion_mask[rows]], dim=1).long()[:, start:]
         output = call(
             input_ids=torch.cat([prompt_ids[rows], completion_ids[rows]], dim=1)[:, start:],
@@ -373,3 +375,51 @@ def _token(tokenizer, word: str) -> int:
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
         raise ValueError(f"word {word!r} is {len(ids)} tokens of this tokenizer; exact values need one known token.")
     return ids[0]
+
+
+# -- gaps in exact value between the tokens that a step boosts and those that it suppresses (H7, H8, H9) --------------
+
+Pool = tuple[Rollouts, pd.DataFrame]  # rollouts, and rows of their token table with values
+
+
+def exact_pool(policy, task, rollouts: Rollouts) -> Pool:
+    """Rollouts and their token table with value, value_before (exact, in reward) and credit, the one less the other.
+
+    Tokens after a word that the grammar does not admit are left out: their value is 0, whatever they are.
+    """
+    values, table = chain_values(policy, task, rollouts), rollouts.token_table()
+    place = torch.tensor(table[["rollout", "position"]].to_numpy(copy=True)).unbind(1)
+    after, before = (part.cpu()[place].double().numpy() for part in (values.after, values.before))
+    table = table.assign(value=after, value_before=before, credit=after - before)
+    return rollouts, table[values.inside.cpu()[place].numpy()].reset_index(drop=True)
+
+
+def pool_change(policy, pool: Pool, before: torch.Tensor) -> pd.DataFrame:
+    """The pool's table with dlogp: what its tokens' log-probabilities are now, less those in `before` (B, T)."""
+    rollouts, table = pool
+    change = (logps(policy, rollouts) - before).double().cpu().numpy()
+    return table.assign(dlogp=change[table["rollout"].to_numpy(), table["position"].to_numpy()])
+
+
+def cell_gap(table: pd.DataFrame, cells: tuple[str, ...], column: str = "value", eps: float | None = None) -> float:
+    """Gap between boosted and suppressed tokens that are alike in the columns `cells`, in the reward's unit.
+
+        gap = sum_c w_c (mean of the boosted - mean of the suppressed) / sum_c w_c,   w_c = n+ n- / (n+ + n-)
+
+    over the cells that hold both: the slope of a regression on "boosted" with a constant for each cell. NaN if none
+    holds both.  eps: |dlogp| in nats that a token must exceed; by default `MOVED` times the table's root mean square.
+
+    >>> rows = [(0, 1.0, 1.0), (0, -1.0, 0.25), (1, 1.0, 0.0), (1, 2.0, 0.5)]
+    >>> cell_gap(pd.DataFrame(rows, columns=["position", "dlogp", "value"]), ("position",))
+    0.75
+    """
+    eps = MOVED * float((table["dlogp"] ** 2).mean() ** 0.5) if eps is None else eps
+    moved = table[table["dlogp"].abs() > eps]
+    boosted, keys = moved["dlogp"] > 0, [moved[name] for name in cells]
+    up, down = (moved[column].where(side, 0.0).groupby(keys).sum() for side in (boosted, ~boosted))
+    n, m = (side.groupby(keys).sum() for side in (boosted, ~boosted))
+    weight = n * m / (n + m)
+    if not weight.any():
+        return float("nan")
+    gaps = up / n.clip(lower=1) - down / m.clip(lower=1)  # (cells,)
+    return float((gaps * weight).sum() / weight.sum())

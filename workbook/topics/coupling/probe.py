@@ -29,8 +29,7 @@ from torch import Tensor
 
 from workbook.policies.copies import private_copy
 from workbook.probes.directions import Along
-from workbook.probes.output_layer import output_layer_step
-from workbook.probes.step import logp_change, progress
+from workbook.probes.step import logp_change, output_layer_step, progress
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import OutputStates, output_states
 from workbook.statistics import Interval, bootstrap_mean

@@ -18,8 +18,7 @@ import pandas as pd
 import torch
 
 from workbook.probes.blocks import block_coupling, coupling_by_mass
-from workbook.probes.dose import MOVED
-from workbook.probes.step import along_training, matched_lr
+from workbook.probes.step import MOVED, along_training, matched_lr
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
 from workbook.theory.coupling import NEARLY_CERTAIN, UNSURE

@@ -10,7 +10,7 @@ Terms: a token's *value* is the expected reward once it is written; its *credit*
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "probes.value_gaps": "cell_gap exact_pool",
+    "probes.values": "cell_gap exact_pool",
     "topics.credit.charts": "movement_by_class shares_chart value_path",
     "topics.credit.exercises": "check_continuations check_gap",
     "topics.credit.explore": "family_budget live_budget live_repeated live_shares live_value_gap",

@@ -10,7 +10,7 @@ import pandas as pd
 
 from workbook.probes.categories import categorized
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
-from workbook.probes.value_gaps import Pool, exact_pool
+from workbook.probes.values import Pool, exact_pool
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY

@@ -19,9 +19,8 @@ import pandas as pd
 import torch
 
 from workbook.policies.copies import private_copy
-from workbook.probes.dose import MOVED
-from workbook.probes.step import logps, matched_lr, optimizer_of, progress, update
-from workbook.probes.value_gaps import Pool, cell_gap, exact_pool, pool_change
+from workbook.probes.step import MOVED, logps, matched_lr, optimizer_of, progress, update
+from workbook.probes.values import Pool, cell_gap, exact_pool, pool_change
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.studies.bench import Bench

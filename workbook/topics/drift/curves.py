@@ -20,9 +20,8 @@ import numpy as np
 import pandas as pd
 
 from workbook.policies.copies import private_copy
-from workbook.probes.output_layer import output_layer_step, sign_agreement
-from workbook.probes.step import logp_change, matched_lr
-from workbook.probes.value_gaps import cell_gap, exact_pool
+from workbook.probes.step import logp_change, matched_lr, output_layer_step, sign_agreement
+from workbook.probes.values import cell_gap, exact_pool
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.topics.drift.arms import ROLLOUTS, FreeWords, run_arm
