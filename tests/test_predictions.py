@@ -42,7 +42,7 @@ def record(key, about, guess, question="?"):
         (WAY, {"option": "left", "sure": 0.7}, "Choose one of up, down."),
         (WAY, {"option": "up", "sure": 0.4}, "The confidence must be a number from 0.5 to 1"),
         (CURVE, {"y": [0.1, 0.2]}, "Your curve needs 3 numbers, one at each of 1, 4, 16."),
-        (CURVE, {"y": [0.1, None, 0.3]}, "The height at 4 must be a number from 0 to 1; there is 'None'."),
+        (CURVE, {"y": [0.1, None, 0.3]}, "The height at 4 must be a number from 0 to 1; nothing is there yet."),
     ],
 )
 def test_a_guess_that_is_not_whole_is_answered_and_not_recorded(about, guess, words, file):

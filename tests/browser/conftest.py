@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MISSING = "no chromium or Chrome: `apt-get install chromium` (Debian), or set WORKBOOK_BROWSER to one"
-pytest.register_assert_rewrite("browser.explorers")
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 QUIET = [
     "--no-sandbox",

@@ -2,10 +2,8 @@
 
 import pytest
 
-from browser.explorers import try_explorers
 
-
-def test_the_shared_token_follows_the_slider(open_chapter, capsys):
+def test_the_shared_token_follows_the_slider(open_chapter):
     chapter = open_chapter("00")
     chapter.run_all()
     live = chapter.panel.locator(".workbook-explorer svg.marks").first
@@ -31,4 +29,3 @@ def test_the_shared_token_follows_the_slider(open_chapter, capsys):
     taken = chapter.python("taken.set_index(['token', 'source'])['push'].unstack()['net'].to_dict()")
     assert taken == pytest.approx(net())
     assert chapter.errors == []
-    try_explorers(chapter, capsys)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from browser.explorers import try_explorers
 from workbook.topics.groups.expected import compute_parts
 from workbook.topics.groups.toy import compute_estimators, compute_growing, compute_intervention
 
@@ -19,7 +18,7 @@ def drawn_shares(table):
     return ((row[:2], row[2]) for row in table[["category", "part", "share"]].itertuples(index=False, name=None))
 
 
-def test_the_explorers_show_what_python_computes(chapter, capsys):
+def test_the_explorers_show_what_python_computes(chapter):
     explorers = chapter.panel.locator(".workbook-explorer")
     assert explorers.count() == 4
 
@@ -87,4 +86,3 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
         chapter.choose("estimator", "positive_only", nth=1)
         parts(prompts=8, estimator="positive_only")
         chapter.shot("02-parts", explorers.nth(3))
-    try_explorers(chapter, capsys)

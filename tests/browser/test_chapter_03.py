@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-from browser.explorers import try_explorers
-
 
 def values(marks, name, number):
     """{what a mark is: the number it stands for}, from marks' own labels."""
@@ -22,7 +20,7 @@ def means(chapter, call, table, index):
     return chapter.python(f"{code}.set_index({index!r})['mean'].to_dict()")
 
 
-def test_chapter_03(open_chapter, capsys):
+def test_chapter_03(open_chapter):
     chapter = open_chapter("03")
     chapter.run_all()
     explorers = chapter.panel.locator(".workbook-explorer")
@@ -74,4 +72,3 @@ def test_chapter_03(open_chapter, capsys):
     assert before != after
     chapter.shot("03-odds", odds)
     assert chapter.errors == []
-    try_explorers(chapter, capsys)

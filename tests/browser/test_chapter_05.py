@@ -3,8 +3,6 @@
 import pytest
 from playwright.sync_api import expect
 
-from browser.explorers import try_explorers
-
 
 @pytest.fixture
 def chapter(open_chapter):
@@ -14,7 +12,7 @@ def chapter(open_chapter):
     assert chapter.errors == []
 
 
-def test_tokens_in_place_and_curves_by_menu(chapter, capsys):
+def test_tokens_in_place_and_curves_by_menu(chapter):
     heatmap = chapter.panel.locator(".token-heatmap").first
     heatmap.scroll_into_view_if_needed()
     heatmap.locator(".th-cell").first.click()
@@ -25,4 +23,3 @@ def test_tokens_in_place_and_curves_by_menu(chapter, capsys):
     study = chapter.run_study()
     assert "seed=1" in study.locator(".workbook-code pre").inner_text()
     chapter.shot("05-live", study)
-    try_explorers(chapter, capsys)

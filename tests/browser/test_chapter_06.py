@@ -2,8 +2,6 @@
 
 import pytest
 
-from browser.explorers import try_explorers
-
 
 @pytest.fixture
 def chapter(open_chapter):
@@ -13,7 +11,7 @@ def chapter(open_chapter):
     assert chapter.errors == []
 
 
-def test_the_map_and_the_mass_follow_their_controls(chapter, capsys):
+def test_the_map_and_the_mass_follow_their_controls(chapter):
     explorers = chapter.panel.locator(".workbook-explorer")
     assert explorers.count() == 1  # the map
 
@@ -42,4 +40,3 @@ def test_the_map_and_the_mass_follow_their_controls(chapter, capsys):
     assert "weights='all weights'" in study.locator(".workbook-code pre").inner_text()
     assert "seed=1" in study.locator(".workbook-code pre").inner_text()
     chapter.shot("06-live", study)
-    try_explorers(chapter, capsys)

@@ -2,8 +2,6 @@
 
 import pytest
 
-from browser.explorers import try_explorers
-
 
 @pytest.fixture
 def chapter(open_chapter):
@@ -13,7 +11,7 @@ def chapter(open_chapter):
     assert chapter.errors == []
 
 
-def test_live_steps_are_drawn_over_the_study(chapter, capsys):
+def test_live_steps_are_drawn_over_the_study(chapter):
     assert chapter.panel.locator(".workbook-explorer").count() == 1  # credit recovered
     assert chapter.panel.locator(".th-cell").count() > 0
     chapter.press("seed of prompts, rollouts", "ArrowRight")
@@ -26,4 +24,3 @@ def test_live_steps_are_drawn_over_the_study(chapter, capsys):
     chapter.choose("what grows", "prompts in the step")
     study = chapter.run_study(nth=1)
     chapter.shot("07-live-signal", study)
-    try_explorers(chapter, capsys)

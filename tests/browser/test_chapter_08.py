@@ -4,8 +4,6 @@ import pytest
 from playwright.sync_api import expect
 from workbook.topics.batching.cut import compute_cut
 
-from browser.explorers import try_explorers
-
 
 @pytest.fixture
 def chapter(open_chapter):
@@ -15,7 +13,7 @@ def chapter(open_chapter):
     assert chapter.errors == []
 
 
-def test_the_explorers_show_what_python_computes(chapter, capsys):
+def test_the_explorers_show_what_python_computes(chapter):
     explorers = chapter.panel.locator(".workbook-explorer")
     assert explorers.count() == 2
 
@@ -49,4 +47,3 @@ def test_the_explorers_show_what_python_computes(chapter, capsys):
     chapter.shot("08-orders", study)
     monitor = chapter.panel.locator(".workbook-monitor").last
     expect(monitor).to_contain_text("not started")
-    try_explorers(chapter, capsys)

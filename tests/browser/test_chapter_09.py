@@ -5,7 +5,6 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from browser.explorers import try_explorers
 from workbook.topics.drift.confidence_charts import X_TITLES, compute_training
 
 SLOW = 90_000  # ms: a new process loads its libraries, on a machine that others use, too
@@ -19,7 +18,7 @@ def chapter(open_chapter):
     assert chapter.errors == []
 
 
-def test_objectives_by_hand(chapter, capsys):
+def test_objectives_by_hand(chapter):
     explorers = chapter.panel.locator(".workbook-explorer")
     assert explorers.count() == 4  # one batch, what groups share, every loss, training
 
@@ -76,4 +75,3 @@ def test_objectives_by_hand(chapter, capsys):
     monitor.get_by_role("button", name="Stop").click()
     expect(line).to_contain_text("stopped", timeout=SLOW)
     chapter.shot("09-monitor", monitor)
-    try_explorers(chapter, capsys)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from browser.explorers import try_explorers
 from workbook.policies.packaged import PACKAGED
 
 
@@ -30,7 +29,7 @@ def drawn(chapter, explorer):
     return {tuple(m[n] for n in names): chapter.number(m["share of tokens"]) for m in marks if "share of tokens" in m}
 
 
-def test_flips_of_a_real_update_follow_the_controls(chapter, capsys):
+def test_flips_of_a_real_update_follow_the_controls(chapter):
     explorers = chapter.panel.locator(".workbook-explorer")
     assert explorers.count() == 2
     explorer = explorers.first
@@ -56,4 +55,3 @@ def test_flips_of_a_real_update_follow_the_controls(chapter, capsys):
     panel = chapter.panel.locator(".token-heatmap").first.locator(".th-details")
     assert all(line in panel.inner_text() for line in chapter.python("heatmap.details['explained']"))
     chapter.shot("10-heatmap", chapter.panel.locator(".token-heatmap").first)
-    try_explorers(chapter, capsys)

@@ -1,10 +1,12 @@
-"""LiveChart in the browser: a thousand updates leave one drawing, its newest rows, and no listener behind."""
+"""Live widgets in the browser: an explorer under a fast drag, a live study, a chart's updates, a notebook reopened."""
 
+import numpy as np
 import pytest
 
 CHART = """
 import altair as alt, pandas as pd
-from workbook.views import LiveChart
+from workbook.views import Explorer, LiveChart
+from workbook.views.explorer import menu, slider
 def bars(table):
     drawn = alt.Chart(table).mark_bar().encode(x=alt.X("x:Q", scale={"domain": [0, 1000]}), y="name:N")
     return drawn + alt.Chart().mark_rule().encode(x=alt.datum(500))
@@ -13,6 +15,85 @@ def rows(k):
 live = LiveChart.over(bars, table=rows(0))
 live
 """
+EXPLORER = """
+def compute_rows(n: int = 2, way: str = "up"):
+    if n > 90 and way == "down":
+        raise ValueError("n must be at most 90 on the way down.")
+    return rows(10 * n if way == "up" else 1000 - 10 * n)
+controls = {"n": slider(20, 0, 100, 1, "n"), "way": menu("up", ["up", "down"], "way")}
+explorer = Explorer(compute_rows, bars, controls, lambda table: f"at {table['x'][0]}")
+explorer
+"""
+STUDY = """
+import time
+from workbook.training.progress import progress, show_partial
+from workbook.views import LiveStudy
+def compute_study(n: int = 20):
+    for k in progress(range(n), "counting"):
+        time.sleep(0.05)
+        show_partial(table=rows(10 * k))
+    return {"table": rows(10 * n)}
+study = LiveStudy(compute_study, bars, {"n": slider(20, 1, 100, 1, "steps")}, {"table": rows(0)})
+study
+"""
+WATCH = """() => { const box = document.querySelector('.workbook-explorer'), chart = box.querySelector('[data-drawn]');
+  const target = box.querySelector('.noUi-target');
+  window.moves = []; window.draws = []; let last = null;
+  window.onmousemove = () => { const value = Math.round(Number(target.noUiSlider.get(true)));
+    if (value !== last) window.moves.push([performance.now(), last = value]); };
+  const watch = new MutationObserver(() => window.draws.push(performance.now()));
+  watch.observe(chart, { attributeFilter: ['data-drawn'] }); }"""
+RESTART = "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart() }"
+
+
+def lengths(chapter, nth: int = 0) -> dict[str, float]:
+    """The bars of the nth chart, as the page has drawn them."""
+    bars = chapter.marks(chapter.charts().nth(nth), "bar")
+    return {bar["name"]: chapter.number(bar["x"]) for bar in bars}
+
+
+def test_an_explorer_follows_a_fast_drag_refuses_and_is_reset(run_cells, capsys):
+    chapter = run_cells(CHART.replace("live\n", ""), EXPLORER)
+    control = chapter.control("n")
+    track, handle = control.locator(".noUi-base").bounding_box(), control.locator(".noUi-handle").bounding_box()
+    y, mouse = handle["y"] + handle["height"] / 2, chapter.page.mouse
+    chapter.page.evaluate(WATCH)
+    with chapter.no_flicker():
+        mouse.move(handle["x"] + handle["width"] / 2, y)
+        mouse.down()
+        for k in range(1, 41):
+            mouse.move(track["x"] + track["width"] * k / 40, y)
+            chapter.page.wait_for_timeout(16)
+        mouse.up()
+        chapter.settle()
+    moves, draws = chapter.page.evaluate("[window.moves, window.draws]")
+    waits = [min((draw - at for draw in draws if draw > at), default=np.nan) for at, _ in moves]
+    with capsys.disabled():
+        print(f"\n{len(moves)} moves to chart: median {np.nanmedian(waits):.0f} ms, slowest {np.nanmax(waits):.0f} ms")
+    assert len(draws) > 10, "the chart follows the hand"
+    assert chapter.python("explorer.settings") == {"n": 100, "way": "up"}
+    assert lengths(chapter) == pytest.approx({"up": 1000, "down": 0})
+    chapter.choose("way", "down")
+    assert "n must be at most 90" in chapter.panel.locator(".workbook-explorer").inner_text()
+    assert lengths(chapter)["up"] == 1000, "what was drawn stays"
+    chapter.click("Reset")
+    assert chapter.python("explorer.settings") == {"n": 20, "way": "up"}
+    assert lengths(chapter) == pytest.approx({"up": 200, "down": 800})
+    code = chapter.panel.locator(".workbook-code pre").inner_text()
+    assert code.split() == chapter.python("explorer.code").split()
+    assert chapter.grave() == []
+    assert chapter.errors == []
+
+
+def test_a_live_study_runs_and_is_stopped(run_cells):
+    chapter = run_cells(CHART.replace("live\n", ""), STUDY)
+    chapter.run_study()
+    assert lengths(chapter)["up"] == 200
+    chapter.execute("study.set(n=100)")
+    chapter.run_study(stop=True)
+    assert lengths(chapter)["up"] == 200, "back to what was computed whole"
+    assert chapter.grave() == []
+    assert chapter.errors == []
 
 
 def held(page) -> dict:
@@ -29,51 +110,26 @@ def push(chapter, start: int, end: int) -> None:
     chapter.page.wait_for_selector(f"[data-drawn='{end}']", timeout=60_000)
 
 
-def test_a_thousand_updates_neither_flicker_nor_leak(run_cells, capsys):
-    chapter = run_cells(CHART)
+def test_updates_neither_flicker_nor_leak_and_a_reopened_notebook_shows_its_widgets(run_cells, lab):
+    chapter = run_cells(CHART, EXPLORER, EXPLORER)
     push(chapter, 0, 100)  # what is made once is there now
     before = held(chapter.page)
     with chapter.no_flicker():
-        push(chapter, 100, 1_000)
+        push(chapter, 100, 500)
     after = held(chapter.page)
-    with capsys.disabled():
-        print(f"\n900 updates of a live chart: {before} -> {after}")
-    bars = chapter.marks(chapter.charts().first, "bar")
-    assert {bar["name"]: chapter.number(bar["x"]) for bar in bars} == pytest.approx({"up": 999, "down": 1})
-    assert chapter.charts().first.locator(".role-mark.mark-rule line").count() == 1
-    assert chapter.charts().count() == 1
+    assert lengths(chapter) == pytest.approx({"up": 499, "down": 501})
     for kind in before:  # JupyterLab itself comes and goes by some; a leak would be one or more an update
         assert after[kind] - before[kind] < 300, kind
-    assert chapter.errors == []
-
-
-SHOWN_AGAIN = """
-import ipywidgets
-from workbook.views import Explorer
-slider = ipywidgets.IntSlider(value=2, max=9, description="n")
-Explorer(lambda n: rows(100 * n), bars, {"n": slider}, lambda table: f"at {table['x'][0]}")
-"""
-RESTART = "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart() }"
-
-
-def test_a_notebook_opened_again_shows_its_widgets_as_they_were(run_cells, lab):
-    chapter = run_cells(CHART, SHOWN_AGAIN, SHOWN_AGAIN)
-    push(chapter, 0, 7)
     chapter.press("n", "ArrowRight", 3)
     chapter.execute("table_of_nobody = LiveChart(bars(rows(0)))")  # on no page, so in no file
     chapter.page.evaluate(RESTART)  # what was not saved before a restart is not lost
     for run in range(2):  # the second time from what the file brought alone
         chapter.reopen()
         assert chapter.shown(3) == ["widget"] * 3
-        for chart, length in zip(range(3), (6, 500, 200), strict=True):
-            bars = chapter.marks(chapter.charts().nth(chart), "bar")
-            assert {bar["name"]: chapter.number(bar["x"]) for bar in bars} == {"up": length, "down": 1000 - length}
-        readouts = chapter.panel.locator(".widget-readout").all_inner_texts()
-        assert [text.strip() for text in readouts] == ["5", "2"]
+        assert [lengths(chapter, chart)["up"] for chart in range(3)] == [499, 230, 200]
         saved = (lab[1] / "scratch.ipynb").read_text()
         assert saved.count("vegaEmbed(el") == 3, f"charts in the file, opened again {run} times before"
         assert len(saved) < 600_000, "Vega is there once"
-    chapter.shot("reopened")
     # a restart cuts off what JupyterLab's debugger asks the kernel; the page may draw an output before its widget is
     # back, says so, and draws it again, as seen above
     known = ("Canceled future", "widget model not found")

@@ -45,7 +45,7 @@ def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
 
     number.get_by_role("button").click()
     chapter.settle()
-    assert "The best guess must be a number; nothing is there yet." in number.inner_text()
+    assert "The lower end must be a number from 0 to 1; nothing is there yet." in number.inner_text()
     press(chapter, number, 0.5, 0.46)
     number.get_by_label("at most").fill("0.7")
     number.get_by_label("at most").press("Tab")

@@ -155,10 +155,10 @@ function render({ model, el }) {
 
   const columnOf = pane => { const name = pane === beside && model.get("other").column || model.get("column"); return pane.t.columns.find(c => c.name === name); };
   const drawn = () => beside.t ? [main, beside] : [main];
+  const isShared = (a, b) => a && b && !a.levels && !b.levels && a.center === b.center && a.side === b.side;
   function scaleOf(pane) {  // the wider of two of one kind
     const [mine, theirs] = [pane, pane === main ? beside : main].map(one => one.t && columnOf(one));
-    const isShared = mine && theirs && !mine.levels && !theirs.levels && mine.center === theirs.center && mine.side === theirs.side;
-    return isShared && theirs.limit > mine.limit ? theirs : mine;
+    return isShared(mine, theirs) && theirs.limit > mine.limit ? theirs : mine;
   }
 
   function paint() {
@@ -207,7 +207,7 @@ function render({ model, el }) {
     if (held) bar.querySelector(`[aria-label="${focused}"]`)?.focus();
     main.heading.textContent = beside.t ? model.get("other").name ? `step ${model.get("step")}` : model.get("column") : "";
     beside.heading.textContent = beside.t ? [model.get("other").name || model.get("other").column, model.get("other").note, columnOf(beside) ? "" : `has no column ${model.get("column")}`].filter(Boolean).join(": ") : "";
-    if (beside.t && columnOf(beside) && (scaleOf(beside) === columnOf(beside)) && scaleOf(main) !== scaleOf(beside)) drawLegend(beside.heading, columnOf(beside), scaleOf(beside));
+    if (beside.t && columnOf(beside) && !isShared(columnOf(main), columnOf(beside))) drawLegend(beside.heading, columnOf(beside), scaleOf(beside));
   }
 
   const slider = make("input", "", "", { type: "range", min: 0, step: 1, "aria-label": "recorded step" }), where = make("output"), stepBox = make("label", "th-steps", "step ");

@@ -249,7 +249,8 @@ def _number(value, name: str, low: float = -math.inf, high: float = math.inf) ->
         number = math.nan
     if not low <= number <= high or math.isinf(number):
         ends = f" from {_text(low)} to {_text(high)}" if math.isfinite(low) else ""
-        raise ValueError(f"The {name} must be a number{ends}; there is {str(value)[:40]!r}.")
+        shown = "nothing is there yet" if value in (None, "") else f"there is {str(value)[:40]!r}"
+        raise ValueError(f"The {name} must be a number{ends}; {shown}.")
     return number
 
 
