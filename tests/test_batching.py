@@ -172,7 +172,6 @@ def test_parts_of_every_cut_add_up(policy, task):
     first = table[table["category"] == explore.WHOLE].set_index("part")
     assert first.loc[explore.PART_OF["signal"], "share"] == pytest.approx(whole["signal"], abs=1e-3)
     assert first["size"].iloc[0] == pytest.approx(whole["cosine"], abs=1e-3)
-    assert f"{explore.WHOLE} " in explore.describe_cut_parts(table)
 
 
 def test_sgd_forgets_the_order_to_first_order_and_leaves_the_policy_as_it_was(policy, task, monkeypatch):

@@ -153,7 +153,7 @@ def test_a_gap_is_measured_by_sign_and_pool_over_the_study(policy, task, monkeyp
     names = [set(gaps.loc[gaps["series"] == name, "tokens"]) for name in (explore.FAMILY_NAME, NOW)]
     assert names[0] == names[1]
     assert len(names[0]) == 8
-    assert "failing rollouts, prompts of the step" in live.sentence.value
+    assert "failing rollouts, prompts of the step" in names[0]
     live.close()
     with pytest.raises(ValueError, match="No prompt has different rewards with seed=0 and prompts=1"):
         next(explore.measure_gap(policy, task, prompts=1, group_size=1))
@@ -175,7 +175,6 @@ def test_a_steps_movement_is_shared_out_among_classes(policy, task):
     *_, last = explore.measure_shares(policy, task, prompts=4)
     sums = last["table"].groupby("role")["mean"].sum()
     assert sums.tolist() == pytest.approx([1, 1])
-    assert "grpo minus positive_only: " in explore.describe_shares(last["table"])
     rollouts = sample_rollouts(policy, task, 4, 8, seed=0, max_new_tokens=48)
     with pytest.raises(ValueError, match="no categories"):
         movement_shares(policy, replace(rollouts, categories=None))

@@ -22,6 +22,7 @@ from workbook.probes.values import exact_pool
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import Task, get_task
+from workbook.topics.credit import values
 from workbook.topics.credit.values import prefill, token_values
 
 WORDS = ["<pad>", "<eos>", "a", "b", "c"]
@@ -91,10 +92,11 @@ def chain():
     return policy, task, sample_rollouts(policy, task, 16, 8, seed=0, max_new_tokens=48)
 
 
-@pytest.mark.parametrize("batch_size", [None, 600])
-def test_sampled_values_agree_with_a_brute_force(small, batch_size):
+@pytest.mark.parametrize("numbers", [2**26, 2**14])
+def test_sampled_values_agree_with_a_brute_force(small, monkeypatch, numbers):
+    monkeypatch.setattr(values, "CACHE_NUMBERS", numbers)
     policy, task, rollouts = small
-    table = token_values(policy, task, rollouts, 200, tokens=None, seed=3, max_new_tokens=LIMIT, batch_size=batch_size)
+    table = token_values(policy, task, rollouts, 200, tokens=None, seed=3, max_new_tokens=LIMIT)
     places = zip(table["rollout"], table["position"] + 1, strict=True)
     exact = pd.Series([brute_force(policy, task, rollouts, *place) for place in places], table.index)
     sampled = table["value_se"] > 0
@@ -129,9 +131,9 @@ def test_what_has_ended_is_worth_its_reward_and_nothing_is_left_behind(chain):
     state = torch.get_rng_state()
     table = rollouts.token_table()
     last = table.groupby("rollout").tail(1).index
-    values = token_values(policy, task, rollouts, tokens=last, max_new_tokens=48, credit=False)
-    assert (values["value"] == values["reward"]).all()
-    assert (values["value_se"] == 0).all()
+    ended = token_values(policy, task, rollouts, tokens=last, max_new_tokens=48, credit=False)
+    assert (ended["value"] == ended["reward"]).all()
+    assert (ended["value_se"] == 0).all()
     again = [
         token_values(policy, task, rollouts.select(slice(0, 4)), tokens=2, seed=seed, max_new_tokens=48)
         for seed in (0, 0, 1)
@@ -150,8 +152,9 @@ def test_prefixes_cut_from_a_cache_say_what_a_whole_pass_says():
     with torch.no_grad():
         held = prefill(policy.model, rollouts)
         lengths = rollouts.completion_mask.sum(1) - 1
-        branches, last = held.cut(torch.arange(len(rollouts)), lengths, room=2)
-        twice = branches.copy(torch.arange(len(rollouts)).flip(0))
+        branches, last = held.cut(torch.arange(len(rollouts)), lengths)
+        twice, _ = held.cut(torch.arange(len(rollouts)), lengths)
+        twice.select(torch.arange(len(rollouts)).flip(0))
         logps = branches.advance(last).log_softmax(-1)
         flipped = twice.advance(last.flip(0)).log_softmax(-1)
     ends = rollouts.completion_ids.gather(1, lengths[:, None])

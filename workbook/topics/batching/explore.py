@@ -184,15 +184,6 @@ def measure_parts(
         yield {"table": _parts(done)}
 
 
-def describe_cut_parts(table: pd.DataFrame) -> str:
-    """Signal, and the cosine with the batch's perfect credit, of each cut's steps."""
-    signal = table[(table["part"] == PART_OF["signal"]) & table["size"].notna()]
-    rows = zip(signal["category"], signal["share"], signal["size"], strict=True)
-    return (
-        f"Signal, and cosine with the credit of all prompts: {'; '.join(f'{a} {b:.0%}, {c:.2f}' for a, b, c in rows)}."
-    )
-
-
 def cut_parts_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Stacked shares of what the steps of each cut are made of; table of `measure_parts`."""
     subtitle = "of the update, all weights; right: cosine of the steps with the credit of all prompts, exactly"
@@ -208,8 +199,7 @@ def live_parts(policy, task, prompts: int = 8) -> LiveStudy:
         "minibatches": power_slider(4, 4, "mini-batches", least=2),
         "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
     }
-    look = {"describe": describe_cut_parts, "now": None}
-    return live_tables(measure_parts, no_parts, cut_parts_chart, controls, policy, task, **look)
+    return live_tables(measure_parts, no_parts, cut_parts_chart, controls, policy, task, now=None)
 
 
 # --- two ways through a batch

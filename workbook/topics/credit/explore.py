@@ -128,13 +128,6 @@ def gap_chart(gaps: pd.DataFrame) -> alt.LayerChart:
     )
 
 
-def describe_gap(gaps: pd.DataFrame) -> str:
-    """The gaps that were measured now, on the prompts of the step."""
-    now = gaps[(gaps["series"] == NOW) & gaps["tokens"].str.contains(POOLS["training"])]
-    words = "; ".join(f"{tokens} {gap:+.3f}" for tokens, gap in zip(now["tokens"], now["mean"], strict=True))
-    return f"Boosted minus suppressed, now: {words}." if words else ""
-
-
 def live_value_gap(policy, task, prompts: int = 16) -> LiveStudy:
     """Sizes, rule, optimizer, size of the step, matching and seed of one real step of a copy of a policy."""
     matched = MATCHED | {"token": "prompt and word frequency"}
@@ -149,7 +142,7 @@ def live_value_gap(policy, task, prompts: int = 16) -> LiveStudy:
         "of": menu("value", ["value", "credit"], "gap in"),
         "seed": slider(0, 0, 19, 1, SEED),
     }
-    return live_tables(measure_gap, family_gaps, gap_chart, controls, policy, task, describe_gap)
+    return live_tables(measure_gap, family_gaps, gap_chart, controls, policy, task)
 
 
 # --- H8: the sampling budget
@@ -301,16 +294,6 @@ def measure_shares(
         yield {"table": pd.concat(parts, ignore_index=True)}
 
 
-def describe_shares(table: pd.DataFrame) -> str:
-    """How each class's share changes from the second estimator to the first."""
-    wide = table.pivot_table("mean", "category", "role", sort=False)
-    if list(wide.columns) != ROLES:
-        return ""
-    change = (wide[ROLES[0]] - wide[ROLES[1]]).sort_values(ascending=False)
-    one, other = (table.loc[table["role"] == role, "estimator"].iloc[0] for role in ROLES)
-    return f"{one} minus {other}: {', '.join(f'{name} {share:+.3f}' for name, share in change.items())}."
-
-
 def live_shares(policy, task, prompts: int = 16) -> LiveStudy:
     """Two estimators, the optimizer, the step, batch and seed: steps of a copy of a policy."""
     controls = {
@@ -326,4 +309,4 @@ def live_shares(policy, task, prompts: int = 16) -> LiveStudy:
     def chart(table: pd.DataFrame) -> alt.LayerChart:
         return shares_chart(table, "role", ROLES)
 
-    return live_tables(measure_shares, no_shares, chart, controls, policy, task, describe_shares, now=None)
+    return live_tables(measure_shares, no_shares, chart, controls, policy, task, now=None)

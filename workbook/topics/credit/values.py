@@ -7,8 +7,8 @@ After an end token, and at the length limit, the value is the rollout's own rewa
 tokens of its completion. A causal cache depends on what came before alone, so one forward pass over B rollouts holds
 the cache of each of their prefixes:
 
-    branches, last = prefill(policy.model, rollouts).cut(rollout, length, room)   n prefixes, the last token not cached
-    logits = branches.advance(last)                                               (n, V), of the next token
+    branches, last = prefill(policy.model, rollouts).cut(rollout, length)   n prefixes, the last token not cached
+    logits = branches.advance(last)                                         (n, V), of the next token
 
 Letters: n prefixes, K continuations of each, W columns of the cache, V vocabulary, B rollouts.
 """
@@ -53,7 +53,6 @@ def token_values(
     max_new_tokens: int | None = None,
     temperature: float = 1.0,
     credit: bool = True,
-    batch_size: int | None = None,
 ) -> pd.DataFrame:
     """Rows of the token table with value and value_se, and with value_before, credit_mc and credit_se.
 
@@ -63,9 +62,9 @@ def token_values(
 
     continuations: K >= 2.  tokens: how many of each rollout to draw at random, or labels of the token table's rows, or
     a boolean for each, or None for all.  max_new_tokens: what the rollouts were sampled with; by default the longest
-    one's length.  credit: False leaves out the columns for the state before, and half of the work.  batch_size:
-    continuations at once, by default as many as fit 256 MiB of cache. Prefixes of one prompt with the same tokens share
-    their continuations. The policy and the global random state are left as they were.
+    one's length.  credit: False leaves out the columns for the state before, and half of the work.  Prefixes
+    of one prompt with the same tokens share their continuations. The policy and the global random state are left as
+    they were.
 
     Raises ValueError for settings out of range, for rollouts without prompts, and for models whose caches can't be cut.
     """
@@ -78,7 +77,7 @@ def token_values(
     table = _chosen(rollouts.token_table(), tokens, seed)
     after = list(zip(table["rollout"], table["position"] + 1, strict=True))
     before = list(zip(table["rollout"], table["position"], strict=True)) if credit else []
-    sampler = _Sampler(policy, task, rollouts, continuations, limit, temperature, batch_size, seed)
+    sampler = _Sampler(policy, task, rollouts, continuations, limit, temperature, seed)
     known = sampler.values([*after, *before])
     table["value"], table["value_se"] = np.array([known[prefix] for prefix in after]).reshape(-1, 2).T
     if credit:
@@ -105,12 +104,12 @@ def _chosen(table: pd.DataFrame, tokens, seed: int) -> pd.DataFrame:
 class _Sampler:
     """Continues prefixes K times each: one cache per block of rollouts, prefixes of like length in one batch."""
 
-    def __init__(self, policy, task, rollouts, continuations, limit, temperature, batch_size, seed):
+    def __init__(self, policy, task, rollouts, continuations, limit, temperature, seed):
         self.policy, self.task, self.rollouts, self.limit = policy, task, rollouts, limit
         self.continuations, self.temperature = continuations, temperature
         model = policy.model
         width = rollouts.prompt_ids.shape[1] + limit
-        self.at_once = max(1, (batch_size or batch_limit(model, width)) // continuations)
+        self.at_once = max(1, batch_limit(model, width) // continuations)
         self.ends = torch.tensor(end_tokens(policy), device=model.device)
         self.generator = torch.Generator(device=model.device).manual_seed(seed)
         self.completions = unpadded(rollouts.completion_ids, rollouts.completion_mask)
@@ -145,17 +144,17 @@ class _Sampler:
                 held = start
                 cache = prefill(self.policy.model, self.rollouts.select(slice(start, start + BLOCK)))
             rollout, length = torch.tensor(batch).T
-            branches, last = cache.cut(rollout - start, length, room=self.limit - int(length.min()))
+            branches, last = cache.cut(rollout - start, length)
             new = self._continue(branches, last, self.limit - length.to(last.device))
             yield batch, self._rewards(batch, new)
 
     def _continue(self, branches: Branches, last: Int[Tensor, " n"], room: Int[Tensor, " n"]) -> list[list[int]]:
         """K continuations of each prefix, of at most `room` tokens each: n * K ragged rows."""
-        probs = self._probs(branches.advance(last))
+        probs = (branches.advance(last) / self.temperature).softmax(-1)
         tokens = torch.multinomial(probs, self.continuations, replacement=True, generator=self.generator).flatten()
         room = room.repeat_interleave(self.continuations)  # (n * K,)
         rows = torch.arange(len(tokens), device=tokens.device)
-        branches = branches.copy(rows // self.continuations)
+        branches.select(rows // self.continuations)
         going = torch.ones_like(rows, dtype=torch.bool)
         out = torch.full((len(rows), int(room.max())), -1, device=tokens.device)
         for step in range(out.shape[1]):
@@ -165,14 +164,11 @@ class _Sampler:
             if count == 0:
                 break
             if count < STILL_GOING * len(rows):  # what has ended leaves the batch
-                branches = branches.copy(going.nonzero().squeeze(1))
+                branches.select(going.nonzero().squeeze(1))
                 rows, room, tokens, going = (values[going] for values in (rows, room, tokens, going))
-            probs = self._probs(branches.advance(tokens))
+            probs = (branches.advance(tokens) / self.temperature).softmax(-1)
             tokens = torch.multinomial(probs, 1, generator=self.generator).squeeze(1)
         return unpadded(out, out >= 0)
-
-    def _probs(self, logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-        return (logits / self.temperature).softmax(-1)
 
     def _rewards(self, batch: list[Prefix], new: list[list[int]]) -> np.ndarray:
         """The task's rewards (n, K) of the prefixes' continuations."""
@@ -241,11 +237,10 @@ class Prefilled:
     prompts: int  # columns of the prompt
     layers: list[tuple[Tensor, Tensor]]
 
-    def cut(self, rollout: Int[Tensor, " n"], length: Int[Tensor, " n"], room: int) -> tuple[Branches, Tensor]:
+    def cut(self, rollout: Int[Tensor, " n"], length: Int[Tensor, " n"]) -> tuple[Branches, Tensor]:
         """The prefixes with `length` completion tokens of the rollouts, and the last token of each.
 
-        That token is in no cache yet: `advance` by it gives the logits of the first token to be sampled. room: how many
-        tokens will be appended, it included.
+        That token is in no cache yet: `advance` by it gives the logits of the first token to be sampled.
         """
         rollout, length = rollout.to(self.ids.device), length.to(self.ids.device)
         starts, ends = self.starts[rollout], self.prompts + length - 1  # columns kept: starts <= column < ends
@@ -253,8 +248,10 @@ class Prefilled:
         columns = ends[:, None] - width + torch.arange(width, device=ends.device)  # (n, W), right-aligned
         mask = columns >= starts[:, None]
         rows, columns = rollout[:, None], columns.clamp(min=0)
-        layers = [RoomyLayer(*(held.transpose(1, 2)[rows, columns] for held in pair), room) for pair in self.layers]
-        return Branches(self.model, _cache_of(layers), mask.long(), ends - starts), self.ids[rollout, ends]
+        cache = DynamicCache()
+        for number, pair in enumerate(self.layers):
+            cache.update(*(held.transpose(1, 2)[rows, columns].transpose(1, 2) for held in pair), number)
+        return Branches(self.model, cache, mask.long(), ends - starts), self.ids[rollout, ends]
 
 
 @dataclass
@@ -279,43 +276,7 @@ class Branches:
         self.lengths = self.lengths + 1
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def copy(self, rows: Int[Tensor, " m"]) -> Branches:
-        """Another batch of these rows, in this order; a row may be named several times. This one stays as it is."""
-        layers = [layer.copy(rows) for layer in self.cache.layers]
-        return Branches(self.model, _cache_of(layers), self.mask[rows], self.lengths[rows])
-
-
-class RoomyLayer(DynamicLayer):
-    """A cache layer with room for more tokens, so that a further token is written, not concatenated.
-
-    Held as (n, columns, heads, d), columns before heads: what is in use is then one piece of memory for each row, which
-    attention reads twice as fast on a CPU.
-    """
-
-    def __init__(self, keys: Float[Tensor, "n W heads d"], values: Float[Tensor, "n W heads d"], room: int):
-        super().__init__()
-        self.lazy_initialization(keys, values)
-        self.width = keys.shape[1]
-        self.keys, self.values = (nn.functional.pad(held, (0, 0, 0, 0, 0, room)) for held in (keys, values))
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        """Write the keys and values (n, heads, 1, d) of a new token into the free room; returns all there are."""
-        start, self.width = self.width, self.width + key_states.shape[2]
-        self.keys[:, start : self.width] = key_states.transpose(1, 2)
-        self.values[:, start : self.width] = value_states.transpose(1, 2)
-        return tuple(held[:, : self.width].transpose(1, 2) for held in (self.keys, self.values))
-
-    def get_seq_length(self) -> int:
-        """How many columns are in use."""
-        return self.width
-
-    def copy(self, rows: Int[Tensor, " m"]) -> RoomyLayer:
-        """Another layer that holds these rows, with the same columns left free."""
-        room = self.keys.shape[1] - self.width
-        return RoomyLayer(self.keys[rows, : self.width], self.values[rows, : self.width], room)
-
-
-def _cache_of(layers: list[RoomyLayer]) -> DynamicCache:
-    cache = DynamicCache()
-    cache.layers = layers
-    return cache
+    def select(self, rows: Int[Tensor, " m"]) -> None:
+        """Keep these rows, in this order; a row may be named several times."""
+        self.cache.batch_select_indices(rows)
+        self.mask, self.lengths = self.mask[rows], self.lengths[rows]
