@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from itertools import product
 
-import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,28 +17,30 @@ from workbook.studies.claim import Tables
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.theory.groups import shared_places
-from workbook.topics.drift import confidence_charts as charts
-from workbook.topics.drift import effects
-from workbook.topics.drift.arms import ARMS, RATES, FreeWords, at_value, excess, living, run_arm
-from workbook.topics.drift.charts import effects_chart
-from workbook.topics.drift.claims import CLAIMS, value_jitter
-from workbook.topics.drift.confidence import (
+from workbook.topics.drift import charts
+from workbook.topics.drift import claims as effects
+from workbook.topics.drift.claims import CLAIMS, at_value, excess, living, value_jitter
+from workbook.topics.drift.explore import OUTCOMES, explore_training
+from workbook.topics.drift.probe import (
+    residual_by_energy,
+    shared_energy,
+    shared_gradient,
+    token_energy,
+    two_word_share,
+)
+from workbook.topics.drift.study import (
+    ARMS,
     CONFIDENCES,
     GROUP_SIZES,
     OBJECTIVES,
     PLACES,
     POINT,
     TWINNED,
+    FreeWords,
     best_rates,
     objective_residuals,
     regrouped,
-)
-from workbook.topics.drift.energy import (
-    residual_by_energy,
-    shared_energy,
-    shared_gradient,
-    token_energy,
-    two_word_share,
+    run_arm,
 )
 
 UNITS = range(6)
@@ -163,7 +164,7 @@ def test_the_rates_are_those_that_the_tuning_units_say():
     rates = Tables("family")["confidence_tuning/rates"]
     assert rates["seed"].unique().tolist() == [100]
     best = best_rates(rates)
-    assert best == {name: RATES[name] for name in best}
+    assert best == {name: (ARMS[name].lr, ARMS[name].epsilon) for name in best}
     assert set(best) == set(ARMS)
     with pytest.raises(ValueError, match="GSPO collapsed at every learning rate"):
         best_rates(rates.assign(lowest=np.where(rates["arm"] == "GSPO", 0.1, rates["lowest"])))
@@ -260,13 +261,13 @@ def test_an_arm_that_gains_nothing_has_no_equal_value(tables):
 
 
 def test_twins_that_collapse_are_counted_and_end_there(tables):
-    counts = effects.collapses(tables).set_index("arm")
+    counts = charts.collapses(tables).set_index("arm")
     assert (counts == 0).all(axis=None)
     runs = tables["confidence/runs"]
     dead = (runs["arm"] == "PPO") & runs["permuted"] & (runs["seed"] == 2) & (runs["batch"] >= 3)
     broken = Tables("family", tables.folder)
     broken._whole["confidence/runs"] = runs.assign(value=runs["value"].where(~dead, 0.1))
-    assert effects.collapses(broken).set_index("arm").loc["PPO"].tolist() == [0, 1]
+    assert charts.collapses(broken).set_index("arm").loc["PPO"].tolist() == [0, 1]
     path = effects.runs_by_place(broken)[effects.G, effects.P][2]
     assert [path(*key)["batch"].max() for key in (("PPO", True), ("PPO", False), ("GSPO", True))] == [2, 4, 4]
 
@@ -288,34 +289,21 @@ def test_every_registered_outcome_is_measured(tables):
 # --- charts
 
 
-def test_charts_draw_the_tables(tables, monkeypatch):
-    monkeypatch.setattr(charts, "FAMILY", tables)
+def test_charts_draw_the_tables(tables):
     now = pd.DataFrame({"group": ["G = 2"], "confidence": [0.9], "mean": [0.2]})
-    drawn = [charts.energy_chart(now, tables), charts.residual_chart(tables), charts.arms_chart(tables)]
-    drawn.append(charts.training_chart(**charts.compute_training("value", beyond=False)))
-    for chart in drawn:
-        assert isinstance(chart, alt.TopLevelMixin)
+    for chart in (charts.energy_chart(now, tables), charts.residual_chart(tables), charts.arms_chart(tables)):
         assert chart.to_dict()
-    explorer = charts.explore_training()
-    assert "GSPO 0.0125" in explorer.sentence.value
-    explorer.set(outcome="odds", beyond=False)
-    assert "GSPO, permuted 0.2 " in explorer.sentence.value
+    explorer = explore_training(tables)
+    here = explorer.tables["curve"].query("place == 0.8").set_index("arm")["mean"]
+    assert here["GSPO"] == pytest.approx(0.0125)
+    explorer.set(value=OUTCOMES["odds"], shown="arms and twins")
+    here = explorer.tables["curve"].query("place == 0.8").set_index("arm")["mean"]
+    assert here["GSPO, permuted"] == pytest.approx(0.2)
     explorer.close()
-    with pytest.raises(ValueError, match="outcome 'reward' is unknown; valid are free_tax"):
-        charts.compute_training("reward")
-    with pytest.raises(ValueError, match=r"effects_chart needs the column\(s\) arm"):
-        effects_chart(effects.arm_effects(tables).drop(columns="arm"), "arm", "T", "s")
 
 
-def test_the_explorer_of_a_batch_cuts_its_groups(policy, rollouts):
-    explorer = charts.explore_sharing(policy, rollouts)
-    assert "G = 2: of a two-word slot at most 0.500, at p = 0.50" in explorer.sentence.value
-    explorer.set(group_size=4)
-    assert "G = 4: of a two-word slot at most 0.125" in explorer.sentence.value
-    shared = shared_places(rollouts.completion_ids, rollouts.completion_mask, rollouts.group_ids)
-    assert shared.any()
+def test_a_batch_says_how_much_its_groups_share(policy, rollouts):
     now = charts.energy_now(policy, rollouts).set_index("group")
-    classes = explorer.tables["classes"].set_index("category")
-    assert now.loc["G = 4", "mean"] == pytest.approx(classes.loc["all", "shared"])
+    whole = shared_energy(policy, regrouped(rollouts, 4)).set_index("category").loc["all", "shared_energy"]
+    assert now.loc["G = 4", "mean"] == pytest.approx(whole)
     assert now["confidence"].between(0.9, 1).all()
-    explorer.close()

@@ -1,7 +1,6 @@
 """Chapter 09: weights of real objectives on one batch, what its slider computes of it, and its exercises."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch.testing import assert_close
@@ -10,10 +9,16 @@ from workbook.policies.load import load_policy
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
 from workbook.theory.advantages import prefix_credit
-from workbook.topics.drift import reuse_parts
-from workbook.topics.drift.charts import compute_reuse, explore_reuse, intervals
-from workbook.topics.drift.exercises import IDS, REWARDS, check_compute, check_prefix_credit
-from workbook.topics.drift.probe import left_on_shared, objective_weights, reuse_path, shared_tokens
+from workbook.topics.drift import probe
+from workbook.topics.drift.explore import (
+    IDS,
+    REWARDS,
+    check_compute,
+    check_prefix_credit,
+    compute_reuse,
+    explore_reuse,
+)
+from workbook.topics.drift.probe import left_on_shared, objective_weights, parts_at_reuse, reuse_path, shared_tokens
 from workbook.training import CancellationConfig, CancellationTrainer
 
 # --- one batch
@@ -93,8 +98,6 @@ def test_what_is_left_is_counted_by_hand(rollouts, path):
     assert (least["own"] < table["own"].to_numpy()).all(), "min-replace costs push"
     with pytest.raises(ValueError, match="transform 'best' is unknown"):
         objective_weights(rollouts, path[2], transform="best")
-    with pytest.raises(ValueError, match="clipping 'both' is unknown"):
-        objective_weights(rollouts, path[2], clipping="both")
 
 
 def test_a_batch_not_used_yet_cancels_under_every_objective(rollouts, path):
@@ -120,21 +123,15 @@ def test_the_explorer_of_a_batch_says_what_it_draws(rollouts, path):
 
 
 def test_parts_at_reuse_add_up_and_equal_weights_have_no_bias(policy, rollouts, path, monkeypatch):
-    monkeypatch.setattr(reuse_parts, "TOKENS", 4)
-    table = reuse_parts.parts_at_reuse(policy, get_task("chain"), rollouts, path, times=1)
+    monkeypatch.setattr(probe, "PARTS_TOKENS", 4)
+    table = parts_at_reuse(policy, get_task("chain"), rollouts, path, times=1)
     moved = table.groupby(["panel", "category"])["share"].sum()
-    assert moved.xs(reuse_parts.EQUAL, level="category").to_numpy() == pytest.approx(1, abs=1e-4)
+    assert moved.xs(probe.EQUAL, level="category").to_numpy() == pytest.approx(1, abs=1e-4)
     bias = table[table["part"] == "bias"].set_index(["panel", "category"])["share"]
-    assert bias.xs(reuse_parts.EQUAL, level="category").abs().max() < 0.02  # 1/T, of unequal lengths
+    assert bias.xs(probe.EQUAL, level="category").abs().max() < 0.02  # 1/T, of unequal lengths
     assert bias.abs().max() > 0.02
-    assert reuse_parts.parts_at_reuse_chart(table).to_dict()
-    with pytest.raises(ValueError, match="times=3 must be 0 to 2, the epochs of this path"):
-        reuse_parts.parts_at_reuse(policy, None, rollouts, path, times=3)
 
 
-def test_an_interval_rests_on_the_groups_that_have_a_number():
-    table = intervals(pd.DataFrame({1: [0.5, 0.5, 0.5], 2: [0.25, np.nan, 0.25]}).rename_axis(columns="times"))
-    assert table.to_dict("list") == {"times": [1, 2]} | {name: [0.5, 0.25] for name in ("mean", "low", "high")}
 
 
 # --- exercises

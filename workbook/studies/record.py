@@ -28,8 +28,8 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "batch_composition": "topics.batching.study:batch_composition_study",
     "batch_one_prompt": "topics.batching.study:one_prompt_study",
     "batch_rates": "topics.batching.study:batch_rates_study",
-    "confidence": "topics.drift.confidence:confidence_study",
-    "confidence_tuning": "topics.drift.confidence:tuning_study",
+    "confidence": "topics.drift.study:confidence_study",
+    "confidence_tuning": "topics.drift.study:tuning_study",
     "dose": "topics.flips.study:dose_study",
     "dose_alphabets": "topics.flips.study:dose_alphabets_study",
     "dose_dials": "topics.flips.study:dose_dials_study",
@@ -41,7 +41,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "recovered": "topics.recovered.study:recovered_study",
     "recovered_dials": "topics.recovered.study:recovered_dials_study",
     "recovered_members": "topics.recovered.study:recovered_members_study",
-    "training_curves": "topics.drift.curves:training_curves_study",
+    "training_curves": "topics.drift.study:training_curves_study",
     "value_gap": "topics.credit.study:value_gap_study",
 }
 KEPT = ("coupling", "flips")  # studies whose tables can be read still, and whose measuring code has left

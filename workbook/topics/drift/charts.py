@@ -1,137 +1,290 @@
-"""Charts of drift fixing: the residual on shared tokens under reuse, and several outcomes below one another."""
+"""Tables and charts of the studies of exchangeable weights: what groups share, what objectives leave and what it costs.
+
+Tables are of units' numbers (`claims`) with 95 % t intervals; the functions take the studies' tables of one scale.
+"""
 
 from __future__ import annotations
 
+import textwrap
+
 import altair as alt
+import numpy as np
 import pandas as pd
+import yaml
 
 from workbook.rollouts.sample import Rollouts
-from workbook.statistics import bootstrap_mean
-from workbook.theory.choices import LEVELS
-from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
-from workbook.theory.groups import shared_places
-from workbook.topics.drift.probe import CLIPPINGS, left_on_shared, objective_weights
-from workbook.views.explorer import Explorer, log_slider, menu, slider
-from workbook.views.figures import INTERVAL, bars, by_sign, clear_of_zero, forest, panels, series
-from workbook.views.style import NEUTRAL, describe_rows, require
+from workbook.statistics import t_interval, unit_curve
+from workbook.studies.claim import FAMILY, Tables
+from workbook.studies.registration import MIN_UNITS, registration_path
+from workbook.theory.choices import check_choice
+from workbook.topics.drift import claims
+from workbook.topics.drift.probe import shared_energy, two_word_share
+from workbook.topics.drift.study import COMPARED, CURVES, GROUP_SIZES, GROUPS, regrouped
+from workbook.views.curves import curve_chart
+from workbook.views.figures import INTERVAL, clear_of_zero, forest, panels, series
+from workbook.views.style import ACCENT, SERIES, describe_rows, require
 
-RESAMPLES = 999  # of a bootstrap interval that a slider waits for
+SIX_UNITS = "mean of 6 units of the family, band: 95 % t interval"
+CURVE_OUTCOMES = {  # column: title of its panel, and of the axis
+    "value": ("exact held-out value", "reward"),
+    "tax": ("tax of style words", "nats a word"),
+    "odds": ("change of odds of equal solutions", "nats"),
+    "style_entropy": ("entropy of style words", "nats a word"),
+}
+MECHANISMS = {  # what is read at groups of eight, along PPO and GSPO
+    "agreement, moved": ("output layer agrees, moved tokens", "share"),
+    "agreement, all": ("output layer agrees, all tokens", "share"),
+    "gap": ("value of boosted − suppressed tokens", "reward"),
+}
+EXACT = 1e-5  # a residual below this is 0 up to float32
+REUSE_LABELS = {1: "1st step", 2: "2nd", 4: "4th", 8: "8th"}
+REUSE_COLORS = ["#c4c4c4", "#8c8c8c", ACCENT, "#222222"]  # later is darker; the 4th step is what was registered
+LOSS_OUTCOMES = ("every", "shared", "permuted", "silent", "changed")
+SCALES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M, chat"}
 
 
-# --- one batch, used several times
+# --- what a group shares, and what objectives leave on it
 
 
-def compute_reuse(
-    rollouts: Rollouts,
-    path,
-    level: str = "sequence",
-    clipping: str = "none",
-    epsilon: float = 0.03,
-    transform: str = "none",
-    times: int = 4,
-) -> dict[str, pd.DataFrame]:
-    """Residual of an objective on the tokens that a group shares, for each number of epochs on a batch.
+def energy_chart(now: pd.DataFrame | None = None, tables: Tables = FAMILY) -> alt.LayerChart:
+    """Share of gradient energy on tokens that whole groups share, against template confidence, a line a group size.
 
-    path: (times + 1, B, T) log-probabilities, as from `reuse_path`.  Other arguments as in `objective_weights`.
-
-    Returns lines: times, residual, low, high (95 % over groups), silent, own, chosen;  pushes: of one group, rollout,
-    reward and its push on the shared tokens as a share of the group's total, and their net.
+    now: of `energy_now`, drawn as diamonds.
     """
-    settings = {"level": level, "clipping": clipping, "epsilon": epsilon, "transform": transform}
-    tables = [left_on_shared(rollouts, objective_weights(rollouts, now, **settings)).set_index("group") for now in path]
-    residuals = {k: table["residual"] for k, table in enumerate(tables)}
-    lines = intervals(pd.concat(residuals, axis=1, names=["times"]))
-    for name in ("silent", "own"):
-        lines[name] = [table[name].mean() for table in tables]
-    lines["chosen"] = lines["times"] == times
-    weights = objective_weights(rollouts, path[times], **settings)
-    return {"lines": lines, "pushes": _pushes_of(rollouts, weights)}
-
-
-def _pushes_of(rollouts: Rollouts, weights) -> pd.DataFrame:
-    """The pushes on shared tokens of the group whose rewards are nearest to half right."""
-    groups = rollouts.group_ids.unique()
-    means = [abs(float(rollouts.rewards[rollouts.group_ids == group].mean()) - 0.5) for group in groups]
-    here = rollouts.group_ids == groups[means.index(min(means))]
-    shared = shared_places(rollouts.completion_ids, rollouts.completion_mask, rollouts.group_ids)
-    pushes = ((weights * shared).sum(1) * rollouts.advantages)[here].double()
-    shares = pushes / pushes.abs().sum().clamp(min=1e-12)
-    rewards = ["right" if reward > 0 else "wrong" for reward in rollouts.rewards[here]]
-    rows = [*zip(map(str, range(1, len(shares) + 1)), rewards, shares.tolist(), strict=True)]
-    return pd.DataFrame([*rows, ("net", "", float(shares.sum()))], columns=["rollout", "reward", "push"])
-
-
-def reuse_chart(lines: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChart:
-    """Left the residual against the epochs on a batch, right one group's pushes; tables of compute_reuse."""
-    x = alt.X("times:Q", title="epochs on the batch").axis(tickMinStep=1, format="d")
-    y = alt.Y("mean:Q", title="residual (0 cancels, 1 adds up)").scale(domain=[0, 1])
-    look = {"shown": ("silent", "own"), "form": ".3f", "width": 330, "height": 230}
-    residuals = series(lines, x, y, chosen="chosen", number=".3f", title="shared tokens of all groups", **look)
-    rollout = alt.Y("rollout:N", sort=None, title="rollout")
-    rewards = alt.Chart(pushes).mark_text(align="left", color=NEUTRAL)
-    one_group = bars(
-        pushes,
-        rollout,
-        alt.X("push:Q", title="push on shared tokens (share of the total)").scale(domain=[-0.6, 0.6], clamp=True),
-        color=by_sign("push"),
-        outlined="datum.rollout == 'net'",
-        number="+.2f",
-        shown=["reward"],
-        over=[rewards.encode(x=alt.value(4), y=rollout, text="reward:N")],
-        title="one group, at the chosen point",
-        width=280,
-        height=230,
-    )
-    return panels(
-        [residuals, one_group],
-        "Residual on the tokens that a whole group shares",
-        "left: mean over groups with its 95 % interval; right: pushes of one group's rollouts, and their sum",
-        "A line of the residual against reuse, and bars of one group's pushes on the tokens that it shares.",
+    rows = tables["confidence/energy"].query("category == 'all'")
+    rows = rows.assign(group=rows["group_size"].map("G = {}".format))
+    names, bound, over = [f"G = {size}" for size in GROUP_SIZES], two_word_share(7 / 8, 8), []
+    if now is not None:
+        points = alt.Chart(now).mark_point(shape="diamond", size=110, filled=True, stroke="black", opacity=1)
+        shown = ["group:N", alt.Tooltip("confidence:Q", format=".3f"), alt.Tooltip("mean:Q", format=".3f")]
+        color = alt.Color("group:N", sort=names).scale(domain=names, range=SERIES[: len(names)])
+        over = [points.encode(x="confidence:Q", y="mean:Q", color=color, tooltip=shown)]
+    return curve_chart(
+        unit_curve(rows, "confidence", "shared_energy", by="group"),
+        "confidence",
+        series="group",
+        names=names,
+        x_title="template confidence p",
+        y_title="share of all energy",
+        title="Only pairs share much: gradient energy on tokens that a whole group has",
+        subtitle=f"line: {SIX_UNITS}{'; diamonds: this policy, now' if over else ''}",
+        log2=False,
+        scale={"domain": [0, 0.3]},
+        clip=True,
+        reference=[(bound, f"the most that a group of 8 can share of two-word slots: {bound:.3f}")],
+        over=over,
     )
 
 
-def describe_reuse(lines: pd.DataFrame, pushes: pd.DataFrame) -> str:
-    """The chosen point in words."""
-    here = lines[lines["chosen"]].iloc[0]
-    return (
-        f"After {here['times']:.0f} epochs: residual {here['mean']:.3f} [{here['low']:.3f}, {here['high']:.3f}]; "
-        f"{here['silent']:.0%} of shared tokens have weight 0; tokens of a rollout's own keep {here['own']:.0%} of "
-        "their push."
+def energy_now(policy, rollouts: Rollouts) -> pd.DataFrame:
+    """Share of energy that groups of 2, 4, 8 and 16 share in one batch: columns group, confidence, mean.
+
+    rollouts: groups of 16 or more, which are cut into smaller ones.  confidence: mean probability of template words.
+    """
+    tokens = rollouts.token_table().query("category == 'template'")
+    confidence, rows = float(np.exp(tokens["logp"]).mean()), []
+    for size in GROUP_SIZES:
+        shares = shared_energy(policy, regrouped(rollouts, size)).set_index("category")["shared_energy"]
+        rows.append((f"G = {size}", confidence, shares["all"]))
+    return pd.DataFrame(rows, columns=["group", "confidence", "mean"])
+
+
+def residual_chart(tables: Tables = FAMILY) -> alt.LayerChart:
+    """Residual of objectives on shared tokens, weighted by energy, against template confidence in pairs."""
+    shown = ["token ratio", "sequence ratio", "sequence, clipped", "token, clipped", "token, symmetric", "min-replace"]
+    rows = tables["confidence/residuals"].query("group_size == 2 and objective in @shown")
+    return curve_chart(
+        unit_curve(rows, "confidence", "residual", by="objective"),
+        "confidence",
+        series="objective",
+        names=shown,
+        x_title="template confidence p, pairs (G = 2)",
+        y_title="residual (0 cancels, 1 adds up)",
+        title="What objectives leave on shared tokens after three epochs on a batch",
+        subtitle=f"weighted by energy; clips at 0.01; line: {SIX_UNITS}",
+        log2=False,
+        scale={"domain": [0, 1]},
     )
 
 
-def explore_reuse(rollouts: Rollouts, path) -> Explorer:
-    """Level, clipping, epsilon, transform and epochs on one batch of a real policy."""
-    controls = {
-        "level": menu("sequence", list(LEVELS), "ratio"),
-        "clipping": menu("none", list(CLIPPINGS), "clipping"),
-        "epsilon": log_slider(0.03, -2.5, 0, "clip range"),
-        "transform": menu("none", [(name, value or "none") for name, value in TRANSFORMS.items()], "transform"),
-        "times": slider(min(4, len(path) - 1), 0, len(path) - 1, 1, "epochs on the batch"),
+# --- what training pays
+
+
+def arms_chart(tables: Tables = FAMILY) -> alt.HConcatChart:
+    """What every arm reaches and pays at the deciding point, pairs at p = 0.8: a panel per outcome."""
+    numbers = {
+        "value minus GSPO's": lambda arm: claims.gap_at_end(arm, "GSPO"),
+        "tax (nats)": lambda arm: claims.at_end(arm, False, "free_tax"),
+        "tax minus its twin's (nats)": claims.excess_at_end,
     }
-    return Explorer(compute_reuse, reuse_chart, controls, describe_reuse, {"rollouts": rollouts, "path": path})
-
-
-def intervals(wide: pd.DataFrame) -> pd.DataFrame:
-    """Mean and 95 % bootstrap interval of every column over its rows without a gap.
-
-    Returns the names of the columns' levels as columns, and mean, low, high.
-    """
-    rows = [bootstrap_mean(wide[column].dropna(), resamples=RESAMPLES) for column in wide]
-    return pd.concat([wide.columns.to_frame(index=False), pd.DataFrame(rows)], axis=1)
-
-
-# --- several outcomes below one another
-
-
-def effects_chart(table: pd.DataFrame, row: str, title: str, subtitle: str) -> alt.HConcatChart:
-    """Effects with intervals, a panel per outcome with an axis of its own; columns `row`, outcome, mean, low, high."""
-    require(table, (row, "outcome", *INTERVAL), "effects_chart")
-    name = alt.Y(f"{row}:N", sort=None, title=None).axis(labelLimit=260)
+    rows, charts = [], []
+    for outcome, number in numbers.items():
+        for arm in tables["confidence/runs"]["arm"].unique():
+            values = claims.per_unit(tables, number(arm)).dropna()
+            rows.append((arm, outcome, *t_interval(values), len(values)))
+    table = pd.DataFrame(rows, columns=["arm", "outcome", *INTERVAL, "units"])
     x = alt.X("mean:Q", title=None).scale(zero=True, padding=12).axis(tickCount=4)
     look = {"zero": True, "number": "+.2~g", "form": "+.4f", "color": clear_of_zero()}
     look |= {"width": 128, "height": alt.Step(30)}
-    charts = []
     for outcome, part in table.groupby("outcome", sort=False):
-        charts.append(forest(part, name, x, labels=not charts, title=str(outcome), **look))
-    return panels(charts, title, subtitle, describe_rows(table, row, "outcome", form="+.3g"))
+        charts.append(forest(part, "arm", x, labels=not charts, title=str(outcome), **look))
+    return panels(
+        charts,
+        "Seven objectives where groups share almost a quarter of the energy",
+        "at the end of training, pairs, p = 0.8; 95 % t interval over units; colour: the interval leaves out 0",
+        describe_rows(table, "arm", "outcome", form="+.3g"),
+    )
+
+
+def collapses(tables: Tables) -> pd.DataFrame:
+    """Units in which an arm, and in which its twin, collapsed at the deciding point: columns arm, runs, twins."""
+    runs = tables["confidence/runs"]
+    runs = runs[(runs["group_size"] == claims.G) & np.isclose(runs["confidence"], claims.P)]
+    dead = runs.groupby(["arm", "permuted", "seed"], sort=False).apply(lambda run: len(claims.living(run)) < len(run))
+    counts = dead.groupby(level=["arm", "permuted"], sort=False).sum().unstack("permuted")
+    return counts.rename(columns={False: "runs", True: "twins"}).rename_axis(columns=None).reset_index()
+
+
+def group_size_gaps(tables: Tables = FAMILY) -> pd.DataFrame:
+    """Exact held-out value at the end minus that in pairs, at 128 rollouts a batch: a row per arm and group size.
+
+    Columns arm, group_size, mean, low, high (95 % t intervals over units), units; 0 at G = 2 by construction.
+    """
+    units, rows = claims.places_on(tables, "group_size"), []
+    for arm in COMPARED:
+        for size, paths in units.items():
+            rows += [(seed, size, arm, claims.gain_by_group(arm, path, units[2][seed])) for seed, path in paths.items()]
+    return unit_curve(pd.DataFrame(rows, columns=["seed", "group_size", "arm", "gap"]), "group_size", "gap", by="arm")
+
+
+def fix_by_group_size_chart(tables: Tables = FAMILY) -> alt.LayerChart:
+    """What min-replace gains over GSPO in exact value, by rollouts per prompt; template confidence 0.8."""
+    gain, units = claims.gap_at_end("min-replace", "GSPO"), claims.places_on(tables, "group_size")
+    rows = [(seed, size, gain(path)) for size, paths in units.items() for seed, path in paths.items()]
+    return curve_chart(
+        unit_curve(pd.DataFrame(rows, columns=["seed", "group_size", "gain"]), "group_size", "gain"),
+        "group_size",
+        x_title="rollouts per prompt G (128 rollouts a batch)",
+        y_title="exact value, min-replace minus GSPO",
+        title="What min-replace gains over GSPO, by the size of the group",
+        reference=[(0.0, "no gain")],
+        form="+.3f",
+    )
+
+
+# --- along training
+
+
+def curves_of(outcomes, place: tuple[int, float], tables: Tables = FAMILY) -> pd.DataFrame:
+    """Means over units along training, a line an arm: arm, batch, outcome, mean, low, high, units.
+
+    Permuted twins are named so. A batch at which a unit was not read is left out.
+    """
+    rows = tables[f"{CURVES}/curves"]
+    rows = rows[(rows["group_size"] == place[0]) & np.isclose(rows["confidence"], place[1])]
+    rows = rows.assign(arm=rows["arm"] + np.where(rows["permuted"], ", permuted", ""))
+    parts = [unit_curve(rows.dropna(subset=[name]), "batch", name, by="arm").assign(outcome=name) for name in outcomes]
+    return pd.concat(parts, ignore_index=True)
+
+
+def outcome_panels(table: pd.DataFrame, outcomes: dict, by: str, title: str, subtitle: str, **look):
+    """A panel an outcome over generation batches, two in a row, a line for each name of `by`."""
+    x, parts = alt.X("batch:Q", title="generation batches").axis(tickMinStep=1, format="d"), []
+    for name, (head, unit) in outcomes.items():
+        y = alt.Y("mean:Q", title=unit).scale(zero=False)
+        part = series(table, x, y, by, title=head, form=".4f", width=255, height=150, **look)
+        parts.append(part.transform_filter(alt.datum.outcome == name))
+    rows = [alt.hconcat(*parts[k : k + 2], spacing=14) for k in range(0, len(parts), 2)]
+    ends = table.sort_values("batch").groupby([by, "outcome"], sort=False).tail(1)
+    words = "; ".join(f"{row[by]}, {row['outcome']}: {row['mean']:.3g}" for _, row in ends.iterrows())
+    return panels(rows, title, subtitle, f"At the end: {words}.", vertical=True)
+
+
+def mechanisms_chart(tables: Tables = FAMILY) -> alt.VConcatChart:
+    """Agreement of output layer and whole network, and the gap in value, along training, in groups of eight."""
+    curves = curves_of(MECHANISMS, GROUPS, tables)
+    title = "Along training: the output layer as a proxy, and the gap in value"
+    subtitle = "means and 95 % t intervals over six policies, groups of eight"
+    return outcome_panels(curves, MECHANISMS, "arm", title, subtitle, names=sorted(curves["arm"].unique()))
+
+
+# --- the losses of TRL
+
+
+def smallest_effect() -> float:
+    """The smallest difference of a residual that is of interest, as the study loss_types registered it."""
+    return yaml.safe_load(registration_path("loss_types").read_text(encoding="utf-8"))["smallest_effect_of_interest"]
+
+
+def loss_type_levels(
+    scale: str = "bundled", outcome: str = "every", tables: Tables | None = None, base: str | None = None
+) -> pd.DataFrame:
+    """Tabulate an outcome of the study for every arm and reuse, 95 % t intervals over units (seeds).
+
+    outcome: of LOSS_OUTCOMES, columns of `loss_types.group_residuals`.  base: an arm whose outcome in the same unit is
+    subtracted.  Columns arm, kind, reuse, mean, low, high, units; mean and interval are NaN below 6 units, as where an
+    arm lets nothing push.
+    """
+    check_choice("outcome", outcome, LOSS_OUTCOMES)
+    keys = ["arm", "kind", "reuse"]
+    table = (tables or Tables(scale))["loss_types/residuals"]
+    units = table.groupby([*keys, "seed"], sort=False)[outcome].mean().astype(float).reset_index()
+    if base:
+        of_base = units[units["arm"] == base].set_index(["reuse", "seed"])[outcome]
+        units[outcome] -= of_base.reindex(pd.MultiIndex.from_frame(units[["reuse", "seed"]])).to_numpy()
+    rows = []
+    for names, part in units.groupby(keys, sort=False):
+        values = part[outcome].dropna()
+        rows.append((*names, *(t_interval(values) if len(values) >= MIN_UNITS else [np.nan] * 3), len(values)))
+    return pd.DataFrame(rows, columns=[*keys, *INTERVAL, "units"])
+
+
+def loss_type_effects(scale: str = "bundled", reuse: int = 4, tables: Tables | None = None) -> pd.DataFrame:
+    """Tabulate the registered primary outcome: each arm's residual minus dr_grpo's in the same unit.
+
+    Columns of `loss_type_levels`, and verdict: "adds" (whole interval above the smallest effect), "takes away" (below
+    minus that), "no difference of interest" (within), "undecided", or "too few units".
+    """
+    table, least = loss_type_levels(scale, "every", tables, "dr_grpo").query("reuse == @reuse"), smallest_effect()
+    within = (table["low"] > -least) & (table["high"] < least)
+    cases = [table["mean"].isna(), table["low"] > least, table["high"] < -least, within]
+    words = ["too few units", "adds", "takes away", "no difference of interest"]
+    return table.assign(verdict=np.select(cases, words, "undecided")).reset_index(drop=True)
+
+
+def loss_types_chart(levels: dict[str, pd.DataFrame]) -> alt.HConcatChart:
+    """Residual of every arm at each reuse, a panel per scale; {scale: table of `loss_type_levels`}.
+
+    Arms with the same numbers at every scale share a row. Hollow: 0 up to rounding. The axis is linear near 0 and
+    logarithmic above 0.01, the smallest effect of interest (dashed).
+    """
+    for table in levels.values():
+        require(table, ("arm", "kind", "reuse", *INTERVAL), "loss_types_chart")
+    tables = [table.pivot(index="arm", columns="reuse", values="mean") for table in levels.values()]
+    numbers = pd.concat(tables, axis=1).round(6).loc[next(iter(levels.values()))["arm"].drop_duplicates()]
+    alike: dict[tuple, list[str]] = {}
+    for arm, values in numbers.fillna(-1.0).iterrows():
+        alike.setdefault(tuple(values), []).append(arm)
+    names = {}  # the first arm of a row: its names in lines of some 50 letters, "; " between them, none broken
+    for arms in alike.values():
+        words = ", ".join(arm.replace("sequence, ", "sequence ").replace(" ", "\u00a0") for arm in arms)
+        names[arms[0]] = "; ".join(textwrap.wrap(words, 52, break_on_hyphens=False)).replace("\u00a0", " ")
+    x = alt.X("mean:Q", title="residual (0 cancels, 1 adds up)").axis(values=[0, 0.01, 0.03, 0.1, 0.3, 1], format="~g")
+    x = x.scale(type="symlog", constant=0.01, domain=[0, 1], clamp=True, nice=False)
+    row = alt.Y("loss:N", sort=list(names.values()), title=None)
+    row = row.axis(labelLimit=330, grid=True, labelExpr="split(datum.label, '; ')")
+    look = {"by": "step", "names": list(REUSE_LABELS.values()), "colors": REUSE_COLORS, "shapes": ["circle"] * 4}
+    look |= {"hollow": f"datum.mean < {EXACT}", "threshold": smallest_effect(), "width": 215, "height": alt.Step(6)}
+    charts = []
+    for scale, table in levels.items():
+        rows = table[table["arm"].isin(names)].dropna(subset="mean")
+        rows = rows.assign(step=rows["reuse"].map(REUSE_LABELS), loss=rows["arm"].map(names)).round(5)
+        rows = rows[["loss", "step", *INTERVAL, "units"]]
+        charts.append(forest(rows, row, x, labels=not charts, title=SCALES[scale], form=".4f", **look))
+    fourth = pd.concat([table.assign(scale=scale) for scale, table in levels.items()]).query("reuse == 4")
+    return panels(
+        charts,
+        "Residual on a token that all of a group shared, by step on the same rollouts",
+        "mean over units with 95 % t interval; hollow: 0 up to rounding; dashed: a hundredth of the push",
+        "At the 4th step: " + describe_rows(fourth[fourth["arm"].isin(names)].dropna(), "scale", "arm", form=".3f"),
+    ).resolve_scale(y="shared")

@@ -1,46 +1,189 @@
 """Claims of chapter 09: whether unequal weights are what moves words that no reward asked for (D1 to D9, D-falsifier).
 
 What each row measures, and against which number, stands in data/results/confidence/registration.yaml and, over whole
-runs at one learning rate, in data/results/training_curves/registration.yaml. Three things are
-kept apart: the mechanism (what is left on shared tokens, which is algebra for the repairs), the consequence in training
-(tax, entropy, odds, held-out value) and controls. Paper D claims *necessity*: without exchangeable weights there is a
-tax. So the falsifier's row asks for a run without them whose tax is no larger than that of its twin with permuted
-advantages, which learns nothing.
+runs at one learning rate, in data/results/training_curves/registration.yaml. Three things are kept apart: the mechanism
+(what is left on shared tokens, which is algebra for the repairs), the consequence in training (tax, entropy, odds,
+held-out value) and controls. Paper D claims *necessity*: without exchangeable weights there is a tax. So the
+falsifier's row asks for a run without them whose tax is no larger than that of its twin with permuted advantages.
+
+A unit is a policy and prompts of its own. A run that collapses (its exact value falls below half of the start's) gives
+no number to any of its unit's comparisons. A twin with permuted advantages only loses value; an arm is compared with
+it as long as it has not collapsed. Arms are compared at the end, or at equal value: where each first reaches the
+highest exact value that both reach.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import math
+from collections.abc import Callable
+from functools import lru_cache, partial
 
 import numpy as np
 import pandas as pd
 
 from workbook.studies.claim import Claim, Measurement, Tables
-from workbook.topics.drift.arms import DEAD
-from workbook.topics.drift.curves import CURVES, GROUPS, PAIRS
-from workbook.topics.drift.effects import (
-    STUDY,
-    G,
-    Paths,
-    batches_to_equal_value,
-    excess_at_end,
-    gap_at_end,
-    gap_at_equal_value,
-    gap_of_values,
-    per_unit,
-    residual_gap,
-    shared_share,
-    slope_by_group,
-)
+from workbook.topics.drift.study import CURVES, DEAD, GROUPS, PAIRS, POINT
+
+STUDY = "confidence"
+G, P = POINT
+Paths = Callable[[str, bool], pd.DataFrame]  # (arm, permuted) -> its run
+Number = Callable[[Paths], float]
 
 
-def _row(key: str, measure) -> Measurement:
-    return Measurement(STUDY, key, measure, scales=["family"])
+class _NoNumber(Exception):
+    """A run that a number needs has collapsed, or has no twin."""
 
 
-def _runs(key: str, number, group_size: int = G) -> Measurement:
-    """A row of a number of a unit's runs at confidence 0.8."""
-    return _row(key, partial(per_unit, number=number, group_size=group_size))
+# --- runs of one unit
+
+
+def living(run: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a run before it collapses: before its exact value falls below half of what it started with."""
+    dead = np.flatnonzero(run["value"].to_numpy() < DEAD * run["value"].iloc[0])
+    return run.iloc[: dead[0]] if len(dead) else run
+
+
+def excess(arm: pd.DataFrame, twin: pd.DataFrame, outcome: str = "free_tax") -> pd.Series:
+    """An outcome of an arm minus that of its twin with permuted advantages, after every batch that both have."""
+    one, other = (run.set_index("batch")[outcome] for run in (arm, twin))
+    common = one.index.intersection(other.index)
+    return one[common] - other[common]
+
+
+def at_value(values: np.ndarray, outcome: np.ndarray, level: float) -> float:
+    """An outcome where a run's value first reaches a level, linear between batches; NaN if it never does.
+
+    >>> at_value(np.array([0.4, 0.6, 0.5]), np.array([0.0, 1.0, 2.0]), 0.5)
+    0.5
+    """
+    values, outcome = np.asarray(values, float), np.asarray(outcome, float)
+    reached = np.flatnonzero(values >= level)
+    if not len(reached):
+        return math.nan
+    k = reached[0]
+    if k == 0:
+        return float(outcome[0])
+    share = (level - values[k - 1]) / (values[k] - values[k - 1])
+    return float(outcome[k - 1] + share * (outcome[k] - outcome[k - 1]))
+
+
+@lru_cache(maxsize=8)
+def runs_by_place(tables: Tables) -> dict[tuple[int, float], dict[int, Paths]]:
+    """{(group size, confidence): {seed: (arm, permuted) -> run}}."""
+    places: dict[tuple[int, float], dict[int, dict]] = {}
+    keys = ["group_size", "confidence", "seed", "arm", "permuted"]
+    for (size, confidence, seed, arm, permuted), run in tables[f"{STUDY}/runs"].groupby(keys):
+        here = places.setdefault((int(size), float(confidence)), {}).setdefault(int(seed), {})
+        here[arm, bool(permuted)] = run.sort_values("batch")
+    return {place: {seed: _paths(runs) for seed, runs in units.items()} for place, units in places.items()}
+
+
+def _paths(runs: dict[tuple[str, bool], pd.DataFrame]) -> Paths:
+    def path(arm: str, permuted: bool = False) -> pd.DataFrame:
+        if (arm, permuted) not in runs:
+            if permuted and (arm, False) in runs:
+                raise _NoNumber  # its arm has no twin at this place
+            raise ValueError(f"no run of {arm!r} was measured here.")
+        run = runs[arm, permuted]
+        if permuted:
+            return living(run)
+        if len(living(run)) < len(run):
+            raise _NoNumber
+        return run
+
+    return path
+
+
+def places_on(tables: Tables, axis: str) -> dict[float, dict[int, Paths]]:
+    """Units along one axis of the plane, confidence at G = 2 or group_size at p = 0.8: {its value: {seed: paths}}."""
+    along = {"confidence": lambda size, p: size == G, "group_size": lambda size, p: p == P}[axis]
+    along_it = {place: units for place, units in runs_by_place(tables).items() if along(*place)}
+    return {place[axis == "confidence"]: units for place, units in sorted(along_it.items())}
+
+
+def per_unit(tables: Tables, number: Number, group_size: int = G, confidence: float = P) -> pd.Series:
+    """A number of every unit at one place of the plane, NaN where a run that it needs has collapsed: index seed."""
+    units = runs_by_place(tables).get((group_size, confidence), {})
+    return pd.Series({seed: number(path) for seed, path in units.items()}, name="number", dtype=float)
+
+
+# --- numbers of a unit's runs
+
+
+def unless_collapsed(number: Number) -> Number:
+    """The number, or NaN if one of its arms collapsed, or has no twin at this place."""
+
+    def checked(path: Paths) -> float:
+        try:
+            return float(number(path))
+        except _NoNumber:
+            return math.nan
+
+    return checked
+
+
+def at_end(arm: str, permuted: bool, outcome: str) -> Number:
+    """An outcome at the end; of a twin that collapses, before that."""
+    return unless_collapsed(lambda path: path(arm, permuted)[outcome].iloc[-1])
+
+
+def excess_at_end(arm: str, outcome: str = "free_tax") -> Number:
+    """An outcome of an arm minus that of its permuted twin, at the end, or before the twin's collapse."""
+    return unless_collapsed(lambda path: excess(path(arm), path(arm, True), outcome).iloc[-1])
+
+
+def gap_at_end(one: str, other: str, outcome: str = "value") -> Number:
+    """An outcome of one arm minus that of another, at the end."""
+    return unless_collapsed(lambda path: path(one)[outcome].iloc[-1] - path(other)[outcome].iloc[-1])
+
+
+def gain_by_group(arm: str, path: Paths, pairs: Paths) -> float:
+    """Exact value of an arm at the end minus that of the same unit in other groups; NaN where one collapsed."""
+    return unless_collapsed(lambda path: path(arm)["value"].iloc[-1] - pairs(arm)["value"].iloc[-1])(path)
+
+
+def gap_of_values(one: str, other: str, number: Callable[[np.ndarray], float]) -> Number:
+    """A number of the exact value's curve, of one arm minus another's."""
+    return unless_collapsed(
+        lambda path: number(path(one)["value"].to_numpy()) - number(path(other)["value"].to_numpy())
+    )
+
+
+def gap_at_equal_value(one: str, other: str, outcome: str = "free_tax") -> Number:
+    """An outcome beyond the twin's, of one arm minus another's, where both first reach the value that both reach.
+
+    No number where one of them never gets above its start: nothing was learned at which to compare them.
+    """
+
+    def number(path: Paths) -> float:
+        beyond = [excess(path(name), path(name, True), outcome) for name in (one, other)]
+        values = [path(name)["value"].iloc[: len(part)] for name, part in zip((one, other), beyond, strict=True)]
+        level = _reached_by_all(values)
+        first, second = (at_value(value, part, level) for value, part in zip(values, beyond, strict=True))
+        return first - second
+
+    return unless_collapsed(number)
+
+
+def _reached_by_all(values: list[pd.Series]) -> float:
+    """The highest value that every run reaches, above all of their starts."""
+    level = min(value.max() for value in values)
+    if level <= max(value.iloc[0] for value in values):
+        raise _NoNumber
+    return level
+
+
+def batches_to_equal_value(one: str, other: str) -> Number:
+    """Generation batches until nine tenths of the gain that both reach: of one arm minus another; NaN without gain."""
+
+    def number(path: Paths) -> float:
+        runs = [path(one), path(other)]
+        start = runs[0]["value"].iloc[0]
+        level = start + 0.9 * (_reached_by_all([run["value"] for run in runs]) - start)
+        first, second = (at_value(run["value"], run["batch"], level) for run in runs)
+        return first - second
+
+    return unless_collapsed(number)
 
 
 def value_jitter(values: np.ndarray) -> float:
@@ -48,32 +191,47 @@ def value_jitter(values: np.ndarray) -> float:
     return float(np.abs(np.diff(values, 2)).mean())
 
 
-def entropy_lost(path: Paths, arm: str, permuted: bool = False) -> pd.DataFrame:
-    """A run with the column lost: the entropy of style words that is gone since the start, nats a word."""
-    run = path(arm, permuted)
-    return run.assign(lost=run["style_entropy"].iloc[0] - run["style_entropy"])
+def losing(number: Number) -> Number:
+    """A number of paths, whose runs have the column lost: entropy of style words that is gone since the start."""
+
+    def with_loss(path: Paths, arm: str, permuted: bool = False) -> pd.DataFrame:
+        run = path(arm, permuted)
+        return run.assign(lost=run["style_entropy"].iloc[0] - run["style_entropy"])
+
+    return lambda path: number(partial(with_loss, path))
 
 
-def losing(number):
-    """A number of paths, whose runs have the column lost."""
-    return lambda path: number(partial(entropy_lost, path))
+# --- measures: Tables -> a number per unit
 
 
-def gained_lever(tables: Tables) -> pd.Series:
-    """Share of energy that whole groups of sixteen share, minus that of pairs, at confidence 0.8."""
-    return shared_share(16)(tables) - shared_share(2)(tables)
+def slope_by_group(tables: Tables, number: Number, sizes=(2, 4, 8, 16)) -> pd.Series:
+    """Change of a number per doubling of the group's size at confidence 0.8, by least squares in each unit."""
+    wide = pd.DataFrame({size: per_unit(tables, number, size) for size in sizes})
+    doublings = np.log2(wide.columns.to_numpy(dtype=float))
+    centred = doublings - doublings.mean()
+    return wide.apply(lambda row: float((row * centred).sum(skipna=False) / (centred**2).sum()), axis=1)
 
 
-def at_last(name: str, less: str | None = None, column: str = "value", place=PAIRS, readings: int = 1):
-    """A measure of the study `training_curves`: a column at the last readings of an arm, minus another arm's.
-
-    A run that collapsed (its value below half of the start's) gives no number.
-    """
+def residual_gap(one: str, other: str | None, column: str = "residual", group_size: int = G):
+    """A residual of one objective at confidence 0.8, minus that of another (None: of nothing)."""
 
     def measure(tables: Tables) -> pd.Series:
-        runs = [curve_at(tables, place, arm, column) for arm in (name, less) if arm]
-        ends = [run.iloc[:, -readings:].mean(axis=1, skipna=False) for run in runs]
-        return ends[0] - ends[1] if less else ends[0]
+        rows = tables[f"{STUDY}/residuals"]
+        rows = rows[(rows["group_size"] == group_size) & np.isclose(rows["confidence"], P)]
+        wide = rows.pivot(index="seed", columns="objective", values=column)
+        return wide[one] if other is None else wide[one] - wide[other]
+
+    return measure
+
+
+def shared_share(group_size: int, less: int | None = None):
+    """Share of energy on tokens that whole groups share, at confidence 0.8; minus that in groups of `less`."""
+
+    def measure(tables: Tables) -> pd.Series:
+        rows = tables[f"{STUDY}/energy"]
+        rows = rows[np.isclose(rows["confidence"], P) & (rows["category"] == "all")]
+        wide = rows.pivot(index="seed", columns="group_size", values="shared_energy")
+        return wide[group_size] if less is None else wide[group_size] - wide[less]
 
     return measure
 
@@ -92,9 +250,29 @@ def curve_at(tables: Tables, place: tuple[int, float], arm: str, column: str) ->
     return wanted[alive].reindex(wanted.index)
 
 
+def at_last(name: str, less: str | None = None, column: str = "value", place=PAIRS, readings: int = 1):
+    """A column of `training_curves` at the last readings of an arm, minus another arm's."""
+
+    def measure(tables: Tables) -> pd.Series:
+        runs = [curve_at(tables, place, arm, column) for arm in (name, less) if arm]
+        ends = [run.iloc[:, -readings:].mean(axis=1, skipna=False) for run in runs]
+        return ends[0] - ends[1] if less else ends[0]
+
+    return measure
+
+
 def at_worst(column: str):
-    """A measure of `training_curves`: the least of a column along PPO's run in groups of eight."""
+    """The least of a column of `training_curves` along PPO's run in groups of eight."""
     return lambda tables: curve_at(tables, GROUPS, "PPO", column).min(axis=1, skipna=False)
+
+
+def _row(key: str, measure) -> Measurement:
+    return Measurement(STUDY, key, measure, scales=["family"])
+
+
+def _runs(key: str, number: Number, group_size: int = G) -> Measurement:
+    """A row of a number of a unit's runs at confidence 0.8."""
+    return _row(key, partial(per_unit, number=number, group_size=group_size))
 
 
 def _curve(key: str, measure) -> Measurement:
@@ -209,7 +387,7 @@ CLAIMS = [
         "the gain in held-out value does not grow with the group",
         [
             _row("D9", partial(slope_by_group, number=gap_at_end("min-replace", "GSPO"))),
-            _row("D9 mechanism", gained_lever),
+            _row("D9 mechanism", shared_share(16, 2)),
         ],
     ),
     Claim(

@@ -1,10 +1,15 @@
-"""What each loss type and correction of TRL leaves on tokens that a group shares, on the same rollouts and policies.
+"""The study `loss_types` (apart, as it builds TRL's trainers): what TRL's losses leave on tokens that a group shares.
 
 A token that all of a group shares cancels if and only if the weights of its rollouts are exchangeable (D1 in the
-claims). This study reads every arm's exact weights (`loss_arms`) at the r-th optimizer step on the same rollouts,
-r = 1, 2, 4, 8, and reports the residual |sum w A| / sum |w A|. The policy moves by one reference objective for all
-arms: Dr. GRPO's with each ratio taken as 1, AdamW. A bfloat16 copy of the policy samples the rollouts, as vLLM would;
-groups of equal rewards push nothing and are left out, as by DAPO's dynamic sampling.
+claims). The study reads every arm's exact weights at the r-th optimizer step on the same rollouts, r = 1, 2, 4, 8, and
+reports the residual |sum w A| / sum |w A|. The policy moves by one reference objective for all arms: Dr. GRPO's with
+each ratio taken as 1, AdamW. A bfloat16 copy of the policy samples the rollouts, as vLLM would; groups of equal
+rewards push nothing and are left out, as by DAPO's dynamic sampling.
+
+For each arm a real trainer is built. TRL's own code makes the batch (rewards, advantages, masks, the sampler's
+importance ratios) and the loss; only sampling and scoring are given, by TRL's `rollout_func` and by log-probabilities
+and entropies that were computed once for all arms. A loss of TRL is a function of these alone, so its slope by a
+token's log-probability is the token's push, exact for every loss type and mask (`training.meter`).
 
 What was stated before the first measurement: data/results/loss_types/registration.yaml.
 """
@@ -12,22 +17,30 @@ What was stated before the first measurement: data/results/loss_types/registrati
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+import logging
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from trl import GRPOTrainer
+from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
 from workbook.policies.copies import evaluating, private_copy
 from workbook.probes.step import FIELDS, optimizer_of, progress, update
 from workbook.rollouts.generation import end_tokens
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.rollouts.scoring import sequence_logps
+from workbook.rollouts.scoring import sequence_logps, unpadded
 from workbook.studies.bench import Bench
 from workbook.theory.groups import group_extreme, group_index, group_sum, permute_in_groups, shared_places
 from workbook.theory.weights import cancellation_residual
-from workbook.topics.drift.loss_arms import ARMS, Arm, Scores, arm_pushes
+from workbook.training.config import CancellationConfig
+from workbook.training.meter import token_pushes
+from workbook.training.trainer import CancellationTrainer
 
 REUSE = (1, 2, 4, 8)
 LEARNING_RATES = {"tiny": 2.5e-4, "bundled": 2.5e-4, "smollm2_chat": 2.5e-6}  # by scale: a first step of some 0.04 nats
@@ -36,6 +49,94 @@ GROUPS = {"tiny": 6, "bundled": 32, "smollm2_chat": 3}  # by scale: at most, the
 NEW_TOKENS = {"smollm2_chat": 24}  # by scale, where it is not the scale's own
 PERMUTATIONS = 16
 CHANGED = 1e-5  # relative difference of a push from dr_grpo's that counts as a change
+UNCLIPPED = 1e9  # an epsilon that clips nothing
+Scores = tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]  # log-probabilities and entropies, nats
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One loss of the comparison: its name, kind, the settings that differ from `COMMON`, and whose trainer has it.
+
+    kind: "loss type", "correction" (on the loss dr_grpo), "transform" or "control".  sampler: whether vLLM's correction
+    is on, for the half-precision policy that sampled.  source: of the settings' values.
+    """
+
+    name: str
+    kind: str
+    settings: dict = field(default_factory=dict)
+    trainer: str = "trl"
+    sampler: bool = False
+    source: str = "TRL's defaults"
+
+
+def _sampler(mode: str) -> Arm:
+    return Arm(f"vLLM {mode}", "correction", {"vllm_importance_sampling_mode": mode}, sampler=True)
+
+
+def _sequence(name: str, kind: str, transform: str | None) -> Arm:
+    settings = {"importance_sampling_level": "sequence", "epsilon": UNCLIPPED, "group_transform": transform}
+    return Arm(name, kind, settings, "workbook", source="no clip, constant normalizer")
+
+
+SEQUENCE = {"importance_sampling_level": "sequence"}
+LUSPO = {"loss_type": "luspo", "epsilon": 2e-3, "epsilon_high": 2.5e-3} | SEQUENCE
+GSPO = {"loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4} | SEQUENCE
+OURS = {"trainer": "workbook", "source": "this workbook"}
+ARMS = (
+    Arm("dapo", "loss type", {"loss_type": "dapo"}),
+    Arm("bnpo", "loss type", {"loss_type": "bnpo"}),
+    Arm("dr_grpo", "loss type"),
+    Arm("grpo", "loss type", {"loss_type": "grpo"}),
+    Arm("cispo", "loss type", {"loss_type": "cispo", "epsilon_high": 5.0}, source="arXiv 2510.13786"),
+    Arm("sapo", "loss type", {"loss_type": "sapo"}),
+    Arm("vespo", "loss type", {"loss_type": "vespo"}),
+    Arm("gmpo", "loss type", {"epsilon": 0.4}, "gmpo", source="arXiv 2507.20673"),
+    Arm("gspo", "loss type", GSPO, source="arXiv 2507.18071"),
+    Arm("gspo, epsilon 0.03", "loss type", GSPO | {"epsilon": 0.03, "epsilon_high": 0.03}, source="this workbook"),
+    Arm("luspo", "loss type", LUSPO, source="arXiv 2602.05261"),
+    _sequence("sequence ratio alone", "loss type", None),
+    Arm("delta 4", "correction", {"delta": 4.0}, source="arXiv 2505.07291"),
+    Arm("off-policy mask 0.5", "correction", {"off_policy_mask_threshold": 0.5}, source="TRL's documentation"),
+    Arm("off-policy mask 0.02", "correction", {"off_policy_mask_threshold": 0.02}, source="chosen so that it acts"),
+    Arm("entropy mask 0.2", "correction", {"top_entropy_quantile": 0.2}, source="arXiv 2506.01939"),
+    Arm("truncation mask", "correction", {"mask_truncated_completions": True}, source="arXiv 2503.14476"),
+    *(_sampler(mode) for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")),
+    Arm("symmetric clipping", "transform", {"clipping": "symmetric"}, **OURS),
+    Arm("min_replace", "transform", {"group_transform": "min_replace"}, **OURS),
+    Arm("advantage_orthogonal", "transform", {"group_transform": "advantage_orthogonal"}, **OURS),
+    _sequence("sequence, min_replace", "transform", "min_replace"),
+    _sequence("sequence, advantage_orthogonal", "transform", "advantage_orthogonal"),
+    Arm("equal weights", "control", {"num_iterations": 1}, source="TRL's ratio is then 1"),
+)
+COMMON = {  # a whole unit is one micro-batch, whose old log-probabilities TRL computes
+    **{"loss_type": "dr_grpo", "epsilon": 0.2, "beta": 0.0, "num_iterations": 8, "steps_per_generation": 1},
+    **{"gradient_accumulation_steps": 1, "report_to": "none", "disable_tqdm": True, "bf16": False, "fp16": False},
+    **{"gradient_checkpointing": False, "save_strategy": "no"},
+}
+
+
+class GivenScores(GRPOTrainer):
+    """A GRPOTrainer that takes `scores` for the model's; it never enters the model."""
+
+    scores: Scores
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        return *self.scores, None
+
+
+class GivenScoresGMPO(GMPOTrainer, GivenScores):
+    """GMPO's loss on given scores."""
+
+
+class GivenScoresCancellation(CancellationTrainer, GivenScores):
+    """The workbook's transforms and clipping on given scores."""
+
+
+TRAINERS = {
+    "trl": (GivenScores, CancellationConfig),
+    "gmpo": (GivenScoresGMPO, GMPOConfig),
+    "workbook": (GivenScoresCancellation, CancellationConfig),
+}
 
 
 def loss_types_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -47,16 +148,6 @@ def loss_types_study(bench: Bench) -> dict[str, pd.DataFrame]:
     path = moved_scores(policy, rollouts, lr)
     drift = drift_of(policy, rollouts, path).assign(lr=lr, prompts=PROMPTS[scale.name])
     return {"residuals": loss_type_residuals(policy, bench.task, rollouts, path, seed=bench.seed), "drift": drift}
-
-
-def residuals_of_batch(policy, task, prompts: int = 16, seed: int = 0, lr: float = 2.5e-4) -> pd.DataFrame:
-    """Residual of every arm on one batch of 8 rollouts a prompt, before each of eight steps on it.
-
-    Returns the table of `loss_type_residuals`, reuse 1 to 8.  Raises ValueError if no group has different rewards.
-    """
-    rollouts = mixed_groups(half_precision_rollouts(policy, task, prompts, 8, seed, 48))
-    path = moved_scores(policy, rollouts, lr, tuple(range(1, 9)))
-    return loss_type_residuals(policy, task, rollouts, path, seed=seed)
 
 
 def mixed_groups(rollouts: Rollouts, most: int | None = None) -> Rollouts:
@@ -92,6 +183,79 @@ def moved_scores(policy, rollouts: Rollouts, lr: float, reuse: tuple[int, ...] =
     return scores
 
 
+# --- one arm's pushes
+
+
+def arm_pushes(
+    policy, task, rollouts: Rollouts, arm: Arm, path: Mapping[int, Scores]
+) -> tuple[Float[Tensor, "B T"], dict[int, Float[Tensor, "B T"]]]:
+    """Compute the advantages (B, T) that an arm's trainer gives, and at each point of `path` its pushes (B, T).
+
+    push_it = -d loss / d logp_it = w_it A_it / N, N one number of the batch; 0 where the loss masks the token.
+
+    rollouts: sampled groups of one size, whose old_logps are those of the policy that sampled.  path: {reuse: scores};
+    the first are those of the policy before its first step, TRL's old log-probabilities.
+
+    Raises ValueError if TRL's rewards are not the rollouts' own, and TRL's own errors for an arm's settings.
+    """
+    logger = logging.getLogger(GRPOTrainer.__module__)
+    level = logger.level
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TRL warns of settings that are meant here
+        logger.setLevel(logging.ERROR)
+        try:
+            trainer = _trainer(policy, task, rollouts, arm, folder)
+            trainer.scores = path[min(path)]
+            columns = zip(rollouts.prompts, rollouts.answers, rollouts.extras, strict=True)
+            rows = [{"prompt": prompt, "answer": answer} | extra for prompt, answer, extra in columns]
+            with torch.no_grad():
+                batch = trainer._generate_and_score_completions(rows)
+            (rewards,) = trainer._logs["rewards"].values()
+            if list(rewards) != rollouts.rewards.tolist():
+                raise ValueError(f"arm {arm.name!r}: its trainer's rewards are not those of the rollouts.")
+            pushes = {}
+            for reuse, (logps, entropies) in path.items():
+                leaf = logps.clone().requires_grad_()
+                trainer.scores = (leaf, entropies)
+                pushes[reuse] = token_pushes(trainer._compute_loss(trainer.model, batch), leaf)
+        finally:
+            logger.setLevel(level)
+    return batch["advantages"][:, None].expand_as(batch["completion_ids"]), pushes
+
+
+def _trainer(policy, task, rollouts: Rollouts, arm: Arm, folder: str) -> GivenScores:
+    """The trainer of an arm, whose generation is these rollouts."""
+    counts = rollouts.group_ids.unique(return_counts=True)[1]
+    if (counts != counts[0]).any():
+        raise ValueError(f"rollouts have groups of {sorted(set(counts.tolist()))}; TRL needs groups of one size.")
+    mask = rollouts.completion_mask.bool()
+    generated = {  # tokens and the sampler's log-probabilities, as TRL takes them of a `rollout_func`
+        "prompt_ids": unpadded(rollouts.prompt_ids, rollouts.prompt_mask),
+        "completion_ids": unpadded(rollouts.completion_ids, mask),
+        "logprobs": [row[alive].tolist() for row, alive in zip(rollouts.old_logps.cpu(), mask.cpu(), strict=True)],
+    }
+    model = copy.copy(policy.model)  # for TRL to patch: the same weights, in training mode by its own flag alone
+    model.config, model.training = copy.deepcopy(policy.model.config), True
+    trainer_class, config_class = TRAINERS[arm.trainer]
+    sizes = {"per_device_train_batch_size": len(rollouts), "num_generations": int(counts[0])}
+    sizes |= {"max_completion_length": mask.shape[1], "use_cpu": policy.model.device.type == "cpu"}
+    trainer = trainer_class(
+        model,
+        task.reward,
+        args=config_class(output_dir=folder, **COMMON | sizes | arm.settings),
+        train_dataset=task.dataset(1, 0),
+        processing_class=policy.tokenizer,
+        rollout_func=lambda prompts, trainer: generated,
+    )
+    trainer.current_gradient_accumulation_steps = 1
+    if arm.sampler:  # vLLM itself is asked for nothing: its rollouts and their log-probabilities are given
+        trainer.use_vllm, trainer._last_loaded_step = True, trainer.state.global_step
+    return trainer
+
+
+# --- tables
+
+
 def loss_type_residuals(
     policy, task, rollouts: Rollouts, path: dict[int, Scores], arms: tuple[Arm, ...] = ARMS, seed: int = 0
 ) -> pd.DataFrame:
@@ -100,7 +264,8 @@ def loss_type_residuals(
     rollouts: of `mixed_groups`.  Columns group, arm, kind, reuse and those of `group_residuals`; changed, for
     corrections and transforms, the share of the group's tokens whose push is not dr_grpo's.
     """
-    base, rows = {}, []
+    mask, index = rollouts.completion_mask.bool(), group_index(rollouts.group_ids, len(rollouts))
+    base, tables = {}, []
     for arm in progress(arms, "arms"):
         advantages, pushes = arm_pushes(policy, task, rollouts, arm, path)
         base = pushes if arm.name == "dr_grpo" else base
@@ -108,9 +273,13 @@ def loss_type_residuals(
             generator = torch.Generator().manual_seed(1_000 * seed + reuse)  # each arm's weights permuted alike
             table = group_residuals(rollouts, push, advantages, generator)
             if arm.kind in ("correction", "transform"):
-                table["changed"] = _changed(rollouts, push, base[reuse]).cpu().numpy()
-            rows.append(table.assign(arm=arm.name, kind=arm.kind, reuse=reuse))
-    return _compact(pd.concat(rows, ignore_index=True))
+                differs = ((push - base[reuse]).abs() > CHANGED * base[reuse].abs()) & mask
+                counts = (group_sum(part.double().sum(1), *index) for part in (differs, mask))
+                table["changed"] = torch.div(*counts).cpu().numpy()
+            tables.append(table.assign(arm=arm.name, kind=arm.kind, reuse=reuse))
+    table = pd.concat(tables, ignore_index=True)
+    numbers = dict.fromkeys(table.select_dtypes("float64").columns, "float32")
+    return table.astype(numbers | {"group": "int16", "places": "int16", "reuse": "int8"})
 
 
 def group_residuals(
@@ -130,9 +299,10 @@ def group_residuals(
     index, groups = group_index(group_ids, len(rollouts))
     same = shared_places(rollouts.completion_ids, mask, group_ids)
     shared, common = (group_extreme(places.long(), index, groups, "amin").bool() for places in (same, mask))
-    weights = torch.where(advantages != 0, pushes / advantages, 0.0)
-    orders = [permute_in_groups(torch.arange(len(group_ids)), group_ids.cpu(), generator) for _ in range(PERMUTATIONS)]
-    permuted = [_mean_over_places(weights[order] * advantages, group_ids, common) for order in orders]
+    weights, permuted = torch.where(advantages != 0, pushes / advantages, 0.0), []
+    for _ in range(PERMUTATIONS):
+        order = permute_in_groups(torch.arange(len(group_ids)), group_ids.cpu(), generator)
+        permuted.append(_mean_over_places(weights[order] * advantages, group_ids, common))
     idle = group_sum(((pushes == 0) & mask).double().sum(1), index, groups)
     columns = {
         "group": torch.arange(groups),
@@ -143,6 +313,13 @@ def group_residuals(
         "silent": idle / group_sum(mask.double().sum(1), index, groups),
     }
     return pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
+
+
+def _mean_over_places(pushes: Tensor, group_ids: Tensor, places: Bool[Tensor, "groups T"]) -> Float[Tensor, " groups"]:
+    """Residual of each group, averaged over those of its places at which any rollout pushes; NaN without any."""
+    pushing = places & (group_extreme(pushes.abs(), *group_index(group_ids, len(pushes)), "amax") > 0)
+    residual = cancellation_residual(pushes, torch.ones_like(pushes), group_ids)  # (groups, T)
+    return (residual * pushing).sum(1) / pushing.sum(1)
 
 
 def drift_of(policy, rollouts: Rollouts, path: dict[int, Scores]) -> pd.DataFrame:
@@ -177,24 +354,5 @@ def drift_of(policy, rollouts: Rollouts, path: dict[int, Scores]) -> pd.DataFram
     return pd.DataFrame(rows)
 
 
-def _changed(rollouts: Rollouts, pushes: Tensor, base: Tensor) -> Float[Tensor, " groups"]:
-    """Share of each group's tokens whose push differs from the base's."""
-    mask, index = rollouts.completion_mask.bool(), group_index(rollouts.group_ids, len(rollouts))
-    differs = ((pushes - base).abs() > CHANGED * base.abs()) & mask
-    return group_sum(differs.double().sum(1), *index) / group_sum(mask.double().sum(1), *index)
-
-
-def _mean_over_places(pushes: Tensor, group_ids: Tensor, places: Bool[Tensor, "groups T"]) -> Float[Tensor, " groups"]:
-    """Residual of each group, averaged over those of its places at which any rollout pushes; NaN without any."""
-    pushing = places & (group_extreme(pushes.abs(), *group_index(group_ids, len(pushes)), "amax") > 0)
-    residual = cancellation_residual(pushes, torch.ones_like(pushes), group_ids)  # (groups, T)
-    return (residual * pushing).sum(1) / pushing.sum(1)
-
-
 def _rms(values: Tensor) -> float:
     return float(values.double().square().mean().sqrt())
-
-
-def _compact(table: pd.DataFrame) -> pd.DataFrame:
-    numbers = table.select_dtypes("float64").columns
-    return table.astype(dict.fromkeys(numbers, "float32") | {"group": "int16", "places": "int16", "reuse": "int8"})
