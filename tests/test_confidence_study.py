@@ -16,7 +16,6 @@ from workbook.rollouts.states import output_states
 from workbook.studies.claim import Tables
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
-from workbook.theory.groups import shared_places
 from workbook.topics.drift import charts
 from workbook.topics.drift import claims as effects
 from workbook.topics.drift.claims import CLAIMS, at_value, excess, living, value_jitter

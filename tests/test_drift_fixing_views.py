@@ -132,8 +132,6 @@ def test_parts_at_reuse_add_up_and_equal_weights_have_no_bias(policy, rollouts, 
     assert bias.abs().max() > 0.02
 
 
-
-
 # --- exercises
 
 

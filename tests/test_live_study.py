@@ -3,7 +3,6 @@
 import threading
 
 import altair as alt
-import ipywidgets
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +11,7 @@ import torch
 from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
-from workbook.topics.drift import group_sizes as sizes
+from workbook.topics.drift import explore
 from workbook.training.progress import Stopped, progress, reporting, show_partial
 from workbook.views.explorer import menu, slider
 from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
@@ -201,24 +200,12 @@ def test_live_tables_add_measured_rows_to_an_explorers_own_chart(policy, task):
 
 
 def test_group_sizes_at_one_budget_are_compared_with_pairs(policy, task, monkeypatch):
-    monkeypatch.setattr(sizes, "READ_PROMPTS", 2)
-    monkeypatch.setattr(sizes, "SIZES", (2, 16))
-    curve = sizes.compute_live_group_sizes(policy, task, batches=1, seeds=1)["curve"]
-    now = curve[curve["series"] == sizes.NOW].set_index("group_size")["mean"]
+    monkeypatch.setattr(explore, "GROUP_SIZES", (2, 16))
+    study = explore.live_group_sizes(policy, task, batches=1, seeds=1)
+    assert study.chart.data["curve"]
+    assert study.variables["policy"].model is not policy.model
+    study.run().wait()
+    now = study.tables["curve"].query("series == @NOW").set_index("group_size")["mean"]
     assert now.index.tolist() == [2, 16]
     assert now[2] == 0 != now[16]
-    assert f"{sizes.NOW}: {now[16]:+.3f} at G = 16" in sizes.describe_live_group_sizes(curve)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        sizes.live_group_sizes,
-    ],
-)
-def test_shells_draw_the_committed_curves_at_once(policy, task, make):
-    study = make(policy, task)
-    assert any(study.chart.data[name] for name in study.tables)
-    assert study.variables["policy"].model is not policy.model
-    assert all(isinstance(control, ipywidgets.ValueWidget) for control in study.controls.values())
     study.close()

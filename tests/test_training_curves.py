@@ -10,9 +10,10 @@ from workbook.probes.step import sign_agreement
 from workbook.statistics import unit_curve
 from workbook.studies.claim import Tables
 from workbook.tasks import get_task
-from workbook.topics.drift import curves_charts
+from workbook.topics.drift.charts import CURVE_OUTCOMES, curves_of
 from workbook.topics.drift.claims import GROUPS, at_last, at_worst
-from workbook.topics.drift.curves import CURVES, PAIRS, StepReadings, training_curves
+from workbook.topics.drift.explore import ROLES, live_curves
+from workbook.topics.drift.study import CURVES, PAIRS, StepReadings, training_curves
 
 
 @pytest.fixture(scope="module")
@@ -87,21 +88,23 @@ def test_rows_of_the_ledger_by_hand(tmp_path):
     assert at_last("GSPO", "min-replace", "lost", GROUPS)(tables).tolist() == pytest.approx([-0.06, -0.06])
     assert at_last("PPO", None, "gap", GROUPS, 3)(tables).tolist() == pytest.approx([0.4, 0.4])
     assert at_worst("agreement, moved")(tables).tolist() == pytest.approx([0.8, 0.8])
-    curve = curves_charts.curve_of("tax", GROUPS, tables)
+    curve = curves_of(["tax"], GROUPS, tables)
     assert curve[(curve["arm"] == "PPO") & (curve["batch"] == 6)]["mean"].item() == pytest.approx(3e-3)
-
-
-def test_two_objectives_live_over_the_measured_curves(policy, task):
-    made = curves_charts.compute_live_curves(policy, task, twin=True, batches=1, group_size=8)
-    live = made["live"]
-    assert live["line"].unique().tolist() == curves_charts.ROLES
-    assert set(live["outcome"]) == set(curves_charts.OUTCOMES)
-    assert len(live) == 3 * 2 * len(curves_charts.OUTCOMES)
-    assert "second objective (min-replace): value 0." in curves_charts.describe_live_curves(**made)
-    assert curves_charts.live_curves_chart(**made).to_dict()["vconcat"]
 
 
 def test_curves_leave_out_what_was_not_read():
     table = pd.DataFrame({"batch": [0, 0, 2], "gap": [1.0, 3.0, np.nan], "seed": [0, 1, 0], "arm": "PPO"})
     curve = unit_curve(table.dropna(subset=["gap"]), "batch", "gap", by="arm")
     assert curve["mean"].tolist() == [2.0]
+
+
+def test_two_objectives_live_over_the_measured_curves(policy, task):
+    study = live_curves(policy, task, batches=1, group_size=8)
+    study.set(twin=True)
+    study.run().wait()
+    live = study.tables["curves"].query("series in @ROLES")
+    assert live["series"].unique().tolist() == ROLES
+    assert len(live) == 3 * 2 * len(CURVE_OUTCOMES)
+    assert "second objective (min-replace): value 0." in study.sentence.value
+    assert f"{ROLES[2]}, six policies" in set(study.tables["curves"]["series"])
+    study.close()
