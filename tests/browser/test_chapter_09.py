@@ -5,11 +5,6 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-<<<<<<< HEAD
-from workbook.topics.drift.confidence_charts import X_TITLES, compute_training
-=======
-from browser.explorers import try_explorers
->>>>>>> 704e9a8 (Tests and chapter 09 follow drift's modules; a live study yields what it measured)
 
 SLOW = 90_000  # ms: a new process loads its libraries, on a machine that others use, too
 
@@ -52,8 +47,3 @@ def test_objectives_by_hand(chapter):
     expect(line).to_contain_text(re.compile("running: step [1-9]"), timeout=SLOW)
     monitor.get_by_role("button", name="Stop").click()
     expect(line).to_contain_text("stopped", timeout=SLOW)
-<<<<<<< HEAD
-    chapter.shot("09-monitor", monitor)
-=======
-    try_explorers(chapter, capsys)
->>>>>>> 704e9a8 (Tests and chapter 09 follow drift's modules; a live study yields what it measured)
