@@ -1,6 +1,6 @@
 """Coupling of real tokens against explicit gradients, token by token, for all weights and for adapters."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbook.policies.load import load_policy
-from workbook.probes import choose_tokens, coupling_by_confidence, gradient_products, product_agreement, shared_token
+from workbook.probes import choose_tokens, coupling_by_confidence, gradient_products, shared_token
 from workbook.probes.directions import Along
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
@@ -37,7 +37,7 @@ def make_policy(lora=None, **options):
             for name, p in model.named_parameters():
                 if "lora_B" in name:  # 0 at the start, where half of the gradients vanish
                     p.normal_(std=0.3)
-    return SimpleNamespace(model=model.eval())
+    return replace(load_policy("bundled"), model=model.eval())
 
 
 def make_rollouts():
@@ -154,15 +154,6 @@ def test_anchors_come_from_every_bin_and_follow_the_seed(sampled):
     assert (chosen["p_anchor"] < 0.5).groupby(chosen["group"]).sum().tolist() == [1, 1]
     pd.testing.assert_frame_equal(pairs, gradient_products(policy, few, anchors=2))
     assert set(gradient_products(policy, few, anchors=2, seed=1)["anchor"]) != set(chosen["anchor"])
-
-
-def test_agreement_is_prompt_by_prompt_without_the_token_itself():
-    rows = {"where": ["itself"] + ["across rollouts"] * 4, "kernel": [9.0, 1, 2, 3, -1], "product": [99.0, 2, 4, 6, 1]}
-    agreement = product_agreement(pd.DataFrame(rows | {"group": 5}))
-    assert agreement["group"].tolist() == [5]
-    assert agreement["sign_agreement"].item() == 0.75
-    assert agreement["rank_correlation"].item() == pytest.approx(1.0)
-    assert agreement["pairs"].item() == 4
 
 
 def test_auto_takes_forward_mode_and_falls_back(monkeypatch):

@@ -7,14 +7,10 @@ Terms: K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> is the output layer's *coupling*
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.coupling.charts": (
-        "agreement_by_movement agreement_by_movement_chart confidence_chart first_step_chart followers_chart "
-        "products_chart reach_table"
-    ),
+    "topics.coupling.charts": ("agreement_by_movement agreement_by_movement_chart confidence_chart products_chart"),
     "topics.coupling.explore": ("check_first_step check_forecast explore_couplings live_mass live_push live_training"),
     "topics.coupling.probe": (
-        "choose_tokens coupling_by_confidence followers gradient_products masked_update product_agreement "
-        "proxy_agreement shared_token"
+        "choose_tokens coupling_by_confidence followers gradient_products masked_update proxy_agreement shared_token"
     ),
     "topics.coupling.study": "opposed_signs",
 }

@@ -10,7 +10,6 @@ from workbook.statistics import bootstrap_mean, t_interval, unit_curve
 from workbook.studies.claim import FAMILY, Tables
 from workbook.studies.registration import registered_outcome
 from workbook.theory.coupling import UNSURE
-from workbook.topics.coupling.probe import KINDS
 from workbook.views import figures
 from workbook.views.curves import curve_chart
 from workbook.views.live_study import NOW
@@ -156,19 +155,6 @@ def describe_mass(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) ->
     return f"Of the mass, {shown}: " + ", ".join(f"{row.mean:.0%} on {row.kind}" for row in mass.itertuples()) + "."
 
 
-def reach_table(tables: Tables | None = None) -> pd.DataFrame:
-    """Where the movement goes that a prompt's rollouts of one sign cause, in its own prompt and in others.
-
-    Columns where, kind, pairs, mass, net: means over units, mass with its interval as text.
-    """
-    rows = (tables or FAMILY)["mass/blocks"]
-    keys = ["where", "kind"]
-    means = rows.groupby(keys)[["pairs", "net"]].mean()
-    mass = unit_curve(rows.assign(x=0), "x", "mass", by=keys).set_index(keys)
-    text = mass.apply(lambda row: f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}]", axis=1)
-    return means.assign(mass=text)[["pairs", "mass", "net"]].round(2)
-
-
 # --- one token pushes
 
 
@@ -288,30 +274,4 @@ def agreement_by_movement_chart(table: pd.DataFrame, paper: float = 0.7) -> alt.
         "The output layer predicts the direction of tokens that move far",
         f"a tenth of the tokens a point, 95 % intervals over prompts; dashed: {paper:g}, the paper's, of all tokens",
         describe_rows(table.assign(name=table["size"].map("{:.1e} nats".format)), "name", form=".2f", interval=True),
-    )
-
-
-def first_step_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """How far a first step moves tokens against how hard they are pushed: columns optimizer, factor, size (nats)."""
-    require(table, ["optimizer", "factor", "size"], "first_step_chart")
-    x = alt.X("factor:Q", title="how hard the token pushes (times its advantage)").scale(type="log")
-    y = alt.Y("size:Q", title="mean |dlogp| of all tokens (nats)").scale(type="log").axis(format="~e", tickCount=5)
-    look = {"by": "optimizer", "spread": None, "dash": "optimizer", "form": ".2g"}
-    return titled(
-        figures.series(table, x.axis(format="~g", tickCount=5), y, **look),
-        "Adam's first step is as long for a whisper as for a shout",
-        "one masked update each, from the same weights; both axes logarithmic",
-        describe_rows(table, "optimizer", "factor", value="size", form=".2g"),
-    )
-
-
-def followers_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """Mean dlogp of each kind of token in masked updates: columns kind, quantity, mean; low and high if there are."""
-    require(table, ["kind", "quantity", "mean"], "followers_chart")
-    kind = alt.Y("kind:N", sort=list(KINDS), title=None).axis(labelLimit=200)
-    return titled(
-        figures.bars(table, kind, "mean dlogp (nats)", "quantity", form="+.4f", height=alt.Step(15)),
-        "The same unsure token goes along; its rivals go the other way",
-        "mean change of log-probability when one token of a prompt pushes, by kind of token",
-        describe_rows(table, "quantity", "kind", form="+.3f"),
     )

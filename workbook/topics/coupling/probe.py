@@ -57,10 +57,7 @@ class GroupTokens:
     sign: Int[Tensor, " N"]
 
     def relations(self, i: Int[Tensor, " M"]) -> dict[str, Tensor]:
-        """For each token of i (rows) and every token (columns): same token, where (of WHERE), signs, and both bins.
-
-        less_sure and more_sure number the bins of the pair's less and more confident token.
-        """
+        """For each token of i (rows) and every token (columns): same token, where, signs, and bins of both."""
 
         def pair(values, combine):
             return combine(values[i][:, None], values[None, :])
@@ -92,27 +89,14 @@ def coupling_by_confidence(policy, rollouts: Rollouts, cuts: Sequence[float] = C
     tables = []
     for tokens in group_tokens(policy, rollouts, cuts):
         kernel = tokens.states.kernel().double()
-        relations = tokens.relations(torch.arange(len(kernel), device=kernel.device))
         once = torch.ones_like(kernel, dtype=torch.bool).triu(1)
-        tables.append(_cells(kernel[once], {name: values[once] for name, values in relations.items()}, tokens.group))
+        relations = tokens.relations(torch.arange(len(kernel), device=kernel.device))
+        pairs = pd.DataFrame({name: values[once].cpu().numpy() for name, values in relations.items()})
+        pairs = pairs.assign(kernel=kernel[once].cpu().numpy(), absolute=kernel[once].abs().cpu().numpy())
+        counts = {"pairs": ("kernel", "size"), "mean": ("kernel", "mean"), "size": ("absolute", "mean")}
+        cells = pairs.groupby(list(relations)).agg(**counts).reset_index()
+        tables.append(_named(cells, tokens.group)[[*CELL, *counts]])
     return pd.concat(tables, ignore_index=True)
-
-
-def _cells(kernel: Float[Tensor, " M"], relations: dict[str, Int[Tensor, " M"]], group: int) -> pd.DataFrame:
-    """Number, mean and mean size of pairs of each kind, by counting codes that hold all relations."""
-    code = torch.zeros_like(kernel, dtype=torch.long)
-    bases = [int(values.max()) + 1 if len(values) else 1 for values in relations.values()]
-    for values, base in zip(relations.values(), bases, strict=True):
-        code = code * base + values
-    codes, index, pairs = code.unique(return_inverse=True, return_counts=True)
-    total, size = (torch.zeros(len(codes), dtype=kernel.dtype, device=kernel.device) for _ in range(2))
-    total.index_add_(0, index, kernel)
-    size.index_add_(0, index, kernel.abs())
-    columns = {"pairs": pairs, "mean": total / pairs, "size": size / pairs}
-    for (name, _), base in zip(reversed(relations.items()), reversed(bases), strict=True):
-        columns[name], codes = codes % base, codes // base
-    table = pd.DataFrame({name: values.cpu().numpy() for name, values in columns.items()})
-    return _named(table.assign(group=group))[[*CELL, "pairs", "mean", "size"]]
 
 
 def gradient_products(
@@ -126,17 +110,15 @@ def gradient_products(
 ) -> pd.DataFrame:
     """Gradient inner products of sampled anchor tokens with every token of their group: one row per pair.
 
-    Columns: group, anchor and other (rows of the token table), the columns of `coupling_by_confidence` that name a
-    kind, p_anchor and p_other, kernel (K, the proxy), product (P, all trained weights), method. The pair of an anchor
-    with itself is there, with where = "itself": its product is the squared norm of its gradient.
+    Columns: anchor and other (rows of the token table), those of `coupling_by_confidence` that name a kind, p_anchor
+    and p_other, kernel (K, the proxy), product (P, all trained weights), method. The pair of an anchor with itself is
+    there, with where = "itself": its product is the squared norm of its gradient.
 
     anchors: tokens per group, drawn in turn from the bins of confidence that the group has, so that rare kinds are
-    seen.  parameters: None all that require gradients, "lora" the adapters, or a list.
-    method: "jvp" by forward-mode differentiation (exact), "difference" by a central finite difference along g_i, sized
-    so that no log-probability moves by much more than 1e-2 (for quantized layers and others without a forward mode;
-    curvature then costs up to a few percent of the largest product);
-    "auto" takes the first that works, and the column says which.  Cost per anchor: a backward pass of its rollout, and
-    one forward-mode (or four to eight plain) passes of its group.
+    seen.  parameters: None all that require gradients, "lora" the adapters, or a list.  method: "jvp", exact;
+    "difference", a central difference sized so that no log-probability moves by much more than 1e-2 (for layers without
+    a forward mode; curvature then costs up to a few percent of the largest product); "auto", the first that works.
+    Cost per anchor: a backward pass of its rollout, and one forward-mode (or four to eight plain) passes of its group.
 
     Raises ValueError for anchors below 1, an unknown method or parameters, cuts that are not ascending in (0, 1), and
     finite differences that depend on their step, as they do where it sends tokens to other experts.
@@ -145,54 +127,32 @@ def gradient_products(
         raise ValueError(f"anchors={anchors!r} must be a whole number of 1 or more.")
     generator, along, tables = np.random.default_rng(seed), Along(policy, parameters, method), []
     for tokens in group_tokens(policy, rollouts, cuts):
-        chosen = _stratified(tokens.bins, anchors, generator)  # (M,) places among the group's N tokens
-        kernel = torch.stack([_kernel_row(tokens.states, int(i)) for i in chosen])  # (M, N)
+        # anchors, (M,) places among the group's N tokens: shuffled, then one bin after the other in turn
+        bins = tokens.bins.cpu().numpy()
+        shuffled = generator.permutation(len(bins))
+        turn = pd.Series(bins[shuffled]).groupby(bins[shuffled]).cumcount().to_numpy()
+        chosen = torch.tensor(shuffled[np.argsort(turn, kind="stable")[:anchors]], device=tokens.bins.device)
         alive = tokens.rollouts.completion_mask.bool()
-        places = alive.nonzero()
-        products = []
+        places, ones = alive.nonzero(), torch.ones_like(tokens.p, dtype=torch.float32)
+        kernels, products = [], []
         for i in chosen:
+            kernels.append(tokens.states.coupled(int(i), ones)["coupling"].to_numpy())
             row, position = places[i].tolist()
             direction = along.gradient(tokens.rollouts.select([row]), (0, position))
             products.append(along.change(tokens.rollouts, direction)[alive])
         columns = {name: values.flatten() for name, values in tokens.relations(chosen).items()}
-        columns |= {"kernel": kernel.flatten(), "product": torch.stack(products).flatten()}
         columns |= {
+            "product": torch.stack(products).flatten(),
             "p_anchor": tokens.p[chosen].repeat_interleave(len(tokens.p)),
             "p_other": tokens.p.repeat(len(chosen)),
         }
         table = pd.DataFrame({name: values.double().cpu().numpy() for name, values in columns.items()})
-        table["group"] = tokens.group
+        table["kernel"] = np.concatenate(kernels).astype(float)
         table["anchor"] = np.repeat(tokens.rows[chosen.cpu().numpy()], len(tokens.p))
         table["other"] = np.tile(tokens.rows, len(chosen))
-        tables.append(_named(table).assign(method=along.method))
+        tables.append(_named(table, tokens.group).assign(method=along.method))
     first = ["anchor", "other", *CELL, "p_anchor", "p_other", "kernel", "product", "method"]
     return pd.concat(tables, ignore_index=True)[first]
-
-
-def product_agreement(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Agreement of K with the full product, prompt by prompt; pairs: of `gradient_products`.
-
-    Columns: group, correlation (Pearson's), rank_correlation (Spearman's), sign_agreement (share of pairs whose K and P
-    have one sign), pairs. An anchor with itself is left out, as its product is a squared norm.
-    """
-    rows = []
-    for group, rest in pairs[pairs["where"] != "itself"].groupby("group"):
-        kernel, product = rest["kernel"], rest["product"]
-        rows.append(
-            {
-                "group": group,
-                "correlation": kernel.corr(product),
-                "rank_correlation": kernel.rank().corr(product.rank()),
-                "sign_agreement": float((np.sign(kernel) == np.sign(product)).mean()),
-                "pairs": len(rest),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _kernel_row(states: OutputStates, index: int) -> Float[Tensor, " N"]:
-    weights = torch.ones(len(states.tokens), device=states.tokens.device)
-    return torch.tensor(states.coupled(index, weights)["coupling"].to_numpy(), dtype=torch.float64)
 
 
 def group_tokens(policy, rollouts: Rollouts, cuts: Sequence[float] = CUTS) -> Iterator[GroupTokens]:
@@ -205,49 +165,29 @@ def group_tokens(policy, rollouts: Rollouts, cuts: Sequence[float] = CUTS) -> It
     for group, rows in progress(list(table.groupby("group")), "coupling, group by group"):
         part = rollouts.select(rollouts.group_ids == group)
         states = output_states(policy, part)
-        logps = states.logits.double().log_softmax(-1).gather(1, states.tokens[:, None])[:, 0]
-        p = logps.exp()
+        p = states.logits.double().log_softmax(-1).gather(1, states.tokens[:, None])[:, 0].exp()
         sign = torch.tensor(np.sign(rows["advantage"].to_numpy(dtype=float)), device=p.device).nan_to_num(0).long()
-        yield GroupTokens(
-            group=int(group),
-            rows=rows.index.to_numpy(),
-            rollouts=part,
-            states=states,
-            p=p,
-            bins=torch.bucketize(p, cuts.to(p.device), right=True),
-            rollout=torch.tensor(rows["rollout"].to_numpy(), device=p.device),
-            context=torch.tensor(contexts(part), device=p.device),
-            sign=sign,
+        rollout, context = (
+            torch.tensor(numbers, device=p.device) for numbers in (rows["rollout"].tolist(), contexts(part))
         )
+        bins = torch.bucketize(p, cuts.to(p.device), right=True)
+        yield GroupTokens(int(group), rows.index.to_numpy(), part, states, p, bins, rollout, context, sign)
 
 
 def contexts(part: Rollouts) -> list[int]:
     """A number for the prefix of each token, within one prompt: equal numbers, equal hidden states."""
     known: dict[tuple, int] = {}
     lengths = part.completion_mask.sum(1).tolist()
-    return [
-        known.setdefault(tuple(ids[:t]), len(known))
-        for ids, length in zip(part.completion_ids.tolist(), lengths, strict=True)
-        for t in range(length)
-    ]
+    rows = zip(part.completion_ids.tolist(), lengths, strict=True)
+    return [known.setdefault(tuple(ids[:t]), len(known)) for ids, length in rows for t in range(length)]
 
 
-def _stratified(bins: Int[Tensor, " N"], anchors: int, generator: np.random.Generator) -> Int[Tensor, " M"]:
-    """Tokens drawn without replacement, one bin after the other in turn until there are enough."""
-    shuffled = generator.permutation(len(bins))
-    turn = pd.Series(bins.cpu().numpy()[shuffled]).groupby(bins.cpu().numpy()[shuffled]).cumcount().to_numpy()
-    return torch.tensor(shuffled[np.argsort(turn, kind="stable")[:anchors]], device=bins.device)
-
-
-def _named(table: pd.DataFrame) -> pd.DataFrame:
+def _named(table: pd.DataFrame, group: int) -> pd.DataFrame:
     """Names for the numbers of kinds."""
-    return table.assign(
-        same=table["same"].astype(bool),
-        where=table["where"].astype(int).map(dict(enumerate(WHERE))),
-        signs=table["signs"].astype(int).map(dict(enumerate(PAIR_SIGNS))),
-        less_sure=table["less_sure"].astype(int),
-        more_sure=table["more_sure"].astype(int),
-    )
+    names = {"where": dict(enumerate(WHERE)), "signs": dict(enumerate(PAIR_SIGNS))}
+    named = {column: table[column].astype(int).map(words) for column, words in names.items()}
+    table = table.astype({"same": bool, "less_sure": int, "more_sure": int})
+    return table.assign(group=group, **named)
 
 
 # --- masked updates

@@ -15,17 +15,16 @@ import numpy as np
 import pandas as pd
 
 from workbook.probes.blocks import DRAWS, Blocks, step_changes
-from workbook.probes.dose import MATCHED, SETS
+from workbook.probes.dose import MATCHED
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY, NotMeasured, Tables
-from workbook.studies.registration import MIN_UNITS, registered_outcome
+from workbook.studies.registration import MIN_UNITS
 from workbook.theory.choices import SIGNS
 from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.topics.flips.claims import contrasts, predicted_follows
 from workbook.topics.flips.language_models import EPSILONS
 from workbook.topics.flips.probe import COLUMNS, EPS, change_of, frequency_matched
 from workbook.views.curves import curve_chart
-from workbook.views.figures import bars, forest
 from workbook.views.live_study import NOW
 from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require, titled
 
@@ -98,26 +97,6 @@ def level_lines(tables: Tables | None = None) -> pd.DataFrame:
     return rows[["seed", "dial", "level", "prompts", "follows"]].astype({"level": str})
 
 
-def distance_chart(tables: Tables | None = None) -> alt.LayerChart:
-    """H1's distance of the two signs' shares against prompts per step, for each kind of token."""
-    rows = (tables or FAMILY)["dose/rates"]
-    curve = unit_curve(rows.assign(tokens=rows["tokens"].map(TOKEN_NAMES)), "prompts", "crossed", by="tokens")
-    threshold = registered_outcome("dose", "H1").threshold
-    return curve_chart(
-        curve,
-        "prompts",
-        series="tokens",
-        x_title=PROMPTS,
-        y_title="distance of the two signs' shares",
-        title="The two signs' shares grow alike as more prompts push",
-        paper=PAPER,
-        reference=[threshold],
-        subtitle=f"line: mean; band: 95 % t interval over policies; dashed: {threshold:g}, as registered",
-        names=[TOKEN_NAMES[name] for name in SETS],
-        height=280,
-    )
-
-
 def own_share(blocks: Blocks, doses=(1, 2, 4, 8), draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
     """How much of a step's movement a token's own prompt makes, by class: own / (own + others), rms of both.
 
@@ -150,7 +129,7 @@ def own_share_chart(curve: pd.DataFrame) -> alt.LayerChart:
     )
 
 
-# --- H5 and H6 on the family
+# --- H5 on the family
 
 
 def family_net(identity: str = "sign-shared", asked: str = "less than half", matched: bool = False) -> pd.DataFrame:
@@ -160,29 +139,6 @@ def family_net(identity: str = "sign-shared", asked: str = "less than half", mat
     """
     rows = FAMILY["dose/net"].query("identity == @identity")
     return unit_curve(contrasts(rows, KEPT[asked], matched), "prompts", "contrast").assign(series=THE_FAMILY)
-
-
-def shift_chart(tables: Tables | None = None, live: pd.DataFrame | None = None) -> alt.LayerChart:
-    """H6's shift of movement to result tokens, against prompts per step, at equal prompts and at equal energy.
-
-    live: `shift_curve` of one policy's blocks by sign, drawn as lines of their own.
-    """
-    words = {False: "equal prompts", True: "equal gradient energy"}
-    parts = [((tables or FAMILY)["dose/shift"], "")]
-    if live is not None:
-        parts.append((live.assign(seed=0), ", this policy now"))
-    rows = pd.concat([part.assign(series=part["equal_energy"].map(words) + now) for part, now in parts])
-    return curve_chart(
-        unit_curve(rows[rows["category"] == "result"], "prompts", "shift", by="series"),
-        "prompts",
-        series="series",
-        x_title="prompts of the step on positive rollouts alone",
-        y_title="shift of movement to result tokens",
-        title="With both signs more of the movement is on results",
-        paper=PAPER,
-        reference=[(0.0, "as with positive rollouts alone")],
-        names=[word + now for _, now in parts for word in words.values()],
-    )
 
 
 # --- backbones
@@ -289,7 +245,7 @@ def _stacked(table, row: alt.Y, name: str, panel: str, panels, title: str, subti
     )
 
 
-# --- a token table: flips, predictors and movement
+# --- a token table
 
 
 def flips_by_confidence(
@@ -327,45 +283,3 @@ def flips_by_confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
     subtitle = "panels: the sign of the rollout's advantage; a bar holds all tokens of its bin"
     row = alt.Y("confidence:N", title="probability of the token before the update")
     return _stacked(table, row, "confidence", "sign", SIGNS, title, subtitle)
-
-
-def describe_flips_by_confidence(table: pd.DataFrame) -> str:
-    """The boosted shares of both signs, bin by bin."""
-    boosted = table[table["change"] == "boosted"]
-    return f"Boosted: {describe_rows(boosted, 'confidence', 'sign', value='share', form='.0%')}."
-
-
-def predictors_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """AUROC of each predictor for a target; columns predictor, target, mean, low, high; 1/2 is chance."""
-    auroc = alt.X("mean:Q", title="AUROC, within prompts").scale(domain=[0.3, 1], clamp=True)
-    legend = {"title": "predicts the sign of", "orient": "right"}
-    numbers = {"number": ".2f", "number_at": "end", "threshold": 0.5}
-    return titled(
-        forest(table, "predictor", auroc, "target", legend=legend, height=alt.Step(13), **numbers),
-        "What predicts a token's change, and its credit",
-        "chance that a token that goes up (whose credit is above 0) has the larger predictor; dashed: chance level",
-        describe_rows(table, "predictor", "target", form=".2f"),
-    )
-
-
-def movement_by_category(table: pd.DataFrame) -> pd.DataFrame:
-    """Share of all movement, sum of |dlogp|, on each category, over the prompts pooled: columns category, share.
-
-    >>> table = pd.DataFrame({"category": ["Math", "Math", "Template"], "dlogp": [0.1, -0.2, 0.1]})
-    >>> movement_by_category(table)["share"].round(2).tolist()
-    [0.75, 0.25]
-    """
-    sizes = table["dlogp"].abs().groupby(table["category"]).sum()
-    return (sizes / sizes.sum()).rename("share").reset_index()
-
-
-def movement_chart(shares: pd.DataFrame) -> alt.LayerChart:
-    """Bars of movement's share by category and estimator; columns category, estimator, share."""
-    require(shares, ("category", "estimator", "share"), "movement_chart")
-    share = alt.Y("share:Q", title="share of movement").scale(domain=[0, 1])
-    return titled(
-        bars(shares, "category", share, "estimator", vertical=True, number=".2f", form=".3f"),
-        "Where one update goes, by category of token",
-        "share of the sum of |change of log-probability|",
-        describe_rows(shares, "estimator", "category", value="share", form=".2f"),
-    )

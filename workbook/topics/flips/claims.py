@@ -107,20 +107,16 @@ def span(table: pd.DataFrame, column: str, level: str) -> pd.Series:
     return wide[wide.columns.max()] - wide[wide.columns.min()]
 
 
-def follows_by_alphabets(tables: Tables) -> pd.Series:
-    """H1 against what prompts share."""
-    return span(tables["dose_alphabets/rates"].query("tokens == 'unsure'"), "follows", "alphabets")
+def follows_by(tables: Tables, level: str, dial: str = "") -> pd.Series:
+    """H1 against what prompts share (level alphabets) or a dial of the policy: chance to follow the own sign."""
+    rows = tables["dose_dials/rates"].query("dial == @dial") if dial else tables["dose_alphabets/rates"]
+    return span(rows.query("tokens == 'unsure'"), "follows", level)
 
 
 def contrast_by_alphabets(tables: Tables) -> pd.Series:
     """H5 against what prompts share."""
-    table = tables["dose_alphabets/net"].query("identity == 'sign- and place-shared'")
+    table = tables["dose_alphabets/net"].query("identity == @PLACE")
     return span(contrasts(table), "contrast", "alphabets")
-
-
-def follows_by_dial(tables: Tables, dial: str) -> pd.Series:
-    """H1 against the policy's width, length of chains or training: chance to follow the own sign."""
-    return span(tables["dose_dials/rates"].query("tokens == 'unsure' and dial == @dial"), "follows", "level")
 
 
 # --- language models, one number per unit
@@ -191,14 +187,14 @@ CURVES = {  # study: {key of its outcome: measure}; a key begins with its claim'
         "H-falsifier alone": partial(contrast, kept=1.0, prompts=1),
     },
     "dose_alphabets": {
-        "H1 sharing": follows_by_alphabets,
+        "H1 sharing": partial(follows_by, level="alphabets"),
         "H1 sharing prediction": partial(missed, table="dose_alphabets/rates"),
         "H5 sharing": contrast_by_alphabets,
     },
     "dose_dials": {
-        "H1 width": partial(follows_by_dial, dial="width"),
-        "H1 length": partial(follows_by_dial, dial="operands"),
-        "H1 training": partial(follows_by_dial, dial="sft_steps"),
+        "H1 width": partial(follows_by, level="level", dial="width"),
+        "H1 length": partial(follows_by, level="level", dial="operands"),
+        "H1 training": partial(follows_by, level="level", dial="sft_steps"),
         "H1 dials prediction": partial(missed, table="dose_dials/rates"),
     },
     "dose_llm": {

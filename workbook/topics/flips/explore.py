@@ -8,8 +8,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from workbook.probes.blocks import Blocks, block_coupling
-from workbook.probes.dose import DOSES, IDENTITIES, SETS, dose_blocks, dose_curve, net_curve
+from workbook.probes.blocks import Blocks
+from workbook.probes.dose import IDENTITIES, SETS, dose_blocks, dose_curve, net_curve
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.rollouts.sample import sample_rollouts
 from workbook.topics.flips import charts
@@ -24,14 +24,8 @@ from workbook.views.style import require
 
 TOKEN_MENU = [(charts.TOKEN_NAMES[name], name) for name in SETS]
 NEW_TOKENS = 48  # at most, of the bundled task
-QUESTIONS = 8  # of chapter 10's task, of which the first that push are taken
-FOLLOWS_LOOK = {
-    "x": "prompts",
-    "x_title": charts.PROMPTS,
-    "y_title": charts.FOLLOWS,
-    "reference": [charts.SAYS_NOTHING],
-    "scale": {"domain": [0.4, 1.0], "clamp": True},
-}
+AXES = {"x_title": charts.PROMPTS, "y_title": charts.FOLLOWS, "reference": [charts.SAYS_NOTHING]}
+LESS_AND_LESS = "The more prompts push, the less a token follows its own rollout"
 
 
 # --- committed tables
@@ -46,12 +40,10 @@ def explore_dose() -> Explorer:
         {"tokens": menu("unsure", TOKEN_MENU, "tokens"), "alphabets": 1},
         series="series",
         labels={"alphabets": "private alphabets"},
-        x_title=charts.PROMPTS,
-        y_title=charts.FOLLOWS,
-        title="The more prompts push, the less a token follows its own rollout",
+        title=LESS_AND_LESS,
         paper=charts.PAPER,
-        reference=[0.5],
         scale={"domain": [0.45, 0.8], "clamp": True},
+        **AXES,
     )
 
 
@@ -64,13 +56,11 @@ def explore_levels() -> Explorer:
         {"dial": "private alphabets"},
         series="level",
         labels={"dial": "policies differ in"},
-        x_title=charts.PROMPTS,
-        y_title=charts.FOLLOWS,
         title="How many prompts it takes, by what policies differ in",
         paper=charts.PAPER,
-        reference=[charts.SAYS_NOTHING],
         scale={"domain": [0.45, 0.9], "clamp": True},
         names=None,
+        **AXES,
     )
 
 
@@ -84,16 +74,21 @@ def explore_flips_of(table: pd.DataFrame, eps: float = 0.01) -> Explorer:
         "group": menu(None, [("all", None), *((str(group), group) for group in pushing)], "prompt"),
         "matched": switch(False, "match frequencies (R1)"),
     }
-    return Explorer(
-        charts.flips_by_confidence,
-        charts.flips_by_confidence_chart,
-        controls,
-        charts.describe_flips_by_confidence,
-        {"table": table},
-    )
+    shown = charts.flips_by_confidence, charts.flips_by_confidence_chart, controls
+    return Explorer(*shown, variables={"table": table})
 
 
 # --- the same on the policy in hand
+
+
+def _sampling(prompts: int, most: int, label: str) -> dict:
+    """Controls of what is sampled, and of whose signs push."""
+    return {
+        "prompts": power_slider(prompts, most, label, least=2),
+        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
+        "signs": menu("by reward", list(ADVANTAGES), "advantages"),
+        "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
+    }
 
 
 def live_blocks(policy, task, prompts: int, group_size: int, signs: str, seed: int) -> Blocks:
@@ -122,19 +117,11 @@ def measure_dose(
 
 def live_dose(policy, task, prompts: int = 16) -> LiveStudy:
     """Prompts, rollouts, kind of token and seed of small steps on a copy of a policy, over the family's curve."""
-    controls = {
-        "prompts": power_slider(prompts, 32, "prompts at most", least=2),
-        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
-        "tokens": menu("unsure", TOKEN_MENU, "tokens"),
-        "signs": menu("by reward", list(ADVANTAGES), "advantages"),
-        "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
-    }
-    look = FOLLOWS_LOOK | {
-        "paper": charts.PAPER,
-        "title": "The more prompts push, the less a token follows its own rollout",
-        "subtitle": "family: mean of ten policies, band 95 % t interval; this policy: one policy, one draw of prompts",
-    }
-    return live_curve(measure_dose, charts.family_follows, controls, policy, task, **look)
+    controls = {"tokens": menu("unsure", TOKEN_MENU, "tokens"), **_sampling(prompts, 32, "prompts at most")}
+    subtitle = "family: mean of ten policies, band 95 % t interval; this policy: one policy, one draw of prompts"
+    look = AXES | {"title": LESS_AND_LESS, "subtitle": subtitle, "scale": {"domain": [0.4, 1.0], "clamp": True}}
+    data = measure_dose, charts.family_follows, controls, policy, task
+    return live_curve(*data, x="prompts", paper=charts.PAPER, **look)
 
 
 def measure_net(
@@ -163,26 +150,18 @@ def live_net(policy, task, prompts: int = 16) -> LiveStudy:
     """How words are shared, what is asked of them, and whose signs push, in small steps on a copy of a policy."""
     shown = [name for name in IDENTITIES if name != "position-shared"]  # of which too few tokens are unsure
     controls = {
-        "prompts": power_slider(prompts, 32, "prompts at most", least=2),
-        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
         "identity": menu("sign-shared", shown, "words are"),
         "asked": menu("less than half", list(charts.KEPT), "shared tokens keep"),
         "matched": switch(False, "at equal confidence"),
-        "signs": menu("by reward", list(ADVANTAGES), "advantages"),
-        "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
+        **_sampling(prompts, 32, "prompts at most"),
     }
     return live_curve(
-        measure_net,
-        charts.family_net,
-        controls,
-        policy,
-        task,
+        *(measure_net, charts.family_net, controls, policy, task),
         x="prompts",
         x_title=charts.PROMPTS,
         y_title="shared minus asked share of specific",
         title="What shared tokens keep of what specific ones get",
-        subtitle="(net of shared − asked share of specific) / mean |change|; below 0: they keep less; band: 95 % t "
-        "interval over policies",
+        subtitle="(net of shared − asked share of specific) / mean |change|; below 0: they keep less; band: 95 % t",
         paper=charts.PAPER,
         reference=[0.0],
         scale={"domain": [-0.5, 0.75], "clamp": True},
@@ -216,43 +195,10 @@ def live_flips(policy, task, prompts: int = 16) -> LiveStudy:
         "optimizer": menu("adamw", list(ONE_STEP_OPTIMIZERS), "optimizer"),
         "nats": log_slider(STEP_NATS, -3, 0, "step (nats, rms)", step=0.25),
         "eps": menu(EPS, list(EPSILONS), "eps (nats)"),
-        "signs": menu("by reward", list(ADVANTAGES), "advantages"),
-        "prompts": power_slider(prompts, 64, "prompts in the batch"),
-        "group_size": power_slider(8, 16, "rollouts per prompt, G", least=2),
-        "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
+        **_sampling(prompts, 64, "prompts in the batch"),
     }
     shown = charts.compute_flips, charts.flips_chart, controls
     return live_tables(measure_flips, *shown, policy, task, charts.describe_flips, now=None)
-
-
-def measure_backbone(
-    policy, task, prompts: int = 2, group_size: int = 8, max_tokens: int = 20, tokens: str = "moved", seed: int = 1
-) -> Iterator[tuple]:
-    """Whose sign tokens of a language model follow, by prompts per step: (prompts, NOW, chance).
-
-    Every prompt is one small step; the tokens of the first that pushes are measured.  Raises ValueError where none of
-    the task's first QUESTIONS prompts has different rewards.
-    """
-    rollouts = sample_rollouts(policy, task, QUESTIONS, group_size, seed, max_tokens)
-    chosen = pushing_prompts(rollouts, prompts)
-    blocks = block_coupling(policy, chosen, blocks="prompt", measured=[int(chosen.group_ids[0])])
-    doses = sorted({dose for dose in DOSES if dose < blocks.prompts} | {blocks.prompts})
-    for row in dose_curve(blocks, doses).query("tokens == @tokens").itertuples():
-        yield row.prompts, NOW, row.follows
-
-
-def live_backbones(policy, task, max_tokens: int = 20) -> LiveStudy:
-    """Prompts, rollouts, length and seed of small steps on the language model in hand, over the committed curves."""
-    controls = {
-        "prompts": power_slider(2, 8, "prompts at most"),
-        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
-        "max_tokens": slider(max_tokens, 4, 64, 1, "tokens at most"),
-        "tokens": menu("moved", TOKEN_MENU[:4], "tokens"),  # too few are at the same place of both signs
-        "seed": slider(1, 0, 19, 1, "seed of rollouts"),
-    }
-    title = "Whose sign a token follows, on the model in hand now"
-    look = FOLLOWS_LOOK | {"title": title, "subtitle": charts.BANDS}
-    return live_curve(measure_backbone, charts.backbone_curves, controls, policy, task, **look)
 
 
 # --- exercises
@@ -262,7 +208,7 @@ ADVANTAGE = torch.tensor([1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, 0.0])
 TOKENS = torch.tensor([7, 7, 4, 7, 4, 9])
 PUSHES = torch.tensor([1.5, -0.5, 1.5, -0.5, -0.5, -0.5])
 PIECES = ("The", "re", "fore", " the", " answ", "er", " is", " 1", "2", ".")
-WORDS = [0, 0, 0, 1, 2, 2, 3, 4, 4, 5]
+WORDS = torch.tensor([0, 0, 0, 1, 2, 2, 3, 4, 4, 5])
 GAPS = ((0.1, 0.5), (0.01, 0.2), (0.001, 0.1))  # a gap in value, and the mean reward
 
 
@@ -272,8 +218,12 @@ def check_shares(function: Callable) -> None:
     >>> check_shares(lambda dlogp, advantage, eps: torch.zeros(2, 3))
     Not quite: each row's shares should sum to 1; yours sum to 0 and 0.
     """
+
+    def shares(dlogp: Tensor) -> Tensor:
+        return torch.stack([part.double().mean() for part in (dlogp > eps, dlogp < -eps, dlogp.abs() <= eps)])
+
     got, eps = answer_of(function, DLOGP, ADVANTAGE, 0.01), 0.01
-    right = torch.stack([_shares(DLOGP[side], eps) for side in (ADVANTAGE > 0, ADVANTAGE < 0)])
+    right = torch.stack([shares(DLOGP[ADVANTAGE > 0]), shares(DLOGP[ADVANTAGE < 0])])
     sums = [] if got is None or got.ndim != 2 else got.float().sum(1)
     mistakes = {
         "the rows are the wrong way round; positive rollouts come first.": right.flip(0),
@@ -281,7 +231,7 @@ def check_shares(function: Callable) -> None:
             lambda got: not torch.allclose(got.sum(1), torch.ones(2).double(), atol=1e-5)
         ),
         "a rollout of advantage 0 is on neither side; leave it out.": (
-            lambda got: torch.allclose(got[1], _shares(DLOGP[ADVANTAGE <= 0], eps).double(), atol=1e-5)
+            lambda got: torch.allclose(got[1], shares(DLOGP[ADVANTAGE <= 0]), atol=1e-5)
         ),
     }
     grade(got, right, mistakes, "Right: and a token that moved by exactly eps counts as stable.", "sign and change")
@@ -309,55 +259,38 @@ def check_words(function: Callable) -> None:
     >>> check_words(lambda tokens: list(range(len(tokens))))
     Not quite: every token is a word of its own here; 're' goes on with 'The', since no space begins it.
     """
-    got = answer_of(function, PIECES)
-    if got is None:
-        return
-    got = got.flatten().tolist()
-    if len(got) != len(PIECES):
-        print(f"Not quite: it returned {len(got)} numbers for {len(PIECES)} tokens; return one for each.")
-    elif got == WORDS:
-        print("Right: with these numbers, all pieces of a word can be given the class of the whole.")
-    elif got == list(range(len(PIECES))):
-        print("Not quite: every token is a word of its own here; 're' goes on with 'The', since no space begins it.")
-    elif got[:-1] == WORDS[:-1]:
-        print("Not quite: the full stop begins with no space, and yet is no part of the number before it.")
-    elif [number - got[0] for number in got] == WORDS:
-        print(f"Not quite: count from 0; yours begins with {got[0]}.")
-    else:
-        wrong = next(k for k, word in enumerate(WORDS) if got[k] != word)
-        print(f"Not quite: {PIECES[wrong]!r} belongs to word {WORDS[wrong]}, but yours says {got[wrong]}.")
+    mistakes = {
+        "every token is a word of its own here; 're' goes on with 'The', since no space begins it.": (
+            torch.arange(len(PIECES))
+        ),
+        "the full stop begins with no space, and yet is no part of the number before it.": (
+            lambda got: got[:-1].equal(WORDS[:-1].double())
+        ),
+        "the numbers begin with 0.": lambda got: (got - got[0]).equal(WORDS.double()),
+    }
+    praise = "Right: with these numbers, all pieces of a word can be given the class of the whole."
+    otherwise = "{entry} belongs to word {right:.0f}, but yours says {got:.0f}."
+    grade(answer_of(function, PIECES), WORDS, mistakes, praise, "token", otherwise)
 
 
 def check_sample_size(function: Callable) -> None:
     """Check a function (gap, p) -> continuations a side, so that a gap in value is twice its standard error.
 
     Rewards are 0 or 1 with mean p on both sides; the gap is a difference of two means of n rewards each:
-    n = 8 p (1 - p) / gap^2, right within 2 %.
+    n = 8 p (1 - p) / gap^2.
 
     >>> check_sample_size(lambda gap, p: p * (1 - p) * (2 / gap) ** 2)
     Not quite: that is for one mean; a gap is a difference of two, whose variances add up.
     """
-    numbers = []
-    for case in GAPS:
-        if (got := answer_of(function, *case)) is None:
-            return
-        if got.numel() != 1:
-            print(f"Not quite: return one number for each gap and p, not {got.numel()} of them.")
-            return
-        numbers.append(got.item())
-    right = [8 * p * (1 - p) / gap**2 for gap, p in GAPS]
-    sentences = {  # by how many times the right number was given
-        1: f"Right: a gap of 0.001 at a mean reward of 0.1 takes {right[-1]:,.0f} continuations on either side.",
-        0.5: "Not quite: that is for one mean; a gap is a difference of two, whose variances add up.",
-        0.25: "Not quite: that makes the gap one standard error; two are asked for.",
-        2: "Not quite: that is the number for both sides together; give that of one.",
+    got = [answer_of(function, *case) for case in GAPS]
+    if any(one is None for one in got):
+        return
+    right = torch.tensor([8 * p * (1 - p) / gap**2 for gap, p in GAPS]).double()
+    mistakes = {
+        "that is for one mean; a gap is a difference of two, whose variances add up.": torch.full((3,), 0.5),
+        "that makes the gap one standard error; two are asked for.": torch.full((3,), 0.25),
+        "that is the number for both sides together; give that of one.": torch.full((3,), 2.0),
     }
-    for times, sentence in sentences.items():
-        if all(abs(number / (times * n) - 1) < 0.02 for number, n in zip(numbers, right, strict=True)):
-            print(sentence)
-            return
-    print(f"Not quite: for a gap of {GAPS[0][0]} at p = {GAPS[0][1]} it is {right[0]:.0f}; yours is {numbers[0]:.0f}.")
-
-
-def _shares(dlogp: Tensor, eps: float) -> Tensor:
-    return torch.stack([change.float().mean() for change in (dlogp > eps, dlogp < -eps, dlogp.abs() <= eps)])
+    praise = f"Right: a gap of 0.001 at a mean reward of 0.1 takes {right[-1]:,.0f} continuations on either side."
+    otherwise = "your number is {got:.3g} times the right one."
+    grade(torch.stack(got).flatten().double() / right, torch.ones(3), mistakes, praise, "case", otherwise)
