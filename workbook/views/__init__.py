@@ -6,8 +6,7 @@ from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.laboratory.compare": "compare_settings comparison_chart run_tables",
-    "topics.laboratory.settings": "forecast_chart",
-    "topics.laboratory.widget": "Laboratory",
+    "topics.laboratory.form": "RunForm",
     "views.curves": "curve_chart",
     "views.charts": "fold intervals_chart learning_curve reward_before_after",
     "views.explained": "explained_chart",

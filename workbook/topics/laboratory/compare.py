@@ -17,10 +17,8 @@ import altair as alt
 import pandas as pd
 
 from workbook.statistics import t_interval
-from workbook.studies.paired import differences
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import END_WINDOW
-from workbook.training.sweep_run import SweepRun
 from workbook.views.figures import forest, rule
 from workbook.views.style import NEUTRAL, SERIES, finish, require, titled
 
@@ -34,15 +32,14 @@ EFFECTS = ("setting", "mean", "low", "high", "seeds", "verdict")
 
 
 def run_tables(runs: Iterable) -> dict[str, pd.DataFrame]:
-    """Curves and outcomes of runs; a sweep counts as its runs.
+    """Return curves and outcomes of runs.
 
     curves: setting, seed, run, step, reward (where a batch was sampled).  outcomes: setting, seed, run and OUTCOMES, a
     row per finished run.  setting: the fields in which the runs differ, other than seed and name, "" if in none.
 
     Raises ValueError if two finished runs share setting and seed, or none has finished.
     """
-    single = [one for run in runs for one in (run.runs.values() if isinstance(run, SweepRun) else [run])]
-    finished = [run for run in single if run.status()["state"] == "finished"]
+    finished = [run for run in runs if run.status()["state"] == "finished"]
     if not finished:
         raise ValueError("none of the runs has finished; wait for one, or resume it.")
     curves, outcomes = [], []
@@ -81,21 +78,18 @@ def compare_settings(outcomes: pd.DataFrame, outcome: str = "area", baseline: st
         raise ValueError(f"outcome={outcome!r} was not measured in every run; set eval_prompts, or choose another.")
     pairs, effects = [], []
     for setting in (setting for setting in settings if setting != baseline):
-        table = differences(outcomes, outcome, {"setting": setting}, {"setting": baseline})
+        both = outcomes[outcomes["setting"].isin([setting, baseline])]
+        sides = both.pivot(index="seed", columns="setting", values=outcome)
+        table = (sides[setting] - sides[baseline]).dropna().rename("difference").reset_index()
         if table.empty:
             raise ValueError(f"{setting} and {baseline} have no seed in common, so nothing can be paired.")
-        mean, low, high = _interval(table["difference"])
+        one = len(table) == 1
+        mean, low, high = (table["difference"].iloc[0], *[float("nan")] * 2) if one else t_interval(table["difference"])
         sign = "higher" if low > 0 else "lower" if high < 0 else None
         verdict = sign if sign and len(table) >= MIN_SEEDS else "can't be told"
         effects.append((setting, mean, low, high, len(table), verdict))
         pairs.append(table.assign(setting=setting)[["setting", "seed", "difference"]])
     return {"pairs": pd.concat(pairs, ignore_index=True), "effects": pd.DataFrame(effects, columns=EFFECTS)}
-
-
-def _interval(differences: pd.Series) -> tuple[float, float, float]:
-    if len(differences) == 1:
-        return float(differences.iloc[0]), float("nan"), float("nan")
-    return tuple(t_interval(differences.to_numpy()))
 
 
 def comparison_chart(
@@ -108,7 +102,7 @@ def comparison_chart(
     require(effects, EFFECTS, "comparison_chart")
     above, settings = curves_chart(curves), list(dict.fromkeys(curves["setting"]))
     scale = _scale(settings)
-    caption = _caption(effects, outcome)
+    caption = f"Differences of the {OUTCOMES[outcome]}: {'; '.join(effect_lines(effects))}."
     baseline = next(setting for setting in settings if setting not in set(effects["setting"]))
     below = titled(
         _differences(pairs, effects, settings, scale),
@@ -164,10 +158,6 @@ def _differences(pairs, effects, settings: list[str], scale: alt.Scale) -> alt.L
         over=[ticks.encode(x="difference:Q", y=y, color=color, tooltip=hints)],
         height=alt.Step(46),
     )
-
-
-def _caption(effects: pd.DataFrame, outcome: str) -> str:
-    return f"Differences of the {OUTCOMES[outcome]}: {'; '.join(effect_lines(effects))}."
 
 
 def effect_lines(effects: pd.DataFrame) -> list[str]:

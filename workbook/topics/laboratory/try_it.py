@@ -1,116 +1,129 @@
-"""TryIt: a button that samples two prompts before anything is trained, and shows them as the model gets them."""
+"""Two prompts exactly as the model gets them, four completions of each and their rewards, before anything is trained.
+
+    process = start_sampling(config, folder)       sampled in a process of its own, which Stop ends
+    samples_html(read_samples(folder))             what it wrote, as a page shows it
+
+For a reward of one's own it also tells which texts that are no answers the reward pays (`attack_reward`).
+"""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import threading
-import time
-from collections.abc import Callable
+import json
+import subprocess
+import sys
+from dataclasses import asdict
 from pathlib import Path
 
-import ipywidgets
+from workbook.training.messages import explain_error
+from workbook.training.run_config import RunConfig, dump_yaml
+from workbook.views.style import escape, visible
 
-from workbook.topics.laboratory.preview import Preview, preview_html, preview_sentence, start_preview
-from workbook.topics.laboratory.settings import Plan
-from workbook.training.processes import kill
-from workbook.training.run_config import RunConfig
-from workbook.views.style import notice
-
-BUTTONS = {
-    "Try it": ("eye", "Two prompts as the model gets them, four completions each, their rewards; nothing is trained")
-}
-BUTTONS["Stop"] = ("stop", "End its process now; nothing is lost")
+PROMPTS, COMPLETIONS = 2, 4
+MAX_SHOWN = 2000  # characters of a text that are shown
+PRE = "margin: 2px 0; white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; font-size: 12px"
+CELL = "text-align: left; vertical-align: top; padding: 1px 8px 1px 0"
 
 
-class TryIt:
-    """A button, a line and what was sampled; `plan` gives the settings of now.
-
-    Sampling is a process of its own, which Stop ends at once.
-    """
-
-    def __init__(self, plan: Callable[[], Plan]):
-        self._plan, self._preview, self._thread, self._shown_for = plan, None, None, None
-        self._lock, self._stopped = threading.Lock(), False
-        self.button = ipywidgets.Button()
-        self._look("Try it")
-        self.button.on_click(lambda _: self.press())
-        self.line = ipywidgets.HTML(layout={"max_width": "860px"})
-        self.samples = ipywidgets.HTML(layout={"max_width": "860px", "max_height": "420px", "overflow": "auto"})
-        self.samples.layout.display, self.samples.tabbable = "none", True  # what scrolls is reached by keys
-        self.box = ipywidgets.VBox([self.line, self.samples])
-
-    def press(self) -> None:
-        """Begin, or end what has begun."""
-        with self._lock:
-            if self._thread is not None:
-                self.stop()
-                return
-            planned = self._plan()
-            if planned.config is None:
-                sentences = (problem.sentence for problem in planned.problems if problem.severity == "error")
-                self.line.value = notice(*sentences, error=True)
-                return
-            self._stopped, self.samples.layout.display = False, "none"
-            self._look("Stop")
-            self.line.value = notice("Starting ...")
-            self._thread = threading.Thread(target=self._sample, args=(planned.config,), daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """End the process that samples, if there is one."""
-        self._stopped = True
-        if self._preview is not None:
-            kill(self._preview.status())
-
-    def changed(self, config: RunConfig | None) -> None:
-        """Take samples off the page that are not those of the settings of now."""
-        if self._shown_for is not None and (config is None or _sampled(config) != self._shown_for):
-            self.samples.layout.display, self._shown_for = "none", None
-            self.line.value = ""
-
-    def _sample(self, config: RunConfig) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="workbook-preview-"))
-        try:
-            self._preview = start_preview(config, folder / "preview")
-            self._show(self._follow(self._preview), config)
-        except Exception as error:  # whatever it is, the page should say it
-            self.line.value = notice(str(error), error=True)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            with self._lock:  # a click is a Stop before, and a new beginning afterwards
-                self._preview = self._thread = None
-                self._look("Try it")
-
-    def _follow(self, preview: Preview) -> Preview:
-        """Wait for the end; what it does meanwhile stands in the line."""
-        began = time.monotonic()
-        while preview.running:
-            if self._stopped:  # before there was a process to end
-                kill(preview.status())
-            status = preview.status()
-            self.line.value = notice(f"{status['message']} {time.monotonic() - began:.0f} s so far.", announced=False)
-            time.sleep(0.2)
-        return preview
-
-    def _show(self, preview: Preview, config: RunConfig) -> None:
-        status = preview.status()
-        if status["state"] != "finished":
-            message = "Stopped." if self._stopped else status["message"]
-            self.line.value = notice(message, error=status["state"] == "failed")
-            return
-        result = preview.result()
-        self.samples.value, self.line.value = preview_html(result), notice(preview_sentence(result))
-        self.samples.layout.display, self._shown_for = "", _sampled(config)
-        now = self._plan().config  # it may have changed while this was sampled
-        self.changed(now)
-
-    def _look(self, name: str) -> None:
-        self.button.description, (self.button.icon, self.button.tooltip) = name, BUTTONS[name]
+def start_sampling(config: RunConfig, folder: Path) -> subprocess.Popen:
+    """Start sampling PROMPTS prompts of a config in a process of its own; its result lies in `folder` when it ends."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(dump_yaml(asdict(config)), encoding="utf-8")
+    command = [sys.executable, "-m", __name__, str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _sampled(config: RunConfig) -> tuple:
-    """What the samples of a config depend on."""
-    where = (config.policy, config.quantization, config.lora, config.dtype, config.seed)
-    what = (config.task, str(config.task_options), config.num_prompts, config.eval_prompts)
-    return (*where, *what, config.trainer.get("max_completion_length"))
+def read_samples(folder: Path) -> dict:
+    """Return what was sampled: model, prompts, attack; or error, a sentence."""
+    try:
+        return json.loads((folder / "samples.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {"error": "Its process ended before it had sampled anything."}
+
+
+def sample(config: RunConfig) -> dict:
+    """Sample the first prompts of a config's training set as training would, before its first step."""
+    import torch
+
+    from workbook.policies import load_policy
+    from workbook.rollouts import sample_rollouts
+    from workbook.tasks import attack_reward, describe_attack, get_task
+    from workbook.training.config import sampling_settings, trainer_args
+
+    options = {"quantization": config.quantization, "lora": config.lora, "seed": config.seed, "dtype": config.dtype}
+    policy, task = load_policy(config.policy, **options), get_task(config.task, **config.task_options)
+    rows = task.split(config.num_prompts, config.eval_prompts, config.seed)[0]
+    rows = rows.select(range(min(PROMPTS, len(rows))))
+    args = trainer_args(config, torch.device(policy.provenance["device"]), "unused")
+    rollouts = sample_rollouts(policy, task, rows, COMPLETIONS, seed=config.seed, **sampling_settings(args))
+    unknown, prompts = policy.tokenizer.unk_token_id, []
+    for group in range(len(rows)):
+        members = (rollouts.group_ids == group).nonzero()[:, 0].tolist()
+        ids = rollouts.prompt_ids[members[0]][rollouts.prompt_mask[members[0]].bool()].tolist()
+        completions = [
+            {
+                "text": rollouts.completions[i],
+                "reward": float(rollouts.rewards[i]),
+                "tokens": int(rollouts.completion_mask[i].sum()),
+            }
+            for i in members
+        ]
+        prompts.append(
+            {
+                "text": policy.tokenizer.decode(ids, skip_special_tokens=False),
+                "tokens": len(ids),
+                "unknown": 0 if unknown is None else ids.count(unknown),
+                "answer": str(rollouts.answers[members[0]]),
+                "completions": completions,
+            }
+        )
+    attack = describe_attack(attack_reward(task, 8)) if config.task.startswith("own:") else ""
+    return {"model": config.policy, "prompts": prompts, "attack": attack}
+
+
+def samples_sentence(result: dict) -> str:
+    """Return what the samples say of the training that would follow."""
+    groups = [[sampled["reward"] for sampled in prompt["completions"]] for prompt in result["prompts"]]
+    differ = sum(len(set(rewards)) > 1 for rewards in groups)
+    mean = sum(map(sum, groups)) / sum(map(len, groups))
+    learns = f"{differ} of {len(groups)} groups hold different rewards, from which it can learn."
+    nothing = (
+        "no group holds two different rewards, and from such groups nothing is learned: a training run needs prompts "
+        "at which it sometimes succeeds, or a reward in finer steps."
+    )
+    return f"Mean reward {mean:.2f}; {learns if differ else nothing} {result['attack']}".strip()
+
+
+def samples_html(result: dict) -> str:
+    """Return the samples as HTML in which a model's text is text: no markup, nothing invisible."""
+    parts = []
+    for number, prompt in enumerate(result["prompts"], 1):
+        unknown = f", {prompt['unknown']} of them unknown to it" if prompt["unknown"] else ""
+        answer = escape(visible(prompt["answer"], 200, space=" "))
+        head = f"<b>Prompt {number} as {escape(result['model'])} gets it</b> ({prompt['tokens']} tokens{unknown})"
+        parts.append(f"<div>{head}, answer <code>{answer}</code></div>{_text(prompt['text'])}")
+        rows = "".join(
+            f'<tr><td style="{CELL}">{sampled["reward"]:.3g}</td><td style="{CELL}">{sampled["tokens"]}</td>'
+            f'<td style="{CELL}">{_text(sampled["text"])}</td></tr>'
+            for sampled in prompt["completions"]
+        )
+        names = "".join(f'<th style="{CELL}">{name}</th>' for name in ("reward", "tokens", "completion"))
+        parts.append(f"<table><thead><tr>{names}</tr></thead><tbody>{rows}</tbody></table>")
+    return f'<div style="line-height: 1.4">{"".join(parts)}</div>'
+
+
+def _text(text: str) -> str:
+    shown = escape(visible(text, MAX_SHOWN, space=" ").replace("⏎", "⏎\n"))
+    return f'<pre dir="ltr" style="{PRE}">{shown}</pre>'
+
+
+def main(folder: Path) -> None:
+    """Write what a config samples, or the sentence that says why it can't."""
+    try:
+        result = sample(RunConfig.load(folder / "config.yaml"))
+    except Exception as error:  # the page that waits for it says so
+        result = {"error": explain_error(error, 1000)}
+    (folder / "samples.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
