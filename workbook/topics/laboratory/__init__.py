@@ -1,6 +1,6 @@
 """The laboratory: an experiment of one's own, from its settings to a comparison over seeds (chapters 04, 08, 11, 12).
 
-experiment   choices -> a run's config, a grid around it, and what is wrong with both
+choices      keywords -> a run's config, a grid around it, and what is wrong with both
 form         `RunForm`: the choices as controls, with Try it, memory, Start and Compare
 try_it       two prompts as the model gets them, four completions of each and their rewards, in a process of its own
 compare      curves and outcomes of runs, and the effect of a setting, paired by seed
@@ -14,14 +14,15 @@ from workbook.lazy import lazy_names
 
 _HOMES = {
     "MIN_SEEDS": "topics.laboratory.compare",
+    "QLORA": "topics.laboratory.fields",
     "RunForm": "topics.laboratory.form",
     "check_fits": "topics.laboratory.exercises",
     "check_reward": "topics.laboratory.exercises",
     "check_seeds": "topics.laboratory.exercises",
     "compare_settings": "topics.laboratory.compare",
     "comparison_chart": "topics.laboratory.compare",
-    "experiment": "topics.laboratory.experiment",
-    "plan": "topics.laboratory.experiment",
+    "experiment": "topics.laboratory.choices",
+    "plan": "topics.laboratory.choices",
     "run_tables": "topics.laboratory.compare",
 }
 __all__ = list(_HOMES)

@@ -9,7 +9,7 @@ import ipywidgets
 
 from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORMS
 from workbook.theory.credit_rules import RULES
-from workbook.topics.laboratory.experiment import OPTIMIZERS
+from workbook.topics.laboratory.choices import OPTIMIZERS
 from workbook.training.memory import SHAPES
 from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
 

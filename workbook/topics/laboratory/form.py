@@ -22,6 +22,7 @@ from typing import NamedTuple
 import ipywidgets
 import pandas as pd
 
+from workbook.topics.laboratory.choices import batch_sizes, experiment, first_config, parse_options
 from workbook.topics.laboratory.compare import (
     compare_settings,
     comparison_chart,
@@ -29,7 +30,6 @@ from workbook.topics.laboratory.compare import (
     effect_lines,
     run_tables,
 )
-from workbook.topics.laboratory.experiment import batch_sizes, experiment, first_config, parse_options
 from workbook.topics.laboratory.fields import BASIC, FIELDS
 from workbook.topics.laboratory.try_it import read_samples, samples_html, samples_sentence, start_sampling
 from workbook.training.checks import check_run, validate
