@@ -26,7 +26,6 @@ from workbook.topics.arena import (
     arena_table,
     contender,
     contest,
-    contests,
     exact_oracle,
     measured_table,
     outcomes,
@@ -34,14 +33,9 @@ from workbook.topics.arena import (
     rule_marks,
     table_markdown,
 )
-from workbook.topics.arena.claims import CLAIMS
-from workbook.topics.arena.contests import _unit
-from workbook.topics.arena.marks import auroc
-from workbook.topics.arena.rules import ALL, BOUNDS
-from workbook.topics.arena.runs import SMALL
-from workbook.topics.arena.scores import START, score_units
-from workbook.topics.arena.text import table_text
-from workbook.training import files
+from workbook.topics.arena.charts import table_text
+from workbook.topics.arena.claims import CLAIMS, START, score_units
+from workbook.topics.arena.study import ALL, BOUNDS, SMALL, auroc
 
 TINY = replace(SMALL, name="tiny", prompts=2, batches=2, held_out=2, marked=1, redraws=2, group_size=4)
 
@@ -206,7 +200,7 @@ def test_a_row_of_ones_own_takes_its_place():
 def on_bundled(monkeypatch):
     """Contests on the bundled policy: the family's members take a minute each to make."""
     bench = functools.cache(lambda unit: Bench("tiny", unit))
-    monkeypatch.setattr("workbook.topics.arena.contests.Bench", lambda scale, unit: bench(unit))
+    monkeypatch.setattr("workbook.topics.arena.explore.Bench", lambda scale, unit: bench(unit))
 
 
 def test_a_contest_goes_on_where_it_was(tmp_path, on_bundled):
@@ -226,41 +220,8 @@ def test_a_contest_goes_on_where_it_was(tmp_path, on_bundled):
     changed = contest(rule, TINY, 2, tmp_path / "arena", lines.append).set_index("rule")
     assert len(lines) == 10, "the edited rule is measured anew, the bounds are not"
     assert changed.loc[rule, "correlation"] == pytest.approx(-table.loc[rule, "correlation"])
-    with pytest.raises(ValueError, match="holds contests of another setting"):
-        contest(rule, replace(TINY, batches=3), 2, tmp_path / "arena")
-
-
-def test_what_other_weights_or_other_code_gave_is_measured_anew(tmp_path, monkeypatch):
-    bench, rule, lines = Bench("tiny", 0), contender("dr_grpo"), []
-    tables = contests.unit_tables(bench, TINY, [rule], {"grad_norm": [rule]})
-    monkeypatch.setattr(contests, "unit_tables", lambda *_: tables)
-
-    def measured() -> int:
-        _unit(tmp_path / "unit", bench, rule, TINY, lines.append)
-        return len(lines)
-
-    assert [measured(), measured()] == [1, 1]
-    bench.policy = replace(bench.policy, provenance=bench.policy.provenance | {"sha256": "other weights"})
-    assert [measured(), measured()] == [2, 2]
-    monkeypatch.setattr(contests, "sources_sha256", lambda *_: "other code")
-    assert [measured(), measured()] == [3, 3]
-    (tmp_path / "unit" / "made_of.json").unlink()
-    assert [measured(), measured()] == [4, 4]
-
-
-def test_the_digest_of_sources_follows_what_they_say(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "PACKAGE", tmp_path)
-    (tmp_path / "theory").mkdir()
-    (tmp_path / "theory" / "a.py").write_text("x = 1\n")
-    digests = [files.sources_sha256.__wrapped__("theory")]
-    (tmp_path / "theory" / "a.py").write_text("x = 2\n")
-    digests.append(files.sources_sha256.__wrapped__("theory"))
-    (tmp_path / "theory" / "a.py").rename(tmp_path / "theory" / "b.py")
-    digests.append(files.sources_sha256.__wrapped__("theory"))
-    assert len(set(digests)) == 3
-    (tmp_path / "views").mkdir()
-    (tmp_path / "views" / "c.py").write_text("")
-    assert files.sources_sha256.__wrapped__("theory") == digests[-1]
+    contest(rule, replace(TINY, batches=3), 2, tmp_path / "arena", lines.append)
+    assert len(lines) == 18, "another setting"
 
 
 def test_contests_that_can_not_be(tmp_path, on_bundled):
@@ -277,7 +238,7 @@ def test_contests_that_can_not_be(tmp_path, on_bundled):
     ("words", "sentence"),
     [
         (["--rule", "own:nowhere.py:f"], "is no Python file"),
-        (["--small"], "--small is of a contest; name a rule with --rule"),
+        (["--small"], "of a contest; name a rule with --rule"),
         (["--chart", "table.txt"], "must end in .png, .svg or .html"),
     ],
 )

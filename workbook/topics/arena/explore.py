@@ -3,18 +3,14 @@
     python -m workbook arena --rule own:credit.py:my_rule --small
 
 Every unit trains the bounds and plain group credit anew at the same setting, so that the rule's score is in the same
-unit as the measured ones, whatever the setting. What is done is kept and read when the command is given again:
-
-    <folder>/<setting>/unit=<k>/<rule>/    marks.parquet, runs.parquet, made_of.json
-
-What was measured of another policy (by its weights), by other code, or of a rule's file as it was before is measured
-anew.
+unit as the measured ones, whatever the setting. What is done is kept in <folder>/<setting>/unit=<k>/<rule>-<digest>
+(of the setting and the rule's source), and read when the command is given again.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,13 +19,11 @@ import pandas as pd
 from workbook.studies.bench import Bench
 from workbook.studies.record import RESULTS, load_measured
 from workbook.theory.credit import Rule
-from workbook.topics.arena.rules import BOUNDS, PLAIN, Contender, contender
-from workbook.topics.arena.runs import FULL, SMALL, Setting, unit_tables
-from workbook.topics.arena.scores import arena_table
-from workbook.training.files import atomic_folder, damage, read_json, sources_sha256, write_json, write_parquet
+from workbook.topics.arena.claims import arena_table
+from workbook.topics.arena.study import BOUNDS, FULL, PLAIN, SMALL, Contender, Setting, contender, unit_tables
+from workbook.training.files import write_parquet
 
 TABLES = ("marks", "runs")
-CODE = ("theory", "tasks", "policies", "rollouts", "training", "probes", "studies", "topics/arena")
 YOURS, MEASURED = "yours", "measured"  # where a row of the table comes from
 
 
@@ -46,57 +40,37 @@ def contest(
     rule: as `contender` takes it.  units: by default the setting's.  show: called with a line per unit and rule.
     scale: "family", whose units differ in policy and prompts, or "bundled", one policy that is there at once.
 
-    Raises ValueError for a rule that can't be called, fewer than two units, and a folder of another setting.
+    Raises ValueError for a rule that can't be called and for fewer than two units.
     """
     own, units = contender(rule), setting.units if units is None else units
     if units < 2:
         raise ValueError(f"units={units} must be 2 or more: an interval is over units.")
-    place = _opened(Path(folder), setting, scale)
+    if Path(folder).is_file():
+        raise ValueError(f"folder={str(folder)!r} is no folder; give the path of one.")
     rules = [*(contender(name) for name in BOUNDS if name != own.name), own]
     parts = {name: [] for name in TABLES}
     for unit in range(units):
         bench = Bench(scale, unit)
         for entry in rules:
-            tables = _unit(place / f"unit={unit}" / entry.key, bench, entry, setting, show)
+            tables = _unit(Path(folder) / setting.name / f"unit={unit}", bench, entry, setting, show)
             for name in TABLES:
                 parts[name].append(tables[name].assign(seed=unit))
     return arena_table(*(pd.concat(parts[name], ignore_index=True) for name in TABLES))
 
 
-def _opened(folder: Path, setting: Setting, scale: str) -> Path:
-    """The folder of a setting's contests, which are all of that setting and scale."""
-    place, sizes = folder / setting.name, asdict(setting) | {"scale": scale}
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"folder={str(folder)!r} is no folder; give the path of one.")
-    if (place / "setting.json").exists():
-        if read_json(place / "setting.json", dict) != sizes:
-            raise ValueError(f"{place} holds contests of another setting; give another folder.")
-    else:
-        place.mkdir(parents=True, exist_ok=True)
-        write_json(place / "setting.json", sizes)
-    return place
-
-
-def _unit(place: Path, bench: Bench, rule: Contender, setting: Setting, show) -> dict[str, pd.DataFrame]:
-    """A rule's tables in one unit, measured if they are not there, or were made of something else."""
-    made_of = {"policy": bench.policy.provenance["sha256"], "code": sources_sha256(*CODE), "rule": rule.files}
-    if not place.exists() or _made_of(place) != made_of:
+def _unit(folder: Path, bench: Bench, rule: Contender, setting: Setting, show) -> dict[str, pd.DataFrame]:
+    """A rule's tables in one unit, measured if they are not there."""
+    digest = hashlib.sha256(repr((setting, bench.scale.name, rule.source)).encode()).hexdigest()[:8]
+    place = folder / f"{short_name(rule.name)}-{digest}"
+    paths = {name: place / f"{name}.parquet" for name in TABLES}
+    if not all(path.exists() for path in paths.values()):
         tables = unit_tables(bench, setting, [rule], {"grad_norm": [rule]})
-        with atomic_folder(place) as new:
-            for name in TABLES:
-                write_parquet(new / f"{name}.parquet", tables[name])
-            write_json(new / "made_of.json", made_of)
+        for name, path in paths.items():
+            write_parquet(path, tables[name])
         if show is not None:
             value = tables["runs"]["value"]
             show(f"unit {bench.seed}, {rule.name}: exact held-out value {value.iloc[0]:.3f} to {value.iloc[-1]:.3f}")
-    return {name: pd.read_parquet(place / f"{name}.parquet") for name in TABLES}
-
-
-def _made_of(place: Path) -> dict | None:
-    """What the tables in a folder were made of; None where nothing says so, or a file is damaged."""
-    if damage(place, ["made_of.json", *(f"{name}.parquet" for name in TABLES)]):
-        return None
-    return read_json(place / "made_of.json", dict)
+    return {name: pd.read_parquet(path) for name, path in paths.items()}
 
 
 def measured_table(folder: str | Path | None = None) -> pd.DataFrame:
@@ -130,3 +104,12 @@ def place(measured: pd.DataFrame, own: pd.DataFrame, rule: str) -> pd.DataFrame:
     rows = own[own["rule"].isin([rule, PLAIN])].assign(source=YOURS)
     table = pd.concat([measured, rows], ignore_index=True)
     return table.sort_values("score", ascending=False, kind="stable", ignore_index=True)
+
+
+def short_name(rule: str) -> str:
+    """A rule's name without the path of its file.
+
+    >>> short_name("own:runs/own/credit.py:unsure"), short_name("dr_grpo")
+    ('unsure', 'dr_grpo')
+    """
+    return rule.rpartition(":")[2]
