@@ -50,10 +50,6 @@ def test_each_missing_package_is_installed_once_under_the_constraints():
     assert len(names) == len(set(names))
 
 
-def test_names_are_compared_as_indexes_do():
-    assert colab.plan(["vl-convert-python>=1.8"], {"VL_Convert.Python": "1.9"}, "c.txt") == []
-
-
 def test_what_colab_ships_meets_every_floor_and_stays_but_for_torchao():
     assert colab.unmet(colab.requirements(), SHIPPED) == []
     removed, held, bare = colab.plan(colab.requirements(), SHIPPED, "c.txt")
@@ -61,10 +57,6 @@ def test_what_colab_ships_meets_every_floor_and_stays_but_for_torchao():
     new = {colab.package(name) for name in [*held[3:], *bare[2:]]}
     assert {"trl", "bitsandbytes", "vl-convert-python"} <= new
     assert not new & SHIPPED.keys()
-
-
-def test_a_torchao_that_peft_takes_stays():
-    assert colab.plan([], {"torchao": "0.16.0"}, "c.txt") == []
 
 
 def test_a_plain_lora_beside_an_old_torchao_is_refused_in_a_sentence(tmp_path, monkeypatch):
@@ -91,14 +83,8 @@ def test_a_plain_lora_beside_an_old_torchao_is_refused_in_a_sentence(tmp_path, m
 def test_a_version_below_its_floor_is_named():
     assert colab.unmet(colab.requirements(), installed(datasets="3.6.0")) == ["datasets 3.6.0 (needs >=4.0)"]
     assert colab.unmet(["trl==1.16.*"], {"trl": "1.17.0"}) == ["trl 1.17.0 (needs ==1.16.*)"]
-    assert colab.meets("2.0", "~=2.0")
-    with pytest.raises(ValueError, match="=2"):
-        colab.meets("2.0", "=2.0")
-
-
-@pytest.mark.parametrize("version", ["2.11", "2.11.0+cu128", "2.12.0rc1", "2.11.dev3"])
-def test_previews_and_builds_count_as_their_version(version):
-    assert colab.meets(version, ">=2.11")
+    assert all(colab.meets(version, ">=2.11") for version in ("2.11", "2.11.0+cu128", "2.12.0rc1", "2.11.dev3"))
+    assert colab.plan(["vl-convert-python>=1.8"], {"VL_Convert.Python": "1.9", "torchao": "0.16.0"}, "c.txt") == []
 
 
 def test_setup_cell_is_short_and_does_nothing_elsewhere(monkeypatch):
@@ -198,12 +184,6 @@ def test_every_chapter_and_file_has_the_one_address(tmp_path):
 def test_an_address_without_a_badge_is_refused(address, tmp_path):
     with pytest.raises(ValueError, match="must read https://"):
         colab.set_address(address, tmp_path)
-
-
-def test_elsewhere_nothing_is_installed():
-    assert "google.colab" not in sys.modules
-    with pytest.raises(SystemExit, match="This is no Colab"):
-        colab.prepare()
 
 
 TRY = """

@@ -57,7 +57,7 @@ def test_only_an_untouched_copy_is_renewed(desk):
     assert copies.update_copies(desk) == []
     write_chapter("05_two", "6 * 7")  # its outputs are others, its text is the same
     assert copies.update_copies(desk) == []
-    assert {path: path.read_bytes() for path in desk.iterdir()} == before
+    assert (desk / "04_one.ipynb").read_bytes() == before[desk / "04_one.ipynb"]
     for name in ("04_one", "05_two"):
         write_chapter(name, "7 * 8")
     (sentence,) = copies.update_copies(desk)

@@ -1,16 +1,13 @@
 """Colab: install what is missing there, change nothing that is there, and put the workbook on the path.
 
 Run by the setup cell before anything else is imported; needs the standard library and packaging, which every notebook
-kernel depends on. Colab's own packages are in use by the running kernel, so each is held at its version by a
-constraints file; the one exception is in REMOVED. Two packages are installed without
-their declared dependencies, which would move Colab's own: see NO_DEPENDENCIES.
+kernel depends on. Colab's own packages are in use by the running kernel, so each is held at its version.
 
     python -m workbook.colab --address URL      once the repository has an address: writes it wherever one stands
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -50,15 +47,11 @@ profile = workbook.setup(seed=0)
 """.strip()
     % REPOSITORY
 )
-
 FOLDED = {"jupyter": {"source_hidden": True}}  # its metadata: JupyterLab shows three dots, and what it prints
 
-# What is taken away, unless it is at least of this version: peft raises on an older one as soon as a plain LoRA is
-# added, and nothing here uses it.
-REMOVED = {"torchao": ">=0.16"}
-# What to install instead of the dependencies that a package declares, and why it is not left to them:
-# trl 1.16 declares datasets>=4.7 and pyarrow>=21 and runs with Colab's 4.0 and 18.1 (tests/test_colab.py);
-# reasoning-gym pins exact versions of small packages (tabulate==0.9.0 ...) that Colab has in others.
+REMOVED = {"torchao": ">=0.16"}  # taken away below this version: peft refuses it, and nothing here uses it
+# Installed with these instead of the dependencies that they declare, which would move Colab's own: trl 1.16 declares
+# datasets>=4.7 and runs with Colab's 4.0; reasoning-gym pins exact versions of small packages.
 NO_DEPENDENCIES = {
     "trl": [],
     "reasoning-gym": [
@@ -76,12 +69,11 @@ def plan(requirements: list[str], installed: dict[str, str], constraints: str) -
     [['uninstall', '-y', 'torchao'], ['install', '-c', 'c.txt', 'gguf>=0.17'], ['install', '--no-deps', 'trl==1.16.*']]
     """
     versions = {canonicalize_name(name): version for name, version in installed.items()}
-    present = versions.keys()
-    removed = [name for name, bound in REMOVED.items() if name in present and not meets(versions[name], bound)]
-    missing = {text: name for text in requirements if (name := package(text)) not in present}
+    removed = [name for name, bound in REMOVED.items() if name in versions and not meets(versions[name], bound)]
+    missing = {text: name for text in requirements if (name := package(text)) not in versions}
     bare = [text for text, name in missing.items() if name in NO_DEPENDENCIES]
     held = [text for text in missing if text not in bare]
-    held += [name for text in bare for name in NO_DEPENDENCIES[missing[text]] if name not in present]
+    held += [name for text in bare for name in NO_DEPENDENCIES[missing[text]] if name not in versions]
     commands = [["uninstall", "-y", *removed]] * bool(removed)
     commands += [["install", "-c", constraints, *held]] * bool(held)
     return commands + [["install", "--no-deps", *bare]] * bool(bare)
@@ -95,11 +87,8 @@ def unmet(requirements: list[str], installed: dict[str, str]) -> list[str]:
     """
     versions = {canonicalize_name(name): version for name, version in installed.items()}
     bounds = {package(text): Requirement(text).specifier for text in requirements}
-    return [
-        f"{name} {versions[name]} (needs {bound})"
-        for name, bound in bounds.items()
-        if name in versions and not meets(versions[name], bound)
-    ]
+    old = {name: bound for name, bound in bounds.items() if name in versions and not meets(versions[name], bound)}
+    return [f"{name} {versions[name]} (needs {bound})" for name, bound in old.items()]
 
 
 def package(requirement: str) -> str:
@@ -108,11 +97,7 @@ def package(requirement: str) -> str:
 
 
 def meets(version: str, bound: str | SpecifierSet) -> bool:
-    """Return whether a version satisfies a bound, be it a preview or a build of its own.
-
-    >>> meets("2.11.0+cu128", ">=2.11"), meets("1.17.0", "==1.16.*"), meets("4.0.0", ">=4.0.1")
-    (True, False, False)
-    """
+    """Return whether a version satisfies a bound, be it a preview or a build of its own."""
     return SpecifierSet(str(bound)).contains(Version(version).base_version)
 
 
@@ -134,9 +119,7 @@ def prepare() -> None:
         sys.modules.pop("workbook", None)  # the clone's folder, which the cell imported after a call that failed
     installed = {dist.metadata["Name"]: dist.version for dist in metadata.distributions() if dist.metadata["Name"]}
     if old := unmet(requirements(), installed):
-        raise SystemExit(
-            f"This Colab has {', '.join(old)}, which can't be changed in a running kernel; try another runtime."
-        )
+        raise SystemExit(f"This Colab has {', '.join(old)}, which a running kernel can't change; try another runtime.")
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder, "constraints.txt")
         constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(installed.items())))
@@ -151,16 +134,10 @@ def prepare() -> None:
 
 
 def slug(address: str) -> str:
-    """Return the OWNER/NAME of a repository's address; ValueError for one that Colab has no badge for.
-
-    >>> slug("https://github.com/someone/cancellation-workbook.git")
-    'someone/cancellation-workbook'
-    """
+    """Return the OWNER/NAME of a repository's address; ValueError for one that Colab has no badge for."""
     match = re.fullmatch(r"https://github\.com/([A-Za-z0-9][\w-]*/[\w-][\w.-]*?)(\.git)?/?", address, re.ASCII)
     if not match:
-        raise ValueError(
-            f"address={address!r:.99} must read https://github.com/OWNER/NAME: Colab opens such notebooks."
-        )
+        raise ValueError(f"address={address!r:.99} must read https://github.com/OWNER/NAME, as Colab opens notebooks.")
     return match[1]
 
 
@@ -174,51 +151,31 @@ def set_address(address: str, root: Path = HOME) -> list[Path]:
     """Write the repository's address into every chapter and file that has it; returns those that changed.
 
     A chapter gets its badge below the title, and the common setup cell, whether or not it has them.
-    Raises ValueError for an address that Colab has no badge for; then nothing is written.
     """
-    old, new = slug(REPOSITORY), slug(address)
-    texts, changed = {}, {}
+    old, new, changed = slug(REPOSITORY), slug(address), []
     for path in [*sorted((root / "notebooks").glob("*.ipynb")), *(root / name for name in WITH_ADDRESS)]:
-        texts[path] = text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
         if path.suffix == ".ipynb":
-            changed[path] = _addressed(json.loads(text), path.stem, f"https://github.com/{new}")
+            notebook = json.loads(text)
+            header, setup = notebook["cells"][:2]
+            title, *rest = "".join(header["source"]).split("\n")
+            if rest[:2] and rest[1].startswith("[![Open in Colab]"):
+                del rest[:2]
+            lines = [title, "", badge(path.stem, f"https://github.com/{new}"), *rest]
+            header["source"] = "\n".join(lines).splitlines(keepends=True)
+            setup["source"] = SETUP_CELL.replace(old, new).splitlines(keepends=True)
+            setup["metadata"] = setup.get("metadata", {}) | FOLDED
+            written = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
         else:
-            changed[path] = re.sub(rf"(github(?:\.com)?/){re.escape(old)}(?![\w-])", rf"\g<1>{new}", text)
-    for path, text in changed.items():
-        if text != texts[path]:
-            beside = path.with_suffix(".new")
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(path)
-    return [path for path, text in changed.items() if text != texts[path]]
-
-
-def _addressed(notebook: dict, chapter: str, address: str) -> str:
-    """A chapter's file with its badge and its setup cell for this address."""
-    header, setup = notebook["cells"][:2]
-    title, *rest = "".join(header["source"]).split("\n")
-    if rest[:2] and rest[1].startswith("[![Open in Colab]"):
-        del rest[:2]
-    header["source"] = "\n".join([title, "", badge(chapter, address), *rest]).splitlines(keepends=True)
-    setup["source"] = SETUP_CELL.replace(REPOSITORY, address).splitlines(keepends=True)
-    setup["metadata"] = setup.get("metadata", {}) | FOLDED
-    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-
-
-def main() -> None:
-    """Prepare this Colab, or with --address write the repository's address wherever one stands."""
-    parser = argparse.ArgumentParser(prog="python -m workbook.colab", description=main.__doc__)
-    parser.add_argument("--address", metavar="URL", help="of the repository, https://github.com/OWNER/NAME")
-    address = parser.parse_args().address
-    if address is None:
-        return prepare()
-    from workbook.places import clone
-
-    try:
-        clone("Writing the address")
-        print(f"Changed {len(set_address(address))} files.")
-    except (ValueError, OSError) as error:
-        raise SystemExit(str(error)) from None
+            written = re.sub(rf"(github(?:\.com)?/){re.escape(old)}(?![\w-])", rf"\g<1>{new}", text)
+        if written != text:
+            path.write_text(written, encoding="utf-8")
+            changed.append(path)
+    return changed
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--address"]:
+        print(f"Changed {len(set_address(sys.argv[2]))} files.")
+    else:
+        prepare()
