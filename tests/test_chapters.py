@@ -94,7 +94,7 @@ def test_chapter_begins_with_its_header_and_the_common_setup_cell(path):
     title, question = chapters.describe(notebook, "")
     assert title
     assert question, "the first cell says **Question:** ..."
-    set_it = "python -m workbook.colab --address URL writes badge and setup cell"
+    set_it = "take badge and setup cell from another chapter"
     assert notebook.cells[0].source.split("\n")[1:3] == ["", badge(path.stem)], set_it
     assert cells(path, "code")[0].source == SETUP_CELL, set_it
     assert cells(path, "code")[0].metadata == FOLDED, set_it

@@ -8,7 +8,6 @@ kernel depends on. Colab's own packages are in use by the running kernel, so eac
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -64,9 +63,6 @@ def plan(requirements: list[str], installed: dict[str, str], constraints: str) -
     """Return the pip commands that meet `requirements` and leave every installed version but REMOVED's as it is.
 
     requirements: as pyproject.toml declares them.  installed: {name: version}, held by the file `constraints`.
-
-    >>> plan(["numpy>=2.0", "gguf>=0.17", "trl==1.16.*"], {"numpy": "2.1.3", "torchao": "0.10.0"}, "c.txt")
-    [['uninstall', '-y', 'torchao'], ['install', '-c', 'c.txt', 'gguf>=0.17'], ['install', '--no-deps', 'trl==1.16.*']]
     """
     versions = {canonicalize_name(name): version for name, version in installed.items()}
     removed = [name for name, bound in REMOVED.items() if name in versions and not meets(versions[name], bound)]
@@ -80,11 +76,7 @@ def plan(requirements: list[str], installed: dict[str, str], constraints: str) -
 
 
 def unmet(requirements: list[str], installed: dict[str, str]) -> list[str]:
-    """Name what is installed in a version that the workbook does not work with, one phrase each.
-
-    >>> unmet(["datasets>=4.0"], {"datasets": "3.6.0"})
-    ['datasets 3.6.0 (needs >=4.0)']
-    """
+    """Name what is installed in a version that the workbook does not work with, one phrase each."""
     versions = {canonicalize_name(name): version for name, version in installed.items()}
     bounds = {package(text): Requirement(text).specifier for text in requirements}
     old = {name: bound for name, bound in bounds.items() if name in versions and not meets(versions[name], bound)}
@@ -148,26 +140,11 @@ def badge(chapter: str, address: str = REPOSITORY) -> str:
 
 
 def set_address(address: str, root: Path = HOME) -> list[Path]:
-    """Write the repository's address into every chapter and file that has it; returns those that changed.
-
-    A chapter gets its badge below the title, and the common setup cell, whether or not it has them.
-    """
+    """Write the repository's address into every chapter and file that has one; returns those that changed."""
     old, new, changed = slug(REPOSITORY), slug(address), []
     for path in [*sorted((root / "notebooks").glob("*.ipynb")), *(root / name for name in WITH_ADDRESS)]:
         text = path.read_text(encoding="utf-8")
-        if path.suffix == ".ipynb":
-            notebook = json.loads(text)
-            header, setup = notebook["cells"][:2]
-            title, *rest = "".join(header["source"]).split("\n")
-            if rest[:2] and rest[1].startswith("[![Open in Colab]"):
-                del rest[:2]
-            lines = [title, "", badge(path.stem, f"https://github.com/{new}"), *rest]
-            header["source"] = "\n".join(lines).splitlines(keepends=True)
-            setup["source"] = SETUP_CELL.replace(old, new).splitlines(keepends=True)
-            setup["metadata"] = setup.get("metadata", {}) | FOLDED
-            written = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-        else:
-            written = re.sub(rf"(github(?:\.com)?/){re.escape(old)}(?![\w-])", rf"\g<1>{new}", text)
+        written = re.sub(rf"(github(?:\.com)?/){re.escape(old)}(?![\w-])", rf"\g<1>{new}", text)
         if written != text:
             path.write_text(written, encoding="utf-8")
             changed.append(path)

@@ -1,6 +1,5 @@
 """The first cell of every chapter: seeds, a report of this machine, the chart renderer, and the sizes to run at.
 
-The sizes live in one frozen dataclass, `Profile`; `WORKBOOK_PROFILE` or `setup(profile=...)` picks one of three rows.
 Nothing heavy is imported until `setup` is called, so that `import workbook` stays quick.
 """
 
@@ -9,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import random
 import sys
 import textwrap
 from dataclasses import dataclass, replace
@@ -36,8 +36,7 @@ class Profile:
     name: smoke (tests), teach (minutes on a CPU) or full (a GPU, or patience).  device: "cpu", "cuda" or "mps".
     dtype: what LLM activations are computed in there (float32 unless the device does better).
     chain_*: the bundled policy on the chain task (chapter 04).  llm_*: SmolLM2-135M in NF4 (chapter 11).
-    Steps are optimizer steps; a chain step samples chain_prompts * group_size rollouts, an llm step
-    llm_prompts * llm_group_size.
+    Steps are optimizer steps, each of prompts * group_size rollouts.
     """
 
     name: str
@@ -93,6 +92,8 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a bar per loaded model would stand in the chapter
     import_to_stay("workbook.views.renderer")
     torch = import_to_stay("torch")
+    import numpy as np
+
     from workbook.policies.devices import choose_device, choose_dtype
     from workbook.views.renderer import enable_charts
 
@@ -100,22 +101,12 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     chosen = choose_profile(profile, device)
     dtype, reason = choose_dtype(device, torch.cuda.get_device_capability() if device == "cuda" else None)
     chosen = replace(chosen, dtype=dtype)
-    seed_everything(seed)
-    enable_charts()
-    print(report(chosen, reason, seed))
-    return chosen
-
-
-def seed_everything(seed: int) -> None:
-    """Seed the generators of python, numpy and torch (all devices)."""
-    import random
-
-    import numpy as np
-    import torch
-
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+    enable_charts()
+    print(report(chosen, reason, seed))
+    return chosen
 
 
 def report(profile: Profile, reason: str, seed: int) -> str:
@@ -124,21 +115,12 @@ def report(profile: Profile, reason: str, seed: int) -> str:
 
     from workbook.training.device_memory import free_memory
 
-    versions = ", ".join(f"{name} {_version(name)}" for name in REPORTED)
+    there = {dist.metadata["Name"]: dist.version for dist in metadata.distributions()}
+    versions = ", ".join(f"{name} {there.get(name, 'missing')}" for name in REPORTED)
     versions = textwrap.fill(f"python {platform.python_version()}, {versions}", width=96)
     place = torch.cuda.get_device_name() if profile.device == "cuda" else f"{os.cpu_count()} CPU cores"
     where = ", on Colab" if "google.colab" in sys.modules else ""
-    lines = [
-        versions,
-        f"device   {profile.device} ({place}{where}), {free_memory(profile.device) / 2**30:.1f} GiB free",
-        f"dtype    {reason}",
-        f"profile  {profile.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})",
-    ]
-    return "\n".join(lines)
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "missing"
+    return (
+        f"{versions}\ndevice   {profile.device} ({place}{where}), {free_memory(profile.device) / 2**30:.1f} GiB free\n"
+        f"dtype    {reason}\nprofile  {profile.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})"
+    )

@@ -1,14 +1,13 @@
 """Means and differences with intervals over what was sampled independently: prompts, runs or seeds.
 
-Two bootstraps, one of units (`bootstrap_bounds`: prompts, runs or seeds) and one of seeds with the prompts within them
-(`nested_estimate`), a t interval of few units (of pseudo-values, where the statistic is a ratio), and a normal interval
-that is quick enough for a slider. What decides a claim is the t interval: a bootstrap is too narrow for few units.
+Bootstraps of units and of seeds with the prompts within them, a t interval of few units (of pseudo-values, where the
+statistic is a ratio), and a normal interval that is quick enough for a slider. What decides a claim is the t interval:
+a bootstrap is too narrow for few units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -47,9 +46,6 @@ class Estimate(NamedTuple):
         return str(self.interval)
 
 
-# --- one level: units
-
-
 def bootstrap_bounds(
     n: int,
     statistic: Callable[[np.ndarray], np.ndarray],
@@ -57,10 +53,9 @@ def bootstrap_bounds(
     resamples: int | None = None,
     seed: int = 0,
 ) -> tuple:
-    """Low and high end of a statistic's percentile interval, n units being resampled.
+    """Low and high end, (...) each, of a statistic's percentile interval, n units being resampled.
 
-    statistic: (resamples, n) indices of units -> (resamples, ...) values.  resamples: 9,999 by default.  Returns two
-    arrays (...).
+    statistic: (resamples, n) indices of units -> (resamples, ...) values.  resamples: 9,999 by default.
     """
     resamples = resamples or 9_999
     drawn = np.random.default_rng(seed).integers(n, size=(resamples, n))
@@ -78,11 +73,8 @@ def bootstrap_mean(
 ) -> Interval:
     """Mean of `values` with a percentile bootstrap interval that resamples whole clusters.
 
-    values: (N,) numbers.  clusters: (N,) labels of what was drawn independently, e.g. the prompt of each rollout; each
-    value its own by default. Clusters count equally, whatever their size.  level: of confidence, in (0, 1).
-    resamples, seed: as in `bootstrap_bounds`.
-
-    Raises ValueError if `values` is empty or holds a NaN or infinity.
+    values: (N,) finite numbers, else ValueError.  clusters: (N,) labels of what was drawn independently, e.g. each
+    rollout's prompt; each value its own by default. Clusters count equally, whatever their size.
 
     >>> bootstrap_mean([1.0, 1.0, 1.0])
     Interval(mean=1.0, low=1.0, high=1.0)
@@ -103,10 +95,7 @@ def bootstrap_mean(
 
 
 def paired_difference(after, before, **kwargs) -> Interval:
-    """Mean of `after - before`, pair by pair, with its bootstrap interval; arguments as in `bootstrap_mean`.
-
-    Raises ValueError if the two differ in length.
-    """
+    """Mean of `after - before`, pair by pair, with its bootstrap interval; arguments as in `bootstrap_mean`."""
     after, before = np.asarray(after, dtype=float), np.asarray(before, dtype=float)
     if after.shape != before.shape:
         raise ValueError(f"after and before must be paired; got {after.size} and {before.size} values.")
@@ -116,8 +105,8 @@ def paired_difference(after, before, **kwargs) -> Interval:
 def t_interval(values, level: float = 0.95) -> Interval:
     """Mean of independent units with its Student t interval: mean +- t_(n-1) s / sqrt(n).
 
-    values: (n,) one number per unit, such as a seed's mean. A percentile bootstrap is too narrow for few units: over 5
-    it misses 16 % where it should miss 5 %.  Raises ValueError for fewer than two values, or one that is not finite.
+    values: (n,) one number per unit, such as a seed's mean; two finite ones or more, else ValueError. A percentile
+    bootstrap is too narrow for few units: over 5 it misses 16 % where it should miss 5 %.
 
     >>> [round(end, 2) for end in t_interval([1.0, 2.0, 3.0])]
     [2.0, -0.48, 4.48]
@@ -189,28 +178,17 @@ def pseudo_values(
     return values
 
 
-# --- two levels: seeds, and prompts within
-
-
 def nested_mean(table: pd.DataFrame, column: str, **kwargs) -> Interval:
     """Mean of a column with a bootstrap interval over two levels: seeds are resampled, then prompts within each.
 
     Prompts of one seed share an update, so they are not independent of one another; seeds are. Rows of one prompt are
     averaged first, then prompts of a seed, then seeds, all with equal weights; rows with NaN are left out.
-    Arguments as in `nested_estimate`.
-
-    Raises ValueError if no row has a number.
 
     >>> table = pd.DataFrame({"seed": [0, 0, 1, 1], "group": [0, 1, 0, 1], "gap": [1.0, 1.0, 3.0, 3.0]})
     >>> nested_mean(table, "gap")
     Interval(mean=2.0, low=1.0, high=3.0)
     """
     return nested_estimate(table, column, **kwargs).interval
-
-
-def nested_statistic(table: pd.DataFrame, columns: list[str], statistic: Callable, **kwargs) -> Interval:
-    """Statistic of several columns' means, e.g. their ratio, with the interval of `nested_estimate`."""
-    return nested_estimate(table, columns, statistic, **kwargs).interval
 
 
 def nested_estimate(
@@ -226,10 +204,6 @@ def nested_estimate(
 
     statistic: (..., columns) means -> (...) numbers; it is taken of each resample's means.  Prompts that lack one of
     the columns are left out.  resamples: 4,999 by default.  Raises ValueError if no prompt has all columns.
-
-    >>> table = pd.DataFrame({"seed": [0, 0, 1], "group": [0, 1, 0], "gap": [1.0, 1.0, 1.0]})
-    >>> nested_estimate(table, "gap")[3:5]  # seeds, prompts
-    (2, 3)
     """
     columns, resamples = [columns] if isinstance(columns, str) else columns, resamples or 4_999
     prompts = table.groupby([outer, inner])[columns].mean().dropna()
@@ -237,34 +211,20 @@ def nested_estimate(
         raise ValueError(f"{', '.join(columns)}: none of the {len(table)} rows given has numbers for all.")
     seeds = [rows.to_numpy(dtype=float) for _, rows in prompts.groupby(level=0)]
     means = np.empty((resamples, len(seeds), len(columns)))
-    for values, (at, weights) in zip(seeds, _draws(tuple(map(len, seeds)), resamples), strict=True):
-        means[at] = weights @ values / len(values)
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(len(seeds), size=(resamples, len(seeds)))
+    for k, values in enumerate(seeds):  # where a seed was drawn, and how often each of its prompts then
+        at, n = drawn == k, len(values)
+        means[at] = rng.multinomial(n, np.full(n, 1 / n), size=int(at.sum())).astype(np.float32) @ values / n
     low, high = np.quantile(statistic(means.mean(1)), [(1 - level) / 2, (1 + level) / 2])
     whole = np.mean([values.mean(0) for values in seeds], axis=0)
     return Estimate(float(statistic(whole)), float(low), float(high), len(seeds), len(prompts))
-
-
-@lru_cache(maxsize=8)
-def _draws(sizes: tuple[int, ...], resamples: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each seed, where it was drawn (resamples, seeds), and how often each of its prompts then: always the same."""
-    rng, draws = np.random.default_rng(0), []
-    drawn = rng.integers(len(sizes), size=(resamples, len(sizes)))
-    for k, size in enumerate(sizes):
-        at = drawn == k
-        draws.append((at, rng.multinomial(size, np.full(size, 1 / size), size=int(at.sum())).astype(np.float32)))
-    return draws
-
-
-# --- quick
 
 
 def normal_interval(values, errors: float = 1.96) -> Interval:
     """Mean over the last axis and its normal interval, `errors` standard errors each way; for sliders.
 
     A bootstrap is too slow there.  values: (..., n) array or tensor; the Interval holds (...) arrays or tensors.
-
-    >>> normal_interval(np.array([1.0, 3.0]), errors=2)._asdict()
-    {'mean': np.float64(2.0), 'low': np.float64(0.0), 'high': np.float64(4.0)}
     """
     unbiased = {"ddof": 1} if isinstance(values, np.ndarray) else {}  # as torch is by itself
     mean, half = values.mean(-1), errors * values.std(-1, **unbiased) / values.shape[-1] ** 0.5
