@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from transformers import LlamaConfig
 
 from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
@@ -34,7 +35,7 @@ class MarkovModel(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         self.tokenizer = tokenizer
-        self.config = SimpleNamespace(vocab_size=len(tokenizer))
+        self.config = LlamaConfig(vocab_size=len(tokenizer))
         table = torch.randn(17, 3, len(tokenizer), generator=generator).double()
         for slot, admitted in enumerate(TASK._slots(1)):
             table[slot, :, tokenizer.convert_tokens_to_ids(list(admitted.words))] += 6  # it mostly keeps to the grammar
@@ -122,7 +123,7 @@ class Scored(nn.Module):
     def __init__(self, model):
         super().__init__()
         self.inner = model
-        self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=len(model.tokenizer)))
+        self.config = model.config
 
     device = torch.device("cpu")
 

@@ -1,7 +1,7 @@
-"""Every probe on small random models of many architectures: tied, untied, biased, capped, scaled, LoRA, NF4.
+"""Probes on small random models of a few architectures: tied, biased, capped, a mixture of experts, LoRA, NF4.
 
-What must hold whatever the architecture: the policy comes back bit for bit, numbers are finite, a small step does what
-the derivative says, and the closed form of the output layer is what training that layer alone does.
+Whatever the architecture: the policy stays bit for bit, a small step does what the derivative says, products of
+gradients are autograd's, and the closed form of the output layer is what training that layer alone does.
 """
 
 import copy
@@ -10,29 +10,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from soak import architectures
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from workbook.policies.load import Policy, load_policy
 from workbook.probes import (
     cancellation_index,
-    coupling_by_confidence,
     directions,
     gradient_products,
     masked_update,
     output_layer_step,
     proxy_agreement,
     token_flips,
-    token_values,
     update,
 )
 from workbook.probes.categories import categorized
 from workbook.probes.step import FIELDS, logps
-from workbook.rollouts.sample import end_tokens, sample_rollouts
+from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
-from workbook.rollouts.states import output_states
 from workbook.tasks import get_task
-from workbook.tasks.task import Task
 from workbook.theory.advantages import group_advantages
 from workbook.theory.weights import update_weights
 
@@ -48,34 +43,21 @@ SMALL = {
     "attention_dropout": 0.0,
 }
 ARCHITECTURES = {
-    "llama": {"model_type": "llama", "tie_word_embeddings": False},
     "llama, tied": {"model_type": "llama", "tie_word_embeddings": True},
     "gpt2": {"model_type": "gpt2", "n_positions": 64, "attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1},
-    "gpt_neox": {"model_type": "gpt_neox", "tie_word_embeddings": False},
     "phi": {"model_type": "phi", "tie_word_embeddings": False},  # its head has a bias
     "gemma2": {"model_type": "gemma2", "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 16},
-    "cohere": {"model_type": "cohere", "logit_scale": 0.5},
     "granite": {"model_type": "granite", "logits_scaling": 4.0},
-    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
-    "qwen3": {"model_type": "qwen3", "tie_word_embeddings": False},
 }
+LLAMA = {"model_type": "llama", "tie_word_embeddings": False}
 MIXTURE = {"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}
-SAMPLE = (
-    "rwkv bare",
-    "rwkv nf4",
-    "bart bare",
-    "recurrent_gemma bare",
-    "llama4_text lora",
-    "mamba nf4",
-    "gemma3_text both",
-)
 ADAPTED = ("lora", "nf4 and lora")
 
 
 def tiny(name: str, dtype=torch.float64) -> Policy:
     """A small random model of the architecture, with the bundled policy's tokenizer."""
     tokenizer = load_policy("bundled").tokenizer
-    settings = SMALL | (MIXTURE if name == "olmoe" else ARCHITECTURES[name])
+    settings = SMALL | {"olmoe": MIXTURE, "llama": LLAMA, **ARCHITECTURES}[name]
     ends = {f"{end}_token_id": getattr(tokenizer, f"{end}_token_id") for end in ("bos", "eos")}
     ends["pad_token_id"] = None  # else a padding token that was sampled gets no gradient where it is read
     config = AutoConfig.for_model(**settings, vocab_size=len(tokenizer), **ends)
@@ -182,26 +164,13 @@ def test_an_output_layer_trained_alone_does_what_the_closed_form_says(case):
     alone = copy.deepcopy(policy)
     head = alone.model.get_output_embeddings()
     head.weight = torch.nn.Parameter(head.weight.detach().clone())
+    names = [name for name, p in alone.model.named_parameters() if any(p is own for own in head.parameters())]
     start = logps(alone, rollouts)
-    update(alone, rollouts, "sgd", lr, chosen=chosen, parameters=list(head.parameters()))
+    update(alone, rollouts, "sgd", lr, chosen=chosen, parameters=names)
     change = (logps(alone, rollouts) - start)[alive].numpy()
     np.testing.assert_allclose(table["predicted"], change, rtol=0, atol=1e-4 * np.abs(change).max())
     assert np.abs(change).max() > 0.01
     np.testing.assert_allclose(output_layer_step(policy, rollouts, lr, chosen), table["predicted"])
-
-
-def test_the_index_adds_up_a_step_of_the_output_layer(case):
-    """coupled_push: what the kernel says of one group is the slope of the closed form when that group alone pushes."""
-    _, policy, rollouts = case
-    table = cancellation_index(policy, rollouts)
-    first = rollouts.select(rollouts.group_ids == rollouts.group_ids[0])
-    scale, lr = first.completion_mask.numel(), 1e-4  # dr_grpo divides by rollouts and by length
-    forth, back = (
-        output_layer_step(policy, replace(first, advantages=sign * first.advantages), lr) for sign in (1, -1)
-    )
-    slopes = ((forth - back) / (2 * lr) * scale).numpy()
-    own = table.loc[table["group"] == int(rollouts.group_ids[0]), "coupled_push"].to_numpy()
-    np.testing.assert_allclose(own, slopes, rtol=0, atol=5e-3 * np.abs(slopes).max())
 
 
 def test_couplings_are_inner_products_of_gradients(case):
@@ -226,53 +195,6 @@ def test_couplings_are_inner_products_of_gradients(case):
         expected = np.array([float(flat[0] @ other) for other in flat])
         loose = 0.02 if pairs["method"].iloc[0] == "difference" and column == "product" else 1e-3
         np.testing.assert_allclose(measured, expected, rtol=0, atol=loose * np.abs(expected).max())
-    assert identical(policy, before)
-
-
-def test_pairs_by_confidence_add_up_to_the_kernel(case):
-    _, policy, rollouts = case
-    table = coupling_by_confidence(policy, rollouts)
-    states = output_states(policy, rollouts)
-    labels = rollouts.group_ids[:, None].expand_as(rollouts.completion_mask)[rollouts.completion_mask.bool()]
-    for group, rows in table.groupby("group"):
-        kernel = states.select((labels == group).nonzero()[:, 0]).kernel().double()
-        assert (rows["pairs"] * rows["mean"]).sum() == pytest.approx(float(kernel.triu(1).sum()), rel=1e-6)
-        assert rows["pairs"].sum() == len(kernel) * (len(kernel) - 1) // 2
-
-
-class Lengths(Task):
-    """A reward that any text has: how long it is, modulo 7."""
-
-    name = "lengths"
-
-    def dataset(self, n, seed=0):
-        return get_task("chain").dataset(n, seed)
-
-    def score(self, completion, answer, **row):
-        return len(completion) % 7 / 6
-
-
-def test_values_are_those_of_continuing_without_a_cache(case):
-    """Next to no temperature: there is one continuation, found here one whole forward pass at a time."""
-    _, policy, rollouts = case
-    few, limit = rollouts.select([0, 5, 10]), rollouts.completion_ids.shape[1]
-    before = everything(policy)
-    table = token_values(policy, Lengths(), few, 2, tokens=3, max_new_tokens=limit, temperature=1e-4, credit=False)
-    ends, tokenizer, continued = end_tokens(policy), policy.tokenizer, 0
-    for row in table.itertuples():
-        written = few.completion_ids[row.rollout, : row.position + 1].tolist()
-        prompt = few.prompt_ids[row.rollout][few.prompt_mask[row.rollout].bool()].tolist()
-        if written[-1] in ends or len(written) == limit:
-            assert row.value == float(few.rewards[row.rollout])
-            continue
-        while len(written) < limit and written[-1] not in ends:
-            with torch.no_grad():
-                written.append(int(policy.model(torch.tensor([prompt + written])).logits[0, -1].argmax()))
-        text = tokenizer.decode(written, skip_special_tokens=True)
-        assert row.value == pytest.approx(len(text) % 7 / 6), text
-        assert row.value_se == 0
-        continued += 1
-    assert continued > 1
     assert identical(policy, before)
 
 
@@ -336,19 +258,3 @@ def test_differences_across_a_jump_are_refused(monkeypatch):
     monkeypatch.setattr(directions, "_scores", jumping)
     with pytest.raises(ValueError, match="does not change smoothly along a gradient"):
         gradient_products(policy, rollouts, anchors=1, seed=1, method="difference")
-
-
-def test_modes_that_are_mixed_stay_mixed():
-    policy = tiny("llama")
-    rollouts = drawn(policy).select(slice(0, 2))
-    for number, module in enumerate(policy.model.modules()):
-        module.training = number % 3 == 0
-    modes = [module.training for module in policy.model.modules()]
-    for method in ("jvp", "difference"):
-        gradient_products(policy, rollouts, anchors=1, method=method)
-        assert [module.training for module in policy.model.modules()] == modes
-
-
-@pytest.mark.parametrize(("name", "arguments"), [t for t in architectures.trials(0) if t[0] in SAMPLE])
-def test_an_architecture_is_right_in_this_way_or_refused_in_a_sentence(tmp_path, name, arguments):
-    assert architectures.attempt(tmp_path, *arguments) is None
