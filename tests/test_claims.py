@@ -165,7 +165,7 @@ def test_the_ledgers_rows_are_placed_on_the_curve_of_skewness():
     assert placed["rows"].to_dict() == {6: 150, 10: 150}, "neither units alike nor fewer than six show a skewness"
     assert placed["skewness"][10] > 1.5 > 1.0 > placed["skewness"][6]
     assert placed["coverage"][10] < 0.93 < placed["coverage"][6]
-    assert "150 rows of 10 units" in coverage_chart(curve, placed.reset_index()).to_dict()["description"]
+    assert "150 rows, 10 units" in coverage_chart(curve, placed.reset_index()).to_dict()["description"]
 
 
 def test_readme_says_where_the_ledgers_rows_lie():

@@ -17,7 +17,7 @@ _NAMES = {  # module: what it offers
     "views.live_study": "LiveStudy live_curve live_tables",
     "views.memory": "adapter_movement memory_bars",
     "views.monitor": "RunMonitor",
-    "views.parts": "describe_parts parts_table road_map signal_noise_chart token_parts_table",
+    "views.parts": "describe_parts parts_table road_map signal_noise_chart",
     "views.predicting": "calibration predict reveal",
     "views.renderer": "enable_charts",
     "views.tokens": "token_strip",

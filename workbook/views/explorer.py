@@ -10,6 +10,7 @@ code below the chart is the setting a reader can take into a cell of their own.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import threading
@@ -21,10 +22,11 @@ import anywidget
 import ipywidgets
 import pandas as pd
 import traitlets
+import yaml
 
+from workbook.places import data_path
 from workbook.statistics import unit_curve
 from workbook.views.curves import curve_chart
-from workbook.views.hints import hint_of
 from workbook.views.live import LiveChart, close, rows, show
 from workbook.views.style import notice, typeset
 
@@ -385,7 +387,13 @@ def switch(value: bool, label: str) -> ipywidgets.Checkbox:
 
 def _look(label: str) -> dict:
     look = {"style": {"description_width": "170px"}, "layout": {"width": "420px", "max_width": "100%"}}
-    return look | {"tooltip": hint_of(label)}
+    return look | {"tooltip": _hints().get(label, f"{label}.")}
+
+
+@functools.cache
+def _hints() -> dict[str, str]:
+    """What each control says of itself, by its label."""
+    return yaml.safe_load(data_path("book", "hints.yaml").read_text("utf-8"))
 
 
 def _decimals(number: float) -> int:

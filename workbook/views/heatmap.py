@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import altair as alt
 import anywidget
 import numpy as np
 import pandas as pd
@@ -22,9 +21,9 @@ import traitlets
 from workbook.training import token_biography
 from workbook.training.progress import Stopped, reporting
 from workbook.views.explained import biography_table, describe_token, explanation_details, moved_by
-from workbook.views.live import OpenedWhenShown, show
+from workbook.views.live import show
 from workbook.views.renderer import picture
-from workbook.views.style import limit, printable, require, titled, visible
+from workbook.views.style import limit, printable, require, visible
 from workbook.views.token_look import MAX_CHARACTERS, PALETTE, PLACES, is_number, prepare, scale_of, wire
 from workbook.views.tokens import aligned, token_strip
 
@@ -39,7 +38,7 @@ NO_TOKENS = (
 )
 
 
-class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
+class TokenHeatmap(anywidget.AnyWidget):
     """A widget over a token table, or over the recorded steps of a run; a PNG of its first rollouts without a kernel.
 
     table: columns group, rollout, position, token, and whatever is known of each token. Signed numbers are coloured
@@ -145,31 +144,15 @@ class TokenHeatmap(OpenedWhenShown, anywidget.AnyWidget):
 
     def picture(self) -> tuple[dict, dict]:
         """The static half of its mime bundle: the first rollouts of the group, as far as a page is wide."""
-        panes = [(self.table, self.group, self.column, "")]
-        if self.column == MOVES:
-            moves = np.frombuffer(self.moves, "<f4") if self.moves else np.full(len(self.rows), np.nan)
-            panes = [(self.rows.assign(**{MOVES: moves}), self.group, MOVES, "")]
-        if self.other:
-            table, group, _ = self._beside()
-            name = self.other["column"] or self.column
-            panes += [(table, group, name, self.compare)] if name in table else []
-        charts = []
-        for table, group, column, name in panes:
-            rows = table[table["group"] == group]
-            rows = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:PICTURE_ROLLOUTS])]
-            scale = scale_of(column, *self._columns(column, table)) if is_number(table[column]) else None
-            wrap = self.mode == "read" or (self.mode == "auto" and aligned(rows)["right"].max() > PICTURE_WIDTH)
-            chart = token_strip(rows, column, group, width=PICTURE_WIDTH, scale=scale, wrap=wrap)
-            chart.title.text = f"{name}: {chart.title.text}" if name else chart.title.text
-            charts.append(chart)
-        if len(charts) == 1:
-            return picture(charts[0].to_dict())
-        joined = alt.vconcat(*charts).resolve_scale(color="independent", x="independent", y="independent")
-        return picture(titled(joined, self.title, f"and beside it {self.compare}", "Two panes.").to_dict())
-
-    def _columns(self, column: str, table: pd.DataFrame) -> list[pd.Series]:
-        """The columns that share one scale."""
-        return [one[column] for one in self._ends if column in one] or [table[column]]
+        rows, column = self.rows, self.column
+        if column == MOVES:
+            rows = rows.assign(**{MOVES: np.frombuffer(self.moves, "<f4") if self.moves else np.nan})
+        others = [one[column] for one in self._ends or [self.table] if column in one and is_number(one[column])]
+        scale = scale_of(column, *others) if others else None
+        rows = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:PICTURE_ROLLOUTS])]
+        wrap = self.mode == "read" or (self.mode == "auto" and aligned(rows)["right"].max() > PICTURE_WIDTH)
+        strip = token_strip(rows, column, self.group, width=PICTURE_WIDTH, scale=scale, wrap=wrap)
+        return picture(strip.to_dict())
 
     def _ipython_display_(self, **_) -> None:
         show(self, self)

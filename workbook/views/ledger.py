@@ -8,7 +8,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.views.style import ACCENT, NEUTRAL, SERIES, require, titled
+from workbook.views.figures import rule
+from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require, titled
 
 MAX_DISTANCE = 100.0  # distances beyond are drawn here; the tooltip has the numbers
 OUTCOME_MARKS = {  # outcome: colour, shape, the same as a character
@@ -83,7 +84,8 @@ def ledger_chart(table: pd.DataFrame) -> alt.LayerChart:
     missing = [claim for claim in dict.fromkeys(table["claim"]) if claim not in set(rows["claim"])]
     gaps = textwrap.wrap(f"Not measured: {', '.join(missing)}.", 105) if missing else []
     counts = ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())
-    return titled(_rows(rows), TITLE, [*SUBTITLE, *gaps], f"{counts}. {_described(rows)}")
+    described = "; ".join(f"{row.label}: {row.effect}, {row.outcome}" for row in rows.itertuples())
+    return titled(_rows(rows), TITLE, [*SUBTITLE, *gaps], f"{counts}. {described}")
 
 
 def _rows(rows: pd.DataFrame) -> alt.LayerChart:
@@ -114,11 +116,6 @@ def _rows(rows: pd.DataFrame) -> alt.LayerChart:
     return alt.layer(*layers).properties(width=520, height=alt.Step(20))
 
 
-def _described(rows: pd.DataFrame) -> str:
-    """Every row in words, for screen readers."""
-    return "; ".join(f"{row.label}: {row.effect}, {row.outcome}" for row in rows.itertuples())
-
-
 def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Units that a row has, and those at which the detectable effect would be the smallest one of interest.
 
@@ -126,20 +123,20 @@ def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
     """
     require(table, ["claim", "units", "units needed"], "units_needed_chart")
     rows = table.sort_values("units needed", ascending=False)
-    y = alt.Y("claim:N", sort=None, title=None)
     x = alt.X("units needed:Q", title="units (policy x seed), logarithmic").scale(type="log", nice=True)
+    y = alt.Y("claim:N", sort=None, title=None)
     base = alt.Chart(rows).encode(y=y, tooltip=["claim:N", "units:Q", "units needed:Q"])
-    line = base.mark_rule(size=2, color=NEUTRAL).encode(x=x, x2="units:Q")
-    had = base.mark_point(size=70, strokeWidth=1.8, color=NEUTRAL, fill="white", opacity=1).encode(x="units:Q")
-    needed = base.mark_point(size=80, filled=True, color=ACCENT, opacity=1).encode(x=x)
-    numbers = base.mark_text(align="left", dx=9, fontSize=11).encode(x=x, text="units needed:Q")
-    numbers_of = zip(rows["claim"], rows["units needed"], rows["units"], strict=True)
-    words = ", ".join(f"{claim}: {needed:.0f} needed, {units:.0f} measured" for claim, needed, units in numbers_of)
+    layers = [
+        base.mark_rule(size=2, color=NEUTRAL).encode(x=x, x2="units:Q"),
+        base.mark_point(size=70, strokeWidth=1.8, color=NEUTRAL, fill="white", opacity=1).encode(x="units:Q"),
+        base.mark_point(size=80, filled=True, color=ACCENT, opacity=1).encode(x=x),
+        base.mark_text(align="left", dx=9, fontSize=11).encode(x=x, text="units needed:Q"),
+    ]
     return titled(
-        alt.layer(line, had, needed, numbers).properties(width=520, height=alt.Step(24)),
+        alt.layer(*layers).properties(width=520, height=alt.Step(24)),
         "How many units it would take to decide what is open",
         "hollow: units measured; filled: units at which 80 % power reaches the smallest effect of interest",
-        words,
+        describe_rows(rows, "claim", value="units needed", form=".0f"),
     )
 
 
@@ -150,25 +147,23 @@ def coverage_chart(curve: pd.DataFrame, placed: pd.DataFrame) -> alt.LayerChart:
     """
     require(curve, ["units", "skewness", "coverage"], "coverage_chart")
     require(placed, ["units", "rows", "skewness", "coverage"], "coverage_chart")
+    names = [f"{units} units" for units in placed["units"]]
     lines = curve[curve["units"].isin(placed["units"])].assign(name=lambda table: table["units"].map("{} units".format))
-    marks = placed.assign(name=placed["units"].map("{} units".format), text=placed["rows"].map("{} rows".format))
-    names = list(dict.fromkeys(lines["name"]))
+    marks = placed.assign(name=names, text=placed["rows"].map("{} rows".format))
     color = alt.Color("name:N", title=None, sort=names).scale(domain=names, range=SERIES[: len(names)])
     x = alt.X("skewness:Q", title="skewness of the units (0: normal, 2: exponential)")
     y = alt.Y("coverage:Q", title="share of intervals that hold the truth").scale(zero=False).axis(format=".0%")
     hints = [alt.Tooltip("name:N"), alt.Tooltip("skewness:Q", format=".1f"), alt.Tooltip("coverage:Q", format=".1%")]
-    drawn = alt.Chart(lines).mark_line(strokeWidth=2.5).encode(x=x, y=y, color=color, tooltip=hints)
     dots = alt.Chart(marks).encode(x=x, y=y, tooltip=[*hints, alt.Tooltip("rows:Q")])
-    rings = dots.mark_point(size=120, strokeWidth=2.5, fill="white", opacity=1).encode(color=color)
-    words = dots.mark_text(align="right", dx=-10, dy=12, fontSize=11).encode(text="text:N")
-    promised = alt.Chart(pd.DataFrame({"coverage": [0.95]})).mark_rule(strokeDash=[4, 4], color=NEUTRAL).encode(y=y)
-    described = "; ".join(
-        f"{row.rows} rows of {row.units} units: {row.coverage:.1%} at a skewness of {row.skewness:.1f}"
-        for row in placed.itertuples()
-    )
+    layers = [
+        alt.Chart(lines).mark_line(strokeWidth=2.5).encode(x=x, y=y, color=color, tooltip=hints),
+        dots.mark_point(size=120, strokeWidth=2.5, fill="white", opacity=1).encode(color=color),
+        dots.mark_text(align="right", dx=-10, dy=12, fontSize=11).encode(text="text:N"),
+        rule(0.95, "y", dashed=True, color=NEUTRAL),
+    ]
     return titled(
-        alt.layer(promised, drawn, rings, words).properties(width=480, height=240),
+        alt.layer(*layers).properties(width=480, height=240),
         "How often a 95 % interval holds the truth",
         "lines: simulated t intervals; rings: where the ledger's rows lie, by the skewness that their units show",
-        described,
+        describe_rows(marks, "text", "name", value="coverage", form=".1%"),
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -23,7 +22,6 @@ import ipywidgets
 import pandas as pd
 import traitlets
 import vl_convert
-from IPython import get_ipython
 from IPython.display import DisplayHandle
 
 from workbook.places import cache_folder
@@ -278,54 +276,3 @@ def refresh(handle: DisplayHandle, widget, chart: LiveChart) -> None:
     """Bring the fallback picture of an earlier `show` up to date."""
     data, metadata = widget_bundle(widget, chart)
     handle.update(data, metadata=metadata, raw=True)
-
-
-_in_cells: dict[str, tuple[str, weakref.WeakSet]] = {}  # cell -> its latest execution, and the widgets it showed
-
-
-class OpenedWhenShown:
-    """Mixin of a widget with large data: it is opened when it is first shown, and freed if it is dropped before.
-
-    When a cell is run again, what its earlier execution showed is closed, since its output has left the page.
-    """
-
-    _shown = False
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        weakref.finalize(self, self.layout.close).atexit = False
-
-    def open(self) -> None:
-        """Open it if it is shown."""
-        if self._shown:
-            super().open()
-
-    @property
-    def model_id(self) -> str | None:
-        """What a page knows it by: asking for it shows it. None once it is closed."""
-        if not self._shown:
-            self._shown = True
-            self.open()
-            _replace_in_cell(self)
-        return None if self.comm is None else super().model_id
-
-    def close(self) -> None:
-        """Take it off the page and free it."""
-        self._shown = True  # it is not opened again
-        super().close()
-        self.layout.close()
-
-
-def _replace_in_cell(widget) -> None:
-    """Close what an earlier execution of the running cell showed, and note that this one shows `widget`."""
-    parent = getattr(get_ipython(), "get_parent", dict)()
-    cell, execution = (parent.get(part, {}).get(key) for part, key in (("metadata", "cellId"), ("header", "msg_id")))
-    if not cell or not execution:  # no notebook, or one that doesn't name its cells
-        return
-    before, widgets = _in_cells.get(cell, (execution, weakref.WeakSet()))
-    if before != execution:
-        for old in list(widgets):
-            old.close()
-        widgets = weakref.WeakSet()
-    widgets.add(widget)
-    _in_cells[cell] = execution, widgets

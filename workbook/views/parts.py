@@ -1,4 +1,4 @@
-"""The chart that returns: what moves a class of tokens, or one token, as signal, bias, noise and coupling.
+"""What moves a class of tokens: signal, bias, noise and coupling, in one chart; and the book as a map of them.
 
     signal     the push p (Q - V) that the policy gradient asks for: credit
     bias       what a rule adds to it on average: unequal weights, clips, a sampler that is not the model
@@ -15,7 +15,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.views.figures import rule
-from workbook.views.style import NEUTRAL, WIDTH, describe_rows, require, titled, typeset, visible
+from workbook.views.style import NEUTRAL, WIDTH, describe_rows, require, titled, typeset
 
 PART_NAMES = {  # column of a split: what it is called, in the order of the bars
     "own_signal": "signal (credit)",
@@ -30,8 +30,25 @@ CLASSES = ("all", "result", "style", "copy", "template", "eos", "token")
 LEAST_MOVED = 0.01  # of the largest rms change: classes that move less are left out
 MANY_ROWS = 40  # from which on bars are thinner
 LEAST_NUMBER = 0.08  # of the axis that a segment covers before its number fits
-ONCE = alt.when("datum.order === 0").then(alt.value(1)).otherwise(alt.value(0))  # of a bar's five rows
-MEASURES = {"share": ("share of the squared movement", ".0%"), "change": ("change of log-probability", "+.2~g")}
+ROADS = [  # part, its colour, the colour of the text on it, what it is, and where it is treated
+    (
+        "signal",
+        PART_COLORS[0],
+        "white",
+        "credit that the\nstep delivers",
+        "02 the theorem\n04 a known policy\n07 credit",
+    ),
+    ("noise", PART_COLORS[4], "white", "chance of one\nbatch", "02 group size\n05 flips\n07 rollouts, prompts"),
+    ("bias", PART_COLORS[2], "white", "weights, clips,\nlengths, sampler", "03 exchangeability\n09 drift"),
+    (
+        "coupling",
+        "#dddddd",
+        "black",
+        "pushes of other\ncontexts",
+        "01 softmax\n05 prompts · 06 tokens\n08 mini-batches",
+    ),
+]
+ROAD_END = "the same on language models: 10, 11 · your own runs: 12 · what to believe: 13 · the papers: 14"
 
 
 def parts_table(shares: pd.DataFrame) -> pd.DataFrame:
@@ -43,61 +60,54 @@ def parts_table(shares: pd.DataFrame) -> pd.DataFrame:
     largest = shares["change_rms"].max()
     shares = shares[shares["change_rms"] > LEAST_MOVED * largest]
     shares = shares.assign(bias=shares["own_bias"] + shares["coupled_bias"], size=shares["change_rms"] / largest)
-    return _by_part(shares, ["category", "change_rms", "tokens", "size"], "share")
-
-
-def token_parts_table(tokens: pd.DataFrame) -> pd.DataFrame:
-    """Parts of single tokens' changes, a row each: columns category (position and word), net,
-    order, part, change.
-
-    tokens: rows of `CreditRecovered.tokens`, of one rollout: position, token, the six parts, change.
-    """
-    require(tokens, ["position", "token", "own_signal"], "token_parts_table")
-    words = [f"{place} {visible(word)}" for place, word in zip(tokens["position"], tokens["token"], strict=True)]
-    tokens = tokens.assign(category=words, bias=tokens["own_bias"] + tokens["coupled_bias"])
-    tokens = tokens.assign(net=tokens["change"]).sort_values("position")
-    return _by_part(tokens, ["category", "net"], "change")
-
-
-def _by_part(table: pd.DataFrame, keys: list[str], value: str) -> pd.DataFrame:
-    table = table[[*keys, *PART_NAMES]].melt(keys, var_name="part", value_name=value).dropna(subset=value)
+    keys = ["category", "change_rms", "tokens", "size"]
+    table = shares[[*keys, *PART_NAMES]].melt(keys, var_name="part", value_name="share").dropna(subset="share")
     return table.assign(order=table["part"].map(list(PART_NAMES).index), part=table["part"].map(PART_NAMES))
 
 
 def signal_noise_chart(
     table: pd.DataFrame, title: str = "What moves a token: signal, noise, bias and coupling", width: int = WIDTH
 ) -> alt.LayerChart | alt.FacetChart:
-    """Stacked parts of what moves each class of tokens, or each token, a bar for each.
+    """Stacked parts of what moves each class of tokens, a bar for each.
 
-    table: columns category, part, order and share, as `parts_table` makes them; or change in place of share, as
-    `token_parts_table` does. Parts that point against the movement stand left of 0. With the column panel, a group of
-    bars for each of its values; with size, how far each class moves stands at the right.
+    table: columns category, part, order and share, as `parts_table` makes them. Parts that point against the movement
+    stand left of 0. With the column panel, a group of bars for each of its values; with size, how far each class moves
+    stands at the right.
     """
-    value = "change" if "change" in table and "share" not in table else "share"
-    require(table, ["category", "part", "order", value], "signal_noise_chart")
-    y = _categories(table)
-    layers = [*_bars(y, value), rule(0, "x", color="black")]
-    where = "dark: from the token's own context; light: from other contexts, by coupling"
-    if "size" in table:
-        layers.append(_sizes(y, width))
-        where += "; right: how far a class moves, largest = 1"
-    if value == "change":
-        layers.append(_net(y))
-        where += "; black mark: the sum"
-    chart = alt.layer(*layers, data=table).properties(
-        width=width, height=alt.Step(34 if len(table) <= MANY_ROWS else 25)
+    require(table, ["category", "part", "order", "share"], "signal_noise_chart")
+    named, parts = list(table["category"].unique()), list(PART_NAMES.values())
+    y = alt.Y("category:N", sort=list(CLASSES) if set(named) <= set(CLASSES) else named, title=None)
+    x = alt.X("share:Q", title="share of the squared movement", stack="zero")
+    x = x.axis(format=".0%", tickCount=6, labelOverlap=True)
+    color = alt.Color("part:N", title=None, sort=parts).scale(domain=parts, range=PART_COLORS)
+    color = color.legend(orient="bottom", columns=3, labelLimit=240)
+    base = alt.Chart().encode(y=y, order="order:Q")
+    bars = base.mark_bar(stroke="white", strokeWidth=0.8)
+    is_dark, fits = alt.FieldOneOfPredicate("part", DARK), f"abs(datum.share) >= {LEAST_NUMBER}"
+    numbers = base.mark_text(fontSize=11).encode(
+        x=alt.X("share:Q", stack="zero", bandPosition=0.5),
+        detail="part:N",
+        color=alt.when(is_dark).then(alt.value("white")).otherwise(alt.value("black")),
+        text=alt.Text("share:Q", format=".0%"),
+        opacity=alt.when(fits).then(alt.value(1)).otherwise(alt.value(0)),
     )
-    names = ["category"]
+    shown = ["category", "part", alt.Tooltip("share:Q", format=".1%")]
+    layers = [bars.encode(x=x, color=color, tooltip=shown), numbers, rule(0, "x", color="black")]
+    where = "dark: from the token's own context; light: from other contexts, by coupling"
+    if "size" in table:  # once of a bar's five rows
+        once = alt.when("datum.order === 0").then(alt.value(1)).otherwise(alt.value(0))
+        sizes = alt.Chart().mark_text(align="left", dx=6, color=NEUTRAL, fontSize=11)
+        layers.append(sizes.encode(y=y, x=alt.value(width), text=alt.Text("size:Q", format=".2f"), opacity=once))
+        where += "; right: how far a class moves, largest = 1"
+    height = alt.Step(34 if len(table) <= MANY_ROWS else 25)
+    chart, names = alt.layer(*layers, data=table).properties(width=width, height=height), ["category"]
     if "panel" in table:
-        names.insert(0, "panel")
-        header = alt.Header(
-            labelAngle=0, labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=2
-        )
+        names = ["panel", "category"]
+        look = {"labelAngle": 0, "labelOrient": "top", "labelAnchor": "start", "labelFontWeight": "bold"}
+        header = alt.Header(labelPadding=2, **look)
         row = alt.Row("panel:N", title=None, sort=list(table["panel"].unique()), header=header)
         chart = chart.facet(row=row, spacing=8).resolve_scale(y="independent")
-    return titled(
-        chart, title, where, describe_rows(table, *names, "part", value=value, form=MEASURES[value][1].replace("~", ""))
-    )
+    return titled(chart, title, where, describe_rows(table, *names, "part", value="share", form=".0%"))
 
 
 def describe_parts(table: pd.DataFrame, name: str | None = None) -> str:
@@ -117,76 +127,13 @@ def describe_parts(table: pd.DataFrame, name: str | None = None) -> str:
     )
 
 
-def _categories(table: pd.DataFrame) -> alt.Y:
-    """The axis of classes in their usual order, or of whatever the table has, in the table's."""
-    named = list(table["category"].unique())
-    return alt.Y("category:N", sort=list(CLASSES) if set(named) <= set(CLASSES) else named, title=None)
-
-
-def _bars(y: alt.Y, value: str) -> list[alt.Chart]:
-    """The stacked bars, and a number on each segment that is wide enough for one."""
-    words, form = MEASURES[value]
-    names = list(PART_NAMES.values())
-    base = alt.Chart().encode(y=y, order="order:Q")
-    x = alt.X(f"{value}:Q", title=words, stack="zero").axis(format=form, tickCount=6, labelOverlap=True)
-    color = alt.Color("part:N", title=None, sort=names).scale(domain=names, range=PART_COLORS)
-    legend = color.legend(orient="bottom", columns=3, labelLimit=240)
-    shown = ["category", "part", alt.Tooltip(f"{value}:Q", format=form.replace(".0", ".1"))]
-    bars = base.mark_bar(stroke="white", strokeWidth=0.8).encode(x=x, color=legend, tooltip=shown)
-    if value == "change":
-        return [bars]
-    numbers = base.mark_text(fontSize=11).encode(
-        x=alt.X("share:Q", stack="zero", bandPosition=0.5),
-        detail="part:N",
-        color=alt.when(alt.FieldOneOfPredicate("part", DARK)).then(alt.value("white")).otherwise(alt.value("black")),
-        text=alt.Text("share:Q", format=form),
-        opacity=alt.when(f"abs(datum.share) >= {LEAST_NUMBER}").then(alt.value(1)).otherwise(alt.value(0)),
-    )
-    return [bars, numbers]
-
-
-def _sizes(y: alt.Y, width: int) -> alt.Chart:
-    """How far each class moves, at the right of its bar."""
-    sizes = alt.Chart().mark_text(align="left", dx=6, color=NEUTRAL, fontSize=11)
-    return sizes.encode(y=y, x=alt.value(width), text=alt.Text("size:Q", format=".2f"), opacity=ONCE)
-
-
-def _net(y: alt.Y) -> alt.Chart:
-    """A black mark at the sum of a token's parts."""
-    marks = alt.Chart().mark_tick(color="black", thickness=3, size=24)
-    return marks.encode(y=y, x="net:Q", opacity=ONCE, tooltip=["category:N", alt.Tooltip("net:Q", format="+.3g")])
-
-
-ROADS = [  # part, its colour, the colour of the text on it, what it is, and where it is treated
-    (
-        "signal",
-        PART_COLORS[0],
-        "white",
-        "credit that the\nstep delivers",
-        "02 the theorem\n04 a known policy\n07 hidden credit",
-    ),
-    ("noise", PART_COLORS[4], "white", "chance of one\nbatch", "02 group size\n05 flips\n07 rollouts, prompts"),
-    ("bias", PART_COLORS[2], "white", "weights, clips,\nlengths, sampler", "03 exchangeability\n09 drift"),
-    (
-        "coupling",
-        "#dddddd",
-        "black",
-        "pushes of other\ncontexts",
-        "01 one softmax\n05 prompts · 06 tokens\n08 mini-batches",
-    ),
-]
-ROAD_END = "the same on language models: 10, 11 · your own runs: 12 · what to believe: 13 · the papers: 14"
-
-
 def road_map(width: int = WIDTH) -> alt.LayerChart:
     """The book as four boxes: the parts of a step, and the chapters that treat each."""
-    columns = ["part", "color", "ink", "meaning", "chapters"]
-    table = pd.DataFrame(ROADS, columns=columns).assign(place=range(len(ROADS)))
+    table = pd.DataFrame(ROADS, columns=["part", "color", "ink", "meaning", "chapters"]).assign(place=range(len(ROADS)))
     x = alt.X("place:O", axis=None, scale=alt.Scale(paddingInner=0.06, paddingOuter=0))
     base = alt.Chart(table).encode(x=x)
-    colors = alt.Color("part:N", legend=None, scale=alt.Scale(domain=list(table["part"]), range=list(table["color"])))
-    boxes = base.mark_rect(cornerRadius=6).encode(y=alt.value(0), y2=alt.value(150), color=colors)
-    ink = alt.when(alt.datum.ink == "white").then(alt.value("white")).otherwise(alt.value("black"))
+    color, ink = (alt.Color(f"{name}:N", scale=None) for name in ("color", "ink"))
+    boxes = base.mark_rect(cornerRadius=6).encode(y=alt.value(0), y2=alt.value(150), color=color)
     look = {"align": "center", "baseline": "top", "lineBreak": "\n", "lineHeight": 16}
     sizes = {"part": (10, 16, "bold"), "meaning": (36, 12, "normal"), "chapters": (88, 12, "normal")}
     words = [

@@ -25,7 +25,7 @@ from scipy.stats import binomtest
 from workbook.places import predictions_file
 from workbook.views.charts import fold
 from workbook.views.curves import curve_chart
-from workbook.views.live import OpenedWhenShown, show
+from workbook.views.live import show
 from workbook.views.style import printable, typeset
 
 HERE = Path(__file__).parent
@@ -125,7 +125,7 @@ def find_prediction(key: str, about: dict) -> dict | None:
     return next((mine for one, mine in read_predictions().items() if one == key and mine["about"] == about), None)
 
 
-class PredictionForm(OpenedWhenShown, anywidget.AnyWidget):
+class PredictionForm(anywidget.AnyWidget):
     """One question with its form; what is recorded before stands in it when it is shown."""
 
     _esm = (HERE / "predict.js").read_text(encoding="utf-8")
