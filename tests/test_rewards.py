@@ -1,12 +1,10 @@
 """Rewards that pay a statement of the answer in its prescribed place, and nothing that only contains it."""
 
 import csv
-import hashlib
 import json
 import random
 import threading
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +87,7 @@ def test_a_comparison_is_ended_in_time_in_any_thread(monkeypatch):
     thread.join(120)
     assert results == [False]
     assert time.monotonic() - began < 100
+    monkeypatch.setattr("workbook.tasks.verify.SECONDS", 60)
     assert equal_expressions("\\sqrt{8}", "2\\sqrt{2}")
 
 
@@ -118,21 +117,13 @@ def test_gym_pays_its_own_answers_and_no_hack(name):
 
 
 def test_gym_takes_other_right_answers_in_their_notation():
-    task = get_task("gym:word_ladder")
-    entry = task._scorer[0]
-    ladder = entry["answer"].lower().replace(",", ", ")
-    metadata = json.dumps(entry["metadata"])
-    paid = [ladder, f"The answer is {ladder}.", f"not {ladder}", f"{ladder} or qzx", ladder.split(",")[0]]
-    rewards = task.reward([""] * 5, paid, [entry["answer"]] * 5, metadata=[metadata] * 5)
+    task = get_task("gym:prime_factorization")
+    rows = task.dataset(1, seed=0)
+    answer, metadata = rows["answer"][0], rows["metadata"][0]
+    swapped = " × ".join(reversed(answer.split(" × ")))
+    paid = [answer, f"The answer is {swapped}.", f"not {answer}", f"{answer} or 7", answer.split(" × ")[0]]
+    rewards = task.reward([""] * 5, paid, [answer] * 5, metadata=[metadata] * 5)
     assert rewards == [1.0, 1.0, 0.0, 0.0, 0.0]
-
-
-def test_gym_rows_are_the_same_in_every_process():
-    """Its strings have another hash in each process, and some sets iterate over sets of strings."""
-    if version("reasoning_gym") != "0.1.25":
-        pytest.skip("the digest is that of another version's rows")
-    prompts = get_task("gym:ransom_note").dataset(6, seed=3)["prompt"][:]
-    assert hashlib.sha256(str(prompts).encode()).hexdigest().startswith("78d95e4f1563")
 
 
 def test_gym_neither_reads_nor_moves_the_global_generators():

@@ -74,8 +74,7 @@ def test_hostile_completions_are_cheap_and_pay_nothing(tasks, family, kind):
         assert best < 0.010
         assert len(reward) == 1
         assert isinstance(reward[0], float)
-        lenient = kind == "nested boxes" and family != "chain"  # it does say 4
-        assert reward[0] == (1.0 if lenient else 0.0)
+        assert reward[0] == 0.0
 
 
 @pytest.mark.parametrize("family", ["chain", "gym", "hub"])
@@ -157,7 +156,7 @@ def test_gym_refuses_what_evaluates_model_text():
     ]
     assert not any(is_allowed(name) for name in [*evaluating, "composite", "rubiks_cube", "sokoban"])
     assert {"chain_sum", "gsm_symbolic", "basic_arithmetic", "leg_counting", "sudoku"} <= set(allowed_datasets())
-    for name in ("countdown", "rubiks_cube", "game_of_life_halting"):
+    for name in ("countdown", "rubiks_cube", "ransom_note"):
         with pytest.raises(ValueError, match="is refused"):
             get_task(f"gym:{name}")
 

@@ -5,7 +5,6 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-
 SLOW = 90_000  # ms: a new process loads its libraries, on a machine that others use, too
 
 

@@ -10,11 +10,8 @@ asked only about answers in that data set's notation (`NOTATIONS`), where one qu
 import ast
 import inspect
 import json
-import os
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -27,7 +24,7 @@ from datasets import Dataset
 from reasoning_gym.factory import DATASETS
 
 from workbook.tasks.inputs import positive_int
-from workbook.tasks.task import QuestionTask
+from workbook.tasks.task import Task, as_prompt
 from workbook.tasks.verify import same_answer, stated_answer
 
 EVALUATORS = {"eval", "exec", "compile", "parse_expr", "sympify"}
@@ -37,7 +34,8 @@ REFUSED = {
     "rubiks_cube": "its verifier plays a move as many times as the text says",
     "sokoban": "its verifier takes a tenth of a second over a long text",
 }
-HASH_ORDERED = {"isomorphic_strings", "knight_swap", "ransom_note", "word_ladder"}  # they iterate over sets of strings
+# they iterate over sets of strings, so that their rows differ from process to process
+REFUSED |= dict.fromkeys(("isomorphic_strings", "knight_swap", "ransom_note", "word_ladder"), "its rows have no seed")
 SEED_STRIDE = 1_000_003  # reasoning-gym's row i of seed s is row i - 1 of seed s + 1: seeds must lie far apart
 DECIMAL = r"[-+]?[0-9]{1,20}(?:\.[0-9]{1,20})?"
 NOTATIONS = {  # of data sets with several right answers to one question, or several ways to write one
@@ -48,7 +46,6 @@ NOTATIONS = {  # of data sets with several right answers to one question, or sev
     "group_anagrams": r'\[(?:\["[a-z]+"(?:, ?"[a-z]+")*\](?:, ?)?)+\]',
     "jugs": r'\["[A-Za-z>\- ]+"(?:, ?"[A-Za-z>\- ]+")*\]',
     "kakurasu": r"[01](?:\s[01])*",
-    "knight_swap": r'\["[wB],[A-Z]\d,[A-Z]\d"(?:, ?"[wB],[A-Z]\d,[A-Z]\d")*\]',
     "knights_knaves": r"\w+ is an? \w+(?:(?:, and |, | and )\w+ is an? \w+)*",
     "palindrome_generation": r"[A-Za-z]+",
     "palindrome_partitioning": r'\[(?:\["[a-z]+"(?:, ?"[a-z]+")*\](?:, ?)?)+\]',
@@ -59,22 +56,14 @@ NOTATIONS = {  # of data sets with several right answers to one question, or sev
     "quantum_lock": r"[A-C](?: ?(?:→|->|,|\s) ?[A-C])*",
     "shortest_path": r"(?:up|down|left|right)(?: (?:up|down|left|right))*",
     "tower_of_hanoi": r"Move disk \d+ from Peg \d+ to Peg \d+(?:\s+Move disk \d+ from Peg \d+ to Peg \d+)*",
-    "word_ladder": r"[A-Za-z]+(?:, ?[A-Za-z]+)+",
 }
-ROWS_IN_A_CHILD = """
-import json, sys, reasoning_gym
-source, options = json.load(sys.stdin)
-rows = [[row["question"], row["answer"], json.dumps(row["metadata"], default=str)]
-        for row in reasoning_gym.create_dataset(source, **options)]
-print(json.dumps(rows))
-"""
 
 
-class Gym(QuestionTask):
+class Gym(Task):
     """The task "gym:<dataset>"; options are the fields of that data set's own config.
 
     chat: prompts are chat messages (default) or plain text. instruction: a sentence put after each question.
-    Raises ValueError for a data set that does not exist, that evaluates model text, or that refuses its config.
+    Raises ValueError for a data set that does not exist, that is refused, or that refuses its config.
     """
 
     def __init__(self, dataset: str, chat: bool = True, instruction: str = "", **config: Any) -> None:
@@ -87,7 +76,8 @@ class Gym(QuestionTask):
             )
         if not is_allowed(dataset):
             raise ValueError(
-                f"gym data set {dataset!r} is refused: its module evaluates text; 'chain_sum' is one that does not."
+                f"gym data set {dataset!r} is refused: {REFUSED.get(dataset, 'its module evaluates text')}; "
+                "'chain_sum' is one that is taken."
             )
         if taken := {"seed", "size"} & set(config):
             raise ValueError(
@@ -98,13 +88,12 @@ class Gym(QuestionTask):
         self._notation = re.compile(NOTATIONS[dataset]) if dataset in NOTATIONS else None
         with _own_generators(0):
             self._scorer = self._generate(1, 0)
-            self._verify_verifier()
 
     def dataset(self, n: int, seed: int = 0) -> Dataset:
         """Return n rows prompt, answer, metadata (JSON, for the verifier); questions may repeat in a small config."""
         rows = self._rows(positive_int("n", n, 1, SEED_STRIDE), positive_int("seed", seed, 0))
         questions, answers, metadata = map(list, zip(*rows, strict=True))
-        prompts = list(map(self.pose, questions))
+        prompts = [as_prompt(f"{question}\n{self.instruction}".strip(), self.chat) for question in questions]
         return Dataset.from_dict({"prompt": prompts, "answer": list(map(str, answers)), "metadata": metadata})
 
     def score(self, completion: str, answer: str, metadata: str = "{}", **row: Any) -> float:
@@ -119,49 +108,11 @@ class Gym(QuestionTask):
         entry = {"question": "", "answer": answer, "metadata": json.loads(metadata)}
         return float(self._scorer.score_answer(stated, entry) >= 1)
 
-    def _verify_verifier(self) -> None:
-        """Refuse a verifier that pays nonsense, or that does not pay its own answers as we store them."""
-        for entry in self._generate(3, 0):
-            answer, metadata = str(entry["answer"]), json.dumps(entry["metadata"], default=str)
-            texts = [f"<answer>{answer}</answer>", "<answer>qzx</answer>"]
-            right, nonsense = self.reward([""] * 2, texts, [answer] * 2, metadata=[metadata] * 2)
-            nonsense = max(nonsense, self._raw_marks("qzx", entry))
-            if right < 0.99 or nonsense > 0.5:
-                paid = f"{right:.2f} for its own answer and {nonsense:.2f} for nonsense"
-                raise ValueError(
-                    f"{self.name} is refused: its verifier pays {paid}; 'gym:chain_sum' is one that is taken."
-                )
-
-    def _raw_marks(self, text: str, entry: dict) -> float:
-        """Return what the data set's own verifier gives a text; one that raises has given nothing."""
-        try:
-            return float(self._scorer.score_answer(text, entry))
-        except Exception:
-            return 0.0
-
     def _rows(self, n: int, seed: int) -> list[tuple[str, Any, str]]:
         """Return question, answer and metadata (JSON) of n rows, the same ones in every process."""
-        if self.source in HASH_ORDERED:
-            return self._rows_in_a_child(n, seed)
         with _own_generators(seed):
             entries = list(self._generate(n, seed))
         return [(row["question"], row["answer"], json.dumps(row["metadata"], default=str)) for row in entries]
-
-    def _rows_in_a_child(self, n: int, seed: int) -> list[tuple[str, Any, str]]:
-        """Return the rows of a process whose strings have a hash that is the same in all such processes."""
-        request = json.dumps([self.source, self._options(n, seed)])
-        child = subprocess.run(
-            [sys.executable, "-c", ROWS_IN_A_CHILD],
-            input=request,
-            env=os.environ | {"PYTHONHASHSEED": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if child.returncode:
-            reason = (child.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise RuntimeError(f"{self.name} could not generate {n} rows: {reason}")
-        return json.loads(child.stdout.splitlines()[-1])
 
     def _options(self, n: int, seed: int) -> dict[str, Any]:
         return {"size": n, "seed": seed * SEED_STRIDE % 2**31, **self.config}

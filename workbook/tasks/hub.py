@@ -1,7 +1,5 @@
 """Any question-and-answer data set as a task, from a hub or local folder, by `datasets`, running none of its code."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,13 +10,13 @@ from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 
 from workbook.tasks.inputs import positive_int
-from workbook.tasks.task import QuestionTask, split_rows
+from workbook.tasks.task import Task, as_prompt, split_rows
 from workbook.tasks.verify import agrees
 
 HUB_TIMEOUT_S = 5.0  # until a hub counts as unreachable
 
 
-class Hub(QuestionTask):
+class Hub(Task):
     """The task "hub:<dataset>": a hub id or a local folder of Parquet, JSON lines, CSV, ...
 
     prompt_column, answer_column: columns of that data set; of an answer with `####` in it (GSM8K) what follows counts.
@@ -70,7 +68,7 @@ class Hub(QuestionTask):
     def _prompt(self, prompt: Any) -> Any:
         if isinstance(prompt, list):  # chat messages already
             return prompt if self.chat else "\n".join(message["content"] for message in prompt)
-        return self.pose(prompt)
+        return as_prompt(f"{prompt}\n{self.instruction}".strip(), self.chat)
 
 
 def _reference(answer: Any) -> str:
@@ -85,26 +83,17 @@ def _load(dataset: str, subset: str | None, split: str) -> Dataset:
     if not local.exists() and dataset.startswith((".", "/", "~")):
         raise ValueError(f"there is no folder {dataset!r}: {here}.")
     try:
-        with nullcontext() if local.exists() or _hub_answers(dataset) else _offline():
-            return load_dataset(str(local) if local.exists() else dataset, subset, split=split)
+        if local.exists():
+            return load_dataset(str(local), subset, split=split)
+        try:
+            HfApi().dataset_info(dataset, timeout=HUB_TIMEOUT_S)
+            silent = False
+        except Exception as error:
+            silent = not isinstance(error, HfHubHTTPError)  # else it has answered, if only that it lacks the data set
+        # of a silent hub `datasets` would ask again and again: its cache alone is looked at
+        offline = silent or constants.HF_HUB_OFFLINE
+        with patch.multiple(constants, HF_HUB_OFFLINE=offline), patch.multiple(datasets.config, HF_HUB_OFFLINE=offline):
+            return load_dataset(dataset, subset, split=split)
     except Exception as error:
         reason = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
         raise ValueError(f"cannot load {dataset!r} (subset {subset!r}, split {split!r}): {reason}; {here}.") from None
-
-
-def _hub_answers(dataset: str) -> bool:
-    """Return whether a hub answers within HUB_TIMEOUT_S, if only to say that it has no such data set."""
-    try:
-        HfApi().dataset_info(dataset, timeout=HUB_TIMEOUT_S)
-    except HfHubHTTPError:
-        return True
-    except Exception:
-        return False
-    return True
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Make `datasets` look in its cache alone, where it would otherwise ask a silent hub again and again."""
-    with patch.object(constants, "HF_HUB_OFFLINE", True), patch.object(datasets.config, "HF_HUB_OFFLINE", True):
-        yield

@@ -44,11 +44,6 @@ class Task(ABC):
             return rows, rows.select([])
         return rows, held_out_rows(self, set(map(prompt_key, rows["prompt"])), held_out, seed + HELD_OUT_SEED)
 
-    def describe_split(self, train: int, held_out: int, seed: int = 0) -> str:
-        """Return one sentence with the numbers of training and held-out prompts. Raises ValueError as `split` does."""
-        self.split(train, held_out, seed)
-        return f"{self.name}: {train} prompts" + (f" to train, {held_out} held out." if held_out else ".")
-
     @abstractmethod
     def score(self, completion: str, answer: str, **row: Any) -> float:
         """Return the score of one completion text; `reward` clamps it to [0, 1] and turns an exception into 0."""
@@ -78,20 +73,6 @@ class Task(ABC):
     def calibrated(self, completions: Iterable[str]) -> "Task":
         """Return the task whose `annotate` knows the credit under the policy that wrote these completions."""
         return self
-
-
-class QuestionTask(Task):
-    """A task of questions, put as text or as a user's chat message.
-
-    chat: prompts are chat messages.  instruction: a sentence put after each question.
-    """
-
-    chat: bool
-    instruction: str
-
-    def pose(self, question: str) -> str | list[dict[str, str]]:
-        """Return the prompt of a question."""
-        return as_prompt(f"{question}\n{self.instruction}".strip(), self.chat)
 
 
 def held_out_rows(task: Task, trained: set[str], n: int, seed: int) -> Dataset:

@@ -205,7 +205,7 @@ def equal_expressions(stated: str, answer: str) -> bool:
     if not letters[0] <= letters[1]:
         return False
     with _lock:
-        if _child is None or _child.poll() is not None:
+        if _child is None:
             command = [sys.executable, str(Path(__file__).with_name("math_equality.py"))]
             _child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             _child.stdout.readline()  # it has imported sympy
@@ -213,6 +213,9 @@ def equal_expressions(stated: str, answer: str) -> bool:
         _child.stdin.flush()
         limit = threading.Timer(SECONDS, _child.kill)
         limit.start()
-        line = _child.stdout.readline()  # empty once it was killed
+        line = _child.stdout.readline()
         limit.cancel()
+        if not line:  # it was killed
+            _child.wait()
+            _child = None
     return line == "equal\n"

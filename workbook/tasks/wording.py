@@ -18,8 +18,8 @@ DENIALS = vocabulary(
     scarcely false wrong wrongly incorrect incorrectly untrue unlikely impossible invalid deny denies denied doubt
     doubts doubtful doubted refute refuted reject rejected lie lies fake bogus mistake mistaken mistakenly error
     erroneous without except excluding other opposite contrary anything unlike nope nah negation far fails failed
-    kidding joke joking pretend disagree rule ruled lacks misses errs overestimates underestimates contradicts
-    violates disagrees differs overshoots undershoots sans seldom rarely barely
+    kidding joke joking pretend disagree rule ruled lacks misses errs overestimates underestimates contradicts violates
+    disagrees differs overshoots undershoots sans seldom rarely barely
     """
 )
 HEDGES = vocabulary(
@@ -27,23 +27,22 @@ HEDGES = vocabulary(
     or either maybe perhaps possibly possible probably presumably might may could if unless whether alternatively
     versus vs guess guesses guessing suppose supposing assume assuming imagine say says said claim claims claimed
     someone somebody alleged allegedly supposedly unsure uncertain unclear unknown depends between among unlikely
-    hypothetically theoretically ironically sarcastically somewhere roughly approximately approx around nearly
-    almost circa about rather
+    hypothetically theoretically ironically sarcastically somewhere roughly approximately approx around nearly almost
+    circa about rather
     """
 )
 REFUTATIONS = vocabulary("wrong incorrect false mistaken untrue instead bogus fake")
 SCALES = vocabulary(
     """
-    hundred hundreds thousand thousands million millions billion billions trillion trillions dozen dozens score
-    scores lakh lakhs crore crores gross half halves third thirds fourth fourths fifth fifths sixth sixths seventh
-    sevenths eighth eighths ninth ninths tenth tenths twentieth twentieths hundredth hundredths thousandth
-    thousandths millionth millionths tens twice thrice double triple quadruple times fold squared cubed square
-    cube root roots power powers percent percents percentage percentages permille factorial reciprocal inverse
-    opposite negative negated minus plus modulo mod log logarithm sine cosine tangent point pi squares cubes
-    inverses opposites negatives complement previous next first second last former latter is was has does goes
-    less unless yes this thus its us as multiples factors divisors digits decimals exponents bits radians pairs
-    couples trios couple pair am pm zeros zeroes ones twos threes fours fives sixes sevens eights nines elevens
-    missing short off away
+    hundred hundreds thousand thousands million millions billion billions trillion trillions dozen dozens score scores
+    lakh lakhs crore crores gross half halves third thirds fourth fourths fifth fifths sixth sixths seventh sevenths
+    eighth eighths ninth ninths tenth tenths twentieth twentieths hundredth hundredths thousandth thousandths millionth
+    millionths tens twice thrice double triple quadruple times fold squared cubed square cube root roots power powers
+    percent percents percentage percentages permille factorial reciprocal inverse opposite negative negated minus plus
+    modulo mod log logarithm sine cosine tangent point pi squares cubes inverses opposites negatives complement
+    previous next first second last former latter is was has does goes less unless yes this thus its us as multiples
+    factors divisors digits decimals exponents bits radians pairs couples trios couple pair am pm zeros zeroes ones
+    twos threes fours fives sixes sevens eights nines elevens missing short off away
     """
 )
 
