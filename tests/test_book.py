@@ -22,7 +22,7 @@ from workbook.book.outcomes import (
     undecided,
     write_readme,
 )
-from workbook.claims.show import registered
+from workbook.claims import registered
 from workbook.training import CancellationConfig
 
 TERMS = {term.term: term for term in glossary()}

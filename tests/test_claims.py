@@ -1,12 +1,10 @@
 """The ledger says what was measured: outcomes follow from registered thresholds and units, and from nothing else."""
 
 import json
-import shlex
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +14,24 @@ import yaml
 from scipy import stats
 
 from workbook import __main__
-from workbook.claims import CLAIMS, SCALES, command, format_ledger, format_summary, judge, ledger, ledger_json, summary
-from workbook.claims.coverage import BAR, coverage_table, ledger_skewness, ratio_pseudo_values, skewness_table
-from workbook.claims.inference import Rule, adjusted, decided_by, detectable_effect, judge_units, sign_flip_p
-from workbook.claims.kept import NESTED, keep_ledger, kept_ledger
-from workbook.claims.ledger import permuted_outcomes
-from workbook.claims.show import compare_with_ledger, show_outcomes
+from workbook.claims import (
+    CLAIMS,
+    compare_with_ledger,
+    format_ledger,
+    format_summary,
+    ledger,
+    ledger_json,
+    show_outcomes,
+    summary,
+)
+from workbook.claims.inference import Rule, adjusted, conclude, detectable_effect, judge_units, sign_flip_p
+from workbook.claims.ledger import NESTED, keep_ledger, kept_ledger
+from workbook.claims.ledger import _by_id as by_id
 from workbook.statistics import Estimate, pseudo_values, t_interval
 from workbook.studies.claim import Claim, Measurement, Tables
 from workbook.studies.record import RESULTS
 from workbook.studies.registration import Outcome, check_registration, read_registration
-from workbook.views.ledger import coverage_chart, ledger_chart, standardized
+from workbook.views.ledger import ledger_chart, standardized
 
 IDS = [
     *(f"H{k}" for k in range(1, 14)),
@@ -92,23 +97,6 @@ def test_q_values_are_benjamini_and_hochbergs():
     assert adjusted(np.array([])).size == 0
 
 
-def test_the_fewest_units_that_decide():
-    """Greedy removal finds as few as all subsets do, on small samples, and never fewer."""
-    rng = np.random.default_rng(3)
-    for _ in range(30):
-        x = rng.normal(rng.choice([0, 0.5, 1.0]), 0.5, 7)
-        fewest = next(
-            (k for k in range(1, 5) for out in combinations(range(7), k) if _changes(np.delete(x, out), x)), np.nan
-        )
-        greedy = decided_by(x, ABOVE_0)
-        assert np.isnan(greedy) or greedy >= fewest
-        assert greedy == fewest or fewest > 1 or np.isnan(fewest), "where one unit decides, it is found"
-
-
-def _changes(rest, x):
-    return ABOVE_0.outcome(rest) != ABOVE_0.outcome(x)
-
-
 def test_ratios_are_judged_by_pseudo_values_on_the_log_scale():
     rng = np.random.default_rng(4)
     table = pd.DataFrame({"seed": range(8), "a": rng.uniform(1, 2, 8), "b": rng.uniform(3, 4, 8)})
@@ -117,8 +105,6 @@ def test_ratios_are_judged_by_pseudo_values_on_the_log_scale():
         return rows["a"].mean() / rows["b"].mean()
 
     plain, log = pseudo_values(table, ratio), pseudo_values(table, ratio, log=True)
-    by_array = [ratio_pseudo_values(*table[["a", "b"]].to_numpy().T, log=log) for log in (False, True)]
-    np.testing.assert_allclose([plain, log], by_array)
     assert plain.mean() == pytest.approx(ratio(table), rel=0.02)
     registered = Outcome("H1", "primary", "", side="below", threshold=1.0, smallest_effect=0.2)
     judged = judge_units(log, registered)
@@ -142,39 +128,6 @@ def test_units_of_one_policy_are_judged_by_their_mean():
     assert shared.high - shared.low > 1.5 * (own.high - own.low), "30 units of 10 policies are not 30 units"
     assert shared.p_units == own.p < shared.p
     assert judge_units(units, registered, policies.map(lambda _: "one"))[:9] == own[:9], "of one policy: its seeds"
-
-
-def test_simulated_intervals_hold_the_truth():
-    table = coverage_table(repetitions=400).set_index(["statistic", "outcomes", "units", "icc"]).sort_index()
-    normal = table["coverage"].xs(("mean of units", "normal"))
-    assert (normal - 0.95).abs().max() < 0.04, "three standard errors of 400 repetitions"
-    assert BAR == (0.93, 0.97)
-    shared = table.loc[("mean of units, three a policy (not used)", "normal", 30, 0.8), "coverage"]
-    assert shared < 0.85 < table.loc[("mean of policies' means, three units each", "normal", 30, 0.8), "coverage"]
-
-
-def test_the_ledgers_rows_are_placed_on_the_curve_of_skewness():
-    curve = skewness_table(repetitions=4_000)
-    held = curve.pivot(index="units", columns="skewness", values="coverage")
-    assert (held[0.0] - 0.95).abs().max() < 0.015
-    assert (held[2.0] < held[0.0] - 0.015).all(), "exponential units cost coverage, whatever their number"
-    rng = np.random.default_rng(0)
-    drawn = [*rng.standard_exponential((150, 10)), *rng.standard_normal((150, 6)), np.zeros(8), np.ones(5)]
-    rows = [{"values": dict(enumerate(x.tolist())), "policy_of": {}} for x in drawn]
-    placed = ledger_skewness(pd.DataFrame(rows), curve).set_index("units")
-    assert placed["rows"].to_dict() == {6: 150, 10: 150}, "neither units alike nor fewer than six show a skewness"
-    assert placed["skewness"][10] > 1.5 > 1.0 > placed["skewness"][6]
-    assert placed["coverage"][10] < 0.93 < placed["coverage"][6]
-    assert "150 rows, 10 units" in coverage_chart(curve, placed.reset_index()).to_dict()["description"]
-
-
-def test_readme_says_where_the_ledgers_rows_lie():
-    placed = ledger_skewness(ledger(described=False), pd.read_parquet(RESULTS / "coverage" / "skewness.parquet"))
-    held = placed.set_index("units")["coverage"]
-    readme = (RESULTS.parents[1] / "README.md").read_text(encoding="utf-8")
-    assert "about 93 % with ten units, 89 to 91 % with six or eight" in readme
-    assert 0.925 <= held[10] < 0.94
-    assert held[[6, 8]].between(0.885, 0.915).all()
 
 
 # --- registrations
@@ -206,23 +159,18 @@ H1 = {
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"stopping_rule": None}, "The registration of confidence_tuning lacks stopping_rule."),
-        ({"stop_rule": "x"}, "has the field 'stop_rule'; it may have study, registered"),
-        ({"study": "flips"}, "study is 'flips'; it must be 'confidence_tuning', as its folder is."),
+        ({"stop_rule": "x"}, "stop_rule: Unexpected keyword argument."),
+        ({"study": "flips"}, "study is 'flips'; it must be its folder's name."),
         ({"units": {"scale": "family"}}, "it must be {scale: family, count: 10}"),
-        ({"units": {"scale": "family", "count": 0}}, "units.count is 0; it must be an integer of at least 1."),
-        ({"units": {"scale": "famly", "count": 10}}, "units.scale is 'famly'; choose one of tiny, bundled, family,"),
-        ({"units": {"scale": "family", "count": 1, "most": 2}}, "it must be {scale: family, count: 10}"),
-        ({"units": [{"scale": "family", "count": k} for k in (6, 9)]}, "units has the scale family twice"),
-        ({"outcomes": {"H1": {"rolle": "primary"}}}, "outcomes.H1 has the field 'rolle'"),
-        ({"outcomes": {"H1": H1 | {"role": "main"}}}, "outcomes.H1.role is 'main'; choose one of primary, mechanism"),
-        ({"outcomes": {"H1": H1 | {"side": ""}}}, "outcomes.H1 lacks side."),
-        ({"outcomes": {"H1": H1 | {"side": "left"}}}, "outcomes.H1.side is 'left'; choose one of above, below."),
-        ({"outcomes": {"H1": H1 | {"threshold": "low"}}}, "threshold is 'low'; it must be a finite number."),
-        ({"outcomes": {"H1": H1 | {"smallest_effect": 0}}}, "smallest_effect is 0; it must be a number above 0."),
-        ({"outcomes": {"H1": H1 | {"source": "me"}}}, "source is 'me'; choose one of paper, machine review, ours."),
+        ({"units": {"scale": "family", "count": 0}}, "units.family: Input should be greater than 0."),
+        ({"units": {"scale": "famly", "count": 10}}, "units.famly.[key]: Input should be 'tiny', 'bundled', 'family'"),
+        ({"outcomes": {"H1": {"rolle": "primary"}}}, "outcomes.H1.claim: Field required."),
+        ({"outcomes": {"H1": H1 | {"role": "main"}}}, "outcomes.H1.role: Input should be 'primary', 'mechanism'"),
+        ({"outcomes": {"H1": H1 | {"side": ""}}}, "outcomes.H1: Value error, it lacks side."),
+        ({"outcomes": {"H1": H1 | {"threshold": "low"}}}, "threshold: Input should be a valid number"),
+        ({"outcomes": {"H1": H1 | {"smallest_effect": 0}}}, "smallest_effect: Input should be greater than 0."),
         ({"outcomes": {"H1": H1 | {"comparable": "hardly"}}}, 'it must be "yes", "unknown: ..." or "no: " and'),
-        ({"outcomes": {"H1": H1, "H1 too": H1}}, "two primary ones of claim H1; a claim has one."),
+        ({"outcomes": {"H1": H1, "H1 too": H1}}, "two primary ones of claim H1."),
     ],
 )
 def test_a_registration_is_checked_field_by_field(change, sentence):
@@ -231,25 +179,6 @@ def test_a_registration_is_checked_field_by_field(change, sentence):
         check_registration(FINE | {"outcomes": {"H1": H1}} | change, "confidence_tuning")
     assert sentence in str(refused.value)
     assert len(str(refused.value).split(". ")) == 1, "one sentence"
-
-
-def test_a_registration_in_words_has_known_fields(tmp_path):
-    (tmp_path / "confidence_tuning").mkdir()
-    path = tmp_path / "confidence_tuning" / "registration.yaml"
-    path.write_text("registered: 2026-11-22\nquestion: does it?\nstopping: all ten\n")
-    with pytest.raises(ValueError) as refused:
-        read_registration("confidence_tuning", tmp_path)
-    sentence = f"The registration of confidence_tuning, {path}, has the field 'stopping'; it may have registered, quest"
-    assert str(refused.value).startswith(sentence)
-    path.write_text("registered: 2026-11-22\nquestion: does it?\nunits: {scale: family, count: 10}\n")
-    with pytest.raises(ValueError, match="lacks study"):
-        read_registration("confidence_tuning", tmp_path)
-
-
-def test_a_registered_place_is_one_line():
-    outcome = H1 | {"place": "from 1\n  to 512\n"}
-    registration = check_registration(FINE | {"outcomes": {"H1": outcome}}, "confidence_tuning")
-    assert registration.outcomes["H1"].place == "from 1 to 512"
 
 
 def test_every_registered_outcome_is_reported_and_every_claim_has_one_primary_row():
@@ -320,13 +249,12 @@ def world(tmp_path, monkeypatch):
         measure = _of(column) if key != "H8" else lambda tables: tables["confidence_tuning/none"]["x"]
         rows.setdefault(change.get("claim", "H1"), []).append(Measurement("confidence_tuning", key, measure))
     rows["H1"].append(
-        Measurement("batch_rates", "as it was", lambda tables: Estimate(0.1, 0.0, 0.2, 5, 320), scales=["family"])
+        Measurement("coupling", "as it was", lambda tables: Estimate(0.1, 0.0, 0.2, 5, 320), scales=["family"])
     )
     rows["H1"][2] = Measurement("confidence_tuning", "H1 ratio", _ratio)
     records = {name: replace(CLAIMS[name], rows=measured) for name, measured in rows.items()}
     records["H9"] = replace(CLAIMS["H9"], rows=[])
-    for module in (judge, sys.modules["workbook.claims.ledger"]):
-        monkeypatch.setattr(module, "CLAIMS", records)
+    monkeypatch.setattr(sys.modules["workbook.claims.ledger"], "CLAIMS", records)
     return tmp_path
 
 
@@ -365,16 +293,12 @@ def test_the_ledger_of_a_world(world):
     assert alone.loc["H3", "q"] == table.loc["H3", "q"], "whichever claims are asked for"
 
 
-def test_a_scale_without_primary_rows_says_so(world):
-    assert set(ledger("bundled", world)["reason"]) == {"no primary outcome is registered at scale 'bundled'"}
-
-
 def test_what_is_clear_alone_may_not_be_among_many(world):
     """Twenty primary rows without any effect: a p of 0.03 is no longer enough."""
     row = ledger(folder=world, claims=["H1"]).query("key == 'H1'").iloc[0].to_dict()
-    assert judge.conclude(row, 6)[0] == "supported"
-    assert judge.conclude(row | {"claim": "H-falsifier"}, 6)[2].endswith("lies above 0; the falsifier is not met")
-    outcome, _, reason = judge.conclude(row | {"q": 0.2}, 25)
+    assert conclude(row, 6)[0] == "supported"
+    assert conclude(row | {"claim": "H-falsifier"}, 6)[2].endswith("lies above 0; the falsifier is not met")
+    outcome, _, reason = conclude(row | {"q": 0.2}, 25)
     assert outcome == "inconclusive"
     assert reason.endswith("but q = 0.2 over 25 primary rows")
 
@@ -419,33 +343,21 @@ def test_units_that_were_measured_after_a_look_show_and_count(world):
     table = ledger(folder=world, claims=["H1"])
     assert (table.iloc[0]["units"], table.iloc[0]["looked"]) == (10, (6, 7, 8, 9))
     assert "units 6 to 9 were measured after the earlier ones' outcome was seen" in format_ledger(table)
-    looked.write_text("units: six\nlooked: 2026-11-22\nwhy: time ran out\n")
-    with pytest.raises(ValueError, match="units is 'six'; it must be an integer"):
-        ledger(folder=world, claims=["H1"])
 
 
 def test_a_measurement_of_no_registered_outcome_is_refused(world):
     wrong = Measurement("confidence_tuning", "H1 controll", _of("none"))
-    with pytest.raises(ValueError, match="H1: confidence_tuning registered no outcome 'H1 controll'; its out"):
+    with pytest.raises(ValueError, match="registered no outcome 'H1 controll'; its outcomes are H1, H1"):
         wrong.outcome("H1", world)
     with pytest.raises(ValueError, match="H1: the outcome H2 that confidence_tuning registered is of claim H2"):
         Measurement("confidence_tuning", "H2", _of("none")).outcome("H1", world)
 
 
-def test_signs_at_random_support_few_rows(world):
-    table = ledger(folder=world)
-    drawn = permuted_outcomes(table, draws=200)
-    assert set(drawn["rows"]) == {5}
-    assert 0 < drawn["uncorrected"].mean() / 5 < 0.06
-    assert drawn["supported"].mean() / 5 < 0.05
-    assert drawn["supported"].sum() <= drawn["uncorrected"].sum()
-
-
 def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     table = ledger(folder=world)
-    brief = format_ledger(table, checks=False)
-    assert "primary: SUPPORTED (its whole interval lies above 0)" in brief
-    assert "sign flips" not in brief
+    whole = format_ledger(table)
+    assert "primary: SUPPORTED (its whole interval lies above 0)" in whole
+    assert "sign flips" in whole
     short = format_summary(table).splitlines()
     assert short[0].split() == ["claim", "family", "states", "that"]
     assert short[1].startswith("H1     supported")
@@ -457,10 +369,8 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     assert rows[0]["values"] == {str(k): v for k, v in table.iloc[0]["values"].items()}
     assert rows[0]["policy_of"]["3"] == "family:seed=3"
     assert None in [row["q"] for row in rows], "NaN is null"
-    asked = ["claims", "--folder", str(world), "--json", str(tmp_path / "rows.json"), "--permuted", "20"]
+    asked = ["claims", "--folder", str(world), "--json", str(tmp_path / "rows.json")]
     assert __main__.main(asked) == 0
-    printed = capsys.readouterr().out
-    assert "Signs at random, 20 draws of 5 primary rows" in printed
     assert json.loads((tmp_path / "rows.json").read_text())["rows"] == rows
     chart = ledger_chart(table).to_dict()
     assert "H3: " in chart["description"]
@@ -482,21 +392,6 @@ def test_pictures_stand_where_the_numbers_are(world):
 
 
 # --- the command line, and what is committed
-
-
-def test_commands_are_those_of_the_command_line():
-    root = RESULTS.parents[1]
-    studies = {row.study for claim in CLAIMS.values() for row in claim.rows}
-    for study in studies:
-        for scale in SCALES:
-            for step in filter(None, command(study, "D-falsifier", scale).split(" && ")):
-                program, *arguments = shlex.split(step)
-                assert program == "python"
-                if arguments[:2] == ["-m", "workbook"]:
-                    args = __main__._parser().parse_args(arguments[2:])
-                    assert getattr(args, "config", None) is None or (root / args.config).exists()
-                else:
-                    assert (root / arguments[0]).exists()
 
 
 def test_the_command_line_loads_neither_trainer_nor_charts():
@@ -537,7 +432,7 @@ def test_bad_requests_are_one_sentence(capsys):
 
 def test_a_claim_of_two_topics_has_the_rows_of_both():
     first, second = (Claim("H1", text, "", text * 2, [Measurement(text, "H1", len)]) for text in ("a", "b"))
-    merged = judge._by_id([replace(first, refuted_if=""), second])["H1"]
+    merged = by_id([replace(first, refuted_if=""), second])["H1"]
     assert (merged.statement, merged.refuted_if) == ("a", "bb")
     assert [row.study for row in merged.rows] == ["a", "b"]
 
@@ -566,7 +461,7 @@ def test_what_chapters_read_is_what_the_tables_say(tmp_path, monkeypatch, capsys
     assert set(computed.columns) - set(kept.columns) == set(NESTED)
     path = keep_ledger(computed, tmp_path / "ledger.parquet")
     pd.testing.assert_frame_equal(kept_ledger(path), kept, check_dtype=False)
-    monkeypatch.setattr("workbook.claims.kept.fingerprint", lambda: "other")
+    monkeypatch.setattr(sys.modules["workbook.claims.ledger"], "fingerprint", lambda: "other")
     kept_ledger.cache_clear()
     kept_ledger(path)
     assert "claims --keep" in capsys.readouterr().out

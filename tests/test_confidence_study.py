@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.claims.judge import measurements
+from workbook.claims import measurements
 from workbook.policies.load import load_policy
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.states import output_states

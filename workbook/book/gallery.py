@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 import yaml
 
-from workbook.claims.show import registered
-from workbook.claims.text import format_effect
+from workbook.claims.text import format_effect, registered
 from workbook.places import data_path
 
 READING = "[reading] "

@@ -16,9 +16,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from workbook.claims.kept import kept_ledger
-from workbook.claims.show import registered
-from workbook.claims.text import format_effect
+from workbook.claims.ledger import kept_ledger
+from workbook.claims.text import format_effect, registered
 from workbook.places import data_path
 from workbook.statistics import unit_curve
 from workbook.studies.record import load_measured

@@ -2,7 +2,6 @@
 
     ledger()                                 a row per measurement, from the tables below data/results/ alone
     summary(ledger())                        the primary rows: one a claim and scale
-    format_ledger(ledger(claims=["H1"]), checks=False)    what was measured of one claim, as a page shows it
     show_outcomes("H1", "H1 alone")          registered rows, in a chapter, as they were last kept (`claims --keep`)
     compare_with_ledger("H1", mean)          whether a number measured anew agrees with the row's interval
 
@@ -22,14 +21,10 @@ What was measured of one policy alone is "described" and decides nothing. The re
 beside the code that measures, in each topic's claims.py.
 """
 
-from workbook.claims.judge import CLAIMS, measurements, worst
-from workbook.claims.ledger import SCALES, command, ledger, ledger_json, permuted_outcomes, summary
-from workbook.claims.show import compare_with_ledger, show_outcomes
-from workbook.claims.text import format_ledger, format_summary
-from workbook.lazy import lazy_names
+from workbook.claims.ledger import CLAIMS, SCALES, command, ledger, ledger_json, measurements, summary
+from workbook.claims.text import compare_with_ledger, format_ledger, format_summary, registered, show_outcomes
 from workbook.studies.claim import Claim, Measurement, Tables
 
-__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(("ledger_skewness", "skewness_table"), "claims.coverage"))
 __all__ = [
     "CLAIMS",
     "SCALES",
@@ -42,11 +37,8 @@ __all__ = [
     "format_summary",
     "ledger",
     "ledger_json",
-    "ledger_skewness",
     "measurements",
-    "permuted_outcomes",
+    "registered",
     "show_outcomes",
-    "skewness_table",
     "summary",
-    "worst",
 ]

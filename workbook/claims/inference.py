@@ -7,7 +7,7 @@ not independent, and their mean stands for the policy. d is the smallest effect 
     equivalence      the 90 % interval lies within c +- d    two one-sided tests at 5 %
     power            the least distance from c that n such units would detect with 80 % (noncentral t)
 
-scipy.special is enough, and is quicker to import than scipy.stats.
+scipy.special is enough, is quicker to import than scipy.stats, and takes arrays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from workbook.studies.registration import MIN_UNITS, Outcome
 LEVEL, POWER = 0.05, 0.8
 MAX_EXACT = 12  # units up to which all 2^n sign flips are tried
 DRAWN_FLIPS = 20_000  # beyond
-LEAST_LEFT = 3  # units that removals leave, at least
+MIN_LEFT = 3  # units that removals leave, at least
+SUPPORTED, EQUIVALENT, CONTRADICTED, INCONCLUSIVE = "supported", "equivalent to none", "contradicted", "inconclusive"
+NOT_TESTABLE, NOT_COMPARABLE, NOT_MEASURED = "not testable here", "not comparable", "not measured"
+DESCRIBED = "described"  # role and outcome of a row that decides nothing
+MET = {SUPPORTED: "not met", CONTRADICTED: "met", EQUIVALENT: "met", INCONCLUSIVE: "neither met nor excluded"}
 
 
 class Judged(NamedTuple):
@@ -54,10 +58,6 @@ class Judged(NamedTuple):
     p_units: float
 
 
-SUPPORTED, EQUIVALENT, CONTRADICTED, INCONCLUSIVE = "supported", "equivalent to none", "contradicted", "inconclusive"
-NOT_TESTABLE, NOT_COMPARABLE, NOT_MEASURED = "not testable here", "not comparable", "not measured"
-
-
 def judge_units(values: pd.Series, registered: Outcome, policies: pd.Series | None = None) -> Judged:
     """What units say of a registered outcome; with fewer than `MIN_UNITS` of them their mean alone.
 
@@ -73,15 +73,17 @@ def judge_units(values: pd.Series, registered: Outcome, policies: pd.Series | No
         return Judged(float(back(x.mean())), np.nan, np.nan, spread, NOT_MEASURED, *[np.nan] * 7, len(x), np.nan)
     rule = rule_of(registered, log)
     without = (x.sum() - x) / (len(x) - 1)
-    interval = t_bounds(x)
+    detectable = detectable_effect(x.std(ddof=1), len(x))
+    if log:  # towards the claim, in the ratio's unit
+        detectable = float(abs(np.exp(rule.threshold + rule.toward * detectable) - registered.threshold))
     return Judged(
-        *(float(back(end)) for end in interval),
+        *(float(back(end)) for end in t_bounds(x)),
         float(x.std(ddof=1)),
         rule.outcome(x),
         rule.p(x),
         rule.p_equivalent(x),
         sign_flip_p(x - rule.threshold),
-        _detectable(x, rule, registered, log),
+        detectable,
         float(back(without.min())),
         float(back(without.max())),
         decided_by(x, rule),
@@ -197,18 +199,10 @@ def detectable_effect(sd: float, n: int, level: float = LEVEL, power: float = PO
     return float(nctdtrinc(n - 1, 1 - power, stdtrit(n - 1, 1 - level / 2)) * sd / n**0.5)
 
 
-def _detectable(x: np.ndarray, rule: Rule, registered: Outcome, log: bool) -> float:
-    """Minimum detectable distance from the threshold; of a ratio towards the claim, in the ratio's unit."""
-    effect = detectable_effect(x.std(ddof=1), len(x))
-    if not log:
-        return effect
-    return float(abs(np.exp(rule.threshold + rule.toward * effect) - registered.threshold))
-
-
 def decided_by(x: np.ndarray, rule: Rule) -> float:
-    """Fewest units whose removal changes the outcome, searched greedily; NaN if none down to `LEAST_LEFT` does."""
+    """Fewest units whose removal changes the outcome, searched greedily; NaN if none down to `MIN_LEFT` does."""
     outcome = rule.outcome(x)
-    for removed in range(1, len(x) - LEAST_LEFT + 1):
+    for removed in range(1, len(x) - MIN_LEFT + 1):
         rests = [np.delete(x, i) for i in range(len(x))]
         if any(rule.outcome(rest) != outcome for rest in rests):
             return float(removed)
@@ -230,3 +224,46 @@ def adjusted(p: np.ndarray) -> np.ndarray:
     q = np.empty(len(p))
     q[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
     return q
+
+
+def conclude(row: dict, primaries: int) -> tuple[str, str, str]:
+    """A judged row's outcome, what its interval would say here, and the reason of both.
+
+    primaries: rows that q was corrected over.
+    """
+    here, units, policies = row["here"], row["units"], row["policies"]
+    if row["role"] == DESCRIBED or not row["values"]:
+        return row["outcome"], here, row["reason"]
+    if row["testable"].lower().startswith("no"):
+        return NOT_TESTABLE, here, row["testable"].partition(":")[2].strip()
+    if policies < MIN_UNITS:
+        number = f"{units} units on {policies:.0f} policies" if policies < units else f"{units} units"
+        return NOT_MEASURED, here, f"{number}; an outcome needs {MIN_UNITS}"
+    if here == NOT_TESTABLE:
+        reason = f"every unit lies at the threshold, {row['threshold']:g}: a floor, a ceiling or no contrast"
+        return NOT_TESTABLE, here, reason
+    here, reason = _by_intervals(row, primaries)
+    if row["comparable"].lower().startswith("no"):
+        return NOT_COMPARABLE, here, f"{row['comparable'].partition(':')[2].strip()}; at our place {here}: {reason}"
+    if row["claim"].endswith("falsifier") and row["role"] == "primary":  # judged from the paper's side
+        reason += f"; the falsifier is {MET[here]}"
+    return here, here, reason
+
+
+def _by_intervals(row: dict, primaries: int) -> tuple[str, str]:
+    """Outcome and reason by a row's intervals and q."""
+    here, c, unit = row["here"], f"{row['threshold']:g}", row["unit"]
+    clear = row["low"] > row["threshold"] or row["high"] < row["threshold"]
+    if here == EQUIVALENT:
+        reason = f"its 90 % interval lies within {c} ± {row['smallest_effect']:g} {unit}".rstrip()
+        reason = reason if row["threshold"] == 0 else f"equivalent to its threshold: {reason}"
+        return here, reason + ("; clear of the threshold, but smaller than what is of interest" if clear else "")
+    if here == INCONCLUSIVE:
+        detectable = f"80 % power for {row['detectable']:.2g} {unit}".rstrip()
+        return here, f"its interval reaches both sides of {c}; {detectable} or more"
+    reason = f"its whole interval lies {'above' if row['low'] > row['threshold'] else 'below'} {c}"
+    if np.isfinite(row["q"]) and row["q"] > LEVEL:
+        here, reason = INCONCLUSIVE, f"{reason}, but q = {row['q']:.2g} over {primaries} primary rows"
+    if row["p_flips"] > LEVEL:
+        reason += f"; sign flips disagree, p = {row['p_flips']:.2g}"
+    return here, reason

@@ -1,29 +1,184 @@
-"""The ledger: all measurements of all claims, corrected for their number, and the commands that recompute them."""
+"""The ledger: every measurement of every claim, judged by its registration and corrected for the number of claims."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import pkgutil
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from workbook.claims.inference import CONTRADICTED, LEVEL, SUPPORTED, Rule, adjusted, independent, rule_of
-from workbook.claims.judge import CLAIMS, DESCRIBED, conclude, measurements, missing_row
-from workbook.claims.judge import COLUMNS as JUDGED
-from workbook.studies.claim import LARGER, Tables
-from workbook.studies.record import STUDIES, check_results
-from workbook.studies.registration import ROLES, Outcome, read_registration
+from workbook import topics
+from workbook.claims.inference import (
+    DESCRIBED,
+    NOT_MEASURED,
+    Judged,
+    adjusted,
+    conclude,
+    judge_units,
+)
+from workbook.places import data_path
+from workbook.statistics import Estimate
+from workbook.studies.claim import Claim, Measurement, NotMeasured, Tables
+from workbook.studies.record import check_results
+from workbook.studies.registration import ROLES, Outcome, looked_after, read_registration
 from workbook.studies.scales import SCALES as STUDIED
-from workbook.studies.sweeps import declared, study_commands
-from workbook.training.messages import one_line, show_value
+from workbook.training.files import write_parquet
+from workbook.training.messages import one_line
 
-SCALES = (*sorted((name for name in STUDIED if name != "tiny"), key=lambda name: name != "family"), LARGER)
+SCALES = tuple(sorted((name for name in STUDIED if name != "tiny"), key=lambda name: name != "family"))
 REMADE = "build/results"  # where the printed commands write, so that what is committed stays as it is
-NO_PRIMARY = "no study registered a primary outcome of this claim"
+NESTED = ("added", "looked", "policy_of", "values", "clean", "commits")  # columns of lists and dicts
+STALE = "data/results has changed since the ledger was kept; `python -m workbook claims --keep` computes it anew."
+JUDGED = (
+    *("claim", "role", "study", "key", "scale", "measured", "unit", "threshold", "toward", "smallest_effect"),
+    *("mean", "low", "high", "units", "registered_units", "dropped", "added", "looked", "outcome", "here", "reason"),
+    *("p", "q", "p_equivalent", "p_flips", "detectable", "without_low", "without_high", "decided_by"),
+    *("policies", "p_units", "policy_of"),
+    *("sd", "values", "log"),
+    *("paper_effect", "place", "comparable", "testable", "source", "seen_before", "registration", "clean", "commits"),
+)
 COLUMNS = ["claim", "paper", "statement", "falsifier", *JUDGED[1:], "command"]
+
+
+# --- the records of all topics
+
+
+def _place(claim: Claim) -> tuple:
+    """Order of the ledger: H, R, D, P, S, others, each by number, then the falsifiers."""
+    number = int(claim.id[1:]) if claim.id[1:].isdigit() else 99
+    letters = "HRDPSA"
+    return claim.is_falsifier, letters.find(claim.id[0]) % (len(letters) + 1), number, claim.id
+
+
+def _collect() -> Iterator[Claim]:
+    """The records of every topic that has a claims.py."""
+    for topic in pkgutil.iter_modules(topics.__path__, f"{topics.__name__}."):
+        if topic.ispkg and find_spec(f"{topic.name}.claims"):
+            yield from import_module(f"{topic.name}.claims").CLAIMS
+
+
+def _by_id(records: Iterable[Claim]) -> dict[str, Claim]:
+    """{id: claim}; a claim that several topics measure has the rows of all, the words of the first that has any."""
+    claims: dict[str, Claim] = {}
+    for record in records:
+        known = claims.get(record.id)
+        claims[record.id] = known.joined(record) if known else record
+    return {claim.id: claim for claim in sorted(claims.values(), key=_place)}
+
+
+CLAIMS = _by_id(_collect())
+
+
+# --- one row a measurement
+
+
+def measurements(
+    claims: str | Iterable[str | Claim], tables: Tables, roles: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Every measurement of some claims at one scale, by their ids or records: a row each, with the columns `JUDGED`.
+
+    A row that is described and was not measured is left out. Outcomes of primary rows do not yet know of one another:
+    `ledger` corrects them for their number.  roles: those wanted, by default all.
+
+    claim, role, study, key, scale, measured (the sentence), unit, threshold, toward (+1 if the claim lies above it, -1
+    below, NaN where nothing is decided), smallest_effect; mean, low, high (95 %), units, registered_units, dropped
+    (units without a number), added (units beyond the registered count, which decide nothing), looked (units that were
+    measured after the outcome of the earlier ones was seen); outcome, here (what it would be if the setting were
+    comparable), reason; p ... sd: see `inference.Judged`; values: {unit: number}; policy_of: {unit: policy}; log:
+    whether those are logarithms; paper_effect ... seen_before: as registered; registration ("matches", "changed since",
+    "none"), clean (whether all tables came from an unmodified tree, None: not known), commits.
+    """
+    rows = []
+    for claim in [claims] if isinstance(claims, str) else claims:
+        record = claim if isinstance(claim, Claim) else CLAIMS[claim]
+        for measurement in record.rows:
+            if measurement.scales is None or tables.scale in measurement.scales:
+                rows += _measured(record, measurement, tables, roles)
+    return pd.DataFrame(rows, columns=JUDGED).drop_duplicates(["claim", "study", "key"], ignore_index=True)
+
+
+def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> list[dict]:
+    """The row of one measurement, or none."""
+    outcome = measurement.outcome(claim.id, tables.folder)
+    registration = measurement.registration(tables.folder)
+    role = outcome.role if outcome else DESCRIBED
+    if (roles is not None and role not in roles) or (outcome and tables.scale not in registration.units):
+        return []
+    count = registration.units[tables.scale] if outcome else None
+    row = _missing("") | _registered(outcome or Outcome(claim.id, DESCRIBED, measurement.key, source="ours"))
+    row |= {"role": role, "study": measurement.study, "key": measurement.key, "scale": tables.scale}
+    row |= {"registered_units": count or 0}
+    try:
+        measured = measurement.measure(tables.registered(measurement.study, count) if outcome else tables)
+    except (NotMeasured, ValueError) as missing:  # the latter: the tables hold too little
+        return [row | {"reason": str(missing)}] if outcome else []
+    # which tree, registration and policy the units came from
+    units = tables.provenance(measurement.study)
+    own = units if count is None else units[units["unit"] < count]
+    modified = set(own["modified"])
+    row["clean"] = False if True in modified else True if modified == {False} else None
+    row["commits"] = tuple(sorted(set(own["commit"].dropna())))
+    if registration is not None:
+        row["registration"] = "matches" if set(own["registration"]) == {registration.hash} else "changed since"
+    else:
+        row["registration"] = "none"
+    if isinstance(measured, dict | list):
+        return []
+    if isinstance(measured, Estimate):  # of one policy: it decides nothing
+        interval = dict(zip(("mean", "low", "high"), measured[:3], strict=True))
+        facts = {"units": int(measured.seeds), "outcome": DESCRIBED, "here": DESCRIBED}
+        return [row | interval | facts | {"reason": "one policy" + (f"; {measured.doubt}" if measured.doubt else "")}]
+    seen = looked_after(measurement.study, tables.folder) if count is not None else None
+    if count is not None:
+        row["added"] = tuple(units.loc[units["unit"] >= count, "unit"].tolist())
+    if seen is not None:
+        row["looked"] = tuple(unit for unit in units["unit"].unique().tolist() if seen <= unit < count)
+    policies = units.drop_duplicates("unit").set_index("unit")["policy"]
+    outcome = outcome or Outcome(claim.id, DESCRIBED, measurement.key, source="ours")
+    return [row | _judged(measured, outcome, len(units) - len(row["added"]), policies)]
+
+
+def _registered(outcome: Outcome) -> dict:
+    """What a row has of its registration."""
+    names = ("claim", "unit", "place", "comparable", "testable", "source", "seen_before")
+    numbers = {name: getattr(outcome, name) for name in (*names, "threshold", "toward", "smallest_effect")}
+    return numbers | {"measured": outcome.sentence, "paper_effect": outcome.paper}
+
+
+def _missing(reason: str) -> dict:
+    """What a row has that was not measured."""
+    nothing = dict.fromkeys((*Judged._fields, "q"), np.nan)
+    nothing |= dict.fromkeys(("units", "registered_units", "dropped"), 0) | dict.fromkeys(("added", "looked"), ())
+    nothing |= {"values": {}, "policy_of": {}, "log": False, "registration": "", "clean": None, "commits": ()}
+    return nothing | {"outcome": NOT_MEASURED, "here": NOT_MEASURED, "reason": reason}
+
+
+def _judged(values: pd.Series, outcome: Outcome, measured: int, policies: pd.Series) -> dict:
+    """What units say; measured: how many there are, with a number or without."""
+    kept = values[np.isfinite(values.to_numpy(dtype=float))].sort_index()
+    if kept.index.has_duplicates:
+        raise ValueError(f"{outcome.claim}: {outcome.sentence}: its measure gives a unit more than one number.")
+    kept.attrs = dict(values.attrs)
+    facts = {"units": len(kept), "dropped": max(measured - len(kept), 0), "log": bool(values.attrs.get("log"))}
+    facts["values"] = {int(unit): float(value) for unit, value in kept.items()}
+    known = policies.reindex(kept.index).dropna()
+    facts["policy_of"] = {int(unit): str(policy) for unit, policy in known.items()}
+    if kept.empty:
+        return facts | {"reason": "no unit has a number"}
+    judged = judge_units(kept, outcome, policies)._asdict()
+    judged["here"] = judged["outcome"] = DESCRIBED if outcome.role == DESCRIBED else judged["outcome"]
+    return judged | facts
+
+
+# --- all rows
 
 
 def ledger(
@@ -34,75 +189,63 @@ def ledger(
 ) -> pd.DataFrame:
     """Every measurement of `CLAIMS` at a scale, or at all of `SCALES`: a row each, primary ones of a claim first.
 
-    Columns: claim, paper, statement, falsifier (what would refute it), those of `judge.measurements`, and command,
-    which recomputes the row from nothing.
+    Columns: claim, paper, statement, falsifier (what would refute it), those of `measurements`, and command, which
+    recomputes the row from nothing.
 
     The Benjamini-Hochberg correction is over all primary rows of all claims that have a p-value and can be judged,
     whichever are asked for.  folder: of the tables, instead of data/results; primary rows that it does not hold are
     corrected for as they are in data/results.  claims: those wanted, by default all.  described: also the rows that
-    decide nothing, which take most of the time.
+    decide nothing.
 
     Raises ValueError for an unknown scale, and for a folder that holds no tables or one that can't be read.
     """
     if scale is not None and scale not in SCALES:
-        raise ValueError(f"scale={show_value(scale)} is unknown: choose one of {', '.join(SCALES)}.")
+        raise ValueError(f"scale={scale!r} is unknown: choose one of {', '.join(SCALES)}.")
     claims = list(CLAIMS if claims is None else claims)
     if folder is not None:
         check_results(folder)
     try:
-        table, q = _judged(claims, [scale] if scale else SCALES, folder, described)
+        rows, q = _judged_rows(claims, [scale] if scale else SCALES, folder, described)
     except (LookupError, TypeError, NameError, AttributeError) as error:
         if folder is None:
             raise
         raise ValueError(f"A table in {folder} is not as its study makes it: {one_line(error)}.") from error
-    missing = [name for name in claims if name not in set(table.loc[table["role"] == "primary", "claim"])]
-    table = _concluded(table, q)
-    return _complete(pd.DataFrame([*table.to_dict("records"), *_without_primary(missing, scale)], columns=JUDGED))
-
-
-def _judged(claims, scales, folder, described: bool) -> tuple[pd.DataFrame, dict]:
-    """The rows of some claims at some scales, and q of all primary rows."""
-    tables = {name: Tables(name, folder) for name in SCALES}
-    primary = _rows(CLAIMS, tables.values(), ["primary"])
-    every = primary
-    if folder is not None:  # what this folder does not hold is corrected for as it is in data/results
-        committed = _rows(CLAIMS, map(Tables, SCALES), ["primary"])
-        every = pd.concat([primary[primary["p"].notna()], committed]).drop_duplicates(["claim", "scale", "study"])
-    others = [role for role in ROLES if role != "primary" and (described or role != DESCRIBED)]
-    wanted = primary[primary["claim"].isin(claims) & primary["scale"].isin(scales)].to_dict("records")
-    rest = _rows(claims, [tables[name] for name in scales], others).to_dict("records")
-    return pd.DataFrame([*wanted, *rest], columns=JUDGED), correction(every)
-
-
-def _rows(claims: Iterable[str], tables: Iterable[Tables], roles: Sequence[str]) -> pd.DataFrame:
-    """The rows of some claims at some scales, of some roles."""
-    parts = [measurements(claims, part, roles).to_dict("records") for part in tables]
-    return pd.DataFrame([row for part in parts for row in part], columns=JUDGED)
-
-
-def _concluded(table: pd.DataFrame, q: dict[tuple, float]) -> pd.DataFrame:
-    """The rows with q of the primary ones, and the outcome and reason that follow."""
-    rows = []
-    for row in table.to_dict("records"):
+    for row in rows:
         if row["role"] == "primary":
             row["q"] = q.get((row["claim"], row["scale"], row["study"]), np.nan)
-        rows.append(row | dict(zip(("outcome", "here", "reason"), conclude(row, len(q)), strict=True)))
-    return pd.DataFrame(rows, columns=JUDGED)
+        row |= dict(zip(("outcome", "here", "reason"), conclude(row, len(q)), strict=True))
+    where = f"no primary outcome is registered at scale {scale!r}" if scale else None
+    reason = where or "no study registered a primary outcome of this claim"
+    for claim in set(claims) - {row["claim"] for row in rows if row["role"] == "primary"}:
+        row = _missing(reason) | {"role": "primary", "scale": scale or SCALES[0], "study": "", "key": ""}
+        rows.append(row | {"claim": claim})
+    return _complete(pd.DataFrame(rows, columns=JUDGED))
 
 
-def correction(primaries: pd.DataFrame) -> dict[tuple, float]:
-    """{(claim, scale, study): q} of the primary rows that have a p-value and are testable and comparable."""
-    judged = primaries[primaries["p"].notna() & ~primaries["testable"].str.lower().str.startswith("no")]
-    judged = judged[~judged["comparable"].str.lower().str.startswith("no")]
-    keys = judged[["claim", "scale", "study"]].itertuples(index=False, name=None)
-    return dict(zip(keys, adjusted(judged["p"].to_numpy(dtype=float)), strict=True))
+def _judged_rows(claims, scales, folder, described: bool) -> tuple[list[dict], dict[tuple, float]]:
+    """The rows of some claims at some scales, and q of all primary rows by (claim, scale, study)."""
+    tables = {name: Tables(name, folder) for name in SCALES}
 
+    def rows(claims, tables, roles) -> list[dict]:
+        return [row for part in tables for row in measurements(claims, part, roles).to_dict("records")]
 
-def _without_primary(claims: Sequence[str], scale: str | None) -> list[dict]:
-    """A row for each claim that has no primary one."""
-    reason = f"no primary outcome is registered at scale {scale!r}" if scale else NO_PRIMARY
-    row = missing_row(reason) | {"role": "primary", "scale": scale or SCALES[0], "study": "", "key": ""}
-    return [row | {"claim": claim} for claim in claims]
+    primary = rows(CLAIMS, tables.values(), ["primary"])
+    every = {(row["claim"], row["scale"], row["study"]): row for row in primary}
+    if folder is not None:  # what this folder does not hold is corrected for as it is in data/results
+        committed = rows(CLAIMS, map(Tables, SCALES), ["primary"])
+        every = {(row["claim"], row["scale"], row["study"]): row for row in committed}
+        every |= {(r["claim"], r["scale"], r["study"]): r for r in primary if np.isfinite(r["p"])}
+    others = [role for role in ROLES if role != "primary" and (described or role != DESCRIBED)]
+    wanted = [row for row in primary if row["claim"] in claims and row["scale"] in scales]
+    judged = {
+        place: row["p"]
+        for place, row in every.items()
+        if np.isfinite(row["p"])
+        and not row["testable"].lower().startswith("no")
+        and not row["comparable"].lower().startswith("no")
+    }
+    q = dict(zip(judged, adjusted(np.array(list(judged.values()), dtype=float)), strict=True))
+    return [*wanted, *rows(claims, [tables[name] for name in scales], others)], q
 
 
 def _complete(table: pd.DataFrame) -> pd.DataFrame:
@@ -131,62 +274,19 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def command(study: str, claim: str, scale: str) -> str:
-    """The commands that remake a study's tables, in `REMADE`, and then the claim's rows from them.
-
-    Empty where nothing is declared that would measure it at this scale.
-    """
-    if scale == LARGER or (study not in STUDIES and not declared(study, scale)):
+    """The commands that remake a study's tables, in `REMADE`, and then the claim's rows from them; "" for no study."""
+    if not study:
         return ""
-    if study in STUDIES:
-        registration = read_registration(study)
-        count = registration.units.get(scale) if registration else None
-        seeds = " --seeds " + " ".join(map(str, range(count))) if count and count != STUDIED[scale].seeds else ""
-        steps = [f"python -m workbook measure {study} --scale {scale}{seeds} --folder {REMADE}"]
-    else:
-        make, keep = study_commands(study, scale)
-        steps = [make, f"{keep} --scale {scale} --folder {REMADE}"]
-    last = f"python -m workbook claims --scale {scale} --claim {shlex.quote(claim)} --folder {REMADE}"
-    return " && ".join([*steps, last])
+    registration = read_registration(study)
+    count = registration.units.get(scale) if registration else None
+    seeds = " --seeds " + " ".join(map(str, range(count))) if count and count != STUDIED[scale].seeds else ""
+    return (
+        f"python -m workbook measure {study} --scale {scale}{seeds} --folder {REMADE} && "
+        f"python -m workbook claims --scale {scale} --claim {shlex.quote(claim)} --folder {REMADE}"
+    )
 
 
-def permuted_outcomes(table: pd.DataFrame, draws: int = 1_000, seed: int = 0) -> pd.DataFrame:
-    """How many primary rows chance alone would call supported: units' distances from the threshold, signs at random.
-
-        x_u -> c + s (x_u - c),  s = +1 or -1, one for each policy, the same in all rows
-
-    table: a `ledger`. Rows are those that can be judged; each draw goes through the same t intervals, equivalence and
-    Benjamini-Hochberg correction.  Columns: draw, rows, supported (rows of this draw that are), contradicted,
-    uncorrected (supported by the interval alone).
-    """
-    rows = table[(table["role"] == "primary") & table["q"].notna()].to_dict("records")
-    rules, rng, drawn = [_rule(row) for row in rows], np.random.default_rng(seed), []
-    policies = sorted({_policy(row, unit) for row in rows for unit in row["values"]})
-    for draw in range(draws):
-        signs = dict(zip(policies, rng.choice([-1.0, 1.0], len(policies)), strict=True))
-        flipped = [_flipped(row, rule, signs) for row, rule in zip(rows, rules, strict=True)]
-        outcomes = np.array([rule.outcome(x) for rule, x in zip(rules, flipped, strict=True)])
-        q = adjusted(np.array([rule.p(x) for rule, x in zip(rules, flipped, strict=True)]))
-        counts = [int(((outcomes == name) & (q <= LEVEL)).sum()) for name in (SUPPORTED, CONTRADICTED)]
-        drawn.append((draw, len(rows), *counts, int((outcomes == SUPPORTED).sum())))
-    return pd.DataFrame(drawn, columns=["draw", "rows", "supported", "contradicted", "uncorrected"])
-
-
-def _rule(row: dict) -> Rule:
-    """The rule of a row."""
-    side = "above" if row["toward"] > 0 else "below"
-    zone = {"threshold": row["threshold"], "smallest_effect": row["smallest_effect"]}
-    return rule_of(Outcome(row["claim"], "primary", "", side=side, **zone), row["log"])
-
-
-def _policy(row: dict, unit: int) -> str:
-    """The policy of a row's unit; the unit itself where it is not known."""
-    return row["policy_of"].get(unit, f"unit {unit}")
-
-
-def _flipped(row: dict, rule: Rule, signs: dict) -> np.ndarray:
-    """A row's independent numbers with signs at random about the threshold."""
-    signed = {unit: signs[_policy(row, unit)] * (value - rule.threshold) for unit, value in row["values"].items()}
-    return rule.threshold + independent(pd.Series(signed), pd.Series(row["policy_of"], dtype=object))
+# --- on disk
 
 
 def ledger_json(table: pd.DataFrame) -> str:
@@ -194,12 +294,35 @@ def ledger_json(table: pd.DataFrame) -> str:
     rows = []
     for row in table.to_dict("records"):
         missing = [name for name, value in row.items() if isinstance(value, float) and not np.isfinite(value)]
-        plain = row | dict.fromkeys(missing)
-        plain |= {name: {str(unit): value for unit, value in row[name].items()} for name in ("values", "policy_of")}
-        rows.append(plain)
-    return json.dumps({"rows": rows}, indent=1, ensure_ascii=False, default=_plain) + "\n"
+        nested = {name: {str(unit): value for unit, value in row[name].items()} for name in ("values", "policy_of")}
+        rows.append(row | dict.fromkeys(missing) | nested)
+
+    def plain(value):
+        return value.item() if isinstance(value, np.generic) else list(value)
+
+    return json.dumps({"rows": rows}, indent=1, ensure_ascii=False, default=plain) + "\n"
 
 
-def _plain(value):
-    """A numpy number, or a tuple, as JSON has it."""
-    return value.item() if isinstance(value, np.generic) else list(value)
+def keep_ledger(table: pd.DataFrame, path: Path | None = None) -> Path:
+    """Write a `ledger` of data/results for chapters: without lists and dicts, with a fingerprint of the tables."""
+    path = path or data_path("book", "ledger.parquet")
+    write_parquet(path, table.drop(columns=list(NESTED)).assign(tables=fingerprint()))
+    return path
+
+
+@cache
+def kept_ledger(path: Path | None = None) -> pd.DataFrame:
+    """Read the kept rows of all scales, and print a sentence if the tables have changed since."""
+    table = pd.read_parquet(path or data_path("book", "ledger.parquet"))
+    if (table["tables"] != fingerprint()).any():
+        print(STALE)
+    return table.drop(columns="tables")
+
+
+def fingerprint() -> str:
+    """SHA-256 over the manifests and registrations below data/results, which hold their tables' checksums."""
+    folder = data_path("results")
+    digest = hashlib.sha256()
+    for path in sorted([*folder.rglob("manifest.json"), *folder.rglob("*.yaml")]):
+        digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()

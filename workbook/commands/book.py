@@ -31,36 +31,20 @@ def _claims(args) -> int:
 
     if args.claim is not None and args.claim not in CLAIMS:
         raise ValueError(f"--claim {args.claim:.60} is unknown: choose one of {', '.join(CLAIMS)}.")
-    if (args.permuted or args.keep) and (args.claim or args.scale):
-        raise ValueError("--permuted and --keep are of all rows; leave --claim and --scale out.")
+    if args.keep and (args.claim or args.scale):
+        raise ValueError("--keep is of all rows; leave --claim and --scale out.")
     check_writable(args.json, "--json")
     whole = bool(args.claim or args.json)  # the rows that decide nothing take most of the time
     table = ledger(args.scale, args.folder, [args.claim] if args.claim else None, described=whole)
     print(format_ledger(table, commands=True) if args.claim else format_summary(table))
     if args.keep:
-        from workbook.claims.kept import keep_ledger
+        from workbook.claims.ledger import keep_ledger
 
         print(f"The registered rows lie in {keep_ledger(table[table['role'] != 'described'])}")
-    if args.permuted:
-        print(_by_chance(table, args.permuted))
     if args.json is not None:
         write_text(Path(args.json).resolve(), ledger_json(table))
         print(f"Every row, with what decided it, lies in {args.json}")
     return 0
-
-
-def _by_chance(table, draws: int) -> str:
-    """How many primary rows would be supported if each unit's side of the threshold were a coin."""
-    from workbook.claims import permuted_outcomes
-
-    drawn = permuted_outcomes(table, draws)
-    if drawn.empty or not drawn["rows"].iloc[0]:
-        return "Signs at random: no primary row can be judged yet."
-    share, alone = (drawn[name] / drawn["rows"] for name in ("supported", "uncorrected"))
-    return (
-        f"Signs at random, {draws} draws of {drawn['rows'].iloc[0]} primary rows: {share.mean():.2%} of rows supported "
-        f"(at least one in {(share > 0).mean():.1%} of draws); {alone.mean():.2%} by the interval alone."
-    )
 
 
 def _findings(args) -> int:
@@ -172,7 +156,6 @@ def add_commands(commands) -> None:
     claims = commands.add_parser("claims", help="what was measured of each claim, and the outcomes")
     claims.add_argument("--scale", help="e.g. family, bundled or smollm2_chat (default: all of them)")
     claims.add_argument("--claim", help="measurements of one, and the commands that recompute them, e.g. H11")
-    claims.add_argument("--permuted", type=as_count(1, 100_000), metavar="DRAWS", help="outcomes with signs at random")
     claims.add_argument("--keep", action="store_true", help="also keep the registered rows, which chapters read")
     claims.add_argument("--json", metavar="FILE", help="also write all rows, with what decided them")
     claims.add_argument("--folder", help="of the studies' tables (default: data/results)")

@@ -15,19 +15,13 @@ from pathlib import Path
 import pandas as pd
 
 from workbook.statistics import Estimate
-from workbook.studies.record import PROVENANCE, STUDIES, NotMeasured, load_measured, provenance
+from workbook.studies.record import NotMeasured, load_measured, provenance
 from workbook.studies.registration import Outcome, Registration, read_registration
-from workbook.studies.scales import SCALES
-from workbook.studies.sweeps import load_runs
-from workbook.training.messages import show_value
-
-LARGER = "larger"  # than what a CPU can be asked to measure; no study has it yet
+from workbook.studies.scales import check_scale
 
 
 class Tables:
-    """Tables of all studies at one scale, each read once.
-
-    `tables["flips/shares"]` is a study's, all seeds under one another; `tables["batching/runs"]` a sweep's.
+    """Tables of all studies at one scale, each read once: `tables["dose/rates"]` is a study's, all units as rows.
 
     folder: instead of data/results.  resamples: of each bootstrap interval, where not the usual number.
 
@@ -35,21 +29,23 @@ class Tables:
     """
 
     def __init__(self, scale: str = "bundled", folder: str | Path | None = None, resamples: int | None = None):
-        if scale not in (*SCALES, LARGER):
-            raise ValueError(f"scale={show_value(scale)} is unknown: choose one of {', '.join((*SCALES, LARGER))}.")
+        check_scale(scale)
         self.scale, self.folder, self.resamples = scale, folder, resamples
         self._whole: dict[str, pd.DataFrame | NotMeasured] = {}
         self._counts: dict[str, int] = {}
         self._registered: dict[tuple[str, int], Tables] = {}
 
     def __getitem__(self, name: str) -> pd.DataFrame:
+        study, table = name.split("/")
         if name not in self._whole:
-            self._whole[name] = self._read(*name.split("/"))
-        table = self._whole[name]
-        if isinstance(table, NotMeasured):
-            raise table
-        count = self._counts.get(name.split("/")[0])
-        return table if count is None else table[table["seed"] < count]
+            try:
+                self._whole[name] = load_measured(study, self.scale, table, self.folder)
+            except NotMeasured as missing:
+                self._whole[name] = missing
+        rows = self._whole[name]
+        if isinstance(rows, NotMeasured):
+            raise rows
+        return rows[rows["seed"] < self._counts[study]] if study in self._counts else rows
 
     def registered(self, study: str, count: int) -> Tables:
         """The same tables with those units of a study alone that it registered, 0 to count - 1."""
@@ -60,24 +56,8 @@ class Tables:
         return self._registered[study, count]
 
     def provenance(self, study: str) -> pd.DataFrame:
-        """What the manifests of a study's units say: see `record.provenance`; of a sweep's runs, by their seed."""
-        if study in STUDIES:
-            if self.scale == LARGER:
-                return pd.DataFrame(columns=PROVENANCE)
-            return provenance(study, self.scale, self.folder)
-        runs = self[f"{study}/runs"].rename(columns={"seed": "unit"})
-        runs = runs.reindex(columns=PROVENANCE)
-        return runs.drop_duplicates().reset_index(drop=True).astype(object).where(lambda known: known.notna(), None)
-
-    def _read(self, study: str, table: str) -> pd.DataFrame | NotMeasured:
-        try:
-            if study not in STUDIES:
-                return load_runs(study, self.scale, table, self.folder)
-            if self.scale == LARGER:
-                return NotMeasured(f"{study} was not measured at scale {LARGER!r}.")
-            return load_measured(study, self.scale, table, self.folder)
-        except NotMeasured as missing:
-            return missing
+        """What the manifests of a study's units say: see `record.provenance`."""
+        return provenance(study, self.scale, self.folder)
 
 
 BUNDLED, FAMILY = Tables("bundled"), Tables("family")  # what the chapters' sliders read
@@ -92,42 +72,27 @@ class Measurement:
 
     measure: tables -> Series, one number per unit (index: the unit); NaN: that unit could not be measured. A statistic
     that is no mean of units, such as a ratio, goes through `statistics.pseudo_values`. ValueError: the tables hold too
-    little.
-
-    A measure that returns an Estimate, a list of them (the weakest stands for all) or {label: Estimate} is of one
-    policy alone: it is described, with `key` as its label, and decides nothing.
+    little. A measure that returns an Estimate is of one policy alone: it is described, and decides nothing.
 
     scales: at which it can be measured, by default all.
-
-    above, below: the threshold that a described row once had; it is shown beside the number and nothing follows from
-    it.  unless, whole: of such rows; ignored.
     """
 
     study: str
     key: str
-    measure: Callable[[Tables], pd.Series | Estimate | list[Estimate] | dict[str, Estimate]]
+    measure: Callable[[Tables], pd.Series | Estimate]
     scales: Sequence[str] | None = None
     above: float | None = None
     below: float | None = None
-    unless: Callable[[Tables], Estimate] | None = None
+    unless: object = None
     whole: str = ""
-
-    @property
-    def decided(self) -> bool:
-        """Whether it once had a threshold."""
-        return self.above is not None or self.below is not None
-
-    @property
-    def threshold(self) -> float:
-        """The threshold that it once had, or NaN."""
-        return float(self.above if self.below is None else self.below) if self.decided else float("nan")
+    decided: bool = False
 
     def registration(self, folder: str | Path | None = None) -> Registration | None:
         """The registration of its study, if there is one."""
         return read_registration(self.study, folder)
 
     def outcome(self, claim: str, folder: str | Path | None = None) -> Outcome | None:
-        """What its study registered for it; None where it is described only.
+        """What its study registered for it; None where it registered nothing.
 
         Raises ValueError if the study registered outcomes of which none has this key, or one of another claim.
         """
@@ -135,12 +100,10 @@ class Measurement:
         if registration is None or not registration.outcomes:
             return None
         if self.key not in registration.outcomes:
-            if self.decided:  # a described row of one policy, of a study that has a registration beside
+            if self.above is not None or self.below is not None:
                 return None
             known = ", ".join(registration.outcomes)
-            raise ValueError(
-                f"{claim}: {self.study} registered no outcome {show_value(self.key)}; its outcomes are {known}."
-            )
+            raise ValueError(f"{claim}: {self.study} registered no outcome {self.key!r}; its outcomes are {known}.")
         outcome = registration.outcomes[self.key]
         if outcome.claim != claim:
             raise ValueError(

@@ -143,7 +143,7 @@ def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
 def coverage_chart(curve: pd.DataFrame, placed: pd.DataFrame) -> alt.LayerChart:
     """How often an interval holds the truth against how skewed its units are, and where the ledger's rows lie.
 
-    curve: of `workbook.claims.coverage.skewness_table`.  placed: of `workbook.claims.coverage.ledger_skewness`.
+    curve: data/results/coverage/skewness.parquet.  placed: placed.parquet beside it.
     """
     require(curve, ["units", "skewness", "coverage"], "coverage_chart")
     require(placed, ["units", "rows", "skewness", "coverage"], "coverage_chart")

@@ -1,6 +1,6 @@
 """How often the ledger's intervals hold the truth, simulated: t intervals of unit means and of pseudo-values.
 
-    python -m workbook coverage --folder data/results      # a minute; writes coverage/ with two tables and a manifest
+    python data/results/coverage/coverage.py build/coverage      # a minute; writes three tables and a manifest there
 
 A unit (policy x seed) has `PROMPTS` prompts, whose outcomes share what is the unit's own:
 
@@ -18,18 +18,21 @@ policy's share of the variance. The ledger judges the policies' means; t over al
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from workbook.claims import ledger
 from workbook.claims.inference import independent, t_bounds
 from workbook.studies.registration import MIN_UNITS
+from workbook.training.files import atomic_folder, made_on, write_json, write_parquet
 
 UNITS, ICCS, OUTCOMES = (6, 8, 10, 30), (0.0, 0.05, 0.2, 0.8), ("normal", "skewed")
 PROMPTS = 16
-REPETITIONS = 20_000
+REPETITIONS = 10_000
 BAR = (0.93, 0.97)
 STATISTICS = ("mean of units", "ratio, pseudo-values", "ratio, pseudo-values of its logarithm")
 UNUSED = "mean of units, three a policy (not used)"
@@ -169,41 +172,17 @@ def _count(missed: np.ndarray) -> int:
     return int(np.count_nonzero(missed))
 
 
-def keep_coverage(table: pd.DataFrame, curve: pd.DataFrame, folder: str | Path, repetitions: int, seed: int) -> Path:
-    """Write a coverage table, its curve and a manifest into `folder`/coverage, as studies are kept; returns that."""
-    from workbook.training.files import atomic_folder, made_on, write_json, write_parquet
-
-    command = f"python -m workbook coverage --repetitions {repetitions} --seed {seed} --folder build/results"
-    place = Path(folder) / "coverage"
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    curve = skewness_table()
+    tables = {
+        "coverage": coverage_table(),
+        "skewness": curve,
+        "placed": ledger_skewness(ledger(described=False), curve),
+    }
     with atomic_folder(place) as new:
-        write_parquet(new / "coverage.parquet", table)
-        write_parquet(new / "skewness.parquet", curve)
-        write_json(new / "manifest.json", {"command": command, "repetitions": repetitions, **made_on("cpu")})
-    return place
-
-
-def coverage_text(table: pd.DataFrame) -> str:
-    """A coverage table in a few lines: a block per statistic, columns by outcomes and ICC, and what lies outside."""
-    lines = []
-    for statistic, part in table.groupby("statistic", sort=False):
-        wide = part.pivot(index="units", columns=["outcomes", "icc"], values="coverage")
-        lines += [statistic, (100 * wide).round(1).to_string(), ""]
-    used = table[table["statistic"] != UNUSED]
-    outside = used[~used["within"]]
-    share = f"{len(used) - len(outside)} of {len(used)} cells within {BAR[0]:.0%} to {BAR[1]:.0%}"
-    names = [
-        f"{r.statistic}, {r.outcomes}, n = {r.units}, ICC {r.icc:g}: {r.coverage:.1%}" for r in outside.itertuples()
-    ]
-    return "\n".join([*lines, share + (". Outside:" if names else "."), *names])
-
-
-def skewness_text(curve: pd.DataFrame, placed: pd.DataFrame) -> str:
-    """The curve of `skewness_table`, a row per number of units, and where on it the rows of the ledger lie."""
-    wide = curve.pivot(index="units", columns="skewness", values="coverage")
-    lines = ["mean of units, by their skewness", (100 * wide).round(1).to_string(), ""]
-    for row in placed.itertuples():
-        lines += [
-            f"The ledger's {row.rows} rows of {row.units} independent numbers show a skewness of {row.shown:.2f} (root "
-            f"mean square), as units of skewness {row.skewness:.1f} would: coverage {row.coverage:.1%}."
-        ]
-    return "\n".join(lines)
+        for name, table in tables.items():
+            write_parquet(new / f"{name}.parquet", table)
+            print(name, table.to_string(index=False), sep="\n")
+        command = "python data/results/coverage/coverage.py build/coverage"
+        write_json(new / "manifest.json", {"command": command, "repetitions": REPETITIONS, **made_on("cpu")})
