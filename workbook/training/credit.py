@@ -30,7 +30,6 @@ from workbook.tasks.task import Task
 from workbook.theory.choices import ESTIMATORS, OWN
 from workbook.theory.credit import CREDIT_RULES, CreditBatch, Rule
 from workbook.theory.credit_rules import check_estimator
-from workbook.training.config import sampling_settings
 from workbook.training.messages import show_value
 
 OF_POLICY = ("old_logps", "logps", "entropies", "states", "continue_from")  # what takes a pass through the policy
@@ -177,6 +176,8 @@ class TrainerCredit:
             )
         rollouts = self._rollouts({name: column for name, column in columns.items() if column is not None})
         policy = Policy(trainer.accelerator.unwrap_model(trainer.model), trainer._tokenizer, {})
+        from workbook.training.config import sampling_settings  # loads TRL, which a study need not wait for
+
         sampling = sampling_settings(trainer.args)
         sampling.pop("chat_template_kwargs")  # prompts are tokens already
         seeds = (trainer.args.seed, trainer.accelerator.process_index, micro_batch)

@@ -33,7 +33,6 @@ from workbook.theory.choices import TRANSFORMS, check_choice
 from workbook.theory.decomposition import PushParts, realised_pushes
 from workbook.theory.groups import group_extreme, group_index, group_size, group_sum, shared_places
 from workbook.theory.weights import cancellation_residual
-from workbook.views.parts import parts_table
 
 CLIPPINGS = ("none", *BOUNDED)
 RULE, PARTS_TOKENS = "grpo", 32  # of `parts_at_reuse`; tokens measured of each class
@@ -242,6 +241,8 @@ def parts_at_reuse(policy, task, rollouts: Rollouts, path: Float[Tensor, "times1
     path: as from `reuse_path`.  Columns panel (the class), category (the objective), part, order, and share of the
     class's squared movement under equal weights, so that shares add up to how much less or more an objective moves.
     """
+    from workbook.views.parts import parts_table  # draws, which the ledger need not wait for
+
     pushes, tables = Pushes(policy, rollouts, chain_values(policy, task, rollouts)), []
     split, mask = pushes.split(RULE, 0), pushes.mask
     advantages = rule_advantages(policy, rollouts, RULE, pushes.values, 0)[mask] / len(rollouts)
