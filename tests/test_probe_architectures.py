@@ -19,7 +19,6 @@ from workbook.probes import (
     gradient_products,
     masked_update,
     output_layer_step,
-    proxy_agreement,
     token_flips,
     update,
 )
@@ -144,7 +143,7 @@ def test_probes_are_finite_and_leave_nothing(case):
     ]
     tables += [
         cancellation_index(policy, rollouts),
-        proxy_agreement(policy, rollouts, lr=0.01)[0].drop(columns="agree"),
+        masked_update(policy, rollouts, rollouts.completion_mask.bool(), lr=0.01),
     ]
     for table in tables:
         numbers = table.select_dtypes("number").drop(columns=["credit"], errors="ignore")
@@ -208,7 +207,8 @@ def test_what_a_model_cannot_support_is_refused_in_a_sentence(kind):
     else:  # logits that are changed after the head in a way that no config names
         policy.model.__class__ = type("Bent", (Bent, type(policy.model)), {})
         expected = "changes the logits after its output layer by more than a factor"
-    for probe in (cancellation_index, proxy_agreement):
+    everything = rollouts.completion_mask.bool()
+    for probe in (cancellation_index, lambda *given: masked_update(*given, everything)):
         with pytest.raises(ValueError, match=expected):
             probe(policy, rollouts)
 

@@ -196,7 +196,7 @@ def test_quantized_weights_take_differences():
         ({"method": "magic"}, "method='magic' is unknown: choose one of auto, jvp, difference"),
         ({"parameters": "lora"}, "this policy has no LoRA adapter"),
         ({"parameters": "head"}, "parameters='head' is unknown"),
-        ({"parameters": [torch.nn.Parameter(torch.ones(1))]}, "parameters lists 1 weights; 0 of them"),
+        ({"parameters": [torch.nn.Parameter(torch.ones(1))]}, "must name weights that this policy trains"),
         ({"cuts": (0.5, 0.2)}, r"cuts=\[0.5, 0.2\] must be probabilities between 0 and 1"),
         ({"cuts": ()}, "must be probabilities between 0 and 1"),
     ],

@@ -20,7 +20,7 @@ _NAMES = {  # module: what it offers
     "probes.values": "chain_values context_logits expected_reward value_error",
     "topics.batching.steps": "cancelled_in_steps gradient_gram",
     "topics.coupling.probe": (
-        "choose_tokens coupling_by_confidence followers gradient_products masked_update proxy_agreement shared_token"
+        "choose_tokens coupling_by_confidence followers gradient_products masked_update shared_token"
     ),
     "topics.credit.values": "token_values",
     "topics.flips.probe": "cancellation_index flip_distance flip_shares frequency_matched predicts token_flips",

@@ -249,7 +249,8 @@ def products_chart(pairs: pd.DataFrame, labelled: int = 5) -> alt.LayerChart:
 def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
     """H4 by how far tokens move: share whose direction the output layer predicts, in equally many tokens a bin.
 
-    table: of `proxy_agreement`.  Columns size (median |dlogp|, nats), mean, low, high (interval over prompts), tokens,
+    table: of `masked_update`, with a column agree (bool).
+    Columns size (median |dlogp|, nats), mean, low, high (interval over prompts), tokens,
     unsure (share of tokens below UNSURE).
     """
     moved = table.dropna(subset="agree").assign(size=lambda t: t["dlogp"].abs())

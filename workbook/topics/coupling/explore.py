@@ -24,7 +24,7 @@ from workbook.training.progress import progress
 from workbook.views.explorer import Explorer, log_slider, menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy, live_curve, live_tables
 
-RATES = {"sgd": (0.01, 0.1, 1.0, 10.0), "adamw": (1e-4, 1e-3, 1e-2, 1e-1)}  # learning rates of a push
+RATES = {"sgd": (0.01, 0.1, 0.3, 1.0), "adamw": (1e-4, 1e-3, 3e-3, 1e-2)}  # learning rates of a push
 CONFIDENCE = {"unsure": (0.0, UNSURE), "sure": (NEARLY_CERTAIN, 1.0)}  # of the token that pushes
 SIGNS = {"better rollouts": 1, "worse rollouts": -1}
 SPARE = 3  # times as many prompts are sampled, since not every one has such a token

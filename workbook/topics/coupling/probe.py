@@ -32,7 +32,6 @@ from workbook.probes.directions import Along
 from workbook.probes.step import logp_change, output_layer_step, progress
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import OutputStates, output_states
-from workbook.statistics import Interval, bootstrap_mean
 from workbook.theory.coupling import UNSURE
 
 CUTS = (UNSURE,)  # of probabilities, into bins
@@ -194,33 +193,20 @@ def _named(table: pd.DataFrame, group: int) -> pd.DataFrame:
 
 
 def choose_tokens(
-    rollouts: Rollouts,
-    token_id: int | None = None,
-    category: str | None = None,
-    confidence: tuple[float, float] | None = None,
-    sign: int | None = None,
+    rollouts: Rollouts, token_id: int, confidence: tuple[float, float] = (0.0, 1.0), sign: int | None = None
 ) -> Bool[Tensor, "B T"]:
-    """The completion tokens that fit every condition given: (B, T), false outside the mask.
+    """The completion tokens that are this token and fit every condition given: (B, T), false outside the mask.
 
     confidence: bounds (low, high) of the probability under the sampling policy, low < p <= high.  sign: of the
     rollout's advantage, +1 or -1.  Raises ValueError where no token fits.
     """
-    chosen = rollouts.completion_mask.bool().clone()
-    if token_id is not None:
-        chosen &= rollouts.completion_ids == token_id
-    if category is not None:
-        known = torch.zeros_like(chosen)
-        for row, names in enumerate(rollouts.categories or ()):
-            known[row, : len(names)] = torch.tensor([name == category for name in names])
-        chosen &= known
-    if confidence is not None:
-        p = rollouts.old_logps.exp()
-        chosen &= (p > confidence[0]) & (p <= confidence[1])
+    p = rollouts.old_logps.exp()
+    chosen = rollouts.completion_mask.bool() & (rollouts.completion_ids == token_id)
+    chosen &= (p > confidence[0]) & (p <= confidence[1])
     if sign is not None:
         chosen &= (rollouts.advantages.sign() == sign).view(len(rollouts), -1)
     if not chosen.any():
-        given = {"token_id": token_id, "category": category, "confidence": confidence, "sign": sign}
-        raise ValueError(f"No token fits {', '.join(f'{k}={v!r}' for k, v in given.items() if v is not None)}.")
+        raise ValueError(f"No token fits token_id={token_id}, confidence={confidence}, sign={sign}.")
     return chosen
 
 
@@ -260,7 +246,7 @@ def masked_update(
 
 
 def followers(rollouts: Rollouts, moved: pd.DataFrame) -> pd.DataFrame:
-    """Spillover of a single-token update: columns kind, tokens, dlogp, size, predicted, predicted_size (nats).
+    """Spillover of a single-token update: columns kind, tokens, dlogp, size, predicted (nats).
 
     moved: the table of `masked_update` on one prompt's rollouts, whose chosen tokens all are the same token id.
     KINDS: pushing, the chosen tokens; same context, others behind the same prefix as one of them; the rest by token and
@@ -275,26 +261,6 @@ def followers(rollouts: Rollouts, moved: pd.DataFrame) -> pd.DataFrame:
     same, unsure = moved["token_id"] == ids[0], moved["logp"] < np.log(UNSURE)
     conditions = [moved["chosen"], np.isin(context, context[moved["chosen"]]), same & unsure, same, unsure]
     kind = np.select(conditions, KINDS[:5], KINDS[5])
-    columns = moved[["dlogp", "predicted"]].assign(
-        kind=kind, tokens=1, size=moved["dlogp"].abs(), predicted_size=moved["predicted"].abs()
-    )
-    means = dict.fromkeys(("dlogp", "size", "predicted", "predicted_size"), "mean")
+    columns = moved[["dlogp", "predicted"]].assign(kind=kind, tokens=1, size=moved["dlogp"].abs())
+    means = dict.fromkeys(("dlogp", "size", "predicted"), "mean")
     return columns.groupby("kind").agg({"tokens": "sum", **means}).reset_index()
-
-
-def proxy_agreement(
-    policy, rollouts: Rollouts, optimizer: str = "sgd", lr: float = 0.1, least: float = 0.0, **settings
-) -> tuple[pd.DataFrame, Interval]:
-    """H4: how often the sign of dlogp after a full update is that of the output layer's alone.
-
-    Returns the token table with dlogp, predicted and agree (None where |dlogp| <= least), and the share that agrees,
-    with its interval over prompts.  Where the full update moves nothing beyond `least`, ValueError.
-    """
-    everything = rollouts.completion_mask.bool()
-    table = masked_update(policy, rollouts, everything, optimizer, lr, **settings).drop(columns="chosen")
-    moved = table["dlogp"].abs() > least
-    if not moved.any():
-        raise ValueError(f"No token moved by more than least={least} nats; take a larger lr or a smaller least.")
-    agree = np.sign(table["dlogp"]) == np.sign(table["predicted"])
-    table["agree"] = agree.where(moved)
-    return table, bootstrap_mean(agree[moved], table.loc[moved, "group"])

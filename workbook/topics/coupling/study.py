@@ -10,7 +10,6 @@ What was registered, and what is judged by it: data/results/mass/registration.ya
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
@@ -43,15 +42,22 @@ SIZES = {  # products: prompts, anchors of each.  masked: prompts.  training: st
 
 def mass_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables pairs, blocks, opposed, adam and training of one unit."""
-    sizes, policy = SIZES[bench.scale.name], bench.policy
+    sizes, policy, scale = SIZES[bench.scale.name], bench.policy, bench.scale
     rollouts = bench.sample(sizes["prompts"], bench.data_seed)
     blocks = block_coupling(policy, rollouts, blocks="sign")
+    # at each checkpoint of a run: what moves with a pushing token (H3), and the output layer as a proxy (H4)
+    training, (steps, every, prompts, lr) = [], sizes["training"]
+    run = {"every": every, "seed": bench.data_seed, "max_new_tokens": scale.max_new_tokens}
+    for step, trained, batch in along_training(policy, bench.task, steps, prompts, scale.group_size, lr, **run):
+        if batch.advantages.any():
+            tables = pd.concat([spillover(trained, batch, sizes["masked"]), proxy_signs(trained, batch)])
+            training.append(tables.assign(step=step, reward=float(batch.rewards.mean())))
     return {
         "pairs": pair_sums(policy, rollouts, *sizes["products"], seed=bench.seed),
         "blocks": coupling_by_mass(blocks),
         "opposed": opposed_signs(policy, rollouts, blocks),
         "adam": first_steps(policy, rollouts, sizes["masked"]),
-        "training": pd.concat(_training(bench, sizes["masked"], *sizes["training"]), ignore_index=True),
+        "training": pd.concat(training, ignore_index=True),
     }
 
 
@@ -137,16 +143,6 @@ def first_steps(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
 
 
 # --- H3 and H4 along training
-
-
-def _training(bench: Bench, masked: int, steps: int, every: int, prompts: int, lr: float) -> Iterator[pd.DataFrame]:
-    """Rows of each checkpoint of a run: what moves with a pushing token (H3), and the output layer as a proxy (H4)."""
-    settings = {"every": every, "seed": bench.data_seed, "max_new_tokens": bench.scale.max_new_tokens}
-    moments = along_training(bench.policy, bench.task, steps, prompts, bench.scale.group_size, lr, **settings)
-    for step, trained, rollouts in moments:
-        if rollouts.advantages.any():
-            tables = [spillover(trained, rollouts, masked), proxy_signs(trained, rollouts)]
-            yield pd.concat(tables).assign(step=step, reward=float(rollouts.rewards.mean()))
 
 
 def spillover(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:

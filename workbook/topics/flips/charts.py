@@ -67,17 +67,13 @@ def family_follows(tokens: str = "unsure") -> pd.DataFrame:
 
 
 def follow_lines(tables: Tables | None = None) -> pd.DataFrame:
-    """What `explore_dose` draws: a row per unit, tokens, alphabets, prompts and series, with the column follows.
+    """What `explore_dose` draws: a row per unit, tokens, prompts and series, with the column follows.
 
     series: measured; predicted from own / (own + others); what the other prompts' part alone does.
     """
-    tables = tables or FAMILY
-    parts = [tables["dose/rates"].assign(alphabets=1)]
-    with suppress(NotMeasured):
-        parts.append(tables["dose_alphabets/rates"])
-    rows = predicted_follows(pd.concat(parts, ignore_index=True))
+    rows = predicted_follows((tables or FAMILY)["dose/rates"])
     columns = {MEASURED: "follows", PREDICTED: "predicted", OTHERS: "others_follow"}
-    keys = ["seed", "tokens", "alphabets", "prompts"]
+    keys = ["seed", "tokens", "prompts"]
     lines = [rows[keys].assign(series=name, follows=rows[column]) for name, column in columns.items()]
     lines[-1] = lines[-1][lines[-1]["prompts"] > 1]  # where no other prompt pushes there is no such part
     return pd.concat(lines, ignore_index=True)
@@ -281,5 +277,5 @@ def flips_by_confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
     """Stacked shares, a bar for each bin and a panel for each sign; table of flips_by_confidence."""
     title = "What one update did to tokens of better and of worse rollouts"
     subtitle = "panels: the sign of the rollout's advantage; a bar holds all tokens of its bin"
-    row = alt.Y("confidence:N", title="probability of the token before the update")
+    row = alt.Y("confidence:N", title="p before the update")
     return _stacked(table, row, "confidence", "sign", SIGNS, title, subtitle)

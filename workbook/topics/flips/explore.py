@@ -32,14 +32,13 @@ LESS_AND_LESS = "The more prompts push, the less a token follows its own rollout
 
 
 def explore_dose() -> Explorer:
-    """Menus over kinds of token and what prompts share: how far does a token follow its own rollout's sign?"""
+    """A menu of kinds of token: how far does a token follow its own rollout's sign?"""
     return browse(
         charts.follow_lines(),
         "prompts",
         "follows",
-        {"tokens": menu("unsure", TOKEN_MENU, "tokens"), "alphabets": 1},
+        {"tokens": menu("unsure", TOKEN_MENU, "tokens")},
         series="series",
-        labels={"alphabets": "private alphabets"},
         title=LESS_AND_LESS,
         paper=charts.PAPER,
         scale={"domain": [0.45, 0.8], "clamp": True},
