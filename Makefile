@@ -4,7 +4,6 @@
 # make bench: what things cost, as ratios; nothing in it fails for being slow.
 # make gpu: the tests that need a GPU.
 # make browsers: every chapter in a browser with all its explorers dragged and stormed, closed and opened again.
-# make soak: long campaigns of hostile trials, ARGS='interrupts --trials 200' for one of them.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -17,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LONG   := browser test_chapters.py test_cluster.py test_commands.py test_distributed.py test_experiment.py test_interrupts.py \
           test_monitor.py test_own_task.py test_resume.py test_run_folders.py test_runs.py test_sweep_studies.py test_tracking.py test_wheel.py
 
-.PHONY: lab test check pythons audit bench gpu browsers soak book lint clean
+.PHONY: lab test check pythons audit bench gpu browsers book lint clean
 
 lab: $(READY)
 	$(BIN)/python -m workbook lab $(ARGS)
@@ -43,9 +42,6 @@ gpu: $(READY)
 
 browsers: $(READY)
 	WORKBOOK_THOROUGH=1 $(BIN)/python -m pytest tests/browser $(ARGS)
-
-soak: $(READY)
-	PYTHONPATH=tests $(BIN)/python -m soak $(ARGS)
 
 book: $(READY)
 	$(BIN)/python -m workbook chapters --profile teach --in-place --book build/book

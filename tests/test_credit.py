@@ -3,7 +3,6 @@
 import json
 import random
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,10 @@ from transformers.trainer_callback import PrinterCallback
 from workbook.__main__ import main
 from workbook.policies.load import load_policy
 from workbook.rollouts import credit_batch, sample_rollouts
-from workbook.rollouts.sample import written_rollouts
 from workbook.tasks import Chain
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit import CreditBatch
 from workbook.theory.credit_rules import CREDIT_RULES, RULES
-from workbook.theory.groups import shared_places
 from workbook.training import CancellationConfig, CancellationTrainer, RunConfig
 from workbook.training.checks import check_run
 from workbook.training.credit import TrainerCredit, credit_call
@@ -72,19 +69,6 @@ def trained(trainer) -> list[torch.Tensor]:
 # --- what a rule is given
 
 
-def test_what_is_dear_is_computed_once_and_only_if_asked():
-    asked = []
-    batch = small_batch(logps=lambda: asked.append("logps") or torch.full((4, 3), -1.0))
-    assert asked == []
-    assert batch.knows("logps")
-    assert not batch.knows("states")
-    assert batch.logps is batch.logps
-    assert asked == ["logps"]
-    assert torch.equal(batch.logps, -MASK.float())  # 0 outside the mask
-    assert [rows.tolist() for rows in batch.groups()] == [[2, 3], [0, 1]]
-    assert batch.group_advantages().tolist() == [0.5, -0.5, 0.0, 0.0]
-
-
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -117,19 +101,6 @@ def test_states_logps_and_entropies_are_of_one_distribution(policy, rollouts, te
     scores = torch.log_softmax(states.hidden * temperature @ weight.T / temperature, -1)
     slopes = [torch.autograd.grad(scores[i, states.tokens[i]], weight, retain_graph=True)[0] for i in range(2)]
     torch.testing.assert_close(states.kernel()[0, 1], (slopes[0] * slopes[1]).sum())
-
-
-def test_what_a_tool_wrote_is_no_token_of_the_policy(policy, rollouts):
-    own = torch.ones_like(rollouts.completion_mask)
-    own[:, 2:4] = 0
-    whole, batch = credit_batch(policy, rollouts), credit_batch(policy, rollouts, own_tokens=own)
-    kept = own[whole.mask].bool()
-    assert not batch.mask[:, 2:4].any()
-    assert torch.equal(batch.mask, whole.mask & own.bool())
-    assert torch.equal(batch.states.tokens, rollouts.completion_ids[batch.mask])
-    assert torch.equal(batch.states.hidden, whole.states.hidden[kept])
-    assert [row[:2] + row[4:] for row in whole.tokens] == batch.tokens
-    assert torch.equal(batch.logps, whole.logps.masked_fill(~batch.mask, 0.0)), "a tool's words are still context"
 
 
 def test_a_trainers_rule_sees_the_tokens_that_the_loss_takes(tmp_path):
@@ -167,28 +138,6 @@ def test_sampling_in_a_rule_leaves_everything_as_it_was(policy, rollouts):
     for token in (-1, vocabulary):
         with pytest.raises(ValueError, match=rf"the token id {token}; each is from 0 to {vocabulary - 1}\."):
             batches[0].continue_from([0], [[5, token]])
-
-
-def test_known_credit_is_of_the_policys_own_error_rate(policy):
-    task = Chain(operands=3)
-    rows = task.dataset(1, seed=0)
-    right = [task.render(rows[0]["prompt"]), task.render(rows[0]["prompt"], style=("go", "then", "then", "so"))]
-    numbers = task._prefixes(*task._parse(rows[0]["prompt"]))[1:]
-    wrong = task.render(rows[0]["prompt"], results=[(number + 1) % 10 for number in numbers])
-    texts = [*right, wrong, right[0]]
-    batch = credit_batch(policy, written_rollouts(policy, task, rows, [texts]), task)
-    rate = task.calibrated(texts).error_rate
-    assert rate == 1 / 8  # of eight steps one is wrong; the wrong one's second builds on it
-    value = Chain(operands=3, error_rate=rate).value(True, 2)
-    torch.testing.assert_close(batch.known_credit.sum(1), batch.rewards - value)
-
-
-def test_unknown_log_probabilities_of_the_sampler_are_those_of_now(policy, rollouts):
-    partly = rollouts.old_logps.clone()
-    partly[0, 2] = torch.nan
-    batch = credit_batch(policy, replace(rollouts, old_logps=partly), logps=torch.full_like(partly, -3.0))
-    assert batch.old_logps[0, 2] == -3
-    assert torch.equal(batch.old_logps[1:], rollouts.old_logps[1:])
 
 
 # --- what a rule may be, and give
@@ -264,11 +213,6 @@ def test_a_rules_file_is_read_anew_with_what_lies_beside_it(tmp_path):
     assert edited.files != call.files
 
 
-def test_a_file_that_is_not_there_is_named(capsys):
-    assert main(["train", "data/configs/chain.yaml", "--set", "advantage_estimator=own:none.py:f"]) == 2
-    assert "none.py' is no Python file" in capsys.readouterr().err
-
-
 # --- in training
 
 
@@ -327,17 +271,6 @@ def test_a_rule_of_each_step_sees_the_log_probabilities_of_that_moment(tmp_path)
     assert not torch.equal(*taken[-1])  # the advantages of the generation batch are not those of this step
 
 
-def test_shared_tokens_of_a_neutral_rule_cancel(tmp_path):
-    """What a rule of one number per rollout sums to 0 over a group pushes no token that all of the group share."""
-    trainer = small_trainer(tmp_path, lambda batch: batch.group_advantages("rloo"), batching="query_preserved")
-    batch = generation_batch(trainer)
-    shared = shared_places(batch["completion_ids"], batch["completion_mask"], batch["group_id"])
-    sums = torch.zeros(4).index_add_(0, batch["group_id"], batch["advantages"])
-    assert shared.any()
-    assert sums.abs().max() < 1e-6
-    assert list(trainer._logs["advantages"]) == pytest.approx(batch["advantages"].tolist())
-
-
 def test_continuations_are_scored_by_all_reward_functions(tmp_path):
     def unsure(completions, **columns):
         return [None for _ in completions]
@@ -356,15 +289,6 @@ def test_continuations_are_scored_by_all_reward_functions(tmp_path):
     assert batch["rewards"].max() == 2
     trainer.reward_funcs = [unsure]
     assert trainer._rule_credit.task.reward(["a"], ["b"], [[1]]) == [0.0]
-
-
-def test_the_oracle_gives_known_credit_in_training(tmp_path):
-    trainer = small_trainer(tmp_path, advantage_estimator="oracle")
-    batch = generation_batch(trainer)
-    texts = trainer.processing_class.batch_decode(batch["completion_ids"], skip_special_tokens=True)
-    value = Chain().calibrated(texts).value(True, 4)
-    whole = torch.isin(batch["completion_ids"], torch.tensor(trainer.eos_token_ids)).any(1)
-    torch.testing.assert_close(batch["advantages"].sum(1)[whole], (batch["rewards"] - value)[whole])
 
 
 # --- runs

@@ -15,11 +15,8 @@ from small_run import SMALL
 
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
-from workbook.theory.objective import objective_weights
 from workbook.training import CancellationConfig, CancellationTrainer, token_biography, token_record
-from workbook.training.config import trainer_args
 from workbook.training.files import checkpoint_step, checkpoints
-from workbook.training.run_config import RunConfig
 from workbook.training.runs import Run
 from workbook.training.token_tables import read_step, tables
 from workbook.training.worker import execute, train
@@ -221,24 +218,6 @@ def test_a_table_is_what_the_loss_did(tmp_path, settings, stub, reasons):
     assert reasons <= seen
 
 
-@pytest.mark.parametrize("transform", ["min_replace", "advantage_orthogonal"])
-def test_a_transformed_groups_weights_are_those_of_the_theory(tmp_path, transform):
-    _, steps = recorded(tmp_path, **PLAIN | QUERY | {"group_transform": transform, "learning_rate": 3e-3})
-    table = steps[3]
-    table = table[table["advantage"] != 0]
-    for _, group in table.groupby("group"):
-        wide = {
-            name: torch.tensor(group.pivot(index="rollout", columns="position", values=name).to_numpy())
-            for name in ("logp", "old_logp", "advantage", "weight")
-        }
-        mask = ~wide["logp"].isnan()
-        values = {name: wide[name].nan_to_num() for name in ("logp", "old_logp", "advantage", "weight")}
-        batch = (values["logp"], values["old_logp"], mask.long(), values["advantage"][:, 0], torch.zeros(len(mask)))
-        weights = objective_weights(*batch, clip=(0.02, 0.02), transform=transform)
-        torch.testing.assert_close(values["weight"] * 8 * 16, weights.float(), rtol=1e-4, atol=1e-6)
-    assert table["residual"][table["residual"] > 1e-5].size < len(table) / 2
-
-
 # -- after the step ------------------------------------------------------------------------------------------------
 
 
@@ -294,27 +273,6 @@ def test_recording_never_trains(tmp_path, settings):
     assert not (tmp_path / "0" / "tokens").exists()
 
 
-def test_the_rows_agree_with_the_residual_that_is_logged(tmp_path):
-    """Mean over (group, position) of |sum of push| / sum of |push|, and the places of a token of the whole group."""
-    trainer, steps = recorded(tmp_path, **PLAIN | QUERY | {"measure_cancellation": 1, "max_steps": 4})
-    logged = [row for row in trainer.state.log_history if "cancellation/weight_residual" in row]
-    assert len(logged) == 4
-    for table, row in zip(steps.values(), logged, strict=True):
-        pushing = table[table["advantage"] != 0]
-        sums = pushing.assign(size=pushing["push"].abs()).groupby(["group", "position"])[["push", "size"]].sum()
-        residual = (sums["push"].abs() / sums["size"].where(sums["size"] > 0, 1)).mean()
-        assert row["cancellation/weight_residual"] == pytest.approx(residual, abs=1e-6)
-        assert row["cancellation/clipped"] == pytest.approx((pushing["push"] == 0).mean())
-        places = ["group", "position", "token_id"]
-        net, size = (pushing.groupby(places)["push"].agg(kind) for kind in ("sum", lambda x: x.abs().sum()))
-        one = pushing.groupby(places)["residual"].agg(["min", "max", "size"])
-        np.testing.assert_allclose(one["min"], one["max"])
-        np.testing.assert_allclose(one["max"], net.abs() / size.where(size > 0, 1), atol=1e-6)
-        shared = one["max"][one["size"] == 4]  # what all four rollouts have
-        per_place = shared.reset_index().groupby(["group", "position"])["max"].first().mean()
-        assert row["cancellation/shared_residual"] == pytest.approx(per_place, abs=1e-6)
-
-
 # -- which rollouts ------------------------------------------------------------------------------------------------
 
 
@@ -326,23 +284,6 @@ def test_a_truncated_rollout_has_rows_without_numbers(tmp_path):
     assert (table.groupby("rollout").size() == 20).all()
     assert table[["logp", "old_logp", "logp_after", "entropy", "ratio"]].isna().all().all()
     assert not table[["push", "weight", "residual"]].any().any()
-
-
-def test_generation_batches_of_one_step_are_told_apart(tmp_path):
-    """Two of them, each taken once; and one that is taken twice, whose tokens then push twice."""
-    settings = {"record_tokens": 1, "max_steps": 1, "steps_per_generation": 2, "per_device_train_batch_size": 8}
-    trainer, steps = recorded(tmp_path / "two", **settings, gradient_accumulation_steps=4)
-    assert steps[1].groupby("group")["rollout"].nunique().to_dict() == dict.fromkeys(range(8), 4)
-    assert steps[1]["prompt"].nunique() == len(
-        {tuple(row.tolist()) for p in trainer.watched for row in p["prompt_ids"]}
-    )
-    total = sum(float(part["push"].sum()) for part in trainer.watched)
-    assert steps[1]["push"].sum() == pytest.approx(total, abs=1e-6)
-    twice, steps = recorded(tmp_path / "twice", **settings, gradient_accumulation_steps=4, num_iterations=2)
-    assert steps[1].groupby("group")["rollout"].nunique().to_dict() == dict.fromkeys(range(4), 4)
-    sizes = sum(float(part["push"].abs().sum()) for part in twice.watched)
-    assert steps[1]["push"].abs().sum() == pytest.approx(sizes, rel=1e-5)
-    assert not steps[1].duplicated(["rollout", "position"]).any()
 
 
 def test_a_table_takes_the_first_groups_whole(tmp_path, monkeypatch):
@@ -455,13 +396,6 @@ def test_a_resumed_run_ends_with_the_same_tables(tmp_path):
     table = killed.tokens(12)
     assert table.attrs["objective"]["steps"] == 12
     assert set(table["rollout"]) == set(range(16)) & set(table["rollout"])
-
-
-def test_a_runs_config_takes_the_field(tmp_path):
-    config = RunConfig.load(CONFIG)
-    assert trainer_args(config, torch.device("cpu"), tmp_path).record_tokens == 3
-    with pytest.raises(ValueError, match="record_tokens"):
-        config.override({"record_tokens": -1})
 
 
 # -- a token's biography -------------------------------------------------------------------------------------------

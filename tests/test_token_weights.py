@@ -5,7 +5,6 @@ import warnings
 import pytest
 import torch
 from small_run import SMALL
-from soak import campaign, sample
 from trl import GRPOTrainer
 
 from workbook.policies.load import load_policy
@@ -370,8 +369,3 @@ def test_the_meter_holds_two_copies_of_the_weights_at_most(build):
     assert trained < max(most) <= 2 * trained + 2
     assert most[-1] < trained / 2
     assert any("cancellation/across_steps" in row for row in trainer.state.log_history)
-
-
-@pytest.mark.parametrize(("name", "arguments"), sample("trainer_settings", 6), ids=lambda value: None)
-def test_measuring_never_trains(tmp_path, name, arguments):
-    assert campaign("trainer_settings").attempt(tmp_path, *arguments) is None

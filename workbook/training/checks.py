@@ -110,7 +110,8 @@ def reweights(args, rule=None, advantages=None) -> bool:
     return args.group_transform is not None or args.clipping == "symmetric" or by_token
 
 
-# -- the rules ------------------------------------------------------------------------------------------------------
+# -- the rules, a sentence a line -----------------------------------------------------------------------------------
+# fmt: off
 
 
 def _unknown_values(args, rule) -> Iterator[Problem]:
@@ -142,67 +143,40 @@ def _measuring(args, aux_loss: bool, sharded: bool) -> Iterator[Problem]:
         if sharded:
             yield error(f"{setting} reads whole weights and gradients, which FSDP and DeepSpeed shard; set {off}.")
         if args.gradient_checkpointing and (args.gradient_checkpointing_kwargs or {}).get("use_reentrant"):
-            reentrant = "gradient_checkpointing_kwargs={'use_reentrant': True}"
-            yield error(f"{setting} takes gradients of chosen tokens, which {reentrant} can't; set it to False.")
+            yield error(f"{setting} takes gradients of chosen tokens, which gradient_checkpointing_kwargs={{'use_reentrant': True}} can't; set it to False.")
         if any(part in (optim := getattr(args.optim, "value", args.optim)) for part in STEPPING_INSIDE):
-            yield error(
-                f"{setting} reads the gradient, of which optim={optim!r} keeps none; use 'adamw_torch', or {off}."
-            )
+            yield error(f"{setting} reads the gradient, of which optim={optim!r} keeps none; use 'adamw_torch', or {off}.")
     setting = f"record_tokens={args.record_tokens}"
     if args.record_tokens and args.beta and args.use_bias_correction_kl:
-        yield error(
-            f"{setting} can't tell a push from the pull of beta={args.beta} under use_bias_correction_kl=True, which weights "
-            "it by the ratio; set use_bias_correction_kl=False, or record_tokens=0."
-        )
+        yield error(f"{setting} can't tell a push from the pull of beta={args.beta} under use_bias_correction_kl=True, which weights it by the ratio; set use_bias_correction_kl=False, or record_tokens=0.")
     if args.record_tokens and sharded:
-        yield error(
-            f"{setting} scores rollouts with whole weights, which FSDP and DeepSpeed shard; set record_tokens=0."
-        )
+        yield error(f"{setting} scores rollouts with whole weights, which FSDP and DeepSpeed shard; set record_tokens=0.")
 
 
 def _batching(args, world_size: int) -> Iterator[Problem]:
     groups, spg, accum = args.num_generations, args.steps_per_generation, args.gradient_accumulation_steps
     batching, local = f"batching={args.batching!r}", args.per_device_train_batch_size * spg
     if world_size > 1 and local % groups:
-        yield error(
-            f"per_device_train_batch_size * steps_per_generation = {local} is not a multiple of num_generations={groups}, so a "
-            f"group would straddle two of the {world_size} processes; make it a multiple of {groups}."
-        )
+        yield error(f"per_device_train_batch_size * steps_per_generation = {local} is not a multiple of num_generations={groups}, so a group would straddle two of the {world_size} processes; make it a multiple of {groups}.")
     if args.batching == "shuffled":
         return
     if spg <= accum:
-        yield error(
-            f"{batching} can't have an effect with steps_per_generation={spg} and gradient_accumulation_steps={accum}, since each "
-            f"generation batch is one optimizer step; set steps_per_generation to {2 * accum} or a higher multiple of {accum}."
-        )
+        yield error(f"{batching} can't have an effect with steps_per_generation={spg} and gradient_accumulation_steps={accum}, since each generation batch is one optimizer step; set steps_per_generation to {2 * accum} or a higher multiple of {accum}.")
     elif spg % accum:
-        yield error(
-            f"steps_per_generation={spg} is not a multiple of gradient_accumulation_steps={accum}, so an optimizer mini-batch would "
-            f"mix two generation batches and {batching} would not hold; make it a multiple of {accum}."
-        )
+        yield error(f"steps_per_generation={spg} is not a multiple of gradient_accumulation_steps={accum}, so an optimizer mini-batch would mix two generation batches and {batching} would not hold; make it a multiple of {accum}.")
     minibatch = args.per_device_train_batch_size * accum * world_size
     if args.batching in WHOLE_GROUP and minibatch % groups:
-        yield error(
-            f"{batching} needs whole groups in each optimizer mini-batch, but its {minibatch} rollouts are not a multiple of "
-            f"num_generations={groups}; make per_device_train_batch_size * gradient_accumulation_steps * processes one of {groups}."
-        )
+        yield error(f"{batching} needs whole groups in each optimizer mini-batch, but its {minibatch} rollouts are not a multiple of num_generations={groups}; make per_device_train_batch_size * gradient_accumulation_steps * processes one of {groups}.")
     if args.loss_type == "bnpo":
-        yield error(
-            f"loss_type='bnpo' divides by each micro-batch's own tokens, so {batching} would change the step size as well as the "
-            "composition; use loss_type 'grpo' or 'dr_grpo'."
-        )
+        yield error(f"loss_type='bnpo' divides by each micro-batch's own tokens, so {batching} would change the step size as well as the composition; use loss_type 'grpo' or 'dr_grpo'.")
     if args.max_grad_norm and args.max_grad_norm > 0:
-        yield warning(
-            f"max_grad_norm={args.max_grad_norm} rescales one-signed mini-batches most, which confounds {batching}; set max_grad_norm=0 "
-            "for a comparison, or read the logged cancellation/grad_clipped beside it."
-        )
+        yield warning(f"max_grad_norm={args.max_grad_norm} rescales one-signed mini-batches most, which confounds {batching}; set max_grad_norm=0 for a comparison, or read the logged cancellation/grad_clipped beside it.")
 
 
 def _reweighting(args, rule) -> Iterator[Problem]:
     """Rules for what replaces the surrogate's weights: a transform, symmetric clipping, tokens of a sequence ratio."""
     if args.group_transform is None and args.transform_on != TRANSFORM_INPUTS[0]:
-        needed = f"set one of {', '.join(TRANSFORMS)}"
-        yield warning(f"transform_on={args.transform_on!r} is ignored without a group_transform; {needed}.")
+        yield warning(f"transform_on={args.transform_on!r} is ignored without a group_transform; set one of {', '.join(TRANSFORMS)}.")
     if not reweights(args, rule):
         return
     setting = f"group_transform={args.group_transform!r}" if args.group_transform else f"clipping={args.clipping!r}"
@@ -212,52 +186,29 @@ def _reweighting(args, rule) -> Iterator[Problem]:
     spg, accum = args.steps_per_generation, args.gradient_accumulation_steps
     corrected = args.group_transform and args.use_vllm and args.vllm_importance_sampling_correction
     if accum % (spg * args.num_iterations) == 0 and not corrected and not spread:  # on-policy
-        yield error(
-            f"{setting} can't have an effect: with gradient_accumulation_steps={accum}, steps_per_generation={spg} and num_iterations="
-            f"{args.num_iterations} every ratio is exactly 1; set steps_per_generation above gradient_accumulation_steps, or num_iterations above 1."
-        )
+        yield error(f"{setting} can't have an effect: with gradient_accumulation_steps={accum}, steps_per_generation={spg} and num_iterations={args.num_iterations} every ratio is exactly 1; set steps_per_generation above gradient_accumulation_steps, or num_iterations above 1.")
     if args.loss_type not in CLIPPED_LOSSES:
-        valid = "use 'grpo', 'dr_grpo' or 'dapo'"
-        yield error(f"{setting} is defined for the clipped surrogate, not for loss_type={args.loss_type!r}; {valid}.")
+        yield error(f"{setting} is defined for the clipped surrogate, not for loss_type={args.loss_type!r}; use 'grpo', 'dr_grpo' or 'dapo'.")
     if args.delta is not None:
-        yield error(
-            f"{setting} replaces the clipped surrogate, so delta={args.delta} would be ignored; set delta=None."
-        )
+        yield error(f"{setting} replaces the clipped surrogate, so delta={args.delta} would be ignored; set delta=None.")
     if (threshold := args.off_policy_mask_threshold) is not None:
-        yield error(
-            f"{setting} replaces the log-ratios that off_policy_mask_threshold={threshold} reads; set it to None."
-        )
+        yield error(f"{setting} replaces the log-ratios that off_policy_mask_threshold={threshold} reads; set it to None.")
     if args.use_bias_correction_kl and args.beta:
         yield error(f"{setting} sets to 1 the ratio that use_bias_correction_kl=True reads; set it to False.")
     if not args.group_transform:
         return
     # what must not come between a transform and the gradient, and what it needs of a batch
     if args.top_entropy_quantile < 1:
-        yield error(
-            f"{setting} makes a group's weights cancel, which top_entropy_quantile={args.top_entropy_quantile} undoes by dropping tokens of "
-            "some of its rollouts; set it to 1.0."
-        )
+        yield error(f"{setting} makes a group's weights cancel, which top_entropy_quantile={args.top_entropy_quantile} undoes by dropping tokens of some of its rollouts; set it to 1.0.")
     if args.mask_truncated_completions and args.group_transform == "min_replace":
-        yield error(
-            f"{setting} cancels where a group's advantages sum to 0, but mask_truncated_completions=True takes rollouts out of that sum; set "
-            "it to False, or use group_transform='advantage_orthogonal', which projects on what is left."
-        )
+        yield error(f"{setting} cancels where a group's advantages sum to 0, but mask_truncated_completions=True takes rollouts out of that sum; set it to False, or use group_transform='advantage_orthogonal', which projects on what is left.")
     if args.loss_type == "grpo":
-        yield warning(
-            f"loss_type='grpo' divides by each rollout's own length after {setting}, so a group of unequal lengths doesn't cancel; use "
-            "'dr_grpo' or 'dapo'."
-        )
+        yield warning(f"loss_type='grpo' divides by each rollout's own length after {setting}, so a group of unequal lengths doesn't cancel; use 'dr_grpo' or 'dapo'.")
     clipped = args.transform_on == "clipped_weights"
     if args.clipping != "asymmetric" and not clipped:
-        yield error(
-            f"{setting} bounds every ratio of a group by the clip range already, so clipping={args.clipping!r} would be ignored; leave it at "
-            "'asymmetric', or set transform_on='clipped_weights'."
-        )
+        yield error(f"{setting} bounds every ratio of a group by the clip range already, so clipping={args.clipping!r} would be ignored; leave it at 'asymmetric', or set transform_on='clipped_weights'.")
     if clipped and args.importance_sampling_level == "sequence" and token_credit(args, rule):
-        yield error(
-            f"{setting} on clipped_weights of importance_sampling_level='sequence' needs one weight per rollout, but "
-            f"advantage_estimator={args.advantage_estimator!r} clips token by token; use transform_on='clamped_ratios'."
-        )
+        yield error(f"{setting} on clipped_weights of importance_sampling_level='sequence' needs one weight per rollout, but advantage_estimator={args.advantage_estimator!r} clips token by token; use transform_on='clamped_ratios'.")
     yield from _whole_groups(args, setting)
 
 
@@ -265,15 +216,10 @@ def _whole_groups(args, setting: str) -> Iterator[Problem]:
     """Rules for what needs all rollouts of a prompt in one micro-batch."""
     groups, size = args.num_generations, args.per_device_train_batch_size
     if size % groups:
-        yield error(
-            f"{setting} needs whole groups in each micro-batch, but per_device_train_batch_size={size} is not a multiple of "
-            f"num_generations={groups}; make it a multiple of {groups}."
-        )
+        yield error(f"{setting} needs whole groups in each micro-batch, but per_device_train_batch_size={size} is not a multiple of num_generations={groups}; make it a multiple of {groups}.")
     if args.batching not in WHOLE_GROUP and args.steps_per_generation > 1:
         valid = " or ".join(WHOLE_GROUP)
-        yield error(
-            f"{setting} needs whole groups in each micro-batch, which batching={args.batching!r} scatters; use {valid}."
-        )
+        yield error(f"{setting} needs whole groups in each micro-batch, which batching={args.batching!r} scatters; use {valid}.")
 
 
 def _estimator(args, rule, sharded: bool) -> Iterator[Problem]:
@@ -281,17 +227,13 @@ def _estimator(args, rule, sharded: bool) -> Iterator[Problem]:
     if estimator == "grpo":
         return
     if (multi := args.multi_objective_aggregation) != "sum_then_normalize":
-        needed = f"not with multi_objective_aggregation={multi!r}; use 'sum_then_normalize'"
-        yield error(f"{setting} works on the summed reward, {needed}.")
+        yield error(f"{setting} works on the summed reward, not with multi_objective_aggregation={multi!r}; use 'sum_then_normalize'.")
     if args.scale_rewards not in ("group", True):
-        why = f"with {setting}, which defines its own scale; leave it at 'group'"
-        yield warning(f"scale_rewards={args.scale_rewards!r} is ignored {why}.")
+        yield warning(f"scale_rewards={args.scale_rewards!r} is ignored with {setting}, which defines its own scale; leave it at 'group'.")
     if estimator in ("positive_only", "negative_only") and args.batching in ("sign_partitioned", "reward_balanced"):
-        nothing = f"so batching={args.batching!r} has nothing to arrange; use shuffled or query_preserved"
-        yield error(f"{setting} leaves rollouts of one sign only, {nothing}.")
+        yield error(f"{setting} leaves rollouts of one sign only, so batching={args.batching!r} has nothing to arrange; use shuffled or query_preserved.")
     if rule is not None and sharded and rule.needs:
-        asked = f"{', '.join(rule.needs)}, which FSDP and DeepSpeed shard; use a rule that needs none of them"
-        yield error(f"{setting} may ask the policy for {asked}.")
+        yield error(f"{setting} may ask the policy for {', '.join(rule.needs)}, which FSDP and DeepSpeed shard; use a rule that needs none of them.")
     if rule is not None and rule.each_step:
         yield from _whole_groups(args, f"{setting}, evaluated in each micro-batch,")
 
@@ -300,62 +242,36 @@ def _loss(args) -> Iterator[Problem]:
     """Rules for loss types and masks, whatever else is set, and for the schedule and checkpoints."""
     if args.loss_type == "cispo" and (args.epsilon_high is None or args.epsilon_high < 1):
         highest = args.epsilon if args.epsilon_high is None else args.epsilon_high
-        yield error(
-            f"loss_type='cispo' holds each ratio below epsilon_high itself, not 1 + epsilon_high, and epsilon_high={args.epsilon_high} makes "
-            f"that {highest}, so every weight near 1 would be {highest}; set epsilon_high to 1 or more, e.g. 5.0."
-        )
+        yield error(f"loss_type='cispo' holds each ratio below epsilon_high itself, not 1 + epsilon_high, and epsilon_high={args.epsilon_high} makes that {highest}, so every weight near 1 would be {highest}; set epsilon_high to 1 or more, e.g. 5.0.")
     if args.delta is not None and args.delta <= 1 + args.epsilon:
-        yield error(
-            f"delta={args.delta} bounds each ratio below the clip range's own end, 1 + epsilon = {1 + args.epsilon:g}, and so cuts pushes near "
-            f"a ratio of 1; set it above {1 + args.epsilon:g}, e.g. 2.0, or to None."
-        )
+        yield error(f"delta={args.delta} bounds each ratio below the clip range's own end, 1 + epsilon = {1 + args.epsilon:g}, and so cuts pushes near a ratio of 1; set it above {1 + args.epsilon:g}, e.g. 2.0, or to None.")
     if args.mask_truncated_completions and args.batching != "shuffled":
-        yield warning(
-            "mask_truncated_completions=True takes rollouts out of their groups, whose advantages then no longer sum to 0 under batching="
-            f"{args.batching!r}; read the logged cancellation/batch_residual, or set it to False."
-        )
+        yield warning(f"mask_truncated_completions=True takes rollouts out of their groups, whose advantages then no longer sum to 0 under batching={args.batching!r}; read the logged cancellation/batch_residual, or set it to False.")
     schedule, strategy = (getattr(value, "value", value) for value in (args.lr_scheduler_type, args.save_strategy))
     if args.lr_scheduler_kwargs and schedule == "constant":
-        yield error(
-            f"lr_scheduler_kwargs={args.lr_scheduler_kwargs} has no effect on lr_scheduler_type='constant'; remove it."
-        )
+        yield error(f"lr_scheduler_kwargs={args.lr_scheduler_kwargs} has no effect on lr_scheduler_type='constant'; remove it.")
     if 0 < args.max_steps < args.warmup_steps:
         yield error(f"warmup_steps={args.warmup_steps} must be at most max_steps={args.max_steps}.")
     if strategy == "steps" and args.save_steps % args.steps_per_batch:
-        yield warning(
-            f"save_steps={args.save_steps} falls inside a generation batch, whose rollouts a checkpoint does not hold, so a resumed run would "
-            f"differ; use a multiple of {args.steps_per_batch}."
-        )
+        yield warning(f"save_steps={args.save_steps} falls inside a generation batch, whose rollouts a checkpoint does not hold, so a resumed run would differ; use a multiple of {args.steps_per_batch}.")
 
 
 def _model(args, lora_dropout, quantized, base_dtype, sharded, padding_changes, kind) -> Iterator[Problem]:
     if lora_dropout > 0:
-        why = "makes sampled and trained log-probabilities differ, since generation runs in train mode"
-        yield error(f"lora_dropout={lora_dropout} {why}; set lora_dropout=0.")
+        yield error(f"lora_dropout={lora_dropout} makes sampled and trained log-probabilities differ, since generation runs in train mode; set lora_dropout=0.")
     if quantized and args.use_vllm:
-        yield error(
-            "use_vllm=True merges adapters into the 4-bit weights at each sync and so re-quantizes the base; use use_vllm=False, or an unquantized base."
-        )
+        yield error("use_vllm=True merges adapters into the 4-bit weights at each sync and so re-quantizes the base; use use_vllm=False, or an unquantized base.")
     elif args.use_vllm and sharded and base_dtype is not None and base_dtype.itemsize < 4:
-        yield error(
-            f"use_vllm=True merges adapters into the {str(base_dtype).removeprefix('torch.')} base and takes them out again at each sync, whose "
-            "rounding moves a base that FSDP or DeepSpeed shards; load it in float32, leave it whole on each process, or set use_vllm=False."
-        )
+        yield error(f"use_vllm=True merges adapters into the {str(base_dtype).removeprefix('torch.')} base and takes them out again at each sync, whose rounding moves a base that FSDP or DeepSpeed shards; load it in float32, leave it whole on each process, or set use_vllm=False.")
     if args.use_transformers_continuous_batching and (args.bf16 or args.fp16 or args.fp32_adapters):
-        yield error(
-            "use_transformers_continuous_batching=True casts all weights in place at each generation, those in training too, to what bf16="
-            f"{args.bf16} or fp16={args.fp16} names, whatever fp32_adapters={args.fp32_adapters} says; set it to False, or these three."
-        )
+        yield error(f"use_transformers_continuous_batching=True casts all weights in place at each generation, those in training too, to what bf16={args.bf16} or fp16={args.fp16} names, whatever fp32_adapters={args.fp32_adapters} says; set it to False, or these three.")
     if quantized and not args.fp32_adapters:
-        lost = "in which small opposing gradients are lost rather than cancelled; set fp32_adapters=True"
-        yield warning(f"fp32_adapters=False leaves the adapters of a quantized model in bfloat16, {lost}.")
+        yield warning("fp32_adapters=False leaves the adapters of a quantized model in bfloat16, in which small opposing gradients are lost rather than cancelled; set fp32_adapters=True.")
     if padding_changes:
-        yield error(
-            f"{kind} computes other logits behind padding than without, and train_dataset has prompts of unequal length, which TRL pads: "
-            "take prompts of one length in tokens, or a model with relative positions and an attention mask."
-        )
+        yield error(f"{kind} computes other logits behind padding than without, and train_dataset has prompts of unequal length, which TRL pads: take prompts of one length in tokens, or a model with relative positions and an attention mask.")
 
 
+# fmt: on
 # -- a run as a whole -----------------------------------------------------------------------------------------------
 
 

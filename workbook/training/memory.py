@@ -142,7 +142,7 @@ def optimizer_bytes(optimizer: str) -> float:
     >>> [optimizer_bytes(name) for name in ("adamw_torch", "paged_adamw_8bit", "sgd", "lion_32bit")]
     [8.0, 2.03, 0.0, 4.0]
     """
-    if optimizer == "sgd":
+    if optimizer in ("sgd", "adafactor"):
         return 0.0
     moments = 3 if "ademamix" in optimizer else 1 if any(one in optimizer for one in ("lion", "rms", "adagrad")) else 2
     return 1.015 * moments if "8bit" in optimizer else 4.0 * moments
