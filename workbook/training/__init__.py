@@ -16,7 +16,6 @@ _NAMES = {  # module: what it offers
     "training.plan": "forecast_seconds measure_throughput start_trial",
     "training.run_config": "RunConfig",
     "training.runs": "Run latest_run load_run start_run",
-    "training.sweep_run": "start_sweep",
     "training.sweeps": "compare_runs load_sweep sweep",
     "training.token_tables": "token_biography",
     "training.trainer": "CancellationTrainer",

@@ -6,7 +6,6 @@ Each is written beside its place under a temporary name, flushed to disk, then r
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import platform
@@ -16,8 +15,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,14 +88,12 @@ def read_json(path: str | Path, kind: type[Value]) -> Value:
     """Read a JSON file that holds a `kind`, a dict or a list; ValueError, in one sentence, if it does not."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing.") from None
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror}.") from None
     except (ValueError, RecursionError):
         raise ValueError(f"{path} is damaged: it is not valid JSON.") from None
     if not isinstance(value, kind):
-        raise ValueError(f"{path} is damaged: it holds a {type(value).__name__} instead of a {kind.__name__}.")
+        raise ValueError(f"{path} is damaged: it holds no {kind.__name__}.")
     return value
 
 
@@ -176,11 +172,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def checkpoint_step(path: Path) -> int:
-    """The step of a checkpoint's folder; 0 for a name that a run does not give.
-
-    >>> [checkpoint_step(Path(name)) for name in ("checkpoint-12", "checkpoint-012", "final")]
-    [12, 0, 0]
-    """
+    """The step of a checkpoint's folder; 0 for a name that a run does not give."""
     step = re.fullmatch(r"checkpoint-([1-9]\d*)", path.name, re.ASCII)
     return int(step[1]) if step else 0
 
@@ -268,9 +260,10 @@ def made_with(policy) -> dict:
 def made_on(device: str) -> dict:
     """When, with which versions, on which device and from which commit something is made."""
     cuda = device.startswith("cuda")
+    there = {dist.metadata["Name"]: dist.version for dist in distributions()}
     return {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()} | {name: there.get(name) for name in PACKAGES},
         "platform": f"{platform.system()} {platform.machine()}",
         "device": torch.cuda.get_device_name(device) if cuda else f"{device}, {torch.get_num_threads()} threads",
         "git": git_state(),
@@ -288,19 +281,4 @@ def git_state() -> dict | None:
         modified = bool(git("status", "--porcelain", "--untracked-files=no"))
         return {"commit": git("rev-parse", "HEAD"), "modified": modified}
     except (ValueError, OSError, subprocess.CalledProcessError):
-        return None
-
-
-@cache
-def sources_sha256(*folders: str) -> str:
-    """SHA-256 of the Python files in some of this package's folders: what they compute may change with it."""
-    files = [file for folder in folders for file in sorted((PACKAGE / folder).rglob("*.py"))]
-    rows = [f"{file.relative_to(PACKAGE).as_posix()} {file_hash(file)}" for file in files]
-    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
         return None

@@ -1,12 +1,10 @@
 """Progress of long work: a bar in the cell that does it, or a report to whoever does it in a thread and may stop it.
 
-    for rows in progress(parts, "scoring"):          # what probes do
-        ...
+for rows in progress(parts, "scoring"):          # what probes do
+    ...
 
-    with reporting(report):                          # what a widget does around a probe, in a thread of its own
-        compute()                                    # report(done, total, what) may raise Stopped
-
-A probe puts a policy back whatever ends it, so a stop between two items leaves nothing behind.
+with reporting(report):                          # what a widget does around a probe, in a thread of its own
+    compute()                                    # report(done, total, what) may raise Stopped
 """
 
 from __future__ import annotations
@@ -25,15 +23,26 @@ class Stopped(Exception):
     """The work was asked to stop."""
 
 
-def progress(items: Iterable, what: str, total: int | None = None) -> Iterable:
-    """The items, with a bar that shows how far the work is once it has taken two seconds, and is gone at the end.
+def progress(items: Iterable, what: str, total: int | None = None) -> Iterator:
+    """Yield the items, with a bar that shows how far the work is once it has taken two seconds, and is gone at the end.
 
     Inside `reporting`, the report is called before each item instead, and once all are done.
     """
-    report = getattr(_HERE, "report", None)
-    if report is None:
-        return tqdm(items, desc=what, total=total, delay=SHOWN_AFTER, leave=False)
-    return _reported(items, what, total or (len(items) if isinstance(items, Sized) else 0), report)
+    if (report := getattr(_HERE, "report", None)) is None:
+        yield from tqdm(items, desc=what, total=total, delay=SHOWN_AFTER, leave=False)
+        return
+    total = total or (len(items) if isinstance(items, Sized) else 0)
+    outermost, done = _HERE.depth == 0, 0
+    _HERE.depth += 1
+    try:
+        for item in items:
+            report(*((done, total) if outermost else (-1, 0)), what)
+            yield item
+            done += 1
+        if outermost:
+            report(total or done, total or done, what)
+    finally:
+        _HERE.depth -= 1
 
 
 def show_partial(**tables) -> None:
@@ -53,17 +62,3 @@ def reporting(report: Callable[[int, int, str], None], partial: Callable | None 
         yield
     finally:
         _HERE.report = _HERE.partial = None
-
-
-def _reported(items: Iterable, what: str, total: int, report: Callable) -> Iterator:
-    outermost, done = _HERE.depth == 0, 0
-    _HERE.depth += 1
-    try:
-        for item in items:
-            report(*((done, total) if outermost else (-1, 0)), what)
-            yield item
-            done += 1
-        if outermost:
-            report(total or done, total or done, what)
-    finally:
-        _HERE.depth -= 1
