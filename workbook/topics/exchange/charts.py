@@ -1,43 +1,43 @@
-"""The residual meter: residual of a shared token's update under each mechanism, and what mending it costs."""
+"""Charts of gradient exchangeability: the residual meter, repairs, measured residuals, KL drift, right answers."""
 
 from __future__ import annotations
 
 import altair as alt
 import pandas as pd
 
-from workbook.topics.exchange.measured import START, drift_strip
-from workbook.topics.exchange.shared import TRANSFORMS
-from workbook.topics.exchange.toy import MECHANISMS, TOGETHER, compute_exchange, compute_transforms
-from workbook.views.explorer import Explorer, menu, slider, switch
-from workbook.views.figures import INTERVAL, bars, by_sign, forest, panels, rule
-from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require, titled
+from workbook.topics.exchange.drift import PATHS, STEPS, WHEN
+from workbook.topics.exchange.study import ARMS, SCALES, measured_drift
+from workbook.topics.exchange.study import STEPS as MEASURED_STEPS
+from workbook.topics.exchange.toy import MECHANISMS, TOGETHER, TRANSFORMS
+from workbook.views.figures import INTERVAL, bars, by_sign, forest, panels, rule, series
+from workbook.views.style import ACCENT, NEUTRAL, SERIES, WIDTH, describe_rows, finish, require, titled, tooltips
 
 KEPT = ("right answers' own: push kept", "wrong answers' own: push kept")
 SHARES = ("shared token: residual", "own tokens pushed the wrong way", "groups silenced")
 REPAIRS = [NEUTRAL, *SERIES[:2]]  # of TRANSFORMS
-CLIPPINGS = ["none", "symmetric", "asymmetric"]
+ORDERS = ["exact", "quadratic", "difference"]
+STROKES = {"columns": 3, "symbolType": "stroke", "symbolStrokeWidth": 2.5, "labelLimit": 220}
+RUNS = ["your settings", "equal weights"]
+MEASURES = {
+    "entropy": ("entropy over the right answers (nats)", [0, 1.1]),
+    "log-odds": ("change of log-odds, first : second", [-1, 3.5]),
+    "reward": ("probability of a right answer", [0.4, 1]),
+}
+RESIDUAL = "residual (0 cancels, 1 adds up)"
+
+
+# --- the residual of one step
 
 
 def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChart:
     """Left the residual of each mechanism with its interval, right one group's pushes; below, where the drift lies."""
-    upper = alt.hconcat(_meter(meter), _pushes(pushes), spacing=24)
-    return panels(
-        [upper, drift_strip(meter, width=480)],
-        "Residual of the update on a token that the whole group shares",
-        "left: mean over 200 groups with its 95 % interval, violet: switched on; right: one group of eight rollouts",
-        "Bars of the residual under each mechanism alone and all that are switched on; the pushes of one group.",
-        vertical=True,
-    )
-
-
-def _meter(meter: pd.DataFrame) -> alt.LayerChart:
     y = alt.Y("mechanism:N", sort=[*MECHANISMS, TOGETHER], title=None).axis(labelLimit=180)
     silent = "(datum.silent > 0.005 ? ', ' + format(datum.silent, '.0%') + ' of groups silent' : '')"
     texts = alt.Chart(meter).transform_calculate(text=f"format(datum.mean, '.2f') + {silent}")
-    return bars(
+    left = bars(
         meter,
         y,
-        alt.X("mean:Q", title="residual (0 cancels, 1 adds up)").scale(domain=[0, 1]),
+        alt.X("mean:Q", title=RESIDUAL).scale(domain=[0, 1]),
         color=alt.when("datum.on").then(alt.value(ACCENT)).otherwise(alt.value("#b9c3cc")),
         zero=False,
         form=".3f",
@@ -46,59 +46,70 @@ def _meter(meter: pd.DataFrame) -> alt.LayerChart:
         width=250,
         height=230,
     )
-
-
-def _pushes(pushes: pd.DataFrame) -> alt.LayerChart:
-    y, ticks = alt.Y("rollout:N", sort=None, title="rollout"), [-1, -0.5, 0, 0.5, 1]
-    x = alt.X("push:Q", title="push, share of the group's total").scale(domain=[-1, 1])
-    rewards = alt.Chart(pushes).mark_text(align="left", color=NEUTRAL)
-    return bars(
-        pushes,
-        y,
-        x.axis(values=ticks),
-        color=by_sign("push"),
-        number="+.2f",
-        outlined="datum.rollout === 'net'",
-        shown=["reward"],
-        over=[rewards.encode(x=alt.value(4), y=y, text="reward:N")],
-        width=180,
-        height=230,
+    rollout = alt.Y("rollout:N", sort=None, title="rollout")
+    push = alt.X("push:Q", title="push, share of the group's total").scale(domain=[-1, 1])
+    rewards = (
+        alt.Chart(pushes).mark_text(align="left", color=NEUTRAL).encode(x=alt.value(4), y=rollout, text="reward:N")
+    )
+    look = {"number": "+.2f", "outlined": "datum.rollout === 'net'", "shown": ["reward"], "over": [rewards]}
+    push = push.axis(values=[-1, -0.5, 0, 0.5, 1])
+    right = bars(pushes, rollout, push, color=by_sign("push"), width=180, height=230, **look)
+    return panels(
+        [alt.hconcat(left, right, spacing=24), drift_strip(meter)],
+        "Residual of the update on a token that the whole group shares",
+        "left: mean over 200 groups with its 95 % interval, violet: switched on; right: one group of eight rollouts",
+        "Bars of the residual under each mechanism alone and all that are switched on; the pushes of one group.",
+        vertical=True,
     )
 
 
-def describe_exchange(meter: pd.DataFrame, pushes: pd.DataFrame) -> str:
-    """Residual of the mechanisms that are switched on, in a sentence."""
-    last = meter.set_index("mechanism").loc[TOGETHER]
-    silent = f" In {last['silent']:.0%} of groups nothing pushes it at all." if last["silent"] > 0.005 else ""
-    if last["mean"] < 1e-9:
-        return f"Switched on together: the shared token cancels.{silent}"
-    interval = f"{last['mean']:.3f} [{last['low']:.3f}, {last['high']:.3f}]"
-    return f"Switched on together: a residual of {interval} on the shared token.{silent}"
+def drift_strip(meter: pd.DataFrame) -> alt.LayerChart:
+    """Where the slider's drift lies among measured ones: intervals over units at each step, a line at the slider."""
+    title = "line: your drift (nats); bars: measured before the 2nd, 4th and 8th step on a batch"
+    x = alt.X("max(drift):Q", title=title).scale(domain=[0, 1])
+    layers = [alt.Chart(meter).mark_rule(size=3, color=ACCENT).encode(x=x)]
+    for row in measured_drift().itertuples():
+        place = alt.Chart().encode(x=alt.datum(row.low), y=alt.datum(row.policy))
+        layers.append(place.mark_rule(size=7, color=NEUTRAL, opacity=0.75).encode(x2=alt.datum(row.high)))
+        text = place.mark_text(align="left", dx=-2, dy=-10, fontSize=10, color=NEUTRAL)
+        layers.append(text.encode(text=alt.value(MEASURED_STEPS[row.step])))
+    return alt.layer(*layers).encode(y=alt.Y(title=None)).properties(width=480, height=alt.Step(30))
 
 
-def explore_exchange() -> Explorer:
-    """Every mechanism as a switch, its strength as a slider, on one residual meter."""
-    controls = {
-        "sequence": switch(True, "sequence ratio (GSPO)"),
-        "drift": slider(START, 0.0, 1.0, 0.02, "ratio drift"),
-        "clipping": menu("none", CLIPPINGS, "clipping"),
-        "clip_range": slider(0.2, 0.01, 1.0, 0.01, "clip range"),
-        "per_length": switch(False, "1/T per sequence"),
-        "length_spread": slider(0.5, 0.0, 1.0, 0.05, "length spread"),
-        "own_embeddings": switch(False, "own embeddings"),
-        "angle": slider(60.0, 0.0, 90.0, 5.0, "angle of gradients (°)"),
-        "masking": switch(False, "position masking"),
-        "masked_share": slider(0.25, 0.0, 0.75, 0.05, "share masked"),
-        "transform": menu("none", list(TRANSFORMS), "transform"),
-        "follows_reward": slider(0.0, 0.0, 1.0, 0.05, "follows the reward"),
-    }
-    return Explorer(compute_exchange, exchange_chart, controls, describe_exchange)
+def drift_chart(toy: pd.DataFrame, measured: pd.DataFrame) -> alt.LayerChart:
+    """Residual against drift: lines are the toy, dots with intervals what was measured on two policies.
+
+    toy, measured: of `toy_residuals` and `measured_residuals`.
+    """
+    names, below = list(ARMS.values()), alt.Legend(title=None, orient="bottom", symbolOpacity=1)
+    color = alt.Color("mechanism:N", legend=below, sort=names).scale(domain=names, range=SERIES[:2])
+    x = alt.X("drift:Q", title="ratio drift: spread of the log-ratios (nats)")
+    x = x.scale(type="log", domain=[0.01, 1], nice=False).axis(values=[0.01, 0.03, 0.1, 0.3, 1], format="~g")
+    scale = {"type": "symlog", "constant": 0.002, "domain": [0, 1], "clamp": True, "nice": False}
+    axis = {"values": [0, 0.003, 0.01, 0.03, 0.1, 0.3, 1], "format": "~g"}
+    y, low = (alt.Y(field, title=RESIDUAL).scale(**scale).axis(**axis) for field in ("mean:Q", "low:Q"))
+    dots = alt.Chart(measured).encode(x=x, color=color)
+    shape = alt.Shape("policy:N", legend=below).scale(domain=[*SCALES.values()], range=["circle", "triangle-up"])
+    hints = tooltips(measured, "policy", "mechanism", "step", "drift", *INTERVAL)
+    layers = [
+        rule(0.2, "x", dashed=True, color=NEUTRAL),
+        alt.Chart(toy).mark_line(strokeWidth=2.5).encode(x=x, y=y, color=color),
+        dots.mark_rule(opacity=0.6).encode(y=low, y2="high:Q"),
+        dots.mark_point(filled=True, size=80, opacity=1).encode(y=y, shape=shape, tooltip=hints),
+    ]
+    return finish(
+        alt.layer(*layers).resolve_scale(shape="independent"),
+        "The toy against real batches: what is left on a shared token",
+        "lines: toy; dots: measured at the 2nd, 4th and 8th step on a batch; dashed: the clip range",
+        describe_rows(measured, "policy", "mechanism", "step", form=".3f", interval=True),
+        width=WIDTH,
+        height=260,
+    )
 
 
 def repairs_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Residual of each mechanism alone, without a repair and with either; columns mechanism, transform, mean, ..."""
-    require(table, ("mechanism", "transform", *INTERVAL), "repairs_chart")
-    x = alt.X("mean:Q", title="residual (0 cancels, 1 adds up)").scale(domainMin=0)
+    x = alt.X("mean:Q", title=RESIDUAL).scale(domainMin=0)
     return titled(
         forest(table, "mechanism", x, by="transform", colors=REPAIRS, zero=True, width=440, height=alt.Step(13)),
         "What leaves a push on a shared token, and what takes it away",
@@ -110,7 +121,7 @@ def repairs_chart(table: pd.DataFrame) -> alt.LayerChart:
 def normalizer_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Residual that a loss's normalizer leaves, by batch and loss type; columns batch, loss_type, mean, low, high."""
     require(table, ("batch", "loss_type", *INTERVAL), "normalizer_chart")
-    x = alt.X("mean:Q", title="residual (0 cancels, 1 adds up)").scale(domainMin=0)
+    x = alt.X("mean:Q", title=RESIDUAL).scale(domainMin=0)
     return titled(
         forest(table, "batch", x, by="loss_type", zero=True, width=400, height=alt.Step(15)),
         "A rollout's own length is an unequal weight",
@@ -121,16 +132,20 @@ def normalizer_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 def costs_chart(table: pd.DataFrame) -> alt.VConcatChart:
     """What either repair does to the tokens that should move, by setting; columns setting, measure, transform, mean."""
-    require(table, ("setting", "measure", "transform", *INTERVAL), "costs_chart")
-    rows = table[table["transform"] != "none"]
+    rows, parts = table[table["transform"] != "none"], []
     titles = {KEPT[0]: "right answers' push kept", KEPT[1]: "wrong answers' push kept"}
     titles |= {SHARES[1]: "pushed the wrong way", SHARES[2]: "groups silenced"}
-    parts = [
-        _cost(rows[rows["measure"] == m], title, m in KEPT, k % 2 == 0) for k, (m, title) in enumerate(titles.items())
-    ]
-    pairs = [alt.hconcat(*parts[:2], spacing=16), alt.hconcat(*parts[2:], spacing=16)]
+    look = {"by": "transform", "names": list(TRANSFORMS)[1:], "colors": REPAIRS[1:], "width": 200}
+    for k, (measure, title) in enumerate(titles.items()):
+        kept, part = measure in KEPT, rows[rows["measure"] == measure]
+        x = alt.X("mean:Q", title="multiple" if kept else "share")
+        x = x.scale(domain=[0, 3] if kept else [0, 0.6], clamp=True)
+        under = [rule(1, "x", color=NEUTRAL)] if kept else []
+        parts.append(
+            forest(part, "setting", x, title=title, under=under, labels=k % 2 == 0, height=alt.Step(16), **look)
+        )
     return panels(
-        pairs,
+        [alt.hconcat(*parts[:2], spacing=16), alt.hconcat(*parts[2:], spacing=16)],
         "What a repair costs the tokens that should move",
         "above: multiple of the push without repair (line: 1); below: shares; 95 % intervals over 200 groups",
         describe_rows(rows[rows["measure"].isin(titles)], "setting", "measure", "transform", form=".2f"),
@@ -139,19 +154,24 @@ def costs_chart(table: pd.DataFrame) -> alt.VConcatChart:
     )
 
 
-def _cost(rows: pd.DataFrame, title: str, kept: bool, labels: bool) -> alt.LayerChart:
-    x = alt.X("mean:Q", title="multiple" if kept else "share").scale(domain=[0, 3] if kept else [0, 0.6], clamp=True)
-    look = {"by": "transform", "names": list(TRANSFORMS)[1:], "colors": REPAIRS[1:], "labels": labels, "width": 200}
-    under = [rule(1, "x", color=NEUTRAL)] if kept else []
-    return forest(rows, "setting", x, title=title, under=under, height=alt.Step(16), **look)
-
-
 def transforms_chart(table: pd.DataFrame) -> alt.VConcatChart:
     """Three transforms beside one another: what they do to the shared token, and to the tokens that should move."""
-    shares = _measures(table, SHARES, [0, 1], "share", ".3f")
-    kept = _measures(table, KEPT, [0, 3], "multiple of the untransformed push", ".2f")
+    y = alt.Y("transform:N", sort=list(TRANSFORMS), title=None).axis(labelLimit=150)
+    color = alt.Color("transform:N", legend=None).scale(domain=list(TRANSFORMS), range=REPAIRS)
+    header, charts = alt.Header(labelAngle=0, labelAlign="left", labelLimit=230, labelFontSize=12), []
+    for measures, reach, title, number in (
+        (SHARES, 1, "share", ".3f"),
+        (KEPT, 3, "multiple of the untransformed push", ".2f"),
+    ):
+        x = alt.X("mean:Q", title=title).scale(domain=[0, reach], clamp=True, nice=False).axis(tickCount=6)
+        look = {"number": number, "shown": ["measure"], "zero": False, "width": 330, "height": 54}
+        chart = bars(table, y, x, color=color, **look)
+        row = alt.Row("measure:N", sort=list(measures), title=None, header=header)
+        charts.append(
+            chart.transform_filter(alt.FieldOneOfPredicate("measure", list(measures))).facet(row=row, spacing=8)
+        )
     return panels(
-        [shares, kept],
+        charts,
         "What a transform mends, and what it does to the tokens that should move",
         "means over 200 groups with their 95 % intervals; bars end at the panel's edge, the label has the number",
         "For no transform, min-replace and advantage-orthogonal: residual, wrong-way and silenced shares, push kept.",
@@ -160,46 +180,74 @@ def transforms_chart(table: pd.DataFrame) -> alt.VConcatChart:
     )
 
 
-def _measures(table: pd.DataFrame, measures: tuple, domain: list, title: str, number: str) -> alt.FacetChart:
-    x = alt.X("mean:Q", title=title).scale(domain=domain, clamp=True, nice=False).axis(tickCount=6)
-    chart = bars(
-        table,
-        alt.Y("transform:N", sort=list(TRANSFORMS), title=None).axis(labelLimit=150),
-        x,
-        color=alt.Color("transform:N", legend=None).scale(domain=list(TRANSFORMS), range=REPAIRS),
-        number=number,
-        shown=["measure"],
-        zero=False,
-        width=330,
-        height=54,
+# --- drift over many steps
+
+
+def kl_drift_chart(rates: pd.DataFrame, chosen: pd.DataFrame, path: pd.DataFrame) -> alt.HConcatChart:
+    """Left one step's KL against the learning rate, right the KL over many steps; logarithmic axes."""
+    scale = {"type": "log", "domain": [1e-10, 10], "nice": False, "clamp": True}
+    axis = {"format": ".0e", "values": [10.0**exponent for exponent in range(-10, 2, 2)]}
+    look = {"legend": STROKES, "clip": True, "points": False, "width": 270, "height": 230}
+    x = alt.X("lr:Q", title="learning rate").scale(type="log", domain=[1e-3, 10], nice=False)
+    x = x.axis(format=".0e", values=[1e-3, 1e-2, 1e-1, 1, 10])
+    y = alt.Y("kl:Q", title="KL(new, old) after one step (nats)").scale(**scale).axis(**axis)
+    marks = alt.Chart(chosen).mark_point(size=90, filled=True, opacity=1, clip=True)
+    marks = marks.encode(x=x, y=y, color=alt.Color("order:N"), tooltip=["order:N", "lr:Q", "kl:Q"])
+    one = series(rates, x, y, by="order", names=ORDERS, dash="order", spread=None, over=[marks], **look)
+    x = alt.X("step:Q", title="step").scale(type="log", domain=[1, STEPS], nice=False)
+    y = alt.Y("mean:Q", title="KL (nats), mean and 95 % interval").scale(**scale).axis(**axis)
+    return panels(
+        [one, series(path, x, y, by="series", names=PATHS, dash="series", **look)],
+        "An uncancelled push drifts: quadratic in the learning rate, and adding up",
+        "left: one step, exact, its quadratic form, and their difference; right: 40 steps with the same learning rate",
+        "Two log-log charts: KL divergence of one step against the learning rate, and over steps.",
+        spacing=40,
+    ).resolve_scale(color="independent", strokeDash="independent")
+
+
+def solutions_chart(table: pd.DataFrame) -> alt.HConcatChart:
+    """Entropy over equally right answers, their log-odds and the reward, step by step, against equal weights."""
+    x, look = alt.X("step:Q", title="step").scale(domain=[0, STEPS]), {"width": 180, "height": 220}
+    return panels(
+        [_measure(table, measure, x, RUNS, **look) for measure in MEASURES],
+        "Three answers are equally right: do they stay equally likely?",
+        "means over 48 seeds with 95 % intervals; dashed: the same with equal weights",
+        "Three line charts over steps: entropy over the right answers, log-odds of two of them, and reward.",
+        spacing=24,
     )
-    header = alt.Header(labelAngle=0, labelAlign="left", labelLimit=230, labelFontSize=12)
-    row = alt.Row("measure:N", sort=list(measures), title=None, header=header)
-    return chart.transform_filter(alt.FieldOneOfPredicate("measure", list(measures))).facet(row=row, spacing=8)
 
 
-def describe_transforms(table: pd.DataFrame) -> str:
-    """Cost of either transform, in a sentence."""
-    mean = table.pivot(index="measure", columns="transform", values="mean")
-    low, project = mean["min-replace"], mean["advantage-orthogonal"]
-    return (
-        f"Min-replace keeps {low[KEPT[0]]:.0%} of the right answers' push and {low[KEPT[1]]:.0%} of the wrong ones', "
-        f"and silences {low[SHARES[2]]:.0%} of groups. Advantage-orthogonal keeps {project[KEPT[0]]:.0%} and "
-        f"{project[KEPT[1]]:.0%}, and pushes {project[SHARES[1]]:.1%} of own tokens against their advantage."
+def _measure(table: pd.DataFrame, measure: str, x: alt.X, runs: list[str], **look) -> alt.LayerChart:
+    """One of MEASURES over steps, a line per run."""
+    title, domain = MEASURES[measure]
+    y = alt.Y("mean:Q", title=title).scale(domain=domain, nice=False)
+    lines = series(table, x, y, by="run", names=runs, dash="run", points=False, clip=True, **{"legend": STROKES} | look)
+    return lines.transform_filter(alt.datum.measure == measure)
+
+
+def long_run_chart(table: pd.DataFrame) -> alt.HConcatChart:
+    """Entropy over equally right answers and their log-odds on a logarithmic step axis; table of `long_runs`."""
+    runs = table["run"].drop_duplicates().tolist()
+    x = alt.X("step:Q", title="step").scale(type="log", nice=False).axis(values=[1, 10, 100, 1000])
+    look = {"spread": "bars", "legend": STROKES | {"columns": 2, "labelLimit": 240}, "width": 280, "height": 240}
+    return panels(
+        [_measure(table, measure, x, runs, **look) for measure in ("entropy", "log-odds")],
+        "Over thousands of steps: the softmax gradient goes on, the natural gradient halts",
+        "means over seeds with 95 % intervals; the step axis is logarithmic",
+        "Two line charts on a logarithmic step axis: entropy over the right answers, and change of their log-odds.",
+        spacing=30,
     )
 
 
-def explore_transforms() -> Explorer:
-    """Make the weights unequal, and see what either transform does to the tokens that should move."""
-    controls = {
-        "level": menu("sequence", ["sequence", "token"], "ratio"),
-        "drift": slider(0.2, 0.0, 1.0, 0.02, "ratio drift"),
-        "clipping": menu("none", CLIPPINGS, "clipping"),
-        "clip_range": slider(0.2, 0.01, 1.0, 0.01, "clip range"),
-        "per_length": switch(True, "1/T per sequence"),
-        "length_spread": slider(0.5, 0.0, 1.0, 0.05, "length spread"),
-        "right": slider(0.5, 0.05, 0.95, 0.05, "share of right answers"),
-        "follows_reward": slider(0.0, 0.0, 1.0, 0.05, "follows the reward"),
-        "group_size": slider(8, 2, 32, 1, "group size"),
-    }
-    return Explorer(compute_transforms, transforms_chart, controls, describe_transforms)
+def entropy_chart(table: pd.DataFrame) -> alt.LayerChart:
+    """Entropy of every setting, a dot for each of WHEN, against where all began; table of `entropy_by_setting`."""
+    start = float(table["start"].iloc[0])
+    x = alt.X("mean:Q", title="entropy over three equally right answers (nats)").scale(domain=[0.4, 1], nice=False)
+    look = {"by": "when", "names": [*WHEN.values()], "colors": SERIES[:2], "number": ".2f", "width": 420}
+    under = [rule(start, "x", dashed=True, color=NEUTRAL)]
+    return titled(
+        forest(table, "setting", x, under=under, height=alt.Step(17), **look),
+        "Entropy falls with equal weights, too",
+        f"means over seeds with 95 % intervals; dashed: the start, {start:.2f} nats",
+        describe_rows(table, "setting", "when", form=".3f", interval=True),
+    )

@@ -1,4 +1,4 @@
-"""Reward-irrelevant drift of a softmax: on one shared token, and among solutions that are equally right.
+"""Drift over many steps (`toy` takes one): of a shared token whose pushes do not cancel, and of right answers.
 
 The first is the learning tax of arXiv 2604.13088 (proposition 3.1, claim D4), the second its corollary 3.2 (D5).
 """
@@ -13,18 +13,31 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbook.statistics import normal_interval
+from workbook.statistics import bootstrap_mean, normal_interval
 from workbook.theory import kl_drift, solution_entropy
 from workbook.theory.choices import check_choice, check_range
 from workbook.theory.drift import log_odds_drift
 from workbook.theory.objective import transform_weights
-from workbook.topics.exchange.shared import TRANSFORMS, single_thread
+from workbook.topics.exchange.toy import TRANSFORMS, single_thread
 
 VOCABULARY = 8
 RATES = [10 ** (exponent / 4) for exponent in range(-12, 5)]  # 0.001 to 10
-STEPS = 40
+STEPS, DRAWS = 40, 64
+PATHS = ["from the first policy", "the steps' own, added"]
 START = (0.3, 0.15, 0.05, 0.5)  # three right answers with odds 6 : 3 : 1, and a wrong one
 WEIGHTS, OPERATORS = ("equal", "one favoured", "random"), ("softmax gradient", "natural gradient")
+LR, LATE_STEPS, REWARD = 0.3, 60, 0.8  # of `entropy_by_setting`
+SETTINGS = {  # of `run_solutions`: who weighs more, what repairs it, what turns pushes into a step
+    "equal weights": {},
+    "one answer favoured": {"weights": "one favoured"},
+    "favoured, min-replace": {"weights": "one favoured", "transform": "min-replace"},
+    "favoured, advantage-orthogonal": {"weights": "one favoured", "transform": "advantage-orthogonal"},
+    "random weights": {"weights": "random"},
+    "random, min-replace": {"weights": "random", "transform": "min-replace"},
+    "equal, natural gradient": {"operator": OPERATORS[1]},
+    "favoured, natural gradient": {"weights": "one favoured", "operator": OPERATORS[1]},
+}
+WHEN = {"end": f"after {LATE_STEPS} steps", "reward": f"when the reward reaches {REWARD}"}
 
 
 def push_on_shared(p_shared: float = 0.4, residual: float = 0.2) -> tuple[Float[Tensor, " V"], Float[Tensor, " V"]]:
@@ -52,40 +65,31 @@ def compute_kl_drift(
     """
     check_range(0.5, 1, same_sign=same_sign)
     logits, push = push_on_shared(p_shared, residual)
-    rates, chosen = _one_step(logits, push, RATES), _one_step(logits, push, [lr])
-    return {"rates": rates, "chosen": chosen, "path": _kl_path(logits, residual, lr, same_sign, seed)}
 
+    def one_step(rates: list[float]) -> pd.DataFrame:
+        steps = torch.tensor(rates, dtype=torch.float64)[:, None] * push
+        columns = {order: kl_drift(logits, steps, order) for order in ("exact", "quadratic")}
+        columns["difference"] = (columns["exact"] - columns["quadratic"]).abs()
+        return pd.DataFrame(
+            {"lr": rate, "order": order, "kl": max(kl, 1e-16)}
+            for order, values in columns.items()
+            for rate, kl in zip(rates, values.tolist(), strict=True)
+        )
 
-def _one_step(logits: Tensor, push: Tensor, rates: list[float]) -> pd.DataFrame:
-    """Compute KL after one step at each learning rate: exact, quadratic, and their difference; at least 1e-16."""
-    steps = torch.tensor(rates, dtype=torch.float64)[:, None] * push
-    columns = {order: kl_drift(logits, steps, order) for order in ("exact", "quadratic")}
-    columns["difference"] = (columns["exact"] - columns["quadratic"]).abs()
-    return pd.DataFrame(
-        {"lr": rate, "order": order, "kl": max(kl, 1e-16)}
-        for order, values in columns.items()
-        for rate, kl in zip(rates, values.tolist(), strict=True)
-    )
-
-
-def _kl_path(logits: Tensor, residual: float, lr: float, same_sign: float, seed: int) -> pd.DataFrame:
-    """Compute KL from the first policy after each step, each step pushing along residual (e - p) at its own p."""
-    draws = 64
+    # many steps, each along residual (e - p) at its own p
     generator = torch.Generator().manual_seed(seed)
-    usual = torch.rand((STEPS, draws, 1), generator=generator, dtype=torch.float64) < same_sign
+    usual = torch.rand((STEPS, DRAWS, 1), generator=generator, dtype=torch.float64) < same_sign
     signs, shared = torch.where(usual, 1.0, -1.0).double(), torch.eye(VOCABULARY, dtype=torch.float64)[0]
-    now, total, path = logits.expand(draws, -1), torch.zeros(draws, dtype=torch.float64), []
+    now, total, path = logits.expand(DRAWS, -1), torch.zeros(DRAWS, dtype=torch.float64), []
     for step in range(STEPS):
         move = lr * residual * signs[step] * (shared - now.softmax(-1))
         total = total + kl_drift(now, move)
         now = now + move
         path.append(torch.stack([kl_drift(logits, now - logits), total]))
     intervals = normal_interval(torch.stack(path).clamp(min=1e-16))  # (steps, series)
-    where = {
-        "step": np.arange(1, STEPS + 1).repeat(2),
-        "series": ["from the first policy", "the steps' own, added"] * STEPS,
-    }
-    return pd.DataFrame(where | {name: value.flatten().numpy() for name, value in intervals._asdict().items()})
+    where = {"step": np.arange(1, STEPS + 1).repeat(2), "series": PATHS * STEPS}
+    table = pd.DataFrame(where | {name: value.flatten().numpy() for name, value in intervals._asdict().items()})
+    return {"rates": one_step(RATES), "chosen": one_step([lr]), "path": table}
 
 
 def solution_step(
@@ -182,3 +186,41 @@ def solution_measures(path: Float[Tensor, "steps1 seeds V"]) -> dict[str, Float[
         "log-odds": log_odds_drift(right[:1].expand_as(right), right)[..., 0, 1],
         "reward": right.logsumexp(-1).exp(),
     }
+
+
+def entropy_by_setting(seeds: int = 200, settings: tuple[str, ...] = tuple(SETTINGS)) -> pd.DataFrame:
+    """Entropy over the right answers (nats) of settings in SETTINGS, after 60 steps and at equal reward, over seeds.
+
+    Columns setting, when (of WHEN), mean, low, high (95 % bootstrap interval over seeds), start (entropy at step 0) and
+    reward, at the end.  Raises ValueError for an unknown setting, and if a seed never reaches the reward of 0.8.
+    """
+    rows = []
+    for name in settings:
+        check_choice("settings", name, tuple(SETTINGS))
+        path = solution_measures(run_solutions(lr=LR, seeds=seeds, steps=LATE_STEPS, **SETTINGS[name]))
+        entropy, reward = path["entropy"].numpy(), path["reward"].numpy()
+        if (reward.max(0) < REWARD).any():
+            raise ValueError(f"{name}: a seed never reaches a reward of {REWARD} within {LATE_STEPS} steps.")
+        at_reward = entropy[(reward >= REWARD).argmax(0), np.arange(seeds)]
+        base = {"setting": name, "start": entropy[0, 0], "reward": reward[-1].mean()}
+        for when, values in (("end", entropy[-1]), ("reward", at_reward)):
+            rows.append(base | {"when": WHEN[when], **bootstrap_mean(values)._asdict()})
+    return pd.DataFrame(rows)
+
+
+def long_runs(steps: int = 2_000, seeds: int = 48) -> pd.DataFrame:
+    """Entropy and log-odds of equally right answers over many steps: either operator, equal weights and a favourite.
+
+    Columns measure ("entropy", "log-odds" or "wrong", the share of wrong answers), run, step (30 of them, evenly spread
+    on a logarithm), mean, low, high over seeds.
+    """
+    marks, rows = np.unique(np.geomspace(1, steps, 30).astype(int)), []
+    for operator in OPERATORS:
+        for weights in ("equal", "one favoured"):
+            measures = solution_measures(run_solutions(weights, operator=operator, lr=LR, seeds=seeds, steps=steps))
+            measures["wrong"] = 1 - measures.pop("reward")
+            for measure, values in measures.items():
+                for step in marks:
+                    ends = bootstrap_mean(values[step].numpy(), resamples=499)._asdict()
+                    rows.append({"measure": measure, "run": f"{operator}, {weights}", "step": step, **ends})
+    return pd.DataFrame(rows)

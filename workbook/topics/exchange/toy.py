@@ -1,28 +1,30 @@
-"""Residual of a shared token under every mechanism that breaks cancellation; what a transform mends and costs.
+"""Groups whose rollouts share one token: draws, weights, directions, and the residual under each mechanism.
 
-The tables behind chapter 03's explorers, over the groups of `exchange.shared` (arXiv 2604.13088; D1 to D3, D6 and
-D7 in the claims).
+Rollout i begins with the shared token, drawn in one context by the whole group, and goes on with tokens of its own.
+The shared token gets the pushes w_i A_i g_i: weight, advantage, gradient direction. They cancel if the weights and the
+directions are the same all over the group (arXiv 2604.13088; D1 to D3, D6 and D7 in the claims).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+
 import pandas as pd
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.theory import cancellation_residual
-from workbook.topics.exchange.shared import (
-    GROUPS,
-    TRANSFORMS,
-    Draw,
-    draw_groups,
-    interval,
-    residuals,
-    shared_weights,
-    single_thread,
-    transformed,
-)
+from workbook.statistics import normal_interval
+from workbook.theory import cancellation_residual, group_advantages, surrogate_weights, update_weights
+from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
+from workbook.theory.choices import check_choice, check_range
+from workbook.theory.groups import group_index, group_sum
+from workbook.theory.objective import transform_weights
 
+GROUPS, LENGTH, LONGEST, WIDTH = 200, 16, 48, 16  # groups per setting; tokens, typical and at most; size of a gradient
 MECHANISMS = {  # what each one changes about an exchangeable group
     "token ratio": {},
     "sequence ratio": {"level": "sequence"},
@@ -33,6 +35,191 @@ MECHANISMS = {  # what each one changes about an exchangeable group
     "position masking": {"masking": True},
 }
 TOGETHER = "switched on, together"
+SITUATIONS = {  # settings of `compute_transforms` in which the repairs differ
+    "sequence ratios, luck": {},
+    "and asymmetric clipping": {"clipping": "asymmetric"},
+    "wrong answers are long": {"length_spread": 1.0, "follows_reward": 0.7},
+    "few right answers": {"right": 0.1},
+}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """B rollouts in groups: advantages, log-ratios to the policy that sampled, and the tokens that they have."""
+
+    advantages: Float[Tensor, " B"]
+    group_ids: Int[Tensor, " B"]
+    log_ratios: Float[Tensor, "B T"]
+    mask: Bool[Tensor, "B T"]
+    directions: Float[Tensor, "B W"]  # random unit vectors
+    chance: Float[Tensor, " B"]  # uniform, for masking
+
+
+def single_thread(function: Callable) -> Callable:
+    """Run `function` with one thread of torch's: more of them cost a slider's small tensors more than they save."""
+
+    @wraps(function)
+    def wrapped(*args, **kwargs):
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.set_num_threads(threads)
+
+    return wrapped
+
+
+def draw_groups(
+    drift: float = 0.2,
+    length_spread: float = 0.5,
+    follows_reward: float = 0.0,
+    group_size: int = 8,
+    right: float = 0.5,
+    groups: int = GROUPS,
+    seed: int = 0,
+    common: float = 0.5,
+) -> Draw:
+    """Draw groups of rollouts with binary rewards (both in each group), drifted ratios and unequal lengths.
+
+    log u_it = drift (sqrt(common) z_i + sqrt(1 - common) e_it), z_i common to a rollout's tokens, and T_i =
+    16 exp(length_spread z'_i), cut to 2..48. The shared token, t = 0, stands in one context and so has one log-ratio,
+    drift e_g, in all of its group.
+    z and z' are standard normal; `follows_reward` = c mixes the reward into them: z = c sign(A) + sqrt(1 - c^2) noise,
+    z' = -c sign(A) + ..., so that right answers drift upwards and wrong ones are longer.
+
+    drift, length_spread: standard deviations, >= 0.  follows_reward, common: in [0, 1].  right: probability of
+    a right answer. The same seed draws the same noise whatever the other settings.
+    """
+    check_range(0, math.inf, drift=drift, length_spread=length_spread)
+    check_range(0, 1, follows_reward=follows_reward, common=common, right=right)
+    check_range(2, math.inf, group_size=group_size)
+    noise = _noise(groups, group_size, seed)
+    rewards = (noise["reward"] < right).double()
+    rewards[:, 0], rewards[:, 1] = 1.0, 0.0  # a group of equal rewards pushes nothing
+    group_ids = torch.arange(groups).repeat_interleave(group_size)
+    advantages = group_advantages(rewards.flatten(), group_ids)
+    reward, luck = follows_reward * advantages.sign(), math.sqrt(1 - follows_reward**2) * noise["rollout"]
+    whole, single = math.sqrt(common) * (luck[0] + reward)[:, None], math.sqrt(1 - common) * noise["token"]
+    log_ratios = drift * (whole + single)
+    log_ratios[:, 0] = drift * noise["shared"].repeat_interleave(group_size)
+    lengths = (LENGTH * (length_spread * (luck[1] - reward)).exp()).round()
+    mask = torch.arange(LONGEST) < lengths.clamp(2, LONGEST)[:, None]
+    return Draw(advantages, group_ids, log_ratios, mask, noise["direction"], noise["chance"])
+
+
+@lru_cache(maxsize=8)
+def _noise(groups: int, group_size: int, seed: int) -> dict[str, Tensor]:
+    """Draw all that is random, once for all settings of the sliders."""
+    generator, rollouts = torch.Generator().manual_seed(seed), groups * group_size
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    return {
+        "reward": torch.rand((groups, group_size), generator=generator, dtype=torch.float64),
+        "rollout": normal(2, rollouts),
+        "shared": normal(groups),
+        "direction": torch.nn.functional.normalize(normal(rollouts, WIDTH), dim=1),
+        "chance": torch.rand(rollouts, generator=generator, dtype=torch.float64),
+        "token": normal(rollouts, LONGEST),
+    }
+
+
+def shared_weights(
+    draw: Draw,
+    level: str = "token",
+    clipping: str | None = None,
+    clip_range: float = 0.2,
+    per_length: bool = False,
+    masking: bool = False,
+    masked_share: float = 0.25,
+    columns: int = 1,
+) -> tuple[Float[Tensor, "B columns"], Bool[Tensor, "B columns"]]:
+    """Compute update weights and mask of the first tokens of each rollout: the shared one, then (columns > 1) its own.
+
+    level, clipping, per_length: as `update_weights` takes them (per_length: aggregate "grpo", else "dr_grpo").
+    masking: the shared token is left out of the loss in `masked_share` of the rollouts, at random.
+    """
+    mask = draw.mask
+    if masking:
+        mask = mask.clone()
+        mask[:, 0] = draw.chance >= masked_share
+    wide = LONGEST if level == "sequence" or per_length else columns  # nothing else looks at the rest of a rollout
+    log_ratios = draw.log_ratios[:, :wide]
+    weights = update_weights(
+        log_ratios,
+        torch.zeros_like(log_ratios),
+        mask[:, :wide],
+        draw.advantages,
+        level=level,
+        clip=None if clipping is None else (clip_range, clip_range),
+        clipping=clipping or "asymmetric",
+        aggregate="grpo" if per_length else "dr_grpo",
+        max_completion_length=LONGEST,
+    )
+    return weights[:, :columns], mask[:, :columns]
+
+
+def transformed(name: str, weights: Tensor, mask: Tensor, draw: Draw) -> Tensor:
+    """Transform weights (B, columns) by one of TRANSFORMS, position by position over the rollouts in the mask.
+
+    Below 1e-12 of the largest weight is rounding: it becomes 0, lest a residual be taken of it.
+    """
+    check_choice("transform", name, tuple(TRANSFORMS))
+    weights = transform_weights(weights, TRANSFORMS[name], draw.advantages, draw.group_ids, mask)
+    return weights.masked_fill(weights.abs() <= 1e-12 * weights.abs().max(), 0.0)
+
+
+def directions_at(draw: Draw, angle: float) -> Float[Tensor, "B W"]:
+    """Draw unit gradient directions of the shared token, any two `angle` degrees apart on average; 0: all equal.
+
+    g_i = (sqrt(cos angle), sqrt(1 - cos angle) d_i) with random unit d_i, so that E<g_i, g_j> = cos angle.
+    """
+    check_range(0, 90, angle=angle)
+    cosine = math.cos(math.radians(angle))
+    common = torch.full((len(draw.directions), 1), math.sqrt(cosine), dtype=torch.float64)
+    return torch.cat([common, math.sqrt(1 - cosine) * draw.directions], 1)
+
+
+def vector_residual(
+    weights: Float[Tensor, " B"],
+    advantages: Float[Tensor, " B"],
+    directions: Float[Tensor, "B W"],
+    group_ids: Int[Tensor, " B"],
+) -> Float[Tensor, " groups"]:
+    """Residual of gradients that differ: |sum_i w_i A_i g_i| / sum_i |w_i A_i| |g_i|, 0 where none push.
+
+    >>> opposite, same = torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [1.0]])
+    >>> one, sign, group = torch.ones(2), torch.tensor([1.0, -1.0]), torch.zeros(2)
+    >>> [vector_residual(one, sign, g, group).item() for g in (opposite, same)]
+    [1.0, 0.0]
+    """
+    index, groups = group_index(group_ids, len(weights))
+    pushes = (weights * advantages)[:, None] * directions
+    total = group_sum(pushes.norm(dim=1), index, groups)
+    net = group_sum(pushes, index, groups).norm(dim=1)
+    return torch.where(total > 0, net / torch.where(total > 0, total, 1.0), 0.0).clamp(max=1.0)
+
+
+def residuals(draw: Draw, transform: str = "none", angle: float = 60.0, own_embeddings: bool = False, **switches):
+    """Compute the residual on the shared token of each group, the weights behind it (B,), and the directions (B, W).
+
+    switches: of `shared_weights`.  own_embeddings: gradients `angle` degrees apart instead of equal ones.
+    """
+    weights = transformed(transform, *shared_weights(draw, **switches), draw)[:, 0]
+    directions = directions_at(draw, angle if own_embeddings else 0.0)
+    if own_embeddings:
+        return vector_residual(weights, draw.advantages, directions, draw.group_ids), weights, directions
+    return cancellation_residual(weights, draw.advantages, draw.group_ids), weights, directions
+
+
+def interval(values: Float[Tensor, " groups"]) -> dict[str, float]:
+    """Mean over groups and its normal 95 % interval, as columns of a table."""
+    return {name: float(value) for name, value in normal_interval(values)._asdict().items()}
+
+
+# --- tables
 
 
 @single_thread
@@ -70,11 +257,6 @@ def compute_exchange(
         silent = (weights.view(GROUPS, -1) == 0).all(1).double().mean().item()
         active = all(on[key] == value for key, value in switches.items()) and (bool(switches) or not sequence)
         rows.append({"mechanism": name, **interval(values), "silent": silent, "on": active, "drift": drift})
-    return {"meter": pd.DataFrame(rows), "pushes": _pushes(draw, weights, directions)}
-
-
-def _pushes(draw: Draw, weights: Tensor, directions: Tensor) -> pd.DataFrame:
-    """Project the first group's pushes on its net push, as shares of their total size, and their sum."""
     first = draw.group_ids == 0
     pushes = (weights * draw.advantages)[first, None] * directions[first]
     net, total = pushes.sum(0), pushes.norm(dim=1).sum()
@@ -83,7 +265,8 @@ def _pushes(draw: Draw, weights: Tensor, directions: Tensor) -> pd.DataFrame:
     along = pushes @ (net / net.norm()) * (1 if net[0] >= 0 else -1) / torch.where(total > 0, total, 1.0)
     names = [*(str(i + 1) for i in range(len(along))), "net"]
     rewards = ["right" if advantage > 0 else "wrong" for advantage in draw.advantages[first].tolist()]
-    return pd.DataFrame({"rollout": names, "push": [*along.tolist(), along.sum().item()], "reward": [*rewards, "net"]})
+    group = {"rollout": names, "push": [*along.tolist(), along.sum().item()], "reward": [*rewards, "net"]}
+    return {"meter": pd.DataFrame(rows), "pushes": pd.DataFrame(group)}
 
 
 @single_thread
@@ -108,16 +291,19 @@ def compute_transforms(
     draw = draw_groups(drift, length_spread, follows_reward, group_size, right, seed=seed)
     clipping = None if clipping == "none" else clipping
     weights, mask = shared_weights(draw, level, clipping, clip_range, per_length, columns=2)
-    grid, up = draw.advantages.view(GROUPS, -1), draw.advantages.view(GROUPS, -1) > 0
-    plain = weights[:, 1].view(GROUPS, -1) * grid.abs()
-    rows = []
+    size, up = draw.advantages.view(GROUPS, -1).abs(), draw.advantages.view(GROUPS, -1) > 0
+    plain, rows = weights[:, 1].view(GROUPS, -1) * size, []
+
+    def kept(pushes: Tensor, chosen: Tensor) -> Tensor:  # group by group, as a multiple of the untransformed mean
+        return (pushes * chosen).sum(1) / (plain * chosen).sum(1).mean().clamp(min=1e-12)
+
     for name in TRANSFORMS:
         new = transformed(name, weights, mask, draw)
         own = new[:, 1].view(GROUPS, -1)
         measures = {
             "shared token: residual": cancellation_residual(new[:, 0], draw.advantages, draw.group_ids),
-            "right answers' own: push kept": _kept(own * grid.abs(), plain, up),
-            "wrong answers' own: push kept": _kept(own * grid.abs(), plain, ~up),
+            "right answers' own: push kept": kept(own * size, up),
+            "wrong answers' own: push kept": kept(own * size, ~up),
             "own tokens pushed the wrong way": (own < 0).double().mean(1),
             "groups silenced": (own == 0).all(1).double(),
         }
@@ -125,19 +311,10 @@ def compute_transforms(
     return pd.DataFrame(rows)
 
 
-SITUATIONS = {  # settings of `compute_transforms` in which the repairs differ
-    "sequence ratios, luck": {},
-    "and asymmetric clipping": {"clipping": "asymmetric"},
-    "wrong answers are long": {"length_spread": 1.0, "follows_reward": 0.7},
-    "few right answers": {"right": 0.1},
-}
-
-
 def repair_costs() -> pd.DataFrame:
     """Tabulate `compute_transforms` in every situation: columns setting, measure, transform, mean, low, high."""
-    return pd.concat(
-        [compute_transforms(**s).assign(setting=name) for name, s in SITUATIONS.items()], ignore_index=True
-    )
+    tables = [compute_transforms(**settings).assign(setting=name) for name, settings in SITUATIONS.items()]
+    return pd.concat(tables, ignore_index=True)
 
 
 def residual_by_mechanism(drift: float = 0.2) -> pd.DataFrame:
@@ -150,6 +327,53 @@ def residual_by_mechanism(drift: float = 0.2) -> pd.DataFrame:
     )
 
 
-def _kept(pushes: Tensor, plain: Tensor, chosen: Tensor) -> Tensor:
-    """Push of the chosen rollouts, group by group, as a multiple of the untransformed mean over groups."""
-    return (pushes * chosen).sum(1) / (plain * chosen).sum(1).mean().clamp(min=1e-12)
+# --- two rollouts of one prompt, `5 - 6 + 3 =`, word by word
+
+TEXTS = (
+    "start with 5 ; then 5 - 6 is 9 ; now 9 + 3 is 2 ; so the answer is 2",
+    "start with 5 ; then 5 - 6 is 8 ; now 8 + 3 is 1 ; so the answer is 1",
+)
+RIGHT, WRONG = (text.split() for text in TEXTS)
+STYLE = ("start", "then", "now", "so")  # free choices of about four words
+RESULTS = (9, 16)  # positions of the steps' results
+P_STYLE, P_RIGHT, P_WRONG, P_FORCED = 0.25, 0.6, 0.1, 0.98  # of a free choice, a result, a wrong one, a sure word
+
+
+def two_rollouts(lr: float = 0.5, steps: int = 1, clip_range: float = 0.2) -> pd.DataFrame:
+    """Token table of a right and a wrong rollout after `steps` steps on them: what a step does to every word's ratio.
+
+    A tabular policy: each context (the words before) has a softmax of its own over ten words, so nothing couples
+    contexts. A step adds lr * sum_i A_i (e_y - p) to a context's logits, all weights 1; advantages are +1 and -1.
+
+    Columns group, rollout, position, token, advantage, reward, p (before), ratio (new p over old p), weight (of PPO's
+    clipped objective, 1 +- clip_range) and stopped ("clip high", "clip low" or "").
+    """
+    check_range(0, float("inf"), lr=lr, steps=steps, clip_range=clip_range)
+    rows = []
+    for rollout, (words, advantage) in enumerate(((RIGHT, 1.0), (WRONG, -1.0))):
+        for position, word in enumerate(words):
+            shared = RIGHT[:position] == WRONG[:position]  # then both rollouts push this context
+            signs = (1.0, -1.0) if shared else (advantage,)
+            drawn = (RIGHT[position], WRONG[position]) if shared else (word,)
+            names, p = list(dict.fromkeys(drawn)), []
+            for name in names:
+                wrong = shared and name == WRONG[position]
+                sure = (P_WRONG if wrong else P_RIGHT) if position in RESULTS else P_FORCED
+                p.append(P_STYLE if name in STYLE else sure)
+            p, rest = torch.tensor(p, dtype=torch.float64), 3 if names[0] in STYLE else 10 - len(names)
+            before = logits = torch.cat([p, ((1 - p.sum()) / rest).repeat(rest)]).log()
+            for _ in range(steps):
+                push = -sum(signs) * logits.softmax(0)
+                for name, sign in zip(drawn, signs, strict=True):
+                    push[names.index(name)] += sign
+                logits = logits + lr * push
+            old, new = (z.log_softmax(0)[names.index(word)].item() for z in (before, logits))
+            # what cancels has a ratio of 1, not 1 + 1e-16
+            numbers = round(math.exp(old), 12), round(math.exp(new - old), 12)
+            rows.append((0, rollout, position, word, advantage, float(advantage > 0), *numbers))
+    table = pd.DataFrame(rows, columns=["group", "rollout", "position", "token", "advantage", "reward", "p", "ratio"])
+    ratio, advantages = (torch.tensor(table[name].to_numpy())[:, None] for name in ("ratio", "advantage"))
+    columns = ratio.log(), torch.zeros_like(ratio), torch.ones_like(ratio), advantages
+    table["weight"] = surrogate_weights(*columns, clip=(clip_range, clip_range))[:, 0].numpy()
+    side = (table["ratio"] > 1).map({True: "clip high", False: "clip low"})
+    return table.assign(stopped=side.where(table["weight"] == 0, ""))

@@ -1,15 +1,141 @@
-"""Exercises of chapters 03 and 04: weights that cancel, clipping, transforms, positive-only, and missing controls."""
+"""Explorers and exercises of chapters 03 and 04: weights that cancel, clipping, transforms, drift, positive-only."""
 
 from __future__ import annotations
 
 import torch
 
 from workbook.theory import cancellation_residual, group_advantages, surrogate_weights
-from workbook.topics.exchange.drift import run_solutions, solution_measures
-from workbook.topics.exchange.shared import GROUPS, TRANSFORMS, draw_groups, residuals, shared_weights, transformed
+from workbook.topics.exchange import charts
+from workbook.topics.exchange.charts import KEPT, MEASURES, RUNS, SHARES
+from workbook.topics.exchange.drift import (
+    OPERATORS,
+    PATHS,
+    STEPS,
+    WEIGHTS,
+    compute_kl_drift,
+    compute_solutions,
+    run_solutions,
+    solution_measures,
+)
+from workbook.topics.exchange.study import START_DRIFT
+from workbook.topics.exchange.toy import (
+    GROUPS,
+    TOGETHER,
+    TRANSFORMS,
+    compute_exchange,
+    compute_transforms,
+    draw_groups,
+    residuals,
+    shared_weights,
+    transformed,
+)
 from workbook.topics.grading import UNANSWERED, answer_of, grade
+from workbook.views.explorer import Explorer, log_slider, menu, slider, switch
 
+CLIPPINGS = ["none", "symmetric", "asymmetric"]
 ADVANTAGES = (1.5, -0.5, -0.5, -0.5)
+
+
+def explore_exchange() -> Explorer:
+    """Every mechanism as a switch, its strength as a slider, on one residual meter."""
+
+    def describe(meter, pushes) -> str:
+        last = meter.set_index("mechanism").loc[TOGETHER]
+        silent = f" In {last['silent']:.0%} of groups nothing pushes it at all." if last["silent"] > 0.005 else ""
+        if last["mean"] < 1e-9:
+            return f"Switched on together: the shared token cancels.{silent}"
+        interval = f"{last['mean']:.3f} [{last['low']:.3f}, {last['high']:.3f}]"
+        return f"Switched on together: a residual of {interval} on the shared token.{silent}"
+
+    controls = {
+        "sequence": switch(True, "sequence ratio (GSPO)"),
+        "drift": slider(START_DRIFT, 0.0, 1.0, 0.02, "ratio drift"),
+        "clipping": menu("none", CLIPPINGS, "clipping"),
+        "clip_range": slider(0.2, 0.01, 1.0, 0.01, "clip range"),
+        "per_length": switch(False, "1/T per sequence"),
+        "length_spread": slider(0.5, 0.0, 1.0, 0.05, "length spread"),
+        "own_embeddings": switch(False, "own embeddings"),
+        "angle": slider(60.0, 0.0, 90.0, 5.0, "angle of gradients (°)"),
+        "masking": switch(False, "position masking"),
+        "masked_share": slider(0.25, 0.0, 0.75, 0.05, "share masked"),
+        "transform": menu("none", list(TRANSFORMS), "transform"),
+        "follows_reward": slider(0.0, 0.0, 1.0, 0.05, "follows the reward"),
+    }
+    return Explorer(compute_exchange, charts.exchange_chart, controls, describe)
+
+
+def explore_transforms() -> Explorer:
+    """Make the weights unequal, and see what either transform does to the tokens that should move."""
+
+    def describe(table) -> str:
+        mean = table.pivot(index="measure", columns="transform", values="mean")
+        low, project = mean["min-replace"], mean["advantage-orthogonal"]
+        return (
+            f"Min-replace keeps {low[KEPT[0]]:.0%} of the right answers' push and {low[KEPT[1]]:.0%} of the wrong "
+            f"ones', and silences {low[SHARES[2]]:.0%} of groups. Advantage-orthogonal keeps {project[KEPT[0]]:.0%} "
+            f"and {project[KEPT[1]]:.0%}, and pushes {project[SHARES[1]]:.1%} of own tokens against their advantage."
+        )
+
+    controls = {
+        "level": menu("sequence", ["sequence", "token"], "ratio"),
+        "drift": slider(0.2, 0.0, 1.0, 0.02, "ratio drift"),
+        "clipping": menu("none", CLIPPINGS, "clipping"),
+        "clip_range": slider(0.2, 0.01, 1.0, 0.01, "clip range"),
+        "per_length": switch(True, "1/T per sequence"),
+        "length_spread": slider(0.5, 0.0, 1.0, 0.05, "length spread"),
+        "right": slider(0.5, 0.05, 0.95, 0.05, "share of right answers"),
+        "follows_reward": slider(0.0, 0.0, 1.0, 0.05, "follows the reward"),
+        "group_size": slider(8, 2, 32, 1, "group size"),
+    }
+    return Explorer(compute_transforms, charts.transforms_chart, controls, describe)
+
+
+def explore_kl_drift() -> Explorer:
+    """How far a softmax drifts on a push that did not cancel."""
+
+    def describe(rates, chosen, path) -> str:
+        kl = chosen.set_index("order")["kl"]
+        if kl["exact"] < 1e-14:
+            return "No more than rounding remains of the push: the policy stays where it is."
+        end = path[path["series"] == PATHS[0]].iloc[-1]
+        return (
+            f"One step: {kl['exact']:.2e} nats; the quadratic form says {kl['quadratic'] / kl['exact']:.3f} of that. "
+            f"After {STEPS} steps the policy is {end['mean']:.2e} nats away."
+        )
+
+    controls = {
+        "residual": slider(0.2, 0.0, 1.0, 0.02, "residual"),
+        "p_shared": slider(0.4, 0.02, 0.98, 0.02, "probability of the token"),
+        "lr": log_slider(0.1, -3, 1, "learning rate"),
+        "same_sign": slider(1.0, 0.5, 1.0, 0.05, "same sign each step"),
+    }
+    return Explorer(compute_kl_drift, charts.kl_drift_chart, controls, describe)
+
+
+def explore_solutions() -> Explorer:
+    """Three equally right answers over many steps: which update operator keeps their odds?"""
+
+    def describe(table) -> str:
+        end = table[table["step"] == STEPS].set_index(["measure", "run"])["mean"]
+        mine, equal = ({measure: end[measure, run] for measure in MEASURES} for run in RUNS)
+        return (
+            f"After {STEPS} steps: entropy {mine['entropy']:.2f} (equal weights {equal['entropy']:.2f}), log-odds "
+            f"moved by {mine['log-odds']:+.2f} ({equal['log-odds']:+.2f}), reward {mine['reward']:.2f} "
+            f"({equal['reward']:.2f})."
+        )
+
+    controls = {
+        "weights": menu("one favoured", list(WEIGHTS), "weights"),
+        "strength": slider(0.5, 0.0, 2.0, 0.1, "how unequal"),
+        "operator": menu("softmax gradient", list(OPERATORS), "update operator"),
+        "lr": slider(0.3, 0.02, 1.0, 0.02, "learning rate"),
+        "transform": menu("none", list(TRANSFORMS), "transform"),
+        "group_size": slider(8, 2, 32, 1, "group size"),
+    }
+    return Explorer(compute_solutions, charts.solutions_chart, controls, describe)
+
+
+# --- exercises
 
 
 def check_unequal_weights(weights: list | None) -> None:
