@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from workbook.policies.load import load_policy
-from workbook.probes.categories import CLASSES, categorized, tagger_name, token_classes
+from workbook.probes.categories import CLASSES, categorized, token_classes
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.tasks import get_task
 
@@ -30,12 +30,6 @@ EXPECTED = {
     "-": "Template",
     "🎉": "other",
 }
-
-
-def table_tagger(words):
-    """Penn tags as NLTK's tagger gives them, for the words of SENTENCE."""
-    tags = {"the": "DT", "to": "TO", "answer": "NN", "apples": "NNS", "cost": "VBD", "more": "JJR", "not": "RB"}
-    return [(word, tags.get(word, "IN" if word.isalpha() else ".")) for word in words]
 
 
 def rollouts_of(tokens, texts):
@@ -98,28 +92,6 @@ def test_ambiguous_signs_follow_their_neighbours(text, kind):
     assert token_classes(tokens, text)[tokens.index(sign)] == kind
 
 
-def test_a_tagger_decides_on_words_where_there_is_one():
-    def classes(tags):
-        return dict(zip(SENTENCE.split(), token_classes(tuple(SENTENCE.split()), SENTENCE, tags), strict=True))
-
-    rules, tagged = classes(None), classes(table_tagger)
-    assert rules["**more**."] == "Template"
-    assert tagged["not"] == "Reasoning"  # an adverb by its tag
-    assert rules["not"] == "Template"
-    for same in ("Therefore", "the", "is", "two", "+", "apples"):  # by both, or by our lists in either case
-        assert rules[same] == tagged[same], same
-
-
-def test_which_tagger_it_was_is_said(monkeypatch):
-    assert tagger_name("rules") == "rules of the workbook"
-    monkeypatch.setitem(__import__("sys").modules, "nltk", None)  # a machine without it
-    assert tagger_name() == "rules of the workbook"
-    with pytest.raises(ValueError, match="needs the package nltk and its data"):
-        tagger_name("nltk")
-    with pytest.raises(ValueError, match="tagger='spacy' is unknown: choose one of auto, nltk, rules"):
-        tagger_name("spacy")
-
-
 def test_true_classes_stay_unless_asked():
     policy = load_policy("bundled")
     rollouts = sample_rollouts(policy, get_task("chain"), 2, 4, seed=0)
@@ -149,7 +121,7 @@ def test_true_classes_stay_unless_asked():
 def test_hostile_text_is_only_compared_and_quickly(text):
     tokens = tuple(text[k : k + 3] for k in range(0, len(text), 3))
     start = time.process_time()
-    categories = categorized(rollouts_of((tokens,), (text,)), tagger="rules").categories
+    categories = categorized(rollouts_of((tokens,), (text,))).categories
     assert time.process_time() - start < 2
     assert len(categories[0]) == len(tokens)
     assert set(categories[0]) <= set(CLASSES)

@@ -9,24 +9,20 @@ words, and a token gets the class of the word that it is a part of, so that all 
 - Reasoning: the remaining words (content verbs, nouns, adjectives, adverbs), and connectives such as "therefore"
 - other: what is none of these: emoji, letters that are not Latin, pieces of a character, tokens that can't be aligned
 
-NLTK's tagger decides on words where nltk and its data are installed; nothing is downloaded. Else lists of English
-function words do. `tagger_name` says which of the two it was. **[reading]** The paper's table of tags is not at hand:
-which tag belongs to which class is our reconstruction. Texts are compared with patterns and lists, never evaluated.
+Lists of English function words decide, so that classes are the same on every machine. **[reading]** The paper's table
+of tags is not at hand: which tag belongs to which class is our reconstruction. Texts are compared, never evaluated.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from importlib import import_module
 
 from workbook.rollouts.sample import Rollouts
 
 CLASSES = ("Math", "Template", "Reasoning", "other")
-TAGGERS = ("auto", "nltk", "rules")
-NLTK_DATA = "averaged_perceptron_tagger_eng"
 RESYNC = 16  # characters by which a token may be displaced in the text, beyond its own length
 
 
@@ -43,13 +39,11 @@ CONNECTIVES = _words(
     """therefore thus hence so because since then if otherwise however but although though whereas consequently
     accordingly next first second third finally lastly now again instead also moreover"""
 )
-AUXILIARIES = _words(
+FUNCTION_WORDS = _words(
     """be am is are was were been being have has had having do does did done doing will would shall should can
     could may might must let let's ain't isn't aren't wasn't weren't don't doesn't didn't won't can't cannot i'm
-    it's that's we're you're they're i've we've you've i'll we'll you'll"""
-)
-FUNCTION_WORDS = AUXILIARIES | _words(
-    """a an the this that these those some any each every either neither no all both such what which who whom whose
+    it's that's we're you're they're i've we've you've i'll we'll you'll
+    a an the this that these those some any each every either neither no all both such what which who whom whose
     i you he she it we they me him her us them my your his its our their mine yours hers ours theirs myself
     yourself himself herself itself ourselves themselves there here where when how why of in on at by for with
     about against between into through during before after above below to from up down out off over under as
@@ -68,50 +62,37 @@ WORDS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 SPECIAL = re.compile(r"<[^<>\s]{1,40}>|\[[A-Z_]{2,20}\]")
-FIRST_LETTERS = "NVJR"  # of Penn tags of nouns, verbs, adjectives, adverbs (RP, a particle, is none)
 
 
-def categorized(rollouts: Rollouts, overwrite: bool = False, tagger: str = "auto") -> Rollouts:
+def categorized(rollouts: Rollouts, overwrite: bool = False) -> Rollouts:
     """The rollouts with a class of CLASSES for every completion token.
 
     overwrite: replace classes that the task knew (those of "chain" are true and stay by default).
-    tagger: "nltk", "rules", or "auto", NLTK's where it is installed. Raises ValueError for another one, for "nltk"
-    where it is missing, and for rollouts without token strings.
+    Raises ValueError for rollouts without token strings.
     """
-    tags = _tagger(tagger)
     if rollouts.categories is not None and not overwrite:
         return rollouts
     if rollouts.tokens is None:
         raise ValueError("The rollouts have no token strings; sample them, or give Rollouts.from_batch a tokenizer.")
     texts = rollouts.completions or tuple("".join(tokens) for tokens in rollouts.tokens)
-    classes = (token_classes(tokens, text, tags) for tokens, text in zip(rollouts.tokens, texts, strict=True))
+    classes = (token_classes(tokens, text) for tokens, text in zip(rollouts.tokens, texts, strict=True))
     return replace(rollouts, categories=tuple(classes))
 
 
-def tagger_name(tagger: str = "auto") -> str:
-    """Name of the tagger that decides on words here: "NLTK <version>, <its data>", or "rules of the workbook"."""
-    if _tagger(tagger) is None:
-        return "rules of the workbook"
-    return f"NLTK {import_module('nltk').__version__}, {NLTK_DATA}"
-
-
-def token_classes(
-    tokens: tuple[str, ...], text: str, tags: Callable[[list[str]], list[tuple[str, str]]] | None = None
-) -> tuple[str, ...]:
+def token_classes(tokens: tuple[str, ...], text: str) -> tuple[str, ...]:
     """The class of each token: that of the word which holds most of its characters, the earlier one of two.
-
-    tags: a function from words to pairs (word, Penn tag); None: the rules.
 
     >>> token_classes(("There", "fore", " x", " =", " 1", "2", ".", "<|im_end|>"), "Therefore x = 12.")
     ('Reasoning', 'Reasoning', 'Math', 'Math', 'Math', 'Math', 'Template', 'Template')
     """
     by_character = [None] * len(text)
-    for start, stop, kind in _word_classes(text, tags):
+    for start, stop, kind in _word_classes(text):
         by_character[start:stop] = [kind] * (stop - start)
     classes = []
     for token, place in zip(tokens, _places(tokens, text), strict=True):
-        if place is None:
-            classes.append(_class_alone(token))
+        if place is None:  # space and special tokens are no part of the text
+            is_markup = not token.strip() or SPECIAL.fullmatch(token.strip())
+            classes.append("Template" if is_markup else "other")
         else:
             held = by_character[place : place + len(token.strip())]
             classes.append(max(dict.fromkeys(held), key=held.count))
@@ -137,32 +118,22 @@ def _places(tokens: tuple[str, ...], text: str) -> Iterator[int | None]:
             cursor = start + len(core)
 
 
-def _class_alone(token: str) -> str:
-    """The class of a token that is no part of the text: space and special tokens are Template."""
-    return "Template" if not token.strip() or SPECIAL.fullmatch(token.strip()) else "other"
-
-
-def _word_classes(text: str, tags) -> Iterator[tuple[int, int, str]]:
+def _word_classes(text: str) -> Iterator[tuple[int, int, str]]:
     """(start, stop, class) of every piece of the text, in order."""
     pieces = [(match.start(), match.end(), match.lastgroup, match.group()) for match in WORDS.finditer(text)]
-    tagged = {}
-    if tags is not None:
-        spoken = [piece for piece in pieces if piece[2] != "tag" and not piece[3].isspace()]
-        pairs = tags([piece[3] for piece in spoken])
-        tagged = {piece[0]: tag for piece, (_, tag) in zip(spoken, pairs, strict=True)}
     solid = [piece for piece in pieces if not piece[3].isspace()]
     around = [None, *solid, None]
     beside = {piece[0]: (around[k], around[k + 2]) for k, piece in enumerate(solid)}
     for start, stop, kind, piece in pieces:
-        yield start, stop, _piece_class(kind, piece, beside.get(start, ()), tagged.get(start))
+        yield start, stop, _piece_class(kind, piece, beside.get(start, ()))
 
 
-def _piece_class(kind: str, piece: str, beside: tuple, tag: str | None) -> str:
-    """The class of one piece, given the pieces on either side and its part-of-speech tag, if there is one."""
+def _piece_class(kind: str, piece: str, beside: tuple) -> str:
+    """The class of one piece, given the pieces on either side."""
     if kind == "word":
         if len(piece) == 1 and any(one and one[2] in ("operator", "maybe", "number") for one in beside):
             return "Math"
-        return _word_class(piece, tag)
+        return _word_class(piece)
     if kind == "maybe":  # a hyphen or a bullet, or minus and times
         return "Math" if any(one and _is_term(*one[2:]) for one in beside) else "Template"
     if kind in ("number", "operator", "latex"):
@@ -176,37 +147,10 @@ def _is_term(kind: str, piece: str) -> bool:
     return kind in ("number", "latex") or (len(piece) == 1 and piece.isalpha())
 
 
-def _word_class(word: str, tag: str | None) -> str:
-    """The class of a word, by its tag where there is one; auxiliaries, connectives and number words by our lists."""
+def _word_class(word: str) -> str:
     plain = word.lower().replace("’", "'")
     if not plain[0].isascii() and not unicodedata.name(plain[0], "").startswith("LATIN"):
         return "other"
-    if plain in NUMBER_WORDS or tag == "CD":
+    if plain in NUMBER_WORDS:
         return "Math"
-    if plain in CONNECTIVES:
-        return "Reasoning"
-    if plain in AUXILIARIES or (tag is None and plain in FUNCTION_WORDS):
-        return "Template"
-    if tag is None:
-        return "Reasoning"
-    if tag == "FW":
-        return "other"
-    return "Reasoning" if tag[0] in FIRST_LETTERS and tag != "RP" else "Template"
-
-
-def _tagger(name: str) -> Callable | None:
-    """NLTK's tagger, or None for the rules."""
-    if name not in TAGGERS:
-        raise ValueError(f"tagger={name!r} is unknown: choose one of {', '.join(TAGGERS)}.")
-    if name == "rules":
-        return None
-    try:
-        nltk = import_module("nltk")  # by name: the workbook does without it
-        nltk.data.find(f"taggers/{NLTK_DATA}")
-    except (ImportError, LookupError):
-        if name == "nltk":
-            raise ValueError(
-                f'tagger="nltk" needs the package nltk and its data {NLTK_DATA}; "rules" do not.'
-            ) from None
-        return None
-    return nltk.pos_tag
+    return "Template" if plain in FUNCTION_WORDS and plain not in CONNECTIVES else "Reasoning"

@@ -103,7 +103,7 @@ class Bench:
         """Fresh rollouts of the policy as it is now, in this scale's group size and length, with each token's class."""
         scale = self.scale
         rollouts = sample_rollouts(self.policy, self.task, prompts, scale.group_size, seed, scale.max_new_tokens)
-        return categorized(rollouts, tagger="rules")  # the same classes on every machine
+        return categorized(rollouts)
 
 
 def over_dials(bench: Bench, study: Callable[[Bench], T]) -> Iterator[tuple[str, int, T]]:

@@ -63,7 +63,7 @@ def dose_llm_study(bench: Bench) -> dict[str, pd.DataFrame]:
     if not sizes.pushing:
         raise ValueError(f"dose_llm is of language models; at scale {bench.scale.name!r} the study of curves is dose.")
     prompts = bench.scale.prompts
-    rollouts = categorized(distinct_rollouts(bench, DRAWS_PER_PROMPT * prompts, prompts), tagger="rules")
+    rollouts = categorized(distinct_rollouts(bench, DRAWS_PER_PROMPT * prompts, prompts))
     labels, measured = bundled_labels(rollouts, sizes.pushing, sizes.measured, sizes.bundle)
     settings = {"measured": measured, "batch_size": sizes.batch_size}
     blocks = block_coupling(bench.policy, rollouts, blocks=labels, **settings)
