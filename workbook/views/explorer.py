@@ -77,7 +77,31 @@ class Snippet(anywidget.AnyWidget):
         self.send({"moves": moves})
 
 
-class Explorer:
+class Shell:
+    """What explorers and live studies have in common: `controls`, a `box` with all that is on the page, a `chart`."""
+
+    controls: dict[str, ipywidgets.ValueWidget]
+    box: ipywidgets.VBox
+    chart: LiveChart
+
+    @property
+    def settings(self) -> dict:
+        """The value of every control, by compute's keyword."""
+        return {name: value_of(control) for name, control in self.controls.items()}
+
+    def display(self) -> None:
+        """Put it on the page, with a picture of the chart where no kernel runs."""
+        show(self.box, self.chart)
+
+    def _ipython_display_(self, **_) -> None:
+        self.display()
+
+    def close(self) -> None:
+        """Take it off the page and free it."""
+        close(self.box)
+
+
+class Explorer(Shell):
     """Controls over a chart; `display()` puts it on the page with a picture of the chart as its fallback.
 
     compute, chart, describe: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
@@ -104,10 +128,7 @@ class Explorer:
         self._setting = False
         self._describe = describe or (lambda **_: "")
         self._start = self.settings
-        self.quick = False
-        for control in controls.values():
-            if control.has_trait("continuous_update"):
-                control.continuous_update = False
+        self._redraw_while_dragged(False)
         for _ in range(3):  # what the first call had to load is not what a drag costs
             self.tables = self._computed()
         self.chart = LiveChart.over(chart, **self.tables)
@@ -121,11 +142,6 @@ class Explorer:
         grid = control_grid(*controls.values(), self.reset_button)
         self.box = ipywidgets.VBox([grid, self.sentence, self.chart, self.snippet]).add_class("workbook-explorer")
         self._update_text()
-
-    @property
-    def settings(self) -> dict:
-        """The value of every control, by compute's keyword."""
-        return {name: value_of(control) for name, control in self.controls.items()}
 
     @property
     def code(self) -> str:
@@ -149,24 +165,19 @@ class Explorer:
         """Back to the settings that it began with."""
         self.set(**self._start)
 
-    def display(self) -> None:
-        """Put it on the page."""
-        show(self.box, self.chart)
-
-    def _ipython_display_(self, **_) -> None:
-        self.display()
-
-    def close(self) -> None:
-        """Take it off the page and free it."""
-        close(self.box)
-
     def _computed(self) -> dict[str, pd.DataFrame]:
         settings, began = self.settings, time.perf_counter()
         result = self.compute(*self.variables.values(), **settings)
         if time.perf_counter() - began < MAX_DRAG_SECONDS and not self.quick:
-            self._follow()
+            self._redraw_while_dragged(True)  # for good: a change of mind would pull a slider from the hand
         self._drawn = settings
         return result if isinstance(result, dict) else {"table": result}
+
+    def _redraw_while_dragged(self, quick: bool) -> None:
+        self.quick = quick
+        for control in self.controls.values():
+            if control.has_trait("continuous_update"):
+                control.continuous_update = quick
 
     def _moved(self, _) -> None:
         with self._one_at_a_time:  # who comes last sees the newest settings
@@ -181,13 +192,6 @@ class Explorer:
             self.box.remove_class(REFUSED)
             self.chart.push(**self.tables)
             self._update_text()
-
-    def _follow(self) -> None:
-        """From now on redraw while a slider is dragged; for good, as a change of mind would pull it from the hand."""
-        self.quick = True
-        for control in self.controls.values():
-            if control.has_trait("continuous_update"):
-                control.continuous_update = True
 
     def _update_text(self) -> None:
         self.snippet.text = self.code

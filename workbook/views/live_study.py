@@ -24,20 +24,20 @@ import pandas as pd
 from workbook.policies.copies import private_copy
 from workbook.training.progress import Stopped, reporting, show_partial
 from workbook.views.curves import curve_chart
-from workbook.views.explorer import Snippet, call_code, control_grid, value_of
-from workbook.views.live import LiveChart, close, show
+from workbook.views.explorer import Shell, Snippet, call_code, control_grid, value_of
+from workbook.views.live import LiveChart
 from workbook.views.style import notice, typeset
 
 NOW = "this policy, now"
 NOT_YET = "Press Run: it computes these settings on the policy of this chapter."
 
 
-class LiveStudy:
+class LiveStudy(Shell):
     """Controls, Run, Stop and progress over a chart that begins with what was measured before.
 
     compute, chart, describe: as in the module's docstring.  controls: {keyword of compute: ipywidget with a value}.
     tables: what the chart shows before the first run.  variables: {name in the reader's notebook: value}, compute's
-    first arguments.  lock: shared with other studies that step the same policy.
+    first arguments.
 
     Attributes: `settings`; `tables`, what is drawn; `drawn`, the settings that were computed last, None before.
     """
@@ -50,10 +50,9 @@ class LiveStudy:
         tables: dict[str, pd.DataFrame],
         describe: Callable[..., str] | None = None,
         variables: dict[str, object] | None = None,
-        lock: threading.Lock | None = None,
     ):
         self.compute, self.controls, self.tables, self.variables = compute, controls, tables, variables or {}
-        self._describe, self._lock, self._stop = describe or (lambda **_: ""), lock or threading.Lock(), False
+        self._describe, self._stop = describe or (lambda **_: ""), False
         self.drawn: dict | None = None
         self._thread: threading.Thread | None = None
         self.chart = LiveChart.over(chart, **tables)
@@ -67,7 +66,7 @@ class LiveStudy:
         self.run_button.on_click(lambda _: self.run())
         self.stop_button.on_click(lambda _: self.stop())
         for control in controls.values():
-            control.observe(lambda _: self._show_code(), "value")
+            control.observe(self._show_code, "value")
         grid = control_grid(*controls.values())
         row = [self.run_button, self.stop_button, self.bar, self.line]
         buttons = ipywidgets.Box(row, layout={"flex_flow": "row wrap"})
@@ -75,11 +74,6 @@ class LiveStudy:
         self.box.add_class("workbook-live-study")
         self.line.value = notice(NOT_YET)
         self._show_code()
-
-    @property
-    def settings(self) -> dict:
-        """The value of every control, by compute's keyword."""
-        return {name: value_of(control) for name, control in self.controls.items()}
 
     @property
     def running(self) -> bool:
@@ -111,35 +105,26 @@ class LiveStudy:
             self._thread.join()
         return self
 
-    def display(self) -> None:
-        """Put it on the page with a picture of the chart."""
-        show(self.box, self.chart)
-
-    def _ipython_display_(self, **_) -> None:
-        self.display()
-
     def close(self) -> None:
         """Stop, take it off the page and free it."""
         self.stop()
-        close(self.box)
+        super().close()
 
     def _work(self, settings: dict) -> None:
-        self.bar.value, self.line.value = 0.0, notice("Waiting for another study on this policy ...")
         before = self.tables
         try:
-            with self._lock:
-                self._report(0, 1, "starting")
-                with reporting(self._report, self._draw):
-                    tables = self.compute(*self.variables.values(), **settings)
+            self._report(0, 1, "starting")
+            with reporting(self._report, self._draw):
+                tables = self.compute(*self.variables.values(), **settings)
             self._draw(**tables)
             self.drawn, self.bar.value = settings, 1.0
             self.sentence.value = notice(typeset(self._describe(**self.tables)))
             self.line.value = notice("Done.")
         except Stopped:
-            self._undraw(before)
+            self._draw(**before)
             self.line.value = notice("Stopped; chart and sentence are of the last setting that was computed.")
         except Exception as error:  # whatever it is, the page should say it
-            self._undraw(before)
+            self._draw(**before)
             self.line.value = notice(str(error), error=True)
         finally:
             self.run_button.disabled, self.stop_button.disabled = False, True
@@ -155,12 +140,7 @@ class LiveStudy:
         self.tables = self.tables | tables
         self.chart.push(**tables)
 
-    def _undraw(self, tables: dict[str, pd.DataFrame]) -> None:
-        """Take back what was drawn on the way to what did not come to its end."""
-        if self.tables is not tables:
-            self._draw(**tables)
-
-    def _show_code(self) -> None:
+    def _show_code(self, _=None) -> None:
         self.snippet.text = call_code(self.compute, self.variables, self.settings)
 
 

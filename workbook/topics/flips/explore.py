@@ -281,9 +281,11 @@ def check_sample_size(function: Callable) -> None:
     >>> check_sample_size(lambda gap, p: p * (1 - p) * (2 / gap) ** 2)
     Not quite: that is for one mean; a gap is a difference of two, whose variances add up.
     """
-    got = [answer_of(function, *case) for case in GAPS]
-    if any(one is None for one in got):
-        return
+    got = []
+    for case in GAPS:
+        if (one := answer_of(function, *case)) is None:
+            return  # it said why
+        got.append(one)
     right = torch.tensor([8 * p * (1 - p) / gap**2 for gap, p in GAPS]).double()
     mistakes = {
         "that is for one mean; a gap is a difference of two, whose variances add up.": torch.full((3,), 0.5),
