@@ -12,6 +12,7 @@ from workbook.policies.load import load_policy
 from workbook.probes.recovered import credit_recovered
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
+from workbook.statistics import t_interval
 from workbook.studies.bench import Bench
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
@@ -20,12 +21,11 @@ from workbook.theory.batching import STRATEGIES, minibatch_order
 from workbook.theory.decomposition import expected_advantages
 from workbook.theory.weights import cancelled_share
 from workbook.topics.batching import explore, steps, study
-from workbook.topics.batching.charts import endpoints_chart, level_chart, level_curve, mechanism_chart
+from workbook.topics.batching.charts import endpoints_chart, mechanism_chart
 from workbook.topics.batching.claims import CLAIMS, ONE_PROMPT, STUDY, difference, opposition
-from workbook.topics.batching.exercises import check_in_step, check_order
 from workbook.topics.batching.steps import cancelled_in_steps, gradient_gram, shared_words
 from workbook.topics.batching.study import Arm, against_shuffled, arms, ends, loop_of, tuned_rates
-from workbook.topics.batching.toy import compute_cut, explore_cut
+from workbook.topics.batching.toy import NAMES, check_in_step, check_order, compute_cut, explore_cut
 
 
 @pytest.fixture(scope="module")
@@ -162,8 +162,7 @@ def test_rollouts_of_one_sign_push_at_credit():
 
 
 def test_parts_of_every_cut_add_up(policy, task):
-    *_, last = explore.measure_parts(policy, task, prompts=4, group_size=4, minibatches=2)
-    table = last["table"]
+    table = explore.measure_parts(policy, task, prompts=4, group_size=4, minibatches=2)["table"]
     shares = table.groupby("category", sort=False)["share"].sum()
     assert shares.index.tolist() == explore.no_parts()["table"]["category"].unique().tolist()
     assert shares.tolist() == pytest.approx([1.0] * len(shares))
@@ -256,17 +255,15 @@ def test_a_units_runs_begin_alike(monkeypatch):
     assert runs["value"].nunique() == 2
 
 
-def test_the_curve_over_levels_and_its_menus_show_the_committed_differences():
-    runs = ends(study.measured_curves())
-    curve = level_curve(runs)
-    spec = level_chart(curve, bound=0.02).to_dict()
-    assert "the paper: tens of prompts or more" in str(spec)
+def test_the_menus_show_the_committed_differences():
+    pairs = against_shuffled(ends(study.measured_curves()), "tax").query("matched and level == 2")
     explorer = explore.explore_batching()
-    keys = ["order", "level"]
-    both = explorer.tables["curve"].merge(curve, on=keys, suffixes=("", "_curve"))
-    assert len(both) == len(curve)
-    np.testing.assert_allclose(both[["mean", "low", "high"]], both[["mean_curve", "low_curve", "high_curve"]])
-    explorer.set(value="tax", matched=False)
+    explorer.set(value="tax")
+    curve = explorer.tables["curve"].query("level == 2").set_index("order")
+    for order, part in pairs.groupby("order"):
+        expected = t_interval(part.groupby("policy")["difference"].mean())
+        assert curve.loc[NAMES[order], ["mean", "low", "high"]].tolist() == pytest.approx(list(expected))
+    explorer.set(matched=False)
     assert explorer.tables["curve"]["level"].unique().tolist() == [8]
     explorer.close()
 

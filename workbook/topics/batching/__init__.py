@@ -3,7 +3,6 @@
 toy         a generation batch cut into mini-batches five ways           steps      what the steps of a real batch hold
 study       prompts per mini-batch x order, paired by policy and seed    claims     what is measured of each claim
 charts      figures       explore     orders, cuts and walks measured now, and the study under menus
-exercises   checks of chapter 08
 
 Terms: *query-preserved* keeps a prompt's rollouts in one mini-batch, *reward-balanced* gives each the same mix of
 signs, *sign-partitioned* parts the signs; *jitter* is a curve's movement from step to step.
@@ -12,13 +11,12 @@ signs, *sign-partitioned* parts the signs; *jitter* is a curve's movement from s
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.batching.charts": "OUTCOMES endpoints_chart level_chart level_curve mechanism_chart",
+    "topics.batching.charts": "endpoints_chart mechanism_chart",
     "topics.batching.claims": "less_cancelled",
-    "topics.batching.exercises": "check_in_step check_order",
     "topics.batching.explore": "explore_batching live_orders live_parts live_walks",
     "topics.batching.steps": "cancelled_in_steps gradient_gram shared_words walk",
     "topics.batching.study": "Arm against_shuffled ends loop_of measured_curves rates",
-    "topics.batching.toy": "NAMES compute_cut explore_cut",
+    "topics.batching.toy": "NAMES check_in_step check_order compute_cut explore_cut",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

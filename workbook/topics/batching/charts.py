@@ -5,50 +5,14 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from workbook.statistics import unit_curve
-from workbook.topics.batching.study import PROMPTS, against_shuffled
 from workbook.topics.batching.toy import NAMES
-from workbook.views.curves import curve_chart
 from workbook.views.figures import forest, panels, series
 from workbook.views.style import SERIES, describe_rows, require
 
-OUTCOMES = {
-    "value": "held-out value at the end",
-    "area": "mean held-out value in training",
-    "jitter": "jitter of the held-out value",
-    "collapsed": "share of runs that collapse",
-    "sign_cosine": "cosine of a step's two signs",
-    "grad_norm": "gradient norm",
-    "moved": "movement per batch, nats",
-    "tax": "style words' drift, nats",
-}
 OTHERS = [name for strategy, name in NAMES.items() if strategy != "shuffled"]
-LEVELS = {  # how a curve over the levels looks, whatever its outcome
-    "x_title": f"prompts' worth of rollouts in a mini-batch (of {PROMPTS} in a generation batch)",
-    "y_title": "difference from shuffled",
-    "subtitle": "line: mean; band: 95 % t interval over policies",
-    "form": "+.3f",
-    "names": OTHERS,
-    "colors": SERIES[1:],
-}
 WALKS = ["SGD", "SGD, norm clipped", "SGD, momentum", "AdamW", "AdamW, no momentum"]
 FRACTION = "datum.value < 1 ? '1/' + format(1 / datum.value, '.0f') : '1'"
 TOKENS = ("all", "shared")  # of the rollouts, or the words that both signs of a group hold
-
-
-def level_curve(runs: pd.DataFrame, outcome: str = "value") -> pd.DataFrame:
-    """Every order's difference from shuffled over the prompts per mini-batch, matched: t intervals over policies."""
-    pairs = against_shuffled(runs[runs["matched"]], outcome)
-    curve = unit_curve(pairs, "level", "difference", unit="policy", by="order")
-    return curve.assign(order=curve["order"].map(NAMES))
-
-
-def level_chart(curve: pd.DataFrame, outcome: str = "value", bound: float | None = None) -> alt.LayerChart:
-    """The table of `level_curve` as curves; bound: the smallest effect of interest, dashed on both sides of 0."""
-    lines = [0.0] if bound is None else [0.0, (bound, f"{bound:g}: smallest effect of interest"), -bound]
-    title = f"What an order of mini-batches adds: {OUTCOMES[outcome]}"
-    paper = (PROMPTS, 2 * PROMPTS, "the paper: tens of prompts or more")
-    return curve_chart(curve, "level", series="order", title=title, paper=paper, reference=lines, **LEVELS)
 
 
 def mechanism_chart(table: pd.DataFrame, subtitle: str) -> alt.HConcatChart:

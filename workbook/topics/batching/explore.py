@@ -12,15 +12,17 @@ import numpy as np
 import pandas as pd
 import torch
 
+from workbook.policies.copies import private_copy
 from workbook.probes.recovered import PARTS, exact_gradient
 from workbook.probes.step import matched_lr
 from workbook.probes.values import chain_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.statistics import unit_curve
 from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
 from workbook.studies.registration import registered_outcome
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.batching import minibatch_order
-from workbook.topics.batching.charts import LEVELS, OTHERS, OUTCOMES, WALKS, endpoints_chart, level_curve
+from workbook.topics.batching.charts import OTHERS, WALKS, endpoints_chart
 from workbook.topics.batching.steps import ClippedSGD, split_minibatches, walk
 from workbook.topics.batching.study import HELD_OUT, PROMPTS, against_shuffled, ends, measured_curves, rates
 from workbook.topics.batching.toy import CUT_MENU, NAMES
@@ -29,10 +31,11 @@ from workbook.views.explorer import Explorer, browse, log_slider, menu, power_sl
 from workbook.views.figures import forest, rule
 from workbook.views.live_study import LiveStudy, live_tables
 from workbook.views.parts import PART_NAMES, signal_noise_chart
-from workbook.views.style import NEUTRAL, describe_rows, titled
+from workbook.views.style import NEUTRAL, SERIES, describe_rows, titled
 
 READ_PROMPTS, VALUE_SEED = HELD_OUT // 2, 5  # held-out prompts of a class of seeds that no unit trains on
 OPTIMIZER_MENU = [("AdamW", "adamw"), ("AdamW, no momentum", "adamw_no_momentum"), ("SGD", "sgd")]
+OUTCOMES = ["value", "area", "jitter", "collapsed", "sign_cosine", "grad_norm", "moved", "tax"]
 SERIES_NAMES = ["thirty units", "a pair, now"]
 FACTORS, SMALL = (1 / 64, 1 / 16, 1 / 4, 1.0), 1 / 4  # of the largest learning rate; up to which slopes are taken
 APART = 1.9  # factor by which labels stand apart on the logarithmic axis
@@ -46,15 +49,26 @@ WHOLE = "the whole batch at once"
 def explore_batching() -> Explorer:
     """Menus over the study's outcomes and matching: each order minus shuffled, over the prompts per mini-batch."""
     runs = ends(measured_curves())
-    keys = ["seed", "policy", "level", "order", "matched"]
-    parts = [against_shuffled(runs, name).set_index(keys)["difference"].rename(name) for name in OUTCOMES]
-    table = pd.concat(parts, axis=1).reset_index()
-    table = table.groupby(["policy", *keys[2:]], as_index=False).mean().drop(columns="seed")
-    table = table.rename(columns={"policy": "seed"}).assign(order=table["order"].map(NAMES))
-    start = {"matched": menu(True, [("matched", True), ("as it is", False)], "gradient norm")}
-    title = "What an order of mini-batches adds, over the level"
-    labels = {"value": "outcome"}
-    return browse(table, "level", list(OUTCOMES), start, "order", labels=labels, title=title, reference=[0.0], **LEVELS)
+    keys = ["policy", "level", "order", "matched"]
+    parts = [against_shuffled(runs, name).groupby(keys)["difference"].mean().rename(name) for name in OUTCOMES]
+    table = pd.concat(parts, axis=1).reset_index().rename(columns={"policy": "seed"})  # a policy's units are one
+    matched = menu(True, [("matched", True), ("as it is", False)], "gradient norm")
+    return browse(
+        table.assign(order=table["order"].map(NAMES)),
+        "level",
+        OUTCOMES,
+        {"matched": matched},
+        "order",
+        labels={"value": "outcome"},
+        title="What an order of mini-batches adds, over the level",
+        subtitle="line: mean; band: 95 % t interval over policies; the paper: tens of prompts or more",
+        x_title=f"prompts' worth of rollouts in a mini-batch (of {PROMPTS} in a generation batch)",
+        y_title="difference from shuffled",
+        reference=[0.0],
+        form="+.3f",
+        names=OTHERS,
+        colors=SERIES[1:],
+    )
 
 
 # --- orders trained now
@@ -62,8 +76,10 @@ def explore_batching() -> Explorer:
 
 def committed_orders() -> dict[str, pd.DataFrame]:
     """The study's differences from shuffled at 8 prompts' worth, matched: {"orders": series, strategy, mean, ...}."""
-    curve = level_curve(ends(measured_curves())).query("level == 8")
-    return {"orders": curve.rename(columns={"order": "strategy"}).assign(series=SERIES_NAMES[0], shuffled=np.nan)}
+    pairs = against_shuffled(ends(measured_curves())).query("level == 8 and matched")
+    curve = unit_curve(pairs, "level", "difference", unit="policy", by="order").drop(columns="level")
+    names = curve.pop("order").map(NAMES)
+    return {"orders": curve.assign(strategy=names, series=SERIES_NAMES[0], shuffled=np.nan)}
 
 
 def measure_orders(
@@ -164,8 +180,8 @@ def _parts(cuts: list[tuple[str, dict]]) -> pd.DataFrame:
 
 def measure_parts(
     policy, task, prompts: int = 8, group_size: int = 8, minibatches: int = 4, seed: int = 0
-) -> Iterator[dict[str, pd.DataFrame]]:
-    """Yield signal, bias and noise in the steps of every cut of one batch: category (a cut), part, share, size.
+) -> dict[str, pd.DataFrame]:
+    """Measure signal, bias and noise in the steps of every cut of one batch: category (a cut), part, share, size.
 
     size: mean cosine of the steps with the exact gradient of all prompts of the batch.  seed: of prompts, rollouts and
     cuts.  Raises ValueError where no group has different rewards, and where a cut is impossible.
@@ -181,7 +197,8 @@ def measure_parts(
     perfect, done = exact_gradient(policy, task, list(dict.fromkeys(rollouts.prompts))), []
     for name in progress(cuts, "cuts"):
         done.append((name, split_minibatches(policy, rollouts, values, cuts[name], perfect)))
-        yield {"table": _parts(done)}
+        show_partial(table=_parts(done))
+    return {"table": _parts(done)}
 
 
 def cut_parts_chart(table: pd.DataFrame) -> alt.LayerChart:
@@ -199,7 +216,8 @@ def live_parts(policy, task, prompts: int = 8) -> LiveStudy:
         "minibatches": power_slider(4, 4, "mini-batches", least=2),
         "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
     }
-    return live_tables(measure_parts, no_parts, cut_parts_chart, controls, policy, task, now=None)
+    variables = {"policy": private_copy(policy), "task": task}
+    return LiveStudy(measure_parts, cut_parts_chart, controls, no_parts(), variables=variables)
 
 
 # --- two ways through a batch
