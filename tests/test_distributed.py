@@ -1,4 +1,4 @@
-"""Two and four CPU processes take one process's optimizer steps; under `accelerate launch`, one writes the run."""
+"""Two CPU processes take one process's optimizer steps; under `accelerate launch`, one writes the run."""
 
 import json
 import os
@@ -30,8 +30,8 @@ CASES = {  # microbatch: rollouts of one forward and backward pass, of all proce
         "microbatch": 8,
         "settings": SEVERAL | {"batching": "sign_partitioned", "loss_type": "dr_grpo"},
     },
-    "groups span processes": {  # of four: each has two rollouts of a group of four in a micro-batch
-        "microbatch": 8,
+    "groups span processes": {  # each has two rollouts of a group of four in a micro-batch
+        "microbatch": 4,
         "settings": SEVERAL | {"batching": "query_preserved", "loss_type": "dr_grpo"},
     },
     "drift fix": {  # needs a group whole in one process
@@ -61,22 +61,21 @@ def run_quietly(*command: str, **environment: str) -> str:
 def launches(tmp_path_factory):
     folder = tmp_path_factory.mktemp("distributed")
     run_quietly(str(TESTS / "distributed_script.py"), str(folder), json.dumps(CASES))
-    recorded = {processes: load_file(folder / f"{processes}.safetensors") for processes in (1, 2, 4)}
+    recorded = {processes: load_file(folder / f"{processes}.safetensors") for processes in (1, 2)}
     assert all(recorded[processes]["processes"] == processes for processes in recorded)
     return recorded
 
 
-@pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize("case", CASES)
-def test_several_processes_take_the_steps_of_one(launches, case, processes):
+def test_two_processes_take_the_steps_of_one(launches, case):
     steps = range(CASES[case]["settings"]["max_steps"])
-    one, several = ([launches[n][f"{case}/gradient/{i}"] for i in steps] for n in (1, processes))
-    for gradient, theirs in zip(one, several, strict=True):
+    one, two = ([launches[n][f"{case}/gradient/{i}"] for i in steps] for n in (1, 2))
+    for gradient, theirs in zip(one, two, strict=True):
         assert gradient.norm() > 1e-4
         torch.testing.assert_close(theirs, gradient, rtol=0, atol=1e-6 * max(1.0, gradient.norm().item()))
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize("processes", [1, 2])
 def test_query_preservation_holds_whole_groups_over_all_processes(launches, processes):
     for case, whole in [("groups span processes", True), ("drift fix", True), ("sign-partitioned", False)]:
         minibatches = [launches[processes][f"{case}/groups/{i}"] for i in range(SEVERAL["max_steps"])]
@@ -87,7 +86,7 @@ def test_query_preservation_holds_whole_groups_over_all_processes(launches, proc
         )
     share = launches[processes]["groups span processes/groups/0"].view(processes, -1)
     spans = {(group, rank) for rank, groups in enumerate(share.tolist()) for group in groups}
-    assert len(spans) == (4 if processes == 4 else 2), "the groups of a micro-batch, by the processes that have some"
+    assert len(spans) == processes, "the group of a micro-batch, by the processes that have some of it"
 
 
 @pytest.mark.parametrize(
@@ -95,16 +94,12 @@ def test_query_preservation_holds_whole_groups_over_all_processes(launches, proc
     [
         ({"per_device_train_batch_size": 2, "steps_per_generation": 1}, "straddle two of the 4 processes"),
         (
-            {"per_device_train_batch_size": 3, "steps_per_generation": 4, "batching": "query_preserved"},
-            None,  # 12 rollouts in an optimizer step: three groups
-        ),
-        (
             {"per_device_train_batch_size": 2, "group_transform": "min_replace", **SEVERAL},
             "per_device_train_batch_size=2",
         ),
     ],
 )
-def test_a_group_that_would_straddle_processes_is_refused_or_handled(tmp_path, settings, words):
+def test_a_group_that_would_straddle_processes_is_refused(tmp_path, settings, words):
     args = CancellationConfig(
         str(tmp_path),
         use_cpu=True,
@@ -119,8 +114,7 @@ def test_a_group_that_would_straddle_processes_is_refused_or_handled(tmp_path, s
     for name, value in settings.items():  # as on four processes: here TRL would refuse a batch of less than a group
         setattr(args, name, value)
     errors = [p.sentence for p in problems(args, world_size=4) if p.severity == "error"]
-    assert (len(errors) > 0) == (words is not None), errors
-    assert words is None or any(words in error for error in errors), errors
+    assert any(words in error for error in errors), errors
 
 
 def launch(*command: str) -> str:

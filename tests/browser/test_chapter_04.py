@@ -81,9 +81,8 @@ def test_a_run_by_hand(open_chapter):
     expect(monitor.get_by_role("button", name="Resume")).to_be_enabled()
     expect(monitor.get_by_role("button", name="Stop")).to_be_disabled()
 
-    sentence, code = chapter.python("__import__('workbook.training.notebook').training.notebook.run_left()").split("\n")
-    assert sentence.endswith(" of this chapter is stopped; to show it:")
-    chapter.execute(code.replace("RunMonitor(load_run", "again = RunMonitor(load_run"))
+    chapter.execute("from workbook import RunMonitor; from workbook.training import latest_run")
+    chapter.execute("again = RunMonitor(latest_run())\nagain")
     assert chapter.python("again.run.folder.resolve() == controls.monitor.run.folder.resolve()")
     assert chapter.python("again.progress.value") == step(monitor)
     monitor.get_by_role("button", name="Resume").click()
