@@ -334,7 +334,7 @@ def test_the_estimators_are_listed_one_to_a_line(capsys):
     assert main(["estimators"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[: len(ESTIMATORS + RULES)]] == [*ESTIMATORS, *RULES]
-    assert "ibpo                      per token    as edit_mask" in "\n".join(lines)
+    assert "ibpo                      per token    Reward a failing" in "\n".join(lines)
     assert any("advantage_estimator: own:credit.py:my_rule" in line for line in lines)
     assert max(map(len, lines)) < 200
 

@@ -2,44 +2,22 @@
 
 from workbook.lazy import lazy_names
 
-_HOMES = {
-    "CREDIT_RULES": "theory.credit_rules",
-    "CreditBatch": "theory.credit",
-    "ESTIMATORS": "theory.choices",
-    "STRATEGIES": "theory.choices",
-    "advantage_orthogonal": "theory.weights",
-    "advantage_reweighting": "theory.credit_rules",
-    "balanced_aggregation": "theory.credit_rules",
-    "cancellation_residual": "theory.weights",
-    "coin_reward": "theory.credit_rules",
-    "coupling_kernel": "theory.coupling",
-    "credit_table": "theory.credit_rules",
-    "context_index": "theory.decomposition",
-    "edit_mask": "theory.credit_edits",
-    "expected_gain": "theory.decomposition",
-    "group_advantages": "theory.advantages",
-    "gtpo": "theory.credit_rules",
-    "ibpo": "theory.credit_edits",
-    "jitter": "theory.drift",
-    "kl_drift": "theory.drift",
-    "lambda_grpo": "theory.credit_rules",
-    "log_odds_drift": "theory.drift",
-    "lopti": "theory.credit_rules",
-    "min_replace": "theory.weights",
-    "minibatch_order": "theory.batching",
-    "negative_token_filtering": "theory.credit_rules",
-    "nthr": "theory.credit_rules",
-    "objective_weights": "theory.objective",
-    "oracle": "theory.credit_rules",
-    "permuted": "theory.credit_rules",
-    "predicted_delta_logp": "theory.coupling",
-    "prefix_credit": "theory.advantages",
-    "solution_entropy": "theory.drift",
-    "split_pushes": "theory.decomposition",
-    "surrogate_weights": "theory.weights",
-    "token_hidden_reward": "theory.credit_rules",
-    "update_weights": "theory.weights",
-    "w_reinforce": "theory.credit_rules",
+_NAMES = {  # module: what it offers
+    "theory.advantages": "group_advantages prefix_credit",
+    "theory.batching": "minibatch_order",
+    "theory.choices": "ESTIMATORS STRATEGIES",
+    "theory.coupling": "coupling_kernel predicted_delta_logp",
+    "theory.credit": "CreditBatch",
+    "theory.credit_edits": "edit_mask ibpo",
+    "theory.credit_rules": (
+        "CREDIT_RULES advantage_reweighting balanced_aggregation coin_reward credit_table gtpo lambda_grpo "
+        "lopti negative_token_filtering nthr oracle permuted token_hidden_reward w_reinforce"
+    ),
+    "theory.decomposition": "context_index expected_gain split_pushes",
+    "theory.drift": "jitter kl_drift log_odds_drift solution_entropy",
+    "theory.objective": "objective_weights",
+    "theory.weights": "advantage_orthogonal cancellation_residual min_replace surrogate_weights update_weights",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

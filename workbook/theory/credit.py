@@ -152,11 +152,15 @@ class CreditRule:
     name: str
     function: Rule
     paper: str
-    changes: str
     needs: tuple[str, ...]
     exact: str
     per_token: bool
     each_step: bool
+
+    @property
+    def changes(self) -> str:
+        """What it changes, in a sentence: the first line of its docstring."""
+        return self.function.__doc__.splitlines()[0]
 
     def applies(self, batch: CreditBatch) -> bool:
         """Whether the batch knows what the rule needs."""
@@ -170,7 +174,6 @@ def credit_rule(
     name: str,
     *,
     paper: str,
-    changes: str,
     needs: tuple[str, ...] = (),
     exact: str = "as published",
     per_token: bool = True,
@@ -179,7 +182,7 @@ def credit_rule(
     """Declare a function as the credit rule that `advantage_estimator: NAME` trains with; see `CreditRule`."""
 
     def declare(function: Rule) -> Rule:
-        CREDIT_RULES[name] = CreditRule(name, function, paper, changes, needs, exact, per_token, each_step)
+        CREDIT_RULES[name] = CreditRule(name, function, paper, needs, exact, per_token, each_step)
         function.each_step = each_step
         return function
 

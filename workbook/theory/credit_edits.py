@@ -17,12 +17,7 @@ from .advantages import group_advantages
 from .credit import CreditBatch, credit_rule, per_token
 
 
-@credit_rule(
-    "edit_mask",
-    paper="arXiv 2605.16302",
-    changes="failing rollouts are pushed only on tokens that differ from their nearest correct sibling",
-    exact="our reading",
-)
+@credit_rule("edit_mask", paper="arXiv 2605.16302", exact="our reading")
 def edit_mask(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, "B T"]:
     """Give a failing rollout's group advantage to the tokens that set it apart from its nearest correct sibling.
 
@@ -40,13 +35,7 @@ def edit_mask(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, "B T
     return per_token(batch, batch.group_advantages(estimator)).masked_fill(kept, 0.0)
 
 
-@credit_rule(
-    "ibpo",
-    paper="arXiv 2605.16302",
-    changes="as edit_mask, and a failing rollout that a sibling's first different decision saves is punished less",
-    needs=("continue_from",),
-    exact="our reading",
-)
+@credit_rule("ibpo", paper="arXiv 2605.16302", needs=("continue_from",), exact="our reading")
 def ibpo(
     batch: CreditBatch, weight: float = 0.6, success: float = 0.5, estimator: str = "grpo"
 ) -> Float[Tensor, "B T"]:

@@ -31,12 +31,7 @@ from .groups import group_index, group_size, group_sum, permute_in_groups
 __all__ = ["CREDIT_RULES", "RULES", "check_estimator", "credit_table", "edit_mask", "ibpo"]
 
 
-@credit_rule(
-    "prefix_credit",
-    paper="arXiv 2509.21154",
-    changes="mean reward of the group's rollouts that took this step, minus that of all that stood before it",
-    exact="our reading",
-)
+@credit_rule("prefix_credit", paper="arXiv 2509.21154", exact="our reading")
 def prefix_credit(batch: CreditBatch, fallback: str = "dr_grpo") -> Float[Tensor, "B T"]:
     """Mean reward of the group's rollouts that took this step, minus that of all that stood before it.
 
@@ -50,11 +45,7 @@ def prefix_credit(batch: CreditBatch, fallback: str = "dr_grpo") -> Float[Tensor
     return estimators.prefix_credit(batch.rewards, batch.completion_ids, batch.mask, batch.group_ids, fallback)
 
 
-@credit_rule(
-    "lambda_grpo",
-    paper="arXiv 2509.21154",
-    changes="advantage divided by the number of the group's rollouts that share the prefix up to the token",
-)
+@credit_rule("lambda_grpo", paper="arXiv 2509.21154")
 def lambda_grpo(batch: CreditBatch, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
     """Divide each token's advantage by the size of its process set.
 
@@ -79,12 +70,7 @@ def process_set_size(batch: CreditBatch) -> Int[Tensor, "B T"]:
     return sizes
 
 
-@credit_rule(
-    "gtpo",
-    paper="arXiv 2508.03772",
-    changes="tokens that both signs share from the start or the end: not pushed down, pushed up twice",
-    exact="our reading",
-)
+@credit_rule("gtpo", paper="arXiv 2508.03772", exact="our reading")
 def gtpo(batch: CreditBatch, boost: float = 2.0, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
     """Leave conflict tokens of negative rollouts alone and push those of positive rollouts harder.
 
@@ -129,13 +115,7 @@ def _conflict_runs(
     return (of_sign[0] & of_sign[1]).cumprod(1).bool()
 
 
-@credit_rule(
-    "advantage_reweighting",
-    paper="arXiv 2505.12929",
-    changes="advantage times alpha p + 1 - alpha: tokens of low probability are pushed less",
-    needs=("logps",),
-    each_step=True,
-)
+@credit_rule("advantage_reweighting", paper="arXiv 2505.12929", needs=("logps",), each_step=True)
 def advantage_reweighting(batch: CreditBatch, alpha: float = 0.2, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
     """Weaken the push on tokens of low probability, whose gradients are the largest.
 
@@ -146,14 +126,7 @@ def advantage_reweighting(batch: CreditBatch, alpha: float = 0.2, advantages: St
     return per_token(batch, start_from(batch, advantages)) * (alpha * batch.logps.exp() + 1 - alpha)
 
 
-@credit_rule(
-    "lopti",
-    paper="arXiv 2505.12929",
-    changes="tokens of low probability at even optimizer steps, all others at odd ones (num_iterations: 2)",
-    needs=("old_logps",),
-    exact="our reading",
-    each_step=True,
-)
+@credit_rule("lopti", paper="arXiv 2505.12929", needs=("old_logps",), exact="our reading", each_step=True)
 def lopti(batch: CreditBatch, threshold: float = 0.5, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
     """Train tokens of low probability and all others in separate optimizer steps.
 
@@ -169,13 +142,7 @@ def lopti(batch: CreditBatch, threshold: float = 0.5, advantages: Start = "grpo"
     return per_token(batch, start_from(batch, advantages)).masked_fill(others, 0.0)
 
 
-@credit_rule(
-    "w_reinforce",
-    paper="arXiv 2506.01347",
-    changes="positive advantages times 0.1",
-    exact="our reading",
-    per_token=False,
-)
+@credit_rule("w_reinforce", paper="arXiv 2506.01347", exact="our reading", per_token=False)
 def w_reinforce(batch: CreditBatch, positive: float = 0.1, advantages: Start = "grpo") -> Float[Tensor, " B"]:
     """Weigh positive rollouts by 0.1, so that the negative ones lead.
 
@@ -186,13 +153,7 @@ def w_reinforce(batch: CreditBatch, positive: float = 0.1, advantages: Start = "
     return torch.where(started > 0, positive * started, started)
 
 
-@credit_rule(
-    "negative_token_filtering",
-    paper="arXiv 2606.17250",
-    changes="negative rollouts are pushed only on their least probable tenth of tokens",
-    needs=("old_logps",),
-    exact="our reading",
-)
+@credit_rule("negative_token_filtering", paper="arXiv 2606.17250", needs=("old_logps",), exact="our reading")
 def negative_token_filtering(batch: CreditBatch, keep: float = 0.1, advantages: Start = "grpo") -> Float[Tensor, "B T"]:
     """Push down only the least probable tokens of negative rollouts.
 
@@ -209,12 +170,7 @@ def negative_token_filtering(batch: CreditBatch, keep: float = 0.1, advantages: 
     return per_token(batch, started).masked_fill(~kept & (started < 0).unsqueeze(1), 0.0)
 
 
-@credit_rule(
-    "balanced_aggregation",
-    paper="arXiv 2605.04077",
-    changes="means over tokens taken separately over the positive and the negative rollouts of a group",
-    per_token=False,
-)
+@credit_rule("balanced_aggregation", paper="arXiv 2605.04077", per_token=False)
 def balanced_aggregation(batch: CreditBatch, advantages: Start = "grpo") -> Float[Tensor, " B"]:
     """Balance long against short: take the mean over tokens separately for the positive and the negative rollouts.
 
@@ -246,12 +202,7 @@ def balanced_aggregation(batch: CreditBatch, advantages: Start = "grpo") -> Floa
 # right or none of wrong rollouts keeps its advantages as they are.
 
 
-@credit_rule(
-    "nthr",
-    paper="arXiv 2505.18830",
-    changes="wrong rollouts are pushed less on tokens whose coupling would take right rollouts down too",
-    needs=("states",),
-)
+@credit_rule("nthr", paper="arXiv 2505.18830", needs=("states",))
 def nthr(
     batch: CreditBatch, beta: float = 1.0, eta: float | None = None, advantages: Start = "grpo"
 ) -> Float[Tensor, "B T"]:
@@ -274,13 +225,7 @@ def nthr(
     return out
 
 
-@credit_rule(
-    "token_hidden_reward",
-    paper="arXiv 2510.03669",
-    changes="only tokens that move right rollouts most, leaning to those that raise them",
-    needs=("states",),
-    exact="our reading",
-)
+@credit_rule("token_hidden_reward", paper="arXiv 2510.03669", needs=("states",), exact="our reading")
 def token_hidden_reward(
     batch: CreditBatch, p: float = 0.1, dominant: bool = True, advantages: Start = "grpo"
 ) -> Float[Tensor, "B T"]:
@@ -332,13 +277,7 @@ def _influence(
 # -- controls: credit from a coin, credit given to other rollouts, and the credit that is known to be true ----------
 
 
-@credit_rule(
-    "coin_reward",
-    paper="arXiv 2506.10947",
-    changes="group advantages of coin flips instead of rewards",
-    exact="control",
-    per_token=False,
-)
+@credit_rule("coin_reward", paper="arXiv 2506.10947", exact="control", per_token=False)
 def coin_reward(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " B"]:
     """Group advantages of rewards that are fair coin flips, 0 or 1.
 
@@ -349,13 +288,7 @@ def coin_reward(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " 
     return group_advantages(coins, batch.group_ids, estimator)
 
 
-@credit_rule(
-    "permuted",
-    paper="lower bound of comparisons",
-    changes="group advantages permuted among the rollouts of each group",
-    exact="control",
-    per_token=False,
-)
+@credit_rule("permuted", paper="lower bound of comparisons", exact="control", per_token=False)
 def permuted(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " B"]:
     """Group advantages permuted among the rollouts of each group, by batch.generator.
 
@@ -364,13 +297,7 @@ def permuted(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " B"]
     return permute_in_groups(batch.group_advantages(estimator), batch.group_ids, batch.generator)
 
 
-@credit_rule(
-    "oracle",
-    paper="upper bound of comparisons",
-    changes="the true credit of each token, on tasks that know it",
-    needs=("known_credit",),
-    exact="control",
-)
+@credit_rule("oracle", paper="upper bound of comparisons", needs=("known_credit",), exact="control")
 def oracle(batch: CreditBatch) -> Float[Tensor, "B T"]:
     """True credit of each token: the upper bound of a comparison, on tasks that know it.
 

@@ -178,21 +178,6 @@ def cancellation_residual(
     return torch.where(total > 0, net / torch.where(total > 0, total, 1.0), 0.0).clamp(max=1.0)
 
 
-def cancelled_share(pushes: Float[Tensor, "K D"]) -> Float[Tensor, ""]:
-    """Share of K pushes on one vector that cancels: 0 = they point the same way, 1 = nothing remains.
-
-    share = 1 - |sum_k g_k| / sum_k |g_k|, Euclidean norms; 0 where nothing pushes. Two pushes of equal length at a
-    right angle give 1 - 1/sqrt(2) = 0.29, so a share of that size shows no opposition yet.
-
-    Shapes: pushes (K, D); result a scalar, no unit.
-
-    >>> float(cancelled_share(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])))
-    1.0
-    """
-    total = pushes.norm(dim=-1).sum()
-    return 1 - pushes.sum(0).norm() / total if total > 0 else total.new_zeros(())
-
-
 def _like(values: Tensor, weights: Tensor, name: str) -> Tensor:
     """(B,) or (B, T) values, detached and shaped to broadcast against weights."""
     if values.shape not in (weights.shape, weights.shape[:1]):

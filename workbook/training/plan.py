@@ -55,12 +55,6 @@ def start_trial(config: RunConfig, folder: str | Path, anyway: bool = False) -> 
     return start_run(config, folder, max_steps=steps, eval_prompts=held_out, save_strategy="no")
 
 
-def trial_is_done(trial: Run) -> bool:
-    """Whether a trial that still runs can be stopped: a whole batch is done, and TRIAL_SECONDS over."""
-    metrics = trial.metrics()
-    return len(metrics) >= steps_per_batch(trial.config) and metrics["step_time"].sum() > TRIAL_SECONDS
-
-
 def measure_throughput(trial: Run) -> Throughput:
     """Measure a trial's seconds so far.
 
