@@ -15,10 +15,9 @@ from workbook.topics.laboratory.choices import batch_sizes, parse_options
 from workbook.topics.laboratory.compare import OUTCOMES, compare_settings, comparison_chart, run_tables
 from workbook.topics.laboratory.fields import FIELDS
 from workbook.topics.laboratory.form import _sources, first_values
-from workbook.training import QWEN_7B, load_run, measure_throughput, start_trial, sweep
+from workbook.training import QWEN_7B, load_run, start_run, sweep
 from workbook.training.checks import problems
 from workbook.training.config import trainer_args
-from workbook.training.plan import Throughput, batches, forecast_seconds, steps_per_batch
 from workbook.views.renderer import png
 
 TINY = {"prompts": 2, "group_size": 4, "steps": 2, "num_prompts": 8, "learning_rate": 1e-3}
@@ -97,30 +96,9 @@ def test_choices_reach_the_fields_that_they_mean():
         parse_options("a: 1: 2")
 
 
-def test_time_is_forecast_from_whole_batches():
-    class Trial:
-        config = experiment(mini_batches=2, reuse=2, steps=100)
-
-        def __init__(self, n):
-            self.n = n
-
-        def metrics(self):
-            seconds = np.tile([2.0, 1.0, 1.0, 1.0], 3)[: self.n] + np.repeat([10, 0, 0], 4)[: self.n]
-            return pd.DataFrame({"step_time": seconds, "time": 112.0 + np.cumsum(seconds) - seconds[:1].sum()})
-
-        def status(self):
-            return {"born": 93.0, "message": "failed: no such task."}
-
-    assert (steps_per_batch(Trial.config), batches(Trial.config)) == (4, 25)
-    assert measure_throughput(Trial(12)) == Throughput(start=7.0, per_batch=5.0, batches=2)
-    assert forecast_seconds(Trial.config, measure_throughput(Trial(12)), runs=3) == 3 * (7 + 25 * 5)
-    with pytest.raises(ValueError, match="finished no generation batch: failed: no such task"):
-        measure_throughput(Trial(3))
-
-
 def test_a_reward_that_fails_ends_the_run_in_its_sentence(own, tmp_path):
     (tmp_path / "reward.py").write_text("def score(completion, answer):\n    return {}[answer]\n")
-    trial = start_trial(plan(**TINY, **own).config, tmp_path / "trial")
+    trial = start_run(plan(**TINY, **own).config, tmp_path / "trial")
     with pytest.raises(RuntimeError, match=r"score raised KeyError: '\d' \(line 2 of reward.py\), at line"):
         trial.wait(300)
 

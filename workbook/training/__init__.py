@@ -13,7 +13,6 @@ _NAMES = {  # module: what it offers
     "training.memory": (
         "QWEN_1_5B QWEN_7B WORKLOAD at_peak config_for forecast_run memory_forecast parameter_counts peak_mib"
     ),
-    "training.plan": "forecast_seconds measure_throughput start_trial",
     "training.run_config": "RunConfig",
     "training.runs": "Run latest_run load_run start_run",
     "training.sweeps": "compare_runs load_sweep sweep",

@@ -256,12 +256,9 @@ PLAIN = {  # estimators of `theory.advantages`: summary, source
 }
 HOW_TO = """
 One of your own: a file credit.py with `def my_rule(batch): return batch.group_advantages()[:, None] * batch.entropies`,
-then advantage_estimator: own:credit.py:my_rule. `batch` is a workbook.theory.CreditBatch; the rule returns (B,), one
-number per rollout, or (B, T), one per token. With my_rule.each_step = True it is called anew in every micro-batch.
-At hand: rewards, group_ids (B,), completion_ids, mask (B, T), step, generator, groups(), group_advantages(NAME); made
-when first asked for: old_logps, logps, entropies, known_credit (B, T), tokens, prompts, states, continue_from(rows,
-prefixes). help(workbook.theory.CreditBatch) says what each is.
-To try one without training: workbook.rollouts.credit_batch(policy, rollouts, task) makes such a batch."""
+then advantage_estimator: own:credit.py:my_rule. It returns (B,), one number per rollout, or (B, T), one per token; with
+my_rule.each_step = True it is called anew in every micro-batch. help(workbook.theory.CreditBatch) says what a batch
+knows, and workbook.rollouts.credit_batch(policy, rollouts, task) makes one to try it on."""
 
 
 def estimators_text() -> str:

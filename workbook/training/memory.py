@@ -71,27 +71,15 @@ def memory_forecast(
 ) -> pd.DataFrame:
     """Forecast of the memory that a run needs, as a table of parts.
 
-    Args:
-        config: the model's transformers config.
-        quantization: None or "nf4".
-        lora: rank of the adapters on every linear layer but the head; None to train all weights.
-        rollouts: sequences generated at once, per_device_train_batch_size * steps_per_generation.
-        microbatch: sequences in one forward and backward pass.
-        prompt_length, completion_length: tokens, the longest of a batch.
-        dtype: of frozen weights and of what is kept for backward.
-        gradient_checkpointing: keep one hidden state per layer and recompute the rest.
-        device: "cpu" or "cuda"; the output head works in larger pieces on a CPU.
-        optimizer: transformers' name of it, `optim`; one that is none of `optimizer_bytes` counts as AdamW.
-        reference: whether a KL penalty keeps a copy of the model beside it, as beta does where all weights are trained.
-        measured: whether `measure_cancellation` keeps two copies of the trained weights.
-        vllm: whether vLLM samples, in memory of its own that is not counted here.
+    config: the model's transformers config.  quantization: None or "nf4".  lora: rank of the adapters on every linear
+    layer but the head; None to train all weights.  rollouts: sequences generated at once.  microbatch: sequences in one
+    forward and backward pass.  prompt_length, completion_length: tokens, the longest of a batch.  dtype: of frozen
+    weights and of what is kept for backward.  device: "cpu" or "cuda".  optimizer: transformers' name of it, `optim`.
+    reference: whether a KL penalty keeps a copy of the model beside it.  measured: whether `measure_cancellation` keeps
+    two copies of the trained weights.  vllm: whether vLLM samples, in memory of its own that is not counted here.
 
-    Returns:
-        Columns part, mib, phase ("always", "generation" or "training"). The peak is "always" plus the larger of the
-        other two phases' sums: `peak_mib(table)`.
-
-    Raises:
-        ValueError: for a size below 1 or an unknown quantization or device.
+    Columns part, mib, phase ("always", "generation" or "training"). The peak is "always" plus the larger of the other
+    two phases' sums: `peak_mib(table)`. Raises ValueError for a size below 1, another quantization or device.
 
     >>> from transformers import LlamaConfig
     >>> tiny = LlamaConfig(hidden_size=64, num_hidden_layers=2, intermediate_size=128, vocab_size=100)
@@ -99,11 +87,10 @@ def memory_forecast(
     >>> bool(peak_mib(table) > table.set_index("part").mib["weights"])
     True
     """
-    if min(rollouts, microbatch, prompt_length, completion_length) < 1:
-        raise ValueError(
-            f"rollouts={rollouts}, microbatch={microbatch}, prompt_length={prompt_length} and completion_length="
-            f"{completion_length} must each be at least 1."
-        )
+    sizes = {"rollouts": rollouts, "microbatch": microbatch, "prompt_length": prompt_length}
+    for name, value in (sizes | {"completion_length": completion_length}).items():
+        if value < 1:
+            raise ValueError(f"{name}={value} must be at least 1.")
     if quantization not in (None, "nf4") or device not in HEAD_TILES:
         raise ValueError(f'quantization={quantization!r} must be None or "nf4", and device={device!r} "cpu" or "cuda".')
     linear, other, adapters, largest = parameter_counts(config, lora)
