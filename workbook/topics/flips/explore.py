@@ -285,6 +285,9 @@ def check_sample_size(function: Callable) -> None:
     for case in GAPS:
         if (one := answer_of(function, *case)) is None:
             return  # it said why
+        if one.numel() != 1:
+            print(f"Not quite: give one number for each gap, not {one.numel()}.")
+            return
         got.append(one)
     right = torch.tensor([8 * p * (1 - p) / gap**2 for gap, p in GAPS]).double()
     mistakes = {
