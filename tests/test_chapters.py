@@ -144,10 +144,10 @@ def shelf(tmp_path, monkeypatch, offline):
 
 
 WIDGETS = """import ipywidgets, pandas as pd, workbook, os
-from workbook.views import LiveChart, enable_charts, learning_curve
+from workbook.views import LiveChart, curve_chart, enable_charts
 from workbook.views.live import show
 enable_charts()
-chart = learning_curve(pd.DataFrame({"step": [1, 2], "reward": [0.1, 0.2]}))
+chart = curve_chart(pd.DataFrame({"x": [1, 2], "mean": [0.1, 0.2], "low": 0.0, "high": 0.3}), "x", title="Reward")
 live = LiveChart(chart)
 steps = ipywidgets.IntSlider(2, description="steps")
 display(ipywidgets.IntSlider(), live)
@@ -220,7 +220,7 @@ def test_the_book_is_whole_without_a_kernel_and_without_the_net(shelf, tmp_path)
     render_book(chapters.run_chapters("smoke"), tmp_path / "book")
     page, last, index = ((tmp_path / "book" / name).read_text() for name in ("00_a.html", "01_b.html", "index.html"))
     assert page.count('src="data:image/png;base64') == 4
-    assert page.count('alt="Reward of the sampled') == 3
+    assert page.count('alt="Reward') == 3
     assert ">steps</th><td>7</td>" in page
     assert page.count('class="moving"') == 1
     assert "now_advantage_a" in page

@@ -192,14 +192,14 @@ import google.colab
 runpy.run_path({root!r} + "/workbook/colab.py", run_name="__main__")
 import pandas as pd
 import workbook
-from workbook.views import LiveChart, learning_curve
+from workbook.views import LiveChart, curve_chart
 from workbook.views.renderer import bundle
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
 from trl import GRPOConfig, GRPOTrainer
 
 profile = workbook.setup(profile="smoke")
-chart = learning_curve(pd.DataFrame({{"step": [1, 2], "reward": [0.1, 0.2]}}))
+chart = curve_chart(pd.DataFrame({{"x": [1, 2], "mean": [0.1, 0.2], "low": 0.0, "high": 0.3}}), "x", title="Reward")
 live = LiveChart(chart)
 live.update(chart)
 adapted = [load_policy("bundled", lora=4), load_policy("bundled", lora=4, quantization="nf4")]

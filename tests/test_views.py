@@ -22,14 +22,13 @@ from workbook.views import (
     LiveChart,
     enable_charts,
     fold,
-    learning_curve,
     reward_before_after,
     show,
     token_strip,
 )
 from workbook.views.live import split, vega_module
 from workbook.views.renderer import UNSEEN, bundle, packed, plain, png, vegalite_version
-from workbook.views.style import diverging, limit, visible
+from workbook.views.style import diverging, finish, limit, visible
 
 WIDGET, VEGA, PNG = "application/vnd.jupyter.widget-view+json", "application/vnd.vegalite.v5+json", b"\x89PNG"
 HOSTILE = [
@@ -55,6 +54,12 @@ def curve(n, **columns):
     return pd.DataFrame({"step": np.arange(1, n + 1), "reward": np.linspace(0.4, 0.9, n), **columns})
 
 
+def learning_curve(metrics, steps=None):
+    x = alt.X("step:Q", title="optimizer step").scale(domain=[0, steps] if steps else alt.Undefined)
+    chart = alt.Chart(metrics).mark_line().encode(x=x, y=alt.Y("reward:Q", title="mean reward (0 to 1)"))
+    return finish(chart, "Reward", "of each step", "A line.")
+
+
 def table(tokens=("so", " 7", "so", " 4"), advantages=(1.0, 1.0, -1.0, -1.0)):
     rollouts = np.repeat([0, 1], [len(tokens) - len(tokens) // 2, len(tokens) // 2])
     positions = [int(i) for r in (0, 1) for i in range((rollouts == r).sum())]
@@ -65,9 +70,7 @@ def table(tokens=("so", " 7", "so", " 4"), advantages=(1.0, 1.0, -1.0, -1.0)):
 
 SUMMARY = pd.DataFrame({"label": ["before", "after"], "mean": [0.4, 0.9], "low": [0.3, 0.8], "high": [0.5, 0.95]})
 CHARTS = {
-    "learning_curve": lambda: learning_curve(curve(5), target=0.85, steps=10),
-    "learning_curve of nothing yet": lambda: learning_curve(curve(0), target=0.85),
-    "learning_curve of runs and seeds": lambda: learning_curve(curve(4, run=["a", "a", "b", "b"], seed=[0, 1, 0, 1])),
+    "learning_curve": lambda: learning_curve(curve(5), steps=10),
     "reward_before_after": lambda: reward_before_after(SUMMARY),
     "gradients_meet_chart": lambda: gradients_meet_chart(compute_gradients_meet()),
     "token_strip": lambda: token_strip(table()),
@@ -110,7 +113,7 @@ def test_axes_name_their_units():
 
 @pytest.mark.parametrize(
     ("chart", "frame", "column"),
-    [(learning_curve, curve(3), "reward"), (reward_before_after, SUMMARY, "low"), (token_strip, table(), "token")],
+    [(reward_before_after, SUMMARY, "low"), (token_strip, table(), "token")],
 )
 def test_a_missing_column_is_named(chart, frame, column):
     with pytest.raises(ValueError, match=f"needs the column.*{column}"):

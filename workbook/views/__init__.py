@@ -8,7 +8,7 @@ _NAMES = {  # module: what it offers
     "topics.laboratory.compare": "compare_settings comparison_chart run_tables",
     "topics.laboratory.form": "RunForm",
     "views.curves": "curve_chart",
-    "views.charts": "fold intervals_chart learning_curve reward_before_after",
+    "views.charts": "fold intervals_chart reward_before_after",
     "views.explained": "explained_chart",
     "views.explorer": "Explorer browse frozen",
     "views.heatmap": "TokenHeatmap",
