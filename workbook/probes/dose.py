@@ -45,13 +45,7 @@ def dose_blocks(policy, rollouts: Rollouts, measured: int = MEASURED, bundle: in
     pushing = rollouts.group_ids[(rollouts.advantages.view(len(rollouts), -1) != 0).any(1)].unique().tolist()
     if len(pushing) < measured:
         raise ValueError(f"measured={measured} prompts are wanted and {len(pushing)} push; sample more.")
-    labels = _labels(rollouts, pushing, measured, bundle)
-    return block_coupling(policy, rollouts, blocks=labels, measured=pushing[:measured], **settings)
-
-
-def _labels(rollouts: Rollouts, pushing: list[int], measured: int, bundle: int) -> Int[Tensor, "B T"]:
-    """A label for each rollout of the measured prompts, for both signs of each whole bundle, and -1."""
-    bundles = (len(pushing) - measured) // bundle
+    bundles = (len(pushing) - measured) // bundle  # whole ones, a block for each sign of each
     place = {group: k // bundle for k, group in enumerate(pushing[measured : measured + bundles * bundle])}
     labels = torch.full_like(rollouts.completion_ids, -1)
     signs = (rollouts.advantages.view(len(rollouts), -1)[:, 0] > 0).tolist()
@@ -60,7 +54,7 @@ def _labels(rollouts: Rollouts, pushing: list[int], measured: int, bundle: int) 
             labels[row] = len(rollouts) + 2 * place[group] + positive
         elif group in pushing[:measured]:
             labels[row] = row
-    return labels
+    return block_coupling(policy, rollouts, blocks=labels, measured=pushing[:measured], **settings)
 
 
 def anchor_labels(rollouts: Rollouts, groups: Sequence[int], n: int, seed: int = 0) -> Int[Tensor, "B T"]:
@@ -124,40 +118,32 @@ def _rates(table: pd.DataFrame, eps: float, weight) -> dict[str, float]:
     sign = np.where(positive, 1, -1)
     cells = {"boosted": change > eps, "suppressed": change < -eps, "stable": np.abs(change) <= eps}
     cells |= {"follows": change * sign > 0, "others_follow": (change - own) * sign > 0}
-    up, down = _side_means(pd.DataFrame(cells), weight, table["group"].to_numpy(), positive)
-    gaps = (up - down)[["boosted", "suppressed", "stable"]].to_numpy()
-    known = len(gaps) > 0
+    # weighted means of each prompt's positive and of its negative rollouts, for prompts with weight in both
+    sums = pd.DataFrame(cells).mul(weight, axis=0).assign(weight=weight)
+    sums = sums.groupby([table["group"].to_numpy(), positive]).sum()
+    means = sums[sums["weight"] > 0].drop(columns="weight").div(sums["weight"], axis=0).dropna()
+    up, down = (means[means.index.get_level_values(1) == side].droplevel(1) for side in (True, False))
+    both = up.index.intersection(down.index)
+    up, down = up.loc[both], down.loc[both]
+    gaps = (up - down)[["boosted", "suppressed", "stable"]].to_numpy()  # (P, 3)
+    crossed = np.nan
+    if len(gaps) > 1:  # half the sum of |mean gap|, signs from every other prompt and sizes from the rest, both ways
+        first, second = gaps[::2].mean(0), gaps[1::2].mean(0)
+        crossed = float((np.sign(first) @ second + np.sign(second) @ first) / 4)
 
-    def rms(values):
-        return float(np.sqrt(np.average(values**2, weights=weight))) if weight.any() else np.nan
+    def mean(values):
+        return float(np.average(values, weights=weight)) if weight.any() else np.nan
 
     return {
         "follows": float((up["follows"] + down["follows"]).mean() / 2),
         "others_follow": float((up["others_follow"] + down["others_follow"]).mean() / 2),
-        "distance": float(np.abs(gaps.mean(0)).sum() / 2) if known else np.nan,
-        "crossed": _crossed(gaps),
-        "share": float(np.average(np.abs(change) > eps, weights=weight)) if weight.any() else np.nan,
-        "own": rms(own),
-        "others": rms(change - own),
+        "distance": float(np.abs(gaps.mean(0)).sum() / 2) if len(gaps) else np.nan,
+        "crossed": crossed,
+        "share": mean(np.abs(change) > eps),
+        "own": mean(own**2) ** 0.5,
+        "others": mean((change - own) ** 2) ** 0.5,
         "count": float(weight.sum()),
     }
-
-
-def _side_means(cells: pd.DataFrame, weight, group, positive) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Weighted means of each prompt's positive and of its negative rollouts, for prompts with weight in both."""
-    sums = cells.mul(weight, axis=0).assign(weight=weight).groupby([group, positive]).sum()
-    means = sums[sums["weight"] > 0].drop(columns="weight").div(sums["weight"], axis=0).dropna()
-    up, down = (means[means.index.get_level_values(1) == side].droplevel(1) for side in (True, False))
-    both = up.index.intersection(down.index)
-    return up.loc[both], down.loc[both]
-
-
-def _crossed(gaps: Float[np.ndarray, "P 3"]) -> float:
-    """Half the sum of |mean gap|, with signs from every other prompt and sizes from the rest, both ways round."""
-    if len(gaps) < 2:
-        return float("nan")
-    first, second = gaps[::2].mean(0), gaps[1::2].mean(0)
-    return float((np.sign(first) @ second + np.sign(second) @ first) / 4)
 
 
 # --- H5: what shared tokens keep
@@ -219,16 +205,13 @@ def permuted_signs(blocks: Blocks) -> pd.DataFrame:
     for _, whole in blocks.tokens[blocks.tokens["block"] >= 0].groupby("group"):
         tokens = whole[whole["logp"] < np.log(NEARLY_CERTAIN)]
         for block, there in whole.groupby("block"):
-            same = [_among(tokens, there, names) for names in (["token_id", "position"], ["token_id"])]
+            words = (["token_id", "position"], ["token_id"])
+            same = [pd.MultiIndex.from_frame(tokens[w]).isin(pd.MultiIndex.from_frame(there[w])) for w in words]
             kind = np.select([tokens["block"] == block, *same], ROLLOUTS[:3], ROLLOUTS[3])
             effect = blocks.changes[block, tokens.index] / push[block]
             parts.append(pd.DataFrame({"rollout": kind, "effect": effect.astype(float)}))
     table = pd.concat(parts).groupby("rollout")["effect"].agg(effect="mean", pairs="size").reindex(ROLLOUTS)
     return table.assign(effect=table["effect"] / table.loc["own", "effect"]).reset_index()
-
-
-def _among(tokens: pd.DataFrame, others: pd.DataFrame, names: list[str]) -> np.ndarray:
-    return pd.MultiIndex.from_frame(tokens[names]).isin(pd.MultiIndex.from_frame(others[names]))
 
 
 # --- H6, and real steps

@@ -38,6 +38,7 @@ SOURCES = (
 )
 ADAMW = {"eps": 1e-8, "weight_decay": 1e-2}  # torch's defaults
 MAX_KEPT = 32  # explanations
+STATES = ("hidden", "logits", "tokens")
 SHOWN = ["token", "rollout", "position", "group", "advantage", "push", "product", "moved", "output_layer"]
 
 
@@ -139,7 +140,13 @@ class TokenExplainer:
 
     def __call__(self, rollout: int, position: int) -> Explanation:
         """The explanation of one token; ValueError if the rollouts have none at that place."""
-        place = self._place(rollout, position)
+        lengths = self.rollouts.completion_mask.sum(1).tolist()
+        if not (0 <= rollout < len(lengths) and 0 <= position < lengths[rollout]):
+            raise ValueError(
+                f"token=({rollout}, {position}) is no completion token: rollouts 0 to {len(lengths) - 1} have "
+                f"{min(lengths)} to {max(lengths)} of them."
+            )
+        place = int(rollout), int(position)
         if place not in self._known:
             if len(self._known) == MAX_KEPT:
                 self._known.pop(next(iter(self._known)))
@@ -147,61 +154,54 @@ class TokenExplainer:
         return self._known[place]
 
     def _explanation(self, r: int, t: int) -> Explanation:
+        weights, own, decay = self.along.parameters, self.rollouts.select([r]), 0.0
         if self.measured is None:
-            self.measured = self._real_step()
-        direction = self.along.gradient(self.rollouts.select([r]), (0, t))
-        decay = 0.0
+            settings = {"chosen": self.chosen, "aggregate": self.aggregate, "parameters": list(weights)}
+            mine = private_copy(self.policy)
+            self.measured = logp_change(mine, self.rollouts, self.optimizer, self.lr, **settings)
+        direction = self.along.gradient(own, (0, t))
         if self.optimizer == "adamw":
-            decay = -self.lr * ADAMW["weight_decay"] * self._inner(direction)
-            direction = self._scaled(direction)
-        table = pd.concat(list(self._chunks(r, t, direction)), ignore_index=True)
+            inner = sum(float((direction[name] * p.detach()).sum()) for name, p in weights.items())
+            decay = -self.lr * ADAMW["weight_decay"] * inner
+            if self.scale is None:  # AdamW's first step divides the batch's gradient by this, weight by weight
+                whole = self.along.gradient_of(self.rollouts, self.pushes)
+                self.scale = {name: 1 / (g.abs() + ADAMW["eps"]) for name, g in whole.items()}
+            direction = {name: g * self.scale[name] for name, g in direction.items()}
+        table = pd.concat(list(self._moved_by(r, t, direction)), ignore_index=True)
+        up, prompt = table["push"] > 0, table["group"] == int(self.rollouts.group_ids[r])
+        kinds = [(table["rollout"] == r) & (table["position"] == t), table["rollout"] == r, prompt & up, prompt, up]
         return Explanation(
             place=(r, t),
-            token=str(self.rollouts.select([r]).token_table()["token"].iloc[t]),
+            token=str(own.token_table()["token"].iloc[t]),
             lr=self.lr,
             optimizer=self.optimizer,
-            tokens=table.assign(source=_sources(table, r, t, int(self.rollouts.group_ids[r]))),
+            tokens=table.assign(source=np.select(kinds, SOURCES[:5], SOURCES[5])),
             decay=decay,
             measured=float(self.measured[r, t]),
             method=self.along.method,
         )
 
-    def _place(self, rollout: int, position: int) -> tuple[int, int]:
-        lengths = self.rollouts.completion_mask.sum(1).tolist()
-        if not (0 <= rollout < len(lengths) and 0 <= position < lengths[rollout]):
-            raise ValueError(
-                f"token=({rollout}, {position}) is no completion token: rollouts 0 to {len(lengths) - 1} have "
-                f"{min(lengths)} to {max(lengths)} of them."
-            )
-        return int(rollout), int(position)
-
-    def _chunks(self, r: int, t: int, direction: Direction) -> Iterator[pd.DataFrame]:
+    def _moved_by(self, r: int, t: int, direction: Direction) -> Iterator[pd.DataFrame]:
         """What each token that pushes does to token (r, t), some rollouts of one prompt at a time."""
-        pinned = None
+        pinned, layer = None, np.nan
         if self.optimizer == "sgd":
             pinned = output_states(self.policy, self.rollouts.select([r])).select(torch.tensor([t]))
-        whole = self.rollouts.token_table()
-        for rows in progress(self._rows(), "explaining"):
+        whole, pushing = self.rollouts.token_table(), self.pushes.any(1).cpu()
+        groups = self.rollouts.group_ids.cpu()
+        prompts = [(pushing & (groups == group)).nonzero().squeeze(1) for group in groups[pushing].unique()]
+        parts = [rows for prompt in prompts for rows in passes(self.policy, self.rollouts, prompt)]
+        for rows in progress(parts, "explaining"):
             part, alive = self.rollouts.select(rows), self.rollouts.completion_mask[rows].bool()
             products = self.along.change(part, direction)[alive].double().cpu().numpy()
             push = self.pushes[rows][alive].double().cpu()
-            layer = np.nan
-            if pinned is not None:
-                layer = _through_the_head(pinned, output_states(self.policy, part), push, self.lr)
-            table = whole[whole["rollout"].isin(rows.tolist())]
+            if pinned is not None:  # nats through the output layer alone
+                others = output_states(self.policy, part)
+                fields = [torch.cat([getattr(one, name) for one in (pinned, others)]) for name in STATES]
+                pushes = torch.cat([push.new_zeros(1), push]).to(fields[0].device)
+                layer = OutputStates(*fields, others.cap).coupled(0, pushes, self.lr)["contribution"].to_numpy()[1:]
             columns = {"push": push.numpy(), "product": products, "moved": self.lr * push.numpy() * products}
-            table = table.assign(**columns, output_layer=layer)
+            table = whole[whole["rollout"].isin(rows.tolist())].assign(**columns, output_layer=layer)
             yield table.loc[table["push"] != 0, ["token_id", *SHOWN]]
-
-    def _rows(self) -> list[Tensor]:
-        """The rollouts that push, prompt by prompt in parts that one pass can hold."""
-        pushing, groups = self.pushes.any(1).cpu(), self.rollouts.group_ids.cpu()
-        prompts = [(pushing & (groups == group)).nonzero().squeeze(1) for group in groups[pushing].unique()]
-        return [part for rows in prompts for part in passes(self.policy, self.rollouts, rows)]
-
-    def _real_step(self) -> Float[Tensor, "B T"]:
-        settings = {"aggregate": self.aggregate, "parameters": list(self.along.parameters)}
-        return logp_change(private_copy(self.policy), self.rollouts, self.optimizer, self.lr, self.chosen, **settings)
 
     def _of_tokens(self, measured) -> Float[Tensor, "B T"]:
         """A change of every token as (B, T), given so or in the order of the token table."""
@@ -212,17 +212,6 @@ class TokenExplainer:
             raise ValueError(f"measured has shape {tuple(values.shape)}; the rollouts have {int(alive.sum())} tokens.")
         return torch.zeros(alive.shape, dtype=torch.float64).masked_scatter(alive.cpu(), values)
 
-    def _scaled(self, direction: Direction) -> Direction:
-        """The direction divided by |G| + eps, weight by weight, as AdamW's first step divides the batch's gradient."""
-        if self.scale is None:
-            whole = self.along.gradient_of(self.rollouts, self.pushes)
-            self.scale = {name: 1 / (g.abs() + ADAMW["eps"]) for name, g in whole.items()}
-        return {name: g * self.scale[name] for name, g in direction.items()}
-
-    def _inner(self, direction: Direction) -> float:
-        """Inner product of a direction with the weights themselves."""
-        return sum(float((direction[name] * p.detach()).sum()) for name, p in self.along.parameters.items())
-
 
 def explain_token(policy, rollouts: Rollouts, token: tuple[int, int], lr: float, **settings) -> Explanation:
     """What moved one token in a step on the rollouts, and how much of its real change that explains.
@@ -231,25 +220,9 @@ def explain_token(policy, rollouts: Rollouts, token: tuple[int, int], lr: float,
     chosen, aggregate, parameters, method).
 
     Cost: the real step, unless measured is given; then a backward pass of one rollout and, of every rollout that
-    pushes, a forward-mode pass and a plain one.  Memory: one gradient, and one copy of it in the pass.
+    pushes, a forward-mode pass and a plain one.  Memory: a copy of the trained weights, one gradient and its copy.
 
     Raises ValueError for a place without a token, another optimizer, an lr that is not above 0, and rollouts that push
     nothing.
     """
     return TokenExplainer(policy, rollouts, lr, **settings)(*token)
-
-
-def _sources(table: pd.DataFrame, r: int, t: int, group: int) -> np.ndarray:
-    """The source of each row, of SOURCES."""
-    up, own = table["push"] > 0, table["rollout"] == r
-    prompt = table["group"] == group
-    kinds = [own & (table["position"] == t), own, prompt & up, prompt, up]
-    return np.select(kinds, SOURCES[:5], SOURCES[5])
-
-
-def _through_the_head(pinned: OutputStates, others: OutputStates, push: Tensor, lr: float) -> np.ndarray:
-    """Nats by which each token's push moves the pinned one through the output layer alone."""
-    fields = ("hidden", "logits", "tokens")
-    both = [torch.cat([getattr(pinned, name), getattr(others, name)]) for name in fields]
-    push = torch.cat([push.new_zeros(1), push])
-    return OutputStates(*both, others.cap).coupled(0, push.to(both[0].device), lr)["contribution"].to_numpy()[1:]
