@@ -13,7 +13,7 @@ from workbook.policies.load import load_policy
 from workbook.probes.dose import anchor_labels, dose_blocks
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies import Tables, record
-from workbook.studies.bench import DIALS, Bench
+from workbook.studies.bench import Bench
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.topics.flips import charts, claims, explore, language_models, study
@@ -88,38 +88,15 @@ def test_the_numbers_of_language_models_by_hand():
 # --- the studies, and the charts of their tables
 
 
-def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
+def test_the_study_measures_what_the_claims_read(tmp_path, monkeypatch):
     monkeypatch.setitem(study.SIZES, "tiny", (8, 4, 1, 3, (2,)))
     record.measure("dose", "tiny", seeds=[0], folder=tmp_path)
     tables = Tables("tiny", tmp_path)
-    lines = charts.follow_lines(tables).query("tokens == 'unsure'")
-    rates = tables["dose/rates"].query("tokens == 'unsure'")
-    assert lines.query("series == @charts.MEASURED")["follows"].tolist() == rates["follows"].tolist()
-    assert lines.query("series == @charts.OTHERS")["prompts"].min() > 1
     assert claims.turning(tables).index.tolist() == [0]
-    levels = charts.level_lines({"dose/rates": rates, "dose_alphabets/rates": rates.assign(alphabets=4)} | _dials())
-    assert levels.groupby("dial")["level"].nunique().to_dict() == {
-        "private alphabets": 2,
-        **{charts.DIAL_NAMES[dial]: len(values) for dial, values in DIALS.items()},
-    }
-
-
-def _dials():
-    rows = [curve_of(0, 0.5, tokens="unsure").assign(dial=d, level=n) for d, levels in DIALS.items() for n in levels]
-    return {"dose_dials/rates": pd.concat(rows)}
-
-
-def test_explorers_page_through_the_committed_curves():
-    explorer = explore.explore_dose()
-    family = charts.family_follows("moved").set_index("prompts")["mean"]
-    explorer.set(tokens="moved")
-    drawn = explorer.tables["curve"].query("series == @charts.MEASURED").set_index("prompts")["mean"]
-    assert drawn.to_dict() == family.to_dict()
-    explorer.close()
-    explorer = explore.explore_levels()
-    explorer.set(dial="width")
-    assert explorer.tables["curve"]["level"].drop_duplicates().tolist() == ["32", "64", "128"]
-    explorer.close()
+    assert 0 < claims.rate(tables, "follows", "moved", prompts=1)[0] <= 1
+    assert np.isfinite(claims.contrast(tables, prompts=2)[0])
+    assert np.isfinite(claims.permuted(tables, claims.SAME_WORD)[0])
+    assert claims.optimizer_distance(tables, "sgd").index.tolist() == [0]
 
 
 def invented(rewards):

@@ -87,17 +87,6 @@ def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
     )
 
 
-def describe_confidence(table: pd.DataFrame) -> str:
-    """The two largest cells, in words."""
-    top = {token: table[table["token"] == token]["size"].max() for token in TOKENS}
-    at = table.loc[table["size"].idxmax()]
-    return (
-        f"Largest mean |K|: {top[TOKENS[0]]:.3g} for the same token, {top[TOKENS[1]]:.3g} for different tokens. The "
-        f"largest of all is a {at['token']} cell, p from {at['low_i']:.2f} to {at['high_i']:.2f} and from "
-        f"{at['low_j']:.2f} to {at['high_j']:.2f}."
-    )
-
-
 # --- pairs by mass
 
 

@@ -39,8 +39,7 @@ def explore_couplings(policy, rollouts) -> Explorer:
         "place": menu("other contexts", list(charts.PLACES), "pairs in"),
     }
     variables = {"cells": coupling_by_confidence(policy, rollouts, charts.FINE)}
-    shown = charts.compute_couplings, charts.confidence_chart, controls, charts.describe_confidence
-    return Explorer(*shown, variables)
+    return Explorer(charts.compute_couplings, charts.confidence_chart, controls, variables=variables)
 
 
 def _sampling(prompts: int, most: int = 32) -> dict:

@@ -21,7 +21,7 @@ from workbook.studies.claim import FAMILY, NotMeasured, Tables
 from workbook.studies.registration import MIN_UNITS
 from workbook.theory.choices import SIGNS
 from workbook.theory.coupling import NEARLY_CERTAIN
-from workbook.topics.flips.claims import contrasts, predicted_follows
+from workbook.topics.flips.claims import contrasts
 from workbook.topics.flips.language_models import EPSILONS
 from workbook.topics.flips.probe import COLUMNS, EPS, change_of, frequency_matched
 from workbook.views.curves import curve_chart
@@ -32,10 +32,8 @@ PAPER = (256, 1024, "a large batch: our guess of the paper's")
 PROMPTS = "prompts that push in the step"
 FOLLOWS = "chance to follow the own sign"
 SAYS_NOTHING = (0.5, "the sign says nothing")
-MEASURED, PREDICTED, OTHERS = "measured", "1/2 + (alone - 1/2) own / (own + others)", "the other prompts' part alone"
 THE_FAMILY = "the family"
 TOKEN_NAMES = {"unsure": "p below 0.9", "moved": "moved"} | {name: name for name in ("all", *MATCHED)}
-DIAL_NAMES = {"width": "width", "operands": "operands a chain", "sft_steps": "steps of supervised training"}
 KEPT = {"less than half": 0.5, "less": 1.0}  # what shared tokens are asked to keep of what specific ones get
 CLASSES = ("result", "style")  # the words of the bundled task that are not forced
 CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}  # from the bar's foot upwards
@@ -64,33 +62,6 @@ def family_follows(tokens: str = "unsure") -> pd.DataFrame:
     """Chance of the family's tokens of a kind (of SETS) to follow their own sign: prompts, mean, low, high, units."""
     rows = FAMILY["dose/rates"].query("tokens == @tokens")
     return unit_curve(rows, "prompts", "follows").assign(series=THE_FAMILY)
-
-
-def follow_lines(tables: Tables | None = None) -> pd.DataFrame:
-    """What `explore_dose` draws: a row per unit, tokens, prompts and series, with the column follows.
-
-    series: measured; predicted from own / (own + others); what the other prompts' part alone does.
-    """
-    rows = predicted_follows((tables or FAMILY)["dose/rates"])
-    columns = {MEASURED: "follows", PREDICTED: "predicted", OTHERS: "others_follow"}
-    keys = ["seed", "tokens", "prompts"]
-    lines = [rows[keys].assign(series=name, follows=rows[column]) for name, column in columns.items()]
-    lines[-1] = lines[-1][lines[-1]["prompts"] > 1]  # where no other prompt pushes there is no such part
-    return pd.concat(lines, ignore_index=True)
-
-
-def level_lines(tables: Tables | None = None) -> pd.DataFrame:
-    """What `explore_levels` draws: whose sign unsure tokens follow, by what policies differ in (dial) and the level."""
-    tables, parts = tables or FAMILY, []
-    with suppress(NotMeasured):
-        one = tables["dose/rates"].assign(level=1)
-        more = tables["dose_alphabets/rates"].rename(columns={"alphabets": "level"})
-        parts.append(pd.concat([one, more]).assign(dial="private alphabets"))
-    with suppress(NotMeasured):
-        dials = tables["dose_dials/rates"]
-        parts.append(dials.assign(dial=dials["dial"].map(DIAL_NAMES)))
-    rows = pd.concat(parts, ignore_index=True).query("tokens == 'unsure'").sort_values(["dial", "level"])
-    return rows[["seed", "dial", "level", "prompts", "follows"]].astype({"level": str})
 
 
 def own_share(blocks: Blocks, doses=(1, 2, 4, 8), draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Explorers, live studies and exercises of chapters 05 and 10: committed curves, and the same on the policy in hand."""
+"""Explorers, live studies and exercises of chapters 05, 10 and 14: the policy in hand beside committed curves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workbook.topics.flips.language_models import EPSILONS
 from workbook.topics.flips.probe import EPS, column_shares, token_flips
 from workbook.topics.flips.study import ADVANTAGES, doses_of, pushing_prompts, with_signs
 from workbook.topics.grading import answer_of, grade
-from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider, switch
+from workbook.views.explorer import Explorer, log_slider, menu, power_slider, slider, switch
 from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
 from workbook.views.style import require
 
@@ -26,41 +26,6 @@ TOKEN_MENU = [(charts.TOKEN_NAMES[name], name) for name in SETS]
 NEW_TOKENS = 48  # at most, of the bundled task
 AXES = {"x_title": charts.PROMPTS, "y_title": charts.FOLLOWS, "reference": [charts.SAYS_NOTHING]}
 LESS_AND_LESS = "The more prompts push, the less a token follows its own rollout"
-
-
-# --- committed tables
-
-
-def explore_dose() -> Explorer:
-    """A menu of kinds of token: how far does a token follow its own rollout's sign?"""
-    return browse(
-        charts.follow_lines(),
-        "prompts",
-        "follows",
-        {"tokens": menu("unsure", TOKEN_MENU, "tokens")},
-        series="series",
-        title=LESS_AND_LESS,
-        paper=charts.PAPER,
-        scale={"domain": [0.45, 0.8], "clamp": True},
-        **AXES,
-    )
-
-
-def explore_levels() -> Explorer:
-    """A menu of what policies differ in: how many prompts does it take until a token no longer follows its sign?"""
-    return browse(
-        charts.level_lines(),
-        "prompts",
-        "follows",
-        {"dial": "private alphabets"},
-        series="level",
-        labels={"dial": "policies differ in"},
-        title="How many prompts it takes, by what policies differ in",
-        paper=charts.PAPER,
-        scale={"domain": [0.45, 0.9], "clamp": True},
-        names=None,
-        **AXES,
-    )
 
 
 def explore_flips_of(table: pd.DataFrame, eps: float = 0.01) -> Explorer:
