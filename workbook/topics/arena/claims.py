@@ -64,15 +64,6 @@ def wide(ends: pd.DataFrame, column: str = "value", match: str = "grad_norm") ->
     return ends[ends["match"] == match].pivot(index="seed", columns="rule", values=column)
 
 
-def share(values: pd.DataFrame, rule: str, floor: str = LOWER) -> float:
-    """The score of a rule: a ratio of means over units.
-
-    >>> share(pd.DataFrame({"permuted": [0.0, 0.0], "dr_grpo": [0.1, 0.3], "oracle": [0.4, 0.4]}), "dr_grpo")
-    0.5
-    """
-    return float((values[rule] - values[floor]).mean() / (values[UPPER] - values[floor]).mean())
-
-
 def score_units(
     ends: pd.DataFrame, rule: str, column: str = "value", match: str = "grad_norm", floor: str = LOWER
 ) -> pd.Series:
@@ -83,24 +74,35 @@ def score_units(
     """
     values = wide(ends, column, match).assign(**{START: wide(ends, "start", match)[UPPER]})
     values = values[list(dict.fromkeys((floor, rule, UPPER)))].dropna().reset_index()
-    return pseudo_values(values, lambda rows: share(rows, rule, floor))
+
+    def score(units: pd.DataFrame) -> float:
+        return float((units[rule] - units[floor]).mean() / (units[UPPER] - units[floor]).mean())
+
+    return pseudo_values(values, score)
 
 
-def ratio_units(marks: pd.DataFrame, rule: str, ratio: Callable[[pd.DataFrame], float]) -> pd.Series:
+def ratio_units(marks: pd.DataFrame, rule: str, name: str) -> pd.Series:
     """Pseudo-values of one of RATIOS of a rule, one per unit.
 
     Raises ValueError for fewer than two units, and where the ratio hangs on noise: it is not there without one of them.
     """
-    values = pseudo_values(marks[marks["rule"] == rule], ratio)
+    values = pseudo_values(marks[marks["rule"] == rule], RATIOS[name])
     if values.isna().any():
-        raise ValueError(f"{rule}: no mean update is left above the noise, so its {ratio.__name__} is not known.")
+        raise ValueError(f"{rule}: no mean update is left above the noise, so its {name} is not known.")
     return values
 
 
-def over_plain(ends: pd.DataFrame, rule: str, match: str = "grad_norm") -> pd.Series:
-    """Held-out value of a rule minus that of plain group credit, per unit that trained both."""
-    values = wide(ends, "value", match)
-    return (values[rule] - values[PLAIN]).dropna()
+def _noise(marks: pd.DataFrame) -> float:
+    """Squared norm of an update's noise over that of its mean, NaN where no mean update is left above the noise."""
+    signal = marks["mean2"].mean()
+    return float((marks["total2"].mean() - signal) / (signal if signal > 0 else np.nan))
+
+
+RATIOS: dict[str, Callable[[pd.DataFrame], float]] = {  # cosine: NaN where no mean update is left above the noise
+    "cosine": lambda marks: float(marks["along"].mean() / np.sqrt(max(marks["mean2"].mean(), 0.0) or np.nan)),
+    "one": lambda marks: float(marks["along"].mean() / np.sqrt(marks["total2"].mean() or np.nan)),
+    "noise": _noise,
+}
 
 
 def arena_table(marks: pd.DataFrame, runs: pd.DataFrame, match: str = "grad_norm") -> pd.DataFrame:
@@ -112,40 +114,22 @@ def arena_table(marks: pd.DataFrame, runs: pd.DataFrame, match: str = "grad_norm
     where, of advantages and true credit; step_s, seconds of a batch and its step; batches, that the budget paid for.
     """
     ends = outcomes(runs)
-    rows = []
+    values, rows = wide(ends, "value", match), []
     for rule in dict.fromkeys([*ends["rule"], *marks["rule"]]):
         own, of_rule = ends[(ends["rule"] == rule) & (ends["match"] == match)], marks[marks["rule"] == rule]
+        measures = {
+            "score": _or_none(score_units, ends, rule, "value", match),
+            "gain": _or_none(score_units, ends, rule, "value", match, START),
+            "over_plain": values[rule] - values[PLAIN] if {rule, PLAIN} <= set(values) else None,
+            **{name: own[name] for name in ("value", "step_s", "batches")},
+            **{name: _or_none(ratio_units, marks, rule, name) for name in RATIOS},
+            **{name: of_rule[name] for name in MEANS},
+        }
         row = {"rule": rule, "units": len(own)}
-        row |= spread("score", _or_none(score_units, ends, rule, "value", match))
-        row |= spread("gain", _or_none(score_units, ends, rule, "value", match, START))
-        row |= spread("over_plain", _or_none(over_plain, ends, rule, match))
-        for name in ("value", "step_s", "batches"):
-            row |= spread(name, own[name])
-        for name, ratio in RATIOS.items():
-            row |= spread(name, _or_none(ratio_units, marks, rule, ratio))
-        for name in MEANS:
-            row |= spread(name, of_rule[name])
+        for name, units in measures.items():
+            row |= spread(name, units)
         rows.append(row)
     return pd.DataFrame(rows).sort_values("score", ascending=False, kind="stable", ignore_index=True)
-
-
-def cosine(marks: pd.DataFrame) -> float:
-    """Cosine of the mean update with the ideal one, NaN where no mean update is left above the noise."""
-    return float(marks["along"].mean() / np.sqrt(max(marks["mean2"].mean(), 0.0) or np.nan))
-
-
-def one_cosine(marks: pd.DataFrame) -> float:
-    """Cosine of one batch's update with the ideal one."""
-    return float(marks["along"].mean() / np.sqrt(marks["total2"].mean() or np.nan))
-
-
-def noise(marks: pd.DataFrame) -> float:
-    """Squared norm of an update's noise over that of its mean, NaN where no mean update is left above the noise."""
-    signal = marks["mean2"].mean()
-    return float((marks["total2"].mean() - signal) / (signal if signal > 0 else np.nan))
-
-
-RATIOS: dict[str, Callable[[pd.DataFrame], float]] = {"cosine": cosine, "one": one_cosine, "noise": noise}
 
 
 def spread(name: str, values: pd.Series | None) -> dict[str, float]:
@@ -199,7 +183,7 @@ def marks_gap(tables: Tables, rule: str, base: str, column: str = "correlation")
 
 def cosine_units(tables: Tables, rule: str) -> pd.Series:
     """Pseudo-values of the cosine of a rule's mean update with the ideal one."""
-    return ratio_units(tables[f"{STUDY}/marks"], rule, cosine)
+    return ratio_units(tables[f"{STUDY}/marks"], rule, "cosine")
 
 
 def _row(key: str, measure, **settings) -> Measurement:

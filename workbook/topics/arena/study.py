@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
-from scipy.stats import rankdata
+from scipy.stats import mannwhitneyu
 from torch import Tensor
 
 from workbook.policies.copies import evaluating
@@ -271,7 +271,7 @@ def auroc(scores: np.ndarray, positive: np.ndarray) -> float:
     >>> auroc(np.array([1.0, 2.0, 2.0]), np.array([False, True, False]))
     0.75
     """
-    ups, downs = int(positive.sum()), int((~positive).sum())
-    if not ups or not downs:
+    if positive.all() or not positive.any():
         return float("nan")
-    return float((rankdata(scores)[positive].sum() - ups * (ups + 1) / 2) / (ups * downs))
+    pairs = int(positive.sum()) * int((~positive).sum())
+    return float(mannwhitneyu(scores[positive], scores[~positive], method="asymptotic").statistic / pairs)
