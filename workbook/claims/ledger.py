@@ -130,8 +130,6 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
         row["registration"] = "matches" if set(own["registration"]) == {registration.hash} else "changed since"
     else:
         row["registration"] = "none"
-    if isinstance(measured, dict | list):
-        return []
     if isinstance(measured, Estimate):  # of one policy: it decides nothing
         interval = dict(zip(("mean", "low", "high"), measured[:3], strict=True))
         facts = {"units": int(measured.seeds), "outcome": DESCRIBED, "here": DESCRIBED}

@@ -18,13 +18,6 @@ def _measure(args) -> int:
     return 0
 
 
-def _keep(args) -> int:
-    from workbook.studies.keep import keep_sweep
-
-    print(keep_sweep(args.sweep, args.scale, args.folder))
-    return 0
-
-
 def _claims(args) -> int:
     from workbook.claims import CLAIMS, format_ledger, format_summary, ledger, ledger_json
     from workbook.training.files import write_text
@@ -146,12 +139,6 @@ def add_commands(commands) -> None:
     measure.add_argument("--seeds", type=as_count(0), nargs="+", help="default: those registered, else the scale's")
     measure.add_argument("--folder", help="where to keep the tables (default: data/results)")
     measure.set_defaults(command=_measure)
-
-    keep = commands.add_parser("keep", help="write the outcomes of a sweep's runs, small enough to commit")
-    keep.add_argument("sweep", help="the sweep's folder, e.g. runs/batching")
-    keep.add_argument("--scale", help="default: that of the runs' policy")
-    keep.add_argument("--folder", help="where to write (default: data/results)")
-    keep.set_defaults(command=_keep)
 
     claims = commands.add_parser("claims", help="what was measured of each claim, and the outcomes")
     claims.add_argument("--scale", help="e.g. family, bundled or smollm2_chat (default: all of them)")

@@ -81,11 +81,6 @@ class Measurement:
     key: str
     measure: Callable[[Tables], pd.Series | Estimate]
     scales: Sequence[str] | None = None
-    above: float | None = None
-    below: float | None = None
-    unless: object = None
-    whole: str = ""
-    decided: bool = False
 
     def registration(self, folder: str | Path | None = None) -> Registration | None:
         """The registration of its study, if there is one."""
@@ -100,8 +95,6 @@ class Measurement:
         if registration is None or not registration.outcomes:
             return None
         if self.key not in registration.outcomes:
-            if self.above is not None or self.below is not None:
-                return None
             known = ", ".join(registration.outcomes)
             raise ValueError(f"{claim}: {self.study} registered no outcome {self.key!r}; its outcomes are {known}.")
         outcome = registration.outcomes[self.key]

@@ -21,7 +21,6 @@ from workbook.studies.scales import SCALES, check_scale
 from workbook.training.messages import explain_error, show_value
 
 RESULTS = data_path("results")
-CONFIGS = data_path("configs", "studies")
 UNNAMED = "Writing to data/results, since no folder is named,"
 STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic's room
     "arena": "topics.arena.study:arena_study",
@@ -58,27 +57,17 @@ def check_results(folder: str | Path) -> None:
     """Raise a ValueError, in one sentence, unless a folder holds studies' tables, all of which can be read."""
     from pyarrow.parquet import read_schema
 
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise ValueError(f"folder={str(folder)!r} is no folder; give one that `measure` or `keep` wrote tables to.")
-    tables = [*folder.glob("*/*/*.parquet"), *folder.glob("*/*/seed=*/*.parquet")]
-    known = STUDIES.keys() | {path.stem for path in CONFIGS.rglob("*.yaml")}
-    if not any(path.relative_to(folder).parts[0] in known for path in tables):
-        raise ValueError(f"folder={str(folder)!r} holds no study's tables; `measure` and `keep` write them.")
+    if not (folder := Path(folder)).is_dir():
+        raise ValueError(f"folder={str(folder)!r} is no folder; give one that `measure` wrote tables to.")
+    tables = [path for path in folder.glob("*/*/seed=*/*.parquet") if path.relative_to(folder).parts[0] in STUDIES]
+    if not tables:
+        raise ValueError(f"folder={str(folder)!r} holds no study's tables; `measure` writes them.")
     for path in tables:
         try:
             read_schema(path)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"The table {path} can't be read: {explain_error(error, 100)}") from None
-        manifest = path.with_name("manifest.json")
-        if not path.parent.name.startswith("seed="):  # a sweep's, whose manifest is for readers
-            continue
-        try:
-            whole = isinstance(json.loads(manifest.read_text(encoding="utf-8")), dict)
-        except (OSError, ValueError):
-            whole = False
-        if not whole:
-            raise ValueError(f"The manifest {manifest} of the table {path.name} is missing or damaged; make it anew.")
+            json.loads(path.with_name("manifest.json").read_text(encoding="utf-8"))["seed"]
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ValueError(f"{path} or its manifest can't be read: {explain_error(error, 100)}") from None
 
 
 def measure(
