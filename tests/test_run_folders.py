@@ -275,7 +275,7 @@ def test_other_versions_are_a_note(stopped, whole):
 
 def test_held_out_prompts_are_none_that_are_trained_on(own):
     run = Run(own / "whole")
-    trainer, _, _, held_out = worker._build(run.config, own / "unused")
+    trainer, _, _, held_out = worker.build_trainer(run.config, own / "unused")
     assert len(held_out) == CONFIG["eval_prompts"]
     assert not set(held_out["prompt"]) & set(trainer.train_dataset["prompt"])
 

@@ -43,11 +43,7 @@ def is_main() -> bool:
 
 
 def broadcast_from_main(value: Value) -> Value:
-    """The main process's `value`, on every process; each must call it, at the same place. Any picklable value.
-
-    >>> broadcast_from_main("alone")
-    'alone'
-    """
+    """The main process's `value`, on every process; each must call it, at the same place. Any picklable value."""
     if process_count() == 1:
         return value
     _join()
@@ -56,11 +52,7 @@ def broadcast_from_main(value: Value) -> Value:
 
 
 def all_gather(value: Value) -> list[Value]:
-    """Every process's `value`, in the processes' order, on every process; each must call it, at the same place.
-
-    >>> all_gather("alone")
-    ['alone']
-    """
+    """Every process's `value`, in the processes' order, on every process; each must call it, at the same place."""
     if process_count() == 1:
         return [value]
     _join()

@@ -146,13 +146,7 @@ def set_random_state(state: dict) -> None:
 
 
 def conversation_text(messages: str | list[dict]) -> str:
-    """A text or conversation as a reader sees it: a lone message's text, of several each with its role.
-
-    >>> conversation_text([{"role": "user", "content": "2 + 2 ="}])
-    '2 + 2 ='
-    >>> conversation_text([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2 ="}])
-    'system: Be brief.\\nuser: 2 + 2 ='
-    """
+    """A text or conversation as a reader sees it: a lone message's text, of several each with its role."""
     if isinstance(messages, str):
         return messages
     if len(messages) == 1:

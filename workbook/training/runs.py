@@ -69,7 +69,7 @@ class Run:
         self.folder = Path(folder)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.folder)!r}, {self.status()['message']!r})"
+        return f"Run({str(self.folder)!r}, {self.status()['message']!r})"
 
     @property
     def config(self) -> RunConfig:
@@ -236,14 +236,11 @@ def start_run(
 ) -> Run:
     """Start training in a process of its own, which goes on if this one ends.
 
-    Args:
-        config: a YAML file's path, a dict or a `RunConfig`.
-        folder: where to keep it, empty or new; by default a new one in $WORKBOOK_RUNS or ./runs.
-        wait: block until it ends; of a run that fails before its first step no folder is left then.
-        overrides: fields of the run or its trainer, e.g. `seed=1, learning_rate=5e-4`.
+    config: a YAML file's path, a dict or a `RunConfig`.  overrides: fields of the run or its trainer, e.g. `seed=1`.
+    folder: where to keep it, empty or new; by default a new one in $WORKBOOK_RUNS or ./runs.
+    wait: block until it ends; of a run that fails before its first step no folder is left then.
 
-    Raises:
-        ValueError: if a field is unknown or invalid, or the folder holds a run that has trained, or other files.
+    Raises ValueError if a field is unknown or invalid, or the folder holds a run that has trained, or other files.
     """
     run = create_run(config, folder, **overrides)
     _launch(run)
@@ -264,10 +261,7 @@ def load_run(folder: str | Path) -> Run:
 
 
 def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
-    """The run made last, of those whose folder's name begins with `name`; ValueError if there is none.
-
-    folder: where runs lie, by default $WORKBOOK_RUNS or ./runs.
-    """
+    """The run made last, of those whose folder's name begins with `name`; ValueError if there is none."""
     folder = runs_folder() if folder is None else as_folder(folder)
     configs = [path for path in folder.glob("*/config.yaml") if path.parent.name.startswith(name)]
     if not configs:

@@ -1,15 +1,8 @@
 """Sweeps and tables of runs: every combination of some settings, a run folder each, side by side through joblib.
 
-A sweep is a list of runs. One that died is simply called again: finished runs are kept, interrupted ones resume.
-joblib's own backend switch hands the same sweep to a cluster, here a Dask cluster (`pip install distributed`):
-
-    client = Client("scheduler-address:8786")  # dask.distributed's; or Client(LocalCluster(2, threads_per_worker=1))
-    with joblib.parallel_config("dask"):
-        sweep(config, grid, folder)
-
-`folder` must lie where every worker sees it. A cluster promises each task at least once: when a worker dies, another
-trains its run on from the last checkpoint, and while a worker that was only thought dead still trains, the other waits
-for it (see `runs.training_lock`).
+A sweep is a list of runs. One that died is simply called again: finished runs are kept, interrupted ones resume. With
+joblib's own switch of backends, `with joblib.parallel_config("dask"): sweep(...)`, the same sweep runs on a cluster;
+its folder must lie where every worker sees it. A run that is handed out twice is trained once (`runs.training_lock`).
 """
 
 from __future__ import annotations
@@ -49,7 +42,7 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
         grid: values to try for each field, e.g. `{"batching": ["shuffled", "query_preserved"], "seed": [0, 1]}`; or a
             list of such grids, one after the other, e.g. one for each optimizer with its own learning rates.
         folder: of the sweep; called again on the same folder, it does only what is missing.
-        n_jobs: runs at a time; the cores are shared among them. A cluster runs as many as it has workers.
+        n_jobs: runs at a time; the cores are shared among them.
         quiet: no progress bar.
 
     Returns `compare_runs` of all combinations; a failed one has its message there, and does not stop the others.
@@ -125,10 +118,7 @@ def check_grid(grid: Any) -> list[dict[str, list]]:
 
 
 def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
-    """A sweep's YAML file: a run's fields, and `grid`, a mapping of fields to lists of values or a list of such.
-
-    Raises ValueError if there is no grid, or a field is unknown.
-    """
+    """A sweep's YAML file: a run's fields, and `grid`; ValueError if there is no grid, or a field is unknown."""
     values = read_yaml(path, "sweep")
     grid = values.pop("grid", None) if isinstance(values, dict) else None
     try:

@@ -1,8 +1,7 @@
 """What a run's process does: build the trainer, evaluate, train, write, and report how it ended.
 
-The same `execute` serves a run's own process (`python -m workbook.training FOLDER`), the command line (with a progress
-bar) and sweeps (in joblib's workers). Under `accelerate launch` it runs in several processes, of which the main one
-writes.
+The same `execute` serves a run's own process (`python -m workbook.training FOLDER`), the command line and sweeps. Under
+`accelerate launch` it runs in several processes, of which the main one writes.
 
 A resumed run ends in the bits of one that was never interrupted only if policy, prompts, reward and settings are those
 that it started with: each has its checksum in the manifest, and what differs is refused in a sentence that names it.
@@ -47,7 +46,7 @@ from workbook.training.files import (
     write_parquet,
     write_text,
 )
-from workbook.training.messages import explain_error, one_line, show_value
+from workbook.training.messages import explain_error, one_line
 from workbook.training.processes import broadcast_from_main, is_main, process_count
 from workbook.training.resumable import STATE, Recorder, ResumableTrainer
 from workbook.training.run_config import RunConfig
@@ -133,7 +132,7 @@ def _guarded(run: Run, progress: bool) -> None:
 
 def _execute(run: Run, config: RunConfig, progress: bool) -> None:
     baseline = used_mib("cpu")  # the libraries alone
-    trainer, task, policy, held_out = _build(config, run.folder)
+    trainer, task, policy, held_out = build_trainer(config, run.folder)
     total = trainer.args.max_steps
     checkpoint, defects = broadcast_from_main(newest_intact(run.folder, total) if is_main() else None)
     notes = [f"Skipped a damaged checkpoint: {defect}." for defect in defects]
@@ -209,16 +208,17 @@ def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, labe
 
 
 def build_trainer(config: RunConfig, output_dir: str | Path):
-    """The trainer, task and policy of a config; nothing is trained or written yet.
+    """The trainer, task, policy and held-out prompts of a config; nothing is trained or written yet.
 
     Raises ValueError from `load_policy`, `get_task` or the trainer's checks, one sentence each.
     """
-    return _build(config, output_dir)[:3]
-
-
-def _build(config: RunConfig, output_dir: str | Path):
-    """The trainer, task, policy and held-out prompts of a config."""
-    policy = _policy(config)
+    kind = {"quantization": config.quantization, "lora": config.lora, "dtype": config.dtype}
+    try:
+        policy = load_policy(config.policy, **kind, seed=config.seed)
+    except (KeyError, TypeError, AttributeError, AssertionError) as error:  # a library's, of files that it can't read
+        raise ValueError(f"policy={config.policy!r} can't be loaded: {explain_error(error)}") from error
+    if policy.tokenizer.eos_token_id is None:
+        raise ValueError(f"policy={config.policy!r} has a tokenizer without an end token; set its eos_token.")
     task = get_task(config.task, **config.task_options)
     args = trainer_args(config, torch.device(policy.provenance["device"]), output_dir)
     set_seed(config.seed)
@@ -231,28 +231,13 @@ def _build(config: RunConfig, output_dir: str | Path):
     return trainer, task, policy, held_out
 
 
-def _policy(config: RunConfig):
-    """A run's policy; a ValueError for whatever else a library finds wrong with its files, and without an end token."""
-    named = f"policy={show_value(config.policy)}"
-    try:
-        kind = {"quantization": config.quantization, "lora": config.lora, "dtype": config.dtype}
-        policy = load_policy(config.policy, **kind, seed=config.seed)
-    except (ValueError, OSError, RuntimeError, ImportError, MemoryError):
-        raise
-    except Exception as error:
-        raise ValueError(f"{named} can't be loaded: {explain_error(error)}") from error
-    if policy.tokenizer.eos_token_id is None:
-        raise ValueError(f"{named} has a tokenizer without an end token; set its eos_token.")
-    return policy
-
-
 # --- what a run is made from, and where a resume goes on
 
 
 def manifest(config: RunConfig, policy, dataset, baseline_mib: float) -> dict:
     """Versions, device, seed, git state, checksums and config: all that is needed to make the run again.
 
-    baseline_mib: memory that the process held before the policy was loaded, to be taken off a CPU run's peak.
+    baseline_mib: what the process held before the policy was loaded, to be taken off a CPU run's peak.
     """
     return {
         **made_with(policy),
