@@ -15,7 +15,6 @@ from workbook.topics.drift.explore import (
     REWARDS,
     check_compute,
     check_prefix_credit,
-    compute_reuse,
     explore_reuse,
 )
 from workbook.topics.drift.probe import left_on_shared, objective_weights, parts_at_reuse, reuse_path, shared_tokens
@@ -98,17 +97,6 @@ def test_what_is_left_is_counted_by_hand(rollouts, path):
     assert (least["own"] < table["own"].to_numpy()).all(), "min-replace costs push"
     with pytest.raises(ValueError, match="transform 'best' is unknown"):
         objective_weights(rollouts, path[2], transform="best")
-
-
-def test_a_batch_not_used_yet_cancels_under_every_objective(rollouts, path):
-    for level in ("token", "sequence"):
-        tables = compute_reuse(rollouts, path, level, "asymmetric", times=0)
-        start = tables["lines"].iloc[0]
-        assert start["chosen"]
-        assert start["high"] < 1e-3
-        assert start["own"] == pytest.approx(1, abs=1e-3)
-        assert tables["pushes"]["push"].iloc[:-1].abs().sum() == pytest.approx(1, abs=1e-3)
-        assert tables["pushes"]["push"].iloc[-1] == pytest.approx(tables["pushes"]["push"].iloc[:-1].sum())
 
 
 def test_the_explorer_of_a_batch_says_what_it_draws(rollouts, path):

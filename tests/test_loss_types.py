@@ -72,15 +72,6 @@ def test_pushes_are_the_objectives_own(unit, name, level, clip, aggregate):
     assert (pushes[mask == 0] == 0).all()
 
 
-def test_the_samplers_correction_is_one_factor_per_rollout(unit):
-    _, pushes = pushes_of(unit, "vLLM sequence_truncate")
-    _, base = pushes_of(unit, "dr_grpo")
-    rollouts, old = unit[2], unit[3][1][0]
-    factor = ((old - rollouts.old_logps) * rollouts.completion_mask).sum(1, keepdim=True).exp()
-    assert (factor - 1).abs().max() > 1e-3
-    torch.testing.assert_close(pushes, base * factor, rtol=1e-4, atol=1e-9)
-
-
 def test_masks_take_away_whole_rollouts_and_sure_tokens(unit):
     (_, truncated), (_, unsure), cut = pushes_of(unit, "truncation mask"), pushes_of(unit, "entropy mask 0.2"), unit[4]
     silent = (truncated == 0).all(1)
@@ -90,17 +81,6 @@ def test_masks_take_away_whole_rollouts_and_sure_tokens(unit):
     mask, entropies = unit[2].completion_mask.bool(), unit[3][2][1]
     assert entropies[(base != 0) & (unsure == 0)].max() <= entropies[unsure != 0].min()
     assert 0.15 < float((unsure != 0)[mask].float().mean()) <= 0.21  # of the fifth, a clip stops some
-
-
-def test_gmpo_is_the_geometric_mean(unit):
-    advantages, pushes = pushes_of(unit, "gmpo")
-    rollouts, now, old = unit[2], unit[3][2][0], unit[3][1][0]
-    mask, ratio = rollouts.completion_mask.bool(), (now - old).clamp(-0.4, 0.4)
-    lengths, inside = mask.sum(1, keepdim=True), (now - old).abs() < 0.4
-    one_sided = torch.where(advantages > 0, torch.minimum(now - old, ratio), torch.maximum(now - old, ratio))
-    geometric = ((one_sided * mask).sum(1, keepdim=True) / lengths).exp()
-    expected = geometric * advantages / lengths / len(rollouts) * mask
-    torch.testing.assert_close(pushes[inside], expected[inside], rtol=1e-4, atol=1e-9)
 
 
 def test_every_arm_cancels_before_the_first_step_but_for_lengths_masks_and_samplers(unit):
@@ -141,18 +121,6 @@ def test_residuals_by_hand():
     assert np.isnan(idle["shared"])
     assert idle["every"] == 0
     assert idle["silent"] == pytest.approx(3 / 5)
-
-
-def test_refusals(unit):
-    policy, task, rollouts, path, _ = unit
-    with pytest.raises(ValueError, match=r"groups of \[5, 8\]; TRL needs groups of one size"):
-        arm_pushes(policy, task, rollouts.select(slice(3, None)), BY_NAME["dapo"], path)
-    with pytest.raises(ValueError, match="its trainer's rewards are not those of the rollouts"):
-        arm_pushes(policy, task, replace(rollouts, rewards=1 - rollouts.rewards), BY_NAME["dapo"], path)
-    with pytest.raises(ValueError, match="none of the 1 groups has different rewards"):
-        mixed_groups(rollouts.select(rollouts.rewards == 0).select([0]))
-    with pytest.raises(ValueError, match=r"outcome 'own' is unknown; valid are every, shared"):
-        loss_type_levels("bundled", "own")
 
 
 def invented(units):

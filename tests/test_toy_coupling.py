@@ -6,7 +6,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbook import get_task, load_policy, sample_rollouts
@@ -16,7 +16,6 @@ from workbook.topics.softmax import charts, explore
 from workbook.topics.softmax.explore import check_coupling, check_half_angle, check_rivals
 from workbook.topics.softmax.study import compute_cells, measure_pairs, measure_unsure
 from workbook.topics.softmax.toy import (
-    GRID,
     PARTS,
     READS,
     SOURCES,
@@ -111,17 +110,6 @@ def test_a_step_falls_short_of_its_forecast_by_the_kl(chosen, advantages, lr):
     assert (steps["kl"] >= 0).all()
 
 
-@quickly
-@given(SETTINGS)
-def test_coupling_is_bounded_by_doubt_and_has_the_tokens_sign(chosen):
-    pair = make_pair(**chosen)
-    K, q = coupling_kernel(pair.hidden, pair.logits, pair.tokens)[0, 1], 1 - pair.probabilities
-    assert K.abs() <= 2 * q.prod() * pair.hidden.norm(dim=1).prod() + 1e-12
-    assume(abs(np.cos(np.radians(chosen["angle"]))) > 1e-3 and min(chosen["length_a"], chosen["length_b"]) > 1e-3)
-    along = float(K) * np.cos(np.radians(chosen["angle"]))
-    assert along > 0 if chosen["same"] else along < 0  # the toy's rival is never less likely than a third word
-
-
 @pytest.mark.parametrize("vocabulary", [4, 32, 1024])
 def test_with_an_even_rest_the_vocabulary_alone_parts_same_from_different(vocabulary):
     same, other = (
@@ -129,28 +117,6 @@ def test_with_an_even_rest_the_vocabulary_alone_parts_same_from_different(vocabu
     )
     assert other / same == pytest.approx(-1 / (vocabulary - 1))
     assert same == pytest.approx(0.7 * 0.9 * vocabulary / (vocabulary - 1))
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("same", [True, False])
-def test_the_map_agrees_with_a_pair_put_at_its_cells(temperature, same):
-    chosen = {"rivalry": 0.4, "vocabulary": 12, "angle": 25.0}
-    grid = compute_map(**chosen, temperature=temperature)["map"]
-    assert len(grid) == 2 * GRID**2
-    cell = grid[(grid["token"] == ("same" if same else "different"))].iloc[2 * GRID + 6]
-
-    def at_temperature_1(p):  # the p that the temperature turns into the cell's
-        low, high = 1e-9, 1 - 1e-9
-        for _ in range(200):
-            middle = (low + high) / 2
-            reached = float(make_pair(middle, 0.5, temperature=temperature, **chosen).probabilities[0])
-            low, high = (middle, high) if reached < p else (low, middle)
-        return middle
-
-    p_a, p_b = at_temperature_1(cell["p_a"]), at_temperature_1(cell["p_b"])
-    here = compute_map(p_a, p_b, same=same, temperature=temperature, **chosen)["here"].iloc[0]
-    assert here["p_a"] == pytest.approx(cell["p_a"])
-    assert here["K"] == pytest.approx(cell["K"], rel=1e-6)
 
 
 def test_the_verdict_sees_rivals():
@@ -201,20 +167,6 @@ def test_cells_sort_every_pair_by_its_kind():
             assert (row["mean"], row["signed"]) == pytest.approx((np.abs(values).mean(), np.mean(values)))
         else:
             assert np.isnan(row["mean"])
-
-
-@pytest.mark.parametrize(
-    ("chosen", "words"),
-    [
-        ({"p_a": 1.0}, r"p_a=1.0 is out of range: it must lie strictly between 0 and 1"),
-        ({"vocabulary": 3}, "vocabulary=3 is too small"),
-        ({"rivalry": 1.0}, "rivalry=1.0 is out of range"),
-        ({"b_reads": "nothing"}, "b_reads 'nothing' is unknown; valid are another word"),
-    ],
-)
-def test_refusals_say_what_is_wrong(chosen, words):
-    with pytest.raises(ValueError, match=words):
-        make_pair(**chosen)
 
 
 @pytest.mark.parametrize("name", ["explore_pair", "explore_map", "explore_tied"])

@@ -49,11 +49,6 @@ def test_groups_that_fill_no_mini_batch_are_refused(policy, task, size):
         training_curves(policy, task, group_size=size)
 
 
-def test_an_unknown_objective_is_refused(policy, task):
-    with pytest.raises(ValueError, match="arm 'SPO' is unknown; valid are GSPO"):
-        training_curves(policy, task, ["SPO"])
-
-
 def test_agreement_counts_moved_tokens_apart():
     agree = sign_agreement([1.0, -1.0, 1e-3, 1e-3], [1.0, -1.0, -1.0, -1.0])
     assert agree == {"agreement, all": 0.5, "agreement, moved": 1.0}

@@ -35,7 +35,6 @@ def test_objectives_by_hand(chapter):
         assert max(residuals().values()) < 1e-3
         chapter.shot("09-reuse", explorers.nth(0))
         chapter.choose("outcome", "exact held-out value")
-        chapter.choose("shown", "arms and twins")
         chapter.shot("09-training", explorers.nth(1))
     assert chapter.panel.locator(".th-cell").count() > 0
     chapter.shot("09-live", chapter.run_study(stop=True))

@@ -144,37 +144,20 @@ def explore_reuse(rollouts: Rollouts, path) -> Explorer:
 
 
 def explore_training(tables: Tables = FAMILY) -> Explorer:
-    """An outcome of GSPO and of min-replace after training, along both axes of the study `confidence`."""
-    rows = []
-    for along, axis in AXES.items():
-        units = [
-            (at, seed, path) for at, paths in claims.places_on(tables, axis).items() for seed, path in paths.items()
-        ]
-        for at, seed, path in units:
-            for arm in COMPARED:
-                row = {"along": along, "place": at, "seed": seed}
-                kinds = {arm: False, f"{arm}, permuted": True}
-                numbers = {name: {o: claims.at_end(arm, twin, o) for o in OUTCOMES} for name, twin in kinds.items()}
-                beyond = {o: claims.excess_at_end(arm, o) for o in OUTCOMES}
-                for shown, name, these in [
-                    ("minus the permuted twin's", arm, beyond),
-                    *(("arms and twins", name, ends) for name, ends in numbers.items()),
-                ]:
-                    values = {OUTCOMES[o]: number(path) for o, number in these.items()}
-                    rows.append(row | {"shown": shown, "arm": name} | values)
-    return browse(
-        pd.DataFrame(rows),
-        "place",
-        list(OUTCOMES.values()),
-        {"along": next(iter(AXES)), "shown": "minus the permuted twin's"},
-        series="arm",
-        labels={"value": "outcome"},
-        x_title="p or G",
-        y_title="mean over units",
-        title="Training without and with exchangeable weights",
-        log2=False,
-        zero=True,
-    )
+    """An outcome of GSPO, of min-replace and of their twins after training, along both axes of `confidence`."""
+    rows = [
+        {"along": along, "place": at, "seed": seed, "arm": arm + ", permuted" * twin}
+        | {title: claims.at_end(arm, twin, outcome)(path) for outcome, title in OUTCOMES.items()}
+        for along, axis in AXES.items()
+        for at, paths in claims.places_on(tables, axis).items()
+        for seed, path in paths.items()
+        for arm in COMPARED
+        for twin in (False, True)
+    ]
+    look = {"x_title": "p or G", "y_title": "mean over units", "labels": {"value": "outcome"}, "log2": False}
+    title = "Training without and with exchangeable weights"
+    start = {"along": next(iter(AXES))}
+    return browse(pd.DataFrame(rows), "place", list(OUTCOMES.values()), start, series="arm", title=title, **look)
 
 
 def compute_curves(place: str = "groups of eight, usual template words") -> dict[str, pd.DataFrame]:

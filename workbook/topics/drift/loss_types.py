@@ -124,18 +124,10 @@ class GivenScores(GRPOTrainer):
         return *self.scores, None
 
 
-class GivenScoresGMPO(GMPOTrainer, GivenScores):
-    """GMPO's loss on given scores."""
-
-
-class GivenScoresCancellation(CancellationTrainer, GivenScores):
-    """The workbook's transforms and clipping on given scores."""
-
-
-TRAINERS = {
+TRAINERS = {  # the last two: their own losses on given scores
     "trl": (GivenScores, CancellationConfig),
-    "gmpo": (GivenScoresGMPO, GMPOConfig),
-    "workbook": (GivenScoresCancellation, CancellationConfig),
+    "gmpo": (type("GivenScoresGMPO", (GMPOTrainer, GivenScores), {}), GMPOConfig),
+    "workbook": (type("GivenScoresCancellation", (CancellationTrainer, GivenScores), {}), CancellationConfig),
 }
 
 

@@ -132,50 +132,22 @@ def normalizer_chart(table: pd.DataFrame) -> alt.LayerChart:
 
 def costs_chart(table: pd.DataFrame) -> alt.VConcatChart:
     """What either repair does to the tokens that should move, by setting; columns setting, measure, transform, mean."""
-    rows, parts = table[table["transform"] != "none"], []
-    titles = {KEPT[0]: "right answers' push kept", KEPT[1]: "wrong answers' push kept"}
-    titles |= {SHARES[1]: "pushed the wrong way", SHARES[2]: "groups silenced"}
-    look = {"by": "transform", "names": list(TRANSFORMS)[1:], "colors": REPAIRS[1:], "width": 200}
-    for k, (measure, title) in enumerate(titles.items()):
-        kept, part = measure in KEPT, rows[rows["measure"] == measure]
-        x = alt.X("mean:Q", title="multiple" if kept else "share")
-        x = x.scale(domain=[0, 3] if kept else [0, 0.6], clamp=True)
-        under = [rule(1, "x", color=NEUTRAL)] if kept else []
-        parts.append(
-            forest(part, "setting", x, title=title, under=under, labels=k % 2 == 0, height=alt.Step(16), **look)
-        )
+    titles = {SHARES[0]: SHARES[0], SHARES[1]: "pushed the wrong way", SHARES[2]: SHARES[2]}
+    titles |= {KEPT[0]: "right answers' push kept", KEPT[1]: "wrong answers' push kept"}
+    look, parts = {"by": "transform", "names": list(TRANSFORMS), "colors": REPAIRS, "height": alt.Step(14)}, []
+    for measure, title in titles.items():
+        kept = measure in KEPT
+        x = alt.X("mean:Q", title="multiple of the untransformed push" if kept else "share")
+        x = x.scale(domain=[0, 3] if kept else [0, 1], clamp=True).axis(tickCount=4)
+        labels, width = measure in (SHARES[0], KEPT[0]), 200 if kept else 130
+        part = forest(table, "setting", x, title=title, labels=labels, width=width, **look)
+        parts.append(part.transform_filter(alt.datum.measure == measure))
     return panels(
-        [alt.hconcat(*parts[:2], spacing=16), alt.hconcat(*parts[2:], spacing=16)],
-        "What a repair costs the tokens that should move",
-        "above: multiple of the push without repair (line: 1); below: shares; 95 % intervals over 200 groups",
-        describe_rows(rows[rows["measure"].isin(titles)], "setting", "measure", "transform", form=".2f"),
+        [alt.hconcat(*parts[:3], spacing=16), alt.hconcat(*parts[3:], spacing=16)],
+        "What a repair mends, and what it does to the tokens that should move",
+        "above: shares; below: multiple of the push without repair; 95 % intervals over 200 groups",
+        describe_rows(table[table["measure"].isin(titles)], "setting", "measure", "transform", form=".2f"),
         spacing=8,
-        vertical=True,
-    )
-
-
-def transforms_chart(table: pd.DataFrame) -> alt.VConcatChart:
-    """Three transforms beside one another: what they do to the shared token, and to the tokens that should move."""
-    y = alt.Y("transform:N", sort=list(TRANSFORMS), title=None).axis(labelLimit=150)
-    color = alt.Color("transform:N", legend=None).scale(domain=list(TRANSFORMS), range=REPAIRS)
-    header, charts = alt.Header(labelAngle=0, labelAlign="left", labelLimit=230, labelFontSize=12), []
-    for measures, reach, title, number in (
-        (SHARES, 1, "share", ".3f"),
-        (KEPT, 3, "multiple of the untransformed push", ".2f"),
-    ):
-        x = alt.X("mean:Q", title=title).scale(domain=[0, reach], clamp=True, nice=False).axis(tickCount=6)
-        look = {"number": number, "shown": ["measure"], "zero": False, "width": 330, "height": 54}
-        chart = bars(table, y, x, color=color, **look)
-        row = alt.Row("measure:N", sort=list(measures), title=None, header=header)
-        charts.append(
-            chart.transform_filter(alt.FieldOneOfPredicate("measure", list(measures))).facet(row=row, spacing=8)
-        )
-    return panels(
-        charts,
-        "What a transform mends, and what it does to the tokens that should move",
-        "means over 200 groups with their 95 % intervals; bars end at the panel's edge, the label has the number",
-        "For no transform, min-replace and advantage-orthogonal: residual, wrong-way and silenced shares, push kept.",
-        spacing=12,
         vertical=True,
     )
 

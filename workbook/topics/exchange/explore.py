@@ -87,7 +87,7 @@ def explore_transforms() -> Explorer:
         "follows_reward": slider(0.0, 0.0, 1.0, 0.05, "follows the reward"),
         "group_size": slider(8, 2, 32, 1, "group size"),
     }
-    return Explorer(compute_transforms, charts.transforms_chart, controls, describe)
+    return Explorer(compute_transforms, charts.costs_chart, controls, describe)
 
 
 def explore_kl_drift() -> Explorer:
@@ -208,49 +208,43 @@ def check_transforms(answer: dict | None) -> None:
     clipped: not answered yet.
     favoured: not answered yet.
     """
-    judges = {"masked": _masked, "clipped": _clipped, "favoured": _favoured}
-    if not isinstance(answer, dict) or not any(answer.get(name) for name in judges):
+    answer = answer if isinstance(answer, dict) else {}
+    if not any(answer.get(name) for name in ("masked", "clipped", "favoured")):
         print(UNANSWERED)
         return
-    marks = []
-    for name, judge in judges.items():
+    draw, marks = draw_groups(), []
+    for name in ("masked", "clipped", "favoured"):
         choice = answer.get(name)
-        if choice is None:
-            print(f"{name}: not answered yet.")
-        elif choice not in TRANSFORMS:
-            print(f"{name}: {choice!r} is no transform; valid are {', '.join(TRANSFORMS)}.")
+        if choice not in TRANSFORMS:
+            valid = ", ".join(TRANSFORMS)
+            print(f"{name}: " + (f"{choice!r} is no transform; valid are {valid}." if choice else "not answered yet."))
+            continue
+        if name == "masked":
+            residual = float(residuals(draw, choice, masking=True)[0].mean())
+            right = residual < 1e-9
+            why = (
+                "it projects over the rollouts that remain"
+                if right
+                else "equal weights fail where rollouts are missing"
+            )
+            effect = f"leaves a residual of {residual:.2f}: {why}"
+        elif name == "clipped":
+            weights = transformed(choice, *shared_weights(draw, "sequence", "asymmetric", columns=2), draw)
+            residual = float(cancellation_residual(weights[:, 0], draw.advantages, draw.group_ids).mean())
+            silent = float((weights[:, 1].view(GROUPS, -1) == 0).all(1).double().mean())
+            right = residual < 1e-9 and silent < 0.01
+            effect = f"leaves a residual of {residual:.2f} and silences {silent:.0%} of groups"
         else:
-            right, effect = judge(choice)
-            marks.append(right)
-            print(f"{name}: {'right' if right else 'not quite'}: {choice} {effect}.")
-    if len(marks) == len(judges) and all(marks):
+            chosen, equal = (
+                float(solution_measures(run_solutions(*weights, lr=0.3))["log-odds"][-1].mean())
+                for weights in (("one favoured", choice), ("equal", "none"))
+            )
+            right = abs(chosen - equal) < 1e-9
+            effect = f"moves the log-odds by {chosen:+.2f}, equal weights by {equal:+.2f}"
+        marks.append(right)
+        print(f"{name}: {'right' if right else 'not quite'}: {choice} {effect}.")
+    if len(marks) == 3 and all(marks):
         print("Right: all three. No repair fits all, because they equalize different things.")
-
-
-def _masked(choice: str) -> tuple[bool, str]:
-    residual = float(residuals(draw_groups(), choice, masking=True)[0].mean())
-    right = residual < 1e-9
-    why = "it projects over the rollouts that remain" if right else "equal weights fail where rollouts are missing"
-    return right, f"leaves a residual of {residual:.2f}: {why}"
-
-
-def _clipped(choice: str) -> tuple[bool, str]:
-    draw = draw_groups()
-    weights = transformed(choice, *shared_weights(draw, "sequence", "asymmetric", columns=2), draw)
-    residual = float(cancellation_residual(weights[:, 0], draw.advantages, draw.group_ids).mean())
-    silent = float((weights[:, 1].view(GROUPS, -1) == 0).all(1).double().mean())
-    return (
-        residual < 1e-9 and silent < 0.01,
-        f"leaves a residual of {residual:.2f} and silences {silent:.0%} of groups",
-    )
-
-
-def _favoured(choice: str) -> tuple[bool, str]:
-    chosen, equal = (
-        float(solution_measures(run_solutions(*weights, lr=0.3))["log-odds"][-1].mean())
-        for weights in (("one favoured", choice), ("equal", "none"))
-    )
-    return abs(chosen - equal) < 1e-9, f"moves the log-odds by {chosen:+.2f}, equal weights by {equal:+.2f}"
 
 
 def check_positive_only(function) -> None:

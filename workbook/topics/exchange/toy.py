@@ -284,7 +284,7 @@ def compute_transforms(
 ) -> pd.DataFrame:
     """Tabulate what each transform does to the shared token, and to the tokens that should move: one of each rollout's.
 
-    Columns measure, transform, mean, low, high (95 % interval over 200 groups). Measures: residual of the shared token;
+    Columns setting, measure, transform, mean, low, high (95 % interval over 200 groups). Measures: the shared residual;
     push that right (wrong) answers' own tokens keep, as a multiple of the untransformed mean; share of own tokens
     pushed against their advantage; share of groups whose own tokens get no push at all.
     """
@@ -308,7 +308,7 @@ def compute_transforms(
             "groups silenced": (own == 0).all(1).double(),
         }
         rows += [{"measure": m, "transform": name, **interval(values)} for m, values in measures.items()]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).assign(setting="your settings")
 
 
 def repair_costs() -> pd.DataFrame:

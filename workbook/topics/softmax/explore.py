@@ -9,15 +9,7 @@ import torch
 from workbook.theory import coupling_kernel
 from workbook.topics.grading import UNANSWERED, answer_of, grade, settings_fault
 from workbook.topics.softmax.charts import map_chart, pair_chart, tied_chart
-from workbook.topics.softmax.toy import (
-    READS,
-    SOURCES,
-    compute_map,
-    compute_pair,
-    compute_tied,
-    make_pair,
-    map_verdict,
-)
+from workbook.topics.softmax.toy import READS, SOURCES, compute_map, compute_pair, compute_tied, make_pair, map_verdict
 from workbook.views.explorer import Explorer, menu, slider
 
 SIGNS = [("+1, a better answer", 1.0), ("0, not updated", 0.0), ("−1, a worse answer", -1.0)]
