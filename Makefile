@@ -3,7 +3,7 @@
 # make audit: the ledger of claims recomputed by a second implementation, and where its numbers come from.
 # make bench: what things cost, as ratios; nothing in it fails for being slow.
 # make gpu: the tests that need a GPU.
-# make browsers: every chapter in a browser with all its explorers dragged and stormed, closed and opened again.
+# make browsers: every chapter run in a browser, closed and opened again, and screenshots of every kind of widget.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

@@ -1,6 +1,5 @@
 """Every chapter runs offline in the smoke profile, and is fit to be read as it is committed.
 
-Where a browser is at hand its tests run the chapters, whole and in that profile; here run those that it does not.
 The machinery that runs them is tested on small notebooks made here.
 """
 
@@ -10,11 +9,9 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import nbformat
 import pytest
-from browser.conftest import find_browser
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook.book import chapters
@@ -24,7 +21,6 @@ from workbook.colab import FOLDED, SETUP_CELL, badge
 from workbook.policies.packaged import PACKAGED
 
 CHAPTERS = chapters.find_chapters()
-BROWSER_TESTS = Path(__file__).parent / "browser"
 LIMITS = {"cells": 40, "lines": 40, "words": 3_000, "bytes": 1_500_000}
 HIDDEN = re.compile(r"<details>.*?</details>|<[^>]+>", re.DOTALL)  # hints and solutions that are folded, and tags
 MACHINE_PATHS = re.compile(r"(?<![\w.:/])/(?:home|root|work|tmp|Users|private|var|opt)/[\w.]|site-packages|[A-Z]:\\\\")
@@ -49,12 +45,7 @@ def fetched():
         PACKAGED["smollm2-135m"].folder()
 
 
-def left_to_us(path) -> bool:
-    """Whether no browser test runs this chapter on this machine."""
-    return find_browser() is None or not (BROWSER_TESTS / f"test_chapter_{path.name[:2]}.py").exists()
-
-
-@pytest.mark.parametrize("path", list(filter(left_to_us, CHAPTERS)), ids=lambda path: path.stem)
+@each_chapter
 def test_chapter_runs_in_the_smoke_profile(path, fetched, offline):
     before = path.read_bytes()
     chapters.run_chapters("smoke", [path.name])

@@ -197,18 +197,6 @@ class Chapter:
         named = self.page.locator(".widget-label", has_text=re.compile(rf"^\s*{re.escape(label)}\s*$"))
         return self.panel.locator(".widget-inline-hbox", has=named).nth(nth)
 
-    def drag(self, label: str, fraction: float, nth: int = 0, steps: int = 10) -> None:
-        """Drag a slider's handle by mouse to a fraction of its track, 0 left, 1 right."""
-        control = self.control(label, nth)
-        control.scroll_into_view_if_needed()
-        handle, track = control.locator(".noUi-handle").bounding_box(), control.locator(".noUi-base").bounding_box()
-        y = handle["y"] + handle["height"] / 2
-        self.page.mouse.move(handle["x"] + handle["width"] / 2, y)
-        self.page.mouse.down()
-        self.page.mouse.move(track["x"] + fraction * track["width"], y, steps=steps)
-        self.page.mouse.up()
-        self.settle()
-
     def press(self, label: str, key: str, times: int = 1, nth: int = 0) -> None:
         """Focus a slider's handle and press a key some times."""
         handle = self.control(label, nth).locator(".noUi-handle")

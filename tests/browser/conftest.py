@@ -19,8 +19,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from browser.chapter import THOROUGH, WINDOW, Chapter, write_settings
-from workbook.book.chapters import find_chapters
+from browser.chapter import WINDOW, Chapter, write_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"
@@ -40,9 +39,6 @@ QUIET = [
 
 
 FAILED = pytest.StashKey[bool]()
-CAME_BACK: set[str] = set()  # chapters that have been closed and opened again
-REOPENED = ("01", "04", "12")  # chapters that are closed and opened again each time: explorers, heatmap, form
-MOST_BYTES = 2_200_000  # of a saved notebook with its outputs and widgets
 
 
 @pytest.hookimpl(wrapper=True)
@@ -156,43 +152,6 @@ def open_notebook(browser, lab, pages, request):
         chapter.close()
     if failed and pages:
         pages.pop().close()
-
-
-@pytest.fixture
-def open_chapter(open_notebook, lab, request):
-    """A function: the first digits of a chapter's name -> the chapter in JupyterLab, not yet run.
-
-    A chapter that was run comes back at the end of the first test that ran it.
-    """
-    opened = []
-
-    def open_(number: str) -> Chapter:
-        opened.append(open_notebook(find_chapters([number])[0].name))
-        return opened[-1]
-
-    yield open_
-    for chapter in opened:
-        if chapter.has_run and chapter.name not in CAME_BACK and not request.node.stash.get(FAILED, False):
-            CAME_BACK.add(chapter.name)
-            check_coming_back(chapter, lab[1] / chapter.name)
-
-
-def check_coming_back(chapter: Chapter, path: Path) -> None:
-    """Nothing in a notebook is grave to axe; opened again it shows each widget that it showed; its file is small.
-
-    Opened again are those of `REOPENED`, or all where `make browsers` asks for it.
-    """
-    widgets = chapter.shown().count("widget")  # a bar of progress that has gone shows nothing
-    assert widgets
-    assert chapter.grave() == []
-    if not THOROUGH and chapter.name[:2] not in REOPENED:
-        return
-    chapter.reopen()
-    after = chapter.shown(widgets)
-    assert after.count("widget") >= widgets, f"a widget did not come back: {after}"
-    chapter.panel.locator(".workbook-live:visible, .token-heatmap:visible").first.scroll_into_view_if_needed()
-    chapter.shot(f"opened-again-{chapter.name[:2]}")
-    assert path.stat().st_size < MOST_BYTES
 
 
 @pytest.fixture
