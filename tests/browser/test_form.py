@@ -9,10 +9,9 @@ from playwright.sync_api import expect
 from workbook.policies.packaged import PACKAGED
 
 SLOW = 480_000  # ms: new processes load their libraries, on a machine that others use, too
-CAPITALS = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo", "Egypt": "Cairo", "Cuba": "Havana"}
-ROWS = [
-    f"{asked.format(land)},{city}" for asked in ("Capital of {}?", "{}'s capital?") for land, city in CAPITALS.items()
-]
+CITIES = {"France": "Paris", "Italy": "Rome", "Spain": "Madrid", "Japan": "Tokyo", "Egypt": "Cairo", "Cuba": "Havana"}
+ASKED = ("Capital of {}?", "{}'s capital?")
+ROWS = [f"{asked.format(land)},{city}" for asked in ASKED for land, city in CITIES.items()]
 REWARD = """def score(completion, answer):
     return (answer.lower() in completion.lower()) + 0.01 * len(set(completion))
 """
