@@ -58,7 +58,7 @@ def test_a_figure_draws_the_table_as_it_is(make):
 @pytest.mark.parametrize("spread", ["band", "bars", None])
 def test_a_series_draws_lines_with_their_intervals_and_the_chosen_point(spread):
     def make(table):
-        return figures.series(table, STEP, "reward", by="run", spread=spread, dodge=0.1, dash="run", chosen="chosen")
+        return figures.series(table, STEP, "reward", by="run", spread=spread, dash="run", chosen="chosen")
 
     spec = to_spec(make(CURVES))
     assert png(spec, scale=1).startswith(b"\x89PNG")

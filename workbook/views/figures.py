@@ -94,7 +94,6 @@ def series(
     spread: str | None = "band",
     points: bool = True,
     dash: str | None = None,
-    dodge: float = 0.0,
     chosen: str | None = None,
     number: str | None = None,
     zero: bool = False,
@@ -113,15 +112,10 @@ def series(
     """Lines over x, one for each name of `by`, with their intervals.
 
     spread: intervals as a "band", as "bars", or None.  dash: a column that tells lines apart by dashes (`by` itself, or
-    a second one).  dodge: octaves by which the names stand apart on a logarithmic axis, so that intervals do not hide
-    one another.  chosen: a column that is true where a dashed line and a ring mark the setting; number: its format.
+    a second one).  chosen: a column that is true where a dashed line and a ring mark the setting; number: its format.
     """
     y = _value(value, alt.Y)
     base, hints = alt.Chart(table), tooltips(table, by, _name(x), *shown, *_spread_columns(table, y), form=form)
-    if by and dodge:
-        order = names.get("names") or _unique(table, by)
-        shift = f"{dodge} * (indexof({order}, datum['{by}']) - {(len(order) - 1) / 2})"
-        base, x = base.transform_calculate(at=f"datum['{_name(x)}'] * pow(2, {shift})"), _end(x, "at")
     base = base.encode(x=x)
     here = base.transform_filter(f"datum['{chosen}']")
     base, dots = _colored(base, table, by, color, None, **names)

@@ -39,7 +39,7 @@ class LiveStudy(Shell):
     tables: what the chart shows before the first run.  variables: {name in the reader's notebook: value}, compute's
     first arguments.
 
-    Attributes: `settings`; `tables`, what is drawn; `drawn`, the settings that were computed last, None before.
+    Attributes: `tables`, what is drawn; `drawn`, the settings that were computed last, None before.
     """
 
     def __init__(
@@ -56,13 +56,12 @@ class LiveStudy(Shell):
         self.drawn: dict | None = None
         self._thread: threading.Thread | None = None
         self.chart = LiveChart.over(chart, **tables)
-        wide = {"max_width": "860px"}
-        self.line, self.sentence, self.snippet = ipywidgets.HTML(layout=wide), ipywidgets.HTML(layout=wide), Snippet()
-        self.run_button = _button("Run", "play", "Compute these settings on the policy in hand", "primary")
-        self.stop_button = _button("Stop", "stop", "Stop; the chart goes back to what was last computed whole", "")
-        self.stop_button.disabled = True
-        self.bar = ipywidgets.FloatProgress(min=0, max=1, layout={"width": "260px"})
-        self.bar.tooltip = "How much of the computation is done"
+        self.line, self.sentence = (ipywidgets.HTML(layout={"max_width": "860px"}) for _ in range(2))
+        run, stop = "Compute these settings on the policy in hand", "Stop; the chart goes back to what was whole"
+        self.run_button = ipywidgets.Button(description="Run", icon="play", tooltip=run, button_style="primary")
+        self.stop_button = ipywidgets.Button(description="Stop", icon="stop", tooltip=stop, disabled=True)
+        self.bar = ipywidgets.FloatProgress(max=1, layout={"width": "260px"}, tooltip="How much is done")
+        self.snippet = Snippet()
         self.run_button.on_click(lambda _: self.run())
         self.stop_button.on_click(lambda _: self.stop())
         for control in controls.values():
@@ -142,10 +141,6 @@ class LiveStudy(Shell):
 
     def _show_code(self, _=None) -> None:
         self.snippet.text = call_code(self.compute, self.variables, self.settings)
-
-
-def _button(name: str, icon: str, tooltip: str, style: str) -> ipywidgets.Button:
-    return ipywidgets.Button(description=name, icon=icon, tooltip=tooltip, button_style=style)
 
 
 def live_tables(

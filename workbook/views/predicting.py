@@ -170,7 +170,11 @@ class PredictionForm(anywidget.AnyWidget):
             self.draft, self.editing, self.recorded = dict(mine["latest"] or mine["first"]), False, text
 
     def picture(self) -> tuple[dict, dict]:  # where no kernel runs
-        return {"text/markdown": f"> **Predict.** {self.question}", "text/plain": f"Predict. {self.question}"}, {}
+        about, kind = self.about, self.about["kind"]
+        form = f"one of {', '.join(about['options'])}" if kind == "choice" else f"a curve over {about.get('x_title')}"
+        form = f"a number from {_text(about['low'])} to {_text(about['high'])}" if kind == "number" else form
+        text = f"{self.question} ({form})"
+        return {"text/markdown": f"> **Predict.** {text}", "text/plain": f"Predict. {text}"}, {}
 
     def _ipython_display_(self, **_) -> None:
         show(self, self)

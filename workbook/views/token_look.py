@@ -35,11 +35,7 @@ PLUS, MINUS = "⁺", "⁻"  # superscripts, so that no sign looks like an arithm
 
 
 def ramp(colors: tuple[str, ...], shades: int = SHADES) -> list[str]:
-    """Evenly spaced colours through those given, mixed in sRGB.
-
-    >>> ramp(("#000000", "#ffffff"), 3)
-    ['#000000', '#808080', '#ffffff']
-    """
+    """Evenly spaced colours through those given, mixed in sRGB."""
     known = np.array([[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in colors], dtype=float)
     places = np.linspace(0, len(colors) - 1, shades)
     channels = np.stack([np.interp(places, range(len(colors)), known[:, k]) for k in range(3)], axis=1)
@@ -47,11 +43,7 @@ def ramp(colors: tuple[str, ...], shades: int = SHADES) -> list[str]:
 
 
 def contrast(one: str, other: str) -> float:
-    """Contrast of two colours, 1 to 21 (WCAG 2: relative luminances, 0.05 added to both).
-
-    >>> contrast("#000000", "#ffffff")
-    21.0
-    """
+    """Contrast of two colours, 1 to 21 (WCAG 2: relative luminances, 0.05 added to both)."""
 
     def luminance(color: str) -> float:
         shares = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -63,11 +55,7 @@ def contrast(one: str, other: str) -> float:
 
 
 def ink(fill: str) -> str:
-    """Black or white, whichever can be read on a colour: at least 4.58 to 1, since the two contrasts multiply to 21.
-
-    >>> ink("#f2f0eb"), ink("#134b85")
-    ('#000000', '#ffffff')
-    """
+    """Black or white, whichever can be read on a colour: at least 4.58 to 1, since the two contrasts multiply to 21."""
     return max(("#000000", "#ffffff"), key=lambda color: contrast(color, fill))
 
 
@@ -87,8 +75,9 @@ class Scale:
     side: int = 0
 
     @property
-    def name(self) -> str:
-        return "sequential" if self.side else "diverging"
+    def palette(self) -> dict[str, list[str]]:
+        """Fills of the shades, and the ink that can be read on each."""
+        return PALETTE["sequential" if self.side else "diverging"]
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -113,13 +102,11 @@ class Scale:
 
     def inks(self, values) -> list[str]:
         """The ink that can be read on each value's colour, black where it is unknown."""
-        inks = PALETTE[self.name]["inks"]
-        return [inks[shade] if shade >= 0 else "#000000" for shade in self.shades(values)]
+        return [self.palette["inks"][shade] if shade >= 0 else "#000000" for shade in self.shades(values)]
 
     def vega(self) -> alt.Scale:
         """The same colours as a scale of a chart."""
-        fills = PALETTE[self.name]["fills"]
-        colors = fills[::-1] if self.side < 0 else fills
+        colors = self.palette["fills"][:: -1 if self.side < 0 else 1]
         return alt.Scale(domain=np.linspace(*self.ends, SHADES).tolist(), range=colors, clamp=True, interpolate="rgb")
 
     def format(self, value: float) -> str:
@@ -143,11 +130,7 @@ def scale_of(name: str, *columns: pd.Series) -> Scale:
 
 
 def number(value, signed: bool = False, form: str = ".4g") -> str:
-    """A number as text, with a true minus; "unknown" for what is none.
-
-    >>> number(-0.5), number(2, signed=True), number(float("nan"), signed=True), number(0.0, signed=True)
-    ('−0.5', '+2', 'unknown', '0')
-    """
+    """A number as text, with a true minus; "unknown" for what is none."""
     if value is None or pd.isna(value):
         return "unknown"
     text = f"{abs(value):{form}}"
@@ -176,20 +159,12 @@ def prepare(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def mark(stopped) -> str:
-    """The mark of a token whose gradient was taken away.
-
-    >>> [mark(reason) for reason in ("", "clip high", "clip low", "tool", float("nan"))]
-    ['', '▲', '▼', '■', '']
-    """
+    """The mark of a token whose gradient was taken away."""
     return "" if pd.isna(stopped) else MARKS.get(str(stopped), MASKED)
 
 
 def level_name(name: str, level: str) -> str:
-    """A category's value as legends name it.
-
-    >>> level_name("stopped", ""), level_name("stopped", "clip low"), level_name("kind", "a\\nb")
-    ('not stopped', 'clip low', 'a⏎b')
-    """
+    """A category's value as legends name it."""
     if level.strip():
         return visible(level, MAX_LEVEL, space=" ")
     return "not stopped" if name == "stopped" else "(empty)"
@@ -211,11 +186,7 @@ def readable(token) -> str:
 
 
 def are_words(tokens: pd.Series) -> bool:
-    """Whether tokens are whole words, so that a space belongs between any two: none begins or ends with one.
-
-    >>> are_words(pd.Series(["so", "7"])), are_words(pd.Series(["so", " 7"]))
-    (True, False)
-    """
+    """Whether tokens are whole words, so that a space belongs between any two: none begins or ends with one."""
     texts = tokens.astype(str)
     return not (texts.str.strip() != texts).any()
 
