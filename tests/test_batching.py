@@ -19,7 +19,6 @@ from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages
 from workbook.theory.batching import STRATEGIES, minibatch_order
 from workbook.theory.decomposition import expected_advantages
-from workbook.theory.weights import cancelled_share
 from workbook.topics.batching import explore, steps, study
 from workbook.topics.batching.charts import endpoints_chart, mechanism_chart
 from workbook.topics.batching.claims import CLAIMS, ONE_PROMPT, STUDY, difference, opposition
@@ -111,7 +110,9 @@ def test_in_step_is_the_cancelled_share_of_the_two_signs(policy, rollouts, gram)
     for part, members in enumerate(torch.arange(32).chunk(2)):
         signs = [members[sign * rollouts.advantages[members] > 0].tolist() for sign in (1, -1)]
         pushes = torch.stack([push(policy, rollouts, members) for members in signs])
-        assert table["in_step"][part] == pytest.approx(float(cancelled_share(pushes)), abs=1e-3)
+        assert table["in_step"][part] == pytest.approx(
+            float(1 - pushes.sum(0).norm() / pushes.norm(dim=-1).sum()), abs=1e-3
+        )
         assert table["sign_cosine"][part] == pytest.approx(float(torch.cosine_similarity(*pushes, dim=0)), abs=1e-3)
     one_sign = cancelled_in_steps(torch.eye(4), torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.arange(4), 2)
     assert one_sign["in_step"][0] == 0

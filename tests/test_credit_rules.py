@@ -19,7 +19,7 @@ from workbook.tasks import Chain
 from workbook.theory import coupling_kernel
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit import LAZY, CreditBatch
-from workbook.theory.credit_edits import aligned, corrected_prefix, edit_distance, edit_mask, ibpo
+from workbook.theory.credit_edits import aligned, edit_distance, edit_mask, ibpo
 from workbook.theory.credit_rules import CREDIT_RULES, RULES, credit_table
 from workbook.training import CancellationConfig, CancellationTrainer
 
@@ -218,20 +218,6 @@ def test_edit_mask_by_hand():
     third = 1 / 3
     expected = [[third] * 4, [0, -2 * third, 0, 0], [third] * 4]
     torch.testing.assert_close(edit_mask(batch, "dr_grpo"), torch.tensor(expected, dtype=torch.float64))
-
-
-@pytest.mark.parametrize(
-    ("failing", "correct", "expected"),
-    [
-        ([1, 5, 3], [1, 2, 3], [1, 2]),  # one token replaced
-        ([1, 3], [1, 2, 2, 3], [1, 2, 2]),  # tokens missing
-        ([1, 4, 4, 3], [1, 3], [1, 3]),  # tokens too many: the sibling goes on at once
-        ([1], [1, 2, 3], [1, 2, 3]),
-        ([4], [1], [1]),
-    ],
-)
-def test_the_decision_spliced_in(failing, correct, expected):
-    assert corrected_prefix(failing, correct, aligned(failing, correct)) == expected
 
 
 def test_ibpo_by_hand():

@@ -276,16 +276,6 @@ def test_recording_never_trains(tmp_path, settings):
 # -- which rollouts ------------------------------------------------------------------------------------------------
 
 
-def test_a_truncated_rollout_has_rows_without_numbers(tmp_path):
-    trainer = build(tmp_path, **PLAIN | QUERY | {"mask_truncated_completions": True, "max_completion_length": 20})
-    trainer.train()
-    table = read_step(tmp_path / "tokens", 1)
-    assert set(table["stopped"]) == {"truncated"}
-    assert (table.groupby("rollout").size() == 20).all()
-    assert table[["logp", "old_logp", "logp_after", "entropy", "ratio"]].isna().all().all()
-    assert not table[["push", "weight", "residual"]].any().any()
-
-
 def test_a_table_takes_the_first_groups_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(token_record, "TABLE_ROLLOUTS", 6)
     settings = {"record_tokens": 1, "max_steps": 1, "per_device_train_batch_size": 16, "steps_per_generation": 1}

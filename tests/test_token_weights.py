@@ -9,7 +9,6 @@ from trl import GRPOTrainer
 
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
-from workbook.theory.advantages import prefix_credit
 from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
 from workbook.training.meter import token_pushes
@@ -217,39 +216,6 @@ def test_the_kl_penalty_is_no_push(monkeypatch, build):
 # -- rollouts that are masked or not scored ----------------------------------------------------------------------
 
 
-def test_what_truncation_leaves_of_a_group_is_logged(build):
-    """A masked rollout counts for nothing: not for arranging, not for the residual of what remains."""
-    trainer = build(**QUERY, mask_truncated_completions=True, max_completion_length=38)
-    trainer.eos_token_ids = [10**6]  # so every completion counts as cut off
-    trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
-    assert "cancellation/batch_residual" not in trainer._metrics["train"]
-    part = made_batch() | {"rewards": torch.rand(8)}
-    part["completion_mask"] = part["completion_mask"] * TRUNCATED
-    trainer._buffered_inputs = [part]
-    trainer._log_composition()
-    kept = part["advantages"] * TRUNCATED[:, 0]
-    residuals = [abs(float(kept[i : i + 4].sum())) / float(kept[i : i + 4].abs().sum()) for i in (0, 4)]
-    assert trainer._metrics["train"]["cancellation/batch_residual"] == [pytest.approx(sum(residuals) / 2)]
-
-
-def test_a_rollout_without_a_reward_moves_nothing(build):
-    trainer = build(advantage_estimator="prefix_credit")
-    reward, nobody = trainer.reward_funcs[0], {1, 6}
-
-    def unsure(completions, **columns):
-        return [None if i in nobody else r for i, r in enumerate(reward(completions=completions, **columns))]
-
-    trainer.reward_funcs = [unsure]
-    batch = trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
-    scored = torch.tensor([i not in nobody for i in range(16)])
-    assert not batch["advantages"][~scored].any()
-    assert batch["advantages"].any()
-    means = batch["advantages"].sum(1) / batch["completion_mask"].sum(1)  # what logs and samples show
-    torch.testing.assert_close(torch.tensor(list(trainer._logs["advantages"])), means)
-    columns = (batch[name][scored] for name in ("rewards", "completion_ids", "completion_mask", "group_id"))
-    torch.testing.assert_close(batch["advantages"][scored], prefix_credit(*columns))
-
-
 def test_syncs_leave_a_half_precision_base_as_it_was():
     """Merging adapters into it and taking them out again, as each weight sync of vLLM's does."""
     moved = []
@@ -282,21 +248,6 @@ class Engine:
         ids = [torch.randint(5, 20, (12,), generator=chance).tolist() for _ in prompts]
         logps = (-3 + 0.3 * torch.randn(len(prompts), 12, 1, generator=chance)).tolist()
         return None, ids, logps, None
-
-
-def test_a_run_on_the_engines_samples(monkeypatch, build):
-    """From its correction to the base that its syncs merge adapters into, by TRL's own path."""
-    monkeypatch.setattr("trl.trainer.grpo_trainer.VLLMGeneration", Engine)
-    monkeypatch.setattr("trl.trainer.grpo_trainer.is_vllm_available", lambda *args, **kwargs: True, raising=False)
-    settings = QUERY | {"group_transform": "min_replace", "vllm_importance_sampling_mode": "token_truncate"}
-    trainer = build(policy=load_policy("bundled", lora=4), use_vllm=True, max_steps=5, epsilon=0.5, **settings)
-    trainer.reward_funcs = [lambda completions, **columns: [float(len(text) % 3) for text in completions]]
-    base = {name: p.clone() for name, p in trainer.model.named_parameters() if "lora_" not in name}
-    trainer.train()
-    assert all(torch.equal(p, base[name]) for name, p in trainer.model.named_parameters() if name in base)
-    rows = [row for row in trainer.state.log_history if "loss" in row]
-    assert max(row["cancellation/weight_residual"] for row in rows) < 1e-6
-    assert max(row["cancellation/weight_residual_before"] for row in rows) > 1e-2
 
 
 # -- the meter -----------------------------------------------------------------------------------------------
