@@ -19,7 +19,7 @@ _NAMES = {  # module: what it offers
         "loss_type_levels loss_types_chart mechanisms_chart residual_chart"
     ),
     "topics.drift.explore": (
-        "check_compute check_prefix_credit explore_curves explore_reuse explore_training live_curves live_group_sizes"
+        "check_prefix_credit explore_curves explore_reuse explore_training live_curves live_group_sizes"
     ),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

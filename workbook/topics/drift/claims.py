@@ -279,139 +279,118 @@ def _curve(key: str, measure) -> Measurement:
     return Measurement(CURVES, key, measure, scales=["family"])
 
 
+def _claim(identity: str, statement: str, where: str, refuted_if: str, *rows: Measurement) -> Claim:
+    return Claim(identity, statement, where, refuted_if, list(rows))
+
+
 FIX = ("GSPO", "min-replace")
 CLAIMS = [
-    Claim(
+    _claim(
         "D1",
         "shared tokens stay where they are if weights are exchangeable within the group",
         "condition on the weights",
         "with equal weights more than a tenth of the update is left on shared tokens",
-        [
-            _row("D1", residual_gap("equal weights", None, "gradient")),
-            _row("D1 energy", shared_share(G)),
-            _row("D1 energy of eight", shared_share(8)),
-            _runs("D1 consequence", gap_at_equal_value("min-replace", "GSPO", "template_tax")),
-        ],
+        _row("D1", residual_gap("equal weights", None, "gradient")),
+        _row("D1 energy", shared_share(G)),
+        _row("D1 energy of eight", shared_share(8)),
+        _runs("D1 consequence", gap_at_equal_value("min-replace", "GSPO", "template_tax")),
     ),
-    Claim(
+    _claim(
         "D2",
         "a sequence-level ratio leaves more of an update on shared tokens than a token-level one",
         "Cor 3.3",
         "the sequence-level ratio leaves no more on shared tokens than the token-level one",
-        [
-            _row("D2", residual_gap("sequence ratio", "token ratio")),
-            _row("D2 groups of eight", residual_gap("sequence ratio", "token ratio", group_size=8)),
-            _row("D2 clipped", residual_gap("sequence, clipped", "sequence ratio")),
-        ],
+        _row("D2", residual_gap("sequence ratio", "token ratio")),
+        _row("D2 groups of eight", residual_gap("sequence ratio", "token ratio", group_size=8)),
+        _row("D2 clipped", residual_gap("sequence, clipped", "sequence ratio")),
     ),
-    Claim(
+    _claim(
         "D3",
         "a one-sided clip narrow enough to bind (0.01) leaves an update on shared tokens, a two-sided one hardly",
         "clipping in the objective",
         "the one-sided clip leaves no more on shared tokens than the two-sided one",
-        [
-            _row("D3", residual_gap("token, clipped", "token, symmetric")),
-            _row("D3 sequence", residual_gap("sequence, clipped", "sequence, symmetric")),
-            _row("D3 usual range", residual_gap("PPO's clip, 0.2", None, "stopped")),
-            _runs("D3 consequence", gap_at_equal_value("PPO", "PPO, symmetric")),
-        ],
+        _row("D3", residual_gap("token, clipped", "token, symmetric")),
+        _row("D3 sequence", residual_gap("sequence, clipped", "sequence, symmetric")),
+        _row("D3 usual range", residual_gap("PPO's clip, 0.2", None, "stopped")),
+        _runs("D3 consequence", gap_at_equal_value("PPO", "PPO, symmetric")),
     ),
-    Claim(
+    _claim(
         "D4",
         "without cancellation reward-irrelevant tokens drift more: the learning tax",
         "Prop 3.1",
         "at equal value runs without the fix pay no more tax",
-        [
-            _runs("D4", gap_at_equal_value("GSPO", "min-replace")),
-            _runs("D4 clip off", gap_at_equal_value("clip off", "min-replace")),
-            _runs("D4 style", gap_at_equal_value("GSPO", "min-replace", "tax")),
-            _curve("D4 over training", at_last(*FIX, "tax")),
-            _curve("D4 over training, eight", at_last(*FIX, "tax", GROUPS)),
-        ],
+        _runs("D4", gap_at_equal_value("GSPO", "min-replace")),
+        _runs("D4 clip off", gap_at_equal_value("clip off", "min-replace")),
+        _runs("D4 style", gap_at_equal_value("GSPO", "min-replace", "tax")),
+        _curve("D4 over training", at_last(*FIX, "tax")),
+        _curve("D4 over training, eight", at_last(*FIX, "tax", GROUPS)),
     ),
-    Claim(
+    _claim(
         "D5",
         "without cancellation the entropy over equivalent solutions falls",
         "Cor 3.2",
         "at equal value runs without the fix lose no more entropy over equivalent solutions",
-        [
-            _runs("D5", losing(gap_at_equal_value("GSPO", "min-replace", "lost"))),
-            _runs("D5 odds", gap_at_equal_value("GSPO", "min-replace", "odds")),
-            _curve("D5 over training", at_last(*FIX, "lost")),
-        ],
+        _runs("D5", losing(gap_at_equal_value("GSPO", "min-replace", "lost"))),
+        _runs("D5 odds", gap_at_equal_value("GSPO", "min-replace", "odds")),
+        _curve("D5 over training", at_last(*FIX, "lost")),
     ),
-    Claim(
+    _claim(
         "D6",
         "the group's least weight for all of it restores cancellation",
         "Eq 17",
         "the update on shared tokens does not fall",
-        [
-            _row("D6", residual_gap("min-replace", None)),
-            _row("D6 mechanism", residual_gap("min-replace", "sequence ratio", "gradient")),
-            _runs("D6 consequence", gap_at_equal_value("min-replace, clamped", "GSPO")),
-            _runs("D6 control", gap_at_equal_value("min-replace, clamped", "clip off")),
-        ],
+        _row("D6", residual_gap("min-replace", None)),
+        _row("D6 mechanism", residual_gap("min-replace", "sequence ratio", "gradient")),
+        _runs("D6 consequence", gap_at_equal_value("min-replace, clamped", "GSPO")),
+        _runs("D6 control", gap_at_equal_value("min-replace, clamped", "clip off")),
     ),
-    Claim(
+    _claim(
         "D7",
         "weights made orthogonal to the advantages restore cancellation",
         "Eq 18",
         "the update on shared tokens does not fall",
-        [
-            _row("D7", residual_gap("orthogonal", None)),
-            _row("D7 mechanism", residual_gap("orthogonal", "sequence ratio", "gradient")),
-            _runs("D7 consequence", gap_at_equal_value("orthogonal", "GSPO")),
-        ],
+        _row("D7", residual_gap("orthogonal", None)),
+        _row("D7 mechanism", residual_gap("orthogonal", "sequence ratio", "gradient")),
+        _runs("D7 consequence", gap_at_equal_value("orthogonal", "GSPO")),
     ),
-    Claim(
+    _claim(
         "D8",
         "with that fix (min-replace) training scores higher",
         "Tables 1, 2",
         "the held-out value is not higher",
-        [
-            _runs("D8", gap_at_end("min-replace", "GSPO")),
-            _runs("D8 clamped", gap_at_end("min-replace, clamped", "GSPO")),
-            _runs("D8 control", gap_at_end("min-replace, clamped", "clip off")),
-            _runs("D8 orthogonal", gap_at_end("orthogonal", "GSPO")),
-            _runs("D8 symmetric", gap_at_end("PPO, symmetric", "PPO")),
-            _runs("D8 jitter", gap_of_values("min-replace", "GSPO", value_jitter)),
-            _runs("D8 compute", batches_to_equal_value("min-replace", "GSPO")),
-            _curve("D8 over training", at_last(*FIX[::-1])),
-            _curve("D8 over training, eight", at_last(*FIX[::-1], place=GROUPS)),
-        ],
+        _runs("D8", gap_at_end("min-replace", "GSPO")),
+        _runs("D8 clamped", gap_at_end("min-replace, clamped", "GSPO")),
+        _runs("D8 control", gap_at_end("min-replace, clamped", "clip off")),
+        _runs("D8 orthogonal", gap_at_end("orthogonal", "GSPO")),
+        _runs("D8 symmetric", gap_at_end("PPO, symmetric", "PPO")),
+        _runs("D8 jitter", gap_of_values("min-replace", "GSPO", value_jitter)),
+        _runs("D8 compute", batches_to_equal_value("min-replace", "GSPO")),
+        _curve("D8 over training", at_last(*FIX[::-1])),
+        _curve("D8 over training, eight", at_last(*FIX[::-1], place=GROUPS)),
     ),
-    Claim(
+    _claim(
         "D9",
         "the fix gains more with more rollouts per prompt",
         "Table 4",
         "the gain in held-out value does not grow with the group",
-        [
-            _row("D9", partial(slope_by_group, number=gap_at_end("min-replace", "GSPO"))),
-            _row("D9 mechanism", shared_share(16, 2)),
-        ],
+        _row("D9", partial(slope_by_group, number=gap_at_end("min-replace", "GSPO"))),
+        _row("D9 mechanism", shared_share(16, 2)),
     ),
-    Claim(
+    _claim(
         "D-falsifier",
         "a run without exchangeable weights pays no more tax than its twin, whose weights are unequal, too",
         "what would settle it",
         "a run without exchangeable weights pays no more tax than its twin with permuted advantages",
-        [
-            _runs("D-falsifier", excess_at_end("GSPO")),
-            _runs("D-falsifier clip off", excess_at_end("clip off")),
-            _runs("D-falsifier token ratios", excess_at_end("PPO")),
-            _runs("D-falsifier exchangeable", excess_at_end("min-replace")),
-            _runs("D-falsifier groups of eight", excess_at_end("GSPO"), 8),
-        ],
+        _runs("D-falsifier", excess_at_end("GSPO")),
+        _runs("D-falsifier clip off", excess_at_end("clip off")),
+        _runs("D-falsifier token ratios", excess_at_end("PPO")),
+        _runs("D-falsifier exchangeable", excess_at_end("min-replace")),
+        _runs("D-falsifier groups of eight", excess_at_end("GSPO"), 8),
     ),
-    Claim(  # its words are chapter 06's
-        "H4",
-        "",
-        "",
-        "",
-        [
-            _curve("H4 over training", at_worst("agreement, moved")),
-            _curve("H4 over training, all", at_worst("agreement, all")),
-        ],
+    _claim(  # its words are chapter 06's
+        *("H4", "", "", ""),
+        _curve("H4 over training", at_worst("agreement, moved")),
+        _curve("H4 over training, all", at_worst("agreement, all")),
     ),
-    Claim("H7", "", "", "", [_curve("H7 over training", at_last("PPO", None, "gap", GROUPS, 3))]),  # chapter 07's
+    _claim("H7", "", "", "", _curve("H7 over training", at_last("PPO", None, "gap", GROUPS, 3))),  # chapter 07's
 ]

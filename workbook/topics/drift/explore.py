@@ -35,7 +35,7 @@ from workbook.topics.drift.study import (
     run_arm,
     training_curves,
 )
-from workbook.topics.grading import UNANSWERED, answer_of, grade
+from workbook.topics.grading import answer_of, grade
 from workbook.training.progress import progress
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider, switch
 from workbook.views.figures import bars, by_sign, panels, series
@@ -54,8 +54,8 @@ OUTCOMES = {  # of a run of the study `confidence`, with its title
 AXES = {"template confidence p, pairs": "confidence", "rollouts per prompt G, p = 0.8": "group_size"}
 PLACES = {"groups of eight, usual template words": GROUPS, "pairs, template confidence 0.8": PAIRS}
 ROLES = ["first objective", "second objective", "the first, advantages permuted"]
+PALE = ["#c9bff0", "#b2dcaa", "#d6bdb9"]  # of the first three of SERIES
 EACH_ITS_OWN = "each its own"
-BATCHES = {"used once": (12, 1), "used four times": (6, 4)}  # generation batches to a score, times each is used
 IDS = torch.tensor([[5, 1, 9], [5, 1, 8], [5, 2, 8], [6, 2, 8]])
 REWARDS = torch.tensor([1.0, 0.0, 0.0, 1.0])
 
@@ -231,11 +231,11 @@ def live_curves(policy, task, batches: int = 4, group_size: int = 2) -> LiveStud
 
     def chart(curves):
         title = "Two objectives along training"
-        subtitle = "solid: trained now, on this policy; dashed: means over six policies, at the study's rate and clips"
-        names = [*ROLES, *(f"{role}, six policies" for role in ROLES)]
-        return outcome_panels(
-            curves, CURVE_OUTCOMES, "series", title, subtitle, names=names, colors=SERIES[:3], spread=None
+        subtitle = (
+            "strong: trained now, on this policy; pale: means over six policies, at the study's rate and clip ranges"
         )
+        look = {"names": [*ROLES, *(f"{role}, six policies" for role in ROLES)], "colors": [*SERIES[:3], *PALE]}
+        return outcome_panels(curves, CURVE_OUTCOMES, "series", title, subtitle, spread=None, **look)
 
     def describe(curves) -> str:
         ends = curves[curves["series"].isin(ROLES)]
@@ -303,35 +303,6 @@ def live_group_sizes(policy, task, batches: int = 4, seeds: int = 2) -> LiveStud
 
 
 # --- exercises
-
-
-def check_compute(answer: dict | None) -> None:
-    """Check the passes per rollout of two runs: 1 to sample a rollout, 3 for each time an optimizer step uses it.
-
-    >>> check_compute({"used once": 12, "used four times": 6})
-    used once: not quite: 12 counts batches; each also costs 1 pass to sample and 3 for each use.
-    used four times: not quite: 6 counts batches; each also costs 1 pass to sample and 3 for each use.
-    """
-    if not isinstance(answer, dict) or all(answer.get(name) is None for name in BATCHES):
-        print(UNANSWERED)
-        return
-    for name, (batches, uses) in BATCHES.items():
-        passes = answer.get(name)
-        mistakes = {
-            batches: "counts batches; each also costs 1 pass to sample and 3 for each use.",
-            batches * 3 * uses: "leaves out the pass that samples each rollout.",
-            batches * (1 + uses): "counts a use as 1 pass; forward and backward together cost 3.",
-        }
-        if passes is None:
-            print(f"{name}: not answered yet.")
-        elif not isinstance(passes, int | float):
-            print(f"{name}: not quite: {passes!r} is no number of passes.")
-        elif passes == batches * (1 + 3 * uses):
-            print(f"Right, {name}: {batches} batches of 1 + 3 × {uses} passes.")
-        elif passes in mistakes:
-            print(f"{name}: not quite: {passes:g} {mistakes[passes]}")
-        else:
-            print(f"{name}: not quite: {passes:g}; it is the number of batches times the passes of one rollout.")
 
 
 def check_prefix_credit(function) -> None:

@@ -317,34 +317,23 @@ def _mean_over_places(pushes: Tensor, group_ids: Tensor, places: Bool[Tensor, "g
 def drift_of(policy, rollouts: Rollouts, path: dict[int, Scores]) -> pd.DataFrame:
     """Tabulate how far the policy had moved at each reuse, a row each, beside what the unit's rollouts are like.
 
-    Columns reuse; drift, shared_drift and sequence_drift: root mean square log-ratio (nats) of all tokens, of
-    position-shared ones, and of rollouts' means; outside: share of ratios outside 1 +- 0.2; mismatch and
-    sequence_mismatch: root mean square difference (nats) to the sampler's log-probability, by token and by rollout;
-    truncated and shared: shares of rollouts and tokens; length and length_sd: tokens; reward; groups.
+    Columns reuse; drift and shared_drift, root mean square log-ratio (nats) of all tokens and of position-shared ones;
+    mismatch, root mean square difference (nats) to the sampler's log-probability; truncated and shared, shares of
+    rollouts and tokens; length_sd, tokens.
     """
     mask, start = rollouts.completion_mask.bool(), path[min(path)][0]
-    same = shared_places(rollouts.completion_ids, mask, rollouts.group_ids)
-    lengths, off = mask.sum(1), (start - rollouts.old_logps) * mask
+    same, lengths = shared_places(rollouts.completion_ids, mask, rollouts.group_ids), mask.sum(1)
     last = rollouts.completion_ids.gather(1, lengths[:, None] - 1).squeeze(1)
+
+    def rms(values: Tensor) -> float:
+        return float(values.double().square().mean().sqrt())
+
     unit = {
-        "mismatch": _rms(off[mask]),
-        "sequence_mismatch": _rms(off.sum(1)),
+        "mismatch": rms((start - rollouts.old_logps)[mask]),
         "truncated": float((~torch.isin(last, last.new_tensor(end_tokens(policy)))).double().mean()),
-        "length": float(lengths.double().mean()),
         "length_sd": float(lengths.double().std()),
         "shared": float(same.sum() / mask.sum()),
-        "reward": float(rollouts.rewards.double().mean()),
-        "groups": len(rollouts.group_ids.unique()),
     }
-    rows = []
-    for reuse, (now, _) in path.items():
-        moved = (now - start) * mask
-        row = {"drift": _rms(moved[mask]), "shared_drift": _rms(moved[same])}
-        row["sequence_drift"] = _rms(moved.sum(1) / lengths)
-        row["outside"] = float(((moved[mask].exp() - 1).abs() > 0.2).double().mean())
-        rows.append({"reuse": reuse} | row | unit)
+    moved = {reuse: now - start for reuse, (now, _) in path.items()}
+    rows = [{"reuse": r, "drift": rms(m[mask]), "shared_drift": rms(m[same])} | unit for r, m in moved.items()]
     return pd.DataFrame(rows)
-
-
-def _rms(values: Tensor) -> float:
-    return float(values.double().square().mean().sqrt())
