@@ -1,71 +1,76 @@
-"""make audit: recompute the ledger's deciding numbers from tables and registrations, and compare.
+"""make audit: recompute the ledger's deciding rows from tables and registrations, and compare.
 
 python -m audit [LEDGER.json]      with tests/ on the path; without a file, `python -m workbook claims` writes one
 """
 
 from __future__ import annotations
 
+import json
+import math
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from audit import chance, comparison
-from audit.tables import ROOT
+import yaml
+from scipy import stats
+
+from audit.definitions import DEFINITIONS
+from audit.reckoning import RESULTS, ROOT, Units, conclude, judge
+
+NUMBERS = ("mean", "low", "high", "p", "q", "p_equivalent")
+EXACT = ("claim", "role", "units", "outcome", "policies")
 
 
-def main(ledger: str | None = None) -> int:
-    mine = comparison.ours()
-    table = comparison.compare(mine, comparison.theirs(Path(ledger) if ledger else written()))
-    print(comparison.shown(table), end="\n\n")
-    faults = [f"{row.study}, {row.scale}, {row.key}: {row.differ}" for row in table.itertuples() if row.differ]
-    faults += comparison.rules(mine) + comparison.all_faults() + by_coin(mine) + by_simulation()
-    for line in [*comparison.notes(), *(f"FAULT: {fault}" for fault in faults)]:
-        print(line)
-    decided = table[table["role"] != "described"]
-    print(f"{(decided['differ'] == '').sum()} of {len(decided)} deciding rows agree; faults: {len(faults)}.")
-    return 1 if faults else 0
+def main(path: str | None = None) -> int:
+    """Print each row that differs, and how many agree; 1 if any differs."""
+    if path is None:
+        path = Path(tempfile.mkdtemp()) / "ledger.json"
+        command = [sys.executable, "-m", "workbook", "claims", "--json", str(path)]
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    rows = json.loads(Path(path).read_text(encoding="utf-8"))["rows"]
+    theirs = {(row["study"], row["scale"], row["key"]): row for row in rows if row["role"] != "described"}
+    theirs = {key: row for key, row in theirs.items() if row["study"]}
+    mine = recomputed()
+    faults = [f"{key}: {what}" for key, row in mine.items() for what in differences(row, theirs.get(key))]
+    faults += [f"{key}: no registration has it" for key in set(theirs) - set(mine)]
+    print("\n".join([*faults, f"{len(mine)} deciding rows; {len(faults)} differences."]))
+    return 1 if faults or not mine else 0
 
 
-def written() -> Path:
-    """The package's ledger, made now by its own command."""
-    file = Path(tempfile.mkdtemp()) / "ledger.json"
-    command = [sys.executable, "-m", "workbook", "claims", "--json", str(file)]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return file
+def recomputed() -> dict[tuple, dict]:
+    """Every registered outcome that decides, at every scale it was registered for: {(study, scale, key): row}."""
+    rows = {}
+    for path in sorted(RESULTS.glob("*/registration.yaml")):
+        text, study = yaml.safe_load(path.read_text(encoding="utf-8")), path.parent.name
+        scales = text.get("units", [])
+        for part in scales if isinstance(scales, list) else [scales]:
+            units = Units(study, part["scale"], part["count"])
+            for key, outcome in text["outcomes"].items():
+                if outcome["role"] != "described":
+                    values = DEFINITIONS[study][key](units)
+                    rows[study, part["scale"], key] = judge(values, outcome, units.policies) | {"registered": outcome}
+    primary = [row for row in rows.values() if row["role"] == "primary" and "p" in row and not row["excluded"]]
+    for row, q in zip(primary, stats.false_discovery_control([row["p"] for row in primary]), strict=True):
+        row["q"] = float(q)
+    return {key: row | {"outcome": conclude(row)} for key, row in rows.items()}
 
 
-def by_coin(mine: dict, draws: int = 2_000) -> list[str]:
-    """Print the ledger under signs at random; a fault if more of it is supported than 5 %, noise of 3 sd allowed."""
-    judged = [row for row in mine.values() if "q" in row]
-    rows = [(row["values"].dropna(), row["registered"], row["policy_of"]) for row in judged]
-    drawn = chance.by_coin(rows, draws)
-    share, any_row = drawn.mean() / len(rows), (drawn["supported"] > 0).mean()
-    print(
-        f"Signs at random, {draws} draws of {len(rows)} primary rows: {share['supported']:.2%} of rows supported "
-        f"({any_row:.1%} of draws have one; at most 5 % are expected), {share['alone']:.2%} by the interval alone "
-        "(2.5 % are expected, less what is equivalent to none)."
-    )
-    high = any_row > 0.05 + 3 * (0.05 * 0.95 / draws) ** 0.5
-    return [f"signs at random: {any_row:.1%} of draws have a supported row"] if high else []
+def differences(mine: dict, other: dict | None) -> list[str]:
+    """What differs between two rows, in words."""
+    if other is None:
+        return ["the ledger has no such row"]
+    names = [name for name in EXACT if mine[name] != (other[name] or 0)]
+    names += [name for name in NUMBERS if not near(mine.get(name), other[name], name)]
+    return [f"{name} is {other[name]}, recomputed {mine.get(name)}" for name in names]
 
 
-def by_simulation() -> list[str]:
-    """Print how often simulated intervals hold the truth; faults: normal cells outside 93 to 97 %, and departures."""
-    cells = chance.coverage()
-    within = cells["coverage"].between(*chance.BAR)
-    normal = cells["outcomes"] == "normal"
-    print(
-        f"Simulated 95 % intervals hold the truth in 93 to 97 % of 4,000 tries in {(within & normal).sum()} of "
-        f"{normal.sum()} cells of normal units, in {(within & ~normal).sum()} of {(~normal).sum()} of skewed ones."
-    )
-    outside = cells[normal & ~within]
-    faults = [f"coverage: {row[1:5]}: {row.coverage:.3f}" for row in outside.itertuples()]
-    faults += chance.coverage_faults(cells, "coverage")
-    curve = chance.skewness()
-    drops = [f"{part['coverage'].iloc[-1]:.1%} with {units}" for units, part in curve.groupby("units")]
-    print(f"Of units with a skewness of {curve['skewness'].max():g} they hold it in {', '.join(drops)} units.")
-    return faults + chance.coverage_faults(curve, "skewness")
+def near(a: float | None, b: float | None, name: str) -> bool:
+    """Whether two numbers agree; None and NaN are none. Estimates have an absolute dust, p-values none."""
+    a, b = (None if number is None or math.isnan(number) else number for number in (a, b))
+    if a is None or b is None:
+        return a is b
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=0.0 if name[0] in "pq" else 1e-12)
 
 
 if __name__ == "__main__":

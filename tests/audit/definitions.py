@@ -1,0 +1,405 @@
+"""What each registered outcome is as a number per unit: {study: {key: function of the study's units}}.
+
+A distance of shares is the cross-fitted one; nets and |change| weigh tokens alike. A ratio of sizes is judged by its
+logarithm. A run that falls below half of its start's value gives no number; "at equal exact value" is at the highest
+value that both arms reach, where each first reaches it, straight between batches. Scores and the arena's cosine are
+ratios of means over units; a unit's number is its jackknife pseudo-value.
+"""
+
+# fmt: off
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from audit.reckoning import Missing, at, each, logs, one
+
+
+# --- arena: exact held-out value at equal sampled tokens, and what a rule's advantages know
+def arena_runs(units, rule, what="value", match="grad_norm"):
+    def read(run):
+        run = run.sort_values("batch")
+        tokens, value, budget = run["sampled_tokens"].to_numpy(float), run["value"].to_numpy(), run["budget"].iloc[0]
+        end = np.interp(budget, tokens, value)
+        x, y = np.append(tokens[tokens < budget], budget), np.append(value[tokens < budget], end)
+        area = np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2) / budget
+        return {"start": value[0], "value": end, "area": area}[what]
+    return each(at(units.table("runs"), rule=rule, match=match), read)
+
+def minus(rule, base, what="value"):
+    return lambda units: (arena_runs(units, rule, what) - arena_runs(units, base, what)).dropna()
+
+def pseudo(statistic, table):
+    """Pseudo-values n T - (n - 1) T_without_i of a statistic of means over the units that have every column."""
+    table = table.dropna()
+    n, whole = len(table), statistic(table.mean())
+    return pd.Series({unit: n * whole - (n - 1) * statistic(table.drop(unit).mean()) for unit in table.index})
+
+def score(match="grad_norm", floor="permuted"):
+    def number(units):
+        best, plain = (arena_runs(units, rule, match=match) for rule in ("oracle", "dr_grpo"))
+        start = floor == "start"
+        least = arena_runs(units, "oracle", "start", match) if start else arena_runs(units, floor, match=match)
+        table = pd.DataFrame({"rule": plain, "floor": least, "best": best})
+        return pseudo(lambda mean: (mean["rule"] - mean["floor"]) / (mean["best"] - mean["floor"]), table)
+    return number
+
+def marks(units, rule, column="correlation"):
+    return at(units.table("marks"), rule=rule).set_index("seed")[column]
+
+ARENA = {
+    "A1": score(),
+    "A1 gain": score(floor="start"),
+    "A1 mechanism": lambda u: pseudo(
+        lambda mean: mean["along"] / np.sqrt(mean["mean2"]), marks(u, "dr_grpo", ["along", "mean2"])
+    ),
+    "A1 distance": minus("dr_grpo", "oracle"),
+    "A1 control": minus("coin_reward", "permuted"),
+    "A1 unmatched": score(match="none"),
+}
+for claim, *pair in (("P1", "prefix_credit", "dr_grpo"), ("P2", "ibpo", "grpo"), ("P3", "edit_mask", "grpo")):
+    ARENA[claim] = minus(*pair)
+    ARENA[f"{claim} mechanism"] = lambda u, pair=pair: (marks(u, pair[0]) - marks(u, pair[1])).dropna()
+
+# --- batch_composition and, at level 1, batch_one_prompt: an order of mini-batches minus shuffled ones
+def end(run):
+    return run["value"].iloc[-1]
+
+def jitter(run):
+    return np.abs(np.diff(run["value"], 2)).mean()
+
+def collapsed(run):
+    return float(run["value"].min() < run["value"].iloc[0] / 2)
+
+def ordered(order, outcome=end, level=8, matched=True):
+    def number(unit):
+        runs = [unit[unit["order"] == name].sort_values("batch") for name in (order, "shuffled")]
+        if min(map(len, runs)) == 0 or (outcome is not collapsed and any(map(collapsed, runs))):
+            return np.nan
+        return outcome(runs[0]) - outcome(runs[1])
+    return lambda units: each(at(units.table("curves"), level=level, matched=matched), number)
+
+def opposition(units):
+    rows = at(units.table("curves"), level=8, matched=True, order="shuffled")
+    return each(rows, lambda run: np.nan if collapsed(run.sort_values("batch")) else run["sign_cosine"].mean())
+
+ORDERS = {"H11": "sign_partitioned", "H12": "query_preserved", "H13": "reward_balanced"}
+BATCHES = {"H11 mechanism": opposition, "H13 with H12": ordered("query_preserved_reward_balanced")}
+for claim, order in ORDERS.items():
+    BATCHES |= {claim: ordered(order), f"{claim} small steps": ordered(order, level=2)}
+    BATCHES |= {f"{claim} unmatched": ordered(order, matched=False)}
+    BATCHES |= {f"{claim} jitter": ordered(order, jitter), f"{claim} collapse": ordered(order, collapsed)}
+
+# --- confidence: residuals, shared energy, and runs of arms and of their twins with permuted advantages
+def residual(first, second=None, column="residual", size=2):
+    def number(units):
+        rows = at(units.table("residuals"), group_size=size, confidence=0.8)
+        return one(rows, column, objective=first) - (one(rows, column, objective=second) if second else 0.0)
+    return number
+
+def energy(size):
+    return lambda units: one(units.table("energy"), "shared_energy", category="all", group_size=size, confidence=0.8)
+
+def run(rows, arm, permuted=False):
+    """A run, batches in order; a twin's before it collapses, Missing for an arm that does."""
+    here = at(rows, arm=arm, permuted=permuted).sort_values("batch").set_index("batch")
+    dead = here["value"] < here["value"].iloc[0] / 2
+    if dead.any() and not permuted:
+        raise Missing
+    return here[~dead.cummax()].assign(lost=lambda run: run["style_entropy"].iloc[0] - run["style_entropy"])
+
+def beyond(rows, arm, column):
+    """Columns value and y, a column of an arm minus its twin's, at the batches of both."""
+    own, twin = run(rows, arm), run(rows, arm, permuted=True)
+    return pd.DataFrame({"value": own["value"], "y": own[column] - twin[column]}).dropna(subset=["y"])
+
+def when(values, y, level):
+    """y where values first reach a level, on straight lines; NaN for a level that is that of the start."""
+    values, y = values.to_numpy(float), y.to_numpy(float)
+    k = int(np.argmax(values >= level))
+    return float(np.interp(level, values[k - 1 : k + 1], y[k - 1 : k + 1])) if k else np.nan
+
+def of_runs(number, size=2):
+    def safe(rows):
+        try:
+            return number(rows)
+        except Missing:
+            return np.nan
+    return lambda units: each(at(units.table("runs"), group_size=size, confidence=0.8), safe)
+
+def equal_value(first, second, column="free_tax"):
+    def number(rows):
+        arms = [beyond(rows, arm, column) for arm in (first, second)]
+        level = min(arm["value"].max() for arm in arms)
+        return np.subtract(*(when(arm["value"], arm["y"], level) for arm in arms))
+    return of_runs(number)
+
+def excess(arm, size=2):
+    return of_runs(lambda rows: beyond(rows, arm, "free_tax")["y"].iloc[-1], size)
+
+def ended(first, second, read=end, size=2):
+    return of_runs(lambda rows: read(run(rows, first)) - read(run(rows, second)), size)
+
+def compute(rows):
+    runs = [run(rows, arm)["value"] for arm in ("min-replace", "GSPO")]
+    start = runs[0].iloc[0]
+    level = start + 0.9 * (min(values.max() for values in runs) - start)
+    return np.subtract(*(when(values, values.index.to_series(), level) for values in runs))
+
+def by_doubling(units):
+    sizes = pd.DataFrame({np.log2(size): ended("min-replace", "GSPO", size=size)(units) for size in (2, 4, 8, 16)})
+    away = np.array(sizes.columns) - np.mean(sizes.columns)
+    return pd.Series(sizes.to_numpy() @ away / (away @ away), sizes.index)
+
+M, G, C, S = "min-replace", "GSPO", "min-replace, clamped", "sequence ratio"
+CONFIDENCE = {
+    "D1": residual("equal weights", column="gradient"), "D1 energy": energy(2), "D1 energy of eight": energy(8),
+    "D1 consequence": equal_value(M, G, "template_tax"), "D2": residual(S, "token ratio"),
+    "D2 groups of eight": residual(S, "token ratio", size=8), "D2 clipped": residual("sequence, clipped", S),
+    "D3": residual("token, clipped", "token, symmetric"), "D3 consequence": equal_value("PPO", "PPO, symmetric"),
+    "D3 sequence": residual("sequence, clipped", "sequence, symmetric"), "D4": equal_value(G, M),
+    "D4 clip off": equal_value("clip off", M), "D4 style": equal_value(G, M, "tax"), "D5": equal_value(G, M, "lost"),
+    "D5 odds": equal_value(G, M, "odds"), "D6": residual(M), "D6 mechanism": residual(M, S, "gradient"),
+    "D6 consequence": equal_value(C, G), "D6 control": equal_value(C, "clip off"), "D7": residual("orthogonal"),
+    "D7 mechanism": residual("orthogonal", S, "gradient"), "D7 consequence": equal_value("orthogonal", G),
+    "D8": ended(M, G), "D8 clamped": ended(C, G), "D8 control": ended(C, "clip off"), "D8 jitter": ended(M, G, jitter),
+    "D8 orthogonal": ended("orthogonal", G), "D8 symmetric": ended("PPO, symmetric", "PPO"),
+    "D8 compute": of_runs(compute), "D9": by_doubling, "D9 mechanism": lambda u: energy(16)(u) - energy(2)(u),
+    "D-falsifier": excess(G), "D-falsifier clip off": excess("clip off"), "D-falsifier token ratios": excess("PPO"),
+    "D-falsifier exchangeable": excess(M), "D-falsifier groups of eight": excess(G, 8),
+}
+
+# --- dose, dose_alphabets, dose_dials: one step against how many prompts push in it
+def rate(column="crossed", tokens="all", prompts=256, **place):
+    return lambda units: one(units.table("rates"), column, tokens=tokens, prompts=prompts, **place)
+
+def miss(*by):
+    """Mean distance of follows from 1/2 + (follows alone - 1/2) own / (own + others), mean over the places `by`."""
+    def of_place(rows):
+        alone, more = rows.loc[rows["prompts"] == 1, "follows"].item(), rows[rows["prompts"] > 1]
+        line = 0.5 + (alone - 0.5) * more["own"] / (more["own"] + more["others"])
+        return (more["follows"] - line).abs().mean()
+    def number(rows):
+        return np.mean([of_place(part) for _, part in rows.groupby(list(by))]) if by else of_place(rows)
+    return lambda units: each(at(units.table("rates"), tokens="unsure"), number)
+
+def contrast(rows, kept=0.5, matched=False):
+    """Net change of shared tokens minus `kept` of specific ones', over the mean |change| of both."""
+    kinds = [rows[rows["kind"] == kind].set_index("band") for kind in ("shared", "specific")]
+    weights = [part["tokens"].astype(float) for part in kinds]
+    if matched:
+        weights = [weights[1].loc[weights[0].index.intersection(weights[1].index)]] * 2
+    pairs = [(part.loc[weight.index], weight) for part, weight in zip(kinds, weights, strict=True)]
+    shared, specific = (np.average(part["net"], weights=weight) for part, weight in pairs)
+    moved = sum((part["size"] * weight).sum() for part, weight in pairs) / sum(map(sum, weights))
+    return (shared - kept * specific) / moved
+
+def contrasted(identity="sign-shared", prompts=256, place=(), **how):
+    place = dict(place) | {"identity": identity, "prompts": prompts}
+    return lambda units: each(at(units.table("net"), **place), lambda rows: contrast(rows, **how))
+
+def turning(units):
+    rates = at(units.table("rates"), tokens="unsure")
+    def number(rows):
+        curve = pd.Series({prompts: contrast(part) for prompts, part in rows.groupby("prompts")})
+        here = at(rates, seed=rows["seed"].iloc[0]).set_index("prompts")
+        own = (here["own"] > here["others"]).loc[curve.index]
+        return curve[own].mean() - curve[~own].mean()
+    return each(at(units.table("net"), identity="sign-shared"), number)
+
+def shift(*categories, energy=False):
+    def number(units):
+        rows = at(units.table("shift"), prompts=256, equal_energy=energy)
+        return each(rows[rows["category"].isin(categories)], lambda r: (r["both"] - r["positive_only"]).sum())
+    return number
+
+def dealt(*rollouts):
+    def number(rows):
+        effect, pairs = (rows.set_index("rollout")[name] for name in ("effect", "pairs"))
+        given = np.average(effect.loc[list(rollouts)], weights=pairs.loc[list(rollouts)])
+        return (given - effect["no such word"]) / effect["own"]
+    return lambda units: each(units.table("signs"), number)
+
+def stepped(optimizer):
+    return lambda units: one(units.table("steps"), "crossed", optimizer=optimizer, tokens="all", prompts=256)
+
+def differs(number, high, low):
+    return lambda units: number(**high)(units) - number(**low)(units)
+
+def follows(**place):
+    return rate("follows", "unsure", 64, **place)
+
+P = "sign- and place-shared"
+DOSE = {
+    "H1": rate(), "H1 control": rate(tokens="unsure"), "H1 alone": rate(prompts=1), "H1 prediction": miss(),
+    "H1 follows": rate("follows", "moved"), "R1": rate(tokens="matched by word"), "R5": stepped("sgd"),
+    "R1 place": rate(tokens="matched by word and place"), "R3": dealt("same word and place", "same word elsewhere"),
+    "R3 elsewhere": dealt("same word elsewhere"), "R5 adamw": stepped("adamw"), "H5": contrasted(),
+    "H5 alone": contrasted(prompts=1), "H5 place": contrasted(P), "H5 place alone": contrasted(P, 1),
+    "H5 confidence": contrasted(matched=True), "H5 turning": turning, "H6": shift("result"),
+    "H6 energy": shift("result", energy=True), "H6 formatting": shift("style", "template"),
+    "H-falsifier": contrasted(kept=1.0), "H-falsifier alone": contrasted(prompts=1, kept=1.0),
+}
+ALPHABETS = {
+    "H1 sharing": differs(follows, {"alphabets": 64}, {"alphabets": 4}),
+    "H1 sharing prediction": miss("alphabets"),
+    "H5 sharing": differs(
+        lambda alphabets: contrasted(P, 64, {"alphabets": alphabets}), {"alphabets": 64}, {"alphabets": 4}
+    ),
+}
+LEVELS = {"width": (32, 128), "length": (3, 6), "training": (300, 1200)}
+COLUMN = {"width": "width", "length": "operands", "training": "sft_steps"}
+DIALS = {"H1 dials prediction": miss("dial", "level")}
+for name, (low, high) in LEVELS.items():
+    dial = {"dial": COLUMN[name]}
+    DIALS[f"H1 {name}"] = differs(follows, dial | {"level": high}, dial | {"level": low})
+
+# --- mass: who holds coupling, who moves, what the output layer predicts
+def pairs(units, weights, opposite):
+    rows = at(units.table("pairs"), weights=weights)
+    return at(rows, signs="opposite", where="across rollouts") if opposite else rows
+
+def held(weights="output layer", opposite=False):
+    def number(rows):
+        return rows.loc[rows["same"] & (rows["unsure"] == 2), "size"].sum() / rows["size"].sum()
+    return lambda units: each(pairs(units, weights, opposite), number)
+
+def per_pair(weights="output layer", opposite=False):
+    def number(rows):
+        sums = rows[rows["where"] != "same context"].groupby(["same", "unsure"])[["size", "pairs"]].sum()
+        means = dict(sums["size"] / sums["pairs"])
+        return np.log(means.pop((True, 2)) / max(means.values()))
+    return lambda units: logs(each(pairs(units, weights, opposite), number))
+
+def moves(units):
+    kinds = ["different, sure", "different, unsure", "same token, sure", "same token, not both unsure"]
+    rows = units.table("training")
+    own, rest = (rows[rows["quantity"].isin(names)] for names in (["same token, unsure"], kinds))
+    def by_step(rows):
+        return np.log(rows.groupby(["seed", "step"])["size"].max())
+    return logs((by_step(own) - by_step(rest)).groupby("seed").mean())
+
+def trained(quantity, column, read):
+    return lambda units: each(at(units.table("training"), quantity=quantity), lambda rows: read(rows[column]))
+
+def hidden(units):
+    def fall(optimizer):
+        rows = at(units.table("adam"), optimizer=optimizer)
+        return np.log(one(rows, "size", pushing="unsure")) - np.log(one(rows, "size", pushing="sure"))
+    return logs(fall("sgd") - fall("adamw"))
+
+MASS = {
+    "H2": held(), "H2 all weights": held("all weights"), "H2 per pair": per_pair(), "H3": moves, "H10": hidden,
+    "H2 per pair, all weights": per_pair("all weights"), "R2": per_pair("all weights", opposite=True),
+    "R2 mass": held("all weights", opposite=True), "H3 follows": trained("same token, unsure", "net", np.mean),
+    "H5 cosine": lambda u: each(u.table("opposed"), lambda rows: rows["cosine_all"].mean()),
+    "H5 cosine, output layer": lambda u: each(u.table("opposed"), lambda rows: rows["cosine"].mean()),
+    "H4": trained("agreement, moved", "size", min), "H4 all": trained("agreement, all", "size", min),
+    "H4 unsure": trained("agreement, unsure", "size", min),
+}
+
+# --- recovered, its dials and members: what part of a step's movement is signal, bias and noise
+STEP = {"axis": "rule", "prompts": 16, "group_size": 8}
+SIGNAL = ("own_signal", "coupled_signal")
+
+def share(*columns, category="all", rule="grpo", **place):
+    def number(units):
+        rows = at(units.table("shares"), **(place or STEP), rule=rule, category=category)
+        return sum(one(rows, name) for name in columns)
+    return number
+
+def update(column, rule="grpo"):
+    return lambda units: one(units.table("update"), column, **STEP, rule=rule)
+
+def octaves(units):
+    def number(unit):
+        noise = dict(zip(unit["group_size"], unit["noise_per_signal"], strict=True))
+        return np.mean([abs(np.log2(noise[g] / (noise[8] * 7 / (g - 1)))) for g in (2, 4, 16, 32, 64)])
+    return each(at(units.table("update"), axis="group_size", rule="grpo", prompts=16), number)
+
+def held_out(prompts, group_size):
+    place = {"axis": "equal", "rule": "grpo", "prompts": prompts, "group_size": group_size}
+    return lambda units: one(units.table("update"), "cosine_held_out", **place)
+
+def apart(first, second):
+    return lambda units: first(units) - second(units)
+
+def dialled(dial, level, columns):
+    return apart(share(*columns, dial=dial, level=float(level)), share(*columns, dial="none"))
+
+RECOVERED = {
+    "S1": share(*SIGNAL), "S1 weights": update("signal"), "S1 oracle": share(*SIGNAL, rule="oracle"),
+    "S1 coupling": share("coupled_signal", "coupled_bias", "coupled_noise"), "S3 cosine": update("expected_cosine"),
+    "S1 result": share(*SIGNAL, category="result"), "S2": share("own_noise", "coupled_noise", category="style"),
+    "S3": lambda u: update("oracle_rollouts")(u) / 128, "S5 bias": update("expected_cosine", "positive_only"),
+    "S4": octaves, "S4 held out": apart(held_out(4, 32), held_out(64, 2)),
+    "S5": apart(update("signal", "positive_only"), update("signal")),
+    "S5 negative": apart(update("signal", "negative_only"), update("signal")),
+}
+RECOVERED_DIALS = {
+    "S6": dialled("alphabets", 16, SIGNAL),
+    "S6 style": dialled("alphabets", 16, ["coupled_noise"]),
+    "S7": dialled("confidence", 0.7, SIGNAL),
+}
+MEMBERS = {
+    f"S1 {name}": apart(*(share(*SIGNAL, dial=COLUMN[name], level=float(level)) for level in (high, low)))
+    for name, (low, high) in LEVELS.items()
+}
+
+# --- training_curves: runs of arms at one learning rate, in pairs and in groups of eight
+def curve(rows, arm, column):
+    own = at(rows, arm=arm).sort_values("batch")
+    return own[column].to_numpy(float) * (np.nan if collapsed(own) else 1.0)
+
+def curves(number, size=8, confidence=1.0):
+    place = {"permuted": 0, "group_size": size, "confidence": confidence}
+    return lambda units: each(at(units.table("curves"), **place), number)
+
+def last(first, second, column, place=(2, 0.8), lost=False):
+    def read(rows, arm):
+        values = curve(rows, arm, column)
+        return values[0] - values[-1] if lost else values[-1]
+    return curves(lambda rows: read(rows, first) - read(rows, second), *place)
+
+TRAINING = {
+    "D4 over training": last(G, M, "tax"), "D4 over training, eight": last(G, M, "tax", (8, 1.0)),
+    "D5 over training": last(G, M, "style_entropy", lost=True), "D8 over training": last(M, G, "value"),
+    "D8 over training, eight": last(M, G, "value", (8, 1.0)),
+    "H4 over training": curves(lambda rows: curve(rows, "PPO", "agreement, moved").min()),
+    "H4 over training, all": curves(lambda rows: curve(rows, "PPO", "agreement, all").min()),
+    "H7 over training": curves(lambda rows: curve(rows, "PPO", "gap")[-3:].mean()),
+}
+
+# --- value_gap: exact value of boosted minus suppressed tokens, and what it grows with
+def gap(pool="training", rollouts="all", matched="position", of="value", advantages="own"):
+    place = {"pool": pool, "rollouts": rollouts, "matched": matched, "of": of, "advantages": advantages}
+    return lambda units: one(units.table("gaps"), "gap", **place)
+
+def slope(axis, along, pool, matched="position"):
+    """Least squares of the gap per doubling; a unit needs two cells with a gap."""
+    def number(rows):
+        rows = rows.dropna(subset=["gap"])
+        return np.polyfit(np.log2(rows[along].to_numpy(float)), rows["gap"], 1)[0] if len(rows) > 1 else np.nan
+    return lambda units: each(at(units.table("budget"), axis=axis, pool=pool, matched=matched), number)
+
+def widening(pool, nats=0.01):
+    place = {"pool": pool, "nats": nats, "matched": "position"}
+    return apart(*(lambda u, s=s: one(u.table("repeated"), "gap", step=s, **place) for s in (8, 1)))
+
+SAMPLE, FIXED = "rollouts per prompt, 16 prompts", "rollouts per prompt, 64 in all"
+GAPS = {
+    "H7": gap(), "H7 positive": gap(rollouts="positive"), "H7 negative": gap(rollouts="negative"),
+    "H7 unmatched": gap(matched="prompt"), "H7 credit": gap(of="credit"), "H7 permuted": gap(advantages="permuted"),
+    "R4": gap("held-out"), "R4 negative": gap("held-out", "negative"), "R4 positive": gap("held-out", "positive"),
+    "R4 permuted": gap("held-out", advantages="permuted"), "R1 value": gap(matched="token"),
+    "H8": slope(SAMPLE, "group_size", "training"), "H8 held-out": slope(SAMPLE, "group_size", "held-out"),
+    "H8 unmatched": slope(SAMPLE, "group_size", "training", "prompt"), "H9": widening("training"),
+    "H8 prompts": slope("prompts, 8 rollouts each", "prompts", "held-out"), "H9 held-out": widening("held-out"),
+    "H8 fixed budget": slope(FIXED, "group_size", "held-out"), "H9 tenth": widening("training", 0.001),
+}
+DEFINITIONS = {
+    "arena": ARENA, "batch_composition": BATCHES, "confidence": CONFIDENCE, "dose": DOSE, "dose_alphabets": ALPHABETS,
+    "batch_one_prompt": {f"{claim} one prompt": ordered(order, level=1) for claim, order in ORDERS.items()},
+    "dose_dials": DIALS, "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
+    "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS,
+}
