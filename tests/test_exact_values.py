@@ -8,9 +8,9 @@ from torch import nn
 from transformers import LlamaConfig
 
 from workbook.policies.copies import private_copy
-from workbook.policies.load import load_policy
+from workbook.policies.load import Policy, load_policy
 from workbook.policies.sft import make_model, make_tokenizer
-from workbook.probes.values import chain_values, expected_reward, slots_of, value_error
+from workbook.probes.values import chain_values, expected_reward, slots_of
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
 from workbook.tasks import get_task
 from workbook.tasks.chain import Chain
@@ -76,7 +76,7 @@ class MarkovModel(nn.Module):
 
 @pytest.fixture(scope="module")
 def markov(bundled):
-    return SimpleNamespace(model=MarkovModel(bundled.tokenizer), tokenizer=bundled.tokenizer)
+    return Policy(MarkovModel(bundled.tokenizer), bundled.tokenizer, {})
 
 
 def enumerated(policy, ids: tuple[int, ...] = ()) -> torch.Tensor:
@@ -113,7 +113,7 @@ def written_rollouts_of(policy):
     texts = [TASK.render(PROMPT, results=[result]) for result in (0, 1)]
     rows = [{"prompt": PROMPT, "answer": TASK.solve(PROMPT)}]
     model = policy.model
-    policy = SimpleNamespace(model=Scored(model), tokenizer=policy.tokenizer)
+    policy = Policy(Scored(model), policy.tokenizer, {})
     return written_rollouts(policy, TASK, rows, [texts])
 
 
@@ -141,10 +141,14 @@ def test_the_gradient_is_that_of_the_enumerated_value(markov):
 
 def test_values_of_the_bundled_policy_against_sampling(bundled):
     task = get_task("chain")
-    error = value_error(bundled, task, task.dataset(8, 5)["prompt"], 64)
-    assert error["mean_se"] < 0.03
-    assert abs(error["mean"]) < 3 * error["mean_se"] + 0.01
-    assert error["rms"] < 0.06
+    prompts, size = task.dataset(8, 5)["prompt"], 64
+    rows = [{"prompt": prompt, "answer": task.solve(prompt)} for prompt in prompts]
+    sampled = sample_rollouts(bundled, task, rows, size, 0).rewards.view(8, size)
+    gap, noise = expected_reward(bundled, task, prompts) - sampled.mean(1), sampled.var(1) / size
+    se = float(noise.mean().sqrt()) / 8**0.5
+    assert se < 0.03
+    assert abs(gap.mean()) < 3 * se + 0.01
+    assert (gap.square() - noise).mean().clamp(min=0).sqrt() < 0.06
 
 
 def test_words_of_a_private_alphabet_and_equivalents_are_admitted():
@@ -157,7 +161,7 @@ def test_words_of_a_private_alphabet_and_equivalents_are_admitted():
     assert next(slot.words for slot in slots if slot.field == "op") == ("+" + mark, "-" + mark)
     assert slots[1].words == ("with" + mark, "at" + mark)
     assert "<eos>" in slots[-1].words
-    policy = SimpleNamespace(model=untrained(task), tokenizer=make_tokenizer(task))
+    policy = Policy(untrained(task), make_tokenizer(task), {})
     values = expected_reward(policy, task, prompts)
     assert ((values >= 0) & (values < 1e-6)).all()  # 44 words in a row, of 120 that are all as likely
 

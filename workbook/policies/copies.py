@@ -30,6 +30,15 @@ def private_copy(policy, weights: bool = True):
     return replace(policy, model=copy.deepcopy(policy.model, shared).eval())
 
 
+def reading(policy):
+    """The policy for passes in eval mode: itself, or where it is in another mode a view of it with the same weights.
+
+    Rotary embeddings that depend on the longest sequence so far (dynamic, longrope) are a reason for a view, too.
+    """
+    switched = any(module.training or _varies_with_length(module) for module in policy.model.modules())
+    return private_copy(policy, weights=False) if switched else policy
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[nn.Module]:
     """Eval mode inside the block; afterwards every submodule is in the mode it was in.

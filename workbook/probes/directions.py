@@ -9,7 +9,8 @@ each. Quantized layers have no forward mode: for them (log pi(theta + s g) - log
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import torch
 from jaxtyping import Float
@@ -18,7 +19,7 @@ from torch.autograd import forward_ad
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbook.policies.copies import evaluating, private_copy
+from workbook.policies.copies import private_copy, reading
 from workbook.probes.step import FIELDS, passes, progress, trained_weights
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import rollout_logps
@@ -55,8 +56,8 @@ class Along:
 
     def gradient(self, rollouts: Rollouts, place: tuple[int, int]) -> Direction:
         """Gradient of the log-probability of the token at place (rollout, position), by one backward pass."""
-        with torch.enable_grad(), evaluating(self.policy.model):
-            logp = _scores(self.policy.model, rollouts)[place]
+        with torch.enable_grad():
+            logp = _scores(reading(self.policy).model, rollouts)[place]
             slopes = torch.autograd.grad(logp, list(self.parameters.values()), allow_unused=True)
         named = zip(self.parameters.items(), slopes, strict=True)
         return {name: torch.zeros_like(p) if g is None else g for (name, p), g in named}
@@ -64,10 +65,11 @@ class Along:
     def gradient_of(self, rollouts: Rollouts, pushes: Float[Tensor, "B T"]) -> Direction:
         """Gradient of the sum of all log-probabilities, each times its push."""
         total = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
-        with torch.enable_grad(), evaluating(self.policy.model):
+        model = reading(self.policy).model
+        with torch.enable_grad():
             pushing = pushes.any(1).nonzero().squeeze(1)
             for rows in progress(passes(self.policy, rollouts, pushing), "gradient"):
-                whole = (pushes[rows] * _scores(self.policy.model, rollouts.select(rows))).sum()
+                whole = (pushes[rows] * _scores(model, rollouts.select(rows))).sum()
                 slopes = torch.autograd.grad(whole, list(self.parameters.values()), allow_unused=True)
                 for part, slope in zip(total.values(), slopes, strict=True):
                     if slope is not None:
@@ -89,13 +91,12 @@ class Along:
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         if hasattr(base, "get_experts_implementation") and any(base.get_experts_implementation().values()):
             base.set_experts_implementation("eager")  # as with plain attention, operations that have a forward mode
-        with _ONE_AT_A_TIME, torch.no_grad(), sdpa_kernel(SDPBackend.MATH), forward_ad.dual_level():
-            duals = {
-                f"model.{name}": forward_ad.make_dual(p.detach(), direction[name].to(p.dtype))
-                for name, p in self.parameters.items()
-            }
-            tangent = forward_ad.unpack_dual(functional_call(_Scorer(model, rollouts), duals, ())).tangent
-            return torch.zeros_like(rollouts.old_logps) if tangent is None else tangent.clone()
+        scorer = _Scorer(model, rollouts)
+
+        def scores(weights: Direction) -> Tensor:
+            return functional_call(scorer, {f"model.{name}": weight for name, weight in weights.items()}, ())
+
+        return derivative(scores, self.parameters, direction)
 
     def _difference(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
         square = sum(float(g.double().pow(2).sum()) for g in direction.values())
@@ -129,6 +130,19 @@ class Along:
             "and of half of it disagree, as they do where tokens are sent to other experts or where numbers are "
             'coarse; use float32 weights, and method="jvp" where the model has it.'
         )
+
+
+def derivative(compute: Callable[[Direction], Tensor], weights: Direction, tangents: Direction) -> Tensor:
+    """Derivative of compute(weights) along tangents of the weights, by one forward-mode pass."""
+    with _ONE_AT_A_TIME, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        while forward_ad._current_level >= 0:  # what an interrupt in the middle of a pass has left open
+            forward_ad.exit_dual_level()
+        with suppress(RuntimeError):
+            torch._C._exit_dual_level(level=0)
+        with forward_ad.dual_level():
+            duals = {name: forward_ad.make_dual(p.detach(), tangents[name].to(p.dtype)) for name, p in weights.items()}
+            value, tangent = forward_ad.unpack_dual(compute(duals))
+            return torch.zeros_like(value) if tangent is None else tangent.clone()
 
 
 class _Scorer(nn.Module):

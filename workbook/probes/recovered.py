@@ -18,7 +18,6 @@ Letters: B rollouts, T tokens, C contexts, V vocabulary, D trained weights, G gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,10 +25,11 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.func import functional_call, jvp
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbook.policies.copies import private_copy
+from workbook.probes.directions import derivative
 from workbook.probes.step import FIELDS, passes, trained_weights
 from workbook.probes.values import TokenValues, chain_values, context_logits, expected_reward
 from workbook.rollouts.credit import credit_batch
@@ -167,19 +167,10 @@ def flat_gradient(policy, objective: Tensor, keep_graph: bool = False) -> Float[
     return torch.cat([part.flatten() for part in parts])
 
 
-def rule_advantages(
-    policy, rollouts: Rollouts, rule: str | Callable, values=None, seed: int = 0
-) -> Float[Tensor, "B T"]:
-    """Advantages of a rule on rollouts, one per token: a name, or a function of a CreditBatch.
-
-    values: exact values, which rules that need known credit are given.
-    """
-    known = {} if values is None else {"known_credit": values.credit}
-    batch = credit_batch(policy, rollouts, seed=seed, **known)
-    if rule in ESTIMATORS:
-        advantages = batch.group_advantages(rule)
-    else:
-        advantages = (CREDIT_RULES[rule].function if rule in CREDIT_RULES else rule)(batch)
+def rule_advantages(policy, rollouts: Rollouts, rule: str, values: TokenValues, seed: int = 0) -> Float[Tensor, "B T"]:
+    """Advantages of a named rule on rollouts, one per token; rules that need known credit are given exact values."""
+    batch = credit_batch(policy, rollouts, seed=seed, known_credit=values.credit)
+    advantages = batch.group_advantages(rule) if rule in ESTIMATORS else CREDIT_RULES[rule].function(batch)
     advantages = advantages if advantages.dim() == 2 else advantages[:, None].expand_as(rollouts.completion_ids)
     return advantages.masked_fill(~rollouts.completion_mask.bool(), 0.0)
 
@@ -253,10 +244,9 @@ class Pushes:
                 call = lambda **inputs: functional_call(self.model, weights, kwargs=inputs)  # noqa: E731
                 return self._logits(rows, call)[places, at].log_softmax(-1)
 
-            with torch.no_grad():
-                derivative = jvp(logps, (self.weights,), (tangent,))[1]  # (n, V)
+            slopes = derivative(logps, self.weights, tangent)  # (n, V)
             tokens = self.rollouts.completion_ids[rollout[here], position[here]]
-            change[here] = derivative.gather(1, tokens.unsqueeze(1)).squeeze(1)
+            change[here] = slopes.gather(1, tokens.unsqueeze(1)).squeeze(1)
         return change.numpy()
 
     def own_changes(self, chosen: pd.DataFrame, parts: PushParts) -> np.ndarray:
@@ -325,17 +315,15 @@ def _chosen(rollouts: Rollouts, tokens: int | None, seed: int) -> pd.DataFrame:
 
 def _in_weights(directions: dict[str, Tensor | None], scale: float, rollouts: int) -> dict[str, float]:
     """Shares of the update's squared length, cosines with the exact gradient, and the oracle's rollouts."""
-    total = sum(directions[part] for part in PARTS)
-    square = float(total.square().sum())
-    moves = square > CANCELLED * float(directions["noise"].square().sum())
+
+    def cosine(a: Tensor) -> float:
+        return np.nan if exact is None else float(torch.nn.functional.cosine_similarity(a, exact, dim=0))
+
+    total, exact = sum(directions[part] for part in PARTS), directions["exact"]
+    square, noise = float(total.square().sum()), float(directions["noise"].square().sum())
+    moves = square > CANCELLED * noise
     update = {part: float(directions[part] @ total) / square if moves else np.nan for part in PARTS}
-    exact, expected = directions["exact"], directions["signal"] + directions["bias"]
-    update["cosine"] = _cosine(total, exact) if moves else np.nan
-    update |= {"expected_cosine": _cosine(expected, exact), "norm": square**0.5}
-    noise = float(directions["noise"].square().sum())
+    update["cosine"] = cosine(total) if moves else np.nan
+    update |= {"expected_cosine": cosine(directions["signal"] + directions["bias"]), "norm": square**0.5}
     ratio = scale**2 * float(directions["oracle_noise"].square().sum()) / noise if noise else np.nan
     return update | {"oracle_rollouts": rollouts * ratio}
-
-
-def _cosine(a: Tensor, b: Tensor | None) -> float:
-    return np.nan if b is None else float(torch.nn.functional.cosine_similarity(a, b, dim=0))

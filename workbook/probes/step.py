@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from workbook.policies.copies import evaluating, private_copy
+from workbook.policies.copies import private_copy, reading
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps, rows_at_once
 from workbook.rollouts.states import output_states
@@ -39,8 +39,8 @@ FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 def logps(policy, rollouts: Rollouts, batch_size: int | None = None) -> Float[Tensor, "B T"]:
     """Log-probability of every completion token under the policy as it is now, in nats, zero outside the mask."""
-    rollouts = rollouts.to(policy.model.device)
-    with torch.no_grad(), evaluating(policy.model):
+    policy, rollouts = reading(policy), rollouts.to(policy.model.device)
+    with torch.no_grad():
         parts = passes(policy, rollouts, batch_size=batch_size)
         return torch.cat([_logps(policy.model, rollouts.select(rows)) for rows in progress(parts, "scoring")])
 
@@ -103,14 +103,14 @@ def update(
     stepper = optimizer_of(policy, optimizer, lr, parameters) if isinstance(optimizer, str) else optimizer
     if not rollouts.advantages.any():
         raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
-    model = policy.model
-    rollouts = rollouts.to(model.device)
+    policy = reading(policy)
+    model, rollouts = policy.model, rollouts.to(policy.model.device)
     trained = [p for group in stepper.param_groups for p in group["params"]]
     old = logps(policy, rollouts, batch_size) if steps > 1 else torch.zeros_like(rollouts.old_logps)  # of ratios 1
     alive = rollouts.completion_mask.bool()
     pushing = alive if chosen is None else alive & chosen.to(alive.device)
     norms = []
-    with torch.enable_grad(), evaluating(model):
+    with torch.enable_grad():
         for step in range(steps):
             now = old if step == 0 else logps(policy, rollouts, batch_size)
             weights = update_weights(now, old, alive, rollouts.advantages, clip=clip, aggregate=aggregate)

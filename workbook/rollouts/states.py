@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbook.policies.copies import evaluating
+from workbook.policies.copies import reading
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import padded_batches
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
@@ -76,13 +76,13 @@ def output_states(policy, rollouts: Rollouts, batch_size: int = 32) -> OutputSta
     Raises ValueError for a model without an output layer, and for one that changes the logits after it by anything but
     a factor or its config's soft-cap: the coupling formula holds for a linear layer under a softmax.
     """
-    model = policy.model
+    model = reading(policy).model
     head = model.get_output_embeddings()
     if head is None:
         raise ValueError(f"{type(model).__name__} names no output layer; token coupling goes through one.")
     length = rollouts.completion_ids.shape[1]
     hidden, logits, taken = [], [], []
-    with torch.no_grad(), evaluating(model), _watched(head) as seen:
+    with torch.no_grad(), _watched(head) as seen:
         for rows, start in padded_batches(model, rollouts.prompt_mask, batch_size):
             part, taken = rollouts.select(rows).to(model.device), [*taken, rows]
             mask = torch.cat([part.prompt_mask, part.completion_mask], dim=1).long()[:, start:]
