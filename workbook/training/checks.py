@@ -63,17 +63,11 @@ def problems(
 ) -> list[Problem]:
     """List what is wrong with `args` (a CancellationConfig) for a launch of `world_size` processes.
 
-    Args:
-        args: the config; only read.
-        world_size: number of training processes.
-        lora_dropout: largest dropout of the model's adapters, 0 without adapters.
-        quantized: whether the base weights are 4-bit or 8-bit.
-        base_dtype: the torch.dtype of the weights under the model's adapters; None without adapters, or if not known.
-        aux_loss: whether the model adds a mixture of experts' load-balancing loss.
-        sharded: whether weights or gradients are spread over processes (FSDP, DeepSpeed).
-        padding_changes: whether prompts differ in length for a model that left padding changes.
-        kind: the model's class.
-        rule: the credit rule (`training.credit.CreditCall`) that advantage_estimator means; None looks up one of ours.
+    lora_dropout: the largest of the model's adapters.  quantized: whether base weights are 4-bit or 8-bit.  base_dtype:
+    the torch.dtype of the weights under adapters, None without.  aux_loss: whether the model adds a mixture of experts'
+    load-balancing loss.  sharded: whether weights or gradients are spread over processes (FSDP, DeepSpeed).
+    padding_changes: whether prompts differ in length for a model that left padding changes.  kind: the model's class.
+    rule: the credit rule (`training.credit.CreditCall`) that advantage_estimator means; None looks up one of ours.
     """
     if unknown := list(_unknown_values(args, rule)):  # the other rules would only repeat it
         return unknown

@@ -7,7 +7,7 @@ means. What a run's trainer may be set to follows from TRL's own annotations, wi
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -22,53 +22,37 @@ from workbook.training.messages import show_value
 from workbook.training.run_config import RunConfig, check_values, nearest, settings_model
 
 
-def _switch(default, words: str):
-    return field(default=default, metadata={"help": words})
-
-
 @dataclass
 class CancellationConfig(GRPOConfig):
     """Settings of a [`CancellationTrainer`]: all of TRL's `GRPOConfig`, and those below.
 
     Which combinations make sense is checked when the trainer is built (see `workbook.training.checks`), since that
     needs the model and the number of processes.
+
+    Attributes:
+        batching: how a generation batch is cut into optimizer mini-batches; "shuffled" is TRL's, see STRATEGIES.
+        advantage_estimator: "grpo" is TRL's own; an estimator or a credit rule, one number per rollout or per token, or
+            own:<file.py>:<function>. `python -m workbook estimators` lists them.
+        group_transform: drift fix on the ratio weights of each group: None, "min_replace" or "advantage_orthogonal".
+        transform_on: "clamped_ratios", held inside the clip range, or "clipped_weights", the surrogate's own, 0 where
+            it is clipped, so that min_replace stops a group with its first rollout.
+        clipping: "asymmetric" (PPO's min, TRL's) or "symmetric" (no gradient outside the range, whatever the sign).
+        measure_cancellation: measure what cancels in and across steps, every so many generation batches; 0 = never.
+        record_tokens: write what the step did to each token to output_dir/tokens, at the first optimizer step and every
+            so many; 0 = never.
+        trim_padding: cut columns that are padding in the whole micro-batch before the forward pass.
+        fp32_adapters: keep LoRA weights in float32, where TRL casts those of a quantized model to bfloat16.
     """
 
-    batching: str = _switch(
-        "shuffled",
-        "How a generation batch is cut into optimizer mini-batches: shuffled (TRL's), query_preserved, "
-        "reward_balanced, query_preserved_reward_balanced or sign_partitioned.",
-    )
-    advantage_estimator: str = _switch(
-        "grpo",
-        "grpo (TRL's own), dr_grpo, rloo, reinforce, positive_only, negative_only, a credit rule such as prefix_credit "
-        "(one per rollout or per token), or own:<file.py>:<function>; python -m workbook estimators lists them.",
-    )
-    group_transform: str | None = _switch(
-        None, "Drift fix on the ratio weights of each group: None, min_replace or advantage_orthogonal."
-    )
-    transform_on: str = _switch(
-        "clamped_ratios",
-        "What group_transform works on: clamped_ratios, held inside the clip range, or clipped_weights, "
-        "the surrogate's own, 0 where it is clipped, so that min_replace stops a group with its first rollout.",
-    )
-    clipping: str = _switch(
-        "asymmetric", "asymmetric (PPO's min, TRL's) or symmetric (no gradient outside the range, whatever the sign)."
-    )
-    measure_cancellation: int = _switch(
-        0, "Measure what cancels inside and across optimizer steps, every so many generation batches; 0 = never."
-    )
-    record_tokens: int = _switch(
-        0,
-        "Write what the step did to each token, as a Parquet table in output_dir/tokens, at the first optimizer step "
-        "and every so many; 0 = never.",
-    )
-    trim_padding: bool = _switch(
-        False, "Cut columns that are padding in the whole micro-batch before the forward pass."
-    )
-    fp32_adapters: bool = _switch(
-        False, "Keep LoRA weights in float32, where TRL casts those of a quantized model to bfloat16."
-    )
+    batching: str = "shuffled"
+    advantage_estimator: str = "grpo"
+    group_transform: str | None = None
+    transform_on: str = "clamped_ratios"
+    clipping: str = "asymmetric"
+    measure_cancellation: int = 0
+    record_tokens: int = 0
+    trim_padding: bool = False
+    fp32_adapters: bool = False
 
     @property
     def steps_per_batch(self) -> int:

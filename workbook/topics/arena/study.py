@@ -16,7 +16,6 @@ distorts), that of one redraw's update, along / sqrt(total2) (what one step gets
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -84,10 +83,7 @@ def contender(estimator: str | Rule) -> Contender:
         return Contender(estimator, lambda batch: batch.group_advantages(estimator), estimator)
     source = "".join(call.files.values())
     if not isinstance(estimator, str):  # a function at hand
-        try:
-            source = hashlib.sha256(inspect.getsource(estimator).encode()).hexdigest()
-        except (OSError, TypeError):
-            source = repr(estimator)
+        source = inspect.getsource(estimator) if inspect.isfunction(estimator) else repr(estimator)
     return Contender(call.name, call, estimator, source)
 
 
@@ -109,20 +105,15 @@ def exact_oracle(policy, task) -> Contender:
 
 @dataclass(frozen=True)
 class Setting:
-    """How large a contest is.
-
-    prompts, group_size: of a generation batch, on which one optimizer step is taken.  batches: that the budget of
-    sampled tokens is made for.  held_out: prompts whose exact value is the outcome.  marked, redraws: prompts whose
-    update is compared with the ideal one, and how often their rollouts are redrawn.  units: policies x seeds.
-    """
+    """How large a contest is."""
 
     name: str
-    prompts: int
-    batches: int
-    held_out: int
-    marked: int
-    redraws: int
-    units: int
+    prompts: int  # of a generation batch, on which one optimizer step is taken
+    batches: int  # that the budget of sampled tokens is made for
+    held_out: int  # prompts whose exact value is the outcome
+    marked: int  # prompts whose update is compared with the ideal one
+    redraws: int  # of their rollouts
+    units: int  # policies x seeds
     group_size: int = 8
     lr: float = 3e-4
 
@@ -137,10 +128,7 @@ SMALL = Setting("small", prompts=8, batches=6, held_out=24, marked=8, redraws=3,
 
 
 def unit_tables(
-    bench: Bench,
-    setting: Setting,
-    marked: Iterable[Contender],
-    trained: Mapping[str | None, Iterable[Contender]],
+    bench: Bench, setting: Setting, marked: Iterable[Contender], trained: Mapping[str | None, Iterable[Contender]]
 ) -> dict[str, pd.DataFrame]:
     """Tables marks (a row per rule) and runs (a row per rule, match and moment of its run) of one unit.
 
@@ -153,10 +141,7 @@ def unit_tables(
 
 
 def train_rule(bench: Bench, rule: Contender, setting: Setting, match: str | None = "grad_norm") -> pd.DataFrame:
-    """A run of one rule until the budget is spent, with the columns KEPT, rule, match and budget.
-
-    match: "grad_norm", each step's gradient rescaled to length 1, or None.
-    """
+    """A run of one rule until the budget is spent; match: "grad_norm", each step's gradient of length 1, or None."""
     policy, task = bench.policy, bench.task
     budget = setting.tokens(task)
     loop = Loop(
@@ -198,16 +183,11 @@ def rule_marks(
 ) -> pd.DataFrame:
     """A row per rule: along, mean2, total2 (see above), agreement with true credit, its own time and tokens.
 
-    Columns besides: correlation of its advantages with true credit; auroc, tokens of positive true credit ranked by
-    advantage against those of negative; where, all tokens ranked by the size of the advantage, those that decide
-    something against those that don't; rule_ms, milliseconds per redraw; extra_tokens, sampled by the rule per redraw.
-    True credit is that of the policy of now, exact.  prompts: drawn as `task.dataset(prompts, seed)`, and redrawn
-    `redraws` times with group_size rollouts each. The policy is left as it was.
-
-    Raises ValueError for fewer than two redraws.
+    Columns besides: correlation of its advantages with true credit, which is exact; auroc, tokens of positive true
+    credit ranked by advantage against those of negative; where, all tokens ranked by the size of the advantage, those
+    that decide something against those that don't; rule_ms, milliseconds per redraw; extra_tokens, sampled by the rule
+    per redraw. redraws: 2 or more, as products of two tell signal from noise.
     """
-    if redraws < 2:
-        raise ValueError(f"redraws={redraws} must be 2 or more: products of two tell signal from noise.")
     rows, rules = task.dataset(prompts, seed), list(rules)
     gradients, observed = {rule.name: [] for rule in rules}, []
     with evaluating(policy.model), torch.enable_grad():
