@@ -22,7 +22,7 @@ from small_run import SMALL
 
 from workbook import runs
 from workbook.__main__ import main
-from workbook.training import RunConfig, compare_runs, latest_run, load_run, start_run, sweep
+from workbook.training import compare_runs, latest_run, load_run, start_run, sweep
 from workbook.training.files import checkpoints
 from workbook.training.runs import create_run
 from workbook.training.sweeps import _train, combinations, load_sweep
@@ -266,20 +266,6 @@ def test_runs_are_listed_found_and_removed(uninterrupted, tmp_path, monkeypatch,
     (made[0].folder / "status.json").unlink()
     made[0].remove()
     assert [path.name for path in made[0].folder.iterdir()] == ["mine.txt"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"num_promts": 3}, "did you mean num_prompts"),
-        ({"trainer.bf16": True}, "set by the run itself"),
-        ({"num_prompts": 0}, "num_prompts=0 must be an integer of at least 1"),
-        ({"name": "../up"}, "plain folder name"),
-    ],
-)
-def test_wrong_fields_are_named(settings, words):
-    with pytest.raises(ValueError, match=words):
-        RunConfig.load(CHAIN).override(settings)
 
 
 def test_grids_given_as_a_list_follow_one_another(tmp_path):
