@@ -2,7 +2,6 @@
 
     load_policy("family:seed=3")                    as data/bundled/make_policy.py --seed 3 makes it, byte for byte
     load_policy("family:seed=3,alphabets=4")        the same, its prompts spread over 4 private alphabets
-    python -m workbook family --seeds 1 2 --set confidence=0.8      make some beforehand
 
 A member with alphabets or less confidence starts from the member without, with rows for its new words, and is trained
 on for some hundred steps. All lie in the user's cache folder, below family/; a member is made once, under a lock.
