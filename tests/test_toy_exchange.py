@@ -32,24 +32,6 @@ def left(draw=None, **switches):
 # --- the groups --------------------------------------------------------------------------------------------------
 
 
-def test_following_the_reward_makes_right_answers_drift_up_and_wrong_ones_long():
-    draw = draw_groups(follows_reward=1.0)
-    right = draw.advantages > 0
-    lengths = draw.mask.sum(1).double()
-    assert lengths[right].max() < lengths[~right].min()
-    means = (draw.log_ratios * draw.mask).sum(1) / lengths
-    assert means[right].mean() > 0.1 > -0.1 > means[~right].mean()
-    for name, value in {
-        "follows_reward": 1.1,
-        "drift": -0.1,
-        "group_size": 1,
-        "right": 2.0,
-        "length_spread": -1,
-    }.items():
-        with pytest.raises(ValueError, match=f"{name}="):
-            draw_groups(**{name: value})
-
-
 # --- mechanisms --------------------------------------------------------------------------------------------------
 
 

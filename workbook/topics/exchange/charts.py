@@ -109,25 +109,22 @@ def drift_chart(toy: pd.DataFrame, measured: pd.DataFrame) -> alt.LayerChart:
 
 def repairs_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Residual of each mechanism alone, without a repair and with either; columns mechanism, transform, mean, ..."""
-    x = alt.X("mean:Q", title=RESIDUAL).scale(domainMin=0)
-    return titled(
-        forest(table, "mechanism", x, by="transform", colors=REPAIRS, zero=True, width=440, height=alt.Step(13)),
-        "What leaves a push on a shared token, and what takes it away",
-        "each mechanism alone: mean over 200 groups with its 95 % interval",
-        describe_rows(table, "mechanism", "transform", form=".3f", interval=True),
-    )
+    title = "What leaves a push on a shared token, and what takes it away"
+    subtitle = "each mechanism alone: mean over 200 groups with its 95 % interval"
+    return _residuals(table, "mechanism", "transform", title, subtitle, colors=REPAIRS, width=440, height=alt.Step(13))
 
 
 def normalizer_chart(table: pd.DataFrame) -> alt.LayerChart:
     """Residual that a loss's normalizer leaves, by batch and loss type; columns batch, loss_type, mean, low, high."""
-    require(table, ("batch", "loss_type", *INTERVAL), "normalizer_chart")
+    title, subtitle = "A rollout's own length is an unequal weight", "before the first step: mean and 95 % interval"
+    return _residuals(table, "batch", "loss_type", title, subtitle, width=400, height=alt.Step(15))
+
+
+def _residuals(table: pd.DataFrame, row: str, by: str, title: str, subtitle: str, **look) -> alt.LayerChart:
+    require(table, (row, by, *INTERVAL), "a chart of residuals")
     x = alt.X("mean:Q", title=RESIDUAL).scale(domainMin=0)
-    return titled(
-        forest(table, "batch", x, by="loss_type", zero=True, width=400, height=alt.Step(15)),
-        "A rollout's own length is an unequal weight",
-        "before the first step, every ratio 1: mean and 95 % interval",
-        describe_rows(table, "batch", "loss_type", form=".3f", interval=True),
-    )
+    numbers = describe_rows(table, row, by, form=".3f", interval=True)
+    return titled(forest(table, row, x, by=by, zero=True, **look), title, subtitle, numbers)
 
 
 def costs_chart(table: pd.DataFrame) -> alt.VConcatChart:
