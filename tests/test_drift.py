@@ -56,7 +56,7 @@ def test_kl_drift_names_what_is_wrong(z, s, order, message):
         kl_drift(z, s, order)
 
 
-# --- log_odds_drift, solution_entropy, jitter --------------------------------------------------------------------
+# --- log_odds_drift, solution_entropy
 
 
 def test_entropy_of_equal_solutions_is_log_k_and_of_two_the_binary_entropy():

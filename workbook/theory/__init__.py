@@ -14,7 +14,7 @@ _NAMES = {  # module: what it offers
         "lopti negative_token_filtering nthr oracle permuted token_hidden_reward w_reinforce"
     ),
     "theory.decomposition": "context_index expected_gain split_pushes",
-    "theory.drift": "jitter kl_drift log_odds_drift solution_entropy",
+    "theory.drift": "kl_drift log_odds_drift solution_entropy",
     "theory.objective": "objective_weights",
     "theory.weights": "advantage_orthogonal cancellation_residual min_replace surrogate_weights update_weights",
 }

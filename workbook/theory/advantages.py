@@ -82,9 +82,8 @@ def prefix_credit(
     """
     rewards = _checked(rewards)
     if completion_ids.ndim != 2 or len(completion_ids) != len(rewards):
-        raise ValueError(
-            f"completion_ids has shape {tuple(completion_ids.shape)}; it must be ({len(rewards)}, T), a row per reward."
-        )
+        shape = tuple(completion_ids.shape)
+        raise ValueError(f"completion_ids has shape {shape}; it must be ({len(rewards)}, T), a row per reward.")
     alive = active(mask, completion_ids, "completion_ids")
     alone = group_advantages(rewards, group_ids, fallback)
     centred = group_advantages(rewards, group_ids, "dr_grpo")  # differences of means do not see the shift

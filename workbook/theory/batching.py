@@ -80,9 +80,7 @@ def _signs(advantages: Tensor) -> Tensor:
     if advantages.ndim != 1:
         raise ValueError(f"advantages has shape {tuple(advantages.shape)}; it must be (B,), one number per rollout.")
     if advantages.isnan().any():
-        raise ValueError(
-            "advantages holds NaN; every rollout needs a number, whose sign says positive, negative or neutral."
-        )
+        raise ValueError("advantages holds NaN; the sign of a number says positive, negative or neutral.")
     return advantages.detach().cpu().sign().long()
 
 

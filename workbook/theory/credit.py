@@ -83,10 +83,6 @@ class CreditBatch:
     def __len__(self) -> int:
         return len(self.rewards)
 
-    def __repr__(self) -> str:
-        groups, known = len(self.groups()), [name for name in LAZY if name in self._lazy]
-        return f"CreditBatch({len(self)} rollouts in {groups} groups, knows {', '.join(known) or 'no more'})"
-
     def __getattr__(self, name: str) -> Any:
         if name not in LAZY:
             raise AttributeError(f"a CreditBatch has no attribute {name!r}")

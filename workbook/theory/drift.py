@@ -1,6 +1,6 @@
-"""Drift: how far an update that no reward asked for moves a softmax, the odds of equal solutions, or a metric's curve.
+"""Drift: how far an update that no reward asked for moves a softmax, or the odds of equal solutions.
 
-All of it is measured between two policies, or along a curve; what causes it is the business of `weights`.
+All of it is measured between two policies; what causes it is the business of `weights`.
 """
 
 import torch
@@ -90,20 +90,3 @@ def solution_entropy(logps: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"
         raise ValueError(f"logps has shape {tuple(logps.shape)}; it must be (..., K) with at least one solution.")
     logq = torch.log_softmax(logps.detach(), -1)
     return -(logq.exp() * torch.where(logq > -torch.inf, logq, 0.0)).sum(-1)
-
-
-def jitter(curve: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
-    """Mean size of the second difference of a metric's curve: 0 for a straight line, large for a sawtooth.
-
-    jitter = mean over s of |m_{s+1} - 2 m_s + m_{s-1}|, in the metric's unit per squared logging interval, so that
-    only curves logged at the same interval compare. The absolute value is our reading; the paper speaks of the second
-    difference of the metric curve (arXiv 2604.13088, table 2; D8 in the claims).
-
-    Shapes: curve (..., S), evenly spaced, S >= 3; result (...). Raises ValueError for fewer points.
-
-    >>> jitter(torch.tensor([[0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 0.0, 1.0]])).tolist()
-    [0.0, 2.0]
-    """
-    if curve.ndim == 0 or curve.shape[-1] < 3:
-        raise ValueError(f"curve has shape {tuple(curve.shape)}; a second difference needs at least 3 points (..., S).")
-    return curve.detach().diff(n=2).abs().mean(-1)
