@@ -218,7 +218,7 @@ def test_the_command_refuses_in_a_sentence(words, sentence, capsys):
 
 def test_readme_holds_the_measured_table():
     """The table and the sentence above it are what the command prints."""
-    readme = (data_path().parent / "README.md").read_text(encoding="utf-8")
+    readme = data_path("book", "arena.md").read_text(encoding="utf-8")
     assert table_markdown(measured_table()) in readme
 
 
@@ -232,7 +232,7 @@ def test_every_row_of_the_claims_is_registered():
 
 def test_readme_says_of_one_step_what_the_ledger_does():
     row = ledger("family", claims=["S1"], described=False).query("key == 'S1'").iloc[0]
-    readme = (data_path().parent / "README.md").read_text(encoding="utf-8")
+    readme = data_path("book", "arena.md").read_text(encoding="utf-8")
     assert (
         f"credit is {row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}] (S1; at our place {row['here']})" in readme
     )

@@ -13,13 +13,18 @@ from workbook.commands import book, training
 from workbook.commands.arguments import MAIN
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit status, 2 for a request that can't be met, with one sentence on stderr."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     parser = argparse.ArgumentParser(prog="python -m workbook", description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     training.add_commands(commands)
     book.add_commands(commands)
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit status, 2 for a request that can't be met, with one sentence on stderr."""
+    args = make_parser().parse_args(argv)
     try:
         return args.command(args)
     except KeyboardInterrupt:
