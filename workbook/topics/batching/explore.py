@@ -22,17 +22,19 @@ from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
 from workbook.studies.registration import registered_outcome
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.batching import minibatch_order
-from workbook.topics.batching.charts import OTHERS, WALKS, endpoints_chart
 from workbook.topics.batching.steps import ClippedSGD, split_minibatches, walk
 from workbook.topics.batching.study import HELD_OUT, PROMPTS, against_shuffled, ends, measured_curves, rates
 from workbook.topics.batching.toy import CUT_MENU, NAMES
 from workbook.training.progress import progress, show_partial
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider, switch
-from workbook.views.figures import forest, rule
+from workbook.views.figures import forest, panels, rule, series
 from workbook.views.live_study import LiveStudy, live_tables
 from workbook.views.parts import PART_NAMES, signal_noise_chart
-from workbook.views.style import NEUTRAL, SERIES, describe_rows, titled
+from workbook.views.style import NEUTRAL, SERIES, describe_rows, require, titled
 
+OTHERS = [name for strategy, name in NAMES.items() if strategy != "shuffled"]
+WALKS = ["SGD", "SGD, norm clipped", "SGD, momentum", "AdamW", "AdamW, no momentum"]
+FRACTION = "datum.value < 1 ? '1/' + format(1 / datum.value, '.0f') : '1'"
 READ_PROMPTS, VALUE_SEED = HELD_OUT // 2, 5  # held-out prompts of a class of seeds that no unit trains on
 OPTIMIZER_MENU = [("AdamW", "adamw"), ("AdamW, no momentum", "adamw_no_momentum"), ("SGD", "sgd")]
 OUTCOMES = ["value", "area", "jitter", "collapsed", "sign_cosine", "grad_norm", "moved", "tax"]
@@ -41,6 +43,51 @@ FACTORS, SMALL = (1 / 64, 1 / 16, 1 / 4, 1.0), 1 / 4  # of the largest learning 
 APART = 1.9  # factor by which labels stand apart on the logarithmic axis
 PART_OF = {"signal": PART_NAMES["own_signal"], "bias": PART_NAMES["bias"], "noise": PART_NAMES["own_noise"]}
 WHOLE = "the whole batch at once"
+
+
+# --- figures
+
+
+def mechanism_chart(table: pd.DataFrame, subtitle: str) -> alt.HConcatChart:
+    """What cancels inside a step and the cosine of the two signs' gradients, by strategy.
+
+    table: columns measure, strategy (of STRATEGIES), tokens (all or shared), mean, low, high.
+    """
+    require(table, ("measure", "strategy", "tokens", "mean", "low", "high"), "mechanism_chart")
+    rows = table.assign(name=table["strategy"].map(NAMES), tokens=table["tokens"] + " tokens")
+    look = {"names": ["all tokens", "shared tokens"], "number": "+.2f", "number_at": "end", "zero": True}
+    name, charts = alt.Y("name:N", sort=None, title=None).scale(domain=list(NAMES.values())).axis(labelLimit=200), []
+    for measure, part in rows.groupby("measure", sort=False):
+        x = alt.X("mean:Q", title=measure).scale(padding=44)
+        charts.append(forest(part, name, x, "tokens", labels=not charts, width=220, height=190, **look))
+    words = describe_rows(rows, "measure", "name", "tokens", form=".2f")
+    return panels(charts, "What meets its opposite inside an optimizer step", subtitle, words)
+
+
+def endpoints_chart(same: pd.DataFrame, other: pd.DataFrame) -> alt.HConcatChart:
+    """Distance between the ends of two ways through one batch against the learning rate; tables of `measure_walks`."""
+    factors, charts = [1 / 64, 1 / 16, 1 / 4, 1], []
+    x = alt.X("factor:Q", title="learning rate ÷ the largest")
+    x = x.scale(type="log", base=4, domain=[factors[0] / 1.3, 3]).axis(values=factors, labelExpr=FRACTION)
+    y = alt.Y("distance:Q", title="distance of the weights").scale(type="log")
+    y = y.axis(format=".0e", values=[10.0**k for k in range(-8, 2)])
+    color = alt.Color("optimizer:N", sort=WALKS).scale(domain=WALKS, range=SERIES)
+    look = {"names": WALKS, "spread": None, "legend": {"columns": 3}, "dash": "optimizer", "form": ".2e"}
+    for table, title in ((same, "the same mini-batches, in reverse"), (other, "other mini-batches")):
+        require(table, ("optimizer", "factor", "distance", "slope", "label"), "endpoints_chart")
+        last = alt.Chart(table).transform_filter("isValid(datum.label)").mark_text(align="left", dx=8, fontSize=11)
+        place = alt.Y("label:Q", title="distance of the weights").scale(type="log")
+        text = last.encode(x=x, y=place, color=color, text=alt.Text("slope:Q", format=".1f"))
+        charts.append(series(table, x, y, "optimizer", over=[text], title=title, width=250, height=250, **look))
+    slopes = pd.concat([same.assign(change="same"), other.assign(change="other")])
+    slopes = slopes.dropna(subset="slope").drop_duplicates(["change", "optimizer"])
+    return panels(
+        charts,
+        "One generation batch, walked through in two ways: how far apart are the ends?",
+        "distance of the weights after the steps of one batch; both axes logarithmic; the number is a line's slope",
+        "; ".join(f"{row.change} mini-batches, {row.optimizer}: slope {row.slope:.2f}" for row in slopes.itertuples())
+        or "Distance against the learning rate, a line for each optimizer, in two panels.",
+    )
 
 
 # --- the study
@@ -96,7 +143,7 @@ def measure_orders(
     units: int = 3,
     seed: int = 0,
 ) -> Iterator[dict[str, pd.DataFrame]]:
-    """Yield pairs of runs, one with an order and one with shuffled mini-batches: a row of "orders" for each pair.
+    """Yield {"orders": a row for each pair of runs}, one with an order and one with shuffled mini-batches.
 
     mean: exact held-out value at the end, order minus shuffled; shuffled: what the shuffled run gains.  rate: of the
     optimizer.  matched: whether every mini-batch's gradient is rescaled to length 1.
@@ -181,10 +228,10 @@ def _parts(cuts: list[tuple[str, dict]]) -> pd.DataFrame:
 def measure_parts(
     policy, task, prompts: int = 8, group_size: int = 8, minibatches: int = 4, seed: int = 0
 ) -> dict[str, pd.DataFrame]:
-    """Measure signal, bias and noise in the steps of every cut of one batch: category (a cut), part, share, size.
+    """Signal, bias and noise in the steps of every cut of one batch: category (a cut), part, share, size.
 
-    size: mean cosine of the steps with the exact gradient of all prompts of the batch.  seed: of prompts, rollouts and
-    cuts.  Raises ValueError where no group has different rewards, and where a cut is impossible.
+    size: mean cosine of the steps with the exact gradient of all the batch's prompts.  ValueError where no group has
+    different rewards, and where a cut is impossible.
     """
     rollouts = sample_rollouts(policy, task, prompts, group_size, seed=seed, max_new_tokens=48)
     if not rollouts.advantages.any():
@@ -239,10 +286,8 @@ def measure_walks(
     same: the mini-batches of the order `first` and the same ones in reverse; other: those of `first` and of `other`.
     clip: the norm at which one optimizer clips.  momentum: of SGD, and beta 1 of AdamW.  nats: root mean square
     movement by one step at the largest learning rate.  Columns: optimizer, factor (of the largest rate), distance, of
-    the way (distance over the length of the first way), slope (log-log, of factors up to SMALL), label (where a number
-    stands), bound (share of steps that are clipped).  Works in double precision; the policy is then as it was.
-
-    Raises ValueError where an order can't cut the batch into so many parts.
+    the way (distance over the first way's length), slope (log-log, of factors up to SMALL), label (where its number
+    stands).  In double precision; ValueError where an order can't cut the batch into so many parts.
     """
     generator = torch.Generator().manual_seed(seed)
     args = (rollouts.group_ids, rollouts.advantages, minibatches, generator)
@@ -257,18 +302,17 @@ def measure_walks(
     pairs = [(name, make, factor) for name, make in zip(WALKS, makes, strict=True) for factor in FACTORS]
     for name, make, factor in progress(pairs, "walks"):
         lr = factor * largest[rates_of[name]]
-        end, norms = walk(exact, rollouts, orders[first], minibatches, make, lr)
+        end = walk(exact, rollouts, orders[first], minibatches, make, lr)
         for change, order in ways.items():
-            apart = float((walk(exact, rollouts, order, minibatches, make, lr)[0] - end).norm())
-            bound = float(np.mean(np.array(norms) > clip))
-            rows[change].append((name, factor, apart, apart / float(end.norm()), bound))
+            apart = float((walk(exact, rollouts, order, minibatches, make, lr) - end).norm())
+            rows[change].append((name, factor, apart, apart / float(end.norm())))
         show_partial(**{change: _distances(walked) for change, walked in rows.items()})
     return {change: _distances(walked) for change, walked in rows.items()}
 
 
 def _distances(rows: list[tuple]) -> pd.DataFrame:
     """Rows with their lines' slopes and the places of their numbers; lines of one point have neither."""
-    table = pd.DataFrame(rows, columns=["optimizer", "factor", "distance", "of the way", "bound"])
+    table = pd.DataFrame(rows, columns=["optimizer", "factor", "distance", "of the way"])
     small = table[(table["factor"] <= SMALL) & (table["distance"] > 0)]
     slopes = {
         name: float(np.polyfit(np.log(line["factor"]), np.log(line["distance"]), 1)[0])
@@ -283,14 +327,6 @@ def _distances(rows: list[tuple]) -> pd.DataFrame:
     return table
 
 
-def describe_walks(same: pd.DataFrame, other: pd.DataFrame) -> str:
-    """The slopes of other mini-batches, and how often the clipping binds."""
-    slopes = other.drop_duplicates("optimizer").dropna(subset="slope")
-    bound = other.loc[other["optimizer"] == "SGD, norm clipped", "bound"].mean()
-    words = ", ".join(f"{row.optimizer} {row.slope:.1f}" for row in slopes.itertuples())
-    return f"Slopes, other mini-batches: {words}. Clipping binds in {bound:.0%} of its steps."
-
-
 def live_walks(policy, rollouts: Rollouts) -> LiveStudy:
     """Cuts, mini-batches, clip, momentum, learning rate and seed of two ways through a batch in hand."""
     controls = {
@@ -303,4 +339,4 @@ def live_walks(policy, rollouts: Rollouts) -> LiveStudy:
         "seed": slider(0, 0, 19, 1, "seed of the cuts"),
     }
     start, variables = {"same": _distances([]), "other": _distances([])}, {"policy": policy, "batch": rollouts}
-    return LiveStudy(measure_walks, endpoints_chart, controls, start, describe_walks, variables)
+    return LiveStudy(measure_walks, endpoints_chart, controls, start, variables=variables)

@@ -180,15 +180,14 @@ class ClippedSGD(torch.optim.SGD):
         return super().step(closure)
 
 
-def walk(
-    policy, batch: Rollouts, order: Tensor, parts: int, make: Callable, lr: float
-) -> tuple[Float[Tensor, " D"], list[float]]:
-    """One optimizer step on each mini-batch of an order: how far the weights went, and the gradients' norms.
+def walk(policy, batch: Rollouts, order: Tensor, parts: int, make: Callable, lr: float) -> Float[Tensor, " D"]:
+    """How far the weights go by one optimizer step on each mini-batch of an order.
 
     make: parameters, lr -> optimizer.
     """
     mine = private_copy(policy)
     trained = [p for p in mine.model.parameters() if p.requires_grad]
     start, optimizer = torch.cat([p.detach().flatten() for p in trained]), make(trained, lr)
-    norms = [float(update(mine, batch.select(rows), optimizer)) for rows in order.chunk(parts)]
-    return torch.cat([p.detach().flatten() for p in trained]) - start, norms
+    for rows in order.chunk(parts):
+        update(mine, batch.select(rows), optimizer)
+    return torch.cat([p.detach().flatten() for p in trained]) - start

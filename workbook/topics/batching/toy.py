@@ -21,13 +21,6 @@ NAMES = {  # as a menu and an axis show them
     "query_preserved_reward_balanced": "query-preserved, balanced",
     "sign_partitioned": "sign-partitioned",
 }
-GUARANTEES = {
-    "shuffled": "nothing is guaranteed",
-    "query_preserved": "each prompt's rollouts stay together",
-    "reward_balanced": "positives, and negatives, are spread evenly",
-    "query_preserved_reward_balanced": "prompts stay together, placed so that signs balance as well as can be",
-    "sign_partitioned": "at most one mini-batch holds both signs",
-}
 GLYPHS = {1: "+", 0: "0", -1: "−"}
 CUT_MENU = [(name, strategy) for strategy, name in NAMES.items()]
 GROUPS = torch.tensor([4, 7, 4, 9, 7, 9, 4, 7, 9, 2, 2, 2])  # four prompts of three rollouts, mixed up
@@ -44,14 +37,11 @@ def compute_cut(
     p_right: float = 0.4,
     draw: int = 0,
 ) -> dict[str, pd.DataFrame]:
-    """One generation batch with drawn rewards, cut by a strategy.
+    """One generation batch with drawn rewards, cut by a strategy; ValueError where it can't cut such a batch.
 
     Tables: cells, a row per rollout: minibatch (1, 2, ...), place in it, prompt (a letter), sign (+, 0, −), advantage
     (GRPO's); batches, a row per mini-batch: positives, negatives, cut (prompts of which it holds a part only),
-    residual (mean over its prompts, of an update that all rollouts share, as the trainer logs it: 0 cancels, 1 one sign
-    only; NaN where nothing pushes).
-
-    Raises ValueError where a strategy can't cut such a batch.
+    residual (mean over its prompts, of an update that all rollouts share: 0 cancels, 1 one sign, NaN nothing pushes).
     """
     if (size := prompts * group_size) % minibatches:
         raise ValueError(f"{minibatches} mini-batches of one size: their number must divide the {size} rollouts.")
@@ -122,14 +112,14 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
 
 
 def describe_cut(cells: pd.DataFrame, batches: pd.DataFrame) -> str:
-    """What the strategy guarantees, and what came of this draw."""
+    """What came of this draw."""
     strategy, prompts = batches["strategy"].iloc[0], int(batches["prompts"].iloc[0])
     cut = int((cells.groupby("prompt")["minibatch"].nunique() > 1).sum())
     fewest, most = batches["positives"].min(), batches["positives"].max()
     residual = batches["residual"].mean()
     result = "nothing pushes" if pd.isna(residual) else f"mean residual {residual:.2f}"
     return (
-        f"{NAMES[strategy].capitalize()}: {GUARANTEES[strategy]}. Here {cut} of {prompts} prompts are cut apart, "
+        f"{NAMES[strategy].capitalize()}: {cut} of {prompts} prompts are cut apart, "
         f"mini-batches hold {fewest} to {most} positives, {result}."
     )
 

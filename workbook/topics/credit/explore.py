@@ -1,23 +1,19 @@
-"""Chapters 07 and 14 under sliders: gaps in value and shares of movement of one step, over the study's policies."""
+"""Chapters 07 and 14 under sliders: gaps in value after one step, over the study's policies; and the exercises."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import altair as alt
 import pandas as pd
 
-from workbook.probes.categories import categorized
-from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
+from workbook.probes.step import matched_lr
 from workbook.probes.values import Pool, exact_pool
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY
 from workbook.tasks.chain import SEED_CLASSES
-from workbook.theory.advantages import group_advantages
-from workbook.theory.choices import ESTIMATORS
-from workbook.topics.credit.charts import shares_chart
 from workbook.topics.credit.study import (
     AXES,
     FRESH,
@@ -26,11 +22,11 @@ from workbook.topics.credit.study import (
     SMALL_NATS,
     STEPS,
     gaps_after,
-    movement_shares,
     repeated_gaps,
     step_gaps,
     with_estimator,
 )
+from workbook.topics.grading import UNANSWERED, answer_of, grade
 from workbook.training.progress import progress
 from workbook.views.explorer import log_slider, menu, power_slider, slider
 from workbook.views.figures import forest
@@ -45,7 +41,6 @@ GAP = "boosted − suppressed (reward)"
 POOLS = {"training": "prompts of the step", "held-out": "held-out prompts"}
 MATCHED = {"position": "prompt and position", "prompt": "prompt"}
 SEED = "seed of prompts, rollouts"
-ROLES = ["first estimator", "second estimator"]
 
 
 def _menu(value, words: dict, label: str):
@@ -261,52 +256,64 @@ def live_repeated(policy, task, prompts: int = 8) -> LiveStudy:
     )
 
 
-# --- H6: shares of movement
+# --- exercises
+
+VALUE, STANDARD_ERROR = 0.4, 0.05  # a token's value, and the standard error that is asked for
+TOKENS = pd.DataFrame(  # two prompts of unequal difficulty and numbers of tokens: pooled, the gap has the wrong sign
+    [(0, 0.2, 0.9), *[(0, -0.2, 0.8)] * 6, *[(1, 0.2, 0.2)] * 6, (1, -0.2, 0.1), (1, 0.001, 1.0)],
+    columns=["group", "dlogp", "value"],
+)
 
 
-def no_shares() -> dict[str, pd.DataFrame]:
-    """An empty table of `measure_shares`: nothing of it is committed."""
-    return {"table": pd.DataFrame(columns=["category", "role", "estimator", "mean", "low", "high"])}
+def check_continuations(answer: int | None) -> None:
+    """Check the least number of continuations with a standard error of 0.05 at most; value 0.4, rewards 0 or 1.
 
-
-def measure_shares(
-    policy,
-    task,
-    one: str = "grpo",
-    other: str = "positive_only",
-    optimizer: str = "sgd",
-    nats: float = STEP_NATS,
-    prompts: int = 16,
-    group_size: int = 8,
-    seed: int = 0,
-) -> Iterator[dict[str, pd.DataFrame]]:
-    """Yield each class of token's share of one step's movement under two estimators, with intervals over prompts.
-
-    nats: the step's root mean square movement, to which each estimator's learning rate is matched.
-    Raises ValueError where no prompt has different rewards.
+    >>> check_continuations(5)
+    Not quite: with 5 the standard error is 0.219; it falls with its root.
     """
-    rollouts = sample_rollouts(policy, task, prompts, group_size, seed, LENGTH)
-    rollouts, parts = rollouts if rollouts.categories else categorized(rollouts), []
-    for role, estimator in progress(list(zip(ROLES, (one, other), strict=True)), "estimators"):
-        advantages = group_advantages(rollouts.rewards, rollouts.group_ids, estimator)
-        lr = matched_lr(policy, _pushing(replace(rollouts, advantages=advantages), prompts, seed), optimizer, nats)
-        parts.append(movement_shares(policy, rollouts, estimator, optimizer, lr).assign(role=role))
-        yield {"table": pd.concat(parts, ignore_index=True)}
+    variance = VALUE * (1 - VALUE)
+    right = math.ceil(variance / STANDARD_ERROR**2 - 1e-9)
+    if answer is None:
+        print(UNANSWERED)
+    elif not isinstance(answer, int) or answer < 1:
+        print(f"Not quite: {answer!r} is no number of continuations; give a whole number.")
+    elif answer == right:
+        print("Right: a reward of 0 or 1 has variance v (1 - v), and the mean of K of them one K-th of it.")
+    elif answer < right:
+        error = math.sqrt(variance / answer)
+        print(f"Not quite: with {answer} the standard error is {error:.3f}; it falls with its root.")
+    elif answer == math.ceil(VALUE / STANDARD_ERROR**2):
+        print(f"Not quite: {answer} takes the variance for v; it is v (1 - v).")
+    else:
+        print(f"It suffices, but fewer do: with {answer} the error is {math.sqrt(variance / answer):.4f}.")
 
 
-def live_shares(policy, task, prompts: int = 16) -> LiveStudy:
-    """Two estimators, the optimizer, the step, batch and seed: steps of a copy of a policy."""
-    controls = {
-        "one": menu("grpo", list(ESTIMATORS), ROLES[0]),
-        "other": menu("positive_only", list(ESTIMATORS), ROLES[1]),
-        "optimizer": menu("sgd", list(ONE_STEP_OPTIMIZERS), "optimizer"),
-        "nats": log_slider(STEP_NATS, -3, 0, "step (nats, rms)", step=0.25),
-        "prompts": power_slider(prompts, 64, "prompts in the batch"),
-        "group_size": power_slider(8, 16, "rollouts per prompt, G", least=2),
-        "seed": slider(0, 0, 19, 1, SEED),
+def check_gap(function) -> None:
+    """Check a function (table with group, dlogp, value; eps) -> gap: mean over prompts of boosted minus suppressed.
+
+    >>> check_gap(lambda table, eps: table["value"][table["dlogp"] > eps].mean())
+    Not quite: this is the mean value of the boosted tokens alone; subtract that of the suppressed ones.
+    """
+    table, eps = TOKENS.copy(), 0.01
+    boosted, suppressed = table[table["dlogp"] > eps], table[table["dlogp"] < -eps]
+
+    def by_prompt(rows: pd.DataFrame) -> pd.Series:
+        return rows.groupby("group")["value"].mean()
+
+    within = by_prompt(boosted) - by_prompt(suppressed)
+    alone = boosted["value"].mean()
+    pooled = alone - suppressed["value"].mean()
+    without_eps = by_prompt(table[table["dlogp"] > 0]) - by_prompt(suppressed)
+    mistakes = {
+        "the sign is turned round; it is boosted minus suppressed.": -within.mean(),
+        "{got:+.2f} pools all prompts, and so measures which prompt was easy; go prompt by prompt.": pooled,
+        "this is the mean value of the boosted tokens alone; subtract that of the suppressed ones.": alone,
+        "a token that moved by less than eps counts as stable; leave it out.": without_eps.mean(),
     }
-
-    def chart(table: pd.DataFrame) -> alt.LayerChart:
-        return shares_chart(table, "role", ROLES)
-
-    return live_tables(measure_shares, no_shares, chart, controls, policy, task, now=None)
+    grade(
+        answer_of(function, table, eps),
+        within.mean(),
+        mistakes,
+        f"Right: {within.mean():+.2f} within prompts. Pooled it is {pooled:+.2f}: prompts differ more than tokens.",
+        otherwise=f"{{got:+.3f}}; the two prompts' gaps are {within[0]:+.2f} and {within[1]:+.2f}.",
+    )
