@@ -1,6 +1,7 @@
 """The family of policies: the chain task's dials, members made once and read again, units of a bench."""
 
 import hashlib
+import json
 import os
 import random
 import runpy
@@ -13,9 +14,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workbook.__main__ import main
 from workbook.policies import family, load_policy
-from workbook.policies.family import Member, SharedRows, member_facts, member_folder, member_of
+from workbook.policies.family import Member, SharedRows, member_folder, member_of
 from workbook.policies.packaged import RECORD, is_whole
 from workbook.studies import Bench
 from workbook.tasks import Chain, get_task
@@ -193,7 +193,7 @@ def test_what_a_killed_process_left_goes_when_the_member_is_made(cache):
 def test_a_member_with_more_words_starts_from_its_base(cache):
     member = Member(1, alphabets=3, confidence=0.5, **SMALL)
     policy, base = load_policy(member.name), load_policy(member.base.name)
-    facts = member_facts(member)
+    facts = json.loads((member_folder(member) / RECORD).read_text())
     assert facts["start"]["sha256"] == base.provenance["sha256"]
     assert facts["member"]["alphabets"] == 3
     assert len(policy.tokenizer) == 3 + 3 * (10 + 2 + 6 + 12 + 3) == policy.model.config.vocab_size
@@ -212,14 +212,6 @@ def test_shared_rows_are_a_word_and_an_alphabet():
     words, directions = torch.eye(3), torch.tensor([[0.0, 0, 10], [0, 0, 20]])
     rows = SharedRows(words, directions, torch.tensor([0, 1, 2, 2]), torch.tensor([-1, 0, 0, 1])).rows()
     assert rows.tolist() == [[1, 0, 0], [0, 1, 10], [0, 0, 11], [0, 0, 21]]
-
-
-def test_the_command_makes_members(cache, capsys):
-    assert main(["family", "--seeds", "1", "2", "--set", "operands=2", "--set", "width=8", "--set", "sft_steps=2"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[1] for line in lines] == [f"seed={s},width=8,operands=2,sft_steps=2" for s in (1, 2)]
-    assert main(["family", "--seeds", "1", "--set", "depth=2"]) == 2
-    assert "--set depth is no dial of the family" in capsys.readouterr().err
 
 
 # -- units

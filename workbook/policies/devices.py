@@ -7,9 +7,8 @@ import torch
 
 def choose_device() -> torch.device:
     """The best device at hand: cuda, else mps, else cpu."""
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    mps = torch.backends.mps.is_available()
+    return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
 
 
 def choose_dtype(

@@ -11,8 +11,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
 from pathlib import Path
@@ -130,15 +129,12 @@ def _is_right(folder: Path) -> bool:
     return is_whole(folder) and json.loads((folder / RECORD).read_text()).get("recipe") == RECIPE
 
 
-def member_facts(member: Member) -> dict:
-    """Return what is recorded of a member: how it was made, and what it did on prompts that it was not trained on."""
-    return json.loads((member_folder(member) / RECORD).read_text())
-
-
 def _make(member: Member, folder: Path) -> None:
     """Train a member and write its files, and a record of them, into a folder."""
     started, task, base = time.perf_counter(), member.task, None
-    with _one_thread(), seeded(member.seed, torch.device("cpu")):
+    with ExitStack() as after, seeded(member.seed, torch.device("cpu")):
+        after.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)  # sums in another order make other bytes
         tokenizer = make_tokenizer(task)
         if member == member.base:
             model = make_model(tokenizer, member.width, max_new_tokens=max(64, 7 * member.operands + 13))
@@ -241,14 +237,3 @@ def _discriminants(model, tokenizer, task: Chain) -> Tensor:
     x, y = states.flatten(0, 1), nn.functional.one_hot(which, task.alphabets).float()
     margin = MARGIN * (task.alphabets > 1)
     return margin * torch.linalg.solve(x.T @ x + 0.01 * len(x) * torch.eye(x.shape[1]), x.T @ y).T
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread inside the block: sums in another order make other bytes."""
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from workbook.lazy import import_to_stay
-from workbook.places import cache_folder, data_path, file_hash
+from workbook.places import data_path, file_hash
 from workbook.policies.checks import padding_error
 from workbook.policies.copies import seeded
 from workbook.policies.devices import as_device, as_dtype
@@ -150,31 +150,15 @@ def locate(name: str) -> tuple[Path, dict]:
         raise ValueError(f"{name!r} is neither an existing folder nor a hub id: {ALTERNATIVES}.")
     if not (folder / "config.json").is_file() and not (folder / ADAPTER).is_file():
         raise ValueError(f"The folder {str(folder)!r} holds no model (config.json is missing): {ALTERNATIVES}.")
-    origin = _read_record(folder / RECORD)
-    origin.pop("files", None)
+    try:  # the record of a model that was made here; another's file of that name is none
+        origin = {k: v for k, v in json.loads((folder / RECORD).read_text(encoding="utf-8")).items() if k != "files"}
+    except (OSError, ValueError, AttributeError):
+        origin = {}
     if name.startswith("family:"):
         return folder, {"source": name, "origin": origin}
     if name in PACKAGED:
         return folder, {"source": origin.get("source"), "origin": {**origin, "weights": PACKAGED[name].weights}}
     return folder, {"source": "data/bundled" if name == "bundled" else str(folder), "origin": origin}
-
-
-def local_folder(name: str) -> Path | None:
-    """The folder of a policy's files; None where they would be fetched, or made, when it is first loaded."""
-    if name in PACKAGED:
-        folder = cache_folder() / name
-        return folder if (folder / RECORD).is_file() else None
-    if name.startswith("family:"):
-        return import_module("workbook.policies.family").member_of(name) and None
-    if re.fullmatch(HUB_ID, name) and name != "bundled" and not Path(name).is_dir():
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
-
-        try:
-            return Path(snapshot_download(name, local_files_only=True))
-        except LocalEntryNotFoundError:
-            return None
-    return locate(name)[0]
 
 
 def _check_files(folder: Path) -> None:
@@ -198,15 +182,6 @@ def _check_files(folder: Path) -> None:
         raise ValueError(
             f"The folder {str(folder)!r} names {strange[0]!r} in {INDEX}, where only its own safetensors may stand."
         )
-
-
-def _read_record(path: Path) -> dict:
-    """The JSON object in a file; {} if there is none, or another's file of that name."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _from_hub(name: str) -> tuple[Path, dict]:
