@@ -45,7 +45,6 @@ class Profile:
     group_size: int = 8
     chain_steps: int = 60
     chain_prompts: int = 32
-    chain_seeds: int = 1
     eval_prompts: int = 128
     llm_steps: int = 10
     llm_prompts: int = 4
@@ -66,7 +65,7 @@ PROFILES = {
     ),
     "teach": Profile("teach"),
     "full": Profile(
-        "full", chain_steps=120, chain_seeds=5, eval_prompts=512,
+        "full", chain_steps=120, eval_prompts=512,
         llm_steps=300, llm_prompts=16, llm_group_size=8, llm_eval_prompts=128,
     ),
 }  # fmt: skip

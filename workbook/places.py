@@ -31,9 +31,6 @@ def find_file(path: str | Path) -> Path:
     """Return `path`, or where nothing lies there and it names a file of data/, the workbook's own file.
 
     So `data/configs/chain.yaml` is found from every folder. A path that leads out of data/ stays as it is.
-
-    >>> find_file("data/../pyproject.toml").as_posix(), find_file("mine.yaml").as_posix()
-    ('data/../pyproject.toml', 'mine.yaml')
     """
     path = Path(path)
     if path.parts[:1] != ("data",) or ".." in path.parts or path.exists():
@@ -46,10 +43,6 @@ def clone(what: str, package: Path = PACKAGE) -> Path:
     """Return the folder of the clone that holds this package.
 
     Raises ValueError, saying that `what` needs one, where the package was installed without it.
-
-    >>> clone("This", Path("/usr/lib/python3/site-packages/workbook"))
-    Traceback (most recent call last):
-    ValueError: This needs a clone of the repository, and this workbook was installed without one.
     """
     if not (package.parent / "pyproject.toml").is_file() or (package / "data").is_dir():
         raise ValueError(f"{what} needs a clone of the repository, and this workbook was installed without one.")
@@ -75,10 +68,7 @@ def runs_folder() -> Path:
 
 
 def predictions_file() -> Path:
-    """Where a reader's predictions are kept: WORKBOOK_PREDICTIONS, by default predictions.json.
-
-    It lies beside the working copies of a clone, in my_chapters/, and without a clone in the folder one is in.
-    """
+    """Where a reader's predictions are kept: WORKBOOK_PREDICTIONS, else predictions.json beside the working copies."""
     in_clone = (PACKAGE.parent / "pyproject.toml").is_file()
     folder = PACKAGE.parent / "my_chapters" if in_clone else Path()
     return Path(os.environ.get("WORKBOOK_PREDICTIONS") or folder / "predictions.json")

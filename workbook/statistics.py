@@ -55,7 +55,7 @@ def bootstrap_bounds(
 ) -> tuple:
     """Low and high end, (...) each, of a statistic's percentile interval, n units being resampled.
 
-    statistic: (resamples, n) indices of units -> (resamples, ...) values.  resamples: 9,999 by default.
+    statistic: (resamples, n) indices of units -> (resamples, ...) values.
     """
     resamples = resamples or 9_999
     drawn = np.random.default_rng(seed).integers(n, size=(resamples, n))
@@ -68,9 +68,7 @@ def bootstrap_bounds(
     return tuple(ends)
 
 
-def bootstrap_mean(
-    values, clusters=None, *, level: float = 0.95, resamples: int | None = None, seed: int = 0
-) -> Interval:
+def bootstrap_mean(values, clusters=None, *, level: float = 0.95, resamples: int | None = None, seed: int = 0) -> Interval:
     """Mean of `values` with a percentile bootstrap interval that resamples whole clusters.
 
     values: (N,) finite numbers, else ValueError.  clusters: (N,) labels of what was drawn independently, e.g. each
@@ -195,18 +193,15 @@ def nested_estimate(
     table: pd.DataFrame,
     columns: str | list[str],
     statistic: Callable[[np.ndarray], np.ndarray] = lambda means: means[..., 0],
-    outer: str = "seed",
-    inner: str = "group",
-    level: float = 0.95,
     resamples: int | None = None,
 ) -> Estimate:
     """Estimate of a statistic of columns' means (the one column's mean by default), as `nested_mean` resamples.
 
     statistic: (..., columns) means -> (...) numbers; it is taken of each resample's means.  Prompts that lack one of
-    the columns are left out.  resamples: 4,999 by default.  Raises ValueError if no prompt has all columns.
+    the columns are left out.  Raises ValueError if no prompt has all columns.
     """
     columns, resamples = [columns] if isinstance(columns, str) else columns, resamples or 4_999
-    prompts = table.groupby([outer, inner])[columns].mean().dropna()
+    prompts = table.groupby(["seed", "group"])[columns].mean().dropna()
     if prompts.empty:
         raise ValueError(f"{', '.join(columns)}: none of the {len(table)} rows given has numbers for all.")
     seeds = [rows.to_numpy(dtype=float) for _, rows in prompts.groupby(level=0)]
@@ -216,7 +211,7 @@ def nested_estimate(
     for k, values in enumerate(seeds):  # where a seed was drawn, and how often each of its prompts then
         at, n = drawn == k, len(values)
         means[at] = rng.multinomial(n, np.full(n, 1 / n), size=int(at.sum())).astype(np.float32) @ values / n
-    low, high = np.quantile(statistic(means.mean(1)), [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(statistic(means.mean(1)), [0.025, 0.975])
     whole = np.mean([values.mean(0) for values in seeds], axis=0)
     return Estimate(float(statistic(whole)), float(low), float(high), len(seeds), len(prompts))
 
