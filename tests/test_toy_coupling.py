@@ -125,7 +125,6 @@ def test_the_tables_of_a_pair_agree_with_one_another():
     np.testing.assert_allclose(moves[SOURCES[0]], 0.1 * K @ [1, -1])
     np.testing.assert_allclose(moves[SOURCES[1]], moves[SOURCES[2]])
     assert K[0, 1] == pytest.approx(np.cos(np.pi / 6) * tables["coordinates"]["product"].sum())
-    np.testing.assert_allclose(np.hypot(tables["vectors"]["x"], tables["vectors"]["y"]), 1)
 
 
 def test_the_tables_of_tied_embeddings_add_up_to_the_real_steps():

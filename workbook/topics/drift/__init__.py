@@ -1,11 +1,5 @@
 """Drift fixing: what exchangeable weights can change, what they leave, and what that does to training (chapter 09).
 
-probe        one batch: ratios over epochs on it, the residual on shared tokens, their energy, signal and bias at reuse
-study        seven objectives in training, along template confidence and group size, and whole runs, registered before
-loss_types   the exact weights of each of TRL's losses and corrections, registered before
-claims       numbers per unit, and which registered outcome judges D1 to D9 and paper D's falsifier
-charts       the studies' tables and charts          explore   explorers, live runs, and exercises of chapter 09
-
 Terms: the *learning tax* is the movement of tokens that no reward asks for, in nats; *reuse* is epochs on one batch.
 """
 

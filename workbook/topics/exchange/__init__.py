@@ -1,11 +1,5 @@
 """Gradient exchangeability: when a shared token's pushes cancel, what breaks it, what mends it (chapters 03, 04).
 
-toy       groups whose rollouts share their first token: its residual under each mechanism; what a transform mends and
-          costs; two rollouts word by word
-drift     over many steps: KL of a push that did not cancel, and the odds and entropy of equally right answers
-study     the toy's residual along its drift, beside what real batches left
-charts    their pictures          explore   explorers, and exercises of chapters 03 and 04
-
 Terms: the *residual* |sum w A| / sum |w A| is 0 where pushes cancel and 1 where they add up; a *mechanism* makes the
 weights or the gradients of a group unequal; a *transform* (min-replace, advantage-orthogonal) repairs weights.
 """

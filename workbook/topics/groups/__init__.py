@@ -1,9 +1,5 @@
 """Cancellation in a group: what the advantages of one prompt's rollouts push, word by word (chapters 00, 02).
 
-toy        rollouts of three words, the net push of a group, other signs (R3), matched frequencies (R1), training
-expected   what a group pushes in expectation (credit) and by chance, exactly; which groups hold both rewards
-charts     their pictures          explore   explorers, and the exercises of chapters 00, 02 and 04
-
 Terms: a *push* A (e - p) is a rollout's part in the gradient by one softmax's logits; *style*, *template* and *result*
 are the toy's words without influence on the reward, nearly without choice, and with the whole reward.
 """

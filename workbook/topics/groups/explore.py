@@ -193,9 +193,8 @@ def check_net_push(function) -> None:
         "every sign is turned round; a positive advantage pushes the drawn word up.": -right,
         "the baseline is the mean of the whole group; leave the rollout's own reward out of it.": net("dr_grpo"),
         "this divides by the standard deviation, as GRPO does; leave-one-out does not.": net("grpo"),
-        "this pushes by the rewards themselves, with no baseline subtracted.": push_on_logits(tokens, rewards, p).sum(
-            0
-        ),
+        "this pushes by the rewards themselves, with no baseline subtracted.": rewards
+        @ push_on_logits(tokens, np.ones(6), p),
         f"your pushes sum to {0 if got is None else got.sum():.3g} over the words, while each (e - p) sums to 0.": (
             lambda got: abs(got.sum()) > 1e-6
         ),

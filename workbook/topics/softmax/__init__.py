@@ -1,9 +1,5 @@
 """Softmax coupling: two contexts, one softmax layer, and what a step on one token does to the other (chapter 01).
 
-toy       two contexts with chosen probabilities, angle and lengths; their coupling in parts, real steps, the map of H2
-study     pairs of a real policy by kind, and what couples to its unsure tokens
-charts    their pictures          explore   explorers, and the exercises of chapter 01
-
 Terms: the *score* e - p is the gradient of logp by the logits; a token is *unsure* below `theory.coupling.UNSURE`;
 *rivalry* is how much of the rest of a token's probability goes to the other context's word.
 """

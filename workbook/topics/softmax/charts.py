@@ -13,10 +13,8 @@ from workbook.views.style import NEUTRAL, SERIES, diverging, finish, panel_title
 MOVED = "dlogp of B per unit of learning rate (nats)"
 
 
-def pair_chart(
-    moves: pd.DataFrame, kernel: pd.DataFrame, vectors: pd.DataFrame, coordinates: pd.DataFrame
-) -> alt.VConcatChart:
-    """What one step does to both tokens, beside K, the hidden states, and the words that make up <e - p, e - p>."""
+def pair_chart(moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFrame) -> alt.VConcatChart:
+    """What one step does to both tokens, beside K, and the words that make up <e - p, e - p>."""
     rows = [f"{context}, {source}" for context in CONTEXTS for source in SOURCES]
     steps = _signed_bars(
         moves,
@@ -46,25 +44,12 @@ def pair_chart(
         height=alt.Step(40),
         title="product of both scores, word by word",
     )
-    plane = alt.Scale(domain=[-2.3, 2.3], nice=False)
-    color = alt.Color("context:N", legend=None).scale(domain=CONTEXTS, range=SERIES[2:4])
-    base = alt.Chart(vectors).encode(
-        alt.X("x:Q", title=None, scale=plane), alt.Y("y:Q", title=None, scale=plane), color=color
-    )
-    arrows = alt.layer(
-        base.mark_rule(strokeWidth=4).encode(x2=alt.datum(0), y2=alt.datum(0)),
-        base.mark_point(filled=True, size=80, opacity=1),
-        *(
-            base.mark_text(fontSize=13, dy=dy).encode(text="context:N").transform_filter(alt.datum.context == name)
-            for name, dy in zip(CONTEXTS, (18, -14), strict=True)
-        ),
-    ).properties(width=190, height=190, title=panel_title("hidden states"))
     return panels(
-        [alt.hconcat(steps, couplings, spacing=30), alt.hconcat(products, arrows, spacing=30)],
+        [alt.hconcat(steps, couplings, spacing=30), products],
         "One step on the output layer, and what it does to both tokens",
         "blue and +: more likely; orange and −: less likely",
         "Bars: change of both log-probabilities, predicted and real. Squares: K. Bars below: contributions of the "
-        "words to the product of both scores. Arrows: the hidden states of both contexts.",
+        "words to the product of both scores.",
         spacing=24,
         vertical=True,
     )

@@ -184,10 +184,10 @@ def coupling_parts(pair: Pair) -> dict[str, Float[Tensor, "2 2"]]:
 
 
 def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float = 0.5, **settings) -> dict:
-    """Tabulate one SGD step on the output layer, predicted and real: tables moves, kernel, vectors, coordinates.
+    """Tabulate one SGD step on the output layer, predicted and real: tables moves, kernel, coordinates.
 
-    settings: of `make_pair`.  moves: dlogp (nats) of both tokens by SOURCES.  kernel: K.  vectors: hidden states.
-    coordinates: the words' contributions to <e_A - p_A, e_B - p_B>.
+    settings: of `make_pair`.  moves: dlogp (nats) of both tokens by SOURCES.  kernel: K.  coordinates: what the words
+    contribute to <e_A - p_A, e_B - p_B>.
     """
     pair = make_pair(**settings)
     advantages = torch.tensor([advantage_a, advantage_b], dtype=torch.float64)
@@ -198,7 +198,7 @@ def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float =
         for i, (context, token) in enumerate(zip(CONTEXTS, pair.tokens, strict=True))
         for source, step in zip(SOURCES, steps, strict=True)
     ]
-    kernel, products, ends = pair.kernel, pair.scores.prod(0), pair.hidden[:, :2] * pair.temperature
+    kernel, products = pair.kernel, pair.scores.prod(0)
     coordinates = {
         "word": (f"“{WORDS[0]}”", f"“{WORDS[1]}”", "all other words"),
         "product": [float(part) for part in (products[0], products[1], products[2:].sum())],
@@ -207,7 +207,6 @@ def compute_pair(advantage_a: float = 1.0, advantage_b: float = 0.0, lr: float =
     return {
         "moves": pd.DataFrame(moves, columns=["row", "token", "source", "dlogp"]),
         "kernel": pd.DataFrame(couplings, columns=["moved", "by", "K"]),
-        "vectors": pd.DataFrame({"context": CONTEXTS, "x": ends[:, 0].tolist(), "y": ends[:, 1].tolist()}),
         "coordinates": pd.DataFrame(coordinates),
     }
 
