@@ -16,7 +16,6 @@ from workbook.training import CancellationConfig, RunConfig, memory
 from workbook.training.device_memory import MIB
 from workbook.training.memory import (
     at_peak,
-    config_for,
     fits,
     forecast_run,
     kept_per_token,
@@ -202,11 +201,9 @@ def test_what_does_not_fit_is_said_with_both_numbers(monkeypatch):
     assert "1 MiB are free on cpu; take smaller micro-batches" in fits(config)
 
 
-def test_a_card_gets_the_config_of_its_size_which_is_forecast_without_a_hub(monkeypatch):
+def test_a_ready_config_is_forecast_to_fit_without_a_hub(monkeypatch):
     monkeypatch.setattr(memory, "locate", None)
-    names = [config_for(gib) and config_for(gib).name for gib in (8, 14.6, 22.5, 79.2)]
-    assert names == [None, "qwen2.5-1.5b_t4", "qwen2.5-7b_24gb", "qwen2.5-7b_24gb"]
-    config = config_for(14.6)
+    config = RunConfig.load("data/configs/machines/qwen2.5-1.5b_t4.yaml")
     table = memory.forecast_shape(config, *memory.shape_and_prompt(config), torch.float16, "cuda")
     assert 1024 < peak_mib(table) < 14.6 * 1024
     served = config.override({"quantization": None, "use_vllm": True})

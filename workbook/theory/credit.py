@@ -156,7 +156,7 @@ class CreditRule:
     @property
     def changes(self) -> str:
         """What it changes, in a sentence: the first line of its docstring."""
-        return self.function.__doc__.splitlines()[0]
+        return self.function.__doc__.splitlines()[0].rstrip(".")
 
     def applies(self, batch: CreditBatch) -> bool:
         """Whether the batch knows what the rule needs."""

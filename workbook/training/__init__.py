@@ -10,9 +10,7 @@ _NAMES = {  # module: what it offers
     "training.credit": "credit_call",
     "training.device_memory": "free_memory",
     "training.diagnosis": "diagnose",
-    "training.memory": (
-        "QWEN_1_5B QWEN_7B WORKLOAD at_peak config_for forecast_run memory_forecast parameter_counts peak_mib"
-    ),
+    "training.memory": ("QWEN_1_5B QWEN_7B WORKLOAD at_peak forecast_run memory_forecast parameter_counts peak_mib"),
     "training.run_config": "RunConfig",
     "training.runs": "Run latest_run load_run start_run",
     "training.sweeps": "compare_runs load_sweep sweep",

@@ -27,6 +27,7 @@ from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts
 from workbook.tasks.inputs import error_line, function_file, load_function
 from workbook.tasks.task import Task
+from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS, OWN
 from workbook.theory.credit import CREDIT_RULES, CreditBatch, Rule
 from workbook.theory.credit_rules import check_estimator
@@ -246,14 +247,6 @@ def _ignore(*_) -> None:
     """Take what a reward function logs: a continuation is no rollout of the batch."""
 
 
-PLAIN = {  # estimators of `theory.advantages`: summary, source
-    "grpo": ("reward minus its group's mean, over the group's standard deviation", "arXiv 2402.03300, as published"),
-    "dr_grpo": ("reward minus its group's mean", "arXiv 2503.20783, as published"),
-    "rloo": ("reward minus the mean of the group's other rewards", "arXiv 2402.14740, as published"),
-    "reinforce": ("reward minus the mean of the whole batch, 0 in groups of equal rewards", "control"),
-    "positive_only": ("grpo's where it is positive, else 0", "arXiv 2506.01347, our reading"),
-    "negative_only": ("grpo's where it is negative, else 0", "arXiv 2506.01347, our reading"),
-}
 HOW_TO = """
 One of your own: a file credit.py with `def my_rule(batch): return batch.group_advantages()[:, None] * batch.entropies`,
 then advantage_estimator: own:credit.py:my_rule. It returns (B,), one number per rollout, or (B, T), one per token; with
@@ -262,12 +255,12 @@ knows, and workbook.rollouts.credit_batch(policy, rollouts, task) makes one to t
 
 
 def estimators_text() -> str:
-    """Every advantage estimator and credit rule in one line: name, one number per what, needs, summary, source."""
-    rows = [(name, "rollout", *words) for name, words in PLAIN.items()]
+    """Every advantage estimator and credit rule in a line each, and how to write one."""
+    lines = [
+        line.strip().removeprefix("- ") for line in group_advantages.__doc__.splitlines() if line.strip()[:2] == "- "
+    ]
     for rule in CREDIT_RULES.values():
         asks = f"; asks for {', '.join(rule.needs)}" * bool(rule.needs)
         unit = "token" if rule.per_token else "rollout"
-        rows.append((rule.name, unit, rule.changes + asks, f"{rule.paper}, {rule.exact}"))
-    width = max(len(name) for name, *_ in rows)
-    lines = [f"{name:{width}}  per {unit:7}  {summary} [{source}]" for name, unit, summary, source in rows]
+        lines.append(f"{rule.name}: per {unit}, {rule.changes}{asks} [{rule.paper}, {rule.exact}]")
     return "\n".join([*lines, HOW_TO])

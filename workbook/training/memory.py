@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
-from workbook.places import data_path
 from workbook.policies.devices import as_device, as_dtype
 from workbook.policies.load import locate
 from workbook.rollouts.scoring import tokenize_prompts
@@ -49,7 +48,6 @@ WORKLOAD = {
     **{"dtype": torch.float16, "device": "cuda"},
 }
 CARDS = {"T4, 16 GB": 14.7, "RTX 4090, 24 GB": 23.5, "A100, 80 GB": 79.1, "H200, 141 GB": 139.7}  # GiB that they show
-READY = {13.5: "qwen2.5-1.5b_t4", 21.5: "qwen2.5-7b_24gb"}  # least GiB of a card: its config without vLLM
 
 
 def memory_forecast(
@@ -207,16 +205,6 @@ def fits(config: RunConfig, at_once: int = 1) -> str | None:
 LESS = "smaller micro-batches, gradient_checkpointing, lora and nf4, or a lower max_completion_length"
 
 
-def config_for(gib: float) -> RunConfig | None:
-    """The ready config for one card of so much memory; None below a T4's.
-
-    >>> config_for(14.7).name, config_for(24.0).name, config_for(4.0)
-    ('qwen2.5-1.5b_t4', 'qwen2.5-7b_24gb', None)
-    """
-    fitting = [name for least, name in READY.items() if gib >= least]
-    return RunConfig.load(data_path("configs", "machines", f"{fitting[-1]}.yaml")) if fitting else None
-
-
 def run_device(config: RunConfig) -> torch.device:
     """The device that a run trains on."""
     return as_device(None, config.quantization)
@@ -247,8 +235,7 @@ def kept_per_token(config, lora: int | None, dtype: torch.dtype, gradient_checkp
     that is recomputed all of this. tests/test_memory.py counts the tensors themselves.
     """
     text = config.get_text_config()
-    attention, _ = _widths(text)
-    width, size = text.hidden_size, dtype.itemsize
+    attention, width, size = _widths(text)[0], text.hidden_size, dtype.itemsize
     in_float32 = 2 * width * 4
     rest = (2 if lora else 4) * width + 4 * attention + 4 * text.intermediate_size + 7 * (lora or 0)
     layer, head = in_float32 + rest * size, width * (4 + (1 if lora else 2) * size)
@@ -297,14 +284,10 @@ def _longest_prompt(folder, task: str, options: str, n: int, seed: int) -> int:
     """Tokens of the longest prompt of a training set; without a folder that has the tokenizer, a generous estimate."""
     prompts = list(get_task(task, **json.loads(options)).dataset(n, seed)["prompt"])
     if folder is None:
-        return max(len(_text(prompt).encode()) for prompt in prompts) // CHARACTERS + TEMPLATE_TOKENS
+        texts = [p if isinstance(p, str) else "\n".join(message["content"] for message in p) for p in prompts]
+        return max(len(text.encode()) for text in texts) // CHARACTERS + TEMPLATE_TOKENS
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return max(map(len, tokenize_prompts(tokenizer, prompts)))
-
-
-def _text(prompt: str | list) -> str:
-    """A prompt's text, of a chat that of all messages."""
-    return prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
 
 
 def _widths(text) -> tuple[int, int]:
