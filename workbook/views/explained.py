@@ -32,23 +32,21 @@ def describe_token(row: pd.Series) -> str:
 
 def biography_table(lived: pd.DataFrame, word: str) -> dict:
     """What the recorded steps did to a word, as the panel shows it: columns step, places, logp, logp_after, push."""
-    most = lived["push"].abs().max() or 1.0
-    rows = [
-        [
-            f"{e.step:.0f}",
-            f"{e.places:.0f}",
-            number(e.logp),
-            number(e.logp_after),
-            {"value": e.push / most},
-            signed(e.push),
-        ]
-        for e in lived.fillna({"push": 0.0}).itertuples()
+    largest = lived["push"].abs().max() or 1.0
+    bars = [{"value": push / largest} for push in lived["push"].fillna(0.0)]
+    cells = [
+        [*map(str, (int(row.step), int(row.places))), number(row.logp), number(row.logp_after), bar, signed(row.push)]
+        for row, bar in zip(lived.itertuples(), bars, strict=True)
     ]
-    return {
-        "title": f"What the recorded steps did to “{word}”: means over its places",
-        "headings": ["step", "places", "logp before", "after", "", "push"],
-        "rows": [{"cells": cells, "index": -1} for cells in rows],
-    }
+    title = f"What the recorded steps did to “{word}”: means over its places"
+    return _table(title, ["step", "places", "logp before", "after", "", "push"], cells)
+
+
+def _table(title: str, headings: list[str], cells: list[list], indices: list[int] | None = None) -> dict:
+    """A table of the panel; indices: of the token to which each row leads, -1 for none."""
+    indices = indices or [-1] * len(cells)
+    rows = [{"cells": row, "index": index} for row, index in zip(cells, indices, strict=True)]
+    return {"title": title, "headings": headings, "rows": rows}
 
 
 def moved_by(rows: pd.DataFrame, explanation) -> np.ndarray:
@@ -59,84 +57,59 @@ def moved_by(rows: pd.DataFrame, explanation) -> np.ndarray:
 
 
 def explanation_details(rows: pd.DataFrame, explanation) -> dict:
-    """Sentences and tables of an explanation, as the panel shows them; rows: of the group that is shown."""
-    places = {place: i for i, place in enumerate(zip(rows["rollout"], rows["position"], strict=True))}
-    movers = explanation.movers(MAX_MOVERS)
-    at = [places.get((row.rollout, row.position), -1) for row in movers.itertuples()]
-    return {
-        "lines": explained_sentences(explanation),
-        "tables": [_parts_table(explanation), _movers_table(movers, at)],
-        "marked": [i for i in at if i >= 0],
-    }
+    """Sentences and tables of an explanation, as the panel shows them; rows: of the group that is shown.
 
-
-def explained_sentences(explanation) -> list[str]:
-    """The share that is explained, what is missing, and the output layer's part beside it."""
-    e = explanation
-    name, step = visible(e.token, MAX_CHARACTERS), {"sgd": "SGD", "adamw": "AdamW"}.get(e.optimizer, e.optimizer)
+    The sentences: how much of the movement is explained, what same and other words did, the output layer's part.
+    """
+    e, name = explanation, visible(explanation.token, MAX_CHARACTERS)
+    same, step = e.tokens["token"] == e.token, {"sgd": "SGD", "adamw": "AdamW"}.get(e.optimizer, e.optimizer)
     lines = [
         f"One step of {step} at lr = {e.lr:.3g} moved {name} by {signed(e.measured)} nats. To first order, through all "
-        f"weights, the pushes of {len(e.tokens):,} tokens move it by {signed(e.predicted)}. {_share(e)}"
-    ]
-    same = e.tokens["token"] == e.token
-    lines.append(
+        f"weights, the pushes of {len(e.tokens):,} tokens move it by {signed(e.predicted)}. {_share(e)}",
         f"From the same word, {name}: {signed(e.tokens.loc[same, 'moved'].sum())}; from other words: "
-        f"{signed(e.tokens.loc[~same, 'moved'].sum())}."
-    )
+        f"{signed(e.tokens.loc[~same, 'moved'].sum())}.",
+    ]
     if np.isfinite(e.output_layer):
         part = f", {_percent(e.output_layer / e.measured)} of the movement" if abs(e.measured) > HARDLY else ""
         lines.append(
             f"Through the output layer alone: {signed(e.output_layer)} nats{part}. That is a proxy: it leaves out what "
             "goes through every other weight."
         )
-    return lines
+    parts, movers = e.parts(), e.movers(MAX_MOVERS)
+    most, largest = parts["moved"].abs().max() or 1.0, movers["moved"].abs().max() or 1.0
+    sources = [
+        [one.source, f"{one.tokens:,}", {"value": one.moved / most}, signed(one.moved), _percent(share)]
+        for one, share in zip(parts.itertuples(), parts["moved"] / e.predicted, strict=True)
+    ]
+    terms = []
+    for one in movers.itertuples():
+        term = [signed(one.advantage), signed(one.push), signed(one.product), {"value": one.moved / largest}]
+        place = [visible(one.token, MAX_CHARACTERS), f"{one.rollout}", f"{one.position}", one.source]
+        terms.append([*place, *term, signed(one.moved)])
+    places = {place: i for i, place in enumerate(zip(rows["rollout"], rows["position"], strict=True))}
+    at = [places.get((one.rollout, one.position), -1) for one in movers.itertuples()]
+    headings = ["token", "rollout", "position", "source", "A", "w A", "⟨∇ᵢ, ∇ⱼ⟩", "", "nats"]
+    title = "Tokens that moved it most: nats = lr · w A · ⟨∇log πᵢ, ∇log πⱼ⟩"
+    tables = [
+        _table("Who moved it", ["source", "tokens", "", "nats", "share"], sources),
+        _table(title, headings, terms, at),
+    ]
+    return {"lines": lines, "tables": tables, "marked": [i for i in at if i >= 0]}
 
 
 def _share(e) -> str:
+    """The explained share, and what is missing."""
     if abs(e.measured) <= HARDLY:
         return "It hardly moved, so a share of it says little."
-    if abs(e.explained - 1) <= NEAR:
-        off = _percent(abs(1 - e.explained))
-        rest = f"the {off} too much are" if e.explained > 1 else f"the missing {off} are"
-        return f"Explained: {_percent(e.explained)}; {rest} the step's curvature, of second order in lr."
-    return (
-        f"Explained: {_percent(e.explained)}; the step is too long to be a straight line at this token: what is "
-        "missing is its curvature, and a smaller lr has less of it."
-    )
+    if abs(e.explained - 1) > NEAR:
+        return f"Explained: {_percent(e.explained)}; the step is too long to be a straight line at this token."
+    off = _percent(abs(1 - e.explained))
+    rest = f"the {off} too much are" if e.explained > 1 else f"the missing {off} are"
+    return f"Explained: {_percent(e.explained)}; {rest} the step's curvature, of second order in lr."
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %".replace("-", "−") if abs(share) < 0.1 else f"{100 * share:.0f} %".replace("-", "−")
-
-
-def _parts_table(explanation) -> dict:
-    """Movement by source, its bar and its share."""
-    parts, whole = explanation.parts(), explanation.predicted
-    most = parts["moved"].abs().max() or 1.0
-    rows = [
-        [row.source, f"{row.tokens:,}", {"value": row.moved / most}, signed(row.moved), _percent(row.moved / whole)]
-        for row in parts.itertuples()
-    ]
-    return {
-        "title": "Who moved it",
-        "headings": ["source", "tokens", "", "nats", "share"],
-        "rows": [{"cells": cells, "index": -1} for cells in rows],
-    }
-
-
-def _movers_table(movers: pd.DataFrame, at: list[int]) -> dict:
-    """The tokens that moved it most, each with the numbers of its term."""
-    most = movers["moved"].abs().max() or 1.0
-    rows = []
-    for row, index in zip(movers.itertuples(), at, strict=True):
-        cells = [visible(row.token, MAX_CHARACTERS), f"{row.rollout}", f"{row.position}", row.source]
-        cells += [signed(row.advantage), signed(row.push), signed(row.product)]
-        rows.append({"cells": [*cells, {"value": row.moved / most}, signed(row.moved)], "index": index})
-    return {
-        "title": "Tokens that moved it most: nats = lr · w A · ⟨∇log πᵢ, ∇log πⱼ⟩",
-        "headings": ["token", "rollout", "position", "source", "A", "w A", "⟨∇ᵢ, ∇ⱼ⟩", "", "nats"],
-        "rows": rows,
-    }
+    return f"{100 * share:{'.2g' if abs(share) < 0.1 else '.0f'}} %".replace("-", "−")
 
 
 def explained_chart(explanations) -> alt.HConcatChart:

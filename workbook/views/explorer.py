@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise, product
+from pathlib import Path
 
 import anywidget
 import ipywidgets
@@ -32,40 +33,12 @@ from workbook.views.style import notice, typeset
 
 REFUSED = "workbook-refused"  # class of a box whose controls ask for what can't be
 MAX_DRAG_SECONDS = 0.050  # what takes longer is computed when a slider is let go, not on the way
-SNIPPET_ESM = """
-function render({ model, el }) {
-  const [text, button, box] = ["pre", "button", "div"].map(tag => document.createElement(tag));
-  box.className = 'workbook-code'; el.classList.add('workbook-snippet');
-  button.className = 'jupyter-button';
-  button.textContent = 'Copy as code';
-  const copied = document.createElement('span'); copied.setAttribute('role', 'status');
-  const show = () => { text.textContent = model.get('text'); };   // text, never markup
-  button.onclick = async () => {
-    const code = model.get('text');
-    try { await navigator.clipboard.writeText(code); }
-    catch { const area = document.createElement('textarea'); area.value = code; document.body.append(area);
-      area.select(); document.execCommand('copy'); area.remove(); }
-    copied.textContent = ' copied'; setTimeout(() => { copied.textContent = ''; }, 1500);
-  };
-  model.on('change:text', show); show();
-  box.append(button, copied, text); el.append(box);
-  return () => model.off('change:text', show);
-}
-function initialize({ model }) {   // controls are reset here, where a slider's last message may still wait to be sent
-  const move = async ({ moves }) => { for (const [id, trait, value] of moves) {
-    const control = await model.widget_manager.get_model(id);
-    control.set(trait, value); control.save_changes(); } };
-  model.on('msg:custom', move);
-  return () => model.off('msg:custom', move);
-}
-export default { initialize, render };
-"""
 
 
 class Snippet(anywidget.AnyWidget):
     """A line or two of Python on the page, with a button that copies it; `move` moves controls as the page would."""
 
-    _esm = SNIPPET_ESM
+    _esm = (Path(__file__).parent / "snippet.js").read_text(encoding="utf-8")
     text = traitlets.Unicode().tag(sync=True)
 
     def move(self, controls: dict[ipywidgets.ValueWidget, object]) -> None:
