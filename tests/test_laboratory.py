@@ -11,10 +11,9 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from workbook.topics.laboratory import QLORA, RunForm, experiment, plan
-from workbook.topics.laboratory.choices import batch_sizes, parse_options
+from workbook.topics.laboratory.choices import FIELDS, batch_sizes, first_values, parse_options
 from workbook.topics.laboratory.compare import OUTCOMES, compare_settings, comparison_chart, run_tables
-from workbook.topics.laboratory.fields import FIELDS
-from workbook.topics.laboratory.form import _sources, first_values
+from workbook.topics.laboratory.form import _sources
 from workbook.training import QWEN_7B, load_run, start_run, sweep
 from workbook.training.checks import problems
 from workbook.training.config import trainer_args

@@ -26,29 +26,46 @@ COLOURS = {
 }
 
 
+PHASES = {"generation": "sampling", "training": "training"}
+GROUPS = {  # of a forecast's parts, as a bar that follows a slider shows them, in the first one's colour
+    "weights": ("weights", "reference model"),
+    "adapters": ("adapters",),
+    "gradients": ("gradients",),
+    "optimizer": ("Adam's moments", "optimizer's states"),
+    "activations": ("kept for backward", "prompt's activations", "dequantized layer", "copies to measure by"),
+    "KV cache": ("key-value cache",),
+    "logits": ("logits", "next-token logits"),
+}
+
+
+def _bars(table: pd.DataFrame, row: str, colours: dict[str, str], title: str, **legend) -> alt.Chart:
+    """Stacked bars of columns row, part, value and rank; further arguments are the legend's."""
+    names, shown = list(colours), [f"{row}:N", "part:N", alt.Tooltip("value:Q", format=",.3~g")]
+    color = alt.Color("part:N", title=None, sort=names).scale(domain=names, range=list(colours.values()))
+    return (
+        alt.Chart(table)
+        .mark_bar(stroke="white", strokeWidth=0.5)
+        .encode(
+            x=alt.X("sum(value):Q", title=title),
+            y=alt.Y(f"{row}:N", sort=None, title=None).axis(labelLimit=260),
+            color=color.legend(**legend) if legend else color,
+            order="rank:Q",
+            tooltip=shown,
+        )
+    )
+
+
 def memory_bars(table: pd.DataFrame, measured: float | None = None, limit: float | None = None) -> alt.LayerChart:
     """Forecast peaks stacked by part, one bar per case: columns case, part, mib (the rows of `at_peak`).
 
     measured: a peak in MiB, drawn as a black line.  limit: a card's memory in MiB, drawn dashed.
     """
     require(table, ("case", "part", "mib"), "memory_bars")
-    parts = [part for part in COLOURS if part in set(table["part"])]
+    colours = {part: colour for part, colour in COLOURS.items() if part in set(table["part"])}
     largest = max(table.groupby("case")["mib"].sum().max(), measured or 0, limit or 0)
     unit, per = ("GiB", 1024) if largest > 8192 else ("MiB", 1)
-    rows = table[["case", "part", "mib"]].assign(value=table["mib"] / per, rank=table["part"].map(parts.index))
-    x = alt.X("sum(value):Q", title=f"forecast peak memory ({unit})")
-    layers = [
-        alt.Chart(rows)
-        .mark_bar(stroke="white", strokeWidth=0.5)
-        .encode(
-            x=x,
-            y=alt.Y("case:N", sort=None, title=None).axis(labelLimit=260),
-            color=alt.Color("part:N", title=None, sort=parts).scale(domain=parts, range=[COLOURS[p] for p in parts]),
-            order="rank:Q",
-            tooltip=["case:N", "part:N", alt.Tooltip("value:Q", format=",.1f", title=unit)],
-        )
-    ]
-    notes = []
+    rows = table[["case", "part"]].assign(value=table["mib"] / per, rank=table["part"].map(list(colours).index))
+    layers, notes = [_bars(rows, "case", colours, f"forecast peak memory ({unit})")], []
     for value, dash, name in ((measured, [1, 0], "black line: measured"), (limit, [5, 4], "dashed: the limit")):
         if value is not None:
             layers.append(rule(value / per, "x", color="black", size=2.5, strokeDash=dash))
@@ -64,71 +81,37 @@ def memory_bars(table: pd.DataFrame, measured: float | None = None, limit: float
     )
 
 
-PHASES = {"generation": "sampling", "training": "training"}
-GROUPS = {  # of a forecast's parts, as a bar that follows a slider shows them
-    "weights": ("weights", "reference model"),
-    "adapters": ("adapters",),
-    "gradients": ("gradients",),
-    "optimizer": ("Adam's moments", "optimizer's states"),
-    "activations": ("kept for backward", "prompt's activations", "dequantized layer", "copies to measure by"),
-    "KV cache": ("key-value cache",),
-    "logits": ("logits", "next-token logits"),
-}
-GROUP_COLOURS = ["#4b34a0", "#8f7bd8", "#ddd7f6", "#b9adeb", "#935147", "#3b8f5a", "#c08d84"]
-TOO_MUCH = "#b3261e"
-
-
 def memory_rows(forecasts: dict[str, tuple[pd.DataFrame, float]]) -> dict[str, pd.DataFrame]:
-    """Tables of `memory_fit_chart`: parts (row, part, gib, rank) and limits (row, gib, total, fits, text).
+    """Tables of `memory_fit_chart`, a row per place and phase: what is always there, and what that phase adds.
 
-    forecasts: {place: (table of `memory_forecast`, MiB that are free there)}.  A row is a place in one of its PHASES:
-    what is always there, and what that phase adds.
+    forecasts: {place: (table of `memory_forecast`, MiB that are free there)}.
     """
     group_of = {part: group for group, parts in GROUPS.items() for part in parts}
     parts, limits = [], []
     for place, (table, free) in forecasts.items():
         for phase, words in PHASES.items():
-            row = f"{place}, {words}"
-            sums = dict.fromkeys(GROUPS, 0.0)
-            for part, mib, when in table[["part", "mib", "phase"]].itertuples(index=False):
-                sums[group_of[part]] += mib / 1024 * (when in ("always", phase))
-            parts += [(row, part, gib, rank) for rank, (part, gib) in enumerate(sums.items())]
-            total, limit = sum(sums.values()), free / 1024
-            limits.append((row, limit, total, total <= limit, f"{total:.3g} of {limit:.3g} GiB"))
+            now = table[table["phase"].isin(["always", phase])]
+            sums = (now.groupby(now["part"].map(group_of))["mib"].sum() / 1024).reindex(list(GROUPS), fill_value=0.0)
+            parts += [(f"{place}, {words}", part, gib, rank) for rank, (part, gib) in enumerate(sums.items())]
+            total, limit = float(sums.sum()), free / 1024
+            limits.append((f"{place}, {words}", limit, total, total <= limit, f"{total:.3g} of {limit:.3g} GiB"))
     return {
-        "parts": pd.DataFrame(parts, columns=["row", "part", "gib", "rank"]),
+        "parts": pd.DataFrame(parts, columns=["row", "part", "value", "rank"]),
         "limits": pd.DataFrame(limits, columns=["row", "gib", "total", "fits", "text"]),
     }
 
 
 def memory_fit_chart(parts: pd.DataFrame, limits: pd.DataFrame) -> alt.LayerChart:
-    """Forecast memory by part, a bar per place and phase, and a mark at what is free there; red where it is too much.
-
-    parts, limits: of `memory_rows`.
-    """
-    require(parts, ("row", "part", "gib", "rank"), "memory_fit_chart")
-    names = list(GROUPS)
-    y = alt.Y("row:N", sort=None, title=None).axis(labelLimit=260)
-    bars = (
-        alt.Chart(parts)
-        .mark_bar(stroke="white", strokeWidth=0.5)
-        .encode(
-            x=alt.X("sum(gib):Q", title="forecast memory (GiB)"),
-            y=y,
-            color=alt.Color("part:N", title=None, sort=names)
-            .scale(domain=names, range=GROUP_COLOURS)
-            .legend(orient="bottom", columns=4),  # beside the bars, the longest one's number would run into it
-            order="rank:Q",
-            tooltip=["row:N", "part:N", alt.Tooltip("gib:Q", format=".3f", title="GiB")],
-        )
-    )
-    base = alt.Chart(limits).encode(y=y)
-    ink = alt.when("datum.fits").then(alt.value("#3b3b3b")).otherwise(alt.value(TOO_MUCH))
+    """Forecast memory by part, and a mark at what is free, red where it is too much; tables of `memory_rows`."""
+    colours = {group: COLOURS[own[0]] for group, own in GROUPS.items()}
+    below = {"orient": "bottom", "columns": 4}  # beside the bars, the longest one's number would run into it
+    base = alt.Chart(limits).encode(y=alt.Y("row:N", sort=None, title=None).axis(labelLimit=260))
+    ink = alt.when("datum.fits").then(alt.value("#3b3b3b")).otherwise(alt.value("#b3261e"))
     shown = ["row:N", alt.Tooltip("total:Q", format=".3f"), alt.Tooltip("gib:Q", format=".3f", title="free")]
     free = base.mark_tick(thickness=3, size=30).encode(x="gib:Q", color=ink, tooltip=shown)
     words = base.mark_text(align="left", dx=5, fontSize=11).encode(x=alt.X("total:Q"), text="text:N", color=ink)
     return finish(
-        alt.layer(bars, free, words),
+        alt.layer(_bars(parts, "row", colours, "forecast memory (GiB)", **below), free, words),
         "What it needs, and what is free",
         "thick line: what is free; a bar beyond it, and its number in red, does not fit",
         "; ".join(f"{row.row}: {row.text}" for row in limits.itertuples()),

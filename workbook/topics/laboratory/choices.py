@@ -1,4 +1,4 @@
-"""Run settings from a handful of choices: pure functions, over which the form is a shell.
+"""Run settings from a handful of choices: pure functions, and the controls (FIELDS) of the form over them.
 
 experiment(**choices) -> RunConfig          one setting, over a config or alone
 plan(**choices, vary=, values=, seeds=)     that setting, a grid around it, and what is wrong with them
@@ -6,13 +6,18 @@ plan(**choices, vary=, values=, seeds=)     that setting, a grid around it, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
+import ipywidgets
+
+from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORMS
+from workbook.theory.credit_rules import RULES
 from workbook.training.checks import Problem, validate
-from workbook.training.memory import steps_per_generation
+from workbook.training.memory import SHAPES, steps_per_generation
 from workbook.training.run_config import RunConfig, parse_yaml
+from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
 
 OPTIMIZERS = {
     "AdamW": {"optim": "adamw_torch", "adam_beta1": 0.9},
@@ -23,25 +28,25 @@ CLIP_RANGE = {"token": 0.2, "sequence": 0.03}  # a sequence ratio is a mean over
 UNBOUNDED = 1e9  # a clip range that no ratio leaves
 OF_RUN = {"model": "policy", "eval_prompts": "eval_prompts", "num_prompts": "num_prompts"}  # choice -> a config's field
 OF_RUN |= {name: name for name in ("quantization", "lora", "dtype", "task", "task_options", "seed", "name")}
-OF_TRAINER = {  # choice -> a trainer's field
-    "advantage_estimator": "advantage_estimator",
-    "ratio": "importance_sampling_level",
-    "group_transform": "group_transform",
-    "loss_type": "loss_type",
-    "batching": "batching",
-    "reuse": "num_iterations",
-    "checkpointing": "gradient_checkpointing",
-    "learning_rate": "learning_rate",
-    "max_grad_norm": "max_grad_norm",
-    "group_size": "num_generations",
-    "steps": "max_steps",
-    "max_tokens": "max_completion_length",
+OF_TRAINER = {  # choice -> a trainer's field, and what it is where a config leaves it open
+    "advantage_estimator": ("advantage_estimator", "grpo"),
+    "ratio": ("importance_sampling_level", "token"),
+    "group_transform": ("group_transform", None),
+    "loss_type": ("loss_type", "dapo"),
+    "batching": ("batching", "shuffled"),
+    "reuse": ("num_iterations", 1),
+    "checkpointing": ("gradient_checkpointing", False),
+    "learning_rate": ("learning_rate", 1e-6),
+    "max_grad_norm": ("max_grad_norm", 1.0),
+    "group_size": ("num_generations", 8),
+    "steps": ("max_steps", 20),
+    "max_tokens": ("max_completion_length", 256),
 }
 
 
 @cache
 def first_config() -> RunConfig:
-    """Return an experiment on the chain task, which any machine trains in seconds."""
+    """An experiment on the chain task, which any machine trains in seconds."""
     trainer = {"max_steps": 20, "learning_rate": 1e-3, "lr_scheduler_type": "constant", **OPTIMIZERS["AdamW"]}
     trainer |= {"max_grad_norm": 0.0, "loss_type": "dr_grpo", "num_generations": 8, "max_completion_length": 48}
     trainer |= {"per_device_train_batch_size": 64, "steps_per_generation": 1, "trim_padding": True}
@@ -77,7 +82,8 @@ def experiment(base: RunConfig | None = None, **choices) -> RunConfig:
     if choices.get("quantization") and "lora" in choices and not choices["lora"]:
         frozen = f'quantization="{choices["quantization"]}" freezes all weights'
         raise ValueError(f"{frozen}, so lora={choices['lora']} leaves nothing to train; set lora to a rank, e.g. 8.")
-    settings = {field: choices[name] for name, field in (OF_RUN | OF_TRAINER).items() if name in choices}
+    fields = OF_RUN | {name: field for name, (field, _) in OF_TRAINER.items()}
+    settings = {field: choices[name] for name, field in fields.items() if name in choices}
     if "lora" in settings:
         settings["lora"] = settings["lora"] or None
     if settings.get("policy", base.policy) != base.policy:
@@ -102,11 +108,7 @@ def experiment(base: RunConfig | None = None, **choices) -> RunConfig:
 
 
 def batch_sizes(config: RunConfig) -> dict[str, int]:
-    """Return a config's prompts a batch, group size, mini-batches and micro-batches a step, as `experiment` takes them.
-
-    >>> batch_sizes(first_config())
-    {'prompts': 8, 'group_size': 8, 'mini_batches': 1, 'accumulation': 1}
-    """
+    """A config's prompts a batch, group size, mini-batches and micro-batches a step, as `experiment` takes them."""
     trainer = config.trainer
     parts, accumulation = steps_per_generation(trainer), trainer.get("gradient_accumulation_steps", 1)
     group_size = trainer.get("num_generations", 8)
@@ -116,6 +118,22 @@ def batch_sizes(config: RunConfig) -> dict[str, int]:
         "group_size": group_size,
         "mini_batches": max(1, parts // accumulation),
         "accumulation": accumulation,
+    }
+
+
+def first_values(config: RunConfig) -> dict:
+    """The values of all FIELDS that describe a config."""
+    trainer = config.trainer
+    values = {name: getattr(config, field) for name, field in OF_RUN.items()}
+    values |= {name: trainer.get(field, default) for name, (field, default) in OF_TRAINER.items()} | batch_sizes(config)
+    adam = "AdamW" if trainer.get("adam_beta1", 0.9) else "AdamW, beta1 = 0"
+    return values | {
+        "task_options": ", ".join(
+            f"{key}: {str(value).lower() if isinstance(value, bool) else value}"
+            for key, value in config.task_options.items()
+        ),
+        "optimizer": "SGD" if trainer.get("optim") == "sgd" else adam,
+        "clipping": "none" if trainer.get("epsilon", 0.2) > 1e6 else trainer.get("clipping", "asymmetric"),
     }
 
 
@@ -147,9 +165,7 @@ def plan(vary: str | None = None, values: Sequence = (), seeds: Sequence[int] = 
 
 
 def parse_options(text: str) -> dict:
-    """Return task options as they are typed: "operands: 4, false_negative_rate: 0.1".
-
-    Raises ValueError, in one sentence, unless it is a list of `name: value`.
+    """Task options as they are typed: "operands: 4, false_negative_rate: 0.1"; ValueError unless they are name: value.
 
     >>> parse_options("chat: false, max_terms: 2")
     {'chat': False, 'max_terms': 2}
@@ -161,3 +177,68 @@ def parse_options(text: str) -> dict:
     if not isinstance(options, dict) or any(value is None for value in options.values()):
         raise ValueError(f"task options {text!r} must be name: value pairs with commas between them, e.g. operands: 4.")
     return options
+
+
+# --- controls
+
+MODELS, TASKS = ("bundled", "smollm2-135m", *SHAPES), ("chain", "gym:chain_sum", "hub:", "own:")
+LOSSES = ("dr_grpo", "grpo", "dapo")
+
+
+def _text(label: str, kind=ipywidgets.Text, options: tuple = ()) -> Callable:
+    look = {"layout": {"width": "420px"}, "style": {"description_width": "170px"}, "continuous_update": False}
+    more = {"options": list(options), "ensure_option": False} if options else {}
+    return lambda value: kind(value=value, description=label, **look, **more)
+
+
+def _menu(label: str, options) -> Callable:
+    """Return a maker of a menu; a value that is none of its options becomes one."""
+    pairs = [option if isinstance(option, tuple) else (str(option), option) for option in options]
+    known = [value for _, value in pairs]
+    return lambda value: menu(value, [*pairs, *([] if value in known else [(str(value), value)])], label)
+
+
+def _number(label: str, least: int, most: int) -> Callable:
+    return lambda value: slider(value, min(least, value), max(most, value), 1, label)
+
+
+class Field(NamedTuple):
+    """A control: what makes it of a value, and what its tooltip says."""
+
+    make: Callable
+    help: str
+
+
+FIELDS = {
+    "model": Field(_text("model", ipywidgets.Combobox, MODELS), "The policy: bundled (a toy of 33 words), smollm2-135m (English, fetched once, 98 MB), a folder of a model, or a hub id."),
+    "task": Field(_text("task", ipywidgets.Combobox, TASKS), "Prompts and reward: chain, gym:<data set>, hub:<data set>, or own:<file> for a CSV or JSON-lines file with the columns prompt and answer."),
+    "task_options": Field(_text("task options"), "name: value pairs. For own: reward: file.py:function, which scores a completion; chat: true puts prompts into the model's chat template."),
+    "num_prompts": Field(_number("prompts of the task", 1, 2048), "Prompts to train on, drawn from the task; of your own file at most its rows minus those held out."),
+    "eval_prompts": Field(_number("held-out prompts", 0, 128), "Prompts that are never trained on: their reward is measured before and after training. 0: none."),
+    "max_tokens": Field(_number("tokens at most", 1, 512), "The longest completion; longer ones are cut off there."),
+    "quantization": Field(_menu("weights", [("as they are", None), ("NF4 (4 bits)", "nf4")]), "NF4 keeps frozen weights in 4 bits: an eighth of the memory of 32-bit ones. It needs LoRA."),
+    "lora": Field(lambda value: power_slider(value or 0, 64, "LoRA rank", zero="all weights"), "Rank of trained adapters beside frozen weights; 0 trains all weights instead."),
+    "dtype": Field(_menu("frozen weights in", [("as the device likes", "auto"), "float32", "bfloat16", "float16"]), "Precision of frozen weights; trained ones are float32 always."),
+    "prompts": Field(lambda value: power_slider(value, 64, "prompts a batch"), "Different prompts in one generation batch. Times the group size, that is the rollouts of a batch."),
+    "group_size": Field(lambda value: power_slider(value, 64, "group size G", least=2), "Completions of each prompt. Their mean reward is the baseline: a group of equal rewards teaches nothing."),
+    "mini_batches": Field(lambda value: power_slider(value, 8, "mini-batches a batch"), "Optimizer steps that a generation batch is cut into."),
+    "batching": Field(_menu("batching", STRATEGIES), "Which rollouts share a mini-batch; it needs two or more of them."),
+    "reuse": Field(lambda value: power_slider(value, 8, "epochs on a batch"), "How often each generation batch is used. More than once is off-policy, and needs clipping."),
+    "accumulation": Field(lambda value: power_slider(value, 256, "micro-batches a step"), "Backward passes in which a step's rollouts go through: the same step in less memory."),
+    "checkpointing": Field(lambda value: switch(value, "gradient checkpointing"), "Keep one hidden state per layer and recompute the rest: less memory, a third more time."),
+    "learning_rate": Field(lambda value: log_slider(value, -6, 0, "learning rate"), "About 1e-3 for the bundled toy and for LoRA, 1e-5 where all weights of a language model are trained."),
+    "steps": Field(_number("optimizer steps", 1, 200), "Optimizer steps of a run."),
+    "optimizer": Field(_menu("optimizer", OPTIMIZERS), "AdamW; AdamW without momentum; or SGD, which needs a larger learning rate."),
+    "max_grad_norm": Field(_menu("gradient clipping", [("none", 0.0), ("at norm 1", 1.0)]), "Scale a gradient down whose norm exceeds 1. It rescales unlike batches unlike amounts."),
+    "advantage_estimator": Field(_text("advantage estimator", ipywidgets.Combobox, (*ESTIMATORS, *RULES)), "How rewards become advantages; own:<file.py>:<function> for a rule of yours."),
+    "ratio": Field(_menu("importance ratio", LEVELS), "Ratio and clipping per token (GRPO) or per sequence (GSPO)."),
+    "clipping": Field(_menu("clipping", (*CLIPPINGS, "none")), "Asymmetric (PPO's), symmetric (TV-style), or none."),
+    "group_transform": Field(_menu("group transform", [("none", None), *TRANSFORMS]), "A change of the group's weights before the loss, e.g. min-replace."),
+    "loss_type": Field(_menu("loss type", LOSSES), "The sum over tokens is divided by the longest length (dr_grpo), by each sequence's (grpo), or by the batch's tokens (dapo)."),
+    "seed": Field(_number("seed", 0, 20), "Of prompts, sampling and adapters. A comparison needs six seeds or more."),
+    "name": Field(_text("name"), "How the run's folder begins."),
+}  # fmt: skip
+BASIC = ("model", "lora", "task", "task_options", "num_prompts", "max_tokens", "prompts", "group_size", "learning_rate")
+BASIC += ("steps", "seed")
+QLORA = ("model", "task", "task_options", "quantization", "lora", "dtype", "learning_rate", "group_size", "prompts")
+QLORA += ("accumulation", "checkpointing", "max_tokens", "steps")

@@ -32,12 +32,10 @@ EFFECTS = ("setting", "mean", "low", "high", "seeds", "verdict")
 
 
 def run_tables(runs: Iterable) -> dict[str, pd.DataFrame]:
-    """Return curves and outcomes of runs.
+    """Curves and outcomes of runs; ValueError if two finished runs share setting and seed, or none has finished.
 
     curves: setting, seed, run, step, reward (where a batch was sampled).  outcomes: setting, seed, run and OUTCOMES, a
     row per finished run.  setting: the fields in which the runs differ, other than seed and name, "" if in none.
-
-    Raises ValueError if two finished runs share setting and seed, or none has finished.
     """
     finished = [run for run in runs if run.status()["state"] == "finished"]
     if not finished:
@@ -62,8 +60,7 @@ def compare_settings(outcomes: pd.DataFrame, outcome: str = "area", baseline: st
 
     pairs: setting, seed, difference.  effects: setting, mean, low, high (95 % t interval over seeds; NaN for a single
     one), seeds, verdict: "higher" or "lower" if the interval excludes 0 and seeds are MIN_SEEDS, else "can't be told".
-
-    Raises ValueError for an unknown outcome or baseline, or where there is nothing to compare.
+    ValueError for an unknown outcome or baseline, or where there is nothing to compare.
     """
     settings = list(dict.fromkeys(outcomes["setting"]))
     baseline = settings[0] if baseline is None else baseline
@@ -101,11 +98,24 @@ def comparison_chart(
     """
     require(effects, EFFECTS, "comparison_chart")
     above, settings = curves_chart(curves), list(dict.fromkeys(curves["setting"]))
-    scale = _scale(settings)
+    color = alt.Color("setting:N", scale=_scale(settings), legend=None)
+    y = alt.Y("setting:N", sort=settings, title=None).axis(labelLimit=300)
+    ticks = alt.Chart(pairs).mark_tick(thickness=2, size=14, opacity=0.8).encode(x="difference:Q", y=y, color=color)
     caption = f"Differences of the {OUTCOMES[outcome]}: {'; '.join(effect_lines(effects))}."
     baseline = next(setting for setting in settings if setting not in set(effects["setting"]))
     below = titled(
-        _differences(pairs, effects, settings, scale),
+        forest(
+            effects,
+            y,
+            alt.X("mean:Q", title="difference in reward").scale(padding=24),
+            color=color,
+            number="+.3f",
+            form="+.3f",
+            shown=("seeds", "verdict"),
+            under=[rule(0, "x", dashed=True, color=NEUTRAL)],
+            over=[ticks.encode(tooltip=["setting:N", "seed:N", alt.Tooltip("difference:Q", format="+.3f")])],
+            height=alt.Step(46),
+        ),
         f"Difference from {baseline}, paired by seed",
         f"of the {OUTCOMES[outcome]}; tick: one seed; dot and bar: mean, 95 % interval",
         caption,
@@ -140,28 +150,8 @@ def _scale(settings: list[str]) -> alt.Scale:
     return alt.Scale(domain=settings, range=[SERIES[i % len(SERIES)] for i in range(len(settings))])
 
 
-def _differences(pairs, effects, settings: list[str], scale: alt.Scale) -> alt.LayerChart:
-    """Mean differences with their intervals, and a tick for each seed's."""
-    y = alt.Y("setting:N", sort=settings, title=None).axis(labelLimit=300)
-    color = alt.Color("setting:N", scale=scale, legend=None)
-    hints = ["setting:N", "seed:N", alt.Tooltip("difference:Q", format="+.3f")]
-    ticks = alt.Chart(pairs).mark_tick(thickness=2, size=14, opacity=0.8)
-    return forest(
-        effects,
-        y,
-        alt.X("mean:Q", title="difference in reward").scale(padding=24),
-        color=color,
-        number="+.3f",
-        form="+.3f",
-        shown=("seeds", "verdict"),
-        under=[rule(0, "x", dashed=True, color=NEUTRAL)],
-        over=[ticks.encode(x="difference:Q", y=y, color=color, tooltip=hints)],
-        height=alt.Step(46),
-    )
-
-
 def effect_lines(effects: pd.DataFrame) -> list[str]:
-    """A phrase per effect, with its interval and verdict; effects: of `compare_settings`."""
+    """A phrase per effect of `compare_settings`, with its interval and verdict."""
     lines = []
     for row in effects.itertuples():
         interval = f" ({row.low:+.3f} to {row.high:+.3f}) over {row.seeds} seeds" if row.seeds > 1 else " over one seed"
@@ -170,7 +160,7 @@ def effect_lines(effects: pd.DataFrame) -> list[str]:
 
 
 def _settings(configs: list[RunConfig]) -> list[str]:
-    """Name each config by the fields in which they differ, seed and name aside: "optim=sgd, learning_rate=0.25"."""
+    """The fields in which each config differs from others, seed and name aside: "optim=sgd, learning_rate=0.25"."""
     flat = []
     for config in configs:
         values = asdict(config)

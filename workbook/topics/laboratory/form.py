@@ -3,8 +3,7 @@
     RunForm()                                                    # in a notebook, as a cell's last line
     RunForm("../data/configs/smollm2_chain_sum.yaml", QLORA)     # a config's own settings, other controls
 
-A control is an entry of FIELDS: its label, what it is made of, and what its tooltip says. The form is a shell over
-`experiment`: what the controls say is a config, which is checked, forecast and started as any other.
+What the controls say is a config, which is checked, forecast and started as any other.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import ipywidgets
 import pandas as pd
 
-from workbook.topics.laboratory.choices import batch_sizes, experiment, first_config, parse_options
+from workbook.topics.laboratory.choices import BASIC, FIELDS, experiment, first_config, first_values, parse_options
 from workbook.topics.laboratory.compare import (
     compare_settings,
     comparison_chart,
@@ -30,7 +28,6 @@ from workbook.topics.laboratory.compare import (
     effect_lines,
     run_tables,
 )
-from workbook.topics.laboratory.fields import BASIC, FIELDS
 from workbook.topics.laboratory.try_it import read_samples, samples_html, samples_sentence, start_sampling
 from workbook.training.checks import check_run, validate
 from workbook.training.device_memory import free_mib
@@ -105,7 +102,7 @@ class RunForm:
     # --- what it says
 
     def config(self) -> RunConfig:
-        """Return the run that the controls describe; ValueError, in one sentence, if that can't be."""
+        """The run that the controls describe; ValueError, in one sentence, if that can't be."""
         values = {name: value_of(control) for name, control in self.controls.items()}
         values |= {name: value.strip() for name, value in values.items() if isinstance(value, str)}
         if "task_options" in values:
@@ -113,10 +110,7 @@ class RunForm:
         return experiment(self.base, **values)
 
     def start(self):
-        """Start the run; ValueError, in the sentence shown, if it can't be.
-
-        Where it is forecast not to fit here, the first call says so, and the second one starts it.
-        """
+        """Start the run; ValueError, in a sentence, if it can't be, and once where it would not fit."""
         config = self.config()
         check_run(config)
         known = self._known.get(_sources(config))
@@ -169,11 +163,10 @@ class RunForm:
     # --- memory
 
     def _forecast(self, config: RunConfig, place: str, shape, prompt_length: int) -> Forecast:
-        """Return what a run needs at a place, beside what is free there."""
+        """What a run needs at a place, beside what is free there."""
         device = run_device(config).type if place == HERE else "cuda"
         free = free_mib(device) if place == HERE else CARDS[place] * GIB
-        dtype = frozen_dtype(config, place)
-        return Forecast(place, forecast_shape(config, shape, prompt_length, dtype, device), free)
+        return Forecast(place, forecast_shape(config, shape, prompt_length, frozen_dtype(config, place), device), free)
 
     def _show_memory(self, config: RunConfig) -> None:
         try:
@@ -250,12 +243,8 @@ class RunForm:
 
     # --- on the page
 
-    def display(self) -> None:
-        """Put it on the page, with its chart as the picture that stays."""
-        show(self.box, self.bar if self.bar in self.box.children else self.monitor.chart)
-
     def _ipython_display_(self, **_) -> None:
-        self.display()
+        show(self.box, self.bar if self.bar in self.box.children else self.monitor.chart)  # the picture that stays
 
     def close(self) -> None:
         """Take it off the page and free it; a run goes on."""
@@ -286,44 +275,8 @@ class Forecast(NamedTuple):
         return f"{numbers}, it fits." if self.fits else f"{numbers}, it does not fit; {cure}."
 
 
-def first_values(config: RunConfig) -> dict:
-    """Return the values of all FIELDS that describe a config."""
-    trainer = config.trainer
-    options = ", ".join(
-        f"{key}: {str(value).lower() if isinstance(value, bool) else value}"
-        for key, value in config.task_options.items()
-    )
-    adam = "AdamW" if trainer.get("adam_beta1", 0.9) else "AdamW, beta1 = 0"
-    clipping = "none" if trainer.get("epsilon", 0.2) > 1e6 else trainer.get("clipping", "asymmetric")
-    return batch_sizes(config) | {
-        "model": config.policy,
-        "task": config.task,
-        "task_options": options,
-        "quantization": config.quantization,
-        "lora": config.lora,
-        "dtype": config.dtype,
-        "num_prompts": config.num_prompts,
-        "eval_prompts": config.eval_prompts,
-        "max_tokens": trainer.get("max_completion_length", 256),
-        "batching": trainer.get("batching", "shuffled"),
-        "reuse": trainer.get("num_iterations", 1),
-        "checkpointing": trainer.get("gradient_checkpointing", False),
-        "learning_rate": trainer.get("learning_rate", 1e-6),
-        "steps": trainer["max_steps"],
-        "optimizer": "SGD" if trainer.get("optim") == "sgd" else adam,
-        "max_grad_norm": trainer.get("max_grad_norm", 1.0),
-        "advantage_estimator": trainer.get("advantage_estimator", "grpo"),
-        "ratio": trainer.get("importance_sampling_level", "token"),
-        "clipping": clipping,
-        "group_transform": trainer.get("group_transform"),
-        "loss_type": trainer.get("loss_type", "dapo"),
-        "seed": config.seed,
-        "name": config.name,
-    }
-
-
 def frozen_dtype(config: RunConfig, place: str):
-    """Return the dtype of weights at a place: on a T4-class card half precision, as the loader chooses there."""
+    """The dtype of weights at a place: on a T4-class card half precision, as the loader chooses there."""
     import torch
 
     from workbook.policies.devices import as_dtype
@@ -337,20 +290,20 @@ def frozen_dtype(config: RunConfig, place: str):
 
 
 def _button(name: str, icon: str, tooltip: str, act: Callable[[], None]) -> ipywidgets.Button:
-    """Return a button that does something, and shows in its tooltip why it could not."""
+    """A button that does something, and shows in its tooltip why it could not."""
     button = ipywidgets.Button(description=name, icon=icon, tooltip=tooltip)
-    button.on_click(partial(_answer, act, button, tooltip))
+
+    def answer(_) -> None:
+        try:
+            act()
+            button.tooltip = tooltip
+        except ValueError as error:
+            button.tooltip = str(error)
+
+    button.on_click(answer)
     return button
 
 
-def _answer(act: Callable[[], None], button: ipywidgets.Button, tooltip: str, _) -> None:
-    try:
-        act()
-        button.tooltip = tooltip
-    except ValueError as error:
-        button.tooltip = str(error)
-
-
 def _sources(config: RunConfig) -> tuple:
-    """Return what `shape_and_prompt` depends on."""
+    """What `shape_and_prompt` depends on."""
     return config.policy, config.task, repr(config.task_options), config.num_prompts, config.seed

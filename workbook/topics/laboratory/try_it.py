@@ -1,8 +1,5 @@
 """Two prompts exactly as the model gets them, four completions of each and their rewards, before anything is trained.
 
-    process = start_sampling(config, folder)       sampled in a process of its own, which Stop ends
-    samples_html(read_samples(folder))             what it wrote, as a page shows it
-
 For a reward of one's own it also tells which texts that are no answers the reward pays (`attack_reward`).
 """
 
@@ -25,7 +22,7 @@ CELL = "text-align: left; vertical-align: top; padding: 1px 8px 1px 0"
 
 
 def start_sampling(config: RunConfig, folder: Path) -> subprocess.Popen:
-    """Start sampling PROMPTS prompts of a config in a process of its own; its result lies in `folder` when it ends."""
+    """Sample PROMPTS prompts of a config in a process of its own; the result lies in `folder` when it ends."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_yaml(asdict(config)), encoding="utf-8")
     command = [sys.executable, "-m", __name__, str(folder)]
@@ -33,7 +30,7 @@ def start_sampling(config: RunConfig, folder: Path) -> subprocess.Popen:
 
 
 def read_samples(folder: Path) -> dict:
-    """Return what was sampled: model, prompts, attack; or error, a sentence."""
+    """What was sampled: model, prompts, attack; or error, a sentence."""
     try:
         return json.loads((folder / "samples.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -59,29 +56,18 @@ def sample(config: RunConfig) -> dict:
     for group in range(len(rows)):
         members = (rollouts.group_ids == group).nonzero()[:, 0].tolist()
         ids = rollouts.prompt_ids[members[0]][rollouts.prompt_mask[members[0]].bool()].tolist()
-        completions = [
-            {
-                "text": rollouts.completions[i],
-                "reward": float(rollouts.rewards[i]),
-                "tokens": int(rollouts.completion_mask[i].sum()),
-            }
-            for i in members
-        ]
-        prompts.append(
-            {
-                "text": policy.tokenizer.decode(ids, skip_special_tokens=False),
-                "tokens": len(ids),
-                "unknown": 0 if unknown is None else ids.count(unknown),
-                "answer": str(rollouts.answers[members[0]]),
-                "completions": completions,
-            }
-        )
+        columns = rollouts.completions, rollouts.rewards.tolist(), rollouts.completion_mask.sum(1).tolist()
+        sampled = [dict(zip(("text", "reward", "tokens"), row, strict=True)) for row in zip(*columns, strict=True)]
+        prompt = {"text": policy.tokenizer.decode(ids, skip_special_tokens=False), "tokens": len(ids)}
+        prompt |= {"unknown": 0 if unknown is None else ids.count(unknown)}
+        answer = str(rollouts.answers[members[0]])
+        prompts.append(prompt | {"answer": answer, "completions": [sampled[i] for i in members]})
     attack = describe_attack(attack_reward(task, 8)) if config.task.startswith("own:") else ""
     return {"model": config.policy, "prompts": prompts, "attack": attack}
 
 
 def samples_sentence(result: dict) -> str:
-    """Return what the samples say of the training that would follow."""
+    """What the samples say of the training that would follow."""
     groups = [[sampled["reward"] for sampled in prompt["completions"]] for prompt in result["prompts"]]
     differ = sum(len(set(rewards)) > 1 for rewards in groups)
     mean = sum(map(sum, groups)) / sum(map(len, groups))
@@ -94,7 +80,7 @@ def samples_sentence(result: dict) -> str:
 
 
 def samples_html(result: dict) -> str:
-    """Return the samples as HTML in which a model's text is text: no markup, nothing invisible."""
+    """The samples as HTML in which a model's text is text: no markup, nothing invisible."""
     parts = []
     for number, prompt in enumerate(result["prompts"], 1):
         unknown = f", {prompt['unknown']} of them unknown to it" if prompt["unknown"] else ""
