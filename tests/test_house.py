@@ -75,14 +75,6 @@ def test_few_files_stand_in_the_root():
     assert len(list((house.ROOT / "workbook").glob("*.py"))) <= 7
 
 
-def test_the_command_line_collects_every_command():
-    """`__main__` holds no command: it lists what the modules in commands/ add."""
-    adders = {name for module in house.FILES if ".commands." in module for name in house.definitions(module)}
-    listed = {add.__name__ for add in importlib.import_module("workbook.__main__").COMMANDS}
-    assert listed == {name for name in adders if name.startswith("add_")}
-    assert SOURCES["workbook.__main__"].count("\n") <= 100
-
-
 def test_nothing_is_passed_around_a_call():
     """What a measurement reads is an argument: no context variable carries it past the functions in between."""
     assert [module for module, source in SOURCES.items() if "ContextVar" in source] == []

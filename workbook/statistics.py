@@ -68,7 +68,9 @@ def bootstrap_bounds(
     return tuple(ends)
 
 
-def bootstrap_mean(values, clusters=None, *, level: float = 0.95, resamples: int | None = None, seed: int = 0) -> Interval:
+def bootstrap_mean(
+    values, clusters=None, *, level: float = 0.95, resamples: int | None = None, seed: int = 0
+) -> Interval:
     """Mean of `values` with a percentile bootstrap interval that resamples whole clusters.
 
     values: (N,) finite numbers, else ValueError.  clusters: (N,) labels of what was drawn independently, e.g. each

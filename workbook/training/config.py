@@ -7,19 +7,18 @@ means. What a run's trainer may be set to follows from TRL's own annotations, wi
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-import torch
-from pydantic import Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
 from transformers import GenerationConfig
 from trl import GRPOConfig
 
 from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORM_INPUTS, TRANSFORMS
 from workbook.training.messages import show_value
-from workbook.training.run_config import RunConfig, check_values, nearest, settings_model
 
 
 @dataclass
@@ -193,38 +192,39 @@ def check_trainer(values: dict[str, Any]) -> None:
             raise ValueError(f"trainer.generation_kwargs has {name}, which a run does not take; remove it.")
 
 
-def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path) -> CancellationConfig:
-    """The trainer's settings of a run on a device, with the defaults that runs have.
-
-    Raises ValueError: TRL's, for sizes that do not divide, or ours for max_steps.
-    """
-    capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-    settings = {
-        "report_to": "none",
-        "logging_steps": 1,
-        "disable_tqdm": True,
-        "gradient_checkpointing": False,
-        "beta": 0.0,
-        "fp32_adapters": config.lora is not None,
-    } | config.trainer
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of a field's coming name
-        args = CancellationConfig(
-            output_dir=str(output_dir),
-            seed=config.seed,
-            use_cpu=device.type == "cpu",
-            bf16=capable,
-            fp16=device.type == "cuda" and not capable,
-            **settings,
-        )
-    if args.max_steps <= 0:
-        raise ValueError(f"trainer.max_steps={args.max_steps} must be a positive number of optimizer steps.")
-    if "save_steps" not in settings:
-        args.save_steps = args.steps_per_batch * max(1, round(args.max_steps / 5 / args.steps_per_batch))
-    return args
-
-
 def sampling_settings(args: CancellationConfig) -> dict:
     """Arguments of `sample_rollouts` under which it samples as the trainer of `args` does."""
     same = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "chat_template_kwargs", "generation_kwargs")
     return {"max_new_tokens": args.max_completion_length} | {name: getattr(args, name) for name in same}
+
+
+# -- models of settings ---------------------------------------------------------------------------------------------
+
+
+def settings_model(
+    name: str, types: Mapping[str, Any], ranges: Mapping[str, dict], choices: Mapping[str, tuple]
+) -> type[BaseModel]:
+    """A strict model of optional fields: types, ranges as pydantic's bounds, and valid values where there are few."""
+    kinds = {key: Literal[choices[key]] if key in choices else kind for key, kind in types.items()}
+    config = ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, protected_namespaces=()
+    )
+    specified = {key: (kind, Field(None, **ranges.get(key, {}))) for key, kind in kinds.items()}
+    return create_model(name, __config__=config, **specified)
+
+
+def check_values(model: type[BaseModel], values: dict[str, Any], prefix: str = "") -> None:
+    """Raise a ValueError, in one sentence, for the first field whose value is not valid."""
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        name = errors[0]["loc"][0]
+        reasons = dict.fromkeys(e["msg"].replace("Input", "it", 1) for e in errors if e["loc"][0] == name)
+        raise ValueError(f"{prefix}{name}={show_value(values[name])}: {' or '.join(reasons)}.") from None
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """Which of the known names was probably meant."""
+    close = get_close_matches(str(name)[:100], known, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else f"valid fields are {', '.join(sorted(known)[:12])}, ..."

@@ -6,16 +6,24 @@ A run's own fields are checked here; the trainer's in `training.config`, by a mo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import warnings
 from dataclasses import asdict, dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
+import torch
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
+from pydantic import JsonValue
 
 from workbook.places import find_file
+from workbook.training.config import (
+    CancellationConfig,
+    check_trainer,
+    check_values,
+    nearest,
+    settings_model,
+    trainer_fields,
+)
 from workbook.training.messages import explain_error, one_line, show_value
 
 MAX_NAME, MAX_TEXT = 100, 1000  # characters
@@ -62,8 +70,6 @@ class RunConfig:
     trainer: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
-        from workbook.training.config import check_trainer  # imports TRL
-
         for key in FIELDS:
             object.__setattr__(self, key, plain(getattr(self, key)))
         check_values(_RUN, vars(self))
@@ -120,8 +126,6 @@ FIELDS = tuple(f.name for f in fields(RunConfig))
 
 def place(key: Any) -> tuple[str | None, str]:
     """Section of a run's fields, or None, and name in it, of a setting's key."""
-    from workbook.training.config import trainer_fields
-
     section, dot, name = key.partition(".") if isinstance(key, str) else ("", "", "")
     if dot and name and section in ("trainer", "task_options"):
         return section, name
@@ -151,39 +155,38 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-# -- models of settings ---------------------------------------------------------------------------------------------
-
-
-def settings_model(
-    name: str, types: Mapping[str, Any], ranges: Mapping[str, dict], choices: Mapping[str, tuple]
-) -> type[BaseModel]:
-    """A strict model of optional fields: types, ranges as pydantic's bounds, and valid values where there are few."""
-    kinds = {key: Literal[choices[key]] if key in choices else kind for key, kind in types.items()}
-    config = ConfigDict(
-        strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, protected_namespaces=()
-    )
-    specified = {key: (kind, Field(None, **ranges.get(key, {}))) for key, kind in kinds.items()}
-    return create_model(name, __config__=config, **specified)
-
-
-def check_values(model: type[BaseModel], values: dict[str, Any], prefix: str = "") -> None:
-    """Raise a ValueError, in one sentence, for the first field whose value is not valid."""
-    try:
-        model.model_validate(values)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)
-        name = errors[0]["loc"][0]
-        reasons = dict.fromkeys(e["msg"].replace("Input", "it", 1) for e in errors if e["loc"][0] == name)
-        raise ValueError(f"{prefix}{name}={show_value(values[name])}: {' or '.join(reasons)}.") from None
-
-
-def nearest(name: Any, known: Iterable[str]) -> str:
-    """Which of the known names was probably meant."""
-    close = get_close_matches(str(name)[:100], known, n=3)
-    return f"did you mean {' or '.join(close)}?" if close else f"valid fields are {', '.join(sorted(known)[:12])}, ..."
-
-
 _RUN = settings_model("Run", get_type_hints(RunConfig) | {"task_options": dict[str, JsonValue]}, RANGES, CHOICES)
+
+
+def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path) -> CancellationConfig:
+    """The trainer's settings of a run on a device, with the defaults that runs have.
+
+    Raises ValueError: TRL's, for sizes that do not divide, or ours for max_steps.
+    """
+    capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    settings = {
+        "report_to": "none",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        "gradient_checkpointing": False,
+        "beta": 0.0,
+        "fp32_adapters": config.lora is not None,
+    } | config.trainer
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of a field's coming name
+        args = CancellationConfig(
+            output_dir=str(output_dir),
+            seed=config.seed,
+            use_cpu=device.type == "cpu",
+            bf16=capable,
+            fp16=device.type == "cuda" and not capable,
+            **settings,
+        )
+    if args.max_steps <= 0:
+        raise ValueError(f"trainer.max_steps={args.max_steps} must be a positive number of optimizer steps.")
+    if "save_steps" not in settings:
+        args.save_steps = args.steps_per_batch * max(1, round(args.max_steps / 5 / args.steps_per_batch))
+    return args
 
 
 # -- YAML -----------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.tasks import get_task
 from workbook.tasks.task import HELD_OUT_SEED
-from workbook.training.config import sampling_settings, trainer_args
+from workbook.training.config import sampling_settings
 from workbook.training.device_memory import used_mib
 from workbook.training.files import (
     atomic_folder,
@@ -49,7 +49,7 @@ from workbook.training.files import (
 from workbook.training.messages import explain_error, one_line
 from workbook.training.processes import broadcast_from_main, is_main, process_count
 from workbook.training.resumable import STATE, Recorder, ResumableTrainer
-from workbook.training.run_config import RunConfig
+from workbook.training.run_config import RunConfig, trainer_args
 from workbook.training.runs import (
     END_WINDOW,
     OURS,

@@ -44,7 +44,8 @@ def sample(config: RunConfig) -> dict:
     from workbook.policies import load_policy
     from workbook.rollouts import sample_rollouts
     from workbook.tasks import attack_reward, describe_attack, get_task
-    from workbook.training.config import sampling_settings, trainer_args
+    from workbook.training.config import sampling_settings
+    from workbook.training.run_config import trainer_args
 
     options = {"quantization": config.quantization, "lora": config.lora, "seed": config.seed, "dtype": config.dtype}
     policy, task = load_policy(config.policy, **options), get_task(config.task, **config.task_options)
