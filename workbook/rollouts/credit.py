@@ -130,7 +130,8 @@ class _Source:
 
     def states(self) -> OutputStates:
         """Output states of softmax(z / temperature): the output layer takes h / temperature then."""
-        states, divisor = output_states(self.policy, self.rollouts), self.temperature
+        with evaluating(self.policy.model):  # the very model: a trainer has put a forward pass of its own into it
+            states, divisor = output_states(self.policy, self.rollouts), self.temperature
         written = self.rollouts.completion_mask.bool()
         if not torch.equal(self.mask, written):
             states = states.select(self.mask[written].nonzero().squeeze(1).to(states.tokens.device))
