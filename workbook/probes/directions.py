@@ -135,10 +135,9 @@ class Along:
 def derivative(compute: Callable[[Direction], Tensor], weights: Direction, tangents: Direction) -> Tensor:
     """Derivative of compute(weights) along tangents of the weights, by one forward-mode pass."""
     with _ONE_AT_A_TIME, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        while forward_ad._current_level >= 0:  # what an interrupt in the middle of a pass has left open
-            forward_ad.exit_dual_level()
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # a level that an interrupt in the middle of a pass has left open
             torch._C._exit_dual_level(level=0)
+        forward_ad._current_level = -1
         with forward_ad.dual_level():
             duals = {name: forward_ad.make_dual(p.detach(), tangents[name].to(p.dtype)) for name, p in weights.items()}
             value, tangent = forward_ad.unpack_dual(compute(duals))
