@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from workbook.policies.copies import reading
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.scoring import padded_batches
+from workbook.rollouts.scoring import padded_batches, rows_at_once
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
 
 
@@ -69,7 +69,7 @@ class OutputStates:
         return predicted_delta_logp(self.hidden, self.logits, self.tokens, weights, lr, order, self.cap)
 
 
-def output_states(policy, rollouts: Rollouts, batch_size: int = 32) -> OutputStates:
+def output_states(policy, rollouts: Rollouts, batch_size: int | None = None) -> OutputStates:
     """The output layer's inputs and outputs at every completion token of the rollouts, by teacher forcing.
 
     Memory: N x (D + V) numbers in the model's dtype, so take few rollouts of a model with a large vocabulary.
@@ -82,6 +82,7 @@ def output_states(policy, rollouts: Rollouts, batch_size: int = 32) -> OutputSta
         raise ValueError(f"{type(model).__name__} names no output layer; token coupling goes through one.")
     length = rollouts.completion_ids.shape[1]
     hidden, logits, taken = [], [], []
+    batch_size = batch_size or rows_at_once(model, rollouts.prompt_ids.shape[1] + length)
     with torch.no_grad(), _watched(head) as seen:
         for rows, start in padded_batches(model, rollouts.prompt_mask, batch_size):
             part, taken = rollouts.select(rows).to(model.device), [*taken, rows]

@@ -41,7 +41,6 @@ class Sizes:
     measured: int = 0
     bundle: int = 0
     anchors: int = 0
-    batch_size: int = 32
     step: int = 4
     optimizers: tuple[str, ...] = ONE_STEP_OPTIMIZERS
 
@@ -50,7 +49,7 @@ SIZES = {
     "tiny": Sizes(4, 2, 2, 2, optimizers=("adamw",)),
     "family": Sizes(step=32),  # whose curves are the study dose
     "smollm2_plain": Sizes(128, 8, 8, 16, step=16),
-    "gemma3_plain": Sizes(16, 4, 4, batch_size=16, step=8, optimizers=("adamw",)),  # 262,144 logits a token
+    "gemma3_plain": Sizes(16, 4, 4, step=8, optimizers=("adamw",)),  # 262,144 logits a token
 }
 
 
@@ -65,7 +64,7 @@ def dose_llm_study(bench: Bench) -> dict[str, pd.DataFrame]:
     prompts = bench.scale.prompts
     rollouts = categorized(distinct_rollouts(bench, DRAWS_PER_PROMPT * prompts, prompts))
     labels, measured = bundled_labels(rollouts, sizes.pushing, sizes.measured, sizes.bundle)
-    settings = {"measured": measured, "batch_size": sizes.batch_size}
+    settings = {"measured": measured}
     blocks = block_coupling(bench.policy, rollouts, blocks=labels, **settings)
     doses = doses_of(blocks)
     by_prompt = []
