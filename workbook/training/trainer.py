@@ -6,7 +6,7 @@ its field:
 1. `batching`: `_prepare_inputs` replaces TRL's shuffle of the generation batch by `theory.batching.minibatch_order`. On
    several processes the order is global: rollouts are exchanged, so that each optimizer mini-batch keeps the promise.
 2. `advantage_estimator`: advantages are computed from the rewards by `theory.advantages`, or by a credit rule
-   (`training.trainer_credit`), which may give each token its own, (B, T), and may be a function of one's own.
+   (`training.credit`), which may give each token its own, (B, T), and may be a function of one's own.
 3. `group_transform` and `clipping="symmetric"`: the loss becomes `-(w A).detach() * log pi`, with `w` from
    `theory.objective`. No copy of TRL's loss: TRL reads the advantages after the log-probabilities, so
    `_get_per_token_logps_and_entropies` writes `w A` in the advantages' place and drops the old log-probabilities, which
