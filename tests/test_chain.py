@@ -135,13 +135,7 @@ def test_equivalent_solutions_are_all_of_them_and_only_them():
     assert set(task.reward([prompt] * len(texts), texts, ["2"] * len(texts))) == {1.0}
     assert all(text in solutions for text in texts)
     assert [task.style_key(text) for text in texts] == list(itertools.product(OPENINGS, LINKS, LINKS, CLOSINGS))
-    others = [
-        task.render(prompt, results=[3, 6]),
-        texts[0] + " ;",
-        "",
-        "so the answer is 2",
-        Chain(operands=2).render("1 + 1 ="),
-    ]
+    others = [task.render(prompt, results=[3, 6]), texts[0] + " ;", "", Chain(operands=2).render("1 + 1 =")]
     assert not any(other in solutions for other in [*others, 7])
     assert task.style_key(others[1]) is None
     with pytest.raises(ValueError, match="answer is '3'"):
@@ -202,18 +196,6 @@ def test_held_out_rows_that_repeat_training_prompts_are_replaced_or_refused():
         task.split(150, 60)
 
 
-def test_the_planted_error_rate_is_the_rate_of_wrong_steps():
-    task, rng = Chain(operands=5, error_rate=0.3), random.Random(0)
-    wrong = steps = 0
-    for prompt in task.dataset(500)["prompt"]:
-        words = task.demonstrate(prompt, rng).split()
-        for i in range(9, 7 * task.operands - 3, 7):
-            a, operator, b, result = int(words[i - 4]), words[i - 3], int(words[i - 2]), int(words[i])
-            wrong += (a + b if operator == "+" else a - b) % 10 != result
-            steps += 1
-    assert abs(wrong / steps - 0.3) < 4 * (0.3 * 0.7 / steps) ** 0.5
-
-
 def test_false_negatives_are_a_share_of_right_completions_always_the_same_ones():
     rate, plain = 0.3, Chain()
     task, missing_more = Chain(false_negative_rate=rate), Chain(false_negative_rate=0.6)
@@ -236,18 +218,11 @@ def test_false_negatives_are_a_share_of_right_completions_always_the_same_ones()
     ("options", "field"),
     [
         ({"operands": 1}, "operands"),
-        ({"operands": 2.5}, "operands"),
-        ({"modulus": 1}, "modulus"),
-        ({"error_rate": 1.0}, "error_rate"),
         ({"error_rate": float("nan")}, "error_rate"),
-        ({"false_negative_rate": 1.0}, "false_negative_rate"),
         ({"false_negative_rate": -0.1}, "false_negative_rate"),
         ({"colour": 3}, "chain' has no option 'colour'; its options are operands, error_rate"),
-        ({"name": "other"}, "has no option 'name'"),
-        ({"operands": "5"}, "operands is '5'"),
         ({"operands": True}, "operands is True"),
         ({"operands": 10**5000}, "operands is a int that can't be shown"),
-        ({"error_rate": False}, "error_rate is False"),
         ({"error_rate": "0.2"}, "error_rate is '0.2'"),
     ],
 )
@@ -257,23 +232,7 @@ def test_bad_options_are_refused_by_name(options, field):
     assert len(str(error.value)) < 200
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        *(
-            (name, "^task is .*, but must be 'chain', 'gym:<dataset>'")
-            for name in (None, 5, "", "own:", "CHAIN", "x" * 10**6)
-        ),
-        ("own:rows.csv", "^there is no data file 'rows.csv'"),
-    ],
-)
-def test_names_of_no_task_are_refused(name, says):
-    with pytest.raises(ValueError, match=says) as error:
-        get_task(name)
-    assert len(str(error.value)) < 400
-
-
-@pytest.mark.parametrize("prompt", ["", "5 - 6 + 3", "5 -", "5 * 6 =", "12 + 1 =", "=", "5 =", None, "5 - ٣ ="])
+@pytest.mark.parametrize("prompt", ["", "5 * 6 =", "12 + 1 =", "5 =", "5 - ٣ ="])
 def test_bad_prompts_are_refused(prompt):
     with pytest.raises(ValueError, match="prompt is"):
         Chain().solve(prompt)

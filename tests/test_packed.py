@@ -4,23 +4,13 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from workbook.policies.checks import padding_error
 from workbook.rollouts.scoring import PACKABLE, rollout_logps, sequence_logps
 
 
 def tiny(kind: str, **options):
     torch.manual_seed(0)
-    config = AutoConfig.for_model(
-        kind,
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        **options,
-    )
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
+    config = AutoConfig.for_model(kind, num_attention_heads=4, num_key_value_heads=2, **sizes, **options)
     return AutoModelForCausalLM.from_config(config).eval()
 
 
@@ -73,13 +63,3 @@ def test_what_cannot_be_packed_is_scored_row_by_row():
         torch.testing.assert_close(rollout_logps(model, ids, mask, tokens, alive), expected)
         handle.remove()
         assert seen[0] == len(ids) * (ids.shape[1] + int(alive.sum(1).max()))
-
-
-def test_short_prompts_are_not_packed():
-    model = tiny("llama")
-    ids, mask, tokens, alive = batch(longest=4, new=30)
-    assert padding_error(model) <= 1
-    seen, handle = positions(model)
-    rollout_logps(model, ids, mask, tokens, alive)
-    handle.remove()
-    assert seen == [len(ids) * (4 + int(alive.sum(1).max()))]

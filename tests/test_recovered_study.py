@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from altair import Chart
 
 from workbook.claims import CLAIMS
 from workbook.policies.load import load_policy
@@ -13,10 +12,10 @@ from workbook.studies.record import NotMeasured
 from workbook.studies.registration import MIN_UNITS, read_registration
 from workbook.tasks import get_task
 from workbook.topics.recovered import claims as measures
-from workbook.topics.recovered import compute_recovered, signal_noise_chart
+from workbook.topics.recovered import compute_recovered
 from workbook.topics.recovered import study as studies
 from workbook.topics.recovered.explore import NOW, describe_recovered, measure_signal
-from workbook.views.parts import PART_NAMES, parts_table
+from workbook.views.parts import PART_NAMES
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +37,6 @@ def test_every_setting_has_a_split_that_adds_up(tables):
     assert update["norm"].gt(0).all()
 
 
-def test_a_part_of_a_pool_is_its_first_prompts_and_rollouts():
-    bench = Bench("tiny", 1)
-    whole = studies.pool(bench, 3, 4)
-    rollouts, values, exact = whole.part(2, 3)
-    assert rollouts.group_ids.tolist() == [0, 0, 0, 1, 1, 1]
-    assert rollouts.completions == tuple(whole.rollouts.completions[i] for i in (0, 1, 2, 4, 5, 6))
-    assert values.credit.equal(whole.values.credit[[0, 1, 2, 4, 5, 6]])
-    assert exact.equal(whole.gradients[:2].mean(0))
-
-
 def along(noise_per_signal) -> dict[str, pd.DataFrame]:
     """A table of updates of two units over group sizes."""
     rows = [
@@ -63,14 +52,6 @@ def test_distance_from_the_line():
     assert measures.off_the_line(along(on_it)).tolist() == pytest.approx([0, 0])
     doubled = [noise * (2 if size == 64 else 1) for noise, size in zip(on_it, studies.GROUP_SIZES, strict=True)]
     assert measures.off_the_line(along(doubled)).tolist() == pytest.approx([0.2, 0.2])  # an octave in one of five
-
-
-def test_rows_of_a_setting_are_one_per_unit():
-    table = pd.DataFrame({"seed": [0, 0], "rule": ["grpo", "oracle"], "signal": [0.2, 0.6]})
-    assert measures.chosen(table, rule="oracle")["signal"].tolist() == [0.6]
-    for wrong in ({"rule": "gtpo"}, {"seed": 0}):
-        with pytest.raises(ValueError, match="one per unit is needed"):
-            measures.chosen(table, **wrong)
 
 
 def test_every_registered_outcome_has_its_measure():
@@ -96,13 +77,10 @@ def test_the_chart_stacks_parts_that_add_up_to_the_whole():
     assert set(table["part"]) == set(PART_NAMES.values())
     np.testing.assert_allclose(table.groupby("category")["share"].sum(), 1, atol=1e-3)
     assert "all" in set(table["category"])
-    assert isinstance(signal_noise_chart(table).layer[0], Chart)
     permuted = compute_recovered(prompts=3, group_size=4, rule="permuted")
     assert permuted[permuted["part"].str.startswith("signal")]["share"].abs().max() == 0
     sentence = describe_recovered(table)
     assert sentence.startswith("3 prompts of 4 rollouts, grpo. All: ")
-    with pytest.raises(ValueError, match=r"signal_noise_chart needs the column\(s\) share"):
-        signal_noise_chart(table.drop(columns="share"))
 
 
 def test_the_share_of_signal_is_split_anew_for_each_number_of_rollouts():
@@ -112,13 +90,3 @@ def test_the_share_of_signal_is_split_anew_for_each_number_of_rollouts():
     assert {size for size, _, _ in many} <= {2, 4}
     last = [next(share for size, name, share in rows if (size, name) == (4, NOW[1])) for rows in (grown, many)]
     assert last[0] == pytest.approx(last[1]), "the largest batch is the same on both axes"
-
-
-def test_classes_that_hardly_move_are_left_out():
-    shares = pd.DataFrame({"category": ["all", "eos"], "tokens": 3, "change_rms": [5.0, 0.04]})
-    shares = shares.assign(**dict.fromkeys(("own_signal", "own_bias", "own_noise"), 0.2))
-    shares = shares.assign(coupled_signal=0.4, coupled_bias=0.0, coupled_noise=0.0)
-    table = parts_table(shares).set_index("part")["share"]
-    assert len(table) == len(PART_NAMES)  # of "all" alone
-    assert table["bias"] == 0.2
-    assert table["signal, by coupling"] == 0.4

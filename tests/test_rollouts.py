@@ -9,8 +9,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -117,8 +115,7 @@ def padded_batch(side):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("batch_size", [None, 1, 3])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize(("batch_size", "temperature"), [(None, 1.0), (1, 0.7), (3, 0.7)])
 @pytest.mark.parametrize(
     ("attention", "dtype", "tolerance"),
     [("sdpa", torch.float32, 1e-5), ("eager", torch.float32, 1e-5), ("sdpa", torch.float64, 1e-6)],
@@ -138,19 +135,6 @@ def test_sequence_logps_equal_an_unpadded_forward(side, batch_size, temperature,
         torch.testing.assert_close(entropies[row, : len(completion)].double(), want_entropy, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_positions_count_real_tokens_for_learned_positions_too(side):
-    config = GPT2Config(vocab_size=len(WORDS), n_embd=32, n_layer=2, n_head=4, n_positions=32, initializer_range=0.3)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = GPT2LMHeadModel(config).eval()
-    with torch.no_grad():
-        logps, _ = sequence_logps(model, *padded_batch(side))
-    for row, (prompt, completion) in enumerate(RAGGED):
-        want, _ = forward_alone(model, prompt, completion)
-        torch.testing.assert_close(logps[row, : len(completion)].double(), want, rtol=0, atol=1e-5)
-
-
 def test_sequence_logps_carry_gradients_independent_of_padding(policy):
     gradients = []
     for side in ("left", "right"):
@@ -160,30 +144,6 @@ def test_sequence_logps_carry_gradients_independent_of_padding(policy):
         assert padded_left.isfinite().all()
         torch.testing.assert_close(padded_left, padded_right, rtol=1e-4, atol=1e-4)
     assert sum(g.abs().sum() for g in gradients[0]) > 1
-
-
-def test_half_precision_models_are_scored_in_float32(policy):
-    model = make_model().to(torch.bfloat16)
-    with torch.no_grad():
-        logps, entropies = sequence_logps(model, *padded_batch("left"))
-    assert logps.dtype == entropies.dtype == torch.float32
-    prompt, completion = RAGGED[2]
-    with torch.no_grad():
-        logits = model(torch.tensor([prompt + completion])).logits[0].float()
-    want = logits.log_softmax(-1)[len(prompt) - 1 : -1].gather(1, torch.tensor(completion)[:, None])[:, 0]
-    torch.testing.assert_close(logps[2], want, rtol=0, atol=0.2)  # the forward's own bfloat16 noise under padding
-
-
-def test_no_tokens_at_all_and_bad_masks(policy):
-    prompt_ids, prompt_mask, ids, mask = padded_batch("left")
-    logps, entropies = sequence_logps(policy.model, prompt_ids, prompt_mask, ids[:, :0], mask[:, :0])
-    assert logps.shape == entropies.shape == (4, 0)
-    holed = mask.clone()
-    holed[2, 1] = 0
-    with pytest.raises(ValueError, match="completion_mask has a hole"):
-        sequence_logps(policy.model, prompt_ids, prompt_mask, ids, holed)
-    with pytest.raises(ValueError, match="prompt_mask has a row without tokens"):
-        sequence_logps(policy.model, prompt_ids, prompt_mask * 0, ids, mask)
 
 
 @pytest.mark.parametrize("chat", [False, True])
@@ -240,55 +200,9 @@ def test_sampling_follows_the_models_distribution_whatever_its_generation_config
     )
 
 
-def test_seed_reproduces_and_nothing_global_moves(policy):
-    policy.model.train()
-    policy.model.model.norm.eval()
-    modes = [module.training for module in policy.model.modules()]
-    torch.manual_seed(5)
-    want = torch.rand(3)
-    torch.manual_seed(5)
-    first = sample_rollouts(policy, SumTask(), 4, group_size=2, seed=1, max_new_tokens=8)
-    assert torch.equal(torch.rand(3), want)
-    assert [module.training for module in policy.model.modules()] == modes
-    policy.model.eval()
-    again = sample_rollouts(policy, SumTask(), 4, group_size=2, seed=1, max_new_tokens=8)
-    other = sample_rollouts(policy, SumTask(), 4, group_size=2, seed=2, max_new_tokens=8)
-    assert torch.equal(first.completion_ids, again.completion_ids)
-    assert first.completions != other.completions
-
-
-def test_empty_completions(policy):
-    model = make_model()
-    model.lm_head.weight.data.zero_()
-    model.lm_head.weight.data[EOS] = 0
-    model.model.norm.weight.data.zero_()  # every logit is 0 now, then EOS alone is preferred:
-    model.lm_head.bias = torch.nn.Parameter(torch.full((len(WORDS),), -1e4).index_fill(0, torch.tensor(EOS), 0.0))
-    empty = SimpleNamespace(model=model, tokenizer=policy.tokenizer)
-    rollouts = sample_rollouts(empty, SumTask(), 2, group_size=2, max_new_tokens=5)
-    assert rollouts.completions == ("",) * 4
-    assert rollouts.completion_mask.tolist() == [[1]] * 4
-    assert (rollouts.advantages == 0).all()
-    assert rollouts.old_logps.abs().max() < 1e-5
-    assert rollouts.token_table().token.tolist() == ["<eos>"] * 4
-
-
 def test_token_table_is_one_row_per_token(policy):
     rollouts = sample_rollouts(policy, SumTask(), 6, group_size=2, max_new_tokens=7)
     table = rollouts.token_table()
-    columns = [
-        "group",
-        "rollout",
-        "position",
-        "token_id",
-        "token",
-        "advantage",
-        "reward",
-        "logp",
-        "entropy",
-        "category",
-        "credit",
-    ]
-    assert list(table.columns) == columns
     assert len(table) == rollouts.completion_mask.sum()
     for row in table.itertuples():
         assert rollouts.completion_ids[row.rollout, row.position] == row.token_id
@@ -301,20 +215,6 @@ def test_token_table_is_one_row_per_token(policy):
         assert (row.credit == 0.5) == (known and row.token != "<eos>")
     assert table.credit.isna().any()
     assert table.credit.notna().any()
-
-
-def test_the_bundled_policy_and_its_task_know_every_tokens_category():
-    from workbook.policies.load import load_policy
-    from workbook.tasks import get_task
-
-    rollouts = sample_rollouts(load_policy("bundled", device="cpu"), get_task("chain"), 16, group_size=8)
-    assert 0.2 < rollouts.rewards.mean() < 0.6
-    table = rollouts.token_table()
-    right = table[table.reward == 1]
-    assert {"result", "style", "template", "copy", "eos"} <= set(right.category)
-    assert right.credit.notna().all()
-    confidence = right.groupby("category").entropy.mean()
-    assert confidence["style"] > 5 * confidence["copy"], "a free choice is uncertain, a copied operand is not"
 
 
 def test_select_to_and_two_dimensional_advantages(policy):
@@ -383,45 +283,14 @@ def test_prompt_tokens_and_masks_equal_the_trainers(policy, chat, tmp_path):
     torch.testing.assert_close(trl_entropies[keep], ours.entropies[keep], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("group_size", 0), ("max_new_tokens", 0), ("batch_size", -1), ("temperature", 0.0), ("temperature", float("nan"))],
-)
-def test_settings_out_of_range(policy, field, value):
-    with pytest.raises(ValueError, match=field):
-        sample_rollouts(policy, SumTask(), 2, **{"group_size": 2, field: value})
-
-
-def test_unusable_prompts_and_rewards(policy):
-    with pytest.raises(ValueError, match="prompts=0"):
-        sample_rollouts(policy, SumTask(), 0, group_size=2)
-    with pytest.raises(ValueError, match="column prompt"):
-        sample_rollouts(policy, SumTask(), Dataset.from_dict({"text": ["1"]}), group_size=2)
-    with pytest.raises(ValueError, match="has no tokens"):
-        sample_rollouts(policy, SumTask(), Dataset.from_dict({"prompt": ["", "1"], "answer": ["", ""]}), group_size=2)
-    plain = SimpleNamespace(model=policy.model, tokenizer=make_tokenizer(chat_template=None))
-    with pytest.raises(ValueError, match="no chat template"):
-        sample_rollouts(plain, SumTask(chat=True), 2, group_size=2)
-    for reward in ([None, 1.0], [float("nan"), 1.0], [1.0]):
-        task = SumTask()
-        task.reward = lambda reward=reward, **_: reward
-        with pytest.raises(ValueError, match=r"task\.reward returned"):
-            sample_rollouts(policy, task, 1, group_size=2, max_new_tokens=2)
-
-
 # --- models that padding changes
 
 
 def tiny(kind, dtype=torch.float32, **settings):
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.3}
     if kind == "bart":
-        sizes = {
-            "d_model": 32,
-            "decoder_layers": 2,
-            "decoder_attention_heads": 2,
-            "decoder_ffn_dim": 32,
-            "init_std": 0.3,
-        }
+        layers = {"decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 32}
+        sizes = {"d_model": 32, "init_std": 0.3, **layers}
     ends = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": None}
     config = AutoConfig.for_model(kind, vocab_size=len(WORDS), **sizes | ends | settings)
     with torch.random.fork_rng():
@@ -458,41 +327,6 @@ def test_a_model_that_padding_changes_is_sampled_scored_and_seen_row_by_row(kind
             prefill(model, rollouts.select([row]))
 
 
-def test_a_model_that_generate_names_no_positions_is_sampled_row_by_row():
-    """Whisper's decoder counts padding unless it is told positions, which its forward does not name."""
-    sizes = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 32, "init_std": 0.3}
-    policy = SimpleNamespace(model=tiny("whisper", max_target_positions=64, **sizes), tokenizer=make_tokenizer())
-    assert padding_error(policy.model) <= 1 < padding_error(policy.model, positions=False)
-    rollouts = sample_rollouts(policy, SumTask(), 4, group_size=2, max_new_tokens=5, top_k=1)
-    assert len(set(rollouts.prompt_mask.sum(1).tolist())) > 1
-    with torch.no_grad():
-        for row, prompt in enumerate(unpadded(rollouts.prompt_ids, rollouts.prompt_mask)):
-            completion = rollouts.completion_ids[row][rollouts.completion_mask[row].bool()].tolist()
-            logits = policy.model(torch.tensor([prompt + completion]), use_cache=False).logits[0, len(prompt) - 1 : -1]
-            assert completion == logits.argmax(-1).tolist()
-
-
-@pytest.mark.parametrize(
-    "template", ["{{ 1 / 0 }}", "{{ raise_exception('no\nway') }}", "{{ messages.__class__.__mro__ }}"]
-)
-def test_a_chat_template_that_fails_is_a_sentence(template):
-    tokenizer = make_tokenizer()
-    tokenizer.chat_template = template
-    with pytest.raises(ValueError, match=r"^The chat template can't render these prompts: \w+: [^\n]+$"):
-        tokenize_prompts(tokenizer, [[{"role": "user", "content": "1"}]])
-
-
-def test_rotary_frequencies_that_grow_with_the_longest_sequence_are_put_back(policy):
-    parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-    model = tiny("llama", rope_parameters=parameters, max_position_embeddings=8, intermediate_size=32)
-    before = [buffer.clone() for buffer in model.buffers()]
-    lengths = [module.max_seq_len_cached for module in model.modules() if hasattr(module, "max_seq_len_cached")]
-    sample_rollouts(SimpleNamespace(model=model, tokenizer=policy.tokenizer), SumTask(), 2, 2, max_new_tokens=12)
-    assert lengths == [m.max_seq_len_cached for m in model.modules() if hasattr(m, "max_seq_len_cached")]
-    for buffer, own in zip(model.buffers(), before, strict=True):
-        assert torch.equal(buffer, own)
-
-
 # --- what is sampled
 
 
@@ -512,36 +346,57 @@ def test_settings_that_leave_one_token_leave_the_likeliest(policy, settings):
     assert (rollouts.old_logps[alive] < -1e-3).any(), "scores are of the whole distribution, as in TRL's trainer"
 
 
-def test_repetition_penalty_and_chat_template_arguments_reach_their_places():
-    tokenizer = make_tokenizer(CHAT.replace("<bot>", "{{ '<bot>' if not quiet else '?' }}"))
-    policy, task = SimpleNamespace(model=make_model(), tokenizer=tokenizer), SumTask(chat=True)
-    greedy = {"group_size": 1, "max_new_tokens": 12, "top_k": 1}
-    plain = sample_rollouts(policy, task, 2, **greedy)
-    other = sample_rollouts(policy, task, 2, **greedy, repetition_penalty=50.0)
-    assert plain.completions != other.completions
-    quiet = sample_rollouts(policy, task, 2, **greedy, chat_template_kwargs={"quiet": True})
-    assert set(plain.prompt_ids[:, -1].tolist()) == {WORDS.index("<bot>")}
-    assert set(quiet.prompt_ids[:, -1].tolist()) == {WORDS.index("?")}
+def test_a_seed_reproduces_and_nothing_global_moves(policy):
+    torch.manual_seed(5)
+    want = torch.rand(3)
+    torch.manual_seed(5)
+    first, again, other = (
+        sample_rollouts(policy, SumTask(), 4, group_size=2, seed=seed, max_new_tokens=8) for seed in (1, 1, 2)
+    )
+    assert torch.equal(torch.rand(3), want)
+    assert torch.equal(first.completion_ids, again.completion_ids)
+    assert first.completions != other.completions
+
+
+def rewarding(*rewards):
+    task = SumTask()
+    task.reward = lambda **_: list(rewards)
+    return task
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("task", "prompts", "settings", "message"),
     [
-        ({"temperature": float("inf")}, "temperature=inf must be a finite number above 0"),
-        ({"top_p": 0.0}, r"top_p=0.0 must be above 0 and at most 1"),
-        ({"top_k": -1}, r"top_k=-1 must be a whole number of 0 \(no limit\) or more"),
-        ({"top_k": 1.5}, "top_k=1.5 must be"),
-        ({"min_p": 2}, "min_p=2 must be None or between 0 and 1"),
-        ({"repetition_penalty": "high"}, "repetition_penalty='high' must be a finite number above 0"),
-        ({"generation_kwargs": {"warmth": 2}}, "holds 'warmth', which is no field"),
-        ({"generation_kwargs": {"num_return_sequences": 2}}, "holds num_return_sequences=2; groups are"),
-        ({"generation_kwargs": {"return_dict_in_generate": True}}, "holds return_dict_in_generate=True; groups are"),
-        ({"generation_kwargs": {"watermarking_config": {"x": 1}}}, "makes no GenerationConfig"),
-        ({"generation_kwargs": ["top_k"]}, "must be a mapping"),
-        ({"top_k": float("inf")}, "top_k=inf must be a whole number"),
-        ({"top_p": [1]}, "must be above 0 and at most 1"),
+        (SumTask(), 2, {"group_size": 0}, "group_size=0 must be a whole number"),
+        (SumTask(), 2, {"temperature": float("nan")}, "temperature=nan must be a finite number above 0"),
+        (SumTask(), 2, {"top_p": 0.0}, r"top_p=0.0 must be above 0 and at most 1"),
+        (SumTask(), 2, {"top_k": 1.5}, r"top_k=1.5 must be a whole number of 0 \(no limit\) or more"),
+        (SumTask(), 2, {"min_p": 2}, "min_p=2 must be None or between 0 and 1"),
+        (SumTask(), 2, {"generation_kwargs": {"warmth": 2}}, "holds 'warmth', which is no field"),
+        (SumTask(), 2, {"generation_kwargs": {"num_return_sequences": 2}}, "holds num_return_sequences=2; groups are"),
+        (SumTask(), 0, {}, "prompts=0"),
+        (SumTask(), Dataset.from_dict({"text": ["1"]}), {}, "column prompt"),
+        (SumTask(), Dataset.from_dict({"prompt": ["", "1"], "answer": ["", ""]}), {}, "has no tokens"),
+        (rewarding(None, 1.0), 1, {}, r"task\.reward returned None"),
+        (rewarding(1.0), 1, {}, r"task\.reward returned 1 rewards, but 2"),
     ],
 )
-def test_sampling_settings_out_of_range_are_refused_in_a_sentence(policy, settings, message):
+def test_what_cannot_be_sampled_is_refused_in_a_sentence(policy, task, prompts, settings, message):
     with pytest.raises(ValueError, match=message):
-        sample_rollouts(policy, SumTask(), 2, 2, **settings)
+        sample_rollouts(policy, task, prompts, **{"group_size": 2, "max_new_tokens": 2} | settings)
+
+
+@pytest.mark.parametrize("template", [None, "{{ 1 / 0 }}", "{{ raise_exception('no\nway') }}"])
+def test_a_chat_template_that_is_missing_or_fails_is_a_sentence(template):
+    tokenizer = make_tokenizer(chat_template=template)
+    with pytest.raises(
+        ValueError, match=r"no chat template|^The chat template can't render these prompts: \w+: [^\n]+$"
+    ):
+        tokenize_prompts(tokenizer, [[{"role": "user", "content": "1"}]])
+
+
+def test_a_completion_mask_with_a_hole_is_refused(policy):
+    prompt_ids, prompt_mask, ids, mask = padded_batch("left")
+    mask[2, 1] = 0
+    with pytest.raises(ValueError, match="completion_mask has a hole"):
+        sequence_logps(policy.model, prompt_ids, prompt_mask, ids, mask)

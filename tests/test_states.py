@@ -20,11 +20,8 @@ from transformers import (
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import output_states
 
-SIZES = {
-    "vocab_size": 13,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
+SIZES = {"vocab_size": 13, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+SIZES |= {
     "num_attention_heads": 2,
     "num_key_value_heads": 2,
     "pad_token_id": 0,
@@ -117,13 +114,6 @@ def test_the_exact_forecast_is_a_real_step_on_the_output_layer(kind):
         after = logps_of(policy.model, rollouts)
     assert (after - before).abs().max() > 0.1
     torch.testing.assert_close(forecast[0.3], after - before.detach(), rtol=1e-6, atol=1e-8)
-
-
-def test_selected_states_are_those_of_the_rows():
-    states = output_states(make_policy("soft-capped"), make_rollouts())
-    some = torch.tensor([4, 1, 9])
-    torch.testing.assert_close(states.select(some).kernel(), states.kernel()[some][:, some])
-    assert states.select(some).cap == 3.0
 
 
 def test_adapters_count_as_a_part_of_the_head():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from workbook.tasks import get_task
 from workbook.tasks.gym import allowed_datasets, is_allowed
-from workbook.tasks.wording import clock_answer
 
 BIG = 10**6
 HOSTILE = {
@@ -38,16 +37,7 @@ HOSTILE = {
     "fraction bomb": "the answer is 1/0",
     "surplus digits": "the answer is " + "4" * 400,
 }
-ALIEN = [
-    None,
-    7,
-    [],
-    {},
-    [None],
-    [{"role": "assistant"}],
-    [{"role": "assistant", "content": None}],
-    ["so the answer is 4"],
-]
+ALIEN = [None, 7, [], {}, [None], [{"role": "assistant"}], [{"role": "assistant", "content": None}]]
 
 
 @pytest.fixture(scope="module")
@@ -87,32 +77,15 @@ def test_any_text_gives_a_number_in_the_unit_interval(tasks, family, text):
 
 @pytest.mark.parametrize("family", ["chain", "gym", "hub"])
 def test_what_is_not_text_pays_nothing(tasks, family):
-    assert graded(tasks[family], ALIEN[:-1]) == [0.0] * (len(ALIEN) - 1)
+    assert graded(tasks[family], ALIEN) == [0.0] * len(ALIEN)
     assert graded(tasks[family], [["so the answer is 4"]]) == [1.0]
 
 
 @pytest.mark.parametrize("family", ["chain", "gym", "hub"])
 def test_the_last_of_several_answers_counts(tasks, family):
-    completions = [
-        "the answer is 4",
-        "the answer is 5 ; the answer is 4",
-        "the answer is 4 ; the answer is 5",
-        "Hm.\nthe answer is 4",
-    ]
-    assert graded(tasks[family], completions) == [1.0, 1.0, 0.0, 1.0]
+    completions = ["the answer is 5 ; the answer is 4", "the answer is 4 ; the answer is 5", "Hm.\nthe answer is 4"]
+    assert graded(tasks[family], completions) == [1.0, 0.0, 1.0]
     assert graded(tasks[family], ["2 + 2 =", "the prompt is 2 + 2 =" * 50]) == [0.0, 0.0]
-
-
-def test_the_chain_reads_plain_numbers_only():
-    assert [clock_answer(f"so the answer is {x}") for x in ("4", "04", "-4", "4.", "４", "4 <eos>", "")] == [
-        4,
-        4,
-        None,
-        None,
-        None,
-        4,
-        None,
-    ]
 
 
 def test_gym_rows_survive_storage_and_pay_their_own_answers():
@@ -143,17 +116,10 @@ def test_gym_refuses_what_evaluates_model_text():
         "countdown",
         "intermediate_integration",
         "n_queens",
-        "number_sorting",
         "propositional_logic",
-    ]
-    evaluating += [
-        "polynomial_multiplication",
         "puzzle24",
-        "simple_integration",
-        "spiral_matrix",
-        "string_insertion",
-        "codeio",
     ]
+    evaluating += ["polynomial_multiplication", "simple_integration", "spiral_matrix", "string_insertion", "codeio"]
     assert not any(is_allowed(name) for name in [*evaluating, "composite", "rubiks_cube", "sokoban"])
     assert {"chain_sum", "gsm_symbolic", "basic_arithmetic", "leg_counting", "sudoku"} <= set(allowed_datasets())
     for name in ("countdown", "rubiks_cube", "ransom_note"):
@@ -201,41 +167,13 @@ def test_hub_runs_no_code_of_a_data_set(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("gym:chain_sums", "such as chain_sum,"), ("gym:" + "x" * 999, "such as ab,")]
-)
-def test_an_unknown_gym_set_is_answered_with_its_neighbours(name, near):
-    with pytest.raises(ValueError, match=near) as caught:
-        get_task(name)
-    assert len(str(caught.value)) < 300
-
-
-def test_an_unknown_option_of_a_gym_set_is_named():
-    with pytest.raises(ValueError, match=r"it has no foo; its options are min_terms, "):
-        get_task("gym:chain_sum", foo=1)
-
-
-def test_without_a_hub_one_sentence_comes_soon(monkeypatch):
-    def silent(*args, **kwargs):
-        raise ConnectionError("no route")
-
-    monkeypatch.setattr("workbook.tasks.hub.HfApi.dataset_info", silent)
-    start = time.perf_counter()
-    with pytest.raises(ValueError, match="give a local folder, or use 'chain' or 'gym:<dataset>'") as caught:
-        get_task("hub:nobody/nothing-of-the-kind")
-    assert time.perf_counter() - start < 5
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["", "chains", "gym:", "hub:", "chain:5", None, 3, "gym"])
-def test_unknown_names_list_the_valid_ones(name):
-    with pytest.raises(ValueError, match="'chain', 'gym:<dataset>', 'hub:<dataset"):
-        get_task(name)
-
-
-@pytest.mark.parametrize(
     ("name", "options", "match"),
     [
-        ("gym:chain_summ", {}, "chain_sum"),
+        ("gym:chain_summ", {}, "such as chain_sum,"),
+        ("", {}, "'chain', 'gym:<dataset>', 'hub:<dataset"),
+        (None, {}, "'chain', 'gym:<dataset>', 'hub:<dataset"),
+        ("own:rows.csv", {}, "^there is no data file 'rows.csv'"),
+        ("gym:chain_sum", {"foo": 1}, r"it has no foo; its options are min_terms, "),
         ("gym:chain_sum", {"seed": 3}, "seed"),
         ("gym:chain_sum", {"terms": 3}, "min_terms"),
         ("gym:chain_sum", {"min_terms": 0}, "min_terms"),
@@ -250,11 +188,5 @@ def test_bad_gym_and_hub_requests_say_what_is_valid(name, options, match):
 def test_rewards_are_what_trl_asks_for(tasks):
     reward = tasks["chain"].reward
     assert reward.__name__ == "reward"
-    extra = {
-        "completion_ids": [[1], [2]],
-        "trainer_state": object(),
-        "log_metric": print,
-        "log_extra": print,
-        "environments": None,
-    }
+    extra = {"completion_ids": [[1], [2]], "trainer_state": object(), "log_metric": print, "environments": None}
     assert reward(prompts=["", ""], completions=["so the answer is 4", ""], answer=["4", "4"], **extra) == [1.0, 0.0]
