@@ -54,15 +54,6 @@ def test_sums_are_over_all_pairs_of_a_prompt(sampled):
     assert table.query("same and unsure == 2")["size"].sum() == pytest.approx(float(top), rel=1e-4)
 
 
-def test_anchors_weigh_for_how_they_were_drawn():
-    """A prompt of one unsure and four sure tokens, of which the unsure one and two sure ones are anchors."""
-    p = np.array([0.2, 0.9, 0.9, 0.9, 0.9])
-    rows = [(a, b, p[a], p[b]) for a in (0, 1, 2) for b in range(5) if a != b]
-    pairs = pd.DataFrame(rows, columns=["anchor", "other", "p_anchor", "p_other"]).assign(group=0)
-    weights = study.anchor_weights(pairs).groupby(pairs["anchor"]).first()
-    assert weights.tolist() == [1, 2, 2]
-
-
 def test_opposed_gradients_of_the_output_layer_are_split_by_token(sampled):
     policy, rollouts = sampled
     row = study.opposed_signs(policy, rollouts, block_coupling(policy, rollouts, blocks="sign")).iloc[0]
@@ -144,7 +135,7 @@ def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
 # --- charts of tables that a chapter makes
 
 
-@pytest.mark.parametrize(("bins", "place"), [(2, "other contexts"), (5, "other contexts"), (12, "the same context")])
+@pytest.mark.parametrize(("bins", "place"), [(5, "other contexts"), (12, "the same context")])
 def test_the_map_merges_bins_without_losing_a_pair(sampled, bins, place):
     cells = coupling_by_confidence(*sampled, charts.FINE)
     merged = charts.compute_couplings(cells, bins, place)
@@ -154,75 +145,27 @@ def test_the_map_merges_bins_without_losing_a_pair(sampled, bins, place):
     assert (upper["pairs"] * upper["size"]).sum() == pytest.approx((known["pairs"] * known["size"]).sum())
 
 
-def test_the_map_is_of_the_policy_in_hand(sampled):
-    explorer = explore.explore_couplings(*sampled)
-    explorer.set(bins=3, place="the same context")
-    known = charts.compute_couplings(explorer.variables["cells"], 3, "the same context")
-    pd.testing.assert_frame_equal(explorer.tables["table"], known)
-    assert explorer.quick
-    explorer.close()
-
-
-def test_agreement_is_sorted_by_how_far_tokens_move():
-    moved = [0.1 * k for k in range(1, 9)]
-    table = pd.DataFrame(
-        {"dlogp": moved, "agree": [False] * 4 + [True] * 4, "group": [0, 1] * 4, "logp": [-0.1, -3] * 4}
-    )
-    halves = charts.agreement_by_movement(table, bins=2)
-    assert halves["mean"].tolist() == [0, 1]
-    assert halves["size"].tolist() == pytest.approx([0.25, 0.65])
-    assert halves["unsure"].tolist() == [0.5, 0.5]
-
-
-def test_charts_are_of_their_tables():
-    pairs = pd.DataFrame(
-        {"kernel": [1.0, -2.0], "product": [2.0, -1.0], "kind": ["a", "b"], "pair": ["c → d", "e → f"]}
-    )
-    intervals = pd.DataFrame({"kind": ["a"], "mean": [4.0], "low": [2.0], "high": [5.0], "quantity": "measured"})
-    agreement = intervals.assign(size=0.1, tokens=3, unsure=0.5)[["size", "mean", "low", "high", "tokens", "unsure"]]
-    for chart, table in (
-        (charts.products_chart, pairs),
-        (charts.agreement_by_movement_chart, agreement),
-    ):
-        spec = chart(table).to_dict()
-        assert spec["description"].startswith(spec["title"]["text"])
-        with pytest.raises(ValueError, match=f"{chart.__name__} needs the column"):
-            chart(table.drop(columns=table.columns[0]))
-
-
 # --- the policy in hand
 
 
-def test_mass_of_this_policy(policy, task):
-    live = explore.live_mass(policy, task)
-    live.set(prompts=2, group_size=4, anchors=1)
+@pytest.mark.parametrize(
+    ("make", "settings", "said"),
+    [
+        (explore.live_mass, {"group_size": 4, "anchors": 1}, NOW),
+        (explore.live_training, {"steps": 0}, "After 0 steps"),
+        (explore.live_push, {"optimizer": "adamw"}, "now: "),
+    ],
+)
+def test_live_studies_say_what_they_measured(policy, task, make, settings, said):
+    live = make(policy, task)
+    live.set(prompts=2, **settings)
     live.run().wait()
-    shares = live.tables["size"].groupby("series")["mean"].sum()
-    assert shares.to_dict() == pytest.approx({charts.THE_FAMILY: 1, NOW: 1})
-    assert NOW in live.sentence.value
+    assert said in live.sentence.value, live.line.value
     live.close()
 
 
-def test_a_short_training_is_measured_on_the_way_and_undone(policy, task):
-    before = [p.detach().clone() for p in policy.model.parameters()]
-    *_, tables = explore.measure_training(policy, task, steps=1, every=1, prompts=3)
-    assert all(torch.equal(p, q) for p, q in zip(policy.model.parameters(), before, strict=True))
-    assert set(tables["agreement"]["step"]) == {0, 1}
-    live = explore.live_training(policy, task)
-    live.set(steps=0, prompts=2)
-    live.run().wait()
-    assert "After 0 steps" in live.sentence.value
-    live.close()
-
-
-def test_a_push_is_taken_at_every_rate_and_small_ones_are_of_first_order(policy, task):
-    rows = list(explore.measure_push(policy, task, prompts=1, group_size=8))
-    table = pd.DataFrame(rows, columns=["lr", "kind", "size"])
+def test_small_pushes_are_of_first_order(policy, task):
+    table = pd.DataFrame(explore.measure_push(policy, task, prompts=1), columns=["lr", "kind", "size"])
     assert sorted(table["lr"].unique()) == list(explore.RATES["sgd"])
     small = table.query("kind == 'same token, unsure, now'")["size"]
     assert small.iloc[1] == pytest.approx(small.iloc[0], rel=0.2)
-    live = explore.live_push(policy, task)
-    live.set(prompts=1, optimizer="adamw")
-    live.run().wait()
-    assert "now: " in live.sentence.value
-    live.close()

@@ -12,7 +12,6 @@ from small_run import SMALL
 from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
 
-from workbook.__main__ import main
 from workbook.policies.load import load_policy
 from workbook.rollouts import credit_batch, sample_rollouts
 from workbook.tasks import Chain
@@ -68,25 +67,6 @@ def trained(trainer) -> list[torch.Tensor]:
 # --- what a rule is given
 
 
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: small_batch(logp=1), "CreditBatch has no 'logp'; what may be given is old_logps, logps,"),
-        (lambda: small_batch().states, "batch.states is not known here"),
-        (lambda: small_batch(logps=torch.zeros(4, 2)).logps, r"batch.logps has shape (4, 2); it must be (4, 3)"),
-        (lambda: small_batch().continue_from([0], [[5]]), "gave no policy to sample"),
-        (lambda: small_batch(continuation=max).continue_from([4], [[5]]), "rollouts [4]; each must be from 0 to 3"),
-        (lambda: small_batch(continuation=max).continue_from([0], []), "1 rollouts and 0 prefixes"),
-        (lambda: CreditBatch(torch.ones(2), torch.ones(2), IDS, MASK), "shape (4, 3); it must be (2, T)"),
-        (lambda: CreditBatch(torch.tensor([torch.nan] * 4), torch.ones(4), IDS, MASK), "rewards holds nan"),
-        (lambda: CreditBatch(torch.ones(4), torch.ones(3), IDS, MASK), "group_ids has shape (3,)"),
-    ],
-)
-def test_what_a_batch_cannot_be_is_a_sentence(make, sentence):
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        make()
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_states_logps_and_entropies_are_of_one_distribution(policy, rollouts, temperature):
     batch = credit_batch(policy, rollouts, temperature=temperature)
@@ -100,16 +80,6 @@ def test_states_logps_and_entropies_are_of_one_distribution(policy, rollouts, te
     scores = torch.log_softmax(states.hidden * temperature @ weight.T / temperature, -1)
     slopes = [torch.autograd.grad(scores[i, states.tokens[i]], weight, retain_graph=True)[0] for i in range(2)]
     torch.testing.assert_close(states.kernel()[0, 1], (slopes[0] * slopes[1]).sum())
-
-
-def test_a_trainers_rule_sees_the_tokens_that_the_loss_takes(tmp_path):
-    seen = []
-    trainer = small_trainer(tmp_path, lambda batch: seen.append(batch.mask) or batch.group_advantages())
-    inputs = generation_batch(trainer)
-    inputs["tool_mask"] = inputs["completion_mask"].clone().index_fill_(1, torch.tensor([1]), 0)
-    trainer._rule_credit.advantages(inputs)
-    assert torch.equal(seen[-1], (inputs["completion_mask"] * inputs["tool_mask"]).bool())
-    assert seen[0][:, 1].any()
 
 
 def test_sampling_in_a_rule_leaves_everything_as_it_was(policy, rollouts):
@@ -194,13 +164,6 @@ def test_what_a_rule_may_not_do_is_a_sentence(tmp_path, returns, sentence):
     assert "\n" not in str(refusal.value)
 
 
-def test_what_stands_outside_the_mask_does_not_count(tmp_path):
-    name = rule_file(tmp_path, "def rule(batch):\n    return batch.mask / batch.mask")  # 0 / 0 there
-    assert torch.equal(credit_call(name)(small_batch()), MASK.float())
-    assert credit_call(lambda batch: [1, 0, 0, 0])(small_batch()).tolist() == [1, 0, 0, 0]
-    assert credit_call(lambda batch: np.ones((4, 3)))(small_batch()).dtype == torch.float32
-
-
 def test_a_rules_file_is_read_anew_with_what_lies_beside_it(tmp_path):
     (tmp_path / "help_credit.py").write_text("SCALE = 2.0\n")
     name = rule_file(tmp_path, "from help_credit import SCALE\nrule = lambda batch: SCALE * batch.rewards")
@@ -268,26 +231,6 @@ def test_a_rule_of_each_step_sees_the_log_probabilities_of_that_moment(tmp_path)
     assert [bool((change.abs() > 1e-4).any()) for change in moved] == [False, False, True, True]
     assert all(now.shape == (4, before.size(1)) for now, before in taken)
     assert not torch.equal(*taken[-1])  # the advantages of the generation batch are not those of this step
-
-
-def test_continuations_are_scored_by_all_reward_functions(tmp_path):
-    def unsure(completions, **columns):
-        return [None for _ in completions]
-
-    given = []
-
-    def rule(batch):
-        ends = [row[keep].tolist() for row, keep in zip(batch.completion_ids, batch.mask, strict=True)]
-        given.extend(batch.continue_from(range(len(batch)), ends).tolist())
-        return batch.rewards
-
-    trainer = small_trainer(tmp_path, rule, reward_weights=[2.0])
-    batch = generation_batch(trainer)
-    finished = torch.isin(batch["completion_ids"], torch.tensor(trainer.eos_token_ids)).any(1)
-    assert torch.equal(torch.tensor(given)[finished], batch["rewards"][finished])
-    assert batch["rewards"].max() == 2
-    trainer.reward_funcs = [unsure]
-    assert trainer._rule_credit.task.reward(["a"], ["b"], [[1]]) == [0.0]
 
 
 # --- runs

@@ -13,48 +13,37 @@ from workbook.policies.load import load_policy
 from workbook.probes.step import optimizer_of
 from workbook.probes.values import expected_reward
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.loop import Loop, advantaged, permuted_rewards, sample_batch, take_step, train_in_memory, train_on
+from workbook.studies.loop import Loop, advantaged, sample_batch, take_step, train_in_memory, train_on
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
 
 TASK = get_task("chain")
 SIZES = {"prompts": 4, "group_size": 4, "minibatches": 4}
-ARMS = [  # the loop's fields, the trainer's
-    ({"clip": (0.2, 0.28)}, {"epsilon": 0.2, "epsilon_high": 0.28}),
-    ({"order": "reward_balanced"}, {"batching": "reward_balanced"}),
-    (
+QUERY, SEQUENCE = {"batching": "query_preserved"}, {"importance_sampling_level": "sequence"}
+ARMS = {  # the loop's fields, the trainer's
+    "clip": ({"clip": (0.2, 0.28)}, {"epsilon": 0.2, "epsilon_high": 0.28}),
+    "sequence": (
         {"order": "query_preserved", "level": "sequence", "clip": (0.01, 0.02)},
-        {"batching": "query_preserved", "importance_sampling_level": "sequence", "epsilon": 0.01, "epsilon_high": 0.02},
+        QUERY | SEQUENCE | {"epsilon": 0.01, "epsilon_high": 0.02},
     ),
-    (
+    "symmetric": (
         {"order": "sign_partitioned", "clip": (0.1, 0.1), "clipping": "symmetric"},
         {"batching": "sign_partitioned", "epsilon": 0.1, "clipping": "symmetric"},
     ),
-    (
+    "min_replace": (
         {"order": "query_preserved", "level": "sequence", "clip": (0.02, 0.02), "transform": "min_replace"},
-        {
-            **{"batching": "query_preserved", "importance_sampling_level": "sequence"},
-            **{"epsilon": 0.02, "group_transform": "min_replace", "transform_on": "clamped_ratios"},
-        },
+        QUERY | SEQUENCE | {"epsilon": 0.02, "group_transform": "min_replace", "transform_on": "clamped_ratios"},
     ),
-    (
-        {
-            "order": "query_preserved",
-            "clip": (0.2, 0.2),
-            "transform": "advantage_orthogonal",
-            "transform_on": "clipped",
-        },
-        {
-            **{"batching": "query_preserved", "epsilon": 0.2},
-            **{"group_transform": "advantage_orthogonal", "transform_on": "clipped_weights"},
-        },
+    "orthogonal": (
+        {"order": "query_preserved", "transform": "advantage_orthogonal", "transform_on": "clipped"},
+        QUERY | {"epsilon": 0.2, "group_transform": "advantage_orthogonal", "transform_on": "clipped_weights"},
     ),
-    (
+    "rule": (
         {"order": "reward_balanced", "rule": "prefix_credit"},
         {"batching": "reward_balanced", "advantage_estimator": "prefix_credit"},
     ),
-    ({"order": "query_preserved", "optimizer": "adamw", "lr": 1e-3}, {"batching": "query_preserved"}),
-]
+    "adamw": ({"order": "query_preserved", "optimizer": "adamw", "lr": 1e-3}, QUERY),
+}
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +78,7 @@ def trainer_of(policy, folder, loop, **settings):
         )
 
 
-@pytest.mark.parametrize(("fields", "settings"), ARMS, ids=[",".join(map(str, f.values())) for f, _ in ARMS])
+@pytest.mark.parametrize(("fields", "settings"), ARMS.values(), ids=ARMS)
 def test_steps_are_the_trainers(policy, tmp_path, fields, settings):
     """Four mini-batches of one generation batch, on the trainer's own rollouts: the same weights in the end."""
     loop = Loop(**{**SIZES, "optimizer": "sgd", "lr": 0.5, "clip": (0.2, 0.2), **fields})
@@ -156,20 +145,6 @@ def test_the_signs_cosine_is_that_of_two_steps(policy):
     assert pd.isna(one_step(policy, loop, halves[0])[0].sign_cosine)
 
 
-def test_rewards_are_dealt_anew_within_their_groups(policy):
-    loop = Loop(prompts=4, group_size=8)
-    rollouts = first_batch(policy, loop)
-    dealt = permuted_rewards(rollouts, seed=1)
-    assert not torch.equal(dealt, rollouts.rewards)
-    for group in range(4):
-        members = rollouts.group_ids == group
-        assert torch.equal(dealt[members].sort().values, rollouts.rewards[members].sort().values)
-    permuted = first_batch(policy, replace(loop, permuted=True))
-    assert torch.equal(permuted.rewards, rollouts.rewards)  # the reward that is reported stays the rollout's own
-    assert not torch.equal(permuted.advantages, rollouts.advantages)
-    assert torch.equal(permuted.completion_ids, rollouts.completion_ids)
-
-
 def test_a_rule_of_every_step_is_asked_in_every_step(policy):
     asked = []
 
@@ -207,32 +182,15 @@ def test_a_run_is_reproducible_and_leaves_the_policy_as_it_was(policy):
     assert (curve["sampled_tokens"].diff()[1:] > 300).all()
 
 
-def test_a_budget_of_tokens_ends_the_run(policy):
-    loop = Loop(prompts=2, group_size=4, batches=9, token_budget=400)
-    curve = train_in_memory(policy, TASK, loop, 2, TASK.dataset(2, 5)["prompt"], every=5)
-    assert curve["batch"].tolist() == [0, 2]  # 8 rollouts of some 38 tokens
-    assert curve["sampled_tokens"].iloc[-1] >= 400
-
-
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"prompts": 0}, "prompts=0 must be a whole number of 1 or more"),
         ({"epochs": True}, "epochs=True must be a whole number"),
-        ({"token_budget": 0}, "token_budget=0 must be a whole number of 1 or more"),
         ({"token_budget": 1e4}, "token_budget=10000.0 must be a whole number"),
-        ({"token_budget": "all"}, "token_budget='all' must be a whole number"),
         ({"order": "sorted"}, "order='sorted' is unknown: choose one of shuffled, query_preserved"),
-        ({"optimizer": "lion"}, "optimizer='lion' is unknown: choose one of sgd"),
-        (
-            {"transform_on": "clipped_weights"},
-            "transform_on='clipped_weights' is unknown: choose one of ratios, clipped",
-        ),
-        ({"match": "rate"}, "match='rate' is unknown: choose one of None, grad_norm"),
         ({"lr": 0.0}, "lr=0.0 must be a finite number above 0"),
         ({"minibatches": 3}, "minibatches=3 must divide the 256 rollouts"),
         ({"minibatches": 64, "order": "query_preserved"}, "minibatches=64 must divide prompts=32"),
-        ({"rule": "best"}, "best"),
         ({"rule": "oracle", "permuted": True}, "permuted=True leaves rule='oracle' its signal"),
     ],
 )

@@ -4,7 +4,6 @@ import gc
 import json
 import shutil
 import warnings
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ from small_run import SMALL
 
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
-from workbook.training import CancellationConfig, CancellationTrainer, token_biography, token_record
+from workbook.training import CancellationConfig, CancellationTrainer, token_record
 from workbook.training.files import checkpoint_step, checkpoints
 from workbook.training.runs import Run
 from workbook.training.token_tables import read_step, tables
@@ -102,35 +101,24 @@ def recorded(folder, **settings):
 
 
 def expected_rows(trainer, step: int) -> pd.DataFrame:
-    """Rows of a step's micro-batches by loops, from what the test saw of the loss; the stop by the rules' own words."""
+    """Rows of a step's micro-batches by loops, from what the test saw of the loss."""
     rows = []
     for part in (part for part in trainer.watched if part["step"] == step):
         mask = part["completion_mask"] * part.get("tool_mask", 1)
         old = part.get("old_per_token_logps", part["logp"])
-        advantages = part["advantages"].view(len(mask), -1).expand(mask.shape)
-        importance = part.get("importance_sampling_ratio", torch.ones_like(old)).expand(mask.shape)
+        columns = {"advantage": part["advantages"].view(len(mask), -1).expand(mask.shape), "old_logp": old}
+        columns |= {"importance": part.get("importance_sampling_ratio", torch.ones_like(old)).expand(mask.shape)}
+        columns |= {name: part[name] for name in ("push", "logp", "entropy")}
         for i in range(len(mask)):
             log_ratio = (part["logp"] - old)[i]
             if trainer.args.importance_sampling_level == "sequence":
                 log_ratio = log_ratio.mul(mask[i]).sum().div(mask[i].sum().clamp(min=1)).expand_as(log_ratio)
+            whole = {"group": int(part["group_id"][i]), "rollout": int(part["rollout"][i])}
+            whole |= {"reward": float(part["rewards"][i])}
             for t in part["completion_mask"][i].nonzero()[:, 0].tolist():
-                rows.append(
-                    {
-                        "group": int(part["group_id"][i]),
-                        "rollout": int(part["rollout"][i]),
-                        "position": t,
-                        "token_id": int(part["completion_ids"][i, t]),
-                        "reward": float(part["rewards"][i]),
-                        "advantage": float(advantages[i, t]),
-                        "push": float(part["push"][i, t]),
-                        "ratio": float(log_ratio[t].exp()),
-                        "importance": float(importance[i, t]),
-                        "old_logp": float(old[i, t]),
-                        "logp": float(part["logp"][i, t]),
-                        "entropy": float(part["entropy"][i, t]),
-                        "lossless": not mask[i, t],
-                    }
-                )
+                own = {"position": t, "token_id": int(part["completion_ids"][i, t]), "lossless": not mask[i, t]}
+                own |= {name: float(values[i, t]) for name, values in columns.items()}
+                rows.append(whole | own | {"ratio": float(log_ratio[t].exp())})
     return pd.DataFrame(rows).sort_values(["group", "rollout", "position"], ignore_index=True)
 
 
@@ -149,13 +137,6 @@ def assert_formula(table: pd.DataFrame) -> None:
     product = table["ratio"] * table["importance"] * table["advantage"] / (n * lengths)
     np.testing.assert_allclose(table["push"][free], product[free], rtol=1e-5)
     assert (objective["learning_rate"], objective["steps"]) == (1e-3, 3)
-
-
-def clipped(row, low: float, high: float) -> str:
-    """PPO's rule, in its words."""
-    if row.advantage > 0 and row.ratio > high:
-        return "clip high"
-    return "clip low" if row.advantage < 0 and row.ratio < low else ""
 
 
 def some_ratios(rollouts, tokens):
@@ -210,11 +191,6 @@ def test_a_table_is_what_the_loss_did(tmp_path, settings, stub, reasons):
         assert_formula(table)
         assert (table["stopped"] == "tool").tolist() == expected["lossless"].tolist()
         seen |= set(table["stopped"])
-        if set(table["stopped"]) <= {"", "clip low", "clip high", "no advantage"} and settings in ({}, LOSSES[1][0]):
-            pushing = table[table["advantage"] != 0]
-            low, high = 1 - table.attrs["objective"]["epsilon_low"], 1 + table.attrs["objective"]["epsilon_high"]
-            own = [clipped(row, low, high) for row in pushing.itertuples()]
-            assert pushing["stopped"].tolist() == own
     assert reasons <= seen
 
 
@@ -223,21 +199,13 @@ def test_a_table_is_what_the_loss_did(tmp_path, settings, stub, reasons):
 
 def test_the_log_probability_after_a_step_is_the_one_before_the_next(tmp_path):
     """Four steps on one generation batch, each with all of its rollouts: the same numbers, to the bit."""
-    whole = {
-        "per_device_train_batch_size": 16,
-        "steps_per_generation": 1,
-        "num_iterations": 4,
-        "max_steps": 4,
-        "max_completion_length": 16,
-    }
+    whole = {"per_device_train_batch_size": 16, "steps_per_generation": 1, "num_iterations": 4}
+    whole |= {"max_steps": 4, "max_completion_length": 16}
     _, steps = recorded(tmp_path, record_tokens=1, **whole)
     for step in (1, 2, 3):
         assert steps[step]["logp_after"].equals(steps[step + 1]["logp"])
         assert steps[step]["old_logp"].equals(steps[step + 1]["old_logp"])
         assert not steps[step]["logp_after"].equals(steps[step]["logp"])
-    still, unmoved = recorded(tmp_path / "still", record_tokens=1, **whole | {"learning_rate": 0.0})
-    assert unmoved[2]["logp_after"].equals(unmoved[2]["logp"])
-    assert still.args.learning_rate == 0
 
 
 @pytest.mark.parametrize(
@@ -261,12 +229,10 @@ def test_recording_never_trains(tmp_path, settings):
                 module.attention_dropout = 0.1
         trainer.train()
         finals.append({name: p.clone() for name, p in trainer.model.state_dict().items()})
-        rows.append(
-            [
-                {k: v for k, v in row.items() if "time" not in k and "per_second" not in k}
-                for row in trainer.state.log_history
-            ]
-        )
+        untimed = [
+            {k: row[k] for k in row if "time" not in k and "per_sec" not in k} for row in trainer.state.log_history
+        ]
+        rows.append(untimed)
     assert all(torch.equal(p, finals[1][name]) for name, p in finals[0].items())
     assert rows[0] == rows[1]
     assert list(tables(tmp_path / "2" / "tokens")) == [1, 2, 4, 6]
@@ -289,33 +255,6 @@ def test_a_table_takes_the_first_groups_whole(tmp_path, monkeypatch):
     part = trainer.watched[0]
     prompt = trainer._tokenizer.decode(part["prompt_ids"][part["group_id"] == 0][0])
     assert steps[1]["prompt"].unique().tolist() == [prompt]
-
-
-def test_pictures_are_scored_as_training_scored_them(tmp_path, monkeypatch):
-    """A micro-batch with other inputs than texts is scored whole, by the very call that training made."""
-    monkeypatch.setattr(token_record, "TABLE_ROLLOUTS", 4)
-    trainer, calls = (
-        build(
-            tmp_path,
-            kind=CancellationTrainer,
-            **PLAIN | {"max_steps": 1, "per_device_train_batch_size": 16, "steps_per_generation": 1},
-        ),
-        [],
-    )
-    score = trainer._get_per_token_logps_and_entropies
-
-    def with_types(model, ids, mask, width, batch_size=None, **kwargs):
-        calls.append((len(ids), kwargs.pop("token_type_ids", None), torch.is_grad_enabled()))
-        outputs = score(model, ids, mask, width, batch_size=batch_size, **kwargs)
-        if trainer._scored:
-            (args, kept), given = trainer._scored
-            trainer._scored = (args, kept | {"token_type_ids": torch.zeros_like(ids)}), given
-        return outputs
-
-    monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", with_types)
-    trainer.train()
-    assert [(rows, types is not None, graph) for rows, types, graph in calls] == [(16, False, True), (16, True, False)]
-    assert read_step(tmp_path / "tokens", 1)["rollout"].nunique() == 4
 
 
 # -- files ---------------------------------------------------------------------------------------------------------
@@ -386,37 +325,3 @@ def test_a_resumed_run_ends_with_the_same_tables(tmp_path):
     table = killed.tokens(12)
     assert table.attrs["objective"]["steps"] == 12
     assert set(table["rollout"]) == set(range(16)) & set(table["rollout"])
-
-
-# -- a token's biography -------------------------------------------------------------------------------------------
-
-
-class TwoSteps:
-    """A run of two recorded steps, worked by hand."""
-
-    rows: ClassVar = {
-        1: [
-            (5, "so", "", 1.0, 0.2, -1.0, -0.5),
-            (5, "so", "clip low", -1.0, 0.0, -3.0, -3.5),
-            (6, "is", "", 1, 0.1, -2, -2),
-        ],
-        10: [(6, "is", "no advantage", 0.0, 0.0, -1.0, -1.0)],
-    }
-
-    def token_steps(self):
-        return list(self.rows)
-
-    def tokens(self, step):
-        columns = ["token_id", "token", "stopped", "advantage", "push", "logp", "logp_after"]
-        return pd.DataFrame(self.rows[step], columns=columns)
-
-
-@pytest.mark.parametrize("token", [5, "so", np.int64(5)])
-def test_a_tokens_biography_by_hand(token):
-    story = token_biography(TwoSteps(), token)
-    assert story.iloc[0].to_dict() == {
-        **{"step": 1, "places": 2, "logp": -2.0, "logp_after": -2.0, "push": 0.1, "advantage": 0.0, "stopped": 0.5}
-    }
-    assert story["places"].tolist() == [2, 0]
-    assert story.loc[1, ["logp", "push", "stopped"]].isna().all()
-    assert token_biography(TwoSteps(), 6)["stopped"].tolist() == [0.0, 0.0]

@@ -81,17 +81,6 @@ def test_equals_autograd(level, clip, clipping, aggregate):
         torch.testing.assert_close(again, by_logits, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("clipping", ["asymmetric", "symmetric"])
-def test_token_advantages(clipping):
-    _, logps, old, mask, _ = batch(1)
-    advantages = torch.randn(ROLLOUTS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    options = {"clip": (0.2, 0.28), "clipping": clipping, "aggregate": "dapo"}
-    weights = update_weights(logps, old, mask, advantages, **options)
-    loss = trl_loss(logps, old, mask, advantages, level="token", max_length=9, **options)
-    (gradient,) = torch.autograd.grad(loss, logps)
-    torch.testing.assert_close(-weights * advantages, gradient, rtol=1e-12, atol=1e-15)
-
-
 def test_sequence_level_token_advantages_are_gspo_token():
     """s_it = sg[s_i] * pi / sg[pi], clipped at each token by that token's advantage."""
     _, logps, old, mask, _ = batch(2, spread=0.8)
@@ -123,7 +112,6 @@ def test_padding_may_hold_anything():
         ({"clipping": "both"}, "clipping 'both' is unknown"),
         ({"aggregate": "bnpo"}, "aggregate 'bnpo' is unknown; valid are grpo, dapo, dr_grpo"),
         ({"clip": (0.2,)}, "clip is"),
-        ({"clip": (-0.1, 0.2)}, "clip is"),
         ({"clip": (0.2, float("nan"))}, "clip is"),
         ({"mask": torch.ones(2, 2)}, "mask has shape"),
         ({"old_logps": torch.zeros(2, 2)}, "logps and old_logps have shapes"),
@@ -187,13 +175,6 @@ def test_residual_and_what_the_transforms_do_to_it(groups, seed):
     assert ((residual >= 0) & (residual <= 1)).all()
     for cancelling in (min_replace(weights, labels), advantage_orthogonal(weights, advantages, labels)):
         assert (cancellation_residual(cancelling, advantages, labels) < 1e-12).all()
-
-
-def test_residual_marks_its_ends():
-    labels = torch.tensor([2, 1, 2, 1, 0, 0])
-    advantages = torch.tensor([1.0, 1.0, 1.0, -1.0, 0.0, 0.0])
-    assert cancellation_residual(torch.ones(6), advantages, labels).tolist() == [0.0, 0.0, 1.0]
-    assert cancellation_residual(torch.ones(6, 3), advantages, labels).shape == (3, 3)
 
 
 @pytest.mark.parametrize("clip", [None, (0.2, 0.3)])
