@@ -127,7 +127,6 @@ def rule_file(folder: Path, text: str, name: str = "credit.py") -> str:
         ),
         ("def rule(batch:", "can't be imported: SyntaxError"),
         ("def rule(): ...", "can't be called with the batch alone"),
-        ("async def rule(batch): ...", "must be a plain function that returns a tensor."),
         ("def rule(batch):\n    yield", "must be a plain function that returns a tensor."),
     ],
 )
@@ -145,13 +144,10 @@ def test_a_file_that_is_no_rule_is_refused_before_a_run(tmp_path, text, sentence
     ("returns", "sentence"),
     [
         ("None", "returned None; does it lack a return?"),
-        ("'a'", "returned a str; return floats (4,), one per rollout, or (4, 3), one per token."),
         ("batch.rewards[:3]", "returned the shape (3,); it must be (4,), one per rollout, or (4, 3), one per token."),
         ("batch.mask", "returned a Tensor; return floats"),
         ("batch.rewards / 0", "gave inf to rollout 0; every advantage must be a finite number."),
         ("batch.completion_ids.float().sub(1.5).log()", "gave nan to rollout 0, position 1;"),
-        ("setattr(batch, 'rewards', batch.rewards[:2]) or batch.rewards", "returned the shape (2,); it must be (4,)"),
-        ("batch.mask.fill_(False) / 0.0", "gave nan to rollout 0, position 0;"),
         ("batch.states", "raised ValueError: batch.states is not known here"),
         ("{}['a']", "raised KeyError: 'a' (line 2 of credit.py)."),
     ],

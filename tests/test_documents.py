@@ -59,27 +59,14 @@ def test_licence_and_citation_agree_with_the_package():
     assert citation["license"] == project["license"] == "Apache-2.0"
     assert citation["version"] == project["version"]
     assert f"## {project['version']}" in text["CHANGELOG.md"]
-    licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
-    assert "Apache License" in licence
-    assert "END OF TERMS AND CONDITIONS" in licence
+    assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert citation["repository-code"] == project["urls"]["Repository"] == colab.REPOSITORY
-
-
-def test_the_citation_is_whole_and_names_the_papers_authors():
-    """What the Citation File Format 1.2 asks of a file, of a reference and of a person."""
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert {"cff-version", "message", "title", "authors"} <= set(citation)
-    assert citation["cff-version"] == "1.2.0"
-    papers = {}
-    for reference in citation["references"]:
-        assert {"type", "title", "authors", "year", "identifiers"} == set(reference)
-        assert all({"family-names"} <= set(one) <= {"family-names", "given-names"} for one in reference["authors"])
-        (identifier,) = reference["identifiers"]
-        assert identifier["type"] in ("doi", "url", "swh", "other")
-        papers[identifier["value"]] = [one["family-names"] for one in reference["authors"]]
-    assert papers == {
+    authors = {
+        reference["identifiers"][0]["value"]: [one["family-names"] for one in reference["authors"]]
+        for reference in citation["references"]
+    }
+    assert authors == {
         "arXiv:2605.08666": ["Cheng", "Huang", "Qiu", "Cheng", "Ponti", "Xu", "Titov", "Xu"],
         "arXiv:2604.13088v1": ["Ding", "Zhang", "Wang", "Zeng"],
         "arXiv:2605.16302": ["Ding", "Zhang", "Peng", "Wang", "Zhou", "Zeng"],
     }
-    assert all(paper in text["README.md"] for paper in ("2605.08666", "2604.13088"))

@@ -14,7 +14,7 @@ from workbook.studies import Tables, record
 from workbook.studies.bench import Bench
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
-from workbook.topics.flips import charts, claims, explore, language_models, study
+from workbook.topics.flips import charts, claims, explore, study
 from workbook.topics.flips.probe import column_shares, permuted_advantages
 from workbook.views.live_study import NOW
 
@@ -98,12 +98,12 @@ def invented(rewards):
 def test_each_sign_of_a_measured_prompt_and_of_a_bundle_is_a_block():
     """Prompts 0, 2, 3, 4, 5 push; 0 and 2 are measured, 3 with 4 is a bundle, 5 fills none."""
     rollouts = invented([[1, 0], [1, 1], [0, 1], [1, 0], [0, 1], [1, 0]])
-    labels, measured = language_models.bundled_labels(rollouts, pushing=9, measured=2, bundle=2)
+    labels, measured = study.bundled_labels(rollouts, pushing=9, measured=2, bundle=2)
     assert measured == [0, 2]
     assert labels[:, 0].tolist() == [1, 0, -1, -1, 2, 3, 5, 4, 4, 5, -1, -1]
     assert torch.equal(labels[:, 0], labels[:, 1])
     with pytest.raises(ValueError, match="5 prompts push and 6 are wanted"):
-        language_models.bundled_labels(rollouts, 9, 2, 4)
+        study.bundled_labels(rollouts, 9, 2, 4)
     alone = anchor_labels(rollouts, [1, 2], n=3, seed=0)
     assert sorted(alone[alone >= 0].tolist()) == [0, 1, 2]
     assert (alone[:4] == -1).all(), "prompt 0 is not measured, prompt 1 pushes nothing"
@@ -112,7 +112,7 @@ def test_each_sign_of_a_measured_prompt_and_of_a_bundle_is_a_block():
 def test_the_study_of_language_models_at_its_smallest_is_of_the_blocks_it_names():
     bench = Bench("tiny", 100)
     bench.scale = replace(bench.scale, group_size=4)
-    tables = language_models.dose_llm_study(bench)
+    tables = study.dose_llm_study(bench)
     assert tables["blocks"]["error"].item() < 0.05
     assert tables["blocks"]["prompts"].item() == 4
     rates = tables["rates"].set_index(["tokens", "prompts"])

@@ -6,7 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.statistics import bootstrap_mean, t_interval, unit_curve
+from workbook.statistics import bootstrap_mean, unit_curve
 from workbook.studies.claim import FAMILY, Tables
 from workbook.studies.registration import registered_outcome
 from workbook.theory.coupling import UNSURE
@@ -68,12 +68,7 @@ def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
         y=y.axis(grid=False),
         y2="high_j:Q",
         color=alt.Color("size:Q", title="mean |K|").scale(scheme="purples", domainMin=0),
-        tooltip=[
-            "token:N",
-            alt.Tooltip("size:Q", format=".4g", title="mean |K|"),
-            alt.Tooltip("mean:Q", format="+.4g", title="mean K"),
-            alt.Tooltip("pairs:Q", format=","),
-        ],
+        tooltip=["token:N", alt.Tooltip("size:Q", format=".4g"), alt.Tooltip("mean:Q", format="+.4g"), "pairs:Q"],
     )
     ink = alt.when(alt.datum.dark).then(alt.value("white")).otherwise(alt.value("black"))
     middle = {"x": alt.X("at_i:Q", scale=unit), "y": alt.Y("at_j:Q", scale=unit)}
@@ -93,10 +88,10 @@ def confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
 def compute_mass(
     weights: str = "output layer", signs: str = "any", same_context: bool = True, tables: Tables | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Shares of pairs and of mass, and net coupling, by kind of pair: {of SHARES: series, kind, mean, low, high}.
+    """Shares of pairs and of mass, and net coupling, by kind of pair: {of SHARES: kind, mean, low, high, series}.
 
     weights: of WEIGHTS.  signs: of the pair's rollouts, of SIGNS.  same_context: whether pairs behind one and the same
-    prefix count.  Intervals are over units.  tables: the family's, if not given; those of one unit have no interval.
+    prefix count.  tables: the family's, if not given.
     """
     rows = (tables or FAMILY)["mass/pairs"].query("weights == @weights")
     if SIGNS[signs]:
@@ -106,17 +101,11 @@ def compute_mass(
     kind = rows["same"].map({True: "same token, ", False: "different, "}) + rows["unsure"].map(UNSURE_TEXT)
     sums = rows.groupby([rows["seed"], kind.rename("kind")])[["pairs", "size", "net"]].sum()
     whole = sums.groupby("seed").transform("sum").assign(net=lambda t: t["size"])
-    shares = (sums / whole).unstack(fill_value=0.0).stack(future_stack=True)
-    order = [f"{same}, {text}" for text in UNSURE_TEXT.values() for same in ("same token", "different")]
-    made: dict[str, list] = {column: [] for column in SHARES}
-    for name in order:
-        if name not in shares.index.get_level_values("kind"):
-            continue
-        for column, values in shares.xs(name, level="kind").items():
-            one = {"mean": float(values.iloc[0]), "low": np.nan, "high": np.nan}
-            interval = t_interval(values)._asdict() if len(values) > 1 else one
-            made[column].append({"series": THE_FAMILY, "kind": name, **interval})
-    return {column: pd.DataFrame(rows) for column, rows in made.items()}
+    shares = (sums / whole).unstack(fill_value=0.0).stack(future_stack=True).reset_index()
+    kinds = [f"{same}, {text}" for text in UNSURE_TEXT.values() for same in ("same token", "different")]
+    order = [name for name in kinds if name in set(shares["kind"])]
+    curves = {column: unit_curve(shares, "kind", column).set_index("kind").loc[order] for column in SHARES}
+    return {column: curve.reset_index().assign(series=THE_FAMILY) for column, curve in curves.items()}
 
 
 def mass_chart(pairs: pd.DataFrame, size: pd.DataFrame, net: pd.DataFrame) -> alt.HConcatChart:
@@ -183,7 +172,7 @@ def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HCon
         for table, names, threshold, y_title, title in panels
     ]
     return alt.hconcat(*drawn, spacing=14).resolve_scale(
-        color="independent", strokeDash="independent", shape="independent"
+        **dict.fromkeys(("color", "strokeDash", "shape"), "independent")
     )
 
 
@@ -194,12 +183,9 @@ def products_chart(pairs: pd.DataFrame, labelled: int = 5) -> alt.LayerChart:
     """
     require(pairs, ["kernel", "product", "kind", "pair"], "products_chart")
 
-    def squares(values):
-        """Coordinates in the symmetric log plane, in units of its linear part."""
-        return np.sign(values) * np.log1p(values.abs() / LINEAR)
-
-    # pairs counted in squares of the plane: x0 to x1, y0 to y1, with the commonest kind
-    places = pd.DataFrame({"x": squares(pairs["kernel"]), "y": squares(pairs["product"])})
+    # pairs counted in squares of the symmetric log plane: x0 to x1, y0 to y1, with the commonest kind
+    places = pairs[["kernel", "product"]].set_axis(["x", "y"], axis=1)
+    places = np.sign(places) * np.log1p(places.abs() / LINEAR)
     counts = (places / SQUARE).round().astype(int).assign(kind=pairs["kind"]).groupby(["x", "y"])["kind"]
     table = counts.agg(pairs="size", kind=lambda kinds: kinds.mode()[0]).reset_index()
     for axis in "xy":
@@ -217,9 +203,8 @@ def products_chart(pairs: pd.DataFrame, labelled: int = 5) -> alt.LayerChart:
     x = alt.X("x0:Q", title="K, output layer alone (nats per unit of lr and advantage)", axis=axis, scale=scale)
     y = alt.Y("y0:Q", title="P, all trained weights (same unit)", axis=axis, scale=scale)
     count = alt.Color("pairs:Q", title="pairs").scale(type="log", scheme="purples")
-    hints = [alt.Tooltip("pairs:Q", format=","), alt.Tooltip("kind:N", title="mostly")]
     cells = alt.Chart(table).mark_rect(stroke="#999999", strokeWidth=0.3)
-    cells = cells.encode(x=x, x2="x1:Q", y=y, y2="y1:Q", color=count, tooltip=hints)
+    cells = cells.encode(x=x, x2="x1:Q", y=y, y2="y1:Q", color=count, tooltip=["pairs:Q", "kind:N"])
     at = {"x": alt.X("kernel:Q", axis=axis, scale=scale), "y": alt.Y("product:Q", axis=axis, scale=scale)}
     line = alt.Chart(pd.DataFrame({"kernel": ends, "product": ends})).mark_line(color=NEUTRAL, strokeDash=[5, 4])
     points = alt.Chart(farthest).mark_point(filled=True, color="black", size=30).encode(**at)
@@ -238,9 +223,8 @@ def products_chart(pairs: pd.DataFrame, labelled: int = 5) -> alt.LayerChart:
 def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
     """H4 by how far tokens move: share whose direction the output layer predicts, in equally many tokens a bin.
 
-    table: of `masked_update`, with a column agree (bool).
-    Columns size (median |dlogp|, nats), mean, low, high (interval over prompts), tokens,
-    unsure (share of tokens below UNSURE).
+    table: of `masked_update`, with a column agree (bool).  Columns size (median |dlogp|, nats), mean, low, high
+    (interval over prompts), tokens, unsure (share of tokens below UNSURE).
     """
     moved = table.dropna(subset="agree").assign(size=lambda t: t["dlogp"].abs())
     rank = moved["size"].rank(method="first")

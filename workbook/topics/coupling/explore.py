@@ -52,14 +52,7 @@ def _sampling(prompts: int, most: int = 32) -> dict:
 
 
 def measure_push(
-    policy,
-    task,
-    pushing: str = "unsure",
-    side: str = "better rollouts",
-    optimizer: str = "sgd",
-    prompts: int = 4,
-    group_size: int = 8,
-    seed: int = 0,
+    policy, task, pushing="unsure", side="better rollouts", optimizer="sgd", prompts=4, group_size=8, seed=0
 ) -> Iterator[tuple]:
     """How far tokens move when one token of a prompt pushes: (learning rate, kind, movement / the pushing tokens').
 
@@ -100,11 +93,7 @@ def live_push(policy, task, prompts: int = 4) -> LiveStudy:
         **_sampling(prompts, 16),
     }
     return live_curve(
-        measure_push,
-        family_push,
-        controls,
-        policy,
-        task,
+        *(measure_push, family_push, controls, policy, task),
         x="lr",
         now=[f"{kind}, now" for kind in charts.FOLLOWERS],
         names=[*charts.FOLLOWERS, *(f"{kind}, now" for kind in charts.FOLLOWERS)],
@@ -116,15 +105,7 @@ def live_push(policy, task, prompts: int = 4) -> LiveStudy:
 
 
 def measure_mass(
-    policy,
-    task,
-    weights: str = "output layer",
-    signs: str = "any",
-    same_context: bool = True,
-    prompts: int = 8,
-    group_size: int = 8,
-    anchors: int = 8,
-    seed: int = 0,
+    policy, task, weights="output layer", signs="any", same_context=True, prompts=8, group_size=8, anchors=8, seed=0
 ) -> dict[str, pd.DataFrame]:
     """`compute_mass` of this policy now.  anchors: tokens of each prompt whose gradient of all weights is taken."""
     rollouts = sample_rollouts(policy, task, prompts, group_size, seed, max_new_tokens=NEW_TOKENS)
@@ -146,26 +127,19 @@ def live_mass(policy, task, prompts: int = 8) -> LiveStudy:
 
 
 def measure_training(
-    policy,
-    task,
-    steps: int = 8,
-    every: int = 4,
-    prompts: int = 8,
-    group_size: int = 8,
-    lr: float = 1e-3,
-    seed: int = 0,
+    policy, task, steps=8, every=4, prompts=8, group_size=8, lr=1e-3, seed=0
 ) -> Iterator[dict[str, pd.DataFrame]]:
     """Spillover (H3) and agreement (H4) at moments of a short training by AdamW, as `family_training` has them.
 
-    The policy is left as it was. Each moment's rollouts are fresh.
+    Each moment's rollouts are fresh.
     """
     run = (policy, task, steps, prompts, group_size, lr)
     parts = [pd.DataFrame(columns=["quantity", "size", "step"])]
     for step, trained, rollouts in along_training(*run, every=every, seed=seed, max_new_tokens=NEW_TOKENS):
         if rollouts.advantages.any():
-            parts.append(
-                pd.concat([spillover(trained, rollouts, MASKED), proxy_signs(trained, rollouts)]).assign(step=step)
-            )
+            parts += [
+                now.assign(step=step) for now in (spillover(trained, rollouts, MASKED), proxy_signs(trained, rollouts))
+            ]
             tables = charts.family_training({"mass/training": pd.concat(parts).assign(seed=0)})
             yield {name: table.assign(series=table["series"] + ", now") for name, table in tables.items()}
 
@@ -229,15 +203,14 @@ def check_first_step(function) -> None:
     weights.grad = gradient.clone()
     optimizer.step()
     right = weights.detach()
+    by_norm = lr * gradient / gradient.norm()
     uncorrected = lr * 0.1 * gradient / ((0.001 * gradient**2).sqrt() + 1e-8)
     mistakes = {
         "this is SGD's step; Adam divides by the square root of the mean square.": lr * gradient,
         "the sign is turned around: the step goes up the gradient here.": -right,
         "the learning rate is missing.": right / lr,
         "the means start at zero and are divided by 1 - beta, which makes the first step whole.": uncorrected,
-        "Adam divides each weight's gradient by its own size, not by that of the whole gradient.": lr
-        * gradient
-        / gradient.norm(),
+        "Adam divides each weight's gradient by its own size, not by that of the whole gradient.": by_norm,
     }
     praise = "Right: every weight moves by lr, however large or small its gradient was."
     grade(answer_of(function, gradient.clone(), lr), right, mistakes, praise, "weight")

@@ -9,11 +9,6 @@ Two measures of the same thing, first order in the learning rate:
 `gradient_products` samples anchor tokens i instead, takes g_i by one backward pass, and gets P_ij for every j of the
 group at once, as the derivative of log pi(j) when the weights move along g_i (forward-mode automatic differentiation).
 `masked_update` takes a real step in which chosen tokens alone push, beside the output layer's own step in closed form.
-
-Claims (arXiv 2605.08666): coupling is large only for the same token, and only if both are predicted with low confidence
-(H2, R2; figure 2); an update on chosen tokens moves identical low-confidence tokens together and others hardly (H3;
-figure 3, table 1: plain SGD, lr 0.1); the sign of dlogp after a full update and after one of the output layer alone
-agree on about 0.7 of tokens (H4; figure 10).
 """
 
 from __future__ import annotations
@@ -77,13 +72,10 @@ class GroupTokens:
 def coupling_by_confidence(policy, rollouts: Rollouts, cuts: Sequence[float] = CUTS) -> pd.DataFrame:
     """Mean coupling of token pairs of a prompt's group, by kind of pair: one row for each prompt and kind that occurs.
 
-    Columns: group, same (token), where, signs, less_sure and more_sure (bins of both probabilities, 0 the least sure),
-    pairs, mean (of K_ij), size (mean of |K_ij|). A pair counts once, and no token is paired with itself.
-    where: "same context" if both stand behind the same tokens, and so at the same hidden state; else "within a rollout"
-    or "across rollouts".  signs: of the rollouts' advantages, same, opposite, or none if one is 0.
-
-    cuts: where to cut probabilities into bins, ascending inside (0, 1); p < 0.5 is unsure by default.
-    Memory: a few N x N for the N tokens of one group at a time.  Raises ValueError for other cuts.
+    Columns: group, same (token), where (of WHERE; same context: behind the same tokens), signs (of PAIR_SIGNS),
+    less_sure and more_sure (bins of both probabilities, 0 the least sure), pairs, mean (of K_ij), size (mean of
+    |K_ij|). A pair counts once, and no token is paired with itself.  cuts: of probabilities into bins, ascending inside
+    (0, 1), else ValueError.  Memory: a few N x N for the N tokens of one group at a time.
     """
     tables = []
     for tokens in group_tokens(policy, rollouts, cuts):
@@ -115,12 +107,11 @@ def gradient_products(
 
     anchors: tokens per group, drawn in turn from the bins of confidence that the group has, so that rare kinds are
     seen.  parameters: None all that require gradients, "lora" the adapters, or a list.  method: "jvp", exact;
-    "difference", a central difference sized so that no log-probability moves by much more than 1e-2 (for layers without
-    a forward mode; curvature then costs up to a few percent of the largest product); "auto", the first that works.
+    "difference", a central difference, for layers without a forward mode (off by up to a few percent of the largest
+    product); "auto", the first that works.
     Cost per anchor: a backward pass of its rollout, and one forward-mode (or four to eight plain) passes of its group.
 
-    Raises ValueError for anchors below 1, an unknown method or parameters, cuts that are not ascending in (0, 1), and
-    finite differences that depend on their step, as they do where it sends tokens to other experts.
+    Raises ValueError for what can't be, and for differences that depend on their step, as between a model's experts.
     """
     if not isinstance(anchors, int) or anchors < 1:
         raise ValueError(f"anchors={anchors!r} must be a whole number of 1 or more.")
@@ -197,8 +188,7 @@ def choose_tokens(
 ) -> Bool[Tensor, "B T"]:
     """The completion tokens that are this token and fit every condition given: (B, T), false outside the mask.
 
-    confidence: bounds (low, high) of the probability under the sampling policy, low < p <= high.  sign: of the
-    rollout's advantage, +1 or -1.  Raises ValueError where no token fits.
+    confidence: low < p <= high under the sampling policy.  sign: of its advantage.  ValueError where none fits.
     """
     p = rollouts.old_logps.exp()
     chosen = rollouts.completion_mask.bool() & (rollouts.completion_ids == token_id)
@@ -226,12 +216,7 @@ def shared_token(rollouts: Rollouts, confidence: tuple[float, float]) -> int | N
 
 
 def masked_update(
-    policy,
-    rollouts: Rollouts,
-    chosen: Bool[Tensor, "B T"],
-    optimizer: str = "sgd",
-    lr: float = 0.1,
-    **settings,
+    policy, rollouts: Rollouts, chosen: Bool[Tensor, "B T"], optimizer: str = "sgd", lr: float = 0.1, **settings
 ) -> pd.DataFrame:
     """The token table with columns chosen, dlogp (a real step in which the chosen tokens alone push) and predicted.
 
@@ -249,18 +234,24 @@ def followers(rollouts: Rollouts, moved: pd.DataFrame) -> pd.DataFrame:
     """Spillover of a single-token update: columns kind, tokens, dlogp, size, predicted (nats).
 
     moved: the table of `masked_update` on one prompt's rollouts, whose chosen tokens all are the same token id.
-    KINDS: pushing, the chosen tokens; same context, others behind the same prefix as one of them; the rest by token and
-    by probability.  size: mean of |dlogp|.
-
-    Raises ValueError for rollouts of several prompts, and if the chosen tokens are not one token.
+    kind: of `kinds_of`.  size: mean of |dlogp|.  Raises ValueError for several prompts, and if not one token pushes.
     """
     ids = moved.loc[moved["chosen"], "token_id"].unique()
     if len(ids) != 1 or moved["group"].nunique() != 1:
         raise ValueError(f"followers needs one prompt and one pushing token; {len(ids)} tokens push here.")
-    context = np.array(contexts(rollouts))
-    same, unsure = moved["token_id"] == ids[0], moved["logp"] < np.log(UNSURE)
-    conditions = [moved["chosen"], np.isin(context, context[moved["chosen"]]), same & unsure, same, unsure]
-    kind = np.select(conditions, KINDS[:5], KINDS[5])
+    kind = kinds_of(rollouts, moved, moved["chosen"].to_numpy())
     columns = moved[["dlogp", "predicted"]].assign(kind=kind, tokens=1, size=moved["dlogp"].abs())
     means = dict.fromkeys(("dlogp", "size", "predicted"), "mean")
     return columns.groupby("kind").agg({"tokens": "sum", **means}).reset_index()
+
+
+def kinds_of(rollouts: Rollouts, table: pd.DataFrame, pushing: np.ndarray) -> np.ndarray:
+    """Of KINDS, what each token of one prompt's table is to those that push (N,), which are one token.
+
+    Same context: behind the same prefix as one of them; the rest by token and by probability.
+    """
+    context = np.array(contexts(rollouts))
+    same = table["token_id"] == table.loc[pushing, "token_id"].iloc[0]
+    unsure = table["logp"] < np.log(UNSURE)
+    conditions = [pushing, np.isin(context, context[pushing]), same & unsure, same, unsure]
+    return np.select(conditions, KINDS[:5], KINDS[5])

@@ -1,9 +1,7 @@
 """Study mass of chapter 06: where coupling goes by mass (H2), opposite signs (R2), and H3, H4 along real training.
 
-Mean |K| per pair says which kind of pair couples strongly; the sum of |K| over all pairs of a kind, its *mass*, says
-where a token's change comes from. On-policy the score's expectation is zero, sum_y pi(y) (e_y - pi) = 0, so tokens
-drawn at one context push any other context's tokens by amounts that average out: what pairs of the same token add,
-pairs of different tokens must take away.
+The sum of |K| over all pairs of a kind, its *mass*, says where a token's change comes from. On-policy the score's
+expectation is zero, sum_y pi(y) (e_y - pi) = 0: what pairs of the same token add, pairs of different tokens take away.
 
 What was registered, and what is judged by it: data/results/mass/registration.yaml, `workbook.topics.coupling.claims`.
 """
@@ -22,12 +20,11 @@ from workbook.rollouts.sample import Rollouts
 from workbook.studies.bench import Bench
 from workbook.theory.coupling import NEARLY_CERTAIN, UNSURE
 from workbook.topics.coupling.probe import (
-    KINDS,
     choose_tokens,
-    contexts,
     coupling_by_confidence,
     gradient_products,
     group_tokens,
+    kinds_of,
     masked_update,
     shared_token,
 )
@@ -163,23 +160,17 @@ def spillover(policy, rollouts: Rollouts, prompts: int) -> pd.DataFrame:
         return pd.DataFrame(columns=["quantity", "size", "net", "tokens"])
     groups = rollouts.group_ids[(labels >= 0).any(1)].unique().tolist()
     blocks = block_coupling(policy, rollouts, blocks=labels, measured=groups)
-    tables = [_kinds(rollouts, blocks, k) for k in range(len(blocks.blocks))]
+    tables = []
+    for k, group in blocks.blocks["group"].items():
+        tokens = blocks.tokens[blocks.tokens["group"] == group]
+        pushing = (tokens["block"] == k).to_numpy()
+        change = blocks.changes[k, tokens.index].astype(float)
+        change = change / change[pushing].mean()
+        kinds = kinds_of(rollouts.select(rollouts.group_ids == group), tokens, pushing)
+        tables.append(pd.DataFrame({"quantity": kinds, "change": change, "size": abs(change)}))
     table = pd.concat(tables)
     means = {"size": ("size", "mean"), "net": ("change", "mean"), "tokens": ("size", "size")}
     return table.groupby("quantity").agg(**means).reset_index()
-
-
-def _kinds(rollouts: Rollouts, blocks, k: int) -> pd.DataFrame:
-    """The tokens of block k's prompt with their kind and change, in units of the pushing tokens' mean change."""
-    tokens = blocks.tokens[blocks.tokens["group"] == blocks.blocks.loc[k, "group"]]
-    pushing = (tokens["block"] == k).to_numpy()
-    context = np.array(contexts(rollouts.select(rollouts.group_ids == blocks.blocks.loc[k, "group"])))
-    same = tokens["token_id"] == tokens.loc[pushing, "token_id"].iloc[0]
-    unsure = tokens["logp"] < np.log(UNSURE)
-    conditions = [pushing, np.isin(context, context[pushing]), same & unsure, same, unsure]
-    change = blocks.changes[k, tokens.index].astype(float)
-    change = change / change[pushing].mean()
-    return pd.DataFrame({"quantity": np.select(conditions, KINDS[:5], KINDS[5]), "change": change, "size": abs(change)})
 
 
 def proxy_signs(policy, rollouts: Rollouts) -> pd.DataFrame:

@@ -1,8 +1,7 @@
-"""Tables and charts of token flipping: curves over prompts per step, shares by sign, what predicts a token's change.
+"""Tables and charts of token flipping: curves over prompts per step, and shares by sign.
 
 Every interval is a t interval over units (policy and prompts), unless a chart says otherwise. The paper's place on the
-axis is our guess: it names batches of 16 to 96 in one figure, and a step of RL with verifiable rewards usually holds
-some hundred prompts.
+axis is our guess: it names batches of 16 to 96 in one figure.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from workbook.studies.registration import MIN_UNITS
 from workbook.theory.choices import SIGNS
 from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.topics.flips.claims import contrasts
-from workbook.topics.flips.language_models import EPSILONS
-from workbook.topics.flips.probe import COLUMNS, EPS, change_of, frequency_matched
+from workbook.topics.flips.probe import COLUMNS, EPS, EPSILONS, change_of, frequency_matched
 from workbook.views.curves import curve_chart
 from workbook.views.live_study import NOW
 from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require, titled
@@ -31,6 +29,8 @@ from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require, tit
 PAPER = (256, 1024, "a large batch: our guess of the paper's")
 PROMPTS = "prompts that push in the step"
 FOLLOWS = "chance to follow the own sign"
+LESS_AND_LESS = "The more prompts push, the less a token follows its own rollout"
+OUTGROWN = "What other prompts do outgrows the own prompt's push"
 SAYS_NOTHING = (0.5, "the sign says nothing")
 THE_FAMILY = "the family"
 TOKEN_NAMES = {"unsure": "p below 0.9", "moved": "moved"} | {name: name for name in ("all", *MATCHED)}
@@ -39,18 +39,8 @@ CLASSES = ("result", "style")  # the words of the bundled task that are not forc
 CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}  # from the bar's foot upwards
 BACKBONES = {"family": "bundled family", "smollm2_plain": "SmolLM2-135M", "gemma3_plain": "Gemma 3 270M"}  # by scale
 QUANTITIES = {  # what is asked of backbones: column, title of the chart, of its axis, what it is compared with
-    "own sign": (
-        "follows",
-        "The more prompts push, the less a token follows its own rollout, on every model",
-        FOLLOWS,
-        SAYS_NOTHING,
-    ),
-    "own share": (
-        "own share",
-        "What other prompts do outgrows the own prompt's push",
-        "own / (own + others), rms",
-        (0.5, "own = others"),
-    ),
+    "own sign": ("follows", f"{LESS_AND_LESS}, on every model", FOLLOWS, SAYS_NOTHING),
+    "own share": ("own share", OUTGROWN, "own / (own + others), rms", (0.5, "own = others")),
 }
 BANDS = "band: 95 % t interval over policies (family) or draws of prompts (SmolLM2); least to largest prompt (Gemma)"
 
@@ -65,10 +55,9 @@ def family_follows(tokens: str = "unsure") -> pd.DataFrame:
 
 
 def own_share(blocks: Blocks, doses=(1, 2, 4, 8), draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
-    """How much of a step's movement a token's own prompt makes, by class: own / (own + others), rms of both.
+    """Part of an unsure token's movement that its own prompt makes, by class: own / (own + others), rms of both.
 
-    Tokens of probability below NEARLY_CERTAIN. Columns category, prompts, mean, low, high (t interval over the measured
-    prompts), units.
+    Columns category, prompts, mean, low, high (t interval over the measured prompts), units.
     """
     tables = []
     for dose in doses:
@@ -116,9 +105,8 @@ def backbone_curves(
 ) -> pd.DataFrame:
     """What tokens do against prompts per step, by model: series, prompts, mean, low, high, units.
 
-    tokens: of SETS.  quantity: of QUANTITIES.  tables: {scale: its tables}, instead of those below data/results.
-    With fewer than six units the band reaches from the least to the largest of the measured prompts. Models that were
-    not measured are left out.
+    tokens: of SETS.  quantity: of QUANTITIES.  tables: {scale: its tables}, instead of those below data/results; models
+    that were not measured are left out.  With fewer than six units the band is the range over the measured prompts.
     """
     column, lines = QUANTITIES[quantity][0], []
 
@@ -158,7 +146,7 @@ def backbones_chart(curve: pd.DataFrame, quantity: str = "own sign") -> alt.Laye
 def compute_flips(optimizer: str = "adamw", eps: float = EPS, signs: str = "by reward") -> dict[str, pd.DataFrame]:
     """Measured shares by model, means over units: {"table": model, column, change, share, prompts, units}.
 
-    eps: the nearest that was measured.  Models that were not measured so are left out.
+    eps: the nearest that was measured.
     """
     nearest = min(EPSILONS, key=lambda measured: abs(np.log(measured / eps)))
     parts = []
@@ -174,10 +162,9 @@ def compute_flips(optimizer: str = "adamw", eps: float = EPS, signs: str = "by r
 
 def flips_chart(table: pd.DataFrame) -> alt.FacetChart:
     """Stacked shares, a row a model and a panel a column; table of `compute_flips`, with the policy in hand or not."""
-    title = "What one step does to tokens, by backbone and by the sign of their rollout"
-    subtitle = "shares over prompts that have rollouts of both signs"
     row = alt.Y("model:N", title=None, sort=[*BACKBONES.values(), NOW])
-    return _stacked(table, row, "model", "column", COLUMNS, title, subtitle)
+    title = "What one step does to tokens, by backbone and by the sign of their rollout"
+    return _stacked(table, row, "column", COLUMNS, title, "shares over prompts that have rollouts of both signs")
 
 
 def describe_flips(table: pd.DataFrame) -> str:
@@ -187,8 +174,9 @@ def describe_flips(table: pd.DataFrame) -> str:
     return f"Distance of the two signs' shares: {', '.join(f'{name} {size:.3f}' for name, size in apart.items())}."
 
 
-def _stacked(table, row: alt.Y, name: str, panel: str, panels, title: str, subtitle: str) -> alt.FacetChart:
-    """Horizontal bars of the shares of CHANGES: a bar for each value of `name`, a panel for each of `panel`."""
+def _stacked(table, row: alt.Y, panel: str, panels, title: str, subtitle: str) -> alt.FacetChart:
+    """Horizontal bars of the shares of CHANGES: a bar for each value of the row, a panel for each of `panel`."""
+    name = "model" if panel == "column" else "confidence"
     require(table, (name, panel, "change", "share"), "a chart of shares")
     order = list(CHANGE_COLORS)
     color = alt.Color("change:N", title=None, sort=order).scale(domain=order, range=list(CHANGE_COLORS.values()))
@@ -231,14 +219,9 @@ def flips_by_confidence(
     edges = np.linspace(0, 1, bins + 1)
     place = np.clip(np.digitize(np.exp(rows["logp"]), edges[1:-1], right=True), 0, bins - 1)
     labels = [f"{low:.2g} to {high:.2g}" for low, high in pairwise(edges)]
-    tokens = pd.DataFrame(
-        {
-            "confidence": np.array(labels)[place],
-            "sign": np.where(rows["advantage"] > 0, *SIGNS),
-            "change": change_of(rows["dlogp"], eps),
-        }
-    )
-    counts = tokens.groupby(["confidence", "sign", "change"]).size().unstack(fill_value=0)
+    keys = {"confidence": np.array(labels)[place], "sign": np.where(rows["advantage"] > 0, *SIGNS)}
+    tokens = pd.DataFrame(keys | {"change": change_of(rows["dlogp"], eps)})
+    counts = tokens.groupby([*keys, "change"]).size().unstack(fill_value=0)
     counts = counts.reindex(columns=list(CHANGE_COLORS), fill_value=0).stack().rename("count").reset_index()
     counts["tokens"] = counts.groupby(["confidence", "sign"])["count"].transform("sum")
     return counts.assign(share=counts["count"] / counts["tokens"]).drop(columns="count")
@@ -246,7 +229,7 @@ def flips_by_confidence(
 
 def flips_by_confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
     """Stacked shares, a bar for each bin and a panel for each sign; table of flips_by_confidence."""
-    title = "What one update did to tokens of better and of worse rollouts"
-    subtitle = "panels: the sign of the rollout's advantage; a bar holds all tokens of its bin"
     row = alt.Y("confidence:N", title="p before the update")
-    return _stacked(table, row, "confidence", "sign", SIGNS, title, subtitle)
+    subtitle = "panels: the sign of the rollout's advantage; a bar holds all tokens of its bin"
+    title = "What one update did to tokens of better and of worse rollouts"
+    return _stacked(table, row, "sign", SIGNS, title, subtitle)

@@ -14,8 +14,7 @@ from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.rollouts.sample import sample_rollouts
 from workbook.topics.flips import charts
 from workbook.topics.flips.claims import contrasts
-from workbook.topics.flips.language_models import EPSILONS
-from workbook.topics.flips.probe import EPS, column_shares, token_flips
+from workbook.topics.flips.probe import EPS, EPSILONS, column_shares, token_flips
 from workbook.topics.flips.study import ADVANTAGES, doses_of, pushing_prompts, with_signs
 from workbook.topics.grading import answer_of, grade
 from workbook.views.explorer import Explorer, log_slider, menu, power_slider, slider, switch
@@ -24,8 +23,6 @@ from workbook.views.style import require
 
 TOKEN_MENU = [(charts.TOKEN_NAMES[name], name) for name in SETS]
 NEW_TOKENS = 48  # at most, of the bundled task
-AXES = {"x_title": charts.PROMPTS, "y_title": charts.FOLLOWS, "reference": [charts.SAYS_NOTHING]}
-LESS_AND_LESS = "The more prompts push, the less a token follows its own rollout"
 
 
 def explore_flips_of(table: pd.DataFrame, eps: float = 0.01) -> Explorer:
@@ -55,26 +52,18 @@ def _sampling(prompts: int, most: int, label: str) -> dict:
     }
 
 
-def live_blocks(policy, task, prompts: int, group_size: int, signs: str, seed: int) -> Blocks:
-    """A small step for each rollout of some prompts that push, `prompts` of them at most."""
+def live_blocks(policy, task, prompts=16, group_size=8, signs="by reward", seed=0) -> Blocks:
+    """A small step for each rollout of some prompts that push, `prompts` of them at most; signs: of ADVANTAGES."""
     rollouts = pushing_prompts(sample_rollouts(policy, task, prompts + 4, group_size, seed), prompts)
     return dose_blocks(policy, with_signs(rollouts, signs, seed), rollouts.group_ids.unique().numel(), 1)
 
 
-def measure_dose(
-    policy,
-    task,
-    prompts: int = 16,
-    group_size: int = 8,
-    tokens: str = "unsure",
-    signs: str = "by reward",
-    seed: int = 0,
-) -> Iterator[tuple]:
-    """Whose sign tokens follow, by prompts per step: (prompts, NOW, chance), from small steps of this policy.
+def measure_dose(policy, task, tokens="unsure", **sampled) -> Iterator[tuple]:
+    """Whose sign tokens follow, by prompts per step: (prompts, NOW, chance), of `live_blocks`.
 
-    signs: "by reward", or "permuted" within each group.  Raises ValueError where no prompt has different rewards.
+    Raises ValueError where no prompt has different rewards.
     """
-    blocks = live_blocks(policy, task, prompts, group_size, signs, seed)
+    blocks = live_blocks(policy, task, **sampled)
     for row in dose_curve(blocks, doses_of(blocks)).query("tokens == @tokens").itertuples():
         yield row.prompts, NOW, row.follows
 
@@ -82,28 +71,27 @@ def measure_dose(
 def live_dose(policy, task, prompts: int = 16) -> LiveStudy:
     """Prompts, rollouts, kind of token and seed of small steps on a copy of a policy, over the family's curve."""
     controls = {"tokens": menu("unsure", TOKEN_MENU, "tokens"), **_sampling(prompts, 32, "prompts at most")}
-    subtitle = "family: mean of ten policies, band 95 % t interval; this policy: one policy, one draw of prompts"
-    look = AXES | {"title": LESS_AND_LESS, "subtitle": subtitle, "scale": {"domain": [0.4, 1.0], "clamp": True}}
-    data = measure_dose, charts.family_follows, controls, policy, task
-    return live_curve(*data, x="prompts", paper=charts.PAPER, **look)
+    return live_curve(
+        *(measure_dose, charts.family_follows, controls, policy, task),
+        x="prompts",
+        x_title=charts.PROMPTS,
+        y_title=charts.FOLLOWS,
+        title=charts.LESS_AND_LESS,
+        subtitle="family: mean of ten policies, band 95 % t interval; this policy: one policy, one draw of prompts",
+        paper=charts.PAPER,
+        reference=[charts.SAYS_NOTHING],
+        scale={"domain": [0.4, 1.0], "clamp": True},
+    )
 
 
 def measure_net(
-    policy,
-    task,
-    prompts: int = 16,
-    group_size: int = 8,
-    identity: str = "sign-shared",
-    asked: str = "less than half",
-    matched: bool = False,
-    signs: str = "by reward",
-    seed: int = 0,
+    policy, task, identity="sign-shared", asked="less than half", matched=False, **sampled
 ) -> Iterator[tuple]:
     """What shared tokens keep of specific ones' net change, by prompts per step: (prompts, NOW, contrast).
 
-    identity: how words are shared.  asked, matched: as in `family_net`.  signs: "by reward", or "permuted".
+    identity: how words are shared.  asked, matched: as in `family_net`.
     """
-    blocks = live_blocks(policy, task, prompts, group_size, signs, seed)
+    blocks = live_blocks(policy, task, **sampled)
     net = net_curve(blocks, doses_of(blocks)).assign(seed=0)
     rows = contrasts(net[net["identity"] == identity], charts.KEPT[asked], matched)
     for row in rows.sort_values("prompts").itertuples():
@@ -133,20 +121,9 @@ def live_net(policy, task, prompts: int = 16) -> LiveStudy:
 
 
 def measure_flips(
-    policy,
-    task,
-    optimizer: str = "adamw",
-    nats: float = STEP_NATS,
-    eps: float = EPS,
-    signs: str = "by reward",
-    prompts: int = 16,
-    group_size: int = 8,
-    seed: int = 0,
+    policy, task, optimizer="adamw", nats=STEP_NATS, eps=EPS, signs="by reward", prompts=16, group_size=8, seed=0
 ) -> dict[str, pd.DataFrame]:
-    """Shares of boosted, suppressed and stable tokens after one real step on this policy: {"table": ...}.
-
-    nats: the step's root mean square movement; the measured models' is 0.1.  signs: "by reward", or "permuted".
-    """
+    """Shares of CHANGES after one real step that moves this policy's tokens by so many nats (rms): {"table": ...}."""
     sampled = pushing_prompts(sample_rollouts(policy, task, prompts, group_size, seed, NEW_TOKENS), prompts)
     rollouts = with_signs(sampled, signs, seed)
     table = token_flips(policy, rollouts, optimizer, matched_lr(policy, rollouts, optimizer, nats))
@@ -186,7 +163,7 @@ def check_shares(function: Callable) -> None:
     def shares(dlogp: Tensor) -> Tensor:
         return torch.stack([part.double().mean() for part in (dlogp > eps, dlogp < -eps, dlogp.abs() <= eps)])
 
-    got, eps = answer_of(function, DLOGP, ADVANTAGE, 0.01), 0.01
+    got = answer_of(function, DLOGP, ADVANTAGE, eps := 0.01)
     right = torch.stack([shares(DLOGP[ADVANTAGE > 0]), shares(DLOGP[ADVANTAGE < 0])])
     sums = [] if got is None or got.ndim != 2 else got.float().sum(1)
     mistakes = {
@@ -240,8 +217,7 @@ def check_words(function: Callable) -> None:
 def check_sample_size(function: Callable) -> None:
     """Check a function (gap, p) -> continuations a side, so that a gap in value is twice its standard error.
 
-    Rewards are 0 or 1 with mean p on both sides; the gap is a difference of two means of n rewards each:
-    n = 8 p (1 - p) / gap^2.
+    Rewards are 0 or 1 with mean p; the gap is a difference of two means of n rewards each: n = 8 p (1 - p) / gap^2.
 
     >>> check_sample_size(lambda gap, p: p * (1 - p) * (2 / gap) ** 2)
     Not quite: that is for one mean; a gap is a difference of two, whose variances add up.
@@ -251,8 +227,7 @@ def check_sample_size(function: Callable) -> None:
         if (one := answer_of(function, *case)) is None:
             return  # it said why
         if one.numel() != 1:
-            print(f"Not quite: give one number for each gap, not {one.numel()}.")
-            return
+            return print(f"Not quite: give one number for each gap, not {one.numel()}.")
         got.append(one)
     right = torch.tensor([8 * p * (1 - p) / gap**2 for gap, p in GAPS]).double()
     mistakes = {

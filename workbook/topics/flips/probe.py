@@ -29,6 +29,7 @@ from workbook.rollouts.states import output_states
 from workbook.statistics import Interval, bootstrap_bounds, bootstrap_mean, paired_difference
 from workbook.theory.groups import permute_in_groups
 
+EPSILONS = (1e-3, 3e-3, 0.01, 3e-2, 1e-1, 3e-1)  # nats
 EPS = 0.01  # nats: a probability that changed by less than about 1 % of itself counts as stable
 CHANGES = ("boosted", "suppressed", "stable")
 COLUMNS = ("A > 0", "A < 0", "whole batch")
@@ -53,8 +54,7 @@ def permuted_advantages(rollouts: Rollouts, seed: int = 0) -> Rollouts:
 def frequency_matched(table: pd.DataFrame, seed: int = 0, by: str = "token_id") -> pd.DataFrame:
     """The control R1: rows dropped at random until each token occurs equally often on both sides of its prompt.
 
-    Of a token's rows in one prompt, as many are kept among positive as among negative rollouts; rollouts of advantage 0
-    are dropped. Order and columns stay.
+    Rollouts of advantage 0 are dropped. Order and columns stay.
     """
     signed = table[table["advantage"] != 0]
     shuffled = signed.sample(frac=1, random_state=seed)
@@ -92,10 +92,7 @@ def shares_by_prompt(table: pd.DataFrame, eps: float = EPS) -> dict[str, pd.Data
 
 
 def column_shares(table: pd.DataFrame, eps: float = EPS) -> pd.DataFrame:
-    """Shares of CHANGES in positive rollouts, in negative ones and in both, means over prompts that have both.
-
-    table: of `token_flips`.  Columns: column (of COLUMNS), change, share, prompts.  Raises ValueError if no prompt has
-    rollouts of both signs.
+    """Means of `shares_by_prompt`: columns column (of COLUMNS), change, share, prompts.  table: of `token_flips`.
 
     >>> rows = [(0, 1.0, 0.5), (0, 1.0, 0.0), (0, -1.0, 0.5), (0, -1.0, -0.5), (1, 1.0, 0.5)]
     >>> shares = column_shares(pd.DataFrame(rows, columns=["group", "advantage", "dlogp"]))
@@ -113,11 +110,8 @@ def column_shares(table: pd.DataFrame, eps: float = EPS) -> pd.DataFrame:
 def flip_shares(table: pd.DataFrame, eps: float = EPS) -> pd.DataFrame:
     """Shares of boosted, suppressed and stable tokens in positive and in negative rollouts, and their difference.
 
-    boosted: dlogp > eps; suppressed: dlogp < -eps; stable: |dlogp| <= eps. Shares are taken prompt by prompt, over the
-    prompts that have rollouts of both signs, and bootstrapped over prompts: columns change, quantity (positive,
-    negative, difference), mean, low, high.
-
-    Raises ValueError if no prompt has both.
+    Those of `shares_by_prompt`, bootstrapped over prompts: columns change, quantity (positive, negative, difference),
+    mean, low, high.
     """
     shares, rows = shares_by_prompt(table, eps), []
     for change in CHANGES:
@@ -134,8 +128,8 @@ def flip_shares(table: pd.DataFrame, eps: float = EPS) -> pd.DataFrame:
 def flip_distance(table: pd.DataFrame, eps: float = EPS) -> Interval:
     """How unlike the two signs' shares are: total variation distance, 0 alike to 1, an Interval over prompts.
 
-    Half the sum over the three changes of |mean share among positive - mean share among negative|. It is the distance
-    of two means, so its interval comes from resampling prompts and taking both means anew.
+    Half the sum over the three changes of |mean share among positive - mean share among negative|; both means are taken
+    anew in each resample of prompts.
     """
     shares = shares_by_prompt(table, eps)
     difference = (shares["A > 0"] - shares["A < 0"]).to_numpy()
@@ -153,11 +147,9 @@ def flip_distance(table: pd.DataFrame, eps: float = EPS) -> Interval:
 def cancellation_index(policy, rollouts: Rollouts) -> pd.DataFrame:
     """The token table with columns type_index, coupled_index, coupled_push and frequency.
 
-    type_index and coupled_index: as in the module's docstring, 0 where nothing pushes.  coupled_push: sum_j A_j K_ij,
-    the first-order change of log-probability per unit of learning rate through the output layer, in its own group.
-    frequency: share of the group's tokens that are this token.
-
-    Memory: N x N for the N tokens of one group at a time.  The policy is only read.
+    Both indices: as in the module's docstring, 0 where nothing pushes.  coupled_push: sum_j A_j K_ij, the first-order
+    dlogp per unit of learning rate through the output layer.  frequency: share of the group's tokens that are this one.
+    Memory: N x N for the N tokens of one group at a time.
     """
     table = rollouts.token_table()
     states = output_states(policy, rollouts)
