@@ -26,19 +26,6 @@ from workbook.claims.text import compare_with_ledger, format_ledger, format_summ
 from workbook.studies.claim import Claim, Measurement, Tables
 
 __all__ = [
-    "CLAIMS",
-    "SCALES",
-    "Claim",
-    "Measurement",
-    "Tables",
-    "command",
-    "compare_with_ledger",
-    "format_ledger",
-    "format_summary",
-    "ledger",
-    "ledger_json",
-    "measurements",
-    "registered",
-    "show_outcomes",
-    "summary",
-]
+    "CLAIMS", "SCALES", "Claim", "Measurement", "Tables", "command", "compare_with_ledger", "format_ledger",
+    "format_summary", "ledger", "ledger_json", "measurements", "registered", "show_outcomes", "summary",
+]  # fmt: skip

@@ -33,13 +33,11 @@ MET = {SUPPORTED: "not met", CONTRADICTED: "met", EQUIVALENT: "met", INCONCLUSIV
 class Judged(NamedTuple):
     """What some units say of one outcome, in the outcome's own unit.
 
-    mean, low, high: estimate and 95 % interval.  sd: over units (of logarithms, if `log`).  outcome: what follows from
-    the intervals alone.  p, p_equivalent, p_flips: two-sided t, two one-sided t tests, exact sign flips.  detectable:
-    minimum detectable effect.  without_low, without_high: range of the estimate with one of those left out.
-    decided_by: the fewest whose removal changes `outcome`, searched greedily; NaN if none down to 3 does.
-
-    policies: how many numbers were independent: policies where several units share some (their means are judged), else
-    units.  p_units: of t over all units as if they were independent.
+    sd: over units (of logarithms, of a ratio).  outcome: what follows from the intervals alone.  p, p_equivalent,
+    p_flips: two-sided t, two one-sided t tests, exact sign flips.  detectable: minimum detectable effect.
+    without_low, without_high: range of the estimate with one left out.  decided_by: the fewest whose removal changes
+    `outcome`, searched greedily; NaN if none down to 3 does.  policies: how many numbers were independent.  p_units: of
+    t over all units as if they were independent.
     """
 
     mean: float
@@ -62,8 +60,7 @@ def judge_units(values: pd.Series, registered: Outcome, policies: pd.Series | No
     """What units say of a registered outcome; with fewer than `MIN_UNITS` of them their mean alone.
 
     values: finite, one per unit; `attrs["log"]`: logarithms, of which everything is given in the ratio's own unit.
-    policies: each unit's policy, by its name. Units of one policy are not independent: where several share some, but
-    not all share one, their means by policy are judged.
+    policies: each unit's policy, by its name.
     """
     log = bool(values.attrs.get("log"))
     x = independent(values, policies)
@@ -72,23 +69,15 @@ def judge_units(values: pd.Series, registered: Outcome, policies: pd.Series | No
         spread = float(x.std(ddof=1)) if len(x) > 1 else np.nan
         return Judged(float(back(x.mean())), np.nan, np.nan, spread, NOT_MEASURED, *[np.nan] * 7, len(x), np.nan)
     rule = rule_of(registered, log)
-    without = (x.sum() - x) / (len(x) - 1)
+    without = back((x.sum() - x) / (len(x) - 1)) if log else (x.sum() - x) / (len(x) - 1)
     detectable = detectable_effect(x.std(ddof=1), len(x))
     if log:  # towards the claim, in the ratio's unit
         detectable = float(abs(np.exp(rule.threshold + rule.toward * detectable) - registered.threshold))
     return Judged(
-        *(float(back(end)) for end in t_bounds(x)),
-        float(x.std(ddof=1)),
-        rule.outcome(x),
-        rule.p(x),
-        rule.p_equivalent(x),
-        sign_flip_p(x - rule.threshold),
-        detectable,
-        float(back(without.min())),
-        float(back(without.max())),
-        decided_by(x, rule),
-        len(x),
-        rule.p(values.to_numpy(dtype=float)),
+        *(*(float(back(end)) for end in t_bounds(x)), float(x.std(ddof=1)), rule.outcome(x)),
+        *(rule.p(x), rule.p_equivalent(x), sign_flip_p(x - rule.threshold), detectable),
+        *(float(without.min()), float(without.max()), decided_by(x, rule)),
+        *(len(x), rule.p(values.to_numpy(dtype=float))),
     )
 
 
@@ -138,13 +127,8 @@ class Rule(NamedTuple):
 
 
 def rule_of(registered: Outcome, log: bool = False) -> Rule:
-    """The rule that was registered, of logarithms for a ratio.
-
-    Raises ValueError for a ratio whose zone of equivalence reaches 0.
-    """
+    """The rule that was registered, of logarithms for a ratio."""
     c, d, scaled = registered.threshold, registered.smallest_effect, np.log if log else float
-    if log and c - d <= 0:
-        raise ValueError(f"{registered.claim}: threshold - smallest_effect is {c - d:g}; a ratio's must be above 0.")
     return Rule(float(scaled(c)), float(scaled(c - d)), float(scaled(c + d)), registered.toward)
 
 
@@ -169,13 +153,7 @@ def _tail(x: np.ndarray, bound: float) -> float:
 
 
 def sign_flip_p(x: np.ndarray, seed: int = 0) -> float:
-    """Two-sided p of the mean of (n,) values under random signs: all 2^n up to `MAX_EXACT` units, else drawn.
-
-        p = share of sign vectors s with |sum s_i x_i| >= |sum x_i|
-
-    >>> sign_flip_p(np.array([1.0, 1.0, 1.0, 1.0, 1.0, 1.0]))  # 2 of 64
-    0.03125
-    """
+    """Share of sign vectors s with |sum s_i x_i| >= |sum x_i|: of all 2^n up to `MAX_EXACT` units, else of drawn."""
     n = len(x)
     if n <= MAX_EXACT:
         signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
@@ -187,13 +165,7 @@ def sign_flip_p(x: np.ndarray, seed: int = 0) -> float:
 
 
 def detectable_effect(sd: float, n: int, level: float = LEVEL, power: float = POWER) -> float:
-    """Minimum detectable effect: the mean that a two-sided t test of n units with this sd finds with that power.
-
-        delta sd / sqrt(n), with P(T' > t_(n-1, 1 - level / 2)) = power for T' noncentral t with noncentrality delta
-
-    >>> round(detectable_effect(1.0, 10), 3)
-    0.996
-    """
+    """Minimum detectable effect: delta sd / sqrt(n), with P(T' > t_(n-1)) = power for T' noncentral t of delta."""
     from scipy.special import nctdtrinc, stdtrit
 
     return float(nctdtrinc(n - 1, 1 - power, stdtrit(n - 1, 1 - level / 2)) * sd / n**0.5)
@@ -212,13 +184,7 @@ def decided_by(x: np.ndarray, rule: Rule) -> float:
 
 
 def adjusted(p: np.ndarray) -> np.ndarray:
-    """Benjamini-Hochberg q of (m,) p-values: the least false discovery rate at which each is still rejected.
-
-        q_(i) = min over j >= i of m p_(j) / j
-
-    >>> adjusted(np.array([0.01, 0.04, 0.03])).round(3).tolist()
-    [0.03, 0.04, 0.04]
-    """
+    """Benjamini-Hochberg q of (m,) p-values: q_(i) = min over j >= i of m p_(j) / j."""
     order = np.argsort(p)
     scaled = p[order] * len(p) / np.arange(1, len(p) + 1)
     q = np.empty(len(p))
@@ -240,30 +206,24 @@ def conclude(row: dict, primaries: int) -> tuple[str, str, str]:
         number = f"{units} units on {policies:.0f} policies" if policies < units else f"{units} units"
         return NOT_MEASURED, here, f"{number}; an outcome needs {MIN_UNITS}"
     if here == NOT_TESTABLE:
-        reason = f"every unit lies at the threshold, {row['threshold']:g}: a floor, a ceiling or no contrast"
-        return NOT_TESTABLE, here, reason
-    here, reason = _by_intervals(row, primaries)
+        return here, here, f"every unit lies at the threshold, {row['threshold']:g}: a floor, a ceiling or no contrast"
+    c, unit = row["threshold"], row["unit"]
+    clear = row["low"] > c or row["high"] < c
+    if here == EQUIVALENT:
+        reason = f"its 90 % interval lies within {c:g} ± {row['smallest_effect']:g} {unit}".rstrip()
+        reason = reason if c == 0 else f"equivalent to its threshold: {reason}"
+        reason += "; clear of the threshold, but smaller than what is of interest" if clear else ""
+    elif here == INCONCLUSIVE:
+        detectable = f"80 % power for {row['detectable']:.2g} {unit}".rstrip()
+        reason = f"its interval reaches both sides of {c:g}; {detectable} or more"
+    else:
+        reason = f"its whole interval lies {'above' if row['low'] > c else 'below'} {c:g}"
+        if np.isfinite(row["q"]) and row["q"] > LEVEL:
+            here, reason = INCONCLUSIVE, f"{reason}, but q = {row['q']:.2g} over {primaries} primary rows"
+        if row["p_flips"] > LEVEL:
+            reason += f"; sign flips disagree, p = {row['p_flips']:.2g}"
     if row["comparable"].lower().startswith("no"):
         return NOT_COMPARABLE, here, f"{row['comparable'].partition(':')[2].strip()}; at our place {here}: {reason}"
     if row["claim"].endswith("falsifier") and row["role"] == "primary":  # judged from the paper's side
         reason += f"; the falsifier is {MET[here]}"
     return here, here, reason
-
-
-def _by_intervals(row: dict, primaries: int) -> tuple[str, str]:
-    """Outcome and reason by a row's intervals and q."""
-    here, c, unit = row["here"], f"{row['threshold']:g}", row["unit"]
-    clear = row["low"] > row["threshold"] or row["high"] < row["threshold"]
-    if here == EQUIVALENT:
-        reason = f"its 90 % interval lies within {c} ± {row['smallest_effect']:g} {unit}".rstrip()
-        reason = reason if row["threshold"] == 0 else f"equivalent to its threshold: {reason}"
-        return here, reason + ("; clear of the threshold, but smaller than what is of interest" if clear else "")
-    if here == INCONCLUSIVE:
-        detectable = f"80 % power for {row['detectable']:.2g} {unit}".rstrip()
-        return here, f"its interval reaches both sides of {c}; {detectable} or more"
-    reason = f"its whole interval lies {'above' if row['low'] > row['threshold'] else 'below'} {c}"
-    if np.isfinite(row["q"]) and row["q"] > LEVEL:
-        here, reason = INCONCLUSIVE, f"{reason}, but q = {row['q']:.2g} over {primaries} primary rows"
-    if row["p_flips"] > LEVEL:
-        reason += f"; sign flips disagree, p = {row['p_flips']:.2g}"
-    return here, reason

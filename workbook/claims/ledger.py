@@ -85,16 +85,15 @@ def measurements(
 ) -> pd.DataFrame:
     """Every measurement of some claims at one scale, by their ids or records: a row each, with the columns `JUDGED`.
 
-    A row that is described and was not measured is left out. Outcomes of primary rows do not yet know of one another:
-    `ledger` corrects them for their number.  roles: those wanted, by default all.
+    Outcomes of primary rows do not yet know of one another: `ledger` corrects them for their number.  roles: those
+    wanted, by default all.
 
-    claim, role, study, key, scale, measured (the sentence), unit, threshold, toward (+1 if the claim lies above it, -1
-    below, NaN where nothing is decided), smallest_effect; mean, low, high (95 %), units, registered_units, dropped
-    (units without a number), added (units beyond the registered count, which decide nothing), looked (units that were
-    measured after the outcome of the earlier ones was seen); outcome, here (what it would be if the setting were
-    comparable), reason; p ... sd: see `inference.Judged`; values: {unit: number}; policy_of: {unit: policy}; log:
-    whether those are logarithms; paper_effect ... seen_before: as registered; registration ("matches", "changed since",
-    "none"), clean (whether all tables came from an unmodified tree, None: not known), commits.
+    Columns: measured (the sentence), toward (+1 if the claim lies above the threshold, -1 below), dropped (units
+    without a number), added (units beyond the registered count, which decide nothing), looked (units that were measured
+    after the outcome of the earlier ones was seen), here (what the outcome would be if the setting were comparable),
+    p ... sd: see `inference.Judged`; values: {unit: number}; policy_of: {unit: policy}; log: whether those are
+    logarithms; registration ("matches", "changed since", "none"), clean (whether all tables came from an unmodified
+    tree, None: not known); the others as registered.
     """
     rows = []
     for claim in [claims] if isinstance(claims, str) else claims:
@@ -113,9 +112,11 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
     if (roles is not None and role not in roles) or (outcome and tables.scale not in registration.units):
         return []
     count = registration.units[tables.scale] if outcome else None
-    row = _missing("") | _registered(outcome or Outcome(claim.id, DESCRIBED, measurement.key, source="ours"))
-    row |= {"role": role, "study": measurement.study, "key": measurement.key, "scale": tables.scale}
-    row |= {"registered_units": count or 0}
+    stated = outcome or Outcome(claim.id, DESCRIBED, measurement.key, source="ours")
+    names = ("claim", "unit", "place", "comparable", "testable", "source", "seen_before")
+    row = _missing("") | {name: getattr(stated, name) for name in (*names, "threshold", "toward", "smallest_effect")}
+    row |= {"measured": stated.sentence, "paper_effect": stated.paper, "role": role, "registered_units": count or 0}
+    row |= {"study": measurement.study, "key": measurement.key, "scale": tables.scale}
     try:
         measured = measurement.measure(tables.registered(measurement.study, count) if outcome else tables)
     except (NotMeasured, ValueError) as missing:  # the latter: the tables hold too little
@@ -126,10 +127,8 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
     modified = set(own["modified"])
     row["clean"] = False if True in modified else True if modified == {False} else None
     row["commits"] = tuple(sorted(set(own["commit"].dropna())))
-    if registration is not None:
-        row["registration"] = "matches" if set(own["registration"]) == {registration.hash} else "changed since"
-    else:
-        row["registration"] = "none"
+    matches = registration is not None and set(own["registration"]) == {registration.hash}
+    row["registration"] = "none" if registration is None else "matches" if matches else "changed since"
     if isinstance(measured, Estimate):  # of one policy: it decides nothing
         interval = dict(zip(("mean", "low", "high"), measured[:3], strict=True))
         facts = {"units": int(measured.seeds), "outcome": DESCRIBED, "here": DESCRIBED}
@@ -140,15 +139,7 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
     if seen is not None:
         row["looked"] = tuple(unit for unit in units["unit"].unique().tolist() if seen <= unit < count)
     policies = units.drop_duplicates("unit").set_index("unit")["policy"]
-    outcome = outcome or Outcome(claim.id, DESCRIBED, measurement.key, source="ours")
-    return [row | _judged(measured, outcome, len(units) - len(row["added"]), policies)]
-
-
-def _registered(outcome: Outcome) -> dict:
-    """What a row has of its registration."""
-    names = ("claim", "unit", "place", "comparable", "testable", "source", "seen_before")
-    numbers = {name: getattr(outcome, name) for name in (*names, "threshold", "toward", "smallest_effect")}
-    return numbers | {"measured": outcome.sentence, "paper_effect": outcome.paper}
+    return [row | _judged(measured, stated, len(units) - len(row["added"]), policies)]
 
 
 def _missing(reason: str) -> dict:
@@ -212,8 +203,7 @@ def ledger(
         if row["role"] == "primary":
             row["q"] = q.get((row["claim"], row["scale"], row["study"]), np.nan)
         row |= dict(zip(("outcome", "here", "reason"), conclude(row, len(q)), strict=True))
-    where = f"no primary outcome is registered at scale {scale!r}" if scale else None
-    reason = where or "no study registered a primary outcome of this claim"
+    reason = f"no primary outcome is registered {f'at scale {scale!r}' if scale else 'of this claim'}"
     for claim in set(claims) - {row["claim"] for row in rows if row["role"] == "primary"}:
         row = _missing(reason) | {"role": "primary", "scale": scale or SCALES[0], "study": "", "key": ""}
         rows.append(row | {"claim": claim})

@@ -13,14 +13,9 @@ from workbook.claims.ledger import kept_ledger, summary
 
 
 def format_summary(table: pd.DataFrame) -> str:
-    """A `ledger` as text, one line per claim: the outcome of its primary row at each scale, and what it states."""
+    """A `ledger` as text, one line per primary row: claim, scale, outcome, and what it states."""
     claims = summary(table)
-    wide = claims.pivot(index="claim", columns="scale", values="outcome").loc[claims["claim"].unique()]
-    wide = wide[claims["scale"].unique()].fillna("–")
-    wide["states that"] = claims.drop_duplicates("claim").set_index("claim")["statement"]
-    rows = [["claim", *wide.columns], *([claim, *row] for claim, *row in wide.itertuples())]
-    widths = [*(max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1]), 0]
-    lines = ["".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows]
+    lines = [f"{row.claim:<13}{row.scale:<8}{row.outcome:<20}{row.statement}" for row in claims.itertuples()]
     counts = ", ".join(f"{count} {outcome}" for outcome, count in claims["outcome"].value_counts().items())
     return "\n".join([*lines, "", f"{len(claims)} primary rows: {counts}."])
 
@@ -118,11 +113,9 @@ def compare_with_ledger(key: str, mean: float, low: float = np.nan, high: float 
     number lies in the ledger's. Nothing fails where it does not: one policy is no test of an interval over policies.
     """
     row = _row(key, scale)
-    bounds = (low if np.isfinite(low) else mean, high if np.isfinite(high) else mean)
+    bounds = (low, high) if np.isfinite(low) else (mean, mean)
     ours = f"{mean:.3g}" + (f" [{low:.3g}, {high:.3g}]" if np.isfinite(low) else "")
-    if not np.isfinite(row.low):
-        text = f"{key}: {ours} here; the book has no interval to compare it with ({row.outcome})."
-    elif bounds[1] >= row.low and bounds[0] <= row.high:
+    if bounds[1] >= row.low and bounds[0] <= row.high:
         text = f"{key}: {ours} here agrees with the book's {format_effect(row)} over {row.units} units."
     else:
         side = "above" if bounds[0] > row.high else "below"
