@@ -5,14 +5,15 @@ import json
 import re
 from dataclasses import fields, replace
 from pkgutil import resolve_name
+from types import SimpleNamespace
 
 import pytest
 from latex2mathml.converter import convert
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook import __main__
-from workbook.book import back_matter, chapters, gallery, outcomes, tooltips
-from workbook.book.back_matter import Question, Reference, glossary, read_list
+from workbook.book import back_matter, chapters, outcomes
+from workbook.book.back_matter import glossary, read_list
 from workbook.book.chapters import ROOT, find_chapters
 from workbook.book.outcomes import (
     Finding,
@@ -23,12 +24,13 @@ from workbook.book.outcomes import (
     write_readme,
 )
 from workbook.claims import registered
+from workbook.topics.arena import measured_table
 from workbook.training import CancellationConfig
 
 TERMS = {term.term: term for term in glossary()}
 JITTER = TERMS["jitter"]
-TITLE = f'<abbr class="term" title="{tooltips.tooltip(JITTER)}">'
-FIGURES = gallery.figures()
+TITLE = f'<abbr class="term" title="{back_matter.tooltip(JITTER)}">'
+FIGURES = outcomes.figures()
 FINDINGS = [one for kind in read_findings().values() for one in kind]
 
 
@@ -49,7 +51,7 @@ def test_a_term_is_whole(term):
     assert resolve_name(f"workbook.{term.code}") is not None
     assert term.meaning.endswith(".")
     assert len(find_chapters([term.chapter])) == 1
-    text = tooltips.tooltip(term)
+    text = back_matter.tooltip(term)
     assert not set(text) & set('"$`\n'), "it stands in an attribute, in Markdown with formulas"
     assert len(text) < 450
 
@@ -60,7 +62,7 @@ def test_constants_are_read_from_the_code(monkeypatch):
     assert "< 0.123" in unsure.formula
 
 
-@pytest.mark.parametrize("work", read_list(Reference), ids=lambda work: work.label)
+@pytest.mark.parametrize("work", read_list("references"), ids=lambda work: work.label)
 def test_a_work_is_whole(work):
     assert bool(work.arxiv) != bool(work.where), "an arXiv number, or where it appeared"
     assert re.fullmatch(r"\d{4}\.\d{4,5}|", work.arxiv)
@@ -69,7 +71,7 @@ def test_a_work_is_whole(work):
 
 
 def test_ten_questions_lead_to_sections_that_are_there():
-    asked = read_list(Question)
+    asked = read_list("self_test")
     assert len(asked) == 10
     for chapter, heading in (place for one in asked for place in one.cells.items()):
         text = "\n".join(cells(chapter, "markdown"))
@@ -91,11 +93,11 @@ def test_ten_questions_lead_to_sections_that_are_there():
     ],
 )
 def test_only_the_first_use_in_running_text_has_a_tooltip(before, rest):
-    after = tooltips.with_tooltips([before, "jitter"], [JITTER])
+    after = back_matter.with_tooltips([before, "jitter"], [JITTER])
     assert after[0].endswith(TITLE + rest)
     assert after[1] == "jitter"
-    assert tooltips.with_tooltips(after, [JITTER]) == after
-    assert tooltips.with_tooltips(after, []) == [before, "jitter"]
+    assert back_matter.with_tooltips(after, [JITTER]) == after
+    assert back_matter.with_tooltips(after, []) == [before, "jitter"]
 
 
 def test_the_command_writes_tooltips_and_then_has_nothing_to_do(tmp_path, monkeypatch, capsys):
@@ -112,7 +114,7 @@ def test_the_command_writes_tooltips_and_then_has_nothing_to_do(tmp_path, monkey
 
 
 def test_the_chapters_have_todays_tooltips():
-    assert tooltips.write_tooltips(check=True) == [], "python -m workbook chapters --terms"
+    assert back_matter.write_tooltips(check=True) == [], "python -m workbook chapters --terms"
 
 
 # --- gallery
@@ -131,13 +133,16 @@ def test_what_a_figures_record_names_is_there(one):
 
 
 def test_a_card_says_what_is_shown_what_differs_and_the_outcomes():
-    card = gallery.show_figure("D curves")
+    card = outcomes.show_figure("D curves")
     assert all(registered()[key].outcome in repr(card) for key in FIGURES["D curves"].keys)
     assert 'href="09_drift_fixing.ipynb"' in card._repr_html_()
-    assert gallery.gallery_table().loc["H 1", "outcome"] == registered()["H1"].outcome
-    assert "<script>" not in gallery.FigureCard(replace(FIGURES["H 1"], shows="<script>"))._repr_html_()
+    assert outcomes.gallery_table().loc["H 1", "outcome"] == registered()["H1"].outcome
+    assert (
+        "<script>"
+        not in outcomes.FigureCard(SimpleNamespace(**vars(FIGURES["H 1"]) | {"shows": "<script>"}))._repr_html_()
+    )
     with pytest.raises(ValueError, match=r"figure='H 12' is not in the gallery; there are H 1, H 2"):
-        gallery.show_figure("H 12")
+        outcomes.show_figure("H 12")
 
 
 # --- findings
@@ -165,7 +170,7 @@ def test_a_sentence_follows_the_ledger(monkeypatch):
 
 def test_rules_that_are_named_beside_registered_ones_did_gain():
     for name in re.findall(r"\{arena (\w+)\}", "".join(one.says for one in FINDINGS)):
-        assert outcomes._arena().loc[name, "over_plain_low"] > 0
+        assert measured_table().set_index("rule").loc[name, "over_plain_low"] > 0
 
 
 def test_settings_that_a_decision_names_are_the_trainers():

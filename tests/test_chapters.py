@@ -91,9 +91,22 @@ def test_chapter_begins_with_its_header_and_the_common_setup_cell(path):
     assert cells(path, "code")[0].metadata == FOLDED, set_it
 
 
+def navigation(path):
+    """The line of Markdown that leads from a chapter to those before and after it; in its first cell and its last."""
+    place = CHAPTERS.index(path)
+    links = [f"← {_link(CHAPTERS[place - 1])}"] if place else []
+    links += [f"[all chapters]({CHAPTERS[0].name}#The-chapters)"] if place > 1 else []
+    return " · ".join(links + [f"{_link(after)} →" for after in CHAPTERS[place + 1 : place + 2]])
+
+
+def _link(path):
+    title, _ = chapters.describe(nbformat.read(path, as_version=4), path.stem)
+    return f"[{title.partition(':')[0]}]({path.name})"
+
+
 @each_chapter
 def test_chapter_leads_to_those_before_and_after_it(path):
-    notebook, line = nbformat.read(path, as_version=4), chapters.navigation(path)
+    notebook, line = nbformat.read(path, as_version=4), navigation(path)
     assert notebook.cells[0].source.split("\n")[3:6] == ["", line, ""]
     assert notebook.cells[-1].source.endswith(f"\n\n{line}")
     place = CHAPTERS.index(path)

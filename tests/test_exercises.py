@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from workbook.book.back_matter import check_choice, choices
 from workbook.book.chapters import find_chapters
-from workbook.book.exercises import check_choice, choices
 
 LABEL = re.compile(r"^\*\*Exercise", re.MULTILINE)
 FORM = re.compile(

@@ -13,14 +13,14 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from workbook import __main__
-from workbook.book import chapters, copies
+from workbook.book import chapters
 
 
 @pytest.fixture
 def desk(tmp_path, monkeypatch):
     """A shelf of two executed chapters, and the folder of their copies."""
     monkeypatch.setattr(chapters, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr(copies, "COPIES", tmp_path / "my_chapters")
+    monkeypatch.setattr(chapters, "COPIES", tmp_path / "my_chapters")
     (tmp_path / "notebooks").mkdir()
     for name in ("04_one", "05_two"):
         write_chapter(name, "6 * 7")
@@ -40,7 +40,7 @@ def edit(path, source: str | None = None, **cell) -> None:
 
 
 def test_copies_hold_the_text_and_no_outputs(desk):
-    assert copies.update_copies(desk) == []
+    assert chapters.update_copies(desk) == []
     for chapter in chapters.find_chapters():
         copy, original = (nbformat.read(path, as_version=4) for path in (desk / chapter.name, chapter))
         nbformat.validate(copy)
@@ -51,16 +51,16 @@ def test_copies_hold_the_text_and_no_outputs(desk):
 
 
 def test_only_an_untouched_copy_is_renewed(desk):
-    copies.update_copies(desk)
+    chapters.update_copies(desk)
     edit(desk / "04_one.ipynb", execution_count=1, outputs=[new_output("stream", text="42")])
     before = {path: path.read_bytes() for path in desk.iterdir()}
-    assert copies.update_copies(desk) == []
+    assert chapters.update_copies(desk) == []
     write_chapter("05_two", "6 * 7")  # its outputs are others, its text is the same
-    assert copies.update_copies(desk) == []
+    assert chapters.update_copies(desk) == []
     assert (desk / "04_one.ipynb").read_bytes() == before[desk / "04_one.ipynb"]
     for name in ("04_one", "05_two"):
         write_chapter(name, "7 * 8")
-    (sentence,) = copies.update_copies(desk)
+    (sentence,) = chapters.update_copies(desk)
     assert sentence.startswith("Chapter 04 has changed since your copy ")
     assert sentence.endswith("python -m workbook lab --fresh 04")
     assert (desk / "04_one.ipynb").read_bytes() == before[desk / "04_one.ipynb"]
@@ -68,9 +68,9 @@ def test_only_an_untouched_copy_is_renewed(desk):
 
 
 def test_a_file_that_is_no_notebook_is_left_as_it_is(desk):
-    copies.update_copies(desk)
+    chapters.update_copies(desk)
     (desk / "05_two.ipynb").write_text("{")
-    (sentence,) = copies.update_copies(desk)
+    (sentence,) = chapters.update_copies(desk)
     assert "05_two.ipynb" in sentence
     assert sentence.endswith("python -m workbook lab --fresh 05")
     assert (desk / "05_two.ipynb").read_text() == "{"
@@ -85,7 +85,7 @@ def test_a_fresh_copy_keeps_the_old_one_beside_it(desk, capsys):
     assert "mine" not in (desk / "05_two.ipynb").read_text()
     (kept,) = desk.glob("05_two.*-*.ipynb")
     assert "mine = 1" in kept.read_text()
-    copies.update_copies(desk)
+    chapters.update_copies(desk)
     assert len(list(desk.iterdir())) == 3, "an untouched copy is not kept"
 
 

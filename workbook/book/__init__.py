@@ -3,11 +3,9 @@
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "book.back_matter": "ten_questions",
+    "book.back_matter": "check_choice ten_questions",
     "book.chapters": "describe find_chapters run_chapters",
-    "book.exercises": "check_choice",
-    "book.gallery": "gallery_table show_figure",
-    "book.outcomes": "decisions findings undecided",
+    "book.outcomes": "decisions findings gallery_table show_figure undecided",
     "book.pages": "render_book",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

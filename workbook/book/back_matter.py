@@ -1,27 +1,52 @@
-"""The book's lists from data/book: glossary, literature and the ten questions, as records and as pages in Markdown."""
+"""The book's lists from data/book: glossary, literature, ten questions, and multiple choices; as pages and in chapters.
+
+The first use of each term in a chapter's running text becomes an <abbr> that says what it is.
+"""
 
 from __future__ import annotations
 
+import html
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pkgutil import resolve_name
 from string import Template
+from types import SimpleNamespace
 
 import yaml
 
 from workbook.book import chapters
 from workbook.places import data_path
+from workbook.topics.grading import UNANSWERED
 
 ARXIV = "https://arxiv.org/abs/"
+OURS = re.compile(r'<abbr class="term" title="[^"]*">(.*?)</abbr>', re.DOTALL)
+LITERATURE = re.compile(r"^\*\*Literature\.\*\* .*\n\n", re.MULTILINE)
+PROTECTED = re.compile(  # what is no running text, in the order in which it is looked for
+    r"```.*?```"
+    r"|<details\b.*?</details>"
+    r"|<abbr\b.*?</abbr>"
+    r"|<a\b.*?</a>"
+    r"|\$\$.*?\$\$"
+    r"|(?<!\\)\$(?!\s)[^$\n]+?(?<!\s)\$"
+    r"|`[^`\n]+`"
+    r"|!?\[[^\]\n]*\]\([^)\n]*\)"
+    r"|<[^>]+>"
+    r"|^#{1,6} [^\n]*"
+    r"|^[ \t]*\|[^\n]*",
+    re.DOTALL | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
 class Term:
     """A term with its formula (TeX), unit, meaning (a sentence), the chapter that first uses it, and its code.
 
-    words: the formula without TeX.  expect, worry: what a reader should see of it, and what is a bad sign, "" for
-    neither.  forms: in which chapters use it, none for a word that means too much else.  code: name below `workbook` of
-    what computes it.  constants: {$name in the texts: name below `workbook`}, so that no number stands in two places.
+    words: the formula without TeX.  expect, worry: what a reader should see of it, and what is a bad sign.  forms: in
+    which chapters use it.  code: name below `workbook` of what computes it.  constants: {$name in the texts: name below
+    `workbook`}, so that no number stands in two places.
     """
 
     term: str
@@ -43,41 +68,17 @@ class Term:
         return " ".join(f"{begin}: {text}." for begin, text in parts if text)
 
 
-@dataclass(frozen=True)
-class Reference:
-    """A work: label (its name in chapters), authors with year, claim (a sentence), and the chapters that link to it.
-
-    title: "" where only the label is at hand.  arxiv: its number, "" for a work that appeared elsewhere, in `where`.
-    """
-
-    label: str
-    authors: str
-    claim: str
-    chapters: Sequence[str] = ()
-    title: str = ""
-    arxiv: str = ""
-    where: str = ""
-
-
-@dataclass(frozen=True)
-class Question:
-    """A question of the self-test with its answer; cells: {chapter: the heading of the section that answers it}."""
-
-    question: str
-    answer: str
-    cells: dict[str, str]
-
-
-def read_list(kind: type) -> list:
-    """Read the records of a kind (Term, Reference or Question), in the order of the file."""
-    names = {Term: "glossary", Reference: "references", Question: "self_test"}
-    return [kind(**record) for record in yaml.safe_load(data_path("book", f"{names[kind]}.yaml").read_text("utf-8"))]
+def read_list(name: str) -> list[SimpleNamespace]:
+    """Read the records of data/book/NAME.yaml, whose first lines say what the fields are."""
+    records = yaml.safe_load(data_path("book", f"{name}.yaml").read_text(encoding="utf-8"))
+    return [SimpleNamespace(**{"title": "", "arxiv": "", "where": ""} | record) for record in records]
 
 
 def glossary() -> list[Term]:
     """Read all terms, with the values of their constants filled in."""
     terms = []
-    for term in read_list(Term):
+    for record in yaml.safe_load(data_path("book", "glossary.yaml").read_text(encoding="utf-8")):
+        term = Term(**record)
         values = {key: f"{resolve_name(f'workbook.{name}'):g}" for key, name in term.constants.items()}
         texts = ("formula", "meaning", "words", "expect", "worry")
         filled = {name: Template(getattr(term, name)).substitute(values) for name in texts}
@@ -87,7 +88,7 @@ def glossary() -> list[Term]:
 
 def chapter_line(chapter: str) -> str:
     """The line of a chapter (two digits) that links to its literature; "" for none."""
-    works = [work for work in read_list(Reference) if chapter in work.chapters]
+    works = [work for work in read_list("references") if chapter in work.chapters]
     links = [f"[{w.label}]({ARXIV}{w.arxiv})" if w.arxiv else f"{w.label} ({w.authors})" for w in works]
     return f"**Literature.** {' · '.join(links)}" if links else ""
 
@@ -104,7 +105,7 @@ def glossary_page() -> str:
 def references_page() -> str:
     """Write the literature as Markdown, a section for each work."""
     parts = ["# Literature\n\nWhich works does the book build on, and what else has been proposed?"]
-    for work in sorted(read_list(Reference), key=lambda work: work.label.lower()):
+    for work in sorted(read_list("references"), key=lambda work: work.label.lower()):
         where = f"[arXiv {work.arxiv}]({ARXIV}{work.arxiv})" if work.arxiv else work.where
         title = f"*{work.title}*. " if work.title else ""
         parts += [f"## {work.label}\n\n{work.authors}. {title}{where}.\n\n{work.claim}"]
@@ -127,7 +128,7 @@ def ten_questions():
 
 def _questions(place) -> str:
     texts = []
-    for k, one in enumerate(read_list(Question), 1):
+    for k, one in enumerate(read_list("self_test"), 1):
         places = "; ".join(place(chapter, heading) for chapter, heading in one.cells.items())
         folded = f"<details><summary>Answer</summary>\n\n{one.answer} ({places})\n\n</details>"
         texts.append(f"**{k}.** {one.question}\n\n{folded}")
@@ -140,3 +141,97 @@ def _chapter(chapter: str, heading: str = "") -> str:
     text = f"chapter {chapter}, “{heading}”" if heading else f"chapter {chapter}"
     path = next(chapters.NOTEBOOKS.glob(f"{chapter}_*.ipynb"), None)
     return text if path is None else f"[{text}](<{path.name}{anchor}>)"
+
+
+def tooltip(term: Term) -> str:
+    """What the tooltip of a term says, in one line."""
+    parts = f"{term.words} ({term.unit}).", term.meaning, term.advice
+    return " ".join(filter(None, parts)).replace("'", "’").replace('"', "”")
+
+
+def with_tooltips(cells: list[str], terms: list[Term] | None = None) -> list[str]:
+    """The markdown cells of a chapter with a tooltip at the first use of each term; the header is not among them."""
+    cells = [OURS.sub(r"\1", cell) for cell in cells]
+    for term in glossary() if terms is None else terms:
+        if not term.forms:
+            continue
+        forms = sorted(term.forms, key=len, reverse=True)
+        use = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, forms))})(?![\w-])", re.IGNORECASE)
+        title = html.escape(tooltip(term), quote=False)
+        for k, cell in enumerate(cells):
+            if (place := _first_use(cell, use)) is not None:
+                start, end = place
+                word = f'<abbr class="term" title="{title}">{cell[start:end]}</abbr>'
+                cells[k] = cell[:start] + word + cell[end:]
+                break
+    return cells
+
+
+def _first_use(cell: str, use: re.Pattern) -> tuple[int, int] | None:
+    """Where the term is first used in running text; None for nowhere."""
+    begin = 0
+    for part in [*PROTECTED.finditer(cell), None]:
+        end = len(cell) if part is None else part.start()
+        if match := use.search(cell, begin, end):
+            return match.span()
+        begin = end if part is None else part.end()
+    return None
+
+
+def with_literature(cell: str, chapter: str) -> str:
+    """The last cell of a chapter with the links to its literature above the line that leads to other chapters."""
+    parts = LITERATURE.sub("", cell).rsplit("\n\n", 1)
+    line = chapter_line(chapter)
+    return "\n\n".join([parts[0], line, parts[1]] if line and len(parts) == 2 else parts)
+
+
+def write_tooltips(names=None, check: bool = False) -> list[str]:
+    """Bring tooltips and literature of chapters (`find_chapters`) up to date; returns the names of those that changed.
+
+    check: write nothing.
+    """
+    changed = []
+    for path in chapters.find_chapters(names):
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "markdown"][1:]
+        before = ["".join(cell["source"]) for cell in cells]
+        after = with_tooltips(before)
+        if after:
+            after[-1] = with_literature(after[-1], path.name[:2])
+        if before == after:
+            continue
+        changed.append(path.stem)
+        for cell, text in zip(cells, after, strict=True):
+            cell["source"] = text.splitlines(keepends=True)
+        if not check:
+            path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return changed
+
+
+def check_choice(exercise: str, answer: str | None) -> None:
+    """Print what a reader's letter says of an exercise in data/book/choices.yaml; None is no answer yet.
+
+    exercise: chapter and number, such as "02-3".
+
+    >>> check_choice("02-3", "c")
+    Not quite: a larger group lowers the ratio with opposite signs and without them.
+    >>> check_choice("02-3", "E")
+    Not quite: 'E' is no option; choose one of A, B, C, D.
+    """
+    if answer is None:
+        print(UNANSWERED)
+        return
+    options = choices()[exercise]
+    letter = str(answer).strip().upper()
+    if letter == options["right"]:
+        print(options[letter])
+    elif letter in options and letter != "RIGHT":
+        print(f"Not quite: {options[letter]}")
+    else:
+        print(f"Not quite: {str(answer)[:40]!r} is no option; choose one of {', '.join(sorted(options)[:-1])}.")
+
+
+@cache
+def choices() -> dict[str, dict[str, str]]:
+    """Read {exercise: {"right": letter, letter: sentence}}."""
+    return yaml.safe_load(data_path("book", "choices.yaml").read_text(encoding="utf-8"))

@@ -1,11 +1,12 @@
-"""Execute the chapters top to bottom, each in a cold kernel; `book.pages` renders what comes out as HTML pages.
+"""Execute the chapters top to bottom, each in a cold kernel, and keep nothing of the machine that they ran on.
 
-What is written back carries nothing of the machine it ran on: no paths, no timings, no widget models (a widget's last
-picture stands in its place, and its controls as `book.forms` keeps them).
+No paths, no timings, no widget models: a widget's last picture stands in its place, with its controls (`book.forms`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import sys
@@ -28,8 +29,7 @@ class ChapterFailed(RuntimeError):
 def run_chapters(profile: str = "smoke", names=None, in_place: bool = False) -> dict:
     """Run chapters in a profile and return each notebook with its outputs, printing the seconds as it goes.
 
-    names: as in "04" or "04_policy"; all by default.  in_place: write the outputs into notebooks/, which are otherwise
-    left as they are.
+    names: as in "04" or "04_policy"; all by default.  in_place: write the outputs into notebooks/.
 
     Raises ValueError for a name that no chapter has, ChapterFailed at the first chapter that fails.
     """
@@ -54,10 +54,7 @@ def read_chapters(names=None) -> dict:
 
 
 def find_chapters(names=None) -> list[Path]:
-    """The chapters' notebooks in order, or those whose file name starts with one of `names`.
-
-    Raises ValueError for a name that no chapter has, and where the workbook was installed without its notebooks.
-    """
+    """The chapters' notebooks in order, or those whose file name starts with one of `names`; errors in a sentence."""
     chapters = sorted(NOTEBOOKS.glob("*.ipynb"))
     if not chapters:
         clone("The command chapters")
@@ -96,10 +93,7 @@ def execute(path: Path, profile: str):
 
 
 def stable(notebook, states: dict[str, dict] | None = None):
-    """The notebook without what differs from one machine or run to the next; execution counts run from 1.
-
-    states: {id: state} of all widgets, as they were when the last cell had run.
-    """
+    """The notebook without what differs between machines and runs; states: of all widgets, by id, at the end."""
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook.metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     for count, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), 1):
@@ -157,18 +151,67 @@ def describe(notebook, name: str) -> tuple[str, str]:
     return (title[1].strip() if title else name), (re.sub(r"[*_`]", "", question[1]).strip() if question else "")
 
 
-def navigation(path: Path) -> str:
-    """The line of Markdown that leads from a chapter to those before and after it; in its first cell and its last."""
-    chapters = sorted(path.parent.glob("[0-9][0-9]_*.ipynb"))
-    place = chapters.index(path)
-    links = [f"← {_link(chapters[place - 1])}"] if place else []
-    links += [f"[all chapters]({chapters[0].name}#The-chapters)"] if place > 1 else []
-    return " · ".join(links + [f"{_link(after)} →" for after in chapters[place + 1 : place + 2]])
+COPIES = ROOT / "my_chapters"  # working copies, beside notebooks/, so that a chapter's ../data is the same
 
 
-def _link(path: Path) -> str:
-    """A link to a chapter by its title up to the colon, e.g. [05 · Token flipping](05_token_flipping.ipynb)."""
-    import nbformat
+def update_copies(folder: Path | None = None) -> list[str]:
+    """Make the copies that are missing, renew those that nobody ran or edited; returns sentences about others.
 
-    title, _ = describe(nbformat.read(path, as_version=4), path.stem)
-    return f"[{title.partition(':')[0]}]({path.name})"
+    A copy has no outputs, which would give predictions away, and the digest of its chapter's text in its metadata.
+    """
+    (folder := folder or COPIES).mkdir(exist_ok=True)
+    sentences = []
+    for chapter in find_chapters():
+        copy = folder / chapter.name
+        notebook = _read(copy)
+        if not copy.exists() or _is_untouched(notebook):
+            _write(chapter, copy)
+        elif _origin(notebook) != _digest(_read(chapter)):
+            sentences.append(
+                f"Chapter {chapter.name[:2]} has changed since your copy {copy.name} was made. A fresh one, yours kept "
+                f"beside it: python -m workbook lab --fresh {chapter.name[:2]}"
+            )
+    return sentences
+
+
+def fresh_copy(chapter: Path, folder: Path | None = None) -> str:
+    """Make a fresh copy of a chapter, and say where the old one is kept if its reader had touched it."""
+    (folder := folder or COPIES).mkdir(exist_ok=True)
+    copy, kept = folder / chapter.name, ""
+    if copy.exists() and not _is_untouched(_read(copy)):
+        copy.rename(old := copy.with_name(f"{copy.stem}.{time.strftime('%Y-%m-%d-%H%M%S')}.ipynb"))
+        kept = f" The one that you had is {old.name}."
+    _write(chapter, copy)
+    return f"{copy.name} is a fresh copy of chapter {chapter.name[:2]}.{kept}"
+
+
+def _read(path: Path) -> dict:
+    """A notebook's JSON; without cells where there is none or it can't be read, so that it counts as touched."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {"cells": [], "metadata": {}}
+
+
+def _write(chapter: Path, copy: Path) -> None:
+    notebook = _read(chapter)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell |= {"outputs": [], "execution_count": None}
+    notebook["metadata"] |= {"workbook": {"chapter": _digest(notebook)}}
+    copy.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _is_untouched(notebook: dict) -> bool:
+    """Whether no cell was edited and none run since the copy was made."""
+    ran = any(cell.get("outputs") or cell.get("execution_count") for cell in notebook["cells"])
+    return not ran and _origin(notebook) == _digest(notebook)
+
+
+def _origin(notebook: dict) -> str | None:
+    return notebook["metadata"].get("workbook", {}).get("chapter")
+
+
+def _digest(notebook: dict) -> str:
+    text = [[cell["cell_type"], "".join(cell["source"])] for cell in notebook["cells"]]
+    return hashlib.sha256(json.dumps(text).encode()).hexdigest()

@@ -1,7 +1,6 @@
 """Widgets as they looked when a chapter had run: the last picture of a chart, and a list of labels with values.
 
-A committed notebook holds no widget's state. Beside the picture it keeps such a list, under a type of its own, which
-JupyterLab and code hosts pass over: a few kilobytes, enough for a page to show a form with its content.
+A committed notebook keeps such a list beside a picture, under a type of its own that JupyterLab passes over.
 """
 
 from __future__ import annotations

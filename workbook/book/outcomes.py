@@ -1,20 +1,23 @@
 """What the book found, how sure that is, and what to do: sentences that follow from the ledger's outcomes.
 
-A sentence in data/book/findings.yaml names the rows that it rests on, and the outcomes under which it holds. Numbers in
-it are read from those rows, or from the arena's table. Where an outcome is another one, the question and the outcomes
-are shown in its place, so that no sentence survives the measurement that made it true.
+A sentence in data/book/findings.yaml names the rows that it rests on, and the outcomes under which it holds; its
+numbers are read from those rows. Where an outcome is another one, the question and the outcomes stand in its place.
+Below: the papers, figure by figure (chapter 14), from data/book/figures.yaml.
 """
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import yaml
+from IPython.display import Markdown
 
 from workbook.claims.ledger import kept_ledger
 from workbook.claims.text import format_effect, registered
@@ -22,7 +25,6 @@ from workbook.places import data_path
 from workbook.statistics import unit_curve
 from workbook.studies.record import load_measured
 
-SOURCE = data_path("book", "findings.yaml")
 NUMBER = re.compile(r"\{([^{}:]+)(:%)?\}")
 ARENA = "arena "  # {arena RULE} is a rule's exact value minus that of plain advantages
 BLOCK = re.compile(r"(<!-- findings -->\n).*?(<!-- /findings -->)", re.DOTALL)  # of README
@@ -61,41 +63,28 @@ class Finding:
 
 @cache
 def read_findings() -> dict[str, list[Finding]]:
-    """The findings and the decisions of `SOURCE`."""
-    records = yaml.safe_load(SOURCE.read_text(encoding="utf-8"))
-    decisions = [
-        Finding(row["do"], row["when"], row["says"], row["setting"], row["stops"]) for row in records["decisions"]
-    ]
+    """The findings and the decisions."""
+    records = yaml.safe_load(data_path("book", "findings.yaml").read_text(encoding="utf-8"))
+    decisions = [Finding(row.pop("do"), **row) for row in records["decisions"]]
     return {"findings": [Finding(**row) for row in records["findings"]], "decisions": decisions}
 
 
 def findings_markdown() -> str:
     """What we found, and how sure: a numbered line each, and a last one on what no row decides."""
     lines = [f"{i}. {one.sentence()} *{one.certainty()}.*" for i, one in enumerate(read_findings()["findings"], 1)]
-    return "\n".join([*lines, "", open_markdown()])
-
-
-def open_markdown() -> str:
-    """What the ledger leaves open, in numbers."""
     rows = kept_ledger().query("role == 'primary' and scale == 'family'")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())
-    return (
-        "All of it was measured on policies of some 136 thousand parameters and one synthetic task: of its "
-        f"{len(rows)} primary rows {counts}. {described_markdown()} Intervals are 95 % t intervals over policy x seed."
-    )
-
-
-def described_markdown() -> str:
-    """Finding 4 on a real language model, whose units are no sample of models and so decide nothing."""
     rates = load_measured("dose_llm", "smollm2_plain", "rates").query("tokens == 'moved'")
     curve = unit_curve(rates, "prompts", "follows")
     chances = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for _, row in curve.iterrows()]
-    return (
-        "Larger language models are described, and decide nothing: on SmolLM2-135M, over "
-        f"{curve['units'].min()} draws of prompts and rollouts from one task, a token that moves goes where its own "
-        f"rollout's sign says with a chance of {chances[0]} where its prompt pushes alone, and of {chances[-1]} where "
-        f"{curve['prompts'].max()} do."
+    last = (
+        "All of it was measured on policies of some 136 thousand parameters and one synthetic task: of its "
+        f"{len(rows)} primary rows {counts}. Larger language models are described, and decide nothing: on "
+        f"SmolLM2-135M, over {curve['units'].min()} draws of prompts and rollouts from one task, a token that moves "
+        f"goes where its own rollout's sign says with a chance of {chances[0]} where its prompt pushes alone, and of "
+        f"{chances[-1]} where {curve['prompts'].max()} do. Intervals are 95 % t intervals over policy x seed."
     )
+    return "\n".join([*lines, "", last])
 
 
 def decisions_markdown() -> str:
@@ -108,25 +97,20 @@ def decisions_markdown() -> str:
     return "\n".join(lines)
 
 
-def findings():
+def findings() -> Markdown:
     """Show what the book found, computed from the ledger, in a notebook."""
-    from IPython.display import Markdown
-
     return Markdown(findings_markdown())
 
 
-def decisions():
+def decisions() -> Markdown:
     """Show what to do about it, computed from the ledger, in a notebook."""
-    from IPython.display import Markdown
-
     return Markdown(decisions_markdown())
 
 
 def undecided() -> pd.DataFrame:
-    """Primary rows that decide nothing: interval, smallest effect of interest, detectable effect, units had and needed.
+    """Primary rows that decide nothing, with the units at which the detectable effect would be the one of interest.
 
-    Units needed are those at which, with the spread as it is, the detectable effect (at 80 % power) would shrink to the
-    smallest one of interest: it goes as 1 / sqrt(units). NaN where a row is not inconclusive: units would not help.
+    The detectable effect (80 % power) goes as 1 / sqrt(units). NaN where a row is not inconclusive.
     """
     rows = [row for row in registered().values() if row.role == "primary"]
     open_ = [row for row in rows if row.outcome in ("inconclusive", "not testable here", "not comparable")]
@@ -137,10 +121,8 @@ def undecided() -> pd.DataFrame:
 
 
 def write_readme(path) -> bool:
-    """Write the findings between a file's marks; whether it changed. Raises ValueError for a file without them."""
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if not BLOCK.search(text):
-        raise ValueError(f"{path} has no line <!-- findings --> with <!-- /findings --> below it to write between.")
+    """Write the findings between a file's marks; whether it changed."""
+    text = path.read_text(encoding="utf-8")
     new = BLOCK.sub(lambda match: f"{match[1]}{findings_markdown()}\n{match[2]}", text)
     if new != text:
         path.write_text(new, encoding="utf-8")
@@ -150,7 +132,9 @@ def write_readme(path) -> bool:
 def _number(key: str, percent: bool) -> str:
     """A row's mean and interval as text."""
     if key.startswith(ARENA):
-        row = _arena().loc[key.removeprefix(ARENA)]
+        from workbook.topics.arena import measured_table
+
+        row = measured_table().set_index("rule").loc[key.removeprefix(ARENA)]
         return f"{row['over_plain']:+.3f} [{row['over_plain_low']:.3f}, {row['over_plain_high']:.3f}]"
     row = registered()[key]
     if not percent:
@@ -158,9 +142,60 @@ def _number(key: str, percent: bool) -> str:
     return f"{100 * row.mean:.0f} % [{100 * row.low:.0f}, {100 * row.high:.0f}]"
 
 
-@cache
-def _arena() -> pd.DataFrame:
-    """The table of the arena, by rule."""
-    from workbook.topics.arena import measured_table
+READING = "[reading] "
 
-    return measured_table().set_index("rule")
+
+def figures() -> dict[str, SimpleNamespace]:
+    """Read the records of data/book/figures.yaml, whose first lines say what the fields are, by their names."""
+    records = yaml.safe_load(data_path("book", "figures.yaml").read_text(encoding="utf-8"))
+    given = {"live": [], "measured": [], "knobs": [], "reading": False}
+    return {record["figure"]: SimpleNamespace(**given | record) for record in records}
+
+
+class FigureCard:
+    """A figure's record as a card on the page, and as text in a terminal."""
+
+    def __init__(self, figure: SimpleNamespace):
+        self.figure = figure
+        self.outcomes = [registered()[key] for key in figure.keys]
+        shows = READING * figure.reading + figure.shows
+        self.lines = {f"Paper {figure.figure[0]}, {figure.names}": shows, "Here": figure.here}
+        self.lines |= {"Knobs": ", ".join(figure.knobs)} if figure.knobs else {}
+        self.lines |= {"What differs": figure.differs}
+
+    def __repr__(self) -> str:
+        lines = [f"{name}: {text}" for name, text in self.lines.items()]
+        rows = [f"  {row.key}: {row.outcome}, {format_effect(row)} {row.unit}".rstrip() for row in self.outcomes]
+        return "\n".join([*lines, "Outcomes:", *rows])
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<p><b>{html.escape(name)}.</b> {html.escape(text)}</p>" for name, text in self.lines.items())
+        rows = ""
+        for row in self.outcomes:
+            number = html.escape(f"{format_effect(row)} {row.unit}".rstrip())
+            measured = f'<abbr title="{html.escape(row.key)}">{html.escape(row.measured.rstrip("."))}</abbr>'
+            rows += f"<li><b>{row.outcome}</b>: {measured}: {number}</li>"
+        more = f'<p>More: <a href="{self.figure.chapter}.ipynb">chapter {self.figure.chapter[:2]}</a></p>'
+        return f"{lines}<p><b>What the ledger says.</b></p><ul>{rows}</ul>{more}"
+
+
+def show_figure(name: str) -> FigureCard:
+    """Show what the paper has, what stands for it here with which knobs, what differs, and the ledger's outcomes."""
+    if name not in (known := figures()):
+        raise ValueError(f"figure={name!r} is not in the gallery; there are {', '.join(known)}.")
+    return FigureCard(known[name])
+
+
+def gallery_table() -> pd.DataFrame:
+    """All figures at a glance: what the paper shows, whether it is computed anew, and the first row's outcome."""
+    rows = [
+        {
+            "figure": one.figure,
+            "paper shows": READING * one.reading + one.shows,
+            "computed live": "yes" if one.live else "no",
+            "row": one.keys[0],
+            "outcome": registered()[one.keys[0]].outcome,
+        }
+        for one in figures().values()
+    ]
+    return pd.DataFrame(rows).set_index("figure")

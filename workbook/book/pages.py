@@ -1,7 +1,7 @@
-"""The chapters as a book of HTML pages, rendered by Sphinx from executed notebooks; it reads without kernel or net.
+"""The chapters as HTML pages, rendered by Sphinx from executed notebooks: they read without kernel or net.
 
-Formulas are MathML, which browsers draw themselves. Explorers of the toys move: `views.frozen` computes each on a grid
-of two controls, and Vega, shipped with the pages, chooses. Every other chart and form is a picture of its last state.
+Formulas are MathML. Explorers of the toys move: `views.frozen` computes each on a grid of two controls, and Vega,
+shipped with the pages, chooses. Every other chart and form is a picture of its last state.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
+import vl_convert
 from docutils.nodes import SkipNode
 
 from workbook.book.back_matter import glossary_page, references_page, self_test_page
 from workbook.book.chapters import describe
 from workbook.book.forms import FORM, form_html
 from workbook.places import data_path
+from workbook.views.explorer import frozen
+from workbook.views.renderer import vegalite_version
 
 TITLE = "Token-gradient cancellation: a workbook"
 STATIC = Path(__file__).with_name("static")
@@ -47,25 +50,13 @@ CONFIG = {
     "myst_heading_slug_func": f"{__name__}.anchor",
     "suppress_warnings": ["myst.header", "myst.xref_missing", "misc.highlighting_failure", "mystnb.unknown_mime_type"],
 }
-README = f"""---
-title: {TITLE}
-sdk: static
-app_file: index.html
----
-
-The rendered book: open index.html, or serve this folder by anything that serves files.
-"""
+README = f"---\ntitle: {TITLE}\nsdk: static\napp_file: index.html\n---\n\nThe rendered book: open index.html.\n"
 
 
 def render_book(notebooks: dict, folder: Path) -> None:
-    """Write a page for each executed notebook, by name, an index and the book's lists to a folder.
+    """Write a page for each executed notebook, by name, an index and the book's lists to a folder."""
+    from sphinx.application import Sphinx  # of the extra `lab`
 
-    Raises ValueError where Sphinx, of the extra `lab`, is not installed.
-    """
-    try:
-        from sphinx.application import Sphinx
-    except ImportError:
-        raise ValueError("Sphinx is not installed here; `make lab` installs it, or pip install '.[lab]'.") from None
     lists = {"self-test": self_test_page(), "glossary": glossary_page(), "literature": references_page()}
     lists["scale"] = data_path("book", "scale.md").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as temporary:
@@ -79,7 +70,8 @@ def render_book(notebooks: dict, folder: Path) -> None:
         book.build()
     for name, notebook in notebooks.items():  # what a page's button downloads: the notebook as it is
         (folder / "_sources" / f"{name}.ipynb").write_text(json.dumps(notebook, indent=1), encoding="utf-8")
-    (folder / "_static" / "vega.js").write_text(_vega(), encoding="utf-8")
+    vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vegalite_version())
+    (folder / "_static" / "vega.js").write_text(vega, encoding="utf-8")
     (folder / "README.md").write_text(README, encoding="utf-8")
     print(f"The book lies in {folder / 'index.html'}")
 
@@ -125,7 +117,6 @@ def _as_html(output: dict, explorer=None) -> None:
 
 def _frozen(explorer) -> dict:
     """The spec of an explorer that moves with its first two controls."""
-    from workbook.views.explorer import frozen
 
     def values(control) -> list:
         if hasattr(control, "options"):
@@ -140,15 +131,6 @@ def _frozen(explorer) -> dict:
     spec = frozen(explorer, **{key: values(explorer.controls[key]) for key in list(explorer.controls)[:2]})
     explorer.close()
     return spec
-
-
-def _vega() -> str:
-    """Vega with its embedder as one script, from the package that draws the pictures."""
-    import vl_convert
-
-    from workbook.views.renderer import vegalite_version
-
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vegalite_version())
 
 
 def _index(notebooks: dict, lists: dict) -> str:

@@ -1,7 +1,6 @@
 """The claims ledger: every claim of the two papers, what would refute it, what was measured, and the outcome.
 
     ledger()                                 a row per measurement, from the tables below data/results/ alone
-    summary(ledger())                        the primary rows: one a claim and scale
     show_outcomes("H1", "H1 alone")          registered rows, in a chapter, as they were last kept (`claims --keep`)
     compare_with_ledger("H1", mean)          whether a number measured anew agrees with the row's interval
 
@@ -13,9 +12,8 @@ threshold, the side on which the claim lies, and the smallest effect of interest
   other, and so it does among all primary rows (Benjamini-Hochberg, q <= 0.05);
 - equivalent to none: two one-sided tests put it nearer to the threshold than the smallest effect of interest;
 - inconclusive: neither; the minimum detectable effect says what could have been seen;
-- not testable here: a floor, a ceiling, an identity or no contrast;
-- not comparable: a moderator lies outside the paper's range;
-- not measured: fewer than 6 units.
+- not testable here: a floor, a ceiling, an identity or no contrast; not measured: fewer than 6 units;
+- not comparable: a moderator lies outside the paper's range.
 
 What was measured of one policy alone is "described" and decides nothing. The records (`Claim`, `Measurement`) stand
 beside the code that measures, in each topic's claims.py.

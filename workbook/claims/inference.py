@@ -6,8 +6,6 @@ not independent, and their mean stands for the policy. d is the smallest effect 
     95 % interval    mean +- t_(n-1) s / sqrt(n)             supported or contradicted: all of it on one side of c
     equivalence      the 90 % interval lies within c +- d    two one-sided tests at 5 %
     power            the least distance from c that n such units would detect with 80 % (noncentral t)
-
-scipy.special is enough, is quicker to import than scipy.stats, and takes arrays.
 """
 
 from __future__ import annotations

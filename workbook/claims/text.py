@@ -1,4 +1,4 @@
-"""A ledger as text: one line per claim, every measurement of a claim with what decided it, and rows in a chapter."""
+"""A ledger as text: a line per claim, every measurement with what decided it, and rows in a chapter."""
 
 from __future__ import annotations
 
@@ -97,20 +97,15 @@ def registered(scale: str = "family") -> dict[str, tuple]:
 
 
 def show_outcomes(*keys: str, scale: str = "family") -> None:
-    """Print registered rows of the ledger: role, outcome, what was measured, mean, interval and what was stated.
-
-    Raises ValueError for a key that the ledger does not hold.
-    """
-    for key in keys:
-        row = _row(key, scale)
+    """Print registered rows of the ledger: role, outcome, what was measured, mean, interval and what was stated."""
+    for key, row in ((key, _row(key, scale)) for key in keys):
         print(f"{key} ({row.role}): {row.outcome}\n    {row.measured}\n    {_stated(row)}")
 
 
 def compare_with_ledger(key: str, mean: float, low: float = np.nan, high: float = np.nan, scale: str = "family") -> str:
     """Print, and return, whether a number measured here agrees with the ledger's row of this key.
 
-    low, high: bounds of the number's own interval, if it has one.  It agrees where the intervals meet, or where the
-    number lies in the ledger's. Nothing fails where it does not: one policy is no test of an interval over policies.
+    low, high: bounds of the number's own interval, if it has one.  It agrees where the intervals meet.
     """
     row = _row(key, scale)
     bounds = (low, high) if np.isfinite(low) else (mean, mean)

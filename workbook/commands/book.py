@@ -86,7 +86,7 @@ def _chapters(args) -> int:
 
     find_chapters(args.names)  # before what takes long
     if args.terms:
-        from workbook.book.tooltips import write_tooltips
+        from workbook.book.back_matter import write_tooltips
 
         changed = write_tooltips(args.names or None)
         print(f"New tooltips or literature in {', '.join(changed)}." if changed else "All are up to date.")
@@ -107,8 +107,7 @@ def _chapters(args) -> int:
 
 
 def _lab(args) -> int:
-    from workbook.book.chapters import ROOT, find_chapters
-    from workbook.book.copies import COPIES, fresh_copy, update_copies
+    from workbook.book.chapters import COPIES, ROOT, find_chapters, fresh_copy, update_copies
     from workbook.places import data_path
 
     if args.fresh:
