@@ -43,9 +43,8 @@ def credit_batch(
 ) -> CreditBatch:
     """What a credit rule is told about rollouts of a policy, in whole groups.
 
-    task: rewards the continuations that a rule asks for, and knows true credit where it can; without one, the rollouts'
-    own `credits` are the known credit. A task whose known credit depends on how often the policy errs is asked for
-    that of the policy that wrote these rollouts (`Task.calibrated`).
+    task: rewards the continuations that a rule asks for, and knows true credit where it can (that of the policy that
+    wrote these rows, `Task.calibrated`); without one, the rollouts' own `credits` are the known credit.
     seed, step: all that the batch's generator depends on; seed may be several numbers.
     max_new_tokens: of prefix and continuation together (None: the width of completion_ids).  temperature: of the
     distribution that log-probabilities, entropies, states and continuations are of.  top_p ... generation_kwargs: of
@@ -53,16 +52,8 @@ def credit_batch(
     own_tokens: (B, T), 0 on tokens of the completion that a tool wrote, which no rule credits; None where none did.
     known: values of `theory.credit.LAZY` that are at hand already, e.g. logps.
 
-    Where the rollouts' old_logps are not known they are those of now. The batch holds copies: a rule that changes them
-    changes nothing else. Raises ValueError for rewards that are not finite, and on access for what is not known.
-
-    >>> from workbook.policies import load_policy
-    >>> from workbook.rollouts import sample_rollouts
-    >>> from workbook.tasks import Chain
-    >>> policy, task = load_policy("bundled"), Chain()
-    >>> batch = credit_batch(policy, sample_rollouts(policy, task, 1, 2, max_new_tokens=4), task)
-    >>> batch.continue_from([0], [batch.completion_ids[0, :2].tolist()]).shape, batch.sampled_tokens
-    (torch.Size([1]), 2)
+    Where the rollouts' old_logps are not known they are those of now. The batch holds copies. Raises ValueError for
+    rewards that are not finite, and on access for what is not known.
     """
     mask = rollouts.completion_mask.bool()
     mask = mask if own_tokens is None else mask & own_tokens.bool()
@@ -109,7 +100,6 @@ class _Source:
 
     @cached_property
     def rows(self) -> list[dict]:
-        """The data set's rows, one for each rollout."""
         rollouts, none = self.rollouts, [None] * len(self.rollouts)
         extras = rollouts.extras or [{}] * len(rollouts)
         columns = zip(rollouts.prompts or none, rollouts.answers or none, extras, strict=True)
@@ -141,12 +131,11 @@ class _Source:
         return OutputStates(states.hidden / divisor, states.logits / divisor, states.tokens, cap)
 
     def strings(self) -> list[list[str]]:
-        """Each completion's tokens as strings."""
         rows = unpadded(self.rollouts.completion_ids, self.rollouts.completion_mask)
         return [list(row) for row in self.rollouts.tokens or token_strings(self.policy.tokenizer, rows)]
 
     def tokens(self) -> list[list[str]]:
-        """The policy's own of them."""
+        """The policy's own tokens of each completion."""
         own = unpadded(self.mask, self.rollouts.completion_mask)
         return [list(compress(row, kept)) for row, kept in zip(self.strings(), own, strict=True)]
 

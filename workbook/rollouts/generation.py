@@ -34,17 +34,14 @@ def sampling_config(policy, sampling: dict, generation_kwargs: Mapping):
     valid = {
         "temperature": ("a finite number above 0", lambda value: 0 < value < float("inf")),
         "top_p": ("above 0 and at most 1", lambda value: 0 < value <= 1),
-        "top_k": ("a whole number of 0 (no limit) or more", lambda value: value == int(value) >= 0),
+        "top_k": ("a whole number of 0 (no limit) or more", lambda value: value >= 0 and value % 1 == 0),
         "min_p": ("None or between 0 and 1", lambda value: value is None or 0 <= value <= 1),
         "repetition_penalty": ("a finite number above 0", lambda value: 0 < value < float("inf")),
     }
     for name, (words, holds) in valid.items():
         value = sampling[name]
-        try:
-            sound = not isinstance(value, (bool, str)) and (name == "min_p" or value is not None) and holds(value)
-        except (TypeError, ValueError, OverflowError):
-            sound = False
-        if not sound:
+        given = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (given or (name == "min_p" and value is None)) or not holds(value):
             raise ValueError(f"{name}={value!r} must be {words}.")
     known = GenerationConfig().to_dict()
     if not isinstance(generation_kwargs, Mapping):

@@ -32,16 +32,15 @@ WORDS = re.compile(r"\s*\w+|\s*[^\w\s]|\s+\Z")  # what stands for tokens where n
 
 
 def read_rollouts(path: str | Path, tokenizer=None) -> pd.DataFrame:
-    """Return the rollouts of a file or a folder as a table of their tokens, columns as in `token_files`.
+    """Read the rollouts of a file or a folder as a table of their tokens, columns as in `token_files`.
 
     path: a run's folder, TRL's output folder or its completions/, or a Parquet, JSON-lines, JSON or CSV file of rows
     with prompt, completion, reward and, each if there, step, group, advantage and completion_ids.
     tokenizer: cuts texts into tokens, and gives ids their texts; without one texts are cut into words.
 
     Rollouts of one step and prompt are one group where the file has no groups; a reward is the sum of the columns of
-    TRL's reward functions, each with weight 1. `attrs["source"]` says what was read: format, tokens ("file",
-    "tokenizer", "ids" or "words"), groups ("file", "prompt" or "none"), notes. Raises ValueError, in one sentence, for
-    what can't be read; nothing in a file is ever executed.
+    TRL's reward functions. `attrs["source"]` tells what was read: format, tokens (file, tokenizer, ids or words),
+    groups (file, prompt or none), notes. ValueError, in one sentence, for what can't be read.
     """
     path = Path(path).expanduser()
     files = [path] if path.is_file() else next((sorted(path.glob(p)) for p in PATTERNS if any(path.glob(p))), [])
@@ -76,7 +75,6 @@ def read_rollouts(path: str | Path, tokenizer=None) -> pd.DataFrame:
 
 
 def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    """Return token tables one below the other, with the last one's objective."""
     joined = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
     joined.attrs = tables[-1].attrs | {"source": tables[-1].attrs["source"] | {"notes": []}}
     return joined.astype({name: "category" for name in ("token", "prompt", "stopped") if name in joined})
@@ -102,7 +100,7 @@ def _named(file: Path, rows: pd.DataFrame, step: int) -> pd.DataFrame:
 
 
 def _text(value) -> str:
-    """Return a prompt or completion as text: of chat messages the contents, one below the other."""
+    """A prompt or completion as text: of chat messages the contents, one below the other."""
     if isinstance(value, list | np.ndarray):
         return "\n".join(str(message.get("content", "")) for message in value if isinstance(message, dict))
     return value if isinstance(value, str) else ""
@@ -159,10 +157,7 @@ def _cut(rows: pd.DataFrame, tokenizer) -> pd.DataFrame:
 
 
 def read_metrics(path: str | Path) -> pd.DataFrame:
-    """Return the metrics that TRL logged beside a run's rollouts, a row per logged step; empty where there are none.
-
-    They stand in metrics.parquet of a run's folder, or in trainer_state.json of TRL's newest checkpoint.
-    """
+    """The metrics that TRL logged beside a run's rollouts, a row per logged step; empty where there are none."""
     folder = Path(path).expanduser()
     folder = folder if folder.is_dir() else folder.parent
     if (own := folder / "metrics.parquet").is_file():

@@ -140,16 +140,15 @@ def sample_rollouts(
 ) -> Rollouts:
     """Sample group_size completions for each prompt, reward them, and score them under the policy that sampled.
 
-    prompts is a number of prompts to draw as task.dataset(prompts, seed), or a data set with a column prompt. Tokens
-    come from softmax(logits / temperature) of the model in eval mode; log-probs and entropies are those of that
-    distribution. The global random state and the model's train/eval mode are left as they were. batch_size bounds the
-    rollouts generated at once; it is part of what seed reproduces.
+    prompts: a number of prompts to draw as task.dataset(prompts, seed), or a data set with a column prompt. Tokens come
+    from softmax(logits / temperature) of the model in eval mode; log-probs and entropies are of that distribution. The
+    global random state and the model's mode are left as they were. batch_size bounds the rollouts generated at once; it
+    is part of what seed reproduces.
 
     top_p, top_k, min_p, repetition_penalty and generation_kwargs (any other field of a GenerationConfig) change what is
     sampled as in TRL's trainer, by default not at all; as there, scores leave them out of account. chat_template_kwargs
-    goes to the chat template.
-
-    Raises ValueError for settings out of range, prompts without tokens, and rewards that are not finite numbers.
+    goes to the chat template. ValueError for settings out of range, prompts without tokens, and rewards that are not
+    finite numbers.
     """
     limits = {"group_size": group_size, "max_new_tokens": max_new_tokens, "batch_size": batch_size}
     for name, value in limits.items():

@@ -57,7 +57,6 @@ class OutputStates:
         return pd.DataFrame({name: column.cpu().numpy() for name, column in columns.items()})
 
     def select(self, index: Int[Tensor, " M"]) -> OutputStates:
-        """The states of some of the tokens."""
         return OutputStates(self.hidden[index], self.logits[index], self.tokens[index], self.cap)
 
     def kernel(self) -> Float[Tensor, "N N"]:
@@ -111,14 +110,13 @@ def output_states(policy, rollouts: Rollouts, batch_size: int | None = None) -> 
 
 @contextmanager
 def _watched(head: nn.Module) -> Iterator[dict]:
-    """Record inputs (hidden) and outputs (logits) of a layer, of its latest pass inside the block."""
-    seen, handle = {}, None
+    """Record inputs (hidden) and outputs (logits) of a layer's latest pass inside the block."""
+    seen = {}
+    handle = head.register_forward_hook(lambda _, inputs, output: seen.update(hidden=inputs[0], logits=output))
     try:
-        handle = head.register_forward_hook(lambda _, inputs, output: seen.update(hidden=inputs[0], logits=output))
         yield seen
     finally:
-        if handle is not None:
-            handle.remove()
+        handle.remove()
 
 
 def _after_the_head(model: nn.Module, raw: Float[Tensor, "N V"], logits: Float[Tensor, "N V"]):

@@ -1,8 +1,7 @@
 """Attack a verifier before a policy does: some thirty texts that are no answers, and which of them it pays.
 
-A policy in training finds what its reward pays for, right or not: a constant that is often right, both answers at once,
-the question again. Each text is made from a task's own rows and put bare, in a sentence, in tags and in a box; the most
-that it earns counts. True statements come last, so that a verifier which pays nothing stands out too.
+Each text is made from a task's own rows and put bare, in a sentence, in tags and in a box; the most that it earns
+counts. True statements come last, so that a verifier which pays nothing stands out too.
 """
 
 from __future__ import annotations
@@ -47,16 +46,11 @@ OF_NUMBERS = {
     "a power of X": "{x}^2",
     "more than X": "x > {x}",
 }
-TRUE = {
-    "alone": "{x}",
-    "in a sentence": "The answer is {x}",
-    "in tags": "<answer>{x}</answer>",
-    "boxed": "\\boxed{{{x}}}",
-}
+TRUE = dict(zip(("alone", "in a sentence", "in tags", "boxed"), (FRAMES[i] for i in (0, 1, 3, 4)), strict=True))
 
 
 def attack_reward(task: Task, n: int = 32, seed: int = 0) -> pd.DataFrame:
-    """Return what a task's reward pays for each generic hack, one row per hack.
+    """What a task's reward pays for each generic hack, one row per hack.
 
     Columns: hack; example (of a completion, shortened); paid, the share of n rows on which it earns as much as the best
     true statement of that row's answer; mean_reward; false, whether to pay it is wrong; error, the sentence of a reward
@@ -93,7 +87,7 @@ def attack_reward(task: Task, n: int = 32, seed: int = 0) -> pd.DataFrame:
         return best, error
 
     statements = [
-        (f"the answer {name}", [form.format(x=a) for a in answers], ("{}",), False) for name, form in TRUE.items()
+        (f"the answer {name}", [form.format(a) for a in answers], ("{}",), False) for name, form in TRUE.items()
     ]
     hacks = [(name, texts(form), ("{}",), True) for name, form in BARE.items()]
     hacks += [(f"always {c[:12]}", texts(c.replace("{", "{{").replace("}", "}}")), FRAMES, True) for c in CONSTANTS]
@@ -115,7 +109,7 @@ def attack_reward(task: Task, n: int = 32, seed: int = 0) -> pd.DataFrame:
 
 
 def describe_attack(table: pd.DataFrame) -> str:
-    """Return the findings of `attack_reward` in one sentence."""
+    """The findings of `attack_reward` in one sentence."""
     false, true = table[table["false"]], table[~table["false"]]
     paid = false[false["paid"] > 0].sort_values("paid", ascending=False, kind="stable")
     named = ", ".join(f"{row.hack} ({row.paid:.0%})" for row in paid.itertuples())

@@ -120,7 +120,7 @@ class Chain(Task):
         return Dataset.from_dict({"prompt": prompts, "answer": [self.solve(prompt) for prompt in prompts]})
 
     def solve(self, prompt: str) -> str:
-        """Return the right answer of a prompt."""
+        """The right answer of a prompt."""
         return str(self._prefixes(*self._parse(prompt))[-1])
 
     def score(self, completion: str, answer: str, **row: object) -> float:
@@ -129,7 +129,7 @@ class Chain(Task):
         return float(stated == int(answer) and not self._rejected(completion))
 
     def _rejected(self, completion: str) -> bool:
-        """Return whether a right completion is a false negative of the verifier."""
+        """Whether a right completion is a false negative of the verifier."""
         if not self.false_negative_rate:
             return False
         digest = hashlib.blake2b(" ".join(completion.split()).encode(), digest_size=4).digest()
@@ -175,7 +175,7 @@ class Chain(Task):
         return text if self.confidence == 1 else self._loosened(text, rng)
 
     def _loosened(self, text: str, rng: random.Random) -> str:
-        """Return a completion with each word that has an equivalent replaced by it with probability 1 - confidence."""
+        """Replace each word that has an equivalent by it with probability 1 - confidence."""
         words = [
             EQUIVALENTS[w] if w in EQUIVALENTS and rng.random() >= self.confidence else w for w in plain(text).split()
         ]
@@ -239,9 +239,9 @@ class Chain(Task):
         return rows
 
     def calibrated(self, completions: Iterable[str]) -> "Chain":
-        """Return the task with the error rate of these completions: of the steps "a + b is r", where r is not a + b.
+        """The task with the error rate of these completions: of the steps "a + b is r", where r is not a + b.
 
-        It is held at 1 - 1 / modulus, that of a guess; without a step in them the task is left as it is.
+        At most 1 - 1 / modulus, that of a guess; without a step in them the task is left as it is.
 
         >>> Chain().calibrated(["start with 5 ; then 5 - 6 is 9 ; now 9 + 3 is 1 ; so the answer is 1"]).error_rate
         0.5
@@ -279,15 +279,14 @@ class Chain(Task):
         return tuple(map(str, range(self.modulus)))
 
     def _slots(self, steps: int) -> list[Slot]:
-        """Return the slots of a well-formed completion of so many steps, EOS included: 7 per step and 10 more."""
         return slots_of(steps, self._residues, loose=self.confidence < 1)
 
     def _plain(self, text: str) -> str:
-        """Return what is read of a completion: of several alphabets, the plain words."""
+        """What is read of a completion: of several alphabets, the plain words."""
         return plain(text) if self.alphabets > 1 else text
 
     def _written(self, prompt: str) -> str:
-        """Return a plain prompt in its alphabet."""
+        """A plain prompt in its alphabet."""
         return in_alphabet(prompt, alphabet_of(prompt, self.alphabets)) if self.alphabets > 1 else prompt
 
     def _apply(self, value: int, operator: str, number: int) -> int:
@@ -299,7 +298,6 @@ class Chain(Task):
         return list(itertools.accumulate(steps, lambda value, step: self._apply(value, *step), initial=numbers[0]))
 
     def _parse(self, prompt: str) -> tuple[list[int], list[str]]:
-        """Return a prompt's numbers and operators."""
         text = prompt if isinstance(prompt, str) else ""
         words = [read(word, marked(text) if self.alphabets > 1 else 0) for word in text.split()]
         numbers, operators = words[:-1:2], words[1:-1:2]
@@ -312,7 +310,6 @@ class Chain(Task):
         return [int(word) for word in numbers], operators
 
     def _prompt(self, index: int) -> str:
-        """Return the prompt of an index in range(modulus**operands * 2**(operands - 1))."""
         index, number = divmod(index, self.modulus)
         words = [str(number)]
         for _ in range(self.operands - 1):

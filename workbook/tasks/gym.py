@@ -91,10 +91,13 @@ class Gym(Task):
 
     def dataset(self, n: int, seed: int = 0) -> Dataset:
         """Return n rows prompt, answer, metadata (JSON, for the verifier); questions may repeat in a small config."""
-        rows = self._rows(positive_int("n", n, 1, SEED_STRIDE), positive_int("seed", seed, 0))
-        questions, answers, metadata = map(list, zip(*rows, strict=True))
-        prompts = [as_prompt(f"{question}\n{self.instruction}".strip(), self.chat) for question in questions]
-        return Dataset.from_dict({"prompt": prompts, "answer": list(map(str, answers)), "metadata": metadata})
+        with _own_generators(positive_int("seed", seed, 0)):
+            rows = list(self._generate(positive_int("n", n, 1, SEED_STRIDE), seed))
+        prompts = [as_prompt(f"{row['question']}\n{self.instruction}".strip(), self.chat) for row in rows]
+        metadata = [json.dumps(row["metadata"], default=str) for row in rows]
+        return Dataset.from_dict(
+            {"prompt": prompts, "answer": [str(row["answer"]) for row in rows], "metadata": metadata}
+        )
 
     def score(self, completion: str, answer: str, metadata: str = "{}", **row: Any) -> float:
         """Return 1 if the stated answer is the reference, or in the notation and right by the verifier, else 0."""
@@ -108,18 +111,9 @@ class Gym(Task):
         entry = {"question": "", "answer": answer, "metadata": json.loads(metadata)}
         return float(self._scorer.score_answer(stated, entry) >= 1)
 
-    def _rows(self, n: int, seed: int) -> list[tuple[str, Any, str]]:
-        """Return question, answer and metadata (JSON) of n rows, the same ones in every process."""
-        with _own_generators(seed):
-            entries = list(self._generate(n, seed))
-        return [(row["question"], row["answer"], json.dumps(row["metadata"], default=str)) for row in entries]
-
-    def _options(self, n: int, seed: int) -> dict[str, Any]:
-        return {"size": n, "seed": seed * SEED_STRIDE % 2**31, **self.config}
-
     def _generate(self, n: int, seed: int) -> Any:
         try:
-            return reasoning_gym.create_dataset(self.source, **self._options(n, seed))
+            return reasoning_gym.create_dataset(self.source, size=n, seed=seed * SEED_STRIDE % 2**31, **self.config)
         except (TypeError, AssertionError, ValueError) as error:
             fields = [field for field in DATASETS[self.source][1].__dataclass_fields__ if field not in ("seed", "size")]
             unknown = [f"it has no {name}" for name in self.config if name not in fields]

@@ -57,23 +57,22 @@ class Own(Task):
 
     @property
     def sources(self) -> dict[str, str]:
-        """SHA-256 of the rows and of the reward's file, by their names: a run resumes only where both are the same."""
+        """SHA-256 of the rows and of the reward's file, by their names."""
         rows = hashlib.sha256(json.dumps(self.rows, sort_keys=True).encode()).hexdigest()
         reward = {f"reward {self._file.name}": file_hash(self._file)} if self._file else {}
         return {f"prompts {self.source}": rows} | reward
 
     def dataset(self, n: int, seed: int = 0) -> Dataset:
-        """Return n rows drawn without replacement: prompt, answer, line and the file's other columns."""
+        """Draw n rows without replacement: prompt, answer, line and the file's other columns."""
         return self.split(positive_int("n", n), 0, seed)[0]
 
     def split(self, train: int, held_out: int, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Return rows to train on and rows held out, which share no prompt; ValueError if there are too few rows."""
+        """Rows to train on and rows held out, which share no prompt; ValueError if there are too few rows."""
         rows = Dataset.from_list(self.rows).shuffle(seed=positive_int("seed", seed, 0))
         trained, held = split_rows(rows, rows["prompt"], train, held_out, self.source)
         return self._posed(trained), self._posed(held)
 
     def _posed(self, rows: Dataset) -> Dataset:
-        """Return rows with their prompts as the policy gets them."""
         if not self.chat:
             return rows
         columns = {name: rows[name] for name in rows.column_names if name != "prompt"}
@@ -113,13 +112,12 @@ class Own(Task):
 
 
 def own_task(path_or_rows: str | Path | list[dict], reward: str | Callable | None = None, chat: bool = False) -> Own:
-    """Return a task of one's own rows and reward function.
+    """Make a task of one's own rows and reward function.
 
     path_or_rows: the path of a .csv, .jsonl or .json (lines) file, or a list of dicts; each row has the columns prompt
     and answer, and whatever else the function wants to know.
     reward: (completion, answer, **row) -> a finite number; row holds those further columns that the function takes by
-    name (all, if it takes **row), the prompt, and the row's line. Named as "<file>.py:<function>" it can be written
-    into a run's config (`task: own:<data file>`, `task_options: {reward: ...}`).
+    name (all, if it takes **row), the prompt, and the row's line; "<file>.py:<function>" in a run's config.
     chat: prompts become the chat message of a user.
 
     Raises BadRows for rows, ValueError for a file, column or function that can't be used.
@@ -133,7 +131,7 @@ def own_task(path_or_rows: str | Path | list[dict], reward: str | Callable | Non
 
 
 def read_rows(data: str | Path | list[dict]) -> list[dict]:
-    """Return rows {prompt, answer, line, ...} of a CSV or JSON-lines file, or of a list of dicts, all of them sound.
+    """Rows {prompt, answer, line, ...} of a CSV or JSON-lines file, or of a list of dicts, all of them sound.
 
     Raises BadRows, which names every row that isn't, and ValueError for a file that can't be read at all.
     """

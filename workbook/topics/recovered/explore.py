@@ -7,7 +7,6 @@ from functools import cache
 from threading import Lock
 
 import altair as alt
-import numpy as np
 import pandas as pd
 import torch
 
@@ -16,25 +15,19 @@ from workbook.probes.recovered import credit_recovered
 from workbook.probes.values import chain_values
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
-from workbook.studies.bench import DIALS
 from workbook.studies.claim import FAMILY
 from workbook.tasks import get_task
-from workbook.topics.recovered.claims import DIALS_STUDY, MEMBERS_STUDY, STUDY
-from workbook.topics.recovered.study import GROUP_SIZE, PROMPTS, RULE
+from workbook.topics.recovered.claims import STUDY
+from workbook.topics.recovered.study import GROUP_SIZE, RULE
 from workbook.training.progress import progress
 from workbook.views.curves import curve_chart
 from workbook.views.explorer import Explorer, menu, power_slider, slider
-from workbook.views.figures import forest
 from workbook.views.live_study import LiveStudy, live_curve
 from workbook.views.parts import describe_parts, parts_table, signal_noise_chart
-from workbook.views.style import WIDTH, describe_rows, titled
 
 SHARES = (-0.25, 1.25)  # of the axis; a share may lie beyond where signal and noise point apart
 PAPERS = {"group_size": (2, 16, "both papers"), "prompts": (16, 96, "batch sizes of arXiv 2605.08666")}
 AXES = {"group_size": "rollouts per prompt", "prompts": "prompts in the step"}
-START = {"alphabets": 1.0, "confidence": 0.998}  # of members without the dial
-DIAL_AXES = {"alphabets": "private alphabets", "confidence": "template confidence", "width": "width"}
-DIAL_AXES |= {"operands": "operands a chain", "sft_steps": "steps of supervised training"}
 UPDATE = "the update, in the weights' space"
 LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
 SAMPLED_PROMPTS, SAMPLED_SIZE = 8, 16  # of which a setting takes the first
@@ -54,47 +47,33 @@ RULE_MENU = [  # what is shown, and the rule
 # --- measured
 
 
-def recovered_curve(axis: str, column: str = "signal", width: int = WIDTH) -> alt.LayerChart:
-    """The measured share of signal over rollouts per prompt or prompts: all tokens, results, and the update itself.
-
-    axis: of `AXES` or `DIAL_AXES`.  column: signal, noise, bias or coupling (not of the update).
-    """
-    study = DIALS_STUDY if axis in START else MEMBERS_STUDY if axis in DIALS else STUDY
-    shares = along_axis(FAMILY[f"{study}/shares"], axis, column)
+def recovered_curve(axis: str) -> alt.LayerChart:
+    """The measured share of signal over an axis of AXES: all tokens, results, style words, and the update itself."""
+    shares, update = (along_axis(FAMILY[f"{STUDY}/{table}"], axis) for table in ("shares", "update"))
     lines = [shares[shares["category"] == name].assign(line=words) for name, words in LINES.items()]
-    if column != "coupling":
-        update = along_axis(FAMILY[f"{study}/update"], axis, column)
-        lines.append(update.assign(line=UPDATE))
-        if (axis, column) == ("group_size", "signal"):
-            lines.append(predicted(update).assign(line=f"predicted for the update from {GROUP_SIZE} rollouts"))
-    words = (AXES | DIAL_AXES)[axis]
+    lines.append(update.assign(line=UPDATE))
+    if axis == "group_size":
+        lines.append(predicted(update).assign(line=f"predicted for the update from {GROUP_SIZE} rollouts"))
     return curve_chart(
-        unit_curve(pd.concat(lines), axis, column, by="line"),
+        unit_curve(pd.concat(lines), axis, "signal", by="line"),
         axis,
         series="line",
-        x_title=words,
-        y_title=f"share of {column}",
-        title=f"Share of {column} in one {RULE} step, by {words}" if width == WIDTH else f"By {words}",
-        log2=axis not in ("confidence", "operands"),
+        x_title=AXES[axis],
+        y_title="share of signal",
+        title=f"Share of signal in one {RULE} step, by {AXES[axis]}",
+        log2=True,
         reference=[0.0, 1.0],
         paper=PAPERS.get(axis),
         form=".0%",
         clip=True,
         scale={"domain": SHARES, "nice": False},
-        subtitle=None if width == WIDTH else "band: 95 % t interval over policies",
-        width=width,
+        subtitle="band: 95 % t interval over policies",
     )
 
 
-def along_axis(table: pd.DataFrame, axis: str, column: str) -> pd.DataFrame:
-    """Rows of the rule along an axis, with the axis as a column of numbers."""
-    table = table[table["rule"] == RULE]
-    if axis in AXES:
-        return table[table["axis"] == axis].dropna(subset=column)
-    if axis in DIALS:
-        return table[table["dial"] == axis].rename(columns={"level": axis})
-    own = table[table["dial"].isin([axis, "none"])]
-    return own.assign(**{axis: np.where(own["dial"] == "none", START[axis], own["level"])})
+def along_axis(table: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """Rows of the rule along an axis."""
+    return table[(table["rule"] == RULE) & (table["axis"] == axis)].dropna(subset="signal")
 
 
 def predicted(update: pd.DataFrame) -> pd.DataFrame:
@@ -104,32 +83,14 @@ def predicted(update: pd.DataFrame) -> pd.DataFrame:
     return update.assign(signal=1 / (1 + noise))
 
 
-def members_chart() -> alt.HConcatChart:
-    """The share of signal by width, length of the chain and steps of supervised training, side by side."""
-    return alt.hconcat(*(recovered_curve(dial, width=190) for dial in DIALS), spacing=12, padding=12)
-
-
-def rules_chart() -> alt.LayerChart:
-    """Share of signal in the update of each rule at 16 prompts of 8 rollouts, with its interval over units."""
-    update = FAMILY[f"{STUDY}/update"].query("axis == 'rule'")
-    curve = unit_curve(update.assign(place=0), "place", "signal", by="rule").sort_values("mean", ascending=False)
-    x = alt.X("mean:Q", title="share of signal in the update").axis(format="%")
-    return titled(
-        forest(curve, "rule", x, number=".0%", form=".1%"),
-        "How much of each rule's update is credit",
-        f"{PROMPTS} prompts, {GROUP_SIZE} rollouts each; 95 % t intervals over {int(curve['units'].max())} units",
-        describe_rows(curve, "rule", form=".1%", interval=True),
-    )
-
-
 # --- one step now
 
 
 def compute_recovered(prompts: int = 4, group_size: int = 8, rule: str = "grpo") -> pd.DataFrame:
     """Shares of the squared movement of one step of the bundled policy, a row per token class and part.
 
-    Columns: those of `parts_table`, prompts, group_size, rule, cosine (of the update with the exact
-    gradient). prompts: 1 to 8.  group_size: 2 to 16.  Raises ValueError where no group has different rewards.
+    Columns: those of `parts_table`, prompts, group_size, rule, cosine (of the update with the exact gradient). prompts:
+    1 to 8.  group_size: 2 to 16.  ValueError where no group has different rewards.
     """
     with ONE_AT_A_TIME:
         policy, task, rollouts, values = _sampled()
@@ -171,7 +132,7 @@ def describe_recovered(table: pd.DataFrame) -> str:
 
 def family_signal(axis: str = "group_size") -> pd.DataFrame:
     """The family's share of signal along an axis: columns series, size, mean, low, high, units."""
-    shares, update = (along_axis(FAMILY[f"{STUDY}/{table}"], axis, "signal") for table in ("shares", "update"))
+    shares, update = (along_axis(FAMILY[f"{STUDY}/{table}"], axis) for table in ("shares", "update"))
     lines = {"all tokens, the family": shares[shares["category"] == "all"], "the update, the family": update}
     curves = [unit_curve(rows, axis, "signal").assign(series=name) for name, rows in lines.items()]
     return pd.concat(curves, ignore_index=True).rename(columns={axis: "size"})
@@ -182,9 +143,8 @@ def measure_signal(
 ) -> Iterator[tuple[int, str, float]]:
     """Yield (size, name, share of signal) of all tokens and of the update, by size of the batch.
 
-    axis: group_size or prompts, what grows.  The family's are of the rule grpo, of 16 prompts, or of 8 rollouts each.
-    prompts, most: of the largest batch, and rollouts of each.  Sizes without any group of different rewards are left
-    out.
+    axis: group_size or prompts, what grows.  prompts, most: of the largest batch, and rollouts of each.  Sizes without
+    any group of different rewards are left out.
     """
     rollouts = sample_rollouts(policy, task, prompts, most, seed=seed, max_new_tokens=48)
     values = chain_values(policy, task, rollouts)
