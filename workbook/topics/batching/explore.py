@@ -210,13 +210,6 @@ def live_orders(policy, task, units: int = 3) -> LiveStudy:
 # --- the steps of each cut
 
 
-def no_parts() -> dict[str, pd.DataFrame]:
-    """The table of `measure_parts` before anything is measured: a bar of length 0 for every cut."""
-    return {
-        "table": _parts([(name, dict.fromkeys(PARTS, 0.0) | {"cosine": None}) for name in (WHOLE, *NAMES.values())])
-    }
-
-
 def _parts(cuts: list[tuple[str, dict]]) -> pd.DataFrame:
     order = list(PART_NAMES.values())
     rows = [
@@ -264,7 +257,9 @@ def live_parts(policy, task, prompts: int = 8) -> LiveStudy:
         "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
     }
     variables = {"policy": private_copy(policy), "task": task}
-    return LiveStudy(measure_parts, cut_parts_chart, controls, no_parts(), variables=variables)
+    nothing = dict.fromkeys(PARTS, 0.0) | {"cosine": None}
+    start = {"table": _parts([(name, nothing) for name in (WHOLE, *NAMES.values())])}
+    return LiveStudy(measure_parts, cut_parts_chart, controls, start, variables=variables)
 
 
 # --- two ways through a batch

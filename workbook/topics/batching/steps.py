@@ -47,8 +47,8 @@ def gradient_gram(
 ) -> Float[Tensor, "B B"]:
     """Inner products of the rollouts' own policy gradients, g_i = A_i sum_t grad log pi(y_it), over trainable weights.
 
-    chosen: (B, T), the tokens that push; None: all.  Gradients of more than 2**22 weights are sketched: multiplied by
-    random signs and added up in as many buckets.  Cost: a forward and a backward pass per rollout that pushes.
+    chosen: (B, T), the tokens that push; None: all.  Gradients of more than SKETCHED weights are multiplied by random
+    signs and added up in as many buckets.  Cost: a forward and a backward pass per rollout that pushes.
     """
     weights = [p for p in policy.model.parameters() if p.requires_grad]
     size = sum(p.numel() for p in weights)
@@ -145,8 +145,8 @@ def split_minibatches(
 def _minibatch_parts(rollouts: Rollouts, pushes: Pushes) -> PushParts:
     """Parts of the pushes of a mini-batch, in the contexts that it visits; also leaves the ideal ones on `pushes`.
 
-    rollouts: the generation batch, of groups of one size with rewards 0 and 1.  pushes: of the mini-batch.  One with
-    both signs counts as chosen without regard to rewards; one-signed ones have the factors of the module's docstring.
+    One with both signs counts as chosen without regard to rewards; one-signed ones have the factors of the module's
+    docstring.
     """
     part, mask = pushes.rollouts, pushes.mask
     advantages = part.advantages[:, None].expand_as(part.completion_ids)[mask] / len(part)

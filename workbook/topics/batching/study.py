@@ -94,9 +94,7 @@ def rates() -> dict[int, float]:
 
 
 def tuned_rates(curves: pd.DataFrame) -> dict[int, float]:
-    """A calm learning rate for each level: half of the one with the highest mean value in the end among those at and
-    below which no run collapsed; at levels between those that were tuned, their geometric mean; at level 1 what goes
-    on from 4 and 2.
+    """A calm learning rate for each level: half of the best one below any collapse; between levels, geometric means.
 
     Raises ValueError if the lowest rate of a level collapsed.
     """

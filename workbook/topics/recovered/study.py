@@ -80,7 +80,6 @@ def recovered_members_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 
 def _base(bench: Bench) -> dict[str, pd.DataFrame]:
-    """The tables of one step at the base setting."""
     return _tables(bench, [("dial", PROMPTS, GROUP_SIZE, RULE)], HELD_OUT)
 
 
@@ -133,7 +132,7 @@ def _tables(bench: Bench, wanted: list[tuple[str, int, int, str]], held_out: int
 
 
 def update_row(recovered: CreditRecovered, held_out: Tensor) -> dict[str, float]:
-    """The update's numbers, with the direction that other prompts ask for."""
+    """The update's numbers, and its cosine with the direction that other prompts ask for."""
     parts = recovered.directions
     total = parts["signal"] + parts["bias"] + parts["noise"]
     signal, noise = float(parts["signal"].square().sum()), float(parts["noise"].square().sum())
