@@ -4,15 +4,16 @@ import ipywidgets
 import pytest
 
 from workbook.topics.flips.explore import check_sample_size
-from workbook.topics.groups import explore_intervention
-from workbook.views.explorer import REFUSED, control_grid, log_slider, slider
+from workbook.topics.groups.charts import gradients_meet_chart
+from workbook.topics.groups.toy import compute_gradients_meet
+from workbook.views.explorer import REFUSED, Explorer, control_grid, log_slider, slider
 from workbook.views.renderer import hushed
 from workbook.views.style import typeset
 
 
 def test_what_is_drawn_is_dimmed_while_the_settings_can_not_be():
-    explorer = explore_intervention()
-    explorer.set(matched=True, signs="all positive")
+    explorer = Explorer(compute_gradients_meet, gradients_meet_chart, {"p_shared": slider(0.5, 0.0, 1.0, 0.1, "p")})
+    explorer.set(p_shared=1.0)
     assert REFUSED in explorer.box._dom_classes
     explorer.reset()
     assert REFUSED not in explorer.box._dom_classes

@@ -13,7 +13,7 @@ from workbook import get_task, load_policy, sample_rollouts
 from workbook.rollouts.states import output_states
 from workbook.theory import coupling_kernel, predicted_delta_logp
 from workbook.topics.softmax import charts, explore
-from workbook.topics.softmax.explore import check_coupling, check_half_angle, check_rivals
+from workbook.topics.softmax.explore import check_coupling, check_rivals
 from workbook.topics.softmax.study import measure_pairs, measure_unsure
 from workbook.topics.softmax.toy import (
     PARTS,
@@ -23,7 +23,6 @@ from workbook.topics.softmax.toy import (
     compute_learning_rates,
     compute_map,
     compute_pair,
-    compute_tied,
     coupling_parts,
     make_pair,
     map_verdict,
@@ -127,15 +126,7 @@ def test_the_tables_of_a_pair_agree_with_one_another():
     assert K[0, 1] == pytest.approx(np.cos(np.pi / 6) * tables["coordinates"]["product"].sum())
 
 
-def test_the_tables_of_tied_embeddings_add_up_to_the_real_steps():
-    for reads in READS:
-        tables = compute_tied(b_reads=reads, angle=70, same=False)
-        sums = tables["parts"].groupby("trained")["K"].sum()
-        real = tables["real"].set_index("trained")["moved"]
-        np.testing.assert_allclose(sums[real.index], real, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["explore_pair", "explore_map", "explore_tied"])
+@pytest.mark.parametrize("name", ["explore_pair", "explore_map"])
 def test_explorers_draw_follow_reset_and_give_their_state_as_code(name):
     explorer = getattr(explore, name)()
     before, sentence = explorer.settings, explorer.sentence.value
@@ -159,20 +150,6 @@ def test_explorers_draw_follow_reset_and_give_their_state_as_code(name):
 def answer(check, value, capsys):
     check(value)
     return capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (60, "Right"),
-        (-60, "Right"),
-        (30, "sine"),
-        ("x", "no number"),
-        (None, "yet"),
-    ],
-)
-def test_half_angle(value, words, capsys):
-    assert words in answer(check_half_angle, value, capsys)
 
 
 def kernel_with(residual, near):

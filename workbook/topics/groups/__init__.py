@@ -8,14 +8,14 @@ from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.groups.toy": (
-        "COMPARED SIGN_RULES WORDS assign_signs compute_estimators compute_gradients_meet compute_growing "
+        "COMPARED SIGN_RULES WORDS assign_signs compute_gradients_meet compute_growing "
         "draw_groups make_policy moved push_on_logits train_policy"
     ),
     "topics.groups.expected": "Word compute_mixed compute_parts push_moments",
     "topics.groups.charts": "frequency_chart gradients_meet_chart group_size_chart training_chart",
     "topics.groups.explore": (
-        "OPENINGS check_net_push check_rloo check_shared_push check_signs explore_estimators explore_gradients_meet "
-        "explore_growing explore_intervention explore_mixed explore_parts"
+        "OPENINGS check_net_push check_rloo check_shared_push check_signs explore_gradients_meet explore_growing "
+        "explore_mixed explore_parts"
     ),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -1,11 +1,11 @@
-"""Charts of toy groups: gradients that meet, a group that grows, and estimators, controls and training over many."""
+"""Charts of toy groups: gradients that meet, a group that grows, frequencies, group sizes and training."""
 
 from __future__ import annotations
 
 import altair as alt
 import pandas as pd
 
-from workbook.topics.groups.toy import CLASSES, COMPARED, PUSHED, SIDES, SOURCES, WORDS
+from workbook.topics.groups.toy import CLASSES, PUSHED, SOURCES, WORDS
 from workbook.views.curves import curve_chart
 from workbook.views.figures import bars, by_sign, panels, rule, series
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, diverging, panel_title, titled
@@ -15,7 +15,6 @@ DASHES = [[6, 3], [2, 2], [1, 0]]
 LABELS = {word: f"{word} · {name}" for name in CLASSES for word in WORDS[name]}
 EXAMPLES = {name: WORDS[name][0] for name in CLASSES}  # so, is, 7
 WORD_AXIS = alt.Y("word:N", sort=list(LABELS), title=None).axis(labelExpr=f"{LABELS}[datum.label]")
-CLASS_AXIS = alt.Y("class:N", sort=CLASSES, title=None)
 
 
 def class_color(legend: alt.Legend | None) -> alt.Color:
@@ -84,55 +83,6 @@ def growing_chart(net: pd.DataFrame, path: pd.DataFrame, rollouts: pd.DataFrame)
         "left: every word, so far; right: the way there, with the sign of each rollout's advantage above",
         "Bars: net push on each word of the three softmaxes. Lines: the same after each rollout, for so, is and 7.",
     )
-
-
-def estimators_chart(table: pd.DataFrame) -> alt.HConcatChart:
-    """What each estimator moves per class, and its share of the whole; a table of compute_estimators."""
-    x = alt.X("moved:Q", title="moved per rollout (advantage × probability)")
-    x = x.scale(domain=[0, 0.6], clamp=True, nice=False).axis(tickCount=6)
-    share = alt.X("share:Q", title="share of what it moves").scale(domain=[0, 1]).axis(format="%", tickCount=3)
-    look = {"color": class_color(None), "mark": {"opacity": 0.75}, "zero": False, "height": alt.Step(15)}
-    look |= {"form": ".3f", "shown": ["estimator", "moved", "low", "high", "share"]}
-    numbers = alt.Chart(table).mark_text(align="left", dx=3)
-    numbers = numbers.encode(y=CLASS_AXIS, x=share, text=alt.Text("share:Q", format=".1%"))
-    sizes = bars(table, CLASS_AXIS, x, width=330, **look)
-    shares = bars(table, CLASS_AXIS, share, intervals=False, labels=False, width=200, over=[numbers], **look)
-    row = alt.Row("estimator:N", sort=COMPARED, title=None)
-    header = alt.Header(labelAngle=0, labelAlign="left", labelFontSize=12, labelFontWeight="bold")
-    return panels(
-        [sizes.facet(row=row.header(header), spacing=8), shares.facet(row=row.header(labels=False), spacing=8)],
-        "What each estimator moves, on average over 256 groups",
-        "left: size, with 95 % intervals over groups; right: the same as shares of each estimator's update",
-        "Bars per estimator and class of word: how much of the push remains after summing over the group.",
-    )
-
-
-def intervention_chart(rates: pd.DataFrame, net: pd.DataFrame, sizes: pd.DataFrame) -> alt.HConcatChart:
-    """Occurrence rates, signed push per word, and what is moved per class; tables of compute_intervention."""
-    rate = alt.X("rate:Q", title="rate of occurrence").scale(domain=[0, 1]).axis(tickCount=3)
-    side = {"sort": SIDES, "title": None}
-    color = alt.Color("side:N", legend=alt.Legend(orient="bottom"), **side)
-    dots = alt.Chart(rates).encode(x=rate, y=WORD_AXIS)
-    marks = dots.mark_point(filled=True, size=70, opacity=0.9).encode(
-        color=color.scale(domain=SIDES, range=[POSITIVE, NEGATIVE]),
-        shape=alt.Shape("side:N", **side).scale(domain=SIDES, range=["triangle-up", "triangle-down"]),
-        tooltip=["word:N", "side:N", alt.Tooltip("rate:Q", format=".3f")],
-    )
-    occurrence = alt.layer(dots.mark_line(color="#999999").encode(detail="word:N"), marks)
-    push = alt.X("push:Q", title="mean net push ÷ G").scale(domain=[-0.42, 0.42], clamp=True, nice=False)
-    look = {"labels": False, "mark": {"opacity": 0.8}, "form": "+.3f", "width": 230, "height": 230}
-    signed = bars(net, WORD_AXIS, push, color=by_sign("push"), title="signed: net push on average", **look)
-    size = alt.X("moved:Q", title="moved per rollout").scale(domain=[0, 0.5], clamp=True, nice=False)
-    before = alt.Chart(sizes).mark_tick(thickness=3, color="black", size=34).encode(x="before:Q", y=CLASS_AXIS)
-    look = {"mark": {"opacity": 0.75}, "form": ".3f", "shown": ["before"], "width": 180, "height": 230}
-    title = "size in a group (mark: before)"
-    moved = bars(sizes, CLASS_AXIS, size, color=class_color(None), over=[before], title=title, **look)
-    return panels(
-        [occurrence.properties(width=190, height=230, title=panel_title("how often, on either side")), signed, moved],
-        "The same rollouts with other signs, or with frequencies matched",
-        "means over 256 groups with 95 % intervals; estimator grpo",
-        "Left: how often each word occurs on each side. Middle: net push on each word. Right: what is moved per class.",
-    ).resolve_scale(color="independent", shape="independent")
 
 
 def frequency_chart(table: pd.DataFrame) -> alt.HConcatChart:

@@ -12,14 +12,11 @@ from workbook.topics.groups.expected import MIXED, RULES, WEIGHTS, compute_mixed
 from workbook.topics.groups.toy import (
     COMPARED,
     PUSHED,
-    SIGN_RULES,
-    compute_estimators,
     compute_gradients_meet,
     compute_growing,
-    compute_intervention,
     push_on_logits,
 )
-from workbook.views.explorer import Explorer, menu, power_slider, slider, switch
+from workbook.views.explorer import Explorer, menu, power_slider, slider
 from workbook.views.parts import describe_parts, signal_noise_chart
 
 OPENINGS = ["so", "then", "so", "so", "thus", "so", "then", "so"]  # of eight rollouts that all go on with `is`
@@ -64,41 +61,6 @@ def explore_growing() -> Explorer:
         "draw": slider(0, 0, 50, 1, "random draw"),
     }
     return Explorer(compute_growing, charts.growing_chart, controls, describe)
-
-
-def explore_estimators() -> Explorer:
-    """Estimators side by side, on average over many groups."""
-
-    def describe(table) -> str:
-        wide = table.pivot(index="estimator", columns="class", values="moved").loc[list(COMPARED)]
-        ratio = wide["style"] / wide["result"].clip(lower=1e-12)
-        return f"Opening moved per unit of result: {', '.join(f'{name} {value:.2f}' for name, value in ratio.items())}."
-
-    controls = {
-        "group_size": slider(8, 2, 32, 1, "group size G"),
-        "p_right": slider(0.5, 0.05, 0.95, 0.05, "probability of “7”"),
-        "spread": slider(0.3, 0.0, 0.5, 0.05, "spread of difficulty"),
-        "styles": slider(3, 2, 6, 1, "openings to choose from"),
-        "temperature": slider(1.0, 0.5, 1.5, 0.05, "sampler's temperature"),
-    }
-    return Explorer(compute_estimators, charts.estimators_chart, controls, describe)
-
-
-def explore_intervention() -> Explorer:
-    """Permute the signs, or match frequencies, and leave everything else as it is."""
-
-    def describe(sizes, **_) -> str:
-        parts = [f"{row['class']} {row['moved']:.3f} (before {row['before']:.3f})" for _, row in sizes.iterrows()]
-        return "Moved per rollout: " + ", ".join(parts) + "."
-
-    controls = {
-        "signs": menu("by reward", SIGN_RULES, "signs (R3)"),
-        "matched": switch(False, "match frequencies (R1)"),
-        "group_size": slider(8, 2, 32, 1, "group size G"),
-        "temperature": slider(1.0, 0.5, 1.5, 0.05, "sampler's temperature"),
-        "noise": slider(0.1, 0.0, 0.5, 0.05, "verifier's error rate"),
-    }
-    return Explorer(compute_intervention, charts.intervention_chart, controls, describe)
 
 
 def explore_parts() -> Explorer:

@@ -20,7 +20,6 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 
-from workbook.statistics import normal_interval
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import check_choice, check_range
 
@@ -32,9 +31,7 @@ WORDS = {
 CLASSES = list(WORDS)
 COMPARED = ["grpo", "dr_grpo", "rloo", "reinforce", "positive_only"]
 SIGN_RULES = ["by reward", "shuffled", "all positive"]
-SIDES = ["A > 0", "A < 0"]
 PROMPTS = 4  # levels of difficulty that the groups of a batch go through
-GROUPS = 256  # of a slider's batch
 PUSHED = ["“so”, in A and in B", "“7”, in A only", "“4”, in B only"]  # of two rollouts, A `so 7` and B `so 4`
 SOURCES = ["from A", "from B", "net"]
 
@@ -212,61 +209,6 @@ def compute_growing(
     rollouts["seen"] = rollouts["rollout"] <= so_far
     net = path[path["rollouts"] == min(so_far, group_size)].drop(columns="seen").reset_index(drop=True)
     return {"net": net, "path": path, "rollouts": rollouts}
-
-
-def compute_estimators(
-    group_size: int = 8, p_right: float = 0.5, spread: float = 0.3, styles: int = 3, temperature: float = 1.0, seed=0
-) -> pd.DataFrame:
-    """Compare estimators on the same 256 groups, of four levels of difficulty: what each moves per class.
-
-    Columns estimator, class, moved (mean over groups, see `moved`), low, high (normal 95 % interval over groups),
-    share (of what the estimator moves in all three classes).
-    """
-    groups = draw_groups(make_policy(GROUPS, p_right, spread, styles), group_size, temperature, seed=seed)
-    rows = []
-    for estimator in COMPARED:
-        net = groups.net_push(groups.advantages(estimator))
-        sizes = {name: moved(push, group_size) for name, push in net.items()}
-        total = sum(size.mean() for size in sizes.values())
-        for name, size in sizes.items():
-            rows.append((estimator, name, *normal_interval(size), size.mean() / total if total else 0.0))
-    return pd.DataFrame(rows, columns=["estimator", "class", "moved", "low", "high", "share"])
-
-
-def compute_intervention(
-    signs: str = "by reward",
-    matched: bool = False,
-    group_size: int = 8,
-    temperature: float = 1.0,
-    noise: float = 0.1,
-    seed: int = 0,
-) -> dict[str, pd.DataFrame]:
-    """Tabulate the same 256 groups under other signs (R3) and the frequency-matched control (R1); estimator grpo.
-
-    Returns rates (how often each word occurs on each side), net (mean signed push per rollout on each word, with a
-    normal 95 % interval) and sizes (what is moved per class, beside what it was before either switch).
-    """
-    if matched and signs == "all positive":
-        raise ValueError("Frequencies are matched between positive and negative rollouts; here all are positive.")
-    groups = draw_groups(make_policy(GROUPS), group_size, temperature, noise, seed)
-    before = groups.advantages("grpo")
-    after = assign_signs(before, signs, seed)
-    weights = groups.match_frequencies(after) if matched else None
-    pushed, original = groups.net_push(after, weights), groups.net_push(before)
-    rates, net, sizes = [], [], []
-    for name in CLASSES:
-        size, before_size = (moved(net_push[name], group_size) for net_push in (pushed, original))
-        sizes.append((name, *normal_interval(size), before_size.mean()))
-        sides = groups.rates(after, name)
-        sides = [np.minimum(*sides)] * 2 if matched else sides
-        for v, word in enumerate(WORDS[name][: pushed[name].shape[-1]]):
-            net.append((name, word, *normal_interval(pushed[name][:, v] / group_size)))
-            rates += [(name, word, side, pd.Series(f[:, v]).mean()) for side, f in zip(SIDES, sides, strict=True)]
-    return {
-        "rates": pd.DataFrame(rates, columns=["class", "word", "side", "rate"]),
-        "net": pd.DataFrame(net, columns=["class", "word", "push", "low", "high"]),
-        "sizes": pd.DataFrame(sizes, columns=["class", "moved", "low", "high", "before"]),
-    }
 
 
 def train_policy(

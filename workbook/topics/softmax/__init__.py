@@ -12,7 +12,7 @@ _NAMES = {  # module: what it offers
     ),
     "topics.softmax.study": "measure_pairs measure_unsure",
     "topics.softmax.charts": "cells_chart learning_rate_chart",
-    "topics.softmax.explore": "check_coupling check_half_angle check_rivals explore_map explore_pair explore_tied",
+    "topics.softmax.explore": "check_coupling check_rivals explore_map explore_pair",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

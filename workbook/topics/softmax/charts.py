@@ -6,11 +6,9 @@ import altair as alt
 import pandas as pd
 
 from workbook.theory.coupling import UNSURE
-from workbook.topics.softmax.toy import CONTEXTS, GRID, PARTS, SOURCES, TRAINED
+from workbook.topics.softmax.toy import CONTEXTS, GRID, SOURCES
 from workbook.views.figures import bars, cells, forest, panels, rule
 from workbook.views.style import NEUTRAL, SERIES, diverging, finish, panel_title, titled
-
-MOVED = "dlogp of B per unit of learning rate (nats)"
 
 
 def pair_chart(moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFrame) -> alt.VConcatChart:
@@ -94,34 +92,6 @@ def map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
         "blue and +: pushed the same way; orange and −: against each other; diamond: your setting; dashed: p = 0.5",
         "Two heat maps over the probabilities of A's and B's token: the same token, and different tokens.",
         spacing=30,
-    )
-
-
-def tied_chart(parts: pd.DataFrame, real: pd.DataFrame) -> alt.LayerChart:
-    """Parts of the coupling, stacked, for three choices of what is trained; diamonds: a real step."""
-    y = alt.Y("trained:N", sort=list(TRAINED.values()), title=None).axis(labelLimit=240, labelFontSize=12)
-    step = alt.Chart(real).encode(x=_x("moved:Q", MOVED, 2), y=y)
-    diamonds = step.mark_point(shape="diamond", filled=True, size=90, color="black", stroke="white")
-    color = alt.Color("part:N", sort=PARTS, title="part of the coupling")
-    chart = bars(
-        parts,
-        y,
-        _x("K:Q", MOVED, 2),
-        color=color.scale(domain=PARTS, range=[SERIES[0], SERIES[3], SERIES[2]]),
-        mark={"height": 26},
-        form="+.4f",
-        shown=["part"],
-        over=[
-            diamonds.encode(tooltip=[alt.Tooltip("moved:Q", format="+.4f")]),
-            step.mark_text(align="left", dx=10, dy=-19, fontSize=11).encode(text=alt.Text("moved:Q", format="+.3f")),
-        ],
-        height=alt.Step(56),
-    )
-    return titled(
-        chart.configure_legend(orient="bottom"),
-        "How a step on A moves B, by what is trained",
-        "bars: closed form, part by part; diamond and number: a real SGD step",
-        "Stacked bars: couplings through the output layer, through a shared input word, and between both.",
     )
 
 

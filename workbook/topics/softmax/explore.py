@@ -8,8 +8,8 @@ import torch
 
 from workbook.theory import coupling_kernel
 from workbook.topics.grading import UNANSWERED, answer_of, grade, settings_fault
-from workbook.topics.softmax.charts import map_chart, pair_chart, tied_chart
-from workbook.topics.softmax.toy import READS, SOURCES, compute_map, compute_pair, compute_tied, make_pair, map_verdict
+from workbook.topics.softmax.charts import map_chart, pair_chart
+from workbook.topics.softmax.toy import SOURCES, compute_map, compute_pair, make_pair, map_verdict
 from workbook.views.explorer import Explorer, menu, slider
 
 SIGNS = [("+1, a better answer", 1.0), ("0, not updated", 0.0), ("−1, a worse answer", -1.0)]
@@ -63,52 +63,7 @@ def explore_map() -> Explorer:
     return Explorer(compute_map, map_chart, controls, describe)
 
 
-def explore_tied() -> Explorer:
-    """What the output layer does not see: embeddings that are trained, too, and the same matrix perhaps."""
-
-    def describe(real, **_) -> str:
-        moves = "; ".join(f"{row.trained}: {row.moved:+.3f}" for row in real.itertuples())
-        return f"What a step on A does to B's token, in nats per unit of learning rate, by what is trained: {moves}."
-
-    controls = {
-        "p_a": slider(0.2, 0.02, 0.98, 0.02, "probability of A's token"),
-        "p_b": slider(0.2, 0.02, 0.98, 0.02, "probability of B's token"),
-        "angle": slider(90, 0, 180, 5, "angle (degrees)"),
-        "same": menu(True, KINDS, "B says"),
-        "b_reads": menu("the word that A reads", list(READS), "B reads"),
-        "seed": slider(0, 0, 19, 1, "draw of the embeddings"),
-    }
-    return Explorer(compute_tied, tied_chart, controls, describe)
-
-
 # --- exercises
-
-
-def check_half_angle(answer: float | None) -> None:
-    """Check the angle (degrees) at which a step on A takes back half of B's own: same token and p, A = +1, B = -1.
-
-    >>> check_half_angle(45)
-    Not quite: at 45 degrees A takes back 71% of B's own step; the coupling follows the cosine, not the angle.
-    """
-    if (got := answer_of(answer)) is None:
-        return
-    if got.numel() != 1 or not got.isfinite().all():
-        print("Not quite: give one number of degrees.")
-        return
-    answer = float(got)
-    kernel = make_pair(angle=answer).kernel
-    share = float(kernel[1, 0] / kernel[1, 1])
-    effect = f"at {answer:g} degrees A takes back {share:.0%} of B's own step"
-    if abs(share - 0.5) < 0.005:
-        print("Right: K_AB is K_BB times the cosine of the angle, and the cosine of 60 degrees is a half.")
-    elif abs(answer - math.pi / 3) < 0.02:
-        print(f"Not quite: {effect}; you seem to count in radians, and the slider counts in degrees.")
-    elif share < 0:
-        print(f"Not quite: {effect}: beyond 90 degrees A's step pushes B further down.")
-    elif abs(answer - 30) < 1:
-        print(f"Not quite: {effect}; this is the sine's half, and an inner product has a cosine.")
-    else:
-        print(f"Not quite: {effect}; the coupling follows the cosine, not the angle.")
 
 
 def check_coupling(function) -> None:

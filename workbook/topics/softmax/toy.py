@@ -256,29 +256,6 @@ def map_verdict(table: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def compute_tied(
-    p_a: float = 0.2,
-    p_b: float = 0.2,
-    angle: float = 90.0,
-    same: bool = True,
-    b_reads: str = "the word that A reads",
-    vocabulary: int = 32,
-    width: int = 16,
-    seed: int = 0,
-    lr: float = 1e-5,
-) -> dict:
-    """Tabulate how a step on A moves B, by what is trained: tables parts and real (dlogp of B over lr)."""
-    pair = make_pair(p_a, p_b, angle, same=same, b_reads=b_reads, vocabulary=vocabulary, width=width, seed=seed)
-    parts = {name: float(part[1, 0]) for name, part in coupling_parts(pair).items()}
-    step = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    rows = [(TRAINED[name], part, parts[part]) for k, name in enumerate(TRAINED) for part in PARTS[: k + 1]]
-    moves = [(label, float(real_step(pair, step, lr, name)[1]) / lr) for name, label in TRAINED.items()]
-    return {
-        "parts": pd.DataFrame(rows, columns=["trained", "part", "K"]),
-        "real": pd.DataFrame(moves, columns=["trained", "moved"]),
-    }
-
-
 def compute_learning_rates(lrs, advantages=(1.0, -1.0), **settings) -> pd.DataFrame:
     """Tabulate lr, token, first, exact and kl (nats): exact = first - KL(old || new), whatever the step."""
     pair, advantages = make_pair(**settings), torch.tensor(advantages, dtype=torch.float64)
