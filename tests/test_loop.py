@@ -68,14 +68,9 @@ def trainer_of(policy, folder, loop, **settings):
     args = CancellationConfig(output_dir=str(folder), **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return CancellationTrainer(
-            policy.model,
-            TASK.reward,
-            args=args,
-            train_dataset=TASK.dataset(16, seed=0),
-            processing_class=policy.tokenizer,
-            optimizers=(optimizer_of(policy, loop.optimizer, loop.lr), None),
-        )
+        data = {"train_dataset": TASK.dataset(16, seed=0), "processing_class": policy.tokenizer}
+        optimizers = (optimizer_of(policy, loop.optimizer, loop.lr), None)
+        return CancellationTrainer(policy.model, TASK.reward, args=args, optimizers=optimizers, **data)
 
 
 @pytest.mark.parametrize(("fields", "settings"), ARMS.values(), ids=ARMS)
@@ -84,15 +79,15 @@ def test_steps_are_the_trainers(policy, tmp_path, fields, settings):
     loop = Loop(**{**SIZES, "optimizer": "sgd", "lr": 0.5, "clip": (0.2, 0.2), **fields})
     mine = private_copy(policy)
     trainer = trainer_of(mine, tmp_path, loop, **settings)
-    kept = {}
-    prepare = trainer._arrange if loop.order != "shuffled" else trainer._generate_and_score_completions
+    kept, arranged = {}, loop.order != "shuffled"
+    name = "_arrange" if arranged else "_generate_and_score_completions"
+    prepare = getattr(trainer, name)
 
     def keep(inputs):
         output = prepare(inputs)
-        kept.setdefault("batch", dict(inputs if loop.order != "shuffled" else output))
+        kept.setdefault("batch", dict(inputs if arranged else output))
         return output
 
-    name = "_arrange" if loop.order != "shuffled" else "_generate_and_score_completions"
     setattr(trainer, name, keep)
     trainer.train()
     theirs, batch, parts = trained(mine), kept["batch"], trainer._buffered_inputs

@@ -71,23 +71,17 @@ def few_objects():
 
 def reward(prompts, completions, **columns):
     """Three values, and one prompt of three without a difference."""
-    return [
-        float(sum(map(ord, text)) % 3 * (sum(map(ord, prompt)) % 3 > 0))
-        for prompt, text in zip(prompts, completions, strict=True)
-    ]
+    pairs = zip(prompts, completions, strict=True)
+    return [float(sum(map(ord, text)) % 3 * (sum(map(ord, prompt)) % 3 > 0)) for prompt, text in pairs]
 
 
 def build(folder, policy=None, prompts=64, kind=Watched, stub=None, **settings):
     task, policy = get_task("chain"), policy or load_policy("bundled")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer = kind(
-            policy.model,
-            reward,
-            args=CancellationConfig(output_dir=str(folder), **SMALL | settings),
-            train_dataset=task.dataset(prompts, seed=0),
-            processing_class=policy.tokenizer,
-        )
+        data = {"train_dataset": task.dataset(prompts, seed=0), "processing_class": policy.tokenizer}
+        args = CancellationConfig(output_dir=str(folder), **SMALL | settings)
+        trainer = kind(policy.model, reward, args=args, **data)
     trainer.watched = []
     for name, value in (stub or {}).items():
         setattr(trainer, name, value)

@@ -31,13 +31,8 @@ def build(tmp_path_factory):
         args = CancellationConfig(output_dir=folder, **settings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            trainer = CancellationTrainer(
-                policy.model,
-                task.reward,
-                args=args,
-                train_dataset=task.dataset(16, seed=0),
-                processing_class=policy.tokenizer,
-            )
+            data = {"train_dataset": task.dataset(16, seed=0), "processing_class": policy.tokenizer}
+            trainer = CancellationTrainer(policy.model, task.reward, args=args, **data)
         trainer.model.train()
         trainer.current_gradient_accumulation_steps = 1
         return trainer

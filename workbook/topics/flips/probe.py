@@ -99,12 +99,11 @@ def column_shares(table: pd.DataFrame, eps: float = EPS) -> pd.DataFrame:
     >>> shares[shares["change"] == "boosted"]["share"].tolist()
     [0.5, 0.5, 0.5]
     """
-    parts = []
-    for column, shares in shares_by_prompt(table, eps).items():
-        means = shares.mean()
-        part = {"column": column, "change": means.index, "share": means.to_numpy(), "prompts": len(shares)}
-        parts.append(pd.DataFrame(part))
-    return pd.concat(parts, ignore_index=True)
+    parts = [
+        shares.mean().rename_axis("change").rename("share").reset_index().assign(column=column, prompts=len(shares))
+        for column, shares in shares_by_prompt(table, eps).items()
+    ]
+    return pd.concat(parts, ignore_index=True)[["column", "change", "share", "prompts"]]
 
 
 def flip_shares(table: pd.DataFrame, eps: float = EPS) -> pd.DataFrame:
@@ -134,11 +133,8 @@ def flip_distance(table: pd.DataFrame, eps: float = EPS) -> Interval:
     shares = shares_by_prompt(table, eps)
     difference = (shares["A > 0"] - shares["A < 0"]).to_numpy()
 
-    def distance(means: np.ndarray) -> np.ndarray:  # (..., changes) -> (...)
-        return np.abs(means).sum(-1) / 2
-
-    bounds = bootstrap_bounds(len(difference), lambda drawn: distance(difference[drawn].mean(1)), resamples=2_000)
-    return Interval(*map(float, (distance(difference.mean(0)), *bounds)))
+    drawn = bootstrap_bounds(len(difference), lambda at: np.abs(difference[at].mean(1)).sum(-1) / 2, resamples=2_000)
+    return Interval(float(np.abs(difference.mean(0)).sum() / 2), *map(float, drawn))
 
 
 # --- the cancellation index
