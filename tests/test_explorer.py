@@ -13,7 +13,7 @@ from workbook.statistics import unit_curve
 from workbook.views import Explorer, LiveChart, browse, frozen
 from workbook.views.explorer import log_slider, menu, slider, switch
 from workbook.views.live import rows, spec_over
-from workbook.views.renderer import png
+from workbook.views.style import png
 
 
 def compute_line(slope: float = 1.0, points: int = 3, shape: str = "line") -> pd.DataFrame:

@@ -8,8 +8,7 @@ import pytest
 
 from workbook.views import figures
 from workbook.views.live import spec_over
-from workbook.views.renderer import png, to_spec
-from workbook.views.style import describe_rows, tooltips
+from workbook.views.style import describe_rows, png, to_spec, tooltips
 
 KINDS = ["one", "two"]
 ESTIMATES = pd.DataFrame(

@@ -7,8 +7,7 @@ from workbook.topics.flips.explore import check_sample_size
 from workbook.topics.groups.charts import gradients_meet_chart
 from workbook.topics.groups.toy import compute_gradients_meet
 from workbook.views.explorer import REFUSED, Explorer, control_grid, log_slider, slider
-from workbook.views.renderer import hushed
-from workbook.views.style import typeset
+from workbook.views.style import hushed, typeset
 
 
 def test_what_is_drawn_is_dimmed_while_the_settings_can_not_be():

@@ -14,16 +14,18 @@ from IPython.utils.capture import capture_output
 from ipywidgets.widgets.widget import _instances
 
 from workbook.views.live import shared, spec_over
-from workbook.views.monitor import RunMonitor, completions_html, sentence
-from workbook.views.monitor_chart import (
+from workbook.views.monitor import (
     PANELS,
+    RunMonitor,
+    completions_html,
     monitor_chart,
     monitor_frame,
     monitor_rows,
     monitor_table,
+    sentence,
     tokens_per_second,
 )
-from workbook.views.renderer import png
+from workbook.views.style import png
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u202eevil\u2066", "a\nb\x00\x1b[31m", "\"'&"]

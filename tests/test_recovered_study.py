@@ -15,7 +15,7 @@ from workbook.topics.recovered import claims as measures
 from workbook.topics.recovered import compute_recovered
 from workbook.topics.recovered import study as studies
 from workbook.topics.recovered.explore import NOW, describe_recovered, measure_signal
-from workbook.views.parts import PART_NAMES
+from workbook.views.charts import PART_NAMES
 
 
 @pytest.fixture(scope="module")

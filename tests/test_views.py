@@ -27,8 +27,7 @@ from workbook.views import (
     token_strip,
 )
 from workbook.views.live import split, vega_module
-from workbook.views.renderer import UNSEEN, bundle, packed, plain, png, vegalite_version
-from workbook.views.style import diverging, finish, limit, visible
+from workbook.views.style import UNSEEN, bundle, diverging, finish, limit, packed, plain, png, vegalite_version, visible
 
 WIDGET, VEGA, PNG = "application/vnd.jupyter.widget-view+json", "application/vnd.vegalite.v5+json", b"\x89PNG"
 HOSTILE = [

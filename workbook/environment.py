@@ -89,12 +89,12 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     profile: "smoke", "teach" or "full"; left out, WORKBOOK_PROFILE decides, else the device. ValueError otherwise.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a bar per loaded model would stand in the chapter
-    import_to_stay("workbook.views.renderer")
+    import_to_stay("workbook.views.style")
     torch = import_to_stay("torch")
     import numpy as np
 
     from workbook.policies.devices import choose_device, choose_dtype
-    from workbook.views.renderer import enable_charts
+    from workbook.views.style import enable_charts
 
     device = choose_device().type
     chosen = choose_profile(profile, device)

@@ -109,7 +109,7 @@ def stable(notebook, states: dict[str, dict] | None = None):
 def _portable(output, states: dict[str, dict]):
     """An output without machine paths; a widget becomes its last picture or its text, or nothing if it has neither."""
     from workbook.book.forms import FORM, last_form
-    from workbook.views.renderer import picture
+    from workbook.views.style import picture
 
     if "text" in output:
         output.text = _scrub(output.text)

@@ -22,7 +22,7 @@ from workbook.book.chapters import describe
 from workbook.book.forms import FORM, form_html
 from workbook.places import data_path
 from workbook.views.explorer import frozen
-from workbook.views.renderer import vegalite_version
+from workbook.views.style import vegalite_version
 
 TITLE = "Token-gradient cancellation: a workbook"
 STATIC = Path(__file__).with_name("static")

@@ -7,9 +7,9 @@ from workbook.lazy import lazy_names
 _NAMES = {  # module: what it offers
     "topics.laboratory.compare": "compare_settings comparison_chart run_tables",
     "topics.laboratory.form": "RunForm",
-    "views.curves": "curve_chart",
-    "views.charts": "fold intervals_chart reward_before_after",
-    "views.explained": "explained_chart",
+    "views.charts": (
+        "curve_chart describe_parts fold intervals_chart parts_table reward_before_after road_map signal_noise_chart"
+    ),
     "views.explorer": "Explorer browse frozen",
     "views.heatmap": "TokenHeatmap",
     "views.ledger": "coverage_chart ledger_chart units_needed_chart",
@@ -17,10 +17,9 @@ _NAMES = {  # module: what it offers
     "views.live_study": "LiveStudy live_curve live_tables",
     "views.memory": "adapter_movement memory_bars",
     "views.monitor": "RunMonitor",
-    "views.parts": "describe_parts parts_table road_map signal_noise_chart",
     "views.predicting": "calibration predict reveal",
-    "views.renderer": "enable_charts",
-    "views.tokens": "token_strip",
+    "views.style": "enable_charts",
+    "views.tokens": "explained_chart token_strip",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

@@ -27,7 +27,7 @@ import yaml
 
 from workbook.places import data_path
 from workbook.statistics import unit_curve
-from workbook.views.curves import curve_chart
+from workbook.views.charts import curve_chart
 from workbook.views.live import LiveChart, close, rows, show
 from workbook.views.style import notice, typeset
 

@@ -20,12 +20,10 @@ import traitlets
 
 from workbook.training import token_biography
 from workbook.training.progress import Stopped, reporting
-from workbook.views.explained import biography_table, describe_token, explanation_details, moved_by
 from workbook.views.live import show
-from workbook.views.renderer import picture
-from workbook.views.style import limit, printable, require, visible
+from workbook.views.style import limit, picture, printable, require, visible
 from workbook.views.token_look import MAX_CHARACTERS, PALETTE, PLACES, is_number, prepare, scale_of, wire
-from workbook.views.tokens import aligned, token_strip
+from workbook.views.tokens import aligned, biography_table, describe_token, explanation_details, moved_by, token_strip
 
 HERE = Path(__file__).parent
 MODES = ("auto", "align", "read")  # auto: aligned where whole answers are seen so, else as text to read

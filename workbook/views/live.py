@@ -25,8 +25,7 @@ import vl_convert
 from IPython.display import DisplayHandle
 
 from workbook.places import cache_folder
-from workbook.views.renderer import hushed, picture, plain, to_spec, vegalite_version
-from workbook.views.style import printable_table
+from workbook.views.style import hushed, picture, plain, printable_table, to_spec, vegalite_version
 
 HERE = Path(__file__).parent
 

@@ -23,7 +23,7 @@ import pandas as pd
 
 from workbook.policies.copies import private_copy
 from workbook.training.progress import Stopped, reporting, show_partial
-from workbook.views.curves import curve_chart
+from workbook.views.charts import curve_chart
 from workbook.views.explorer import Shell, Snippet, call_code, control_grid, value_of
 from workbook.views.live import LiveChart
 from workbook.views.style import notice, typeset

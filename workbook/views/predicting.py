@@ -23,8 +23,7 @@ from IPython.display import DisplayHandle, display
 from scipy.stats import binomtest
 
 from workbook.places import predictions_file
-from workbook.views.charts import fold
-from workbook.views.curves import curve_chart
+from workbook.views.charts import curve_chart, fold
 from workbook.views.live import show
 from workbook.views.style import printable, typeset
 

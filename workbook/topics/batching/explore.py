@@ -26,10 +26,10 @@ from workbook.topics.batching.steps import ClippedSGD, split_minibatches, walk
 from workbook.topics.batching.study import HELD_OUT, PROMPTS, against_shuffled, ends, measured_curves, rates
 from workbook.topics.batching.toy import CUT_MENU, NAMES
 from workbook.training.progress import progress, show_partial
+from workbook.views.charts import PART_NAMES, signal_noise_chart
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider, switch
 from workbook.views.figures import forest, panels, rule, series
 from workbook.views.live_study import LiveStudy, live_tables
-from workbook.views.parts import PART_NAMES, signal_noise_chart
 from workbook.views.style import NEUTRAL, SERIES, describe_rows, require, titled
 
 OTHERS = [name for strategy, name in NAMES.items() if strategy != "shuffled"]

@@ -11,7 +11,7 @@ from workbook.studies.claim import FAMILY, Tables
 from workbook.studies.registration import registered_outcome
 from workbook.theory.coupling import UNSURE
 from workbook.views import figures
-from workbook.views.curves import curve_chart
+from workbook.views.charts import curve_chart
 from workbook.views.live_study import NOW
 from workbook.views.style import ACCENT, NEUTRAL, describe_rows, finish, require, titled
 

@@ -20,7 +20,7 @@ from workbook.theory.choices import check_choice
 from workbook.topics.drift import claims
 from workbook.topics.drift.probe import shared_energy, two_word_share
 from workbook.topics.drift.study import COMPARED, CURVES, GROUP_SIZES, GROUPS, regrouped
-from workbook.views.curves import curve_chart
+from workbook.views.charts import curve_chart
 from workbook.views.figures import INTERVAL, clear_of_zero, forest, panels, series
 from workbook.views.style import ACCENT, SERIES, describe_rows, require
 

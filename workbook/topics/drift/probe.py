@@ -241,7 +241,7 @@ def parts_at_reuse(policy, task, rollouts: Rollouts, path: Float[Tensor, "times1
     path: as from `reuse_path`.  Columns panel (the class), category (the objective), part, order, and share of the
     class's squared movement under equal weights, so that shares add up to how much less or more an objective moves.
     """
-    from workbook.views.parts import parts_table  # draws, which the ledger need not wait for
+    from workbook.views.charts import parts_table  # draws, which the ledger need not wait for
 
     pushes, tables = Pushes(policy, rollouts, chain_values(policy, task, rollouts)), []
     split, mask = pushes.split(RULE, 0), pushes.mask

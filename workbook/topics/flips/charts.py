@@ -22,7 +22,7 @@ from workbook.theory.choices import SIGNS
 from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.topics.flips.claims import contrasts
 from workbook.topics.flips.probe import COLUMNS, EPS, EPSILONS, change_of, frequency_matched
-from workbook.views.curves import curve_chart
+from workbook.views.charts import curve_chart
 from workbook.views.live_study import NOW
 from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require, titled
 

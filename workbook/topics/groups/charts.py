@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.topics.groups.toy import CLASSES, PUSHED, SOURCES, WORDS
-from workbook.views.curves import curve_chart
+from workbook.views.charts import curve_chart
 from workbook.views.figures import bars, by_sign, panels, rule, series
 from workbook.views.style import NEGATIVE, NEUTRAL, POSITIVE, SERIES, diverging, panel_title, titled
 

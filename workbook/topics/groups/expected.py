@@ -29,7 +29,7 @@ from scipy.stats import binom
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import check_choice, check_range
 from workbook.topics.groups.toy import CLASSES, make_policy
-from workbook.views.parts import parts_table
+from workbook.views.charts import parts_table
 
 RULES = ["grpo", "dr_grpo", "rloo", "positive_only"]  # whose advantage depends on the group's rewards alone
 LENGTHS = (3, 4, 5, 6, 7, 8)  # tokens of a right answer, by its opening

@@ -16,8 +16,8 @@ from workbook.topics.groups.toy import (
     compute_growing,
     push_on_logits,
 )
+from workbook.views.charts import describe_parts, signal_noise_chart
 from workbook.views.explorer import Explorer, menu, power_slider, slider
-from workbook.views.parts import describe_parts, signal_noise_chart
 
 OPENINGS = ["so", "then", "so", "so", "thus", "so", "then", "so"]  # of eight rollouts that all go on with `is`
 

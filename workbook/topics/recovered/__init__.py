@@ -12,7 +12,7 @@ from workbook.lazy import lazy_names
 _NAMES = {  # module: what it offers
     "topics.recovered.explore": "compute_recovered explore_recovered live_recovered recovered_curve",
     "topics.recovered.study": "recovered_dials_study recovered_study",
-    "views.parts": "parts_table signal_noise_chart",
+    "views.charts": "parts_table signal_noise_chart",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

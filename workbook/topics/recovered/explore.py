@@ -20,10 +20,9 @@ from workbook.tasks import get_task
 from workbook.topics.recovered.claims import STUDY
 from workbook.topics.recovered.study import GROUP_SIZE, RULE
 from workbook.training.progress import progress
-from workbook.views.curves import curve_chart
+from workbook.views.charts import curve_chart, describe_parts, parts_table, signal_noise_chart
 from workbook.views.explorer import Explorer, menu, power_slider, slider
 from workbook.views.live_study import LiveStudy, live_curve
-from workbook.views.parts import describe_parts, parts_table, signal_noise_chart
 
 SHARES = (-0.25, 1.25)  # of the axis; a share may lie beyond where signal and noise point apart
 PAPERS = {"group_size": (2, 16, "both papers"), "prompts": (16, 96, "batch sizes of arXiv 2605.08666")}
