@@ -21,8 +21,8 @@ from transformers import BertConfig, BertLMHeadModel
 
 from workbook.places import file_hash
 from workbook.policies import load as policies
-from workbook.policies import nf4, packaged
-from workbook.policies.devices import choose_dtype
+from workbook.policies import packaged
+from workbook.policies.devices import choose_dtype, prepare_for_cpu
 from workbook.policies.load import load_policy, recast_adapters
 from workbook.policies.packaged import PACKAGED, is_whole, write_record
 from workbook.rollouts.sample import sample_rollouts, sequence_logps
@@ -381,7 +381,7 @@ def test_every_width_is_dequantized_by_the_formula():
     for width in (16, 32, 40, 48, 64, 80, 96, 128, 344):
         layer = bitsandbytes.nn.Linear4bit(width, 5, bias=False, quant_type="nf4", compute_dtype=torch.float32)
         weight = layer.weight.data.normal_().clone()
-        nf4.prepare_for_cpu(layer.to("cpu"))
+        prepare_for_cpu(layer.to("cpu"))
         state = layer.weight.quant_state
         stored = bitsandbytes.functional.dequantize_4bit(layer.weight.data, state)
         assert (stored - weight).abs().max() < 0.17 * weight.abs().max()  # half the widest of NF4's 15 steps

@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from workbook.policies.checks import padding_error
+from workbook.policies.devices import padding_error
 from workbook.rollouts.sample import Rollouts, sample_rollouts, sequence_logps
 from workbook.rollouts.scoring import tokenize_prompts, unpadded
 from workbook.rollouts.states import output_states

@@ -1,8 +1,26 @@
-"""Devices and dtypes: where a model is computed and in which precision, each with its reason."""
+"""Where and how a model is computed: its device and dtype, 4-bit weights on a CPU, and a trial on a few tokens.
+
+bitsandbytes stores a 4-bit weight as a code per element times an absolute maximum per block of elements,
+
+    w_i = code4[q_i] * m_b        b = i // 64
+
+and its 0.50 reads another block's maximum on CPUs with AVX512 wherever a layer's input width is a multiple of 16 but
+not of 64 (32, 48, 96). For widths that are no multiple of the block, `dequantized` takes its kernel's place.
+"""
 
 from __future__ import annotations
 
+import warnings
+
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.library import Library, get_kernel
+
+from workbook.policies.copies import evaluating
+
+TRIAL = 6  # tokens of a model's trial
+_overrides: list[Library] = []  # kept, as an override ends with its library
 
 
 def choose_device() -> torch.device:
@@ -66,3 +84,95 @@ def as_dtype(dtype, device: torch.device, frozen: bool) -> tuple[torch.dtype, st
     if chosen not in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f'dtype={dtype!r} is unknown: use "auto", "float64", "float32", "bfloat16" or "float16".')
     return chosen, "as asked for"
+
+
+# -- 4-bit weights on a CPU --------------------------------------------------------------------------------------------
+
+
+def prepare_for_cpu(model: nn.Module) -> nn.Module:
+    """Forbid the repacked layout, in which LoRA layers get no gradient and raise no error; mend the kernel."""
+    import bitsandbytes
+
+    for layer in model.modules():
+        if isinstance(layer, bitsandbytes.nn.Linear4bit):
+            layer.support_avx512bf16_for_cpu = False
+    if not _overrides:
+        _override()
+    return model
+
+
+def dequantized(
+    packed: Tensor, maxima: Float[Tensor, " blocks"], blocksize: int, kind: str, shape, dtype: torch.dtype
+) -> Tensor:
+    """The weight (of `shape`) that packed 4-bit codes stand for, by the formula; kind: "nf4" or "fp4"."""
+    import bitsandbytes
+
+    codes = packed.contiguous().view(torch.uint8).flatten()
+    codes = torch.stack([codes >> 4, codes & 0xF], dim=1).flatten().int()
+    values = bitsandbytes.functional.get_4bit_type(kind, device=packed.device).float()[codes]
+    size = torch.Size(shape).numel()
+    return (values[:size] * maxima.float().repeat_interleave(blocksize)[:size]).to(dtype).reshape(shape)
+
+
+def _override() -> None:
+    """Answer for the CPU's kernel where a row is no whole number of blocks; elsewhere it goes on to do its work."""
+    kernel = get_kernel("bitsandbytes::dequantize_4bit", "CPU")
+
+    def dequantize(keys, packed, absmax, blocksize, quant_type, shape, dtype):
+        if shape[-1] % blocksize:
+            return dequantized(packed, absmax, blocksize, quant_type, shape, dtype)
+        return kernel.call_boxed(keys, packed, absmax, blocksize, quant_type, shape, dtype)
+
+    library = Library("bitsandbytes", "IMPL")
+    with warnings.catch_warnings(action="ignore"):  # that a kernel is replaced, which is meant
+        library.impl("dequantize_4bit", dequantize, "CPU", with_keyset=True, allow_override=True)
+    _overrides.append(library)
+
+
+# -- a trial on a few tokens -------------------------------------------------------------------------------------------
+
+
+def padding_error(model: nn.Module, positions: bool = True) -> float:
+    """Error of a model's logits under left padding, in tolerances of rounding: more than 1 if padding changes it.
+
+    RWKV and decoders of BART ignore padding, and eager attention in float64 yields NaN behind it. positions: whether
+    the model is told them; GPT-2 counts padding otherwise. Found by a trial on a few tokens, once for each model;
+    ValueError as in `try_model`.
+    """
+    known = vars(model).setdefault("_padding_errors", {})  # on the model, so that a copy has it, too
+    if positions not in known:
+        known[positions] = try_model(model, positions)
+    return known[positions]
+
+
+def try_model(model: nn.Module, positions: bool = True) -> float:
+    """Compute a few tokens with and without padding; returns the error of `padding_error`.
+
+    Raises ValueError for a model in which a token's logits depend on later tokens, and for one whose forward pass
+    writes into its frozen quantized weights; what the model itself raises for a pass that it cannot do goes through.
+    """
+    vocabulary = model.config.get_text_config().vocab_size
+    ids = (11 + torch.arange(TRIAL, device=model.device)) % vocabulary
+    short, padding = TRIAL - 2, ids.new_zeros(2)
+    packed = [(p, p._version) for p in model.parameters() if not p.is_floating_point()]
+    with torch.no_grad(), evaluating(model):
+        alone = _logits(model, ids[None, :short], torch.ones_like(ids[None, :short]), positions)[0]
+        mask = torch.ones(2, TRIAL, dtype=torch.long, device=ids.device)
+        mask[1, :2] = 0
+        both = _logits(model, torch.stack([ids, torch.cat([padding, ids[:short]])]), mask, positions)
+    now = {id(p) for p in model.parameters()}
+    if any(id(p) not in now or p._version != version for p, version in packed):
+        raise ValueError(f"{type(model).__name__} changes its quantized weights in a forward pass.")
+    tolerance = 1e-3 if alone.dtype in (torch.float32, torch.float64) else 5e-2
+    tolerance *= float(alone.max() - alone.min())
+    if (both[0, :short] - alone).abs().max() > tolerance:
+        kind = type(model).__name__
+        raise ValueError(f"{kind} is no causal language model: its logits for a token depend on later tokens.")
+    return float((both[1, 2:] - alone).abs().max()) / tolerance
+
+
+def _logits(
+    model: nn.Module, ids: Int[Tensor, "B L"], mask: Int[Tensor, "B L"], positions: bool
+) -> Float[Tensor, "B L V"]:
+    given = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)} if positions else {}
+    return model(input_ids=ids, attention_mask=mask, use_cache=False, **given).logits

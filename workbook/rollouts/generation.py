@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from workbook.policies.checks import padding_error
 from workbook.policies.copies import seeded
+from workbook.policies.devices import padding_error
 from workbook.rollouts.scoring import padded_batches, unpadded
 
 # Fields of a GenerationConfig that would give anything but one row of tokens for each row, and their only value

@@ -29,12 +29,11 @@ from workbook.probes.values import expected_reward
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps
-from workbook.theory.advantages import group_advantages
+from workbook.theory.advantages import group_advantages, permute_in_groups
 from workbook.theory.batching import minibatch_order
 from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORMS
 from workbook.theory.credit import Rule
 from workbook.theory.credit_rules import CREDIT_RULES
-from workbook.theory.groups import permute_in_groups
 from workbook.theory.objective import objective_weights
 from workbook.training.credit import CreditCall, credit_call
 from workbook.training.messages import show_value

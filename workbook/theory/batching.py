@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from .advantages import group_extreme, group_index
 from .choices import STRATEGIES, check_choice
-from .groups import group_extreme, group_index
 
 EXACT_LIMIT = 20_000  # ways to share out the groups up to which all are looked at: 12 groups always are
 RESTARTS = 32  # random starts of the swap descent beyond that

@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from .advantages import group_advantages
-from .groups import active, group_index
+from .advantages import active, group_advantages, group_index
 
 Rule = Callable[["CreditBatch"], Tensor]
 Start = str | Float[Tensor, " B"]  # an estimator's name, or advantages

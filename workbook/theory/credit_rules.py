@@ -21,12 +21,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from . import advantages as estimators
-from .advantages import group_advantages
+from .advantages import group_advantages, group_index, group_size, group_sum, permute_in_groups
 from .choices import ESTIMATORS, OWN, check_choice
 from .coupling import predicted_delta_logp
 from .credit import CREDIT_RULES, CreditBatch, Rule, Start, credit_rule, per_token, sampled_logps, start_from
 from .credit_edits import edit_mask, ibpo
-from .groups import group_index, group_size, group_sum, permute_in_groups
 
 __all__ = ["CREDIT_RULES", "RULES", "check_estimator", "credit_table", "edit_mask", "ibpo"]
 

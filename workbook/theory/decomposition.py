@@ -25,9 +25,8 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from .advantages import group_advantages
+from .advantages import active, group_advantages, group_index
 from .choices import ESTIMATORS, check_choice
-from .groups import active, group_index
 
 GAIN_RULES = (*ESTIMATORS, "oracle", "permuted", "coin_reward")
 

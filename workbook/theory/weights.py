@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from .advantages import active, group_extreme, group_index, group_sum
 from .choices import AGGREGATES, CLIPPINGS, LEVELS, check_choice
-from .groups import active, group_extreme, group_index, group_sum
 
 
 def surrogate_weights(

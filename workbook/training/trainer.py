@@ -35,10 +35,9 @@ from trl import GRPOTrainer
 from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
 
 from workbook.policies.load import recast_adapters
-from workbook.theory.advantages import group_advantages
+from workbook.theory.advantages import group_advantages, shared_places
 from workbook.theory.batching import minibatch_order
 from workbook.theory.credit import Rule
-from workbook.theory.groups import shared_places
 from workbook.theory.objective import ratio_weights, transform_weights
 from workbook.theory.weights import cancellation_residual
 from workbook.training.checks import problems, reweights

@@ -8,7 +8,7 @@ from functools import wraps
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 
-from workbook.policies.checks import padding_error
+from workbook.policies.devices import padding_error
 from workbook.rollouts.scoring import tokenize_prompts
 
 

@@ -24,8 +24,7 @@ from workbook.probes.values import Pool, cell_gap, exact_pool, pool_change
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.studies.bench import Bench
-from workbook.theory.advantages import group_advantages
-from workbook.theory.groups import permute_in_groups
+from workbook.theory.advantages import group_advantages, permute_in_groups
 from workbook.topics.flips.probe import frequency_matched
 
 SMALL_NATS, TINY_NATS = 0.01, 0.001  # root mean square movement by one step, and in H9 by one a tenth of it

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from workbook.policies.checks import padding_error
 from workbook.policies.copies import evaluating
+from workbook.policies.devices import padding_error
 from workbook.probes.step import progress
 from workbook.rollouts.sample import Rollouts, end_tokens, task_rewards
 from workbook.rollouts.scoring import unpadded

@@ -14,10 +14,9 @@ from workbook.rollouts.sample import Rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.studies.claim import FAMILY, NotMeasured, Tables
 from workbook.tasks.chain import SEED_CLASSES
-from workbook.theory.advantages import group_advantages, prefix_credit
+from workbook.theory.advantages import group_advantages, prefix_credit, shared_places
 from workbook.theory.choices import LEVELS
 from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
-from workbook.theory.groups import shared_places
 from workbook.topics.drift import claims
 from workbook.topics.drift.charts import CURVE_OUTCOMES, curves_of, group_size_gaps, outcome_panels
 from workbook.topics.drift.probe import CLIPPINGS, left_on_shared, objective_weights

@@ -36,7 +36,7 @@ from workbook.rollouts.generation import end_tokens
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps, unpadded
 from workbook.studies.bench import Bench
-from workbook.theory.groups import group_extreme, group_index, group_sum, permute_in_groups, shared_places
+from workbook.theory.advantages import group_extreme, group_index, group_sum, permute_in_groups, shared_places
 from workbook.theory.weights import cancellation_residual
 from workbook.training.config import CancellationConfig
 from workbook.training.meter import token_pushes

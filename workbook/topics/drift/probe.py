@@ -28,10 +28,10 @@ from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import rollout_logps
 from workbook.rollouts.states import output_states
 from workbook.theory import objective
+from workbook.theory.advantages import group_extreme, group_index, group_size, group_sum, shared_places
 from workbook.theory.choices import CLIPPINGS as BOUNDED
 from workbook.theory.choices import TRANSFORMS, check_choice
 from workbook.theory.decomposition import PushParts, realised_pushes
-from workbook.theory.groups import group_extreme, group_index, group_size, group_sum, shared_places
 from workbook.theory.weights import cancellation_residual
 
 CLIPPINGS = ("none", *BOUNDED)

@@ -41,9 +41,8 @@ from workbook.probes.values import cell_gap, exact_pool, expected_reward
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.loop import Loop, Readings, train_in_memory
-from workbook.theory.advantages import group_advantages
+from workbook.theory.advantages import group_advantages, shared_places
 from workbook.theory.choices import check_choice
-from workbook.theory.groups import shared_places
 from workbook.topics.drift.probe import (
     EQUAL,
     objective_weights,

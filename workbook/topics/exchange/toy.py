@@ -19,9 +19,9 @@ from torch import Tensor
 
 from workbook.statistics import normal_interval
 from workbook.theory import cancellation_residual, group_advantages, surrogate_weights, update_weights
+from workbook.theory.advantages import group_index, group_sum
 from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
 from workbook.theory.choices import check_choice, check_range
-from workbook.theory.groups import group_index, group_sum
 from workbook.theory.objective import transform_weights
 
 GROUPS, LENGTH, LONGEST, WIDTH = 200, 16, 48, 16  # groups per setting; tokens, typical and at most; size of a gradient

@@ -27,7 +27,7 @@ from workbook.probes.step import logp_change
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import output_states
 from workbook.statistics import Interval, bootstrap_bounds, bootstrap_mean, paired_difference
-from workbook.theory.groups import permute_in_groups
+from workbook.theory.advantages import permute_in_groups
 
 EPSILONS = (1e-3, 3e-3, 0.01, 3e-2, 1e-1, 3e-1)  # nats
 EPS = 0.01  # nats: a probability that changed by less than about 1 % of itself counts as stable
