@@ -24,7 +24,6 @@ NUMBERS = (
 )
 NEEDED = ("group", "rollout", "position", "token")
 STOPS = ("", "clip low", "clip high", "truncated", "tool", "entropy", "off-policy", "no advantage", "group")
-OUTSIDE = ("truncated", "tool")  # of these: what the loss never saw
 MAX_TOKENS = 4_000_000  # rows of a table: some 400 MiB
 
 

@@ -183,7 +183,6 @@ class RunForm:
     # --- samples
 
     def try_it(self) -> None:
-        """Sample two prompts in a process of its own, or end the one that samples."""
         with self._lock:
             if self._sampling is not None:
                 self._sampling.kill()
@@ -215,11 +214,10 @@ class RunForm:
             self.samples_line.value = ""
 
     def _uploaded(self, change) -> None:
-        """Save uploaded files beside the notebook; none is overwritten."""
         sentences = []
         for file in change["new"]:
             path = Path(Path(file["name"]).name)
-            if path.exists():
+            if path.exists():  # none is overwritten
                 sentences.append(f"{path} is here already and was left as it is; rename yours.")
                 continue
             path.write_bytes(bytes(file["content"]))
