@@ -25,7 +25,7 @@ def blocks(name: str, language: str) -> list[str]:
     return [block for kind, block in fenced if kind == language]
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != "CHANGELOG.md"])  # it names what has left
 def test_every_file_that_is_named_exists(name):
     named = re.findall(rf"[`(](?:\./)?((?:{TOP})(?:/[\w./-]*)?)[`)]", text[name])
     named = [path for path in named if "NAME" not in path and "NN" not in path and "..." not in path]
