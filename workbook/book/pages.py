@@ -43,6 +43,7 @@ CONFIG = {
     "html_css_files": ["book.css"],
     "html_js_files": [("book.js", {"defer": "defer"})],
     "html_math_renderer": "mathml",
+    "html_show_search_summary": False,  # it would be fetched, which a page opened from a file may not do
     "nb_execution_mode": "off",
     "nb_ipywidgets_js": {},  # a page asks nothing of the net
     "myst_enable_extensions": ["dollarmath", "amsmath", "html_image"],
@@ -71,7 +72,8 @@ def render_book(notebooks: dict, folder: Path) -> None:
     for name, notebook in notebooks.items():  # what a page's button downloads: the notebook as it is
         (folder / "_sources" / f"{name}.ipynb").write_text(json.dumps(notebook, indent=1), encoding="utf-8")
     vega = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vegalite_version())
-    (folder / "_static" / "vega.js").write_text(vega, encoding="utf-8")
+    # in a scope of its own, as Sphinx's scripts have names of one letter, too
+    (folder / "_static" / "vega.js").write_text(f"(() => {{\n{vega}\n}})();", encoding="utf-8")
     (folder / "README.md").write_text(README, encoding="utf-8")
     print(f"The book lies in {folder / 'index.html'}")
 
