@@ -8,7 +8,7 @@ import threading
 import time
 
 from workbook.__main__ import MAIN, main
-from workbook.training.processes import broadcast_from_main
+from workbook.training.files import broadcast_from_main
 from workbook.training.runs import Run
 
 

@@ -12,7 +12,7 @@ from workbook.probes import TokenExplainer, explain_token
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task
-from workbook.training.progress import progress
+from workbook.training.messages import progress
 from workbook.views import TokenHeatmap
 from workbook.views.style import NEGATIVE, POSITIVE, SERIES
 from workbook.views.token_look import contrast

@@ -12,7 +12,7 @@ from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
 from workbook.topics.drift import explore
-from workbook.training.progress import Stopped, progress, reporting, show_partial
+from workbook.training.messages import Stopped, progress, reporting, show_partial
 from workbook.views.explorer import menu, slider
 from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
 

@@ -16,7 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 from workbook.__main__ import main
 from workbook.policies.load import BUNDLED, load_policy
 from workbook.tasks import get_task
-from workbook.training import CancellationConfig, RunConfig, compare_runs, files, load_run, start_run, worker
+from workbook.training import CancellationConfig, RunConfig, files, load_run, start_run, worker
 from workbook.training import runs as run_module
 from workbook.training.config import sampling_settings
 from workbook.training.files import StorageError, atomic_folder, checkpoints, damage, write_text
@@ -68,19 +68,14 @@ def assert_resumes(run, whole):
 # --- resume, whatever has a state
 
 
-MIN_LR = {"lr_scheduler_kwargs": {"min_lr": 1e-5}}
-SCHEDULES = {
-    **{name: {} for name in ("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt")},
-    **{"constant_with_warmup": {"warmup_steps": 3}, "cosine_with_min_lr": MIN_LR, "cosine_warmup_with_min_lr": MIN_LR},
-    "warmup_stable_decay": {"lr_scheduler_kwargs": {"num_decay_steps": 2}},
-}
-STATES = {f"{name} schedule": {"lr_scheduler_type": name} | more for name, more in SCHEDULES.items()} | {
-    "moving reference": {"beta": 0.5, "sync_ref_model": True, "ref_model_sync_steps": 1, "learning_rate": 1e-2},
-    "adaptive entropy": {
-        **{"use_adaptive_entropy": True, "entropy_coef": 0.1, "entropy_target": 5.0},
-        **{"entropy_coef_delta": 0.05, "entropy_coef_max": 1.0},
-    },
-    "sgd": {"optim": "sgd"},
+MOVING = {"beta": 0.5, "sync_ref_model": True, "ref_model_sync_steps": 1, "learning_rate": 1e-2}
+ENTROPY = {"use_adaptive_entropy": True, "entropy_coef": 0.1, "entropy_target": 5.0}
+STATES = {
+    **{name: {"lr_scheduler_type": name} for name in ("constant", "linear", "cosine", "polynomial", "inverse_sqrt")},
+    "cosine to a least rate": {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-5}},
+    "decay": {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 2}},
+    "moving reference": MOVING,
+    "adaptive entropy": ENTROPY | {"entropy_coef_delta": 0.05, "entropy_coef_max": 1.0},
     "adafactor": {"optim": "adafactor"},
 }
 TINY = SMALL | {
@@ -145,33 +140,23 @@ def test_what_a_run_did_not_write_stays(stopped, whole):
 # --- damage
 
 
-@pytest.mark.parametrize(
-    "text", ["", "null", "[]", "[1]", '{"state": 7}', '{"state": "running", "pid": -1}', "[" * 9999]
-)
-@pytest.mark.parametrize("name", ["status.json", "samples.json", "evaluation.json", "checkpoint-4/checksums.json"])
-def test_damaged_json_is_left_out_or_a_note(stopped, name, text):
-    (stopped.folder / name).write_text(text)
-    assert stopped.status()["state"] in ("stopped", "interrupted")
-    assert len(stopped.samples()) == (0 if name == "samples.json" else 8)
-    assert len(stopped.evaluation()) == (0 if name == "evaluation.json" else 2)
-    complaints = worker.newest_intact(stopped.folder)[1]
-    assert bool(complaints) == ("checkpoint" in name)
-
-
-def test_damaged_metrics_rows_are_left_out(stopped):
+@pytest.mark.parametrize("text", ["", "null", "[1]", '{"state": 7}', '{"state": "running", "pid": -1}', "[" * 9999])
+def test_damaged_files_are_left_out_or_a_note_and_what_a_run_was_made_from_is_not_guessed(stopped, text):
+    for name in ("status.json", "samples.json", "evaluation.json", "checkpoint-4/checksums.json"):
+        (stopped.folder / name).write_text(text)
     rows = stopped.metrics()
     with open(stopped.folder / "metrics.jsonl", "a") as file:
         file.write('{"step": "x"}\nnull\n[1]\n{"reward": 1}\n{"step": true}\n{"st\n{"step')
     assert stopped.metrics().equals(rows)
     assert stopped.status()["step"] == rows["step"].iloc[-1]
-
-
-@pytest.mark.parametrize("name", ["manifest.json", "config.yaml"])
-def test_what_a_run_was_made_from_is_not_guessed(stopped, name):
-    (stopped.folder / name).write_text("{")
-    with pytest.raises(ValueError, match=name) as refusal:
-        execute(stopped.folder)
-    assert "\n" not in str(refusal.value)
+    assert stopped.status()["state"] == "interrupted"
+    assert len(stopped.samples()) == len(stopped.evaluation()) == 0
+    checkpoint, complaints = worker.newest_intact(stopped.folder, 6)
+    assert (checkpoint, len(complaints)) == (None, 1)
+    for name in ("manifest.json", "config.yaml"):
+        (stopped.folder / name).write_text("{")
+        with pytest.raises(ValueError, match=f"{name}[^\n]*$"):
+            execute(stopped.folder)
 
 
 def test_a_checkpoint_of_another_run_is_none_of_its_own(stopped):
@@ -300,13 +285,9 @@ def test_evaluation_samples_as_training_does(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-# --- refused runs
-
-
-@pytest.mark.parametrize("error", [KeyError("nope"), TypeError("expected int")])
-def test_a_refused_run_leaves_nothing(tmp_path, monkeypatch, error):
+def test_a_refused_run_leaves_nothing(tmp_path, monkeypatch):
     def fails(*_, **__):
-        raise error
+        raise KeyError("nope")
 
     monkeypatch.setattr(worker, "load_policy", fails)
     with pytest.raises(ValueError, match="policy='bundled' can't be loaded: "):
@@ -317,43 +298,20 @@ def test_a_refused_run_leaves_nothing(tmp_path, monkeypatch, error):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_policy_that_never_ends_is_refused(own, tmp_path):
-    shutil.copytree(own / "base", tmp_path / "base")
-    path = tmp_path / "base" / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token": None}))
-    with pytest.raises(ValueError, match="without an end token"):
-        train(CONFIG | {"policy": str(tmp_path / "base")}, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("folder", [None, 3, ["a"], b"run", "", "a\0b"])
-def test_what_is_no_path_is_refused(folder):
-    with pytest.raises(ValueError, match=r"^folder="):
-        load_run(folder)
-    for wrong in (None, "run", Run("run")):
-        with pytest.raises(ValueError, match="must be a list of runs"):
-            compare_runs(wrong)
-
-
-def test_a_run_that_never_trained_can_be_started_anew(tmp_path, monkeypatch):
-    run = create_run(CONFIG, tmp_path / "run")
-    with pytest.raises(ValueError, match="already holds a run"):
-        create_run(CONFIG, run.folder)
+def test_only_a_run_that_never_trained_can_be_started_anew(stopped, tmp_path, monkeypatch):
+    run = create_run(CONFIG, tmp_path / "new")
+    set_status(stopped, "failed", "RuntimeError: out of memory")
+    before = contents(stopped.folder)
+    for there in (run, stopped):
+        with pytest.raises(ValueError, match="already holds a run"):
+            start_run(CONFIG, there.folder)
+    assert contents(stopped.folder) == before
     set_status(run, "failed", "ValueError: its policy is gone.")
     assert create_run(CONFIG, run.folder).status()["state"] == "starting"
-    run.folder.joinpath("config.yaml").unlink()
     monkeypatch.setattr(run_module, "_launch", lambda run: set_status(run, "failed", "ValueError: its policy is gone."))
     with pytest.raises(RuntimeError, match="its policy is gone"):
         start_run(CONFIG, tmp_path / "other", wait=True)
     assert not (tmp_path / "other").exists()
-
-
-def test_a_run_that_trained_is_kept_though_it_failed(stopped):
-    set_status(stopped, "failed", "RuntimeError: out of memory")
-    before = contents(stopped.folder)
-    with pytest.raises(ValueError, match="already holds a run"):
-        start_run(CONFIG, stopped.folder)
-    assert contents(stopped.folder) == before
 
 
 def test_a_lock_that_is_held_is_a_sign_of_life(stopped):
@@ -363,18 +321,3 @@ def test_a_lock_that_is_held_is_a_sign_of_life(stopped):
     with training_lock(stopped):
         assert stopped.running
     assert stopped.status()["state"] == "interrupted"
-
-
-def test_a_run_of_its_own_process_hashes_as_every_other(tmp_path, monkeypatch):
-    asked = {}
-
-    class Process:
-        pid = os.getpid()
-
-        def __init__(self, *_, **options):
-            asked.update(options)
-
-    monkeypatch.setattr(run_module.launch.__globals__["subprocess"], "Popen", Process)
-    monkeypatch.setitem(run_module.launch.__globals__, "_children", {})
-    run_module.launch(tmp_path, "any")
-    assert asked["env"]["PYTHONHASHSEED"] == "0"

@@ -23,7 +23,7 @@ def _train(args) -> int:
 
 def _resume(args) -> int:
     execute = import_to_stay("workbook.training.worker").execute
-    from workbook.training.processes import broadcast_from_main
+    from workbook.training.files import broadcast_from_main
     from workbook.training.runs import FINAL_STATES, load_run
 
     run = load_run(args.run)

@@ -22,7 +22,7 @@ from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps, rows_at_once
 from workbook.rollouts.states import output_states
 from workbook.theory.weights import update_weights
-from workbook.training.progress import progress
+from workbook.training.messages import progress
 
 OPTIMIZERS: dict[str, Callable] = {
     "sgd": lambda parameters, lr: torch.optim.SGD(parameters, lr),

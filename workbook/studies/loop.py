@@ -36,8 +36,7 @@ from workbook.theory.credit import Rule
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.theory.objective import objective_weights
 from workbook.training.credit import CreditCall, credit_call
-from workbook.training.messages import show_value
-from workbook.training.progress import progress
+from workbook.training.messages import progress, show_value
 
 TRANSFORM_ON = {"ratios": "clamped_ratios", "clipped": "clipped_weights"}
 MATCHES = (None, "grad_norm")

@@ -27,8 +27,8 @@ from workbook.theory.choices import ESTIMATORS, TRANSFORM_INPUTS, TRANSFORMS, WH
 from workbook.theory.credit_rules import RULES
 from workbook.training.config import CHOICES, CancellationConfig
 from workbook.training.credit import check_estimator, credit_call
+from workbook.training.files import process_count
 from workbook.training.messages import explain_error, one_line, show_value
-from workbook.training.processes import process_count
 from workbook.training.run_config import RunConfig, trainer_args
 
 # Loss types whose surrogate is min(r A, clip(r) A): the ones a reweighted surrogate can stand in for.

@@ -1,7 +1,5 @@
 """Diagnosis of a run: what is wrong with it, from what it logged, in sentences, the weightiest first.
 
-    diagnose(run.metrics()) -> ["No group held two different rewards in 6 steps: ..."]
-
 A rule reads a few logged columns and is silent where they are missing, or where too little is logged to tell.
 """
 

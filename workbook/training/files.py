@@ -1,6 +1,11 @@
-"""Files that are whole or absent: atomic writes of files and folders, logs, states without pickle, what made a file.
+"""A run folder's files, each whole or absent, and which of a launch's processes writes them.
 
-Each is written beside its place under a temporary name, flushed to disk, then renamed.
+Each is written beside its place under a temporary name, flushed to disk, then renamed. States hold no pickle.
+
+    accelerate launch --multi_gpu --num_processes 4 -m workbook train CONFIG
+
+trains in several processes, each on its share of every batch (on CPUs put ACCELERATE_USE_CPU=true before it). The main
+one decides and writes, and alone asks the disk: processes that see a file differently wait for one another for ever.
 """
 
 from __future__ import annotations
@@ -37,8 +42,7 @@ class StorageError(OSError):
 
 
 @contextmanager
-def readable_errors(path: Path) -> Iterator[None]:
-    """Turn a failed write below `path` into a StorageError that says why, and what is safe."""
+def _readable_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -55,7 +59,7 @@ def replacement(path: str | Path) -> Iterator[Path]:
     """Yield the path of an empty file beside `path`, which replaces `path` if the block succeeds."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with readable_errors(path):
+    with _readable_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.touch()
@@ -105,7 +109,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with readable_errors(path):
+    with _readable_errors(path):
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         try:
@@ -126,10 +130,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 
 def damage(path: Path, needed: Iterable[str] = ()) -> str | None:
-    """Name the first defect of a folder that `atomic_folder` wrote; None if every file is as it was written.
-
-    needed: names of files that it must have.
-    """
+    """Name the first defect of a folder that `atomic_folder` wrote and that has the `needed` files; None if intact."""
     try:
         sums = read_json(path / SUMS, dict)
     except ValueError:
@@ -187,21 +188,18 @@ def read_metrics(path: Path, last_only: bool = False) -> list[dict]:
         lines = file.read().split(b"\n")[:-1]
     rows = []
     for line in lines:
-        try:
+        with suppress(ValueError, TypeError, KeyError):
             row = json.loads(line)
             if type(row["step"]) is int:
                 rows.append({key: value for key, value in row.items() if type(value) in (int, float)})
-        except (ValueError, TypeError, KeyError):
-            continue
     return rows
 
 
 def read_records(path: Path, columns: list[str]) -> list[dict]:
     """Rows of a JSON list of records that have these columns; none of a file that is damaged, or not there."""
-    try:
+    with suppress(ValueError):
         return [row for row in read_json(path, list) if isinstance(row, dict) and set(columns) <= set(row)]
-    except ValueError:
-        return []
+    return []
 
 
 def remove_leftovers(folder: Path, names: str) -> None:
@@ -226,9 +224,7 @@ def save_state(folder: Path, name: str, state: Any) -> None:
             return {kind: [encode(item, f"{path}/{i}") for i, item in enumerate(value)]}
         if value is None or isinstance(value, bool | int | float | str):
             return {"value": value}
-        raise TypeError(
-            f"{path} is a {type(value).__name__}; a checkpoint holds dicts, lists, tuples, tensors and scalars."
-        )
+        raise TypeError(f"{path} is a {type(value).__name__}, which a checkpoint can't hold.")
 
     tree = encode(state, name)
     save_file(tensors, folder / f"{name}.safetensors")
@@ -253,12 +249,8 @@ def load_state(folder: Path, name: str) -> Any:
 
 
 def made_with(policy) -> dict:
-    """When, with which versions, where and from which commit something is made, and with which policy."""
-    return {**made_on(policy.provenance["device"]), "policy": policy.provenance}
-
-
-def made_on(device: str) -> dict:
-    """When, with which versions, on which device and from which commit something is made."""
+    """When, with which versions, on which device, from which commit and with which policy something is made."""
+    device = policy.provenance["device"]
     cuda = device.startswith("cuda")
     there = {dist.metadata["Name"]: dist.version for dist in distributions()}
     return {
@@ -266,11 +258,12 @@ def made_on(device: str) -> dict:
         "versions": {"python": platform.python_version()} | {name: there.get(name) for name in PACKAGES},
         "platform": f"{platform.system()} {platform.machine()}",
         "device": torch.cuda.get_device_name(device) if cuda else f"{device}, {torch.get_num_threads()} threads",
-        "git": git_state(),
+        "git": _git_state(),
+        "policy": policy.provenance,
     }
 
 
-def git_state() -> dict | None:
+def _git_state() -> dict | None:
     """Commit and whether tracked files differ from it; None outside a clone, though it be another repository."""
 
     def git(*args):
@@ -282,3 +275,40 @@ def git_state() -> dict | None:
         return {"commit": git("rev-parse", "HEAD"), "modified": modified}
     except (ValueError, OSError, subprocess.CalledProcessError):
         return None
+
+
+# --- the processes of a launch
+
+
+def process_count() -> int:
+    """Number of processes of this launch; 1 without a launcher."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def process_index() -> int:
+    """This process's number, 0 for the main one."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def is_main() -> bool:
+    """Whether this process writes the run folder."""
+    return process_index() == 0
+
+
+def broadcast_from_main(value: Value) -> Value:
+    """The main process's `value`, on every process; each must call it, at the same place. Any picklable value."""
+    return all_gather(value if is_main() else None)[0]
+
+
+def all_gather(value: Value) -> list[Value]:
+    """Every process's `value`, in the processes' order, on every process; each must call it, at the same place."""
+    if process_count() == 1:
+        return [value]
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    from workbook.policies.devices import choose_device
+
+    if not PartialState._shared_state:  # meet the others; on a GPU each takes the one of its number
+        PartialState(cpu=choose_device().type == "cpu")
+    return gather_object([value])

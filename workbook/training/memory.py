@@ -21,8 +21,8 @@ from workbook.policies.load import locate
 from workbook.rollouts.scoring import tokenize_prompts
 from workbook.tasks import get_task
 from workbook.training.device_memory import MIB, free_mib
+from workbook.training.files import process_count
 from workbook.training.messages import one_line
-from workbook.training.processes import process_count
 from workbook.training.run_config import RunConfig
 
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)  # 4 bits, an 8-bit scale per 64 weights, a 32-bit scale per 256 of those

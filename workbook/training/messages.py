@@ -1,16 +1,72 @@
-"""Values and errors as parts of one sentence: on one line, of bounded length."""
+"""What is said while work goes on, and when it fails: a bar or a report of progress, one sentence of bounded length.
+
+for rows in progress(parts, "scoring"):          # what probes do
+    ...
+
+with reporting(report):                          # what a widget does around a probe, in a thread of its own
+    compute()                                    # report(done, total, what) may raise Stopped
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
 from typing import Any
+
+SHOWN_AFTER = 2.0  # seconds of work until a bar shows it
+_HERE = threading.local()  # report, partial and depth of the work of this thread
+
+
+class Stopped(Exception):
+    """The work was asked to stop."""
+
+
+def progress(items: Iterable, what: str, total: int | None = None) -> Iterator:
+    """Yield the items, with a bar that shows how far the work is once it has taken two seconds, and is gone at the end.
+
+    Inside `reporting`, the report is called before each item instead, and once all are done.
+    """
+    if (report := getattr(_HERE, "report", None)) is None:
+        from tqdm.auto import tqdm
+
+        yield from tqdm(items, desc=what, total=total, delay=SHOWN_AFTER, leave=False)
+        return
+    total = total or (len(items) if isinstance(items, Sized) else 0)
+    outermost, done = _HERE.depth == 0, 0
+    _HERE.depth += 1
+    try:
+        for item in items:
+            report(*((done, total) if outermost else (-1, 0)), what)
+            yield item
+            done += 1
+        if outermost:
+            report(total or done, total or done, what)
+    finally:
+        _HERE.depth -= 1
+
+
+def show_partial(**tables) -> None:
+    """Hand tables of what is done so far to `reporting`'s `partial`; nothing outside of it."""
+    if partial := getattr(_HERE, "partial", None):
+        partial(**tables)
+
+
+@contextmanager
+def reporting(report: Callable[[int, int, str], None], partial: Callable | None = None):
+    """Call report(done, total, what) for the outermost `progress` of this thread, and report(-1, 0, what) within it.
+
+    partial: receives the tables of `show_partial`.
+    """
+    _HERE.report, _HERE.partial, _HERE.depth = report, partial, 0
+    try:
+        yield
+    finally:
+        _HERE.report = _HERE.partial = None
 
 
 def one_line(text: object, longest: int = 300) -> str:
-    """Text on one line, cut off after so many characters.
-
-    >>> one_line("no such layer:\\n  head", 18)
-    'no such layer: ...'
-    """
+    """Text on one line, cut off after so many characters."""
     line = " ".join(str(text).split())
     return line if len(line) <= longest else line[: longest - 3] + "..."
 
@@ -24,11 +80,7 @@ def show_value(value: Any) -> str:
 
 
 def explain_error(error: BaseException, longest: int = 300) -> str:
-    """An error's message as one sentence, without the names that Python has for errors.
-
-    >>> explain_error(FileNotFoundError(2, "No such file or directory", "a.yaml"))
-    'a.yaml: No such file or directory.'
-    """
+    """An error's message as one sentence, without the names that Python has for errors."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         return f"the package {package} is needed and not installed: pip install {package}"

@@ -23,16 +23,19 @@ from transformers import TrainerCallback
 
 from workbook.training.device_memory import peak_used_mib
 from workbook.training.files import (
+    all_gather,
     atomic_folder,
+    broadcast_from_main,
     checkpoint_step,
     checkpoints,
+    is_main,
     load_state,
+    process_index,
     read_json,
     save_state,
     write_json,
     write_parquet,
 )
-from workbook.training.processes import all_gather, broadcast_from_main, is_main, process_index
 from workbook.training.runs import SAMPLED, Run
 from workbook.training.trainer import CancellationTrainer
 
@@ -56,7 +59,7 @@ class ResumableTrainer(CancellationTrainer):
             raise ValueError(f"A run's checkpoints hold whole weights, which {kind.value} shards; {multi}.")
 
     def _save_checkpoint(self, model, trial):
-        others = all_gather(random_state())[1:]
+        others = all_gather(_random_state())[1:]
         if not is_main():
             return
         with atomic_folder(Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}") as folder:
@@ -80,7 +83,7 @@ class ResumableTrainer(CancellationTrainer):
             "optimizer": self.optimizer.state_dict(),
             "scheduler": {k: v for k, v in self.lr_scheduler.state_dict().items() if k != LAMBDAS},
             "scaler": None if scaler is None else scaler.state_dict(),
-            "random": random_state(),
+            "random": _random_state(),
             "entropy": {name: getattr(self, name) for name in ENTROPY} if self.args.use_adaptive_entropy else {},
             "reference": dict(self._moving_reference().state_dict()) if self.args.sync_ref_model else {},
         }
@@ -121,10 +124,10 @@ class ResumableTrainer(CancellationTrainer):
     def _load_rng_state(self, checkpoint):
         if checkpoint is not None:
             state = load_state(Path(checkpoint), STATE)
-            set_random_state([state["random"], *state["random_of_others"]][process_index()])
+            _set_random_state([state["random"], *state["random_of_others"]][process_index()])
 
 
-def random_state() -> dict:
+def _random_state() -> dict:
     """States of Python's, NumPy's and torch's global generators as a tree of scalars and tensors."""
     algorithm, keys, *rest = np.random.get_state()
     return {
@@ -135,8 +138,7 @@ def random_state() -> dict:
     }
 
 
-def set_random_state(state: dict) -> None:
-    """Restore what `random_state` returned."""
+def _set_random_state(state: dict) -> None:
     algorithm, keys, *rest = state["numpy"]
     random.setstate(state["python"])
     np.random.set_state((algorithm, np.array(keys, dtype=np.uint32), *rest))
@@ -145,13 +147,12 @@ def set_random_state(state: dict) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def conversation_text(messages: str | list[dict]) -> str:
+def _text(messages: str | list[dict]) -> str:
     """A text or conversation as a reader sees it: a lone message's text, of several each with its role."""
     if isinstance(messages, str):
         return messages
-    if len(messages) == 1:
-        return str(messages[0].get("content"))
-    return "\n".join(f"{message.get('role')}: {message.get('content')}" for message in messages)
+    texts = [f"{message.get('role')}: {message.get('content')}" for message in messages]
+    return "\n".join(texts) if len(texts) > 1 else str(messages[0].get("content"))
 
 
 class Recorder(TrainerCallback):
@@ -159,12 +160,11 @@ class Recorder(TrainerCallback):
 
     def __init__(self, run: Run, trainer: ResumableTrainer, bar: tqdm | None):
         self.run, self.trainer, self.bar, self.stopped = run, trainer, bar, False
-        self._clock = time.time() - time.monotonic()  # so that setting the clock moves no later row's time
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not is_main() or not logs or "train_runtime" in logs:  # the closing summary
             return
-        row = {"step": state.global_step, "time": self._clock + time.monotonic()}
+        row = {"step": state.global_step, "time": time.time()}
         row["peak_memory_mib"] = peak_used_mib(self.trainer.accelerator.device)
         row |= {k: v for k, v in logs.items() if isinstance(v, int | float)}
         with open(self.run.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
@@ -195,7 +195,7 @@ class Recorder(TrainerCallback):
         columns = {name: logs[name] for name in ("prompt", "completion", "advantages")} | logs["rewards"]
         samples = pd.DataFrame({name: list(islice(values, most)) for name, values in columns.items()})
         for column in ("prompt", "completion"):
-            samples[column] = samples[column].map(conversation_text)
+            samples[column] = samples[column].map(_text)
         return samples
 
     def _show_samples(self, step: int) -> None:

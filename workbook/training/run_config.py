@@ -88,23 +88,22 @@ class RunConfig:
         if isinstance(source, RunConfig):
             return source
         if isinstance(source, dict):
-            return cls(**_known(source))
+            if unknown := [key for key in source if key not in FIELDS]:
+                raise ValueError(f"{show_value(unknown[0])} is not a field of a run; {nearest(unknown[0], FIELDS)}")
+            return cls(**source)
         if not isinstance(source, str | Path):
             raise ValueError(f"config={show_value(source)} must be the path of a YAML file, a dict or a RunConfig.")
         values = read_yaml(source, "config")
         if not isinstance(values, dict):
             raise ValueError(f"The config {source} must be a mapping of fields to values.")
         try:
-            return cls(**_known(values))
+            return cls.load(values)
         except ValueError as error:
             raise ValueError(f"The config {source}: {error}") from None
 
     def override(self, settings: dict[str, Any]) -> RunConfig:
         """A copy with `settings` applied; a key like `trainer.learning_rate` or `task_options.operands` reaches into
-        a section, and a bare field of CancellationConfig is understood as the trainer's.
-
-        Raises ValueError if a field is unknown, set twice or invalid.
-        """
+        a section, and a bare field of CancellationConfig is the trainer's. ValueError if one is unknown or invalid."""
         values, named = asdict(self), set()
         whole_first = sorted(settings.items(), key=lambda setting: setting[0] not in ("trainer", "task_options"))
         for key, value in whole_first:
@@ -124,6 +123,14 @@ class RunConfig:
 FIELDS = tuple(f.name for f in fields(RunConfig))
 
 
+def flatten(values: dict, prefix: str = "") -> dict:
+    """A config's fields, those of a section as section.field."""
+    flat = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
 def place(key: Any) -> tuple[str | None, str]:
     """Section of a run's fields, or None, and name in it, of a setting's key."""
     section, dot, name = key.partition(".") if isinstance(key, str) else ("", "", "")
@@ -135,13 +142,6 @@ def place(key: Any) -> tuple[str | None, str]:
         return "trainer", key
     known = {*FIELDS, *trainer_fields()}
     raise ValueError(f"{show_value(key)} is neither a field of a run nor of its trainer; {nearest(key, known)}")
-
-
-def _known(values: dict) -> dict:
-    for key in values:
-        if key not in FIELDS:
-            raise ValueError(f"{show_value(key)} is not a field of a run; {nearest(key, FIELDS)}")
-    return values
 
 
 def plain(value: Any) -> Any:
@@ -159,10 +159,7 @@ _RUN = settings_model("Run", get_type_hints(RunConfig) | {"task_options": dict[s
 
 
 def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path) -> CancellationConfig:
-    """The trainer's settings of a run on a device, with the defaults that runs have.
-
-    Raises ValueError: TRL's, for sizes that do not divide, or ours for max_steps.
-    """
+    """The trainer's settings of a run on a device, with the defaults that runs have; ValueError, also TRL's own."""
     capable = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     settings = {
         "report_to": "none",
@@ -216,21 +213,12 @@ for _kind in (_Loader, _Dumper):
 
 
 def dump_yaml(value: Any) -> str:
-    """Plain data as a YAML text that `parse_yaml` reads back as the same.
-
-    >>> print(dump_yaml({"name": "1e3", "learning_rate": 1e-5}), end="")
-    name: '1e3'
-    learning_rate: 1.0e-05
-    """
+    """Plain data as a YAML text that `parse_yaml` reads back as the same."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
 
 
 def parse_yaml(text: str) -> Any:
-    """The plain data that a YAML text stands for; ValueError, part of a sentence, where it is no YAML.
-
-    >>> parse_yaml("{learning_rate: 5e-4, max_steps: 10, save_strategy: 'no'}")
-    {'learning_rate': 0.0005, 'max_steps': 10, 'save_strategy': 'no'}
-    """
+    """The plain data that a YAML text stands for; ValueError, part of a sentence, where it is no YAML."""
     try:
         return yaml.load(text, _Loader)  # a SafeLoader
     except (yaml.YAMLError, ValueError, TypeError) as error:  # the last: of a key that is a list
@@ -240,10 +228,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_yaml(path: str | Path, kind: str) -> Any:
-    """The plain data of a YAML file, data/... also from other folders; kind: what the file is, for messages.
-
-    Raises ValueError, naming the file.
-    """
+    """The plain data of a YAML file; ValueError, naming the file and its kind, for what is none."""
     try:
         return parse_yaml(find_file(path).read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:

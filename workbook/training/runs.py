@@ -21,11 +21,14 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
+import psutil
 from filelock import FileLock
 
 from workbook.places import runs_folder
@@ -34,6 +37,8 @@ from workbook.training.files import (
     check_vacant,
     checkpoints,
     damage,
+    is_main,
+    process_count,
     read_json,
     read_metrics,
     read_records,
@@ -42,8 +47,7 @@ from workbook.training.files import (
     write_text,
 )
 from workbook.training.messages import show_value
-from workbook.training.processes import identity, is_alive, is_locked, is_main, launch, process_count
-from workbook.training.run_config import RunConfig, dump_yaml
+from workbook.training.run_config import RunConfig, dump_yaml, flatten
 from workbook.training.token_tables import FOLDER as TOKENS
 from workbook.training.token_tables import read_step, tables
 
@@ -88,7 +92,7 @@ class Run:
         return table
 
     def samples(self) -> pd.DataFrame:
-        """A few of the newest generation batch's rollouts: columns step, prompt, completion, reward, advantage."""
+        """A few of the newest generation batch's rollouts, a row each."""
         return pd.DataFrame(read_records(self.folder / "samples.json", SAMPLED), columns=SAMPLED)
 
     def evaluation(self) -> pd.DataFrame:
@@ -100,10 +104,7 @@ class Run:
         return list(tables(self.folder / TOKENS))
 
     def tokens(self, step: int) -> pd.DataFrame:
-        """What a step did to each token that it trained on; columns as `training.token_tables` says.
-
-        `attrs["objective"]` is the loss as it was trained. Raises ValueError for a step without a table.
-        """
+        """What a step did to each token that it trained on (see `training.token_tables`), for one of `token_steps`."""
         return read_step(self.folder / TOKENS, step)
 
     def status(self) -> dict:
@@ -116,14 +117,10 @@ class Run:
             status = STATUS | {k: v for k, v in stored.items() if k not in STATUS or type(v) is type(STATUS[k])}
         except ValueError as error:
             status = STATUS | {"notes": [str(error)]}
-        status["notes"] = [note for note in status["notes"] if isinstance(note, str)]
         rows = read_metrics(self.folder / "metrics.jsonl", last_only=True)
         status["step"] = rows[-1]["step"] if rows else 0
-        if (
-            status["state"] not in FINAL_STATES
-            and not is_alive(status)
-            and not is_locked(self.folder / "training.lock")
-        ):
+        alive = is_alive(status) or is_locked(self.folder / "training.lock")
+        if status["state"] not in FINAL_STATES and not alive:
             status["state"], status["message"] = "interrupted", ""
         if not status["message"]:
             at = f"The process ended at step {status['step']}"
@@ -145,17 +142,16 @@ class Run:
 
     def wait(self, timeout: float | None = None):
         """Block until it ends; returns itself. TimeoutError after `timeout` seconds, RuntimeError if it failed."""
-        start = time.monotonic()
+        end = time.monotonic() + (float("inf") if timeout is None else timeout)
         while self.running:
-            if timeout is not None and time.monotonic() - start > timeout:
+            if time.monotonic() > end:
                 raise TimeoutError(f"{self.folder} is still running after {timeout:.0f} s: {self.status()['message']}")
             time.sleep(0.1)
         if self.status()["state"] == "failed":
             raise RuntimeError(self.status()["message"])
         return self
 
-    def check_idle(self) -> None:
-        """Raise a ValueError if it is running."""
+    def _check_idle(self) -> None:
         if self.running:
             raise ValueError(f"{self.folder} is running (process {self.status()['pid']}); stop() it first.")
 
@@ -164,7 +160,7 @@ class Run:
 
         Raises ValueError if it is running, or its config was edited since it started.
         """
-        self.check_idle()
+        self._check_idle()
         check_unedited(self)
         if not is_done(self):
             _launch(self)
@@ -172,7 +168,7 @@ class Run:
 
     def remove(self) -> None:
         """Delete what the run wrote, and its folder if nothing else is in it; ValueError if it is running."""
-        self.check_idle()
+        self._check_idle()
         remove_leftovers(self.folder, OURS)
         for path in [*checkpoints(self.folder), *(self.folder / name for name in FOLDERS)]:
             shutil.rmtree(path, ignore_errors=True)
@@ -182,20 +178,16 @@ class Run:
             self.folder.rmdir()
 
     def policy(self, base=None):
-        """Load the trained policy from final/; a trained adapter on the base it was trained on.
-
-        base: that base, if it is loaded already (without adapters of its own); the adapter is put into it.
+        """Load the trained policy from final/; a trained adapter on its `base`, which is loaded if it is not given.
 
         Raises ValueError if the run has not finished, its model is damaged, or the base is another.
         """
         from workbook.policies.load import Policy, load_policy
 
         final = self.folder / "final"
-        if not final.exists():
-            state = self.status()["state"]
-            raise ValueError(f"{self.folder} has no final/ yet: it is {state}; wait() for it, or resume() it.")
         if defect := damage(final):
-            raise ValueError(f"The model of {self.folder} is damaged ({defect}); resume() writes it again.")
+            state = f"damaged ({defect})" if final.exists() else f"not there while it is {self.status()['state']}"
+            raise ValueError(f"The model of {self.folder} is {state}; resume() writes it.")
         if not (final / "adapter_config.json").exists():
             return load_policy(str(final))
         from peft import PeftModel
@@ -219,11 +211,13 @@ def create_run(config: RunConfig | dict | str | Path, folder: str | Path | None 
 
     config = RunConfig.load(config).override(overrides)
     check_run(config)
-    run = Run(as_folder(new_folder(config.name) if folder is None else folder))
+    if folder is None:  # one that is not there yet, named after the time
+        root, stem = runs_folder(), f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        folder = next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
+    run = Run(as_folder(folder))
     if (run.folder / "config.yaml").is_file():
         if not never_trained(run):
-            again = f"load_run({str(run.folder)!r}).resume()"
-            raise ValueError(f"{run.folder} already holds a run; resume it with {again}, or choose another folder.")
+            raise ValueError(f"{run.folder} already holds a run; resume() it, or choose another folder.")
         run.remove()
     check_vacant(run.folder)
     write_text(run.folder / "config.yaml", dump_yaml(asdict(config)))
@@ -237,8 +231,8 @@ def start_run(
     """Start training in a process of its own, which goes on if this one ends.
 
     config: a YAML file's path, a dict or a `RunConfig`.  overrides: fields of the run or its trainer, e.g. `seed=1`.
-    folder: where to keep it, empty or new; by default a new one in $WORKBOOK_RUNS or ./runs.
-    wait: block until it ends; of a run that fails before its first step no folder is left then.
+    folder: empty or new; by default a new one in $WORKBOOK_RUNS or ./runs.  wait: block until it ends; of a run that
+    fails before its first step no folder is left then.
 
     Raises ValueError if a field is unknown or invalid, or the folder holds a run that has trained, or other files.
     """
@@ -272,12 +266,6 @@ def latest_run(name: str = "", folder: str | Path | None = None) -> Run:
 # --- a run's state and its process
 
 
-def new_folder(name: str) -> Path:
-    """A folder below $WORKBOOK_RUNS or ./runs that is not there yet, named after the time."""
-    root, stem = runs_folder(), f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return next(p for i in range(1000) if not (p := root / (f"{stem}-{i}" if i else stem)).exists())
-
-
 def is_done(run: Run) -> bool:
     """Whether a run has finished, and its model is as it was written."""
     return run.status()["state"] == "finished" and damage(run.folder / "final") is None
@@ -290,19 +278,11 @@ def never_trained(run: Run) -> bool:
     return status["state"] == "failed" and not trained and not is_locked(run.folder / "training.lock")
 
 
-def flatten(values: dict, prefix: str = "") -> dict:
-    """A config's fields, those of a section as section.field."""
-    flat = {}
-    for key, value in values.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
-
-
 def check_unedited(run: Run) -> None:
     """Raise a ValueError that names what differs from what a run started with: config.yaml, number of processes."""
     if not (run.folder / "manifest.json").exists():
         return
-    started, config = run.manifest(), asdict(run.config)
+    started = run.manifest()
     processes = started.get("processes", 1)
     if processes != process_count():  # a batch is the sum of theirs
         cpu = "ACCELERATE_USE_CPU=true " if str(started.get("device")).startswith("cpu") else ""
@@ -311,20 +291,61 @@ def check_unedited(run: Run) -> None:
             f"{run.folder} was started by {processes} process{'es' * (processes != 1)} and this launch has "
             f"{process_count()}; go on with {many} -m workbook resume {shlex.quote(str(run.folder))}"
         )
-    before, now = flatten(started.get("config", {})), flatten(json.loads(json.dumps(config, default=str)))
+    before, now = flatten(started.get("config", {})), flatten(json.loads(json.dumps(asdict(run.config), default=str)))
     changed = [key for key in {**now, **before} if before.get(key) != now.get(key)]
     if changed:
         shown = [f"{key} ({show_value(before.get(key))} -> {show_value(now.get(key))})" for key in changed[:3]]
-        raise ValueError(
-            f"{run.folder / 'config.yaml'} was edited since the run started: {', '.join(shown)}; restore it to "
-            "resume, or start a new run."
-        )
+        edited = f"{run.folder / 'config.yaml'} was edited since the run started: {', '.join(shown)}"
+        raise ValueError(f"{edited}; restore it to resume, or start a new run.")
+
+
+_children: dict[int, subprocess.Popen] = {}
 
 
 def _launch(run: Run) -> None:
+    """Start the run's own process, which outlives this one and writes its output to log.txt."""
     (run.folder / "stop").unlink(missing_ok=True)
-    process = launch(run.folder, "workbook.training", str(run.folder))
-    set_status(run, "starting", "Loading the policy.", **process)
+    with open(run.folder / "log.txt", "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "workbook.training", str(run.folder)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=os.environ | {"PYTHONHASHSEED": "0"},  # what iterates over a set does so in the same order again
+        )
+    _children[process.pid] = process  # kept, so that poll() can reap it
+    set_status(run, "starting", "Loading the policy.", **identity(process.pid))
+
+
+def identity(pid: int) -> dict:
+    """A process's number, and when it began."""
+    return {"pid": pid, "born": psutil.Process(pid).create_time()}
+
+
+def is_alive(process: dict) -> bool:
+    """Whether a process of this machine is still at work; process: its `identity`."""
+    if (child := _children.get(process["pid"])) is not None and child.poll() is not None:
+        return False
+    try:
+        there = psutil.Process(process["pid"])
+        return there.status() != psutil.STATUS_ZOMBIE and abs(there.create_time() - process["born"]) < 1
+    except (psutil.Error, ValueError, OverflowError):  # the latter: of numbers that no process has
+        return False
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process, on whatever machine, holds the lock at `path`; False where that can't be asked."""
+    try:
+        import fcntl
+
+        with open(path, "rb") as file:  # closing it ends the shared lock
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        return False
 
 
 def set_status(run: Run, state: str, message: str, **more) -> None:
@@ -335,6 +356,5 @@ def set_status(run: Run, state: str, message: str, **more) -> None:
 
 
 def training_lock(run: Run) -> FileLock:
-    """Held by the process that trains the run, which may be on another machine that shares the folder; the system
-    releases it when that process ends, however it ends."""
+    """Held by the process that trains the run, on whatever machine, until that ends, however it ends."""
     return FileLock(run.folder / "training.lock")

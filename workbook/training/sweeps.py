@@ -1,8 +1,8 @@
 """Sweeps and tables of runs: every combination of some settings, a run folder each, side by side through joblib.
 
-A sweep is a list of runs. One that died is simply called again: finished runs are kept, interrupted ones resume. With
-joblib's own switch of backends, `with joblib.parallel_config("dask"): sweep(...)`, the same sweep runs on a cluster;
-its folder must lie where every worker sees it. A run that is handed out twice is trained once (`runs.training_lock`).
+One that died is called again: finished runs are kept, interrupted ones resume. With joblib's own switch of backends,
+`with joblib.parallel_config("dask"): sweep(...)`, it runs on a cluster whose workers all see its folder. A run that is
+handed out twice is trained once.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from typing import Any
 import joblib
 import numpy as np
 import pandas as pd
+from tqdm import tqdm
 
 from workbook.lazy import import_to_stay
 from workbook.places import runs_folder
 from workbook.training.checks import check_run
 from workbook.training.files import as_folder, check_vacant
 from workbook.training.messages import explain_error, one_line, show_value
-from workbook.training.run_config import RunConfig, plain, read_yaml
-from workbook.training.runs import END_WINDOW, Run, create_run, flatten, is_done, load_run
+from workbook.training.run_config import RunConfig, flatten, plain, read_yaml
+from workbook.training.runs import END_WINDOW, Run, create_run, is_done, load_run
 
-MAX_RUNS, MAX_NAME = 10_000, 200  # of a sweep; and characters of a run folder's name in it
+MAX_RUNS = 10_000  # of a sweep
 _ONE_RUN = threading.Lock()  # random states and torch's threads are a process's: it trains one run at a time
 
 Grid = dict[str, list] | list[dict[str, list]]
@@ -45,10 +46,8 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
         n_jobs: runs at a time; the cores are shared among them.
         quiet: no progress bar.
 
-    Returns `compare_runs` of all combinations; a failed one has its message there, and does not stop the others.
-
-    Raises ValueError, and writes nothing, if a field is unknown, a value is invalid, a combination makes no run, or the
-    folder holds runs of another config.
+    Returns `compare_runs` of all; a failed run has its message there, and does not stop the others. Raises ValueError,
+    and writes nothing, if a combination makes no run, or the folder holds runs of another config.
     """
     if type(n_jobs) is not int or n_jobs < 1:
         raise ValueError(f"n_jobs={show_value(n_jobs)} must be an integer of at least 1.")
@@ -64,11 +63,7 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
     threads = max(1, (os.cpu_count() or 1) // n_jobs)
     jobs = (joblib.delayed(_train)(str(path.resolve()), threads) for path in todo)
     done = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(jobs)
-    if not quiet:
-        from tqdm import tqdm
-
-        done = tqdm(done, total=len(todo), unit="run", desc="sweep")
-    for message in done:
+    for message in done if quiet else tqdm(done, total=len(todo), unit="run", desc="sweep"):
         if not quiet:
             print(message)
     return compare_runs(runs)
@@ -77,7 +72,7 @@ def sweep(config, grid: Grid, folder: str | Path, n_jobs: int = 2, quiet: bool =
 def combinations(config, grid: Grid) -> dict[str, RunConfig]:
     """{folder name: config} of every combination in `grid`, each of which can be trained.
 
-    Raises ValueError if it is no grid, naming the combination that makes no run, or that is there twice.
+    Raises ValueError, naming the combination that makes no run, or that is there twice.
     """
     shared, configs, seen = RunConfig.load(config), {}, set()
     for one in check_grid(grid):
@@ -92,23 +87,19 @@ def combinations(config, grid: Grid) -> dict[str, RunConfig]:
                 raise ValueError(f"The combination {short} makes no run: {error}") from None
             if name in configs or repr(made) in seen:
                 raise ValueError(f"The grid has the same combination twice, {short}; name each once.")
+            if len(name.encode()) > 200 or not name.isprintable():
+                raise ValueError(f"The combination {short} can't name a folder: at most 200 printable bytes can.")
             seen.add(repr(made))
-            if len(name.encode()) > MAX_NAME or not name.isprintable():
-                raise ValueError(
-                    f"The combination {short} can't name a folder: at most {MAX_NAME} printable bytes can."
-                )
             configs[name] = made
     return configs
 
 
 def check_grid(grid: Any) -> list[dict[str, list]]:
-    """A grid as a list of mappings of fields to lists of values. Raises ValueError, in one sentence, if it is none."""
+    """A grid as a list of mappings of fields to lists of values; ValueError if it is none."""
     grids = grid if isinstance(grid, list) else [grid]
     if not grids or not all(isinstance(one, dict) and one for one in grids):
-        raise ValueError(
-            f"grid={show_value(grid)} must be a mapping of fields to lists of values, e.g. seed: [0, 1, 2], "
-            "or a list of such mappings."
-        )
+        valid = "a mapping of fields to lists of values, e.g. seed: [0, 1, 2], or a list of such mappings"
+        raise ValueError(f"grid={show_value(grid)} must be {valid}.")
     for key, values in (item for one in grids for item in one.items()):
         if not isinstance(key, str) or not isinstance(values, list | tuple | range | np.ndarray) or not len(values):
             raise ValueError(f"grid: {one_line(key, 40)}={show_value(values)} must be a list of one value or more.")
@@ -121,18 +112,17 @@ def load_sweep(path: str | Path) -> tuple[RunConfig, Grid]:
     """A sweep's YAML file: a run's fields, and `grid`; ValueError if there is no grid, or a field is unknown."""
     values = read_yaml(path, "sweep")
     grid = values.pop("grid", None) if isinstance(values, dict) else None
+    wrong = f"The sweep {path} needs a grid"
     try:
         check_grid(grid)
-    except ValueError as error:
-        raise ValueError(f"The sweep {path} needs a grid: {error}") from None
-    try:
+        wrong = f"The sweep {path}"
         return RunConfig.load(values), grid
     except ValueError as error:
-        raise ValueError(f"The sweep {path}: {error}") from None
+        raise ValueError(f"{wrong}: {error}") from None
 
 
 def _train(folder: str, threads: int) -> str:
-    """In a worker process: one run, whose failure is its own; returns its closing message. Safe to call twice."""
+    """Train one run in a worker process; returns its closing message, or how it failed. Safe to call twice."""
     execute = import_to_stay("workbook.training.worker").execute
     import torch
 

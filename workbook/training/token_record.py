@@ -24,8 +24,7 @@ from transformers import TrainerCallback
 
 from workbook.rollouts.token_files import NUMBERS, STOPS, TEXTS, WHOLE
 from workbook.training.checks import CLIPPED_LOSSES
-from workbook.training.files import replacement
-from workbook.training.processes import all_gather, is_main
+from workbook.training.files import all_gather, is_main, replacement
 from workbook.training.token_tables import FOLDER, is_recorded, place_residuals, tables
 from workbook.training.trainer_inputs import loss_mask
 

@@ -1,9 +1,7 @@
 """What a run's process does: build the trainer, evaluate, train, write, and report how it ended.
 
-The same `execute` serves a run's own process (`python -m workbook.training FOLDER`), the command line and sweeps. Under
-`accelerate launch` it runs in several processes, of which the main one writes.
-
-A resumed run ends in the bits of one that was never interrupted only if policy, prompts, reward and settings are those
+The same `execute` serves a run's own process (`python -m workbook.training FOLDER`), the command line and sweeps. A
+resumed run ends in the bits of one that was never interrupted only if policy, prompts, reward and settings are those
 that it started with: each has its checksum in the manifest, and what differs is refused in a sentence that names it.
 """
 
@@ -35,10 +33,13 @@ from workbook.training.config import sampling_settings
 from workbook.training.device_memory import used_mib
 from workbook.training.files import (
     atomic_folder,
+    broadcast_from_main,
     checkpoint_step,
     checkpoints,
     damage,
+    is_main,
     made_with,
+    process_count,
     read_json,
     read_metrics,
     remove_leftovers,
@@ -47,7 +48,6 @@ from workbook.training.files import (
     write_text,
 )
 from workbook.training.messages import explain_error, one_line
-from workbook.training.processes import broadcast_from_main, is_main, process_count
 from workbook.training.resumable import STATE, Recorder, ResumableTrainer
 from workbook.training.run_config import RunConfig, trainer_args
 from workbook.training.runs import (
@@ -63,14 +63,10 @@ from workbook.training.runs import (
 )
 
 NEEDED = (f"{STATE}.json", f"{STATE}.safetensors", "trainer_state.json")  # in a checkpoint, besides the weights
-LONGEST = 1000  # characters of an error in status.json
 
 
 def train(config: RunConfig | dict | str | Path, folder: str | Path | None = None, progress: bool = False, **overrides):
-    """Make a run and train it in this process; one that fails before its first step leaves no folder. Returns the Run.
-
-    Raises ValueError as `start_run`, and whatever ended training.
-    """
+    """Make a run and train it in this process; one that fails before its first step leaves no folder."""
     created = create_run(config, folder, **overrides) if is_main() else None
     run = Run(broadcast_from_main(created and created.folder))
     try:
@@ -84,11 +80,10 @@ def train(config: RunConfig | dict | str | Path, folder: str | Path | None = Non
 def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> Run:
     """Train the run in `folder` from its newest intact checkpoint, or the start, and say how it ended in status.json.
 
-    A finished run is left as it is. One process at a time trains a run: of a second one, `wait` decides whether it is
-    refused, or waits until the first has ended and does what that left undone.
+    A finished run is left as it is. One process at a time trains a run: a second one is refused, or, with `wait`, does
+    what the first left undone once that has ended.
 
-    Raises ValueError if what it is made from was edited since it started, or another process is training it, and
-    whatever ended training; status.json then says failed, and why.
+    Raises ValueError if what it is made from was edited since it started, and whatever ended training.
     """
     run = Run(folder)
     lock = training_lock(run)
@@ -108,7 +103,6 @@ def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> R
 
 
 def _guarded(run: Run, progress: bool) -> None:
-    """`_execute`, with what ended it in status.json."""
     config = run.config
     check_unedited(run)
     if is_main():
@@ -126,7 +120,7 @@ def _guarded(run: Run, progress: bool) -> None:
     except KeyboardInterrupt:
         set_status(run, "stopped", "Interrupted from the keyboard; resume goes on from the last checkpoint.")
     except Exception as error:
-        set_status(run, "failed", f"{type(error).__name__}: {one_line(error, LONGEST)}")
+        set_status(run, "failed", f"{type(error).__name__}: {one_line(error, 1000)}")
         raise
 
 
@@ -142,8 +136,8 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
         now = manifest(config, policy, trainer.train_dataset, baseline)
         if (run.folder / "manifest.json").exists():
             started = run.manifest()
-            check_inputs(started, now)
-            notes += other_surroundings(started, now)
+            _check_inputs(started, now)
+            notes += _other_surroundings(started, now)
         else:
             write_json(run.folder / "manifest.json", now)
         for note in notes:
@@ -181,7 +175,6 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
 
 
 def _outcome(run: Run, total: int) -> str:
-    """Held-out reward where it was evaluated, and sampled reward, from the first batch to the last ones."""
     sampled = run.metrics()["reward"].dropna()  # one value per generation batch
     means = {row.label: f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]" for row in run.evaluation().itertuples()}
     parts = [f"held-out reward {' -> '.join(means.values())}"] if means else []
@@ -208,10 +201,7 @@ def _evaluate(run: Run, config: RunConfig, trainer, policy, task, held_out, labe
 
 
 def build_trainer(config: RunConfig, output_dir: str | Path):
-    """The trainer, task, policy and held-out prompts of a config; nothing is trained or written yet.
-
-    Raises ValueError from `load_policy`, `get_task` or the trainer's checks, one sentence each.
-    """
+    """The trainer, task, policy and held-out prompts of a config; nothing is trained or written yet."""
     kind = {"quantization": config.quantization, "lora": config.lora, "dtype": config.dtype}
     try:
         policy = load_policy(config.policy, **kind, seed=config.seed)
@@ -235,10 +225,7 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
 
 
 def manifest(config: RunConfig, policy, dataset, baseline_mib: float) -> dict:
-    """Versions, device, seed, git state, checksums and config: all that is needed to make the run again.
-
-    baseline_mib: what the process held before the policy was loaded, to be taken off a CPU run's peak.
-    """
+    """All that is needed to make the run again; baseline_mib: what the process held before it loaded the policy."""
     return {
         **made_with(policy),
         "memory_before_policy_mib": round(baseline_mib, 1),
@@ -272,11 +259,8 @@ def _sha256(tree) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def check_inputs(started: dict, now: dict) -> None:
-    """Raise a ValueError that names the files, the policy or the prompts that are not those the run started with.
-
-    started, now: its manifest, and the one that it would have if it started now.
-    """
+def _check_inputs(started: dict, now: dict) -> None:
+    """Raise a ValueError that names what differs between a run's manifest and that of one that starts now."""
     before = started.get("inputs", {})
     changed = [name for name, sha in now["inputs"].items() if sha != before.get(name, sha)]
     if started.get("versions") != now["versions"]:  # another library may read the same files in another way
@@ -288,31 +272,23 @@ def check_inputs(started: dict, now: dict) -> None:
         )
 
 
-def other_surroundings(started: dict, now: dict) -> list[str]:
-    """A note on the versions, device, threads or commit that differ: a resumed run's last bits may, too."""
-    before, after = (
-        {"device": made.get("device"), "commit": (made.get("git") or {}).get("commit")} | made.get("versions", {})
-        for made in (started, now)
-    )
+def _other_surroundings(started: dict, now: dict) -> list[str]:
+    """A note on the versions, device or threads that differ: a resumed run's last bits may, too."""
+    before, after = ({"device": made.get("device")} | made.get("versions", {}) for made in (started, now))
     changed = [f"{key} {before[key]} -> {after.get(key)}" for key in before if before[key] != after.get(key)]
     return [f"Resumed under other surroundings: {', '.join(changed)}."] if changed else []
 
 
-def newest_intact(folder: Path, max_steps: int | None = None) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint whose checksums hold, and what is wrong with each newer one.
-
-    max_steps: of the run; a checkpoint of a longer or shorter one is none of its own.
-    """
+def newest_intact(folder: Path, max_steps: int) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint of a run of `max_steps` whose checksums hold, and what is wrong with each newer one."""
     defects = []
     for checkpoint in checkpoints(folder):
         defect = damage(checkpoint, NEEDED)
         if defect is None:
             state = read_json(checkpoint / "trainer_state.json", dict)
-            own = {"global_step": checkpoint_step(checkpoint)} | ({"max_steps": max_steps} if max_steps else {})
-            wrong = [
-                f"{key} {state.get(key)!r} instead of {value}" for key, value in own.items() if state.get(key) != value
-            ]
-            defect = f"{checkpoint.name} is of another run: {wrong[0]}" if wrong else None
+            for key, own in (("global_step", checkpoint_step(checkpoint)), ("max_steps", max_steps)):
+                if state.get(key) != own:
+                    defect = f"{checkpoint.name} is of another run: {key} {state.get(key)!r} instead of {own}"
         if defect is None:
             return checkpoint, defects
         defects.append(defect)

@@ -19,7 +19,7 @@ import pandas as pd
 import traitlets
 
 from workbook.training import token_biography
-from workbook.training.progress import Stopped, reporting
+from workbook.training.messages import Stopped, reporting
 from workbook.views.live import show
 from workbook.views.style import limit, picture, printable, require, visible
 from workbook.views.token_look import MAX_CHARACTERS, PALETTE, PLACES, is_number, prepare, scale_of, wire

@@ -25,7 +25,7 @@ from workbook.theory.batching import minibatch_order
 from workbook.topics.batching.steps import ClippedSGD, split_minibatches, walk
 from workbook.topics.batching.study import HELD_OUT, PROMPTS, against_shuffled, ends, measured_curves, rates
 from workbook.topics.batching.toy import CUT_MENU, NAMES
-from workbook.training.progress import progress, show_partial
+from workbook.training.messages import progress, show_partial
 from workbook.views.charts import PART_NAMES, signal_noise_chart
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider, switch
 from workbook.views.figures import forest, panels, rule, series

@@ -20,7 +20,7 @@ from workbook.topics.coupling.probe import (
 )
 from workbook.topics.coupling.study import pair_sums, proxy_signs, spillover
 from workbook.topics.grading import answer_of, grade
-from workbook.training.progress import progress
+from workbook.training.messages import progress
 from workbook.views.explorer import Explorer, log_slider, menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy, live_curve, live_tables
 

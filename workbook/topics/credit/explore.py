@@ -27,7 +27,7 @@ from workbook.topics.credit.study import (
     with_estimator,
 )
 from workbook.topics.grading import UNANSWERED, answer_of, grade
-from workbook.training.progress import progress
+from workbook.training.messages import progress
 from workbook.views.explorer import log_slider, menu, power_slider, slider
 from workbook.views.figures import forest
 from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables

@@ -35,7 +35,7 @@ from workbook.topics.drift.study import (
     training_curves,
 )
 from workbook.topics.grading import answer_of, grade
-from workbook.training.progress import progress
+from workbook.training.messages import progress
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider, switch
 from workbook.views.figures import bars, by_sign, panels, series
 from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables

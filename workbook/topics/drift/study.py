@@ -51,7 +51,7 @@ from workbook.topics.drift.probe import (
     shared_gradient,
     token_energy,
 )
-from workbook.training.progress import progress
+from workbook.training.messages import progress
 
 ROLLOUTS = 128  # of a generation batch, whatever the group's size
 LOOP = Loop(batches=4, minibatches=2, epochs=2, order="query_preserved", rule="dr_grpo")

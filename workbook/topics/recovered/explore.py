@@ -19,7 +19,7 @@ from workbook.studies.claim import FAMILY
 from workbook.tasks import get_task
 from workbook.topics.recovered.claims import STUDY
 from workbook.topics.recovered.study import GROUP_SIZE, RULE
-from workbook.training.progress import progress
+from workbook.training.messages import progress
 from workbook.views.charts import curve_chart, describe_parts, parts_table, signal_noise_chart
 from workbook.views.explorer import Explorer, menu, power_slider, slider
 from workbook.views.live_study import LiveStudy, live_curve
