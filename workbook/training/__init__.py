@@ -8,7 +8,6 @@ _NAMES = {  # module: what it offers
     "training.checks": "problems",
     "training.config": "CancellationConfig",
     "training.credit": "credit_call",
-    "training.device_memory": "free_memory",
     "training.diagnosis": "diagnose",
     "training.memory": ("QWEN_1_5B QWEN_7B WORKLOAD at_peak forecast_run memory_forecast parameter_counts peak_mib"),
     "training.run_config": "RunConfig",

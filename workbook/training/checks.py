@@ -1,8 +1,8 @@
 """Settings that would break a run, or turn an intervention into a silent no-op, named before anything is trained.
 
-Each rule is one sentence that names the field, its value and what would be valid. `problems` is pure: it takes a config and
-a few facts about the model and the launch, and returns what is wrong; the trainer raises on errors and warns on the rest.
-`check_run` asks it of a run's config, and whether packages, policy and task are there; no model is loaded.
+Each rule is one sentence that names the field, its value and what would be valid. `problems` is pure: the trainer raises
+on its errors and warns of the rest. `check_run` asks it of a run's config, and whether packages, policy and task are
+there; no model is loaded.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from accelerate.state import AcceleratorState
@@ -45,22 +44,13 @@ class Problem(NamedTuple):
     sentence: str
 
 
-error, warning = partial(Problem, "error"), partial(Problem, "warning")
+Rule = tuple[Any, str, str]  # what holds where it is broken, "error" or "warning", the sentence
 
 
 def problems(
-    args,
-    *,
-    world_size: int = 1,
-    lora_dropout: float = 0.0,
-    quantized: bool = False,
-    base_dtype=None,
-    aux_loss: bool = False,
-    sharded: bool = False,
-    padding_changes: bool = False,
-    kind: str = "the model",
-    rule=None,
-) -> list[Problem]:
+    args, *, world_size: int = 1, lora_dropout: float = 0.0, quantized: bool = False, base_dtype=None,
+    aux_loss: bool = False, sharded: bool = False, padding_changes: bool = False, kind: str = "the model", rule=None,
+) -> list[Problem]:  # fmt: skip
     """List what is wrong with `args` (a CancellationConfig) for a launch of `world_size` processes.
 
     lora_dropout: the largest of the model's adapters.  quantized: whether base weights are 4-bit or 8-bit.  base_dtype:
@@ -69,17 +59,18 @@ def problems(
     padding_changes: whether prompts differ in length for a model that left padding changes.  kind: the model's class.
     rule: the credit rule (`training.credit.CreditCall`) that advantage_estimator means; None looks up one of ours.
     """
-    if unknown := list(_unknown_values(args, rule)):  # the other rules would only repeat it
-        return unknown
-    rule = credit_rule(args, rule)
-    return [
-        *_measuring(args, aux_loss, sharded),
-        *_batching(args, world_size),
-        *_reweighting(args, rule),
-        *_estimator(args, rule, sharded),
-        *_loss(args),
-        *_model(args, lora_dropout, quantized, base_dtype, sharded, padding_changes, kind),
-    ]
+    found = _unknown_values(args, rule)
+    if not any(holds for holds, *_ in found):  # else the other rules would only repeat it
+        rule = credit_rule(args, rule)
+        found = [
+            *_measuring(args, aux_loss, sharded),
+            *_batching(args, world_size),
+            *_reweighting(args, rule),
+            *_estimator(args, rule, sharded),
+            *_loss(args),
+            *_model(args, lora_dropout, quantized, base_dtype, sharded, padding_changes, kind),
+        ]
+    return [Problem(severity, sentence) for holds, severity, sentence in found if holds]
 
 
 def credit_rule(args, rule=None):
@@ -104,165 +95,142 @@ def reweights(args, rule=None, advantages=None) -> bool:
     return args.group_transform is not None or args.clipping == "symmetric" or by_token
 
 
-# -- the rules, a sentence a line -----------------------------------------------------------------------------------
+# -- the rules: when one holds, how bad that is, and the sentence -----------------------------------------------------
 # fmt: off
 
 
-def _unknown_values(args, rule) -> Iterator[Problem]:
-    for name in ("batching", "group_transform", "transform_on", "clipping"):
-        if (value := getattr(args, name)) not in CHOICES[name]:
-            yield error(f"{name}={value!r} is unknown; valid values are {', '.join(map(str, CHOICES[name]))}.")
-    try:
-        check_estimator(args.advantage_estimator)
-    except ValueError as refusal:
-        if rule is None:  # a function at hand has another name
-            yield error(str(refusal))
+def _unknown_values(args, rule) -> list[Rule]:
+    found = [
+        ((value := getattr(args, name)) not in CHOICES[name], "error", f"{name}={value!r} is unknown; valid values are {', '.join(map(str, CHOICES[name]))}.")
+        for name in ("batching", "group_transform", "transform_on", "clipping")
+    ]
     for name, unit in {"measure_cancellation": "generation batches", "record_tokens": "optimizer steps"}.items():
         every = getattr(args, name)
-        if type(every) is not int or every < 0:
-            yield error(f"{name}={every!r} must be a number of {unit}, or 0 for never.")
+        found.append((type(every) is not int or every < 0, "error", f"{name}={every!r} must be a number of {unit}, or 0 for never."))
+    try:
+        check_estimator(args.advantage_estimator)
+    except ValueError as refusal:  # a function at hand has another name
+        found.append((rule is None, "error", str(refusal)))
+    return found
 
 
-def _measuring(args, aux_loss: bool, sharded: bool) -> Iterator[Problem]:
+def _measuring(args, aux_loss: bool, sharded: bool) -> list[Rule]:
     """Rules for measure_cancellation, which splits a gradient into its two signs, and for record_tokens."""
-    setting, off = f"measure_cancellation={args.measure_cancellation}", "measure_cancellation=0"
-    if args.measure_cancellation:
-        for name in ("beta", "entropy_coef", "use_adaptive_entropy"):
-            if value := getattr(args, name):
-                pull = f"the pull of {name}={value} as a push of either sign"
-                yield error(f"{setting} would count {pull}; set {name}={type(value)(0)}, or {off}.")
-        if aux_loss:
-            pull = "the pull of the experts' load-balancing loss as a push of either sign"
-            yield error(f"{setting} would count {pull}; set router_aux_loss_coef=0.0, or {off}.")
-        if sharded:
-            yield error(f"{setting} reads whole weights and gradients, which FSDP and DeepSpeed shard; set {off}.")
-        if args.gradient_checkpointing and (args.gradient_checkpointing_kwargs or {}).get("use_reentrant"):
-            yield error(f"{setting} takes gradients of chosen tokens, which gradient_checkpointing_kwargs={{'use_reentrant': True}} can't; set it to False.")
-        if any(part in (optim := getattr(args.optim, "value", args.optim)) for part in STEPPING_INSIDE):
-            yield error(f"{setting} reads the gradient, of which optim={optim!r} keeps none; use 'adamw_torch', or {off}.")
-    setting = f"record_tokens={args.record_tokens}"
-    if args.record_tokens and args.beta and args.use_bias_correction_kl:
-        yield error(f"{setting} can't tell a push from the pull of beta={args.beta} under use_bias_correction_kl=True, which weights it by the ratio; set use_bias_correction_kl=False, or record_tokens=0.")
-    if args.record_tokens and sharded:
-        yield error(f"{setting} scores rollouts with whole weights, which FSDP and DeepSpeed shard; set record_tokens=0.")
+    on, off, setting = args.measure_cancellation, "measure_cancellation=0", f"measure_cancellation={args.measure_cancellation}"
+    record, recording, optim = args.record_tokens, f"record_tokens={args.record_tokens}", getattr(args.optim, "value", args.optim)
+    reentrant = args.gradient_checkpointing and (args.gradient_checkpointing_kwargs or {}).get("use_reentrant")
+    pulls = {name: getattr(args, name) for name in ("beta", "entropy_coef", "use_adaptive_entropy")}
+    return [
+        *((on and value, "error", f"{setting} would count the pull of {name}={value} as a push of either sign; set {name}={type(value)(0)}, or {off}.") for name, value in pulls.items() if value),
+        (on and aux_loss, "error", f"{setting} would count the pull of the experts' load-balancing loss as a push of either sign; set router_aux_loss_coef=0.0, or {off}."),
+        (on and sharded, "error", f"{setting} reads whole weights and gradients, which FSDP and DeepSpeed shard; set {off}."),
+        (on and reentrant, "error", f"{setting} takes gradients of chosen tokens, which gradient_checkpointing_kwargs={{'use_reentrant': True}} can't; set it to False."),
+        (on and any(part in optim for part in STEPPING_INSIDE), "error", f"{setting} reads the gradient, of which optim={optim!r} keeps none; use 'adamw_torch', or {off}."),
+        (record and args.beta and args.use_bias_correction_kl, "error", f"{recording} can't tell a push from the pull of beta={args.beta} under use_bias_correction_kl=True, which weights it by the ratio; set use_bias_correction_kl=False, or record_tokens=0."),
+        (record and sharded, "error", f"{recording} scores rollouts with whole weights, which FSDP and DeepSpeed shard; set record_tokens=0."),
+    ]
 
 
-def _batching(args, world_size: int) -> Iterator[Problem]:
+def _batching(args, world_size: int) -> list[Rule]:
     groups, spg, accum = args.num_generations, args.steps_per_generation, args.gradient_accumulation_steps
     batching, local = f"batching={args.batching!r}", args.per_device_train_batch_size * spg
-    if world_size > 1 and local % groups:
-        yield error(f"per_device_train_batch_size * steps_per_generation = {local} is not a multiple of num_generations={groups}, so a group would straddle two of the {world_size} processes; make it a multiple of {groups}.")
-    if args.batching == "shuffled":
-        return
-    if spg <= accum:
-        yield error(f"{batching} can't have an effect with steps_per_generation={spg} and gradient_accumulation_steps={accum}, since each generation batch is one optimizer step; set steps_per_generation to {2 * accum} or a higher multiple of {accum}.")
-    elif spg % accum:
-        yield error(f"steps_per_generation={spg} is not a multiple of gradient_accumulation_steps={accum}, so an optimizer mini-batch would mix two generation batches and {batching} would not hold; make it a multiple of {accum}.")
-    minibatch = args.per_device_train_batch_size * accum * world_size
-    if args.batching in WHOLE_GROUP and minibatch % groups:
-        yield error(f"{batching} needs whole groups in each optimizer mini-batch, but its {minibatch} rollouts are not a multiple of num_generations={groups}; make per_device_train_batch_size * gradient_accumulation_steps * processes one of {groups}.")
-    if args.loss_type == "bnpo":
-        yield error(f"loss_type='bnpo' divides by each micro-batch's own tokens, so {batching} would change the step size as well as the composition; use loss_type 'grpo' or 'dr_grpo'.")
-    if args.max_grad_norm and args.max_grad_norm > 0:
-        yield warning(f"max_grad_norm={args.max_grad_norm} rescales one-signed mini-batches most, which confounds {batching}; set max_grad_norm=0 for a comparison, or read the logged cancellation/grad_clipped beside it.")
+    minibatch, on = args.per_device_train_batch_size * accum * world_size, args.batching != "shuffled"
+    return [
+        (world_size > 1 and local % groups, "error", f"per_device_train_batch_size * steps_per_generation = {local} is not a multiple of num_generations={groups}, so a group would straddle two of the {world_size} processes; make it a multiple of {groups}."),
+        (on and spg <= accum, "error", f"{batching} can't have an effect with steps_per_generation={spg} and gradient_accumulation_steps={accum}, since each generation batch is one optimizer step; set steps_per_generation to {2 * accum} or a higher multiple of {accum}."),
+        (on and spg > accum and spg % accum, "error", f"steps_per_generation={spg} is not a multiple of gradient_accumulation_steps={accum}, so an optimizer mini-batch would mix two generation batches and {batching} would not hold; make it a multiple of {accum}."),
+        (args.batching in WHOLE_GROUP and minibatch % groups, "error", f"{batching} needs whole groups in each optimizer mini-batch, but its {minibatch} rollouts are not a multiple of num_generations={groups}; make per_device_train_batch_size * gradient_accumulation_steps * processes one of {groups}."),
+        (on and args.loss_type == "bnpo", "error", f"loss_type='bnpo' divides by each micro-batch's own tokens, so {batching} would change the step size as well as the composition; use loss_type 'grpo' or 'dr_grpo'."),
+        (on and (args.max_grad_norm or 0) > 0, "warning", f"max_grad_norm={args.max_grad_norm} rescales one-signed mini-batches most, which confounds {batching}; set max_grad_norm=0 for a comparison, or read the logged cancellation/grad_clipped beside it."),
+    ]
 
 
-def _reweighting(args, rule) -> Iterator[Problem]:
+def _reweighting(args, rule) -> list[Rule]:
     """Rules for what replaces the surrogate's weights: a transform, symmetric clipping, tokens of a sequence ratio."""
-    if args.group_transform is None and args.transform_on != TRANSFORM_INPUTS[0]:
-        yield warning(f"transform_on={args.transform_on!r} is ignored without a group_transform; set one of {', '.join(TRANSFORMS)}.")
+    transform, clipped = args.group_transform, args.transform_on == "clipped_weights"
+    idle = (transform is None and args.transform_on != TRANSFORM_INPUTS[0], "warning", f"transform_on={args.transform_on!r} is ignored without a group_transform; set one of {', '.join(TRANSFORMS)}.")
     if not reweights(args, rule):
-        return
-    setting = f"group_transform={args.group_transform!r}" if args.group_transform else f"clipping={args.clipping!r}"
-    spread = args.group_transform is None and args.clipping == "asymmetric"
+        return [idle]
+    spread = transform is None and args.clipping == "asymmetric"
+    setting = f"group_transform={transform!r}" if transform else f"clipping={args.clipping!r}"
     if spread:
         setting = f"advantage_estimator={args.advantage_estimator!r} with importance_sampling_level='sequence'"
-    spg, accum = args.steps_per_generation, args.gradient_accumulation_steps
-    corrected = args.group_transform and args.use_vllm and args.vllm_importance_sampling_correction
-    if accum % (spg * args.num_iterations) == 0 and not corrected and not spread:  # on-policy
-        yield error(f"{setting} can't have an effect: with gradient_accumulation_steps={accum}, steps_per_generation={spg} and num_iterations={args.num_iterations} every ratio is exactly 1; set steps_per_generation above gradient_accumulation_steps, or num_iterations above 1.")
-    if args.loss_type not in CLIPPED_LOSSES:
-        yield error(f"{setting} is defined for the clipped surrogate, not for loss_type={args.loss_type!r}; use 'grpo', 'dr_grpo' or 'dapo'.")
-    if args.delta is not None:
-        yield error(f"{setting} replaces the clipped surrogate, so delta={args.delta} would be ignored; set delta=None.")
-    if (threshold := args.off_policy_mask_threshold) is not None:
-        yield error(f"{setting} replaces the log-ratios that off_policy_mask_threshold={threshold} reads; set it to None.")
-    if args.use_bias_correction_kl and args.beta:
-        yield error(f"{setting} sets to 1 the ratio that use_bias_correction_kl=True reads; set it to False.")
-    if not args.group_transform:
-        return
-    # what must not come between a transform and the gradient, and what it needs of a batch
-    if args.top_entropy_quantile < 1:
-        yield error(f"{setting} makes a group's weights cancel, which top_entropy_quantile={args.top_entropy_quantile} undoes by dropping tokens of some of its rollouts; set it to 1.0.")
-    if args.mask_truncated_completions and args.group_transform == "min_replace":
-        yield error(f"{setting} cancels where a group's advantages sum to 0, but mask_truncated_completions=True takes rollouts out of that sum; set it to False, or use group_transform='advantage_orthogonal', which projects on what is left.")
-    if args.loss_type == "grpo":
-        yield warning(f"loss_type='grpo' divides by each rollout's own length after {setting}, so a group of unequal lengths doesn't cancel; use 'dr_grpo' or 'dapo'.")
-    clipped = args.transform_on == "clipped_weights"
-    if args.clipping != "asymmetric" and not clipped:
-        yield error(f"{setting} bounds every ratio of a group by the clip range already, so clipping={args.clipping!r} would be ignored; leave it at 'asymmetric', or set transform_on='clipped_weights'.")
-    if clipped and args.importance_sampling_level == "sequence" and token_credit(args, rule):
-        yield error(f"{setting} on clipped_weights of importance_sampling_level='sequence' needs one weight per rollout, but advantage_estimator={args.advantage_estimator!r} clips token by token; use transform_on='clamped_ratios'.")
-    yield from _whole_groups(args, setting)
+    spg, accum, threshold = args.steps_per_generation, args.gradient_accumulation_steps, args.off_policy_mask_threshold
+    corrected = transform and args.use_vllm and args.vllm_importance_sampling_correction
+    on_policy = accum % (spg * args.num_iterations) == 0 and not corrected
+    by_token = args.importance_sampling_level == "sequence" and token_credit(args, rule)
+    found = [
+        idle,
+        (on_policy and not spread, "error", f"{setting} can't have an effect: with gradient_accumulation_steps={accum}, steps_per_generation={spg} and num_iterations={args.num_iterations} every ratio is exactly 1; set steps_per_generation above gradient_accumulation_steps, or num_iterations above 1."),
+        (args.loss_type not in CLIPPED_LOSSES, "error", f"{setting} is defined for the clipped surrogate, not for loss_type={args.loss_type!r}; use 'grpo', 'dr_grpo' or 'dapo'."),
+        (args.delta is not None, "error", f"{setting} replaces the clipped surrogate, so delta={args.delta} would be ignored; set delta=None."),
+        (threshold is not None, "error", f"{setting} replaces the log-ratios that off_policy_mask_threshold={threshold} reads; set it to None."),
+        (args.use_bias_correction_kl and args.beta, "error", f"{setting} sets to 1 the ratio that use_bias_correction_kl=True reads; set it to False."),
+    ]
+    if not transform:
+        return found
+    return [
+        *found,  # and what must not come between a transform and the gradient, and what it needs of a batch
+        (args.top_entropy_quantile < 1, "error", f"{setting} makes a group's weights cancel, which top_entropy_quantile={args.top_entropy_quantile} undoes by dropping tokens of some of its rollouts; set it to 1.0."),
+        (args.mask_truncated_completions and transform == "min_replace", "error", f"{setting} cancels where a group's advantages sum to 0, but mask_truncated_completions=True takes rollouts out of that sum; set it to False, or use group_transform='advantage_orthogonal', which projects on what is left."),
+        (args.loss_type == "grpo", "warning", f"loss_type='grpo' divides by each rollout's own length after {setting}, so a group of unequal lengths doesn't cancel; use 'dr_grpo' or 'dapo'."),
+        (args.clipping != "asymmetric" and not clipped, "error", f"{setting} bounds every ratio of a group by the clip range already, so clipping={args.clipping!r} would be ignored; leave it at 'asymmetric', or set transform_on='clipped_weights'."),
+        (clipped and by_token, "error", f"{setting} on clipped_weights of importance_sampling_level='sequence' needs one weight per rollout, but advantage_estimator={args.advantage_estimator!r} clips token by token; use transform_on='clamped_ratios'."),
+        *_whole_groups(args, setting),
+    ]
 
 
-def _whole_groups(args, setting: str) -> Iterator[Problem]:
+def _whole_groups(args, setting: str) -> list[Rule]:
     """Rules for what needs all rollouts of a prompt in one micro-batch."""
     groups, size = args.num_generations, args.per_device_train_batch_size
-    if size % groups:
-        yield error(f"{setting} needs whole groups in each micro-batch, but per_device_train_batch_size={size} is not a multiple of num_generations={groups}; make it a multiple of {groups}.")
-    if args.batching not in WHOLE_GROUP and args.steps_per_generation > 1:
-        valid = " or ".join(WHOLE_GROUP)
-        yield error(f"{setting} needs whole groups in each micro-batch, which batching={args.batching!r} scatters; use {valid}.")
+    scattered = args.batching not in WHOLE_GROUP and args.steps_per_generation > 1
+    return [
+        (size % groups, "error", f"{setting} needs whole groups in each micro-batch, but per_device_train_batch_size={size} is not a multiple of num_generations={groups}; make it a multiple of {groups}."),
+        (scattered, "error", f"{setting} needs whole groups in each micro-batch, which batching={args.batching!r} scatters; use {' or '.join(WHOLE_GROUP)}."),
+    ]
 
 
-def _estimator(args, rule, sharded: bool) -> Iterator[Problem]:
-    estimator, setting = args.advantage_estimator, f"advantage_estimator={args.advantage_estimator!r}"
+def _estimator(args, rule, sharded: bool) -> list[Rule]:
+    estimator, setting, multi = args.advantage_estimator, f"advantage_estimator={args.advantage_estimator!r}", args.multi_objective_aggregation
     if estimator == "grpo":
-        return
-    if (multi := args.multi_objective_aggregation) != "sum_then_normalize":
-        yield error(f"{setting} works on the summed reward, not with multi_objective_aggregation={multi!r}; use 'sum_then_normalize'.")
-    if args.scale_rewards not in ("group", True):
-        yield warning(f"scale_rewards={args.scale_rewards!r} is ignored with {setting}, which defines its own scale; leave it at 'group'.")
-    if estimator in ("positive_only", "negative_only") and args.batching in ("sign_partitioned", "reward_balanced"):
-        yield error(f"{setting} leaves rollouts of one sign only, so batching={args.batching!r} has nothing to arrange; use shuffled or query_preserved.")
-    if rule is not None and sharded and rule.needs:
-        yield error(f"{setting} may ask the policy for {', '.join(rule.needs)}, which FSDP and DeepSpeed shard; use a rule that needs none of them.")
-    if rule is not None and rule.each_step:
-        yield from _whole_groups(args, f"{setting}, evaluated in each micro-batch,")
+        return []
+    one_sign = estimator in ("positive_only", "negative_only") and args.batching in ("sign_partitioned", "reward_balanced")
+    needs = rule.needs if rule else ()
+    return [
+        (multi != "sum_then_normalize", "error", f"{setting} works on the summed reward, not with multi_objective_aggregation={multi!r}; use 'sum_then_normalize'."),
+        (args.scale_rewards not in ("group", True), "warning", f"scale_rewards={args.scale_rewards!r} is ignored with {setting}, which defines its own scale; leave it at 'group'."),
+        (one_sign, "error", f"{setting} leaves rollouts of one sign only, so batching={args.batching!r} has nothing to arrange; use shuffled or query_preserved."),
+        (sharded and needs, "error", f"{setting} may ask the policy for {', '.join(needs)}, which FSDP and DeepSpeed shard; use a rule that needs none of them."),
+        *(_whole_groups(args, f"{setting}, evaluated in each micro-batch,") if rule and rule.each_step else []),
+    ]
 
 
-def _loss(args) -> Iterator[Problem]:
+def _loss(args) -> list[Rule]:
     """Rules for loss types and masks, whatever else is set, and for the schedule and checkpoints."""
-    if args.loss_type == "cispo" and (args.epsilon_high is None or args.epsilon_high < 1):
-        highest = args.epsilon if args.epsilon_high is None else args.epsilon_high
-        yield error(f"loss_type='cispo' holds each ratio below epsilon_high itself, not 1 + epsilon_high, and epsilon_high={args.epsilon_high} makes that {highest}, so every weight near 1 would be {highest}; set epsilon_high to 1 or more, e.g. 5.0.")
-    if args.delta is not None and args.delta <= 1 + args.epsilon:
-        yield error(f"delta={args.delta} bounds each ratio below the clip range's own end, 1 + epsilon = {1 + args.epsilon:g}, and so cuts pushes near a ratio of 1; set it above {1 + args.epsilon:g}, e.g. 2.0, or to None.")
-    if args.mask_truncated_completions and args.batching != "shuffled":
-        yield warning(f"mask_truncated_completions=True takes rollouts out of their groups, whose advantages then no longer sum to 0 under batching={args.batching!r}; read the logged cancellation/batch_residual, or set it to False.")
+    bound, least = args.epsilon if args.epsilon_high is None else args.epsilon_high, f"{1 + args.epsilon:g}"
+    high = args.epsilon_high is not None and args.epsilon_high >= 1
     schedule, strategy = (getattr(value, "value", value) for value in (args.lr_scheduler_type, args.save_strategy))
-    if args.lr_scheduler_kwargs and schedule == "constant":
-        yield error(f"lr_scheduler_kwargs={args.lr_scheduler_kwargs} has no effect on lr_scheduler_type='constant'; remove it.")
-    if 0 < args.max_steps < args.warmup_steps:
-        yield error(f"warmup_steps={args.warmup_steps} must be at most max_steps={args.max_steps}.")
-    if strategy == "steps" and args.save_steps % args.steps_per_batch:
-        yield warning(f"save_steps={args.save_steps} falls inside a generation batch, whose rollouts a checkpoint does not hold, so a resumed run would differ; use a multiple of {args.steps_per_batch}.")
+    return [
+        (args.loss_type == "cispo" and not high, "error", f"loss_type='cispo' holds each ratio below epsilon_high itself, not 1 + epsilon_high, and epsilon_high={args.epsilon_high} makes that {bound}, so every weight near 1 would be {bound}; set epsilon_high to 1 or more, e.g. 5.0."),
+        (args.delta is not None and args.delta <= 1 + args.epsilon, "error", f"delta={args.delta} bounds each ratio below the clip range's own end, 1 + epsilon = {least}, and so cuts pushes near a ratio of 1; set it above {least}, e.g. 2.0, or to None."),
+        (args.mask_truncated_completions and args.batching != "shuffled", "warning", f"mask_truncated_completions=True takes rollouts out of their groups, whose advantages then no longer sum to 0 under batching={args.batching!r}; read the logged cancellation/batch_residual, or set it to False."),
+        (args.lr_scheduler_kwargs and schedule == "constant", "error", f"lr_scheduler_kwargs={args.lr_scheduler_kwargs} has no effect on lr_scheduler_type='constant'; remove it."),
+        (0 < args.max_steps < args.warmup_steps, "error", f"warmup_steps={args.warmup_steps} must be at most max_steps={args.max_steps}."),
+        (strategy == "steps" and args.save_steps % args.steps_per_batch, "warning", f"save_steps={args.save_steps} falls inside a generation batch, whose rollouts a checkpoint does not hold, so a resumed run would differ; use a multiple of {args.steps_per_batch}."),
+    ]
 
 
-def _model(args, lora_dropout, quantized, base_dtype, sharded, padding_changes, kind) -> Iterator[Problem]:
-    if lora_dropout > 0:
-        yield error(f"lora_dropout={lora_dropout} makes sampled and trained log-probabilities differ, since generation runs in train mode; set lora_dropout=0.")
-    if quantized and args.use_vllm:
-        yield error("use_vllm=True merges adapters into the 4-bit weights at each sync and so re-quantizes the base; use use_vllm=False, or an unquantized base.")
-    elif args.use_vllm and sharded and base_dtype is not None and base_dtype.itemsize < 4:
-        yield error(f"use_vllm=True merges adapters into the {str(base_dtype).removeprefix('torch.')} base and takes them out again at each sync, whose rounding moves a base that FSDP or DeepSpeed shards; load it in float32, leave it whole on each process, or set use_vllm=False.")
-    if args.use_transformers_continuous_batching and (args.bf16 or args.fp16 or args.fp32_adapters):
-        yield error(f"use_transformers_continuous_batching=True casts all weights in place at each generation, those in training too, to what bf16={args.bf16} or fp16={args.fp16} names, whatever fp32_adapters={args.fp32_adapters} says; set it to False, or these three.")
-    if quantized and not args.fp32_adapters:
-        yield warning("fp32_adapters=False leaves the adapters of a quantized model in bfloat16, in which small opposing gradients are lost rather than cancelled; set fp32_adapters=True.")
-    if padding_changes:
-        yield error(f"{kind} computes other logits behind padding than without, and train_dataset has prompts of unequal length, which TRL pads: take prompts of one length in tokens, or a model with relative positions and an attention mask.")
+def _model(args, lora_dropout, quantized, base_dtype, sharded, padding_changes, kind) -> list[Rule]:
+    rounded = not quantized and sharded and base_dtype is not None and base_dtype.itemsize < 4
+    cast = args.use_transformers_continuous_batching and (args.bf16 or args.fp16 or args.fp32_adapters)
+    return [
+        (lora_dropout > 0, "error", f"lora_dropout={lora_dropout} makes sampled and trained log-probabilities differ, since generation runs in train mode; set lora_dropout=0."),
+        (quantized and args.use_vllm, "error", "use_vllm=True merges adapters into the 4-bit weights at each sync and so re-quantizes the base; use use_vllm=False, or an unquantized base."),
+        (args.use_vllm and rounded, "error", f"use_vllm=True merges adapters into the {str(base_dtype).removeprefix('torch.')} base and takes them out again at each sync, whose rounding moves a base that FSDP or DeepSpeed shards; load it in float32, leave it whole on each process, or set use_vllm=False."),
+        (cast, "error", f"use_transformers_continuous_batching=True casts all weights in place at each generation, those in training too, to what bf16={args.bf16} or fp16={args.fp16} names, whatever fp32_adapters={args.fp32_adapters} says; set it to False, or these three."),
+        (quantized and not args.fp32_adapters, "warning", "fp32_adapters=False leaves the adapters of a quantized model in bfloat16, in which small opposing gradients are lost rather than cancelled; set fp32_adapters=True."),
+        (padding_changes, "error", f"{kind} computes other logits behind padding than without, and train_dataset has prompts of unequal length, which TRL pads: take prompts of one length in tokens, or a model with relative positions and an attention mask."),
+    ]
 
 
 # fmt: on
@@ -297,39 +265,37 @@ def check_run(config: RunConfig) -> None:
 
 def validate(config: RunConfig) -> list[Problem]:
     """List what `problems` and TRL's own config find wrong with a run's settings; model and task are not looked at."""
-    trainer = config.trainer
-    if "max_steps" not in trainer:
-        return [error("trainer.max_steps is missing; set it to a positive number of optimizer steps.")]
-    if config.quantization and not config.lora:  # transformers says so only once the trainer is built
-        frozen = f"quantization={config.quantization!r} freezes all weights"
-        return [error(f"{frozen}, so lora={config.lora} leaves nothing to train; set lora to a rank, e.g. 8.")]
-    if config.dtype not in ("auto", "float32") and not config.lora:
-        trained = f"dtype={config.dtype!r} is for frozen weights, and without adapters all are trained"
-        return [error(f"{trained}; set lora to a rank or dtype to auto, as trained weights lose small updates.")]
-    if missing := list(missing_packages(trainer)):
-        return [error(sentence) for sentence in missing]
+    trainer, frozen, dtype = config.trainer, config.quantization and not config.lora, config.dtype
+    lost = f"dtype={dtype!r} is for frozen weights, and without adapters all are trained; set lora to a rank or dtype "
+    before: list[tuple] = [  # what TRL and transformers would say late, or not at all
+        ("max_steps" not in trainer, "trainer.max_steps is missing; set it to a positive number of optimizer steps."),
+        (frozen, f"quantization={config.quantization!r} freezes all weights, so lora={config.lora} leaves nothing to "
+            "train; set lora to a rank, e.g. 8."),
+        (dtype not in ("auto", "float32") and not config.lora, f"{lost}to auto, as trained weights lose small updates."),
+    ]  # fmt: skip
+    if wrong := [sentence for holds, sentence in before if holds][:1] or list(missing_packages(trainer)):
+        return [Problem("error", sentence) for sentence in wrong]
     try:
         args = _trainer_args(config)
         rule = credit_call(args.advantage_estimator)
     except Exception as refusal:  # of TRL, transformers, accelerate, or a rule of one's own
         sentence = explain_error(refusal).rstrip(".")
         named = [f"{key}={show_value(value)}" for key, value in trainer.items() if re.search(rf"\b{key}\b", sentence)]
-        return [error(f"{sentence} ({', '.join(named)})." if named else f"{sentence}.")]
+        return [Problem("error", f"{sentence} ({', '.join(named)})." if named else f"{sentence}.")]
     few = args.generation_batch_size // args.num_generations
     prompts = f"num_prompts={config.num_prompts} must be at least {few}, the prompts of a generation batch."
-    found = [error(prompts)] if config.num_prompts < few else []
+    found = [Problem("error", prompts)] if config.num_prompts < few else []
     return found + problems(args, world_size=process_count(), quantized=bool(config.quantization), rule=rule)
 
 
 def _trainer_args(config: RunConfig) -> CancellationConfig:
     """A run's trainer settings as all processes of its launch have them, made by this process alone."""
-    processes = process_count()
-    if processes == 1:
+    if (processes := process_count()) == 1:
         return trainer_args(config, torch.device("cpu"), "unused")
     local = config.trainer.get("per_device_train_batch_size", 8)
+    whole = replace(config, trainer=config.trainer | {"per_device_train_batch_size": local * processes})
     launched = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(LAUNCHED)}
     try:  # else it would wait for the other processes, which are not asked
-        whole = replace(config, trainer=config.trainer | {"per_device_train_batch_size": local * processes})
         args = trainer_args(whole, torch.device("cpu"), "unused")
     finally:
         os.environ.update(launched)
@@ -342,10 +308,10 @@ def missing_packages(trainer: dict) -> Iterator[str]:
     """A sentence for each of the trainer's fields that needs a package which is not installed."""
     packages = {"use_vllm": "vllm", "use_liger_kernel": "liger_kernel"}
     needs = {f"{field}=True": package for field, package in packages.items() if trainer.get(field)}
-    trackers = trainer.get("report_to") or []
+    trackers, known = trainer.get("report_to") or [], ("none", "all", *INTEGRATION_TO_CALLBACK)
     for name in [trackers] if isinstance(trackers, str) else trackers:
-        if name not in ("none", "all", *INTEGRATION_TO_CALLBACK):
-            yield f"report_to={name!r} is no tracker of transformers; take 'none' or {', '.join(INTEGRATION_TO_CALLBACK)}."
+        if name not in known:
+            yield f"report_to={name!r} is no tracker of transformers; take 'none' or {', '.join(known[2:])}."
         elif name not in ("none", "all", "azure_ml", "flyte"):
             needs[f"report_to={name!r}"] = name
     for setting, package in needs.items():
@@ -354,18 +320,18 @@ def missing_packages(trainer: dict) -> Iterator[str]:
 
 
 def _check_policy(name: str) -> None:
-    if name in ("bundled", *PACKAGED):
-        return
     if name.startswith(FAMILY):
         member_of(name)
-        return
-    try:
-        folder = Path(name).expanduser()
-        there = folder.is_dir()
-    except (OSError, RuntimeError) as refusal:  # a name that is too long; a user's home that is not there
-        raise ValueError(f"policy={show_value(name)} can't be looked up ({explain_error(refusal)})") from None
-    if not there and not re.fullmatch(HUB_ID, name):
-        names = ", ".join(map(repr, ("bundled", *PACKAGED)))
-        raise ValueError(f"policy={show_value(name)} must be {names}, an existing folder of a model or a hub id.")
-    if there and not (folder / "config.json").is_file():
-        raise ValueError(f"policy={show_value(name)} must be a folder that holds a model, but it has no config.json.")
+    elif name not in ("bundled", *PACKAGED):
+        try:
+            folder = Path(name).expanduser()
+            there = folder.is_dir()
+        except (OSError, RuntimeError) as refusal:  # a name that is too long; a user's home that is not there
+            raise ValueError(f"policy={show_value(name)} can't be looked up ({explain_error(refusal)})") from None
+        if not there and not re.fullmatch(HUB_ID, name):
+            names = ", ".join(map(repr, ("bundled", *PACKAGED)))
+            raise ValueError(f"policy={show_value(name)} must be {names}, an existing folder of a model or a hub id.")
+        if there and not (folder / "config.json").is_file():
+            raise ValueError(
+                f"policy={show_value(name)} must be a folder that holds a model, but it has no config.json."
+            )

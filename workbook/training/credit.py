@@ -4,9 +4,9 @@
     advantage_estimator: own:credit.py:my_rule      a function of one's own file
     CancellationTrainer(..., advantage_estimator=my_rule)
 
-A rule is evaluated once per generation batch, on this process's groups, before these are cut into mini-batches; one
-that has the attribute `each_step = True` again in every micro-batch, with the log-probabilities of that moment. What it
-draws depends on the trainer's seed, the optimizer step, the micro-batch and the process alone, also after a resume.
+A rule is evaluated once per generation batch, on this process's groups; one that has `each_step = True` again in every
+micro-batch, with the log-probabilities of that moment. What it draws depends on the trainer's seed, the optimizer step,
+the micro-batch and the process alone, also after a resume.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from workbook.rollouts.sample import Rollouts
 from workbook.tasks.inputs import error_line, function_file, load_function
 from workbook.tasks.task import Task
 from workbook.theory.advantages import group_advantages
-from workbook.theory.choices import ESTIMATORS, OWN
+from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit import CREDIT_RULES, CreditBatch, Rule
 from workbook.theory.credit_rules import check_estimator
 from workbook.training.messages import show_value
@@ -84,25 +84,21 @@ def credit_call(estimator: str | Rule) -> CreditCall | None:
         return None
     if estimator in CREDIT_RULES:
         return CreditCall(estimator, CREDIT_RULES[estimator].function)
-    match = OWN.fullmatch(estimator)
-    named = f"{match['file']}:{match['function']}"
-    path, _ = function_file(named, "credit")
-    function = _checked_rule(load_function(named, "credit"))
-    return CreditCall(estimator, function, path)
+    named = estimator.removeprefix("own:")
+    return CreditCall(estimator, _checked_rule(load_function(named, "credit")), function_file(named, "credit")[0])
 
 
 def _checked_rule(function: Callable) -> Callable:
     """The function, unless it cannot be called with one argument or does not answer at once."""
     if not callable(function):
         raise ValueError(f"advantage_estimator={show_value(function)} must be a function of one CreditBatch.")
+    name = getattr(function, "__name__", type(function).__name__)
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise ValueError(f"The credit rule {function.__name__} must be a plain function that returns a tensor.")
+        raise ValueError(f"The credit rule {name} must be a plain function that returns a tensor.")
     try:
         inspect.signature(function).bind(None)
     except TypeError as error:
-        raise ValueError(
-            f"The credit rule {function.__name__} can't be called with the batch alone: {error}."
-        ) from None
+        raise ValueError(f"The credit rule {name} can't be called with the batch alone: {error}.") from None
     return function
 
 
@@ -111,10 +107,6 @@ def checked_credit(value, rewards: Float[Tensor, " B"], mask: Tensor, rule: str 
 
     A list or an array counts as the tensor that it makes. Raises ValueError, in one sentence that says what came and
     what would be valid, for anything else, another shape, and a number inside the mask that is not finite.
-
-    >>> checked_credit(torch.ones(2, 3), torch.zeros(2), torch.ones(2, 2).bool())
-    Traceback (most recent call last):
-    ValueError: The credit rule returned the shape (2, 3); it must be (2,), one per rollout, or (2, 2), one per token.
     """
     shapes = f"{tuple(rewards.shape)}, one per rollout, or {tuple(mask.shape)}, one per token"
     try:
@@ -129,10 +121,8 @@ def checked_credit(value, rewards: Float[Tensor, " B"], mask: Tensor, rule: str 
     value = value.detach().to(device=rewards.device, dtype=rewards.dtype).clone()
     if value.ndim == 2:
         value = value.masked_fill(~mask, 0.0)
-    bad = (~value.isfinite()).nonzero()
-    if len(bad):
-        where = ", position ".join(map(str, bad[0].tolist()))
-        number = float(value[tuple(bad[0])])
+    if len(bad := (~value.isfinite()).nonzero()):
+        where, number = ", position ".join(map(str, bad[0].tolist())), float(value[tuple(bad[0])])
         raise ValueError(f"{rule} gave {number} to rollout {where}; every advantage must be a finite number.")
     return value
 
@@ -170,40 +160,36 @@ class TrainerCredit:
         return values.to(inputs["advantages"].dtype)
 
     def _batch(self, columns: dict, scored: Tensor, micro_batch: int, known: dict[str, Tensor]) -> CreditBatch:
-        trainer = self.trainer
+        from workbook.training.config import sampling_settings  # loads TRL, which a study need not wait for
+
+        trainer, own = self.trainer, columns["tool_mask"]
         if columns["pixel_values"] is not None and self.rule.needs:
             raise ValueError(
                 f"{self.rule} may ask for the policy, which is given token ids alone; this batch has images."
             )
         rollouts = self._rollouts({name: column for name, column in columns.items() if column is not None})
         policy = Policy(trainer.accelerator.unwrap_model(trainer.model), trainer._tokenizer, {})
-        from workbook.training.config import sampling_settings  # loads TRL, which a study need not wait for
-
         sampling = sampling_settings(trainer.args)
         sampling.pop("chat_template_kwargs")  # prompts are tokens already
+        sampling |= {"batch_size": trainer.args.per_device_train_batch_size}
+        sampling |= {"own_tokens": None if own is None else own[scored]}
+        sampling |= {name: value[scored] for name, value in known.items()}
         seeds = (trainer.args.seed, trainer.accelerator.process_index, micro_batch)
-        known = {name: value[scored] for name, value in known.items()}
-        step, size = trainer.state.global_step, trainer.args.per_device_train_batch_size
-        own = None if columns["tool_mask"] is None else columns["tool_mask"][scored]
-        chosen = rollouts.select(scored)
-        sampling |= {"batch_size": size, "own_tokens": own}
-        return credit_batch(policy, chosen, self.task, seeds, step, **sampling, **known)
+        return credit_batch(policy, rollouts.select(scored), self.task, seeds, trainer.state.global_step, **sampling)
 
     def _rollouts(self, columns: dict) -> Rollouts:
         mask, rows = columns["completion_mask"], [self.rows[row] for row in columns["rollout"].tolist()]
         unknown = torch.full(mask.shape, torch.nan, device=mask.device).masked_fill(mask == 0, 0.0)
         old = columns.get("sampling_per_token_logps", columns.get("old_per_token_logps", unknown))
-        other = ("prompt", "answer")
+        same = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "rewards", "advantages")
         return Rollouts(
-            **{name: columns[name] for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")},
+            **{name: columns[name] for name in same},
             group_ids=columns["group_id"],
-            rewards=columns["rewards"],
-            advantages=columns["advantages"],
             old_logps=old.float().masked_fill(mask == 0, 0.0),
             entropies=unknown,
             prompts=tuple(row["prompt"] for row in rows) if all("prompt" in row for row in rows) else None,
             answers=tuple(row.get("answer") for row in rows),
-            extras=tuple({name: row[name] for name in row if name not in other} for row in rows),
+            extras=tuple({name: row[name] for name in row if name not in ("prompt", "answer")} for row in rows),
         )
 
 
@@ -232,7 +218,8 @@ class TrainerTask:
         coroutine.
         """
         asked = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids, **columns}
-        asked |= {"trainer_state": self.trainer.state, "log_extra": _ignore, "log_metric": _ignore}
+        asked |= dict.fromkeys(("log_extra", "log_metric"), lambda *_: None)  # no rollout of the batch
+        asked["trainer_state"] = self.trainer.state
         totals = [0.0] * len(prompts)
         for function, weight in zip(self.trainer.reward_funcs, self.trainer.reward_weights.tolist(), strict=True):
             if isinstance(function, nn.Module) or inspect.iscoroutinefunction(function):
@@ -241,10 +228,6 @@ class TrainerTask:
             scores = function(**asked)
             totals = [t + weight * (0.0 if s is None else s) for t, s in zip(totals, scores, strict=True)]
         return totals
-
-
-def _ignore(*_) -> None:
-    """Take what a reward function logs: a continuation is no rollout of the batch."""
 
 
 HOW_TO = """
@@ -256,9 +239,8 @@ knows, and workbook.rollouts.credit_batch(policy, rollouts, task) makes one to t
 
 def estimators_text() -> str:
     """Every advantage estimator and credit rule in a line each, and how to write one."""
-    lines = [
-        line.strip().removeprefix("- ") for line in group_advantages.__doc__.splitlines() if line.strip()[:2] == "- "
-    ]
+    plain = (line.strip() for line in group_advantages.__doc__.splitlines())
+    lines = [line.removeprefix("- ") for line in plain if line.startswith("- ")]
     for rule in CREDIT_RULES.values():
         asks = f"; asks for {', '.join(rule.needs)}" * bool(rule.needs)
         unit = "token" if rule.per_token else "rollout"

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
+from workbook.environment import MIB, free_mib
 from workbook.policies.devices import as_device, as_dtype
 from workbook.policies.load import locate
 from workbook.rollouts.scoring import tokenize_prompts
 from workbook.tasks import get_task
-from workbook.training.device_memory import MIB, free_mib
 from workbook.training.files import process_count
 from workbook.training.messages import one_line
 from workbook.training.run_config import RunConfig
@@ -34,19 +34,17 @@ HEAD_TILES = {"cuda": 1, "cpu": 8.25}
 SAMPLING_COPIES = 4  # of the next token's logits: the model's, the float32 copy, the scaled, their softmax
 CHARACTERS, TEMPLATE_TOKENS = 3, 40  # of a prompt per token, and of a chat template, where no tokenizer is at hand
 QWEN_1_5B = Qwen2Config(
-    **{"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
-    **{"num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True},
-)
+    hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2,
+    vocab_size=151936, tie_word_embeddings=True,
+)  # fmt: skip
 QWEN_7B = Qwen2Config(
-    **{"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28},
-    **{"num_key_value_heads": 4, "vocab_size": 152064, "tie_word_embeddings": False},
-)
+    hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4,
+    vocab_size=152064, tie_word_embeddings=False,
+)  # fmt: skip
 SHAPES = {"Qwen/Qwen2.5-1.5B-Instruct": QWEN_1_5B, "Qwen/Qwen2.5-7B-Instruct": QWEN_7B}  # forecast without a hub
 # One generation batch on a T4-class card: 32 rollouts of 128 + 256 tokens in half precision, one at a time backward.
-WORKLOAD = {
-    **{"rollouts": 32, "microbatch": 1, "prompt_length": 128, "completion_length": 256},
-    **{"dtype": torch.float16, "device": "cuda"},
-}
+WORKLOAD = {"rollouts": 32, "microbatch": 1, "prompt_length": 128, "completion_length": 256}
+WORKLOAD |= {"dtype": torch.float16, "device": "cuda"}
 CARDS = {"T4, 16 GB": 14.7, "RTX 4090, 24 GB": 23.5, "A100, 80 GB": 79.1, "H200, 141 GB": 139.7}  # GiB that they show
 
 
@@ -78,12 +76,6 @@ def memory_forecast(
 
     Columns part, mib, phase ("always", "generation" or "training"). The peak is "always" plus the larger of the other
     two phases' sums: `peak_mib(table)`. Raises ValueError for a size below 1, another quantization or device.
-
-    >>> from transformers import LlamaConfig
-    >>> tiny = LlamaConfig(hidden_size=64, num_hidden_layers=2, intermediate_size=128, vocab_size=100)
-    >>> table = memory_forecast(tiny, rollouts=8, microbatch=8, prompt_length=8, completion_length=32)
-    >>> bool(peak_mib(table) > table.set_index("part").mib["weights"])
-    True
     """
     sizes = {"rollouts": rollouts, "microbatch": microbatch, "prompt_length": prompt_length}
     for name, value in (sizes | {"completion_length": completion_length}).items():
@@ -122,11 +114,7 @@ def memory_forecast(
 
 
 def optimizer_bytes(optimizer: str) -> float:
-    """States in bytes per trained weight: two moments in float32, one of them, or in 8 bits with scales.
-
-    >>> [optimizer_bytes(name) for name in ("adamw_torch", "paged_adamw_8bit", "sgd", "lion_32bit")]
-    [8.0, 2.03, 0.0, 4.0]
-    """
+    """States in bytes per trained weight: two moments in float32, one of them, or in 8 bits with scales."""
     if optimizer in ("sgd", "adafactor"):
         return 0.0
     moments = 3 if "ademamix" in optimizer else 1 if any(one in optimizer for one in ("lion", "rms", "adagrad")) else 2
@@ -161,23 +149,15 @@ def forecast_shape(config: RunConfig, shape, prompt_length: int, dtype: torch.dt
     """
     settings = config.trainer
     microbatch = settings.get("per_device_train_batch_size", 8)
+    sizes = {"rollouts": microbatch * steps_per_generation(settings), "microbatch": microbatch}
+    sizes["completion_length"] = settings.get("max_completion_length", DEFAULT_LENGTH)
+    flags = {"gradient_checkpointing": "gradient_checkpointing", "measured": "measure_cancellation", "vllm": "use_vllm"}
+    kinds = {name: bool(settings.get(field)) for name, field in flags.items()}
+    kinds |= {"reference": bool(settings.get("beta")) and not config.lora, "quantization": config.quantization}
+    kinds |= {"lora": config.lora, "optimizer": settings.get("optim", "adamw_torch")}
+    place = {"prompt_length": prompt_length, "dtype": dtype, "device": "cuda" if device == "cuda" else "cpu"}
     try:
-        return memory_forecast(
-            shape,
-            quantization=config.quantization,
-            lora=config.lora,
-            rollouts=microbatch * steps_per_generation(settings),
-            microbatch=microbatch,
-            prompt_length=prompt_length,
-            completion_length=settings.get("max_completion_length", DEFAULT_LENGTH),
-            dtype=dtype,
-            gradient_checkpointing=settings.get("gradient_checkpointing", False),
-            device="cuda" if device == "cuda" else "cpu",
-            optimizer=settings.get("optim", "adamw_torch"),
-            reference=bool(settings.get("beta")) and not config.lora,
-            measured=bool(settings.get("measure_cancellation")),
-            vllm=bool(settings.get("use_vllm")),
-        )
+        return memory_forecast(shape, **sizes, **kinds, **place)
     except AttributeError as error:  # another model's config has other names
         raise ValueError(f"policy={config.policy!r} can't be forecast: {one_line(error)}.") from None
 
@@ -196,13 +176,12 @@ def fits(config: RunConfig, at_once: int = 1) -> str | None:
     if needed <= free:
         return None
     runs, their = ("This run is", "its") if at_once == 1 else (f"{at_once} runs at a time are", "their")
+    fewer = ", or fewer at a time" * (at_once > 1)
     return (
         f"{runs} forecast to need {needed:,.0f} MiB beside {their} libraries, and {free:,.0f} MiB are free on "
-        f"{device.type}; take {LESS}{', or fewer at a time' * (at_once > 1)}."
+        f"{device.type}; take smaller micro-batches, gradient_checkpointing, lora and nf4, or a lower "
+        f"max_completion_length{fewer}."
     )
-
-
-LESS = "smaller micro-batches, gradient_checkpointing, lora and nf4, or a lower max_completion_length"
 
 
 def run_device(config: RunConfig) -> torch.device:
@@ -259,24 +238,19 @@ def parameter_counts(config, lora: int | None = None) -> tuple[int, int, int, in
     """Weights in linear layers that 4-bit loading quantizes, all others, adapter weights, the largest linear layer."""
     key = config.to_json_string(use_diff=False)  # a slider asks for the same model again and again
     if key not in _COUNTS:
-        _COUNTS[key] = _counted(config)
-    linear, other, thin, largest = _COUNTS[key]
-    return linear, other, (lora or 0) * thin, largest
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        head = model.get_output_embeddings()
+        layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
+        linear = sum(m.weight.numel() for m in layers)
+        total = sum(p.numel() for p in model.parameters())  # a tied embedding is counted once
+        rank_1 = sum(m.in_features + m.out_features for m in layers)
+        _COUNTS[key] = linear, total - linear, rank_1, max(m.weight.numel() for m in layers)
+    linear, other, rank_1, largest = _COUNTS[key]
+    return linear, other, (lora or 0) * rank_1, largest
 
 
 _COUNTS: dict[str, tuple[int, int, int, int]] = {}
-
-
-def _counted(config) -> tuple[int, int, int, int]:
-    """Weights in linear layers, all others, those of adapters of rank 1, the largest layer."""
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    head = model.get_output_embeddings()
-    layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
-    linear = sum(m.weight.numel() for m in layers)
-    total = sum(p.numel() for p in model.parameters())  # a tied embedding is counted once
-    thin = sum(m.in_features + m.out_features for m in layers)
-    return linear, total - linear, thin, max(m.weight.numel() for m in layers)
 
 
 @cache

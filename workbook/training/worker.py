@@ -23,6 +23,7 @@ from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils.logging import disable_progress_bar
 
+from workbook.environment import used_mib
 from workbook.places import file_hash
 from workbook.policies.load import load_policy
 from workbook.rollouts.sample import sample_rollouts
@@ -30,7 +31,6 @@ from workbook.statistics import bootstrap_mean
 from workbook.tasks import get_task
 from workbook.tasks.task import HELD_OUT_SEED
 from workbook.training.config import sampling_settings
-from workbook.training.device_memory import used_mib
 from workbook.training.files import (
     atomic_folder,
     broadcast_from_main,

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import ipywidgets
 import pandas as pd
 
+from workbook.environment import free_mib
 from workbook.topics.laboratory.choices import BASIC, FIELDS, experiment, first_config, first_values, parse_options
 from workbook.topics.laboratory.compare import (
     compare_settings,
@@ -30,7 +31,6 @@ from workbook.topics.laboratory.compare import (
 )
 from workbook.topics.laboratory.try_it import read_samples, samples_html, samples_sentence, start_sampling
 from workbook.training.checks import check_run, validate
-from workbook.training.device_memory import free_mib
 from workbook.training.memory import CARDS, forecast_shape, peak_mib, run_device, shape_and_prompt
 from workbook.training.run_config import RunConfig, dump_yaml
 from workbook.training.runs import start_run
