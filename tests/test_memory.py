@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Trainer
 from trl.trainer.utils import add_fused_lm_head
 
-from workbook.environment import MIB
+from workbook.policies.devices import MIB
 from workbook.policies.load import load_policy
 from workbook.training import CancellationConfig, RunConfig, memory
 from workbook.training.memory import (
@@ -162,7 +162,7 @@ def test_a_run_is_forecast_from_its_config_alone(monkeypatch):
 
 
 def test_a_run_does_not_count_what_the_process_held_that_started_it():
-    code = "from workbook.environment import *; print(peak_used_mib('cpu'), used_mib('cpu'))"
+    code = "from workbook.policies.devices import *; print(peak_used_mib('cpu'), used_mib('cpu'))"
     held = torch.ones(2**28)  # 1 GiB
     peak, used = map(float, subprocess.check_output([sys.executable, "-c", code], text=True).split())
     assert used <= peak + 1 < held.nbytes / 2**20

@@ -9,12 +9,10 @@ import logging
 import os
 import platform
 import random
-import re
 import sys
 import textwrap
 from dataclasses import dataclass, replace
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbook.lazy import import_to_stay
@@ -28,7 +26,6 @@ logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(
     lambda record: not str(record.msg).startswith("Failed to load CPU gemm_4bit_forward")
 )
 
-MIB = 2**20
 REPORTED = ("torch", "transformers", "trl", "peft", "bitsandbytes", "datasets", "altair", "ipywidgets", "anywidget")
 
 
@@ -115,6 +112,8 @@ def report(profile: Profile, reason: str, seed: int) -> str:
     """The few lines that `setup` prints: versions, device, dtype with its reason, free memory, profile."""
     import torch
 
+    from workbook.policies.devices import free_mib
+
     there = {dist.metadata["Name"]: dist.version for dist in metadata.distributions()}
     versions = ", ".join(f"{name} {there.get(name, 'missing')}" for name in REPORTED)
     versions = textwrap.fill(f"python {platform.python_version()}, {versions}", width=96)
@@ -124,39 +123,3 @@ def report(profile: Profile, reason: str, seed: int) -> str:
         f"{versions}\ndevice   {profile.device} ({place}{where}), {free_mib(profile.device) / 1024:.1f} GiB free\n"
         f"dtype    {reason}\nprofile  {profile.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})"
     )
-
-
-def free_mib(device: str | torch.device) -> float:
-    """Memory that is free for a run on a device now, in MiB: a GPU's own, or the system's where it has none."""
-    import psutil
-    import torch
-
-    if torch.device(device).type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] / MIB
-    return psutil.virtual_memory().available / MIB
-
-
-def used_mib(device: str | torch.device) -> float:
-    """Memory this process holds now, in MiB: allocated by torch on a GPU, resident on a CPU."""
-    import psutil
-    import torch
-
-    if torch.device(device).type == "cuda":
-        return torch.cuda.memory_allocated(device) / MIB
-    return psutil.Process().memory_info().rss / MIB
-
-
-def peak_used_mib(device: str | torch.device) -> float:
-    """The most this process has held so far, in MiB; on a CPU without that record (Windows), what it holds now."""
-    import torch
-
-    if torch.device(device).type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / MIB
-    status = Path("/proc/self/status")  # Linux, where getrusage counts what the process held that started this one
-    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
-        return int(peak[1]) / 1024
-    try:
-        import resource
-    except ImportError:
-        return used_mib(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (MIB if sys.platform == "darwin" else 1024)

@@ -1,4 +1,4 @@
-"""Where and how a model is computed: its device and dtype, 4-bit weights on a CPU, and a trial on a few tokens.
+"""Where and how a model is computed: its device and dtype, 4-bit weights on a CPU, a trial on a few tokens, free memory.
 
 bitsandbytes stores a 4-bit weight as a code per element times an absolute maximum per block of elements,
 
@@ -10,8 +10,12 @@ not of 64 (32, 48, 96). For widths that are no multiple of the block, `dequantiz
 
 from __future__ import annotations
 
+import re
+import sys
 import warnings
+from pathlib import Path
 
+import psutil
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -19,6 +23,7 @@ from torch.library import Library, get_kernel
 
 from workbook.policies.copies import evaluating
 
+MIB = 2**20
 TRIAL = 6  # tokens of a model's trial
 _overrides: list[Library] = []  # kept, as an override ends with its library
 
@@ -176,3 +181,31 @@ def _logits(
 ) -> Float[Tensor, "B L V"]:
     given = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)} if positions else {}
     return model(input_ids=ids, attention_mask=mask, use_cache=False, **given).logits
+
+
+def free_mib(device: str | torch.device) -> float:
+    """Memory that is free for a run on a device now, in MiB: a GPU's own, or the system's where it has none."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] / MIB
+    return psutil.virtual_memory().available / MIB
+
+
+def used_mib(device: str | torch.device) -> float:
+    """Memory this process holds now, in MiB: allocated by torch on a GPU, resident on a CPU."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.memory_allocated(device) / MIB
+    return psutil.Process().memory_info().rss / MIB
+
+
+def peak_used_mib(device: str | torch.device) -> float:
+    """The most this process has held so far, in MiB; on a CPU without that record (Windows), what it holds now."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / MIB
+    status = Path("/proc/self/status")  # Linux, where getrusage counts what the process held that started this one
+    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
+        return int(peak[1]) / 1024
+    try:
+        import resource
+    except ImportError:
+        return used_mib(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (MIB if sys.platform == "darwin" else 1024)

@@ -16,8 +16,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
-from workbook.environment import MIB, free_mib
-from workbook.policies.devices import as_device, as_dtype
+from workbook.policies.devices import MIB, as_device, as_dtype, free_mib
 from workbook.policies.load import locate
 from workbook.rollouts.scoring import tokenize_prompts
 from workbook.tasks import get_task

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import ipywidgets
 import pandas as pd
 
-from workbook.environment import free_mib
+from workbook.policies.devices import free_mib
 from workbook.topics.laboratory.choices import BASIC, FIELDS, experiment, first_config, first_values, parse_options
 from workbook.topics.laboratory.compare import (
     compare_settings,
