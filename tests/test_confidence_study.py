@@ -16,7 +16,6 @@ from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.topics.drift import charts, claims
 from workbook.topics.drift.claims import CLAIMS, at_value, value_jitter
-from workbook.topics.drift.explore import OUTCOMES, explore_training
 from workbook.topics.drift.probe import (
     residual_by_energy,
     shared_gradient,
@@ -27,7 +26,6 @@ from workbook.topics.drift.study import (
     ARMS,
     OBJECTIVES,
     FreeWords,
-    best_rates,
     objective_residuals,
     run_arm,
 )
@@ -129,16 +127,6 @@ def test_an_outcome_is_read_where_a_value_is_first_reached():
     assert value_jitter(np.array([0.0, 1.0, 2.0, 1.0])) == pytest.approx(1.0)
 
 
-def test_the_rates_are_those_that_the_tuning_units_say():
-    rates = Tables("family")["confidence_tuning/rates"]
-    assert rates["seed"].unique().tolist() == [100]
-    best = best_rates(rates)
-    assert best == {name: (ARMS[name].lr, ARMS[name].epsilon) for name in best}
-    assert set(best) == set(ARMS)
-    with pytest.raises(ValueError, match="GSPO collapsed at every learning rate"):
-        best_rates(rates.assign(lowest=np.where(rates["arm"] == "GSPO", 0.1, rates["lowest"])))
-
-
 # --- numbers per unit: the outcomes themselves are recomputed by the audit
 
 
@@ -152,12 +140,14 @@ def test_a_number_is_read_at_equal_value_beyond_the_twins_and_not_of_a_collapsed
     runs |= {("GSPO", False): run([0.4, 0.6, 0.8], [0.0, 0.02, 0.05])}
     runs |= {("min-replace", False): run([0.4, 0.5, 0.6], [0.0, 0.03, 0.03])}
     path = claims._paths(runs)
-    assert claims.excess_at_end("GSPO")(path) == pytest.approx(0.04)
-    assert claims.gap_at_end("min-replace", "GSPO")(path) == pytest.approx(-0.2)
-    assert claims.gap_at_equal_value("GSPO", "min-replace")(path) == pytest.approx(0.01 - 0.02)  # both at 0.6
+    assert claims.number_of(claims.excess_at_end("GSPO"), path) == pytest.approx(0.04)
+    assert claims.number_of(claims.gap_at_end("min-replace", "GSPO"), path) == pytest.approx(-0.2)
+    assert claims.number_of(claims.gap_at_equal_value("GSPO", "min-replace"), path) == pytest.approx(
+        0.01 - 0.02
+    )  # both at 0.6
     runs["GSPO", False] = run([0.4, 0.1, 0.8], [0.0, 0.02, 0.05])
     assert len(claims.living(runs["GSPO", False])) == 1
-    assert np.isnan(claims.gap_at_end("min-replace", "GSPO")(claims._paths(runs)))
+    assert np.isnan(claims.number_of(claims.gap_at_end("min-replace", "GSPO"), claims._paths(runs)))
 
 
 def test_every_registered_outcome_is_measured_and_charts_draw():
@@ -166,9 +156,6 @@ def test_every_registered_outcome_is_measured_and_charts_draw():
     assert set(rows) == set(outcomes)
     assert all(sorted(measure(tables).index) == list(range(6)) for measure in rows.values())
     assert charts.collapses(tables)["arm"].tolist() == list(ARMS)
-    for chart in (charts.energy_chart(), charts.residual_chart(), charts.arms_chart()):
+    for chart in (charts.energy_chart(), charts.arms_chart(), charts.curves_chart(), charts.mechanisms_chart()):
         assert chart.to_dict()["title"]["text"]
-    explorer = explore_training()
-    explorer.set(value=OUTCOMES["odds"])
-    assert "GSPO, permuted" in set(explorer.tables["curve"]["arm"])
-    explorer.close()
+    assert charts.group_size_gaps().query("group_size == 2")["mean"].eq(0).all()

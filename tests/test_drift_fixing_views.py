@@ -1,6 +1,5 @@
 """Chapter 09: weights of real objectives on one batch, what its slider computes of it, and its exercises."""
 
-import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -8,14 +7,8 @@ from torch.testing import assert_close
 from workbook.policies.load import load_policy
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
-from workbook.theory.advantages import prefix_credit
 from workbook.topics.drift import probe
-from workbook.topics.drift.explore import (
-    IDS,
-    REWARDS,
-    check_prefix_credit,
-    explore_reuse,
-)
+from workbook.topics.drift.explore import check_prefix_credit
 from workbook.topics.drift.probe import left_on_shared, objective_weights, parts_at_reuse, reuse_path, shared_tokens
 from workbook.training import CancellationConfig, CancellationTrainer
 
@@ -98,17 +91,6 @@ def test_what_is_left_is_counted_by_hand(rollouts, path):
         objective_weights(rollouts, path[2], transform="best")
 
 
-def test_the_explorer_of_a_batch_says_what_it_draws(rollouts, path):
-    explorer = explore_reuse(rollouts, path)
-    explorer.set(times=1, level="sequence", clipping="asymmetric", epsilon=0.01)
-    row = explorer.tables["lines"].query("chosen").iloc[0]
-    assert f"After 1 epochs: residual {row['mean']:.3f}" in explorer.sentence.value
-    assert "compute_reuse(rollouts, path, level='sequence', clipping='asymmetric', epsilon=0.01" in explorer.code
-    before = row["mean"]
-    explorer.set(transform="min_replace")
-    assert explorer.tables["lines"].query("chosen")["mean"].item() < 1e-3 < before
-
-
 def test_parts_at_reuse_add_up_and_equal_weights_have_no_bias(policy, rollouts, path, monkeypatch):
     monkeypatch.setattr(probe, "PARTS_TOKENS", 4)
     table = parts_at_reuse(policy, get_task("chain"), rollouts, path, times=1)
@@ -122,34 +104,22 @@ def test_parts_at_reuse_add_up_and_equal_weights_have_no_bias(policy, rollouts, 
 # --- exercises
 
 
-def test_step_advantages_are_checked(capsys):
-    def by_state(rewards, ids, before=True, alone=True):
-        out = torch.zeros(ids.shape)
-        for i, t in np.ndindex(*ids.shape):
-            here = (ids[:, :t] == ids[i, :t]).all(1)
-            then = here & (ids[:, t] == ids[i, t])
-            base = rewards[here].mean() if before else 0.0
-            out[i, t] = rewards[then].mean() - base
-            if alone and here.sum() == 1:
-                out[i, t] = rewards[i] - rewards.mean()
-        return out
+def step_advantages(rewards, ids):
+    """The chapter's solution."""
+    same = (ids[:, None] == ids).cumprod(2)
+    before = torch.cat([torch.ones(4, 4, 1), same[:, :, :-1]], 2)
+    after, start = ((s * rewards[:, None]).sum(1) / s.sum(1) for s in (same, before))
+    return torch.where(before.sum(1) == 1, (rewards - rewards.mean())[:, None], after - start)
 
-    right = prefix_credit(REWARDS, IDS, torch.ones_like(IDS), torch.zeros(4))
-    assert_close(by_state(REWARDS, IDS), right)
-    answers = {
-        "Right": by_state,
-        "the group's advantage on every token": lambda r, ids: (r - r.mean())[:, None].expand(4, 3),
-        "falls back": lambda r, ids: by_state(r, ids, alone=False),
-        "mean reward after the step": lambda r, ids: by_state(r, ids, before=False, alone=False),
-        "not over the whole group": lambda r, ids: by_state(r, ids, before=False, alone=False) - r.mean(),
-        "turned round": lambda r, ids: -by_state(r, ids),
-        "the token alone": lambda r, ids: torch.stack(
-            [torch.stack([r[ids[:, t] == ids[i, t]].mean() for t in range(3)]) - r.mean() for i in range(4)]
-        ),
-        "returned the shape": lambda r, ids: r,
-        "rollout and position (0, 0) should be -0.1667": lambda r, ids: right + 0.2,
-        "Not answered": lambda r, ids: None,
-    }
-    for message, function in answers.items():
-        check_prefix_credit(function)
-        assert message in capsys.readouterr().out, message
+
+@pytest.mark.parametrize(("function", "says"), [
+    (step_advantages, "Right"),
+    (lambda r, ids: (r - r.mean())[:, None].expand(4, 3), "the group's advantage on every token"),
+    (lambda r, ids: -step_advantages(r, ids), "turned round"),
+    (lambda r, ids: r, "returned the shape"),
+    (lambda r, ids: step_advantages(r, ids) + 0.2, "rollout and position (0, 0) should be -0.1667"),
+    (lambda r, ids: None, "Not answered"),
+])  # fmt: skip
+def test_step_advantages_are_checked(function, says, capsys):
+    check_prefix_credit(function)
+    assert says in capsys.readouterr().out

@@ -11,7 +11,6 @@ import torch
 from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
-from workbook.topics.drift import explore
 from workbook.training.messages import Stopped, progress, reporting, show_partial
 from workbook.views.explorer import menu, slider
 from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
@@ -190,16 +189,4 @@ def test_live_tables_add_measured_rows_to_an_explorers_own_chart(policy, task):
     study.run().wait()
     rows = study.tables["bars"].pivot(index="class", columns="series", values="mean")
     assert rows.loc["y"].to_dict() == {"family": 4.0, NOW: 6.0}
-    study.close()
-
-
-def test_group_sizes_at_one_budget_are_compared_with_pairs(policy, task, monkeypatch):
-    monkeypatch.setattr(explore, "GROUP_SIZES", (2, 16))
-    study = explore.live_group_sizes(policy, task, batches=1, seeds=1)
-    assert study.chart.data["curve"]
-    assert study.variables["policy"].model is not policy.model
-    study.run().wait()
-    now = study.tables["curve"].query("series == @NOW").set_index("group_size")["mean"]
-    assert now.index.tolist() == [2, 16]
-    assert now[2] == 0 != now[16]
     study.close()

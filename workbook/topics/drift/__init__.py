@@ -6,15 +6,13 @@ Terms: the *learning tax* is the movement of tokens that no reward asks for, in 
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.drift.probe": "left_on_shared objective_weights parts_at_reuse reuse_path shared_tokens",
+    "topics.drift.probe": "left_on_shared objective_weights parts_at_reuse reuse_path shared_energy shared_tokens",
     "topics.drift.study": "training_curves",
     "topics.drift.charts": (
-        "arms_chart collapses energy_chart energy_now fix_by_group_size_chart group_size_gaps loss_type_effects "
-        "loss_type_levels loss_types_chart mechanisms_chart residual_chart"
+        "arms_chart collapses curves_chart energy_chart fix_by_group_size_chart group_size_gaps loss_type_effects "
+        "loss_type_levels loss_types_chart mechanisms_chart"
     ),
-    "topics.drift.explore": (
-        "check_prefix_credit explore_curves explore_reuse explore_training live_curves live_group_sizes"
-    ),
+    "topics.drift.explore": "check_prefix_credit live_curves",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

@@ -1,7 +1,4 @@
-"""Tables and charts of the studies of exchangeable weights: what groups share, what objectives leave and what it costs.
-
-Tables are of units' numbers (`claims`) with 95 % t intervals; the functions take the studies' tables of one scale.
-"""
+"""Tables and charts of the studies of exchangeable weights, of units' numbers (`claims`) with 95 % t intervals."""
 
 from __future__ import annotations
 
@@ -12,19 +9,17 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from workbook.rollouts.sample import Rollouts
 from workbook.statistics import t_interval, unit_curve
 from workbook.studies.claim import FAMILY, Tables
 from workbook.studies.registration import MIN_UNITS, registration_path
 from workbook.theory.choices import check_choice
 from workbook.topics.drift import claims
-from workbook.topics.drift.probe import shared_energy, two_word_share
-from workbook.topics.drift.study import COMPARED, CURVES, GROUP_SIZES, GROUPS, regrouped
+from workbook.topics.drift.probe import two_word_share
+from workbook.topics.drift.study import COMPARED, CURVE_ARMS, CURVES, GROUP_SIZES, GROUPS
 from workbook.views.charts import curve_chart
 from workbook.views.figures import INTERVAL, clear_of_zero, forest, panels, series
-from workbook.views.style import ACCENT, SERIES, describe_rows, require
+from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require
 
-SIX_UNITS = "mean of 6 units of the family, band: 95 % t interval"
 CURVE_OUTCOMES = {  # column: title of its panel, and of the axis
     "value": ("exact held-out value", "reward"),
     "tax": ("tax of style words", "nats a word"),
@@ -46,64 +41,24 @@ SCALES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M, chat"}
 # --- what a group shares, and what objectives leave on it
 
 
-def energy_chart(now: pd.DataFrame | None = None, tables: Tables = FAMILY) -> alt.LayerChart:
-    """Share of gradient energy on tokens that whole groups share, against template confidence, a line a group size.
-
-    now: of `energy_now`, drawn as diamonds.
-    """
+def energy_chart(tables: Tables = FAMILY) -> alt.LayerChart:
+    """Share of gradient energy on tokens that whole groups share, against template confidence, a line a group size."""
     rows = tables["confidence/energy"].query("category == 'all'")
     rows = rows.assign(group=rows["group_size"].map("G = {}".format))
-    names, bound, over = [f"G = {size}" for size in GROUP_SIZES], two_word_share(7 / 8, 8), []
-    if now is not None:
-        points = alt.Chart(now).mark_point(shape="diamond", size=110, filled=True, stroke="black", opacity=1)
-        shown = ["group:N", alt.Tooltip("confidence:Q", format=".3f"), alt.Tooltip("mean:Q", format=".3f")]
-        color = alt.Color("group:N", sort=names).scale(domain=names, range=SERIES[: len(names)])
-        over = [points.encode(x="confidence:Q", y="mean:Q", color=color, tooltip=shown)]
+    bound = two_word_share(7 / 8, 8)
     return curve_chart(
         unit_curve(rows, "confidence", "shared_energy", by="group"),
         "confidence",
         series="group",
-        names=names,
+        names=[f"G = {size}" for size in GROUP_SIZES],
         x_title="template confidence p",
         y_title="share of all energy",
         title="Only pairs share much: gradient energy on tokens that a whole group has",
-        subtitle=f"line: {SIX_UNITS}{'; diamonds: this policy, now' if over else ''}",
+        subtitle="line: mean of 6 units of the family, band: 95 % t interval",
         log2=False,
         scale={"domain": [0, 0.3]},
         clip=True,
         reference=[(bound, f"the most that a group of 8 can share of two-word slots: {bound:.3f}")],
-        over=over,
-    )
-
-
-def energy_now(policy, rollouts: Rollouts) -> pd.DataFrame:
-    """Share of energy that groups of 2, 4, 8 and 16 share in one batch: columns group, confidence, mean.
-
-    rollouts: groups of 16 or more, which are cut into smaller ones.  confidence: mean probability of template words.
-    """
-    tokens = rollouts.token_table().query("category == 'template'")
-    confidence, rows = float(np.exp(tokens["logp"]).mean()), []
-    for size in GROUP_SIZES:
-        shares = shared_energy(policy, regrouped(rollouts, size)).set_index("category")["shared_energy"]
-        rows.append((f"G = {size}", confidence, shares["all"]))
-    return pd.DataFrame(rows, columns=["group", "confidence", "mean"])
-
-
-def residual_chart(tables: Tables = FAMILY) -> alt.LayerChart:
-    """Residual of objectives on shared tokens, weighted by energy, against template confidence in pairs."""
-    shown = ["token ratio", "sequence ratio", "sequence, clipped", "token, clipped", "token, symmetric", "min-replace"]
-    rows = tables["confidence/residuals"].query("group_size == 2 and objective in @shown")
-    return curve_chart(
-        unit_curve(rows, "confidence", "residual", by="objective"),
-        "confidence",
-        series="objective",
-        names=shown,
-        x_title="template confidence p, pairs (G = 2)",
-        y_title="residual (0 cancels, 1 adds up)",
-        title="What objectives leave on shared tokens after three epochs on a batch",
-        subtitle=f"weighted by energy; clips at 0.01; line: {SIX_UNITS}",
-        log2=False,
-        scale={"domain": [0, 1]},
     )
 
 
@@ -151,16 +106,22 @@ def group_size_gaps(tables: Tables = FAMILY) -> pd.DataFrame:
     Columns arm, group_size, mean, low, high (95 % t intervals over units), units; 0 at G = 2 by construction.
     """
     units, rows = claims.places_on(tables, "group_size"), []
+
+    def gain(arm: str):
+        return lambda path, pairs: path(arm)["value"].iloc[-1] - pairs(arm)["value"].iloc[-1]
+
     for arm in COMPARED:
         for size, paths in units.items():
-            rows += [(seed, size, arm, claims.gain_by_group(arm, path, units[2][seed])) for seed, path in paths.items()]
+            rows += [
+                (seed, size, arm, claims.number_of(gain(arm), path, units[2][seed])) for seed, path in paths.items()
+            ]
     return unit_curve(pd.DataFrame(rows, columns=["seed", "group_size", "arm", "gap"]), "group_size", "gap", by="arm")
 
 
 def fix_by_group_size_chart(tables: Tables = FAMILY) -> alt.LayerChart:
     """What min-replace gains over GSPO in exact value, by rollouts per prompt; template confidence 0.8."""
     gain, units = claims.gap_at_end("min-replace", "GSPO"), claims.places_on(tables, "group_size")
-    rows = [(seed, size, gain(path)) for size, paths in units.items() for seed, path in paths.items()]
+    rows = [(seed, size, claims.number_of(gain, path)) for size, paths in units.items() for seed, path in paths.items()]
     return curve_chart(
         unit_curve(pd.DataFrame(rows, columns=["seed", "group_size", "gain"]), "group_size", "gain"),
         "group_size",
@@ -198,6 +159,16 @@ def outcome_panels(table: pd.DataFrame, outcomes: dict, by: str, title: str, sub
     ends = table.sort_values("batch").groupby([by, "outcome"], sort=False).tail(1)
     words = "; ".join(f"{row[by]}, {row['outcome']}: {row['mean']:.3g}" for _, row in ends.iterrows())
     return panels(rows, title, subtitle, f"At the end: {words}.", vertical=True)
+
+
+def curves_chart(place: tuple[int, float] = GROUPS, tables: Tables = FAMILY) -> alt.VConcatChart:
+    """Measured curves of every objective at a place of the study: value, tax, odds and entropy."""
+    curves = curves_of(CURVE_OUTCOMES, place, tables)
+    title = "Along training: what each objective earns, and what it moves that no reward asks for"
+    subtitle = "means over six policies; four AdamW steps on each batch, learning rate 3e-4"
+    names = [*CURVE_ARMS[place], *(name for name in curves["arm"].unique() if "permuted" in name)]
+    look = {"names": names, "colors": [*SERIES, NEUTRAL], "spread": None, "dash": "arm"}
+    return outcome_panels(curves, CURVE_OUTCOMES, "arm", title, subtitle, **look)
 
 
 def mechanisms_chart(tables: Tables = FAMILY) -> alt.VConcatChart:

@@ -1,15 +1,12 @@
 """Claims of chapter 09: whether unequal weights are what moves words that no reward asked for (D1 to D9, D-falsifier).
 
-What each row measures, and against which number, stands in data/results/confidence/registration.yaml and, over whole
-runs at one learning rate, in data/results/training_curves/registration.yaml. Three things are kept apart: the mechanism
-(what is left on shared tokens, which is algebra for the repairs), the consequence in training (tax, entropy, odds,
-held-out value) and controls. Paper D claims *necessity*: without exchangeable weights there is a tax. So the
-falsifier's row asks for a run without them whose tax is no larger than that of its twin with permuted advantages.
+What each row measures, and against which number, stands in data/results/{confidence,training_curves}/registration.yaml.
+Paper D claims *necessity*: without exchangeable weights there is a tax. So the falsifier's row asks for a run without
+them whose tax is no larger than that of its twin with permuted advantages.
 
 A unit is a policy and prompts of its own. A run that collapses (its exact value falls below half of the start's) gives
-no number to any of its unit's comparisons. A twin with permuted advantages only loses value; an arm is compared with
-it as long as it has not collapsed. Arms are compared at the end, or at equal value: where each first reaches the
-highest exact value that both reach.
+no number to any of its unit's comparisons; its twin, which only loses value, is read as long as it has not collapsed.
+Arms are compared at the end, or where each first reaches the highest exact value that both reach.
 """
 
 from __future__ import annotations
@@ -41,13 +38,6 @@ def living(run: pd.DataFrame) -> pd.DataFrame:
     """The rows of a run before it collapses: before its exact value falls below half of what it started with."""
     dead = np.flatnonzero(run["value"].to_numpy() < DEAD * run["value"].iloc[0])
     return run.iloc[: dead[0]] if len(dead) else run
-
-
-def excess(arm: pd.DataFrame, twin: pd.DataFrame, outcome: str = "free_tax") -> pd.Series:
-    """An outcome of an arm minus that of its twin with permuted advantages, after every batch that both have."""
-    one, other = (run.set_index("batch")[outcome] for run in (arm, twin))
-    common = one.index.intersection(other.index)
-    return one[common] - other[common]
 
 
 def at_value(values: np.ndarray, outcome: np.ndarray, level: float) -> float:
@@ -85,11 +75,9 @@ def _paths(runs: dict[tuple[str, bool], pd.DataFrame]) -> Paths:
                 raise _NoNumber  # its arm has no twin at this place
             raise ValueError(f"no run of {arm!r} was measured here.")
         run = runs[arm, permuted]
-        if permuted:
-            return living(run)
-        if len(living(run)) < len(run):
+        if not permuted and len(living(run)) < len(run):
             raise _NoNumber
-        return run
+        return living(run)
 
     return path
 
@@ -101,52 +89,47 @@ def places_on(tables: Tables, axis: str) -> dict[float, dict[int, Paths]]:
     return {place[axis == "confidence"]: units for place, units in sorted(along_it.items())}
 
 
+def number_of(number: Number, *paths: Paths) -> float:
+    """A number of runs, NaN where a run that it needs has collapsed, or has no twin."""
+    try:
+        return float(number(*paths))
+    except _NoNumber:
+        return math.nan
+
+
 def per_unit(tables: Tables, number: Number, group_size: int = G, confidence: float = P) -> pd.Series:
-    """A number of every unit at one place of the plane, NaN where a run that it needs has collapsed: index seed."""
+    """A number of every unit at one place of the plane: index seed."""
     units = runs_by_place(tables).get((group_size, confidence), {})
-    return pd.Series({seed: number(path) for seed, path in units.items()}, name="number", dtype=float)
+    return pd.Series({seed: number_of(number, path) for seed, path in units.items()}, name="number", dtype=float)
 
 
 # --- numbers of a unit's runs
 
 
-def unless_collapsed(number: Number) -> Number:
-    """The number, or NaN if one of its arms collapsed, or has no twin at this place."""
-
-    def checked(path: Paths) -> float:
-        try:
-            return float(number(path))
-        except _NoNumber:
-            return math.nan
-
-    return checked
+def excess(path: Paths, arm: str, outcome: str = "free_tax") -> pd.Series:
+    """An outcome of an arm minus that of its twin with permuted advantages, after every batch that both have."""
+    one, twin = (path(arm, permuted).set_index("batch")[outcome] for permuted in (False, True))
+    return (one - twin)[one.index.intersection(twin.index)]
 
 
 def at_end(arm: str, permuted: bool, outcome: str) -> Number:
     """An outcome at the end; of a twin that collapses, before that."""
-    return unless_collapsed(lambda path: path(arm, permuted)[outcome].iloc[-1])
+    return lambda path: path(arm, permuted)[outcome].iloc[-1]
 
 
 def excess_at_end(arm: str, outcome: str = "free_tax") -> Number:
     """An outcome of an arm minus that of its permuted twin, at the end, or before the twin's collapse."""
-    return unless_collapsed(lambda path: excess(path(arm), path(arm, True), outcome).iloc[-1])
+    return lambda path: excess(path, arm, outcome).iloc[-1]
 
 
 def gap_at_end(one: str, other: str, outcome: str = "value") -> Number:
     """An outcome of one arm minus that of another, at the end."""
-    return unless_collapsed(lambda path: path(one)[outcome].iloc[-1] - path(other)[outcome].iloc[-1])
-
-
-def gain_by_group(arm: str, path: Paths, pairs: Paths) -> float:
-    """Exact value of an arm at the end minus that of the same unit in other groups; NaN where one collapsed."""
-    return unless_collapsed(lambda path: path(arm)["value"].iloc[-1] - pairs(arm)["value"].iloc[-1])(path)
+    return lambda path: path(one)[outcome].iloc[-1] - path(other)[outcome].iloc[-1]
 
 
 def gap_of_values(one: str, other: str, number: Callable[[np.ndarray], float]) -> Number:
     """A number of the exact value's curve, of one arm minus another's."""
-    return unless_collapsed(
-        lambda path: number(path(one)["value"].to_numpy()) - number(path(other)["value"].to_numpy())
-    )
+    return lambda path: number(path(one)["value"].to_numpy()) - number(path(other)["value"].to_numpy())
 
 
 def gap_at_equal_value(one: str, other: str, outcome: str = "free_tax") -> Number:
@@ -156,13 +139,13 @@ def gap_at_equal_value(one: str, other: str, outcome: str = "free_tax") -> Numbe
     """
 
     def number(path: Paths) -> float:
-        beyond = [excess(path(name), path(name, True), outcome) for name in (one, other)]
+        beyond = [excess(path, name, outcome) for name in (one, other)]
         values = [path(name)["value"].iloc[: len(part)] for name, part in zip((one, other), beyond, strict=True)]
         level = _reached_by_all(values)
         first, second = (at_value(value, part, level) for value, part in zip(values, beyond, strict=True))
         return first - second
 
-    return unless_collapsed(number)
+    return number
 
 
 def _reached_by_all(values: list[pd.Series]) -> float:
@@ -183,7 +166,7 @@ def batches_to_equal_value(one: str, other: str) -> Number:
         first, second = (at_value(run["value"], run["batch"], level) for run in runs)
         return first - second
 
-    return unless_collapsed(number)
+    return number
 
 
 def value_jitter(values: np.ndarray) -> float:

@@ -80,7 +80,6 @@ BY_GRADIENT = ("sequence ratio", "sequence, clipped", "min-replace", "orthogonal
 GRADIENT_ROLLOUTS = 32  # of a batch, whose gradients are taken one by one
 TUNING_BATCHES, RATE_GRID = 6, (3e-4, 6e-4, 1.2e-3)
 CLIP_GRID = {"sequence": (0.003, 0.01, 0.03), "token": (0.05, 0.2)}
-AS_GOOD = 0.01  # of exact value: nearer to the best setting than what one unit can tell
 
 CURVES = "training_curves"
 LR = 3e-4  # of all arms of the curves, so that they differ in their weights alone
@@ -348,20 +347,6 @@ def tuning_study(bench: Bench) -> dict[str, pd.DataFrame]:
                 value = run["value"]
                 rows.append((name, lr, epsilon, value.iloc[-1], value.min() / value.iloc[0]))
     return {"rates": pd.DataFrame(rows, columns=["arm", "lr", "epsilon", "final", "lowest"])}
-
-
-def best_rates(rates: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Learning rate and clip range of each arm: the calmest within 0.01 of the best final value.
-
-    A setting in which a run collapsed is not taken.  Raises ValueError where an arm collapsed in all of them.
-    """
-    whole = rates.groupby(["arm", "lr", "epsilon"]).agg(final=("final", "mean"), lowest=("lowest", "min"))
-    alive = whole[whole["lowest"] >= DEAD].reset_index()
-    if dead := sorted(set(rates["arm"]) - set(alive["arm"])):
-        raise ValueError(f"{dead[0]} collapsed at every learning rate and clip range that was tried.")
-    good = alive[alive["final"] >= alive.groupby("arm")["final"].transform("max") - AS_GOOD]
-    best = good.sort_values(["lr", "final"], ascending=[True, False]).drop_duplicates("arm").set_index("arm")
-    return {name: (float(best.loc[name, "lr"]), float(best.loc[name, "epsilon"])) for name in rates["arm"].unique()}
 
 
 def training_curves_study(bench: Bench) -> dict[str, pd.DataFrame]:

@@ -14,8 +14,8 @@ _NAMES = {  # module: what it offers
     "topics.exchange.study": "measured_drift measured_residuals toy_residuals",
     "topics.exchange.charts": "costs_chart drift_chart entropy_chart long_run_chart normalizer_chart repairs_chart",
     "topics.exchange.explore": (
-        "check_positive_only check_symmetric_clip check_transforms check_unequal_weights explore_exchange "
-        "explore_kl_drift explore_solutions explore_transforms"
+        "check_positive_only check_symmetric_clip check_unequal_weights explore_exchange "
+        "explore_kl_drift explore_solutions"
     ),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

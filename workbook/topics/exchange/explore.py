@@ -6,7 +6,7 @@ import torch
 
 from workbook.theory import cancellation_residual, group_advantages, surrogate_weights
 from workbook.topics.exchange import charts
-from workbook.topics.exchange.charts import KEPT, MEASURES, RUNS, SHARES
+from workbook.topics.exchange.charts import MEASURES, RUNS
 from workbook.topics.exchange.drift import (
     OPERATORS,
     PATHS,
@@ -14,20 +14,12 @@ from workbook.topics.exchange.drift import (
     WEIGHTS,
     compute_kl_drift,
     compute_solutions,
-    run_solutions,
-    solution_measures,
 )
 from workbook.topics.exchange.study import START_DRIFT
 from workbook.topics.exchange.toy import (
-    GROUPS,
     TOGETHER,
     TRANSFORMS,
     compute_exchange,
-    compute_transforms,
-    draw_groups,
-    residuals,
-    shared_weights,
-    transformed,
 )
 from workbook.topics.grading import UNANSWERED, answer_of, grade
 from workbook.views.explorer import Explorer, log_slider, menu, slider, switch
@@ -62,32 +54,6 @@ def explore_exchange() -> Explorer:
         "follows_reward": slider(0.0, 0.0, 1.0, 0.05, "follows the reward"),
     }
     return Explorer(compute_exchange, charts.exchange_chart, controls, describe)
-
-
-def explore_transforms() -> Explorer:
-    """Make the weights unequal, and see what either transform does to the tokens that should move."""
-
-    def describe(table) -> str:
-        mean = table.pivot(index="measure", columns="transform", values="mean")
-        low, project = mean["min-replace"], mean["advantage-orthogonal"]
-        return (
-            f"Min-replace keeps {low[KEPT[0]]:.0%} of the right answers' push and {low[KEPT[1]]:.0%} of the wrong "
-            f"ones', and silences {low[SHARES[2]]:.0%} of groups. Advantage-orthogonal keeps {project[KEPT[0]]:.0%} "
-            f"and {project[KEPT[1]]:.0%}, and pushes {project[SHARES[1]]:.1%} of own tokens against their advantage."
-        )
-
-    controls = {
-        "level": menu("sequence", ["sequence", "token"], "ratio"),
-        "drift": slider(0.2, 0.0, 1.0, 0.02, "ratio drift"),
-        "clipping": menu("none", CLIPPINGS, "clipping"),
-        "clip_range": slider(0.2, 0.01, 1.0, 0.01, "clip range"),
-        "per_length": switch(True, "1/T per sequence"),
-        "length_spread": slider(0.5, 0.0, 1.0, 0.05, "length spread"),
-        "right": slider(0.5, 0.05, 0.95, 0.05, "share of right answers"),
-        "follows_reward": slider(0.0, 0.0, 1.0, 0.05, "follows the reward"),
-        "group_size": slider(8, 2, 32, 1, "group size"),
-    }
-    return Explorer(compute_transforms, charts.costs_chart, controls, describe)
 
 
 def explore_kl_drift() -> Explorer:
@@ -198,53 +164,6 @@ def check_symmetric_clip(function) -> None:
         "ratio",
         otherwise=f"ratio {{place[0]}} of {ratios.tolist()} should get the weight {{right:g}}; yours is {{got:g}}.",
     )
-
-
-def check_transforms(answer: dict | None) -> None:
-    """Check which of TRANSFORMS fits three situations, by trying the reader's choices on the toy.
-
-    >>> check_transforms({"masked": "min-replace", "clipped": None, "favoured": None})
-    masked: not quite: min-replace leaves a residual of 0.20: equal weights fail where rollouts are missing.
-    clipped: not answered yet.
-    favoured: not answered yet.
-    """
-    answer = answer if isinstance(answer, dict) else {}
-    if not any(answer.get(name) for name in ("masked", "clipped", "favoured")):
-        print(UNANSWERED)
-        return
-    draw, marks = draw_groups(), []
-    for name in ("masked", "clipped", "favoured"):
-        choice = answer.get(name)
-        if choice not in TRANSFORMS:
-            valid = ", ".join(TRANSFORMS)
-            print(f"{name}: " + (f"{choice!r} is no transform; valid are {valid}." if choice else "not answered yet."))
-            continue
-        if name == "masked":
-            residual = float(residuals(draw, choice, masking=True)[0].mean())
-            right = residual < 1e-9
-            why = (
-                "it projects over the rollouts that remain"
-                if right
-                else "equal weights fail where rollouts are missing"
-            )
-            effect = f"leaves a residual of {residual:.2f}: {why}"
-        elif name == "clipped":
-            weights = transformed(choice, *shared_weights(draw, "sequence", "asymmetric", columns=2), draw)
-            residual = float(cancellation_residual(weights[:, 0], draw.advantages, draw.group_ids).mean())
-            silent = float((weights[:, 1].view(GROUPS, -1) == 0).all(1).double().mean())
-            right = residual < 1e-9 and silent < 0.01
-            effect = f"leaves a residual of {residual:.2f} and silences {silent:.0%} of groups"
-        else:
-            chosen, equal = (
-                float(solution_measures(run_solutions(*weights, lr=0.3))["log-odds"][-1].mean())
-                for weights in (("one favoured", choice), ("equal", "none"))
-            )
-            right = abs(chosen - equal) < 1e-9
-            effect = f"moves the log-odds by {chosen:+.2f}, equal weights by {equal:+.2f}"
-        marks.append(right)
-        print(f"{name}: {'right' if right else 'not quite'}: {choice} {effect}.")
-    if len(marks) == 3 and all(marks):
-        print("Right: all three. No repair fits all, because they equalize different things.")
 
 
 def check_positive_only(function) -> None:

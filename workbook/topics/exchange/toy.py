@@ -35,11 +35,11 @@ MECHANISMS = {  # what each one changes about an exchangeable group
     "position masking": {"masking": True},
 }
 TOGETHER = "switched on, together"
-SITUATIONS = {  # settings of `compute_transforms` in which the repairs differ
-    "sequence ratios, luck": {},
-    "and asymmetric clipping": {"clipping": "asymmetric"},
-    "wrong answers are long": {"length_spread": 1.0, "follows_reward": 0.7},
-    "few right answers": {"right": 0.1},
+SITUATIONS = {  # in which the repairs differ: of `draw_groups`, and the clipping
+    "sequence ratios, luck": ({}, None),
+    "and asymmetric clipping": ({}, "asymmetric"),
+    "wrong answers are long": ({"length_spread": 1.0, "follows_reward": 0.7}, None),
+    "few right answers": ({"right": 0.1}, None),
 }
 
 
@@ -270,51 +270,33 @@ def compute_exchange(
 
 
 @single_thread
-def compute_transforms(
-    level: str = "sequence",
-    clipping: str = "none",
-    clip_range: float = 0.2,
-    per_length: bool = True,
-    drift: float = 0.2,
-    length_spread: float = 0.5,
-    follows_reward: float = 0.0,
-    right: float = 0.5,
-    group_size: int = 8,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Tabulate what each transform does to the shared token, and to the tokens that should move: one of each rollout's.
+def repair_costs() -> pd.DataFrame:
+    """Tabulate what each transform does, in every situation, to the shared token and to the tokens that should move.
 
     Columns setting, measure, transform, mean, low, high (95 % interval over 200 groups). Measures: the shared residual;
     push that right (wrong) answers' own tokens keep, as a multiple of the untransformed mean; share of own tokens
     pushed against their advantage; share of groups whose own tokens get no push at all.
     """
-    draw = draw_groups(drift, length_spread, follows_reward, group_size, right, seed=seed)
-    clipping = None if clipping == "none" else clipping
-    weights, mask = shared_weights(draw, level, clipping, clip_range, per_length, columns=2)
-    size, up = draw.advantages.view(GROUPS, -1).abs(), draw.advantages.view(GROUPS, -1) > 0
-    plain, rows = weights[:, 1].view(GROUPS, -1) * size, []
-
-    def kept(pushes: Tensor, chosen: Tensor) -> Tensor:  # group by group, as a multiple of the untransformed mean
-        return (pushes * chosen).sum(1) / (plain * chosen).sum(1).mean().clamp(min=1e-12)
-
-    for name in TRANSFORMS:
-        new = transformed(name, weights, mask, draw)
-        own = new[:, 1].view(GROUPS, -1)
-        measures = {
-            "shared token: residual": cancellation_residual(new[:, 0], draw.advantages, draw.group_ids),
-            "right answers' own: push kept": kept(own * size, up),
-            "wrong answers' own: push kept": kept(own * size, ~up),
-            "own tokens pushed the wrong way": (own < 0).double().mean(1),
-            "groups silenced": (own == 0).all(1).double(),
-        }
-        rows += [{"measure": m, "transform": name, **interval(values)} for m, values in measures.items()]
-    return pd.DataFrame(rows).assign(setting="your settings")
-
-
-def repair_costs() -> pd.DataFrame:
-    """Tabulate `compute_transforms` in every situation: columns setting, measure, transform, mean, low, high."""
-    tables = [compute_transforms(**settings).assign(setting=name) for name, settings in SITUATIONS.items()]
-    return pd.concat(tables, ignore_index=True)
+    rows = []
+    for setting, (drawn, clipping) in SITUATIONS.items():
+        draw = draw_groups(**drawn)
+        weights, mask = shared_weights(draw, "sequence", clipping, per_length=True, columns=2)
+        size, up = draw.advantages.view(GROUPS, -1).abs(), draw.advantages.view(GROUPS, -1) > 0
+        plain = weights[:, 1].view(GROUPS, -1) * size
+        for transform in TRANSFORMS:
+            new = transformed(transform, weights, mask, draw)
+            own = new[:, 1].view(GROUPS, -1)
+            kept = [(own * size * side).sum(1) / (plain * side).sum(1).mean().clamp(min=1e-12) for side in (up, ~up)]
+            measures = {
+                "shared token: residual": cancellation_residual(new[:, 0], draw.advantages, draw.group_ids),
+                "right answers' own: push kept": kept[0],
+                "wrong answers' own: push kept": kept[1],
+                "own tokens pushed the wrong way": (own < 0).double().mean(1),
+                "groups silenced": (own == 0).all(1).double(),
+            }
+            where = {"setting": setting, "transform": transform}
+            rows += [where | {"measure": name, **interval(values)} for name, values in measures.items()]
+    return pd.DataFrame(rows)
 
 
 def residual_by_mechanism(drift: float = 0.2) -> pd.DataFrame:
