@@ -1,13 +1,10 @@
-"""What chapters 00 and 04 lean on: checks that name the mistake, charts of credit, controls."""
+"""Checks of chapters 00 and 04 name the mistake."""
 
-import pandas as pd
 import pytest
 import torch
 
 from workbook.theory.advantages import group_advantages
 from workbook.topics.groups.explore import check_rloo, check_shared_push
-
-BESIDE = pd.DataFrame({"step": [1, 2], "reward": [0.4, 0.5], "run": "base"})
 
 
 @pytest.mark.parametrize(

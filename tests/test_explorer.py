@@ -5,13 +5,12 @@ import threading
 from itertools import product
 
 import altair as alt
-import ipywidgets
 import pandas as pd
 import pytest
 
 from workbook.statistics import unit_curve
 from workbook.views import Explorer, LiveChart, browse, frozen
-from workbook.views.explorer import log_slider, menu, slider, switch
+from workbook.views.explorer import menu, slider
 from workbook.views.live import rows, spec_over
 from workbook.views.style import png
 
@@ -51,14 +50,6 @@ def test_the_code_computes_what_is_drawn():
     assert call == "compute_line(slope=0.3, points=5, shape='curve')"
     assert one.snippet.text == one.code
     pd.testing.assert_frame_equal(compute_line(slope=0.3, points=5, shape="curve"), one.tables["table"])
-
-
-def test_reset_goes_back_to_the_start():
-    one = explorer()
-    one.set(slope=3.0, points=7, shape="curve")
-    one.reset()
-    assert one.settings == {"slope": 1.0, "points": 3, "shape": "line"}
-    assert one.chart.data["table"] == rows(compute_line())
 
 
 def test_controls_that_move_together_are_computed_once(monkeypatch):
@@ -143,17 +134,6 @@ def line_of_a_copy(table):
     return line_chart(table.assign(y=0))
 
 
-def test_a_chart_over_several_tables_takes_one_at_a_time():
-    def both(first, second):
-        return alt.Chart(first).mark_point().encode(x="x:Q") & alt.Chart(second).mark_bar().encode(x="x:Q")
-
-    live = LiveChart.over(both, first=compute_line(), second=compute_line())
-    live.push(second=compute_line(2.0))
-    assert live.data == {"first": rows(compute_line()), "second": rows(compute_line(2.0))}
-    data, _ = live.picture()
-    assert data["image/png"]
-
-
 def test_marks_without_a_table_keep_their_row():
     def ruled(table):
         return alt.Chart(table).mark_line().encode(x="x:Q", y="y:Q") + alt.Chart().mark_rule().encode(y=alt.datum(1))
@@ -164,14 +144,6 @@ def test_marks_without_a_table_keep_their_row():
     assert live.data[other] == [{}]
     live.push(table=compute_line(2.0))
     assert live.data[other] == [{}]
-
-
-def test_the_controls_say_what_they_are():
-    assert isinstance(slider(1, 0, 3, 1, "n"), ipywidgets.IntSlider)
-    assert isinstance(slider(1.0, 0, 3, 1, "x"), ipywidgets.FloatSlider)
-    assert log_slider(1e-3, -4, -1, "lr").value == pytest.approx(1e-3)
-    assert switch(True, "on").value is True
-    assert rows(pd.DataFrame({"x": [float("inf")]})) == [{"x": None}]
 
 
 def committed_table():

@@ -89,20 +89,6 @@ def test_names_keep_the_tables_order_their_colours_and_one_legend():
     assert '"legend": null' in json.dumps(named)
 
 
-def test_numbers_of_bars_without_intervals_stand_where_the_bar_points():
-    spec = FIGURES["signed"](ESTIMATES).to_dict()
-    texts = [mark for mark, _ in layers(spec) if mark["type"] == "text"]
-    assert [(mark["align"], mark["dx"] > 0) for mark in texts] == [("left", True), ("right", False)]
-
-
-def test_panels_share_a_title_and_say_what_they_show():
-    charts = [figures.forest(ESTIMATES, "kind", "nats", title=name) for name in KINDS]
-    spec = figures.panels(charts, "Title", "below", "Two panels.").to_dict()
-    assert spec["description"] == "Title. Two panels."
-    assert [panel["title"]["text"] for panel in spec["hconcat"]] == KINDS
-    assert len(figures.panels(charts, "Title", "below", "Two panels.", vertical=True).to_dict()["vconcat"]) == 2
-
-
 def test_estimates_are_spelt_out():
     table = ESTIMATES[ESTIMATES["series"] == "a"]
     assert describe_rows(table, "kind", "series", form=".1f") == "one, a: 2.0; two, a: 2.0"

@@ -14,7 +14,7 @@ from workbook.policies.load import load_policy
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer, token_biography
 from workbook.training.runs import Run
-from workbook.views import RunMonitor, TokenHeatmap, live, token_strip
+from workbook.views import RunMonitor, TokenHeatmap, live
 from workbook.views.token_look import PALETTE, SHADES, Scale, contrast, scale_of
 
 SETTINGS = {"record_tokens": 2, "max_steps": 6, "num_iterations": 2, "steps_per_generation": 2, "epsilon": 0.1}
@@ -199,16 +199,6 @@ def test_two_steps_of_a_run_stand_beside_one_another(run):
     assert (heatmap.other, heatmap.message) == ({}, "step 4 can't be shown: step-4 is damaged.")
     with pytest.raises(ValueError, match=r"step=3 is not recorded: choose one of \[1, 2, 4, 6\]"):
         TokenHeatmap(run, compare=3)
-
-
-def test_marks_stand_in_the_picture(run):
-    rows = run.tokens(4)
-    group = int(rows.loc[rows["stopped"] == "clip high", "group"].iloc[0])
-    chart = token_strip(rows, "ratio", group=group).to_dict()
-    (cells,) = chart["datasets"].values()
-    clipped = [cell for cell in cells if cell["stopped"] == "clip high"]
-    assert {(cell["mark"], cell["sign"]) for cell in clipped} == {("▲", "⁺")}, "a ratio's sign is by 1"
-    assert "▲ clipped above" in chart["title"]["subtitle"]
 
 
 def test_a_click_on_a_monitors_curve_shows_that_steps_rollouts(run):

@@ -6,9 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
-from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
 from workbook.tasks import get_task
 from workbook.training.messages import Stopped, progress, reporting, show_partial
@@ -115,12 +113,6 @@ def test_a_refused_setting_is_told_and_nothing_is_drawn():
     study.close()
 
 
-def test_every_control_of_the_shell_says_what_it_does():
-    study = study_of(lambda steps: {"table": START})
-    assert all(button.tooltip and button.description for button in (study.run_button, study.stop_button))
-    study.close()
-
-
 def test_the_outermost_progress_reports_and_any_may_be_stopped():
     calls = []
     with reporting(lambda *call: calls.append(call)):
@@ -136,13 +128,6 @@ def test_the_outermost_progress_reports_and_any_may_be_stopped():
     with pytest.raises(Stopped), reporting(stop):
         [inner for _ in progress(range(2), "outer") for inner in progress([1], "inner")]
     assert list(progress([1, 2], "outside")) == [1, 2]
-
-
-def test_a_private_copy_leaves_the_policy_alone(policy):
-    mine = private_copy(policy)
-    with torch.no_grad():
-        next(mine.model.parameters()).add_(1.0)
-    assert not next(mine.model.parameters()).equal(next(policy.model.parameters()))
 
 
 def family(kind="a"):

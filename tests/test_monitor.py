@@ -23,7 +23,6 @@ from workbook.views.monitor import (
     monitor_rows,
     monitor_table,
     sentence,
-    tokens_per_second,
 )
 from workbook.views.style import png
 
@@ -80,37 +79,12 @@ def test_the_table_has_a_row_for_each_logged_value():
         monitor_table(logged(3).drop(columns="reward"))
 
 
-def test_reweighted_runs_show_the_weights_residual_and_their_own_clipping():
-    both = {"cancellation/weight_residual": 0.7, "cancellation/clipped": 0.4}
-    values = monitor_table(logged(4, **both)).groupby("panel")["value"].last()
-    assert values["residual"] == 0.7
-    assert values["clipped"] == 0.4
-
-
-def test_tokens_per_second_counts_a_batch_over_its_steps():
-    speed = tokens_per_second(logged(6, num_tokens=[100.0, None, None, None, 240.0, None]))
-    assert speed.dropna().tolist() == [100 / 5, 140 / 3]
-    assert tokens_per_second(logged(3)[["step", "reward"]]).isna().all()
-
-
 def test_a_long_run_is_thinned_to_its_newest_step():
     table = monitor_table(logged(5000), max_points=100)
     counts = table["panel"].value_counts()
     assert counts.max() <= 100
     assert counts["memory"] > 50
     assert table.query("panel == 'memory'")["step"].max() == 5000
-
-
-def test_the_frame_says_what_is_not_logged_and_how_far_the_axes_reach():
-    metrics = logged(3)[["step", "reward", "entropy"]]
-    frame = monitor_frame(monitor_table(metrics), total=60, target=0.85)
-    first = frame.drop_duplicates("panel").set_index("panel")
-    assert first["note"].to_dict() == {name: "" if name in ("reward", "entropy") else "not logged" for name in PANELS}
-    assert first.loc["entropy", "newest"] == "0.300"
-    assert frame.groupby("panel")["step"].max().eq(60).all()
-    assert frame.dropna(subset="target")[["panel", "target"]].values.tolist() == [["reward", 0.85]]
-    nothing = monitor_frame(monitor_table(metrics.head(0)))
-    assert (nothing["note"] == "").all(), "before the first step nobody knows"
 
 
 @pytest.mark.parametrize("n", [0, 1, 60])
@@ -301,23 +275,6 @@ def test_what_is_wrong_is_said_below_the_curves():
     assert monitor.diagnosis.value == ""
 
 
-def test_two_monitors_on_one_run():
-    run = Endless()
-    one, two = RunMonitor(run, interval=0.001), RunMonitor(run, interval=0.001)
-    with capture_output():
-        one.display()
-        two.display()
-        one.stop()
-        assert wait(two) == wait(one)
-        one.resume()
-        two.resume()
-        assert run.resumed == 1, "what goes on already is only watched"
-        assert one._watching
-        assert two._watching
-        two.stop()
-        wait(one)
-
-
 def test_start_begins_a_run_and_keeps_the_last_one_beside_it():
     runs = []
     monitor = RunMonitor(start=lambda: runs.append(FakeRun()) or runs[-1], interval=0.001)
@@ -344,18 +301,6 @@ def test_a_run_that_can_not_be_read():
     with capture_output(), pytest.raises(OSError, match="gone"):
         wait(monitor)
     assert "gone" in monitor.line.value
-
-
-def test_a_run_that_starts_again_keeps_its_axis():
-    run = FakeRun()
-    monitor = RunMonitor(run, interval=0.001)
-    with capture_output():
-        wait(monitor)
-    run.status = lambda: {"state": "starting", "step": 10, "total": 0, "message": "Loading the policy."}
-    monitor._look()
-    assert max(row["step"] for row in monitor.chart.data["frame"]) == 10
-    assert monitor.progress.max == 10
-    assert "starting: Loading the policy ..." in monitor.line.value
 
 
 def settle(done):

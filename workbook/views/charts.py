@@ -63,7 +63,7 @@ def intervals_chart(
 
 
 class Fold:
-    """A table under a line that opens it; in a terminal, the table itself."""
+    """A table under a line that opens it, its cells escaped; in a terminal, the table itself."""
 
     def __init__(self, table: pd.DataFrame, title: str):
         self.table, self.title = table, title
@@ -78,9 +78,7 @@ class Fold:
         return f"<details><summary>{title} ({count})</summary>{scroll}{body}</div></details>"
 
 
-def fold(table: pd.DataFrame, title: str) -> Fold:
-    """Return a table that shows its title and number of rows until it is opened; its cells are escaped."""
-    return Fold(table, title)
+fold = Fold
 
 
 PAPER_COLOR = "#f2e3b3"
@@ -107,11 +105,9 @@ def curve_chart(
     """Lines over x with points and interval bands; a shaded place on the axis, and dashed lines to compare with.
 
     curve: a row per point, as `workbook.statistics.unit_curve` gives it: x, the column `series` (one line each), y, low
-    and high, units.  log2: a logarithmic axis with a tick at every x.  paper: where on the axis the paper stands, from
-    low to high, and the words for it; the axis reaches there.  xs: further x that the axis reaches and
-    names, of curves that the table may come to hold.  reference: values of y, each with or without a text.
-    subtitle: by default says what the bands are.  look: scale, settings of y's axis, and more of
-    `workbook.views.figures.series`, such as names.
+    and high, units.  log2: a logarithmic axis with a tick at every x.  paper: where on the axis the paper stands, and
+    the words for it.  xs: further x that the axis reaches and names.  reference: values of y, each with or without a
+    text.  look: scale, settings of y's axis, and more of `workbook.views.figures.series`, such as names.
 
     Raises ValueError for columns that the table lacks, an empty table, and x or paper at 0 and below on a log2 axis.
     """
@@ -121,7 +117,9 @@ def curve_chart(
     ends = [float(curve[x].min()), float(curve[x].max()), *(paper[:2] if paper else ()), *xs]
     if log2 and min(ends) <= 0:
         raise ValueError(f"{x} reaches {min(ends):g}, which has no place on a log2 axis: use log2=False.")
-    place = alt.X(f"{x}:Q", title=x_title or x).scale(**_scale(min(ends), max(ends), log2))
+    kind = {"type": "log", "base": 2} if log2 else {"zero": False}
+    place = alt.X(f"{x}:Q", title=x_title or x)
+    place = place.scale(**kind, domain=[min(ends), max(ends)], nice=False, padding=12)
     ticks = sorted({*curve[x].tolist(), *xs})
     if len(ticks) <= MAX_TICKS:
         place = place.axis(values=sorted({*ticks, *(paper[:2] if paper else ())}), grid=False, labelOverlap=True)
@@ -139,13 +137,7 @@ def curve_chart(
     )
 
 
-def _scale(low: float, high: float, log2: bool) -> dict:
-    kind = {"type": "log", "base": 2} if log2 else {"zero": False}
-    return {**kind, "domain": [low, high], "nice": False, "padding": 12}
-
-
 def _paper(paper, ends: list[float], log2: bool) -> list[alt.Chart]:
-    """The shaded place and its words, on the side where there is room for them."""
     if paper is None:
         return []
     low, high, text = paper
@@ -176,7 +168,6 @@ def _references(values, start: float) -> list[alt.Chart]:
 
 
 def _units(curve: pd.DataFrame) -> str:
-    """What the bands are, and over how many units."""
     if "units" not in curve:
         return "line: mean; band: interval"
     low, high = int(curve["units"].min()), int(curve["units"].max())
@@ -199,23 +190,11 @@ CLASSES = ("all", "result", "style", "copy", "template", "eos", "token")
 LEAST_MOVED = 0.01  # of the largest rms change: classes that move less are left out
 MANY_ROWS = 40  # from which on bars are thinner
 LEAST_NUMBER = 0.08  # of the axis that a segment covers before its number fits
-ROADS = [  # part, its colour, the colour of the text on it, what it is, and where it is treated
-    (
-        "signal",
-        PART_COLORS[0],
-        "white",
-        "credit that the\nstep delivers",
-        "02 the theorem\n04 a known policy\n07 credit",
-    ),
-    ("noise", PART_COLORS[4], "white", "chance of one\nbatch", "02 group size\n05 flips\n07 rollouts, prompts"),
-    ("bias", PART_COLORS[2], "white", "weights, clips,\nlengths, sampler", "03 exchangeability\n09 drift"),
-    (
-        "coupling",
-        "#dddddd",
-        "black",
-        "pushes of other\ncontexts",
-        "01 softmax\n05 prompts · 06 tokens\n08 mini-batches",
-    ),
+ROADS = [  # part, what it is, where it is treated, its colour
+    ("signal", "credit that the\nstep delivers", "02 the theorem\n04 a known policy\n07 credit", PART_COLORS[0]),
+    ("noise", "chance of one\nbatch", "02 group size\n05 flips\n07 rollouts, prompts", PART_COLORS[4]),
+    ("bias", "weights, clips,\nlengths, sampler", "03 exchangeability\n09 drift", PART_COLORS[2]),
+    ("coupling", "pushes of other\ncontexts", "01 softmax\n05 prompts · 06 tokens\n08 mini-batches", "#dddddd"),
 ]
 ROAD_END = "the same on language models: 10, 11 · your own runs: 12 · what to believe: 13 · the papers: 14"
 
@@ -280,12 +259,7 @@ def signal_noise_chart(
 
 
 def describe_parts(table: pd.DataFrame, name: str | None = None) -> str:
-    """The parts of a category in a sentence: of all tokens, or of the first one where none is called "all".
-
-    >>> rows = [{"category": "all", "part": part, "share": 0.2} for part in PART_NAMES.values()]
-    >>> describe_parts(pd.DataFrame(rows))
-    'All: 40% signal (20% by coupling), 20% bias, 40% noise (20% by coupling).'
-    """
+    """The parts of a category in a sentence: of all tokens, or of the first one where none is called "all"."""
     categories = list(table["category"])
     name = name or ("all" if "all" in categories else categories[0])
     share = table[table["category"] == name].groupby("part")["share"].first()
@@ -298,7 +272,8 @@ def describe_parts(table: pd.DataFrame, name: str | None = None) -> str:
 
 def road_map(width: int = WIDTH) -> alt.LayerChart:
     """The book as four boxes: the parts of a step, and the chapters that treat each."""
-    table = pd.DataFrame(ROADS, columns=["part", "color", "ink", "meaning", "chapters"]).assign(place=range(len(ROADS)))
+    table = pd.DataFrame(ROADS, columns=["part", "meaning", "chapters", "color"]).assign(place=range(len(ROADS)))
+    table = table.assign(ink=["white", "white", "white", "black"])
     x = alt.X("place:O", axis=None, scale=alt.Scale(paddingInner=0.06, paddingOuter=0))
     base = alt.Chart(table).encode(x=x)
     color, ink = (alt.Color(f"{name}:N", scale=None) for name in ("color", "ink"))

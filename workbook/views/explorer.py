@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -46,12 +45,13 @@ class Snippet(anywidget.AnyWidget):
         moves = []
         for control, value in controls.items():
             chooses = isinstance(control, ipywidgets.Dropdown | ipywidgets.SelectionSlider)
-            moves.append([control.model_id, *(("index", _index(control, value)) if chooses else ("value", value))])
+            place = ("index", control._options_values.index(value)) if chooses else ("value", value)
+            moves.append([control.model_id, *place])
         self.send({"moves": moves})
 
 
 class Shell:
-    """What explorers and live studies have in common: `controls`, a `box` with all that is on the page, a `chart`."""
+    """What explorers and live studies share: `controls`, a `box` with all that is on the page, a `chart`."""
 
     controls: dict[str, ipywidgets.ValueWidget]
     box: ipywidgets.VBox
@@ -62,12 +62,11 @@ class Shell:
         """The value of every control, by compute's keyword."""
         return {name: value_of(control) for name, control in self.controls.items()}
 
-    def display(self) -> None:
+    def display(self, **_) -> None:
         """Put it on the page, with a picture of the chart where no kernel runs."""
         show(self.box, self.chart)
 
-    def _ipython_display_(self, **_) -> None:
-        self.display()
+    _ipython_display_ = display
 
     def close(self) -> None:
         """Take it off the page and free it."""
@@ -81,9 +80,9 @@ class Explorer(Shell):
     variables: {name in the reader's notebook: value}, what a cell has measured: compute's first arguments.
     code: settings -> the lines that compute them; by default an import and a call of compute.
 
-    Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it. They part
-    only where the controls ask for what can't be: then the sentence says so, and the rest stays as it was. `quick`:
-    whether the chart follows a slider under the hand, so since compute was first seen to be fast enough.
+    Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it; `quick`,
+    whether the chart follows a slider under the hand, so since compute was first seen to be fast enough. Where the
+    controls ask for what can't be, the sentence says so, and the rest stays as it was.
     """
 
     def __init__(
@@ -98,9 +97,8 @@ class Explorer(Shell):
         self.compute, self.controls, self.variables = compute, controls, variables or {}
         self._code = code or (lambda settings: call_code(compute, self.variables, settings))
         self._one_at_a_time = threading.RLock()  # cells and controls have threads of their own
-        self._setting = False
         self._describe = describe or (lambda **_: "")
-        self._start = self.settings
+        self._setting, self._start = False, self.settings
         self._redraw_while_dragged(False)
         for _ in range(3):  # what the first call had to load is not what a drag costs
             self.tables = self._computed()
@@ -187,11 +185,9 @@ def browse(
         browse(load("dose/rates"), "prompts", "follows", {"tokens": "unsure"}, series="source", title="...")
 
     table: a row per unit (the column seed) and setting, as `unit_curve` takes it.  value: what is drawn, a column or a
-    choice of several.  start: {column: the value that its menu begins with}; a control in place of the value, such as
-    `menu("a", [("shown", "a"), ...], "label")`, is taken as it is.  series: the column that tells lines apart.  labels:
-    {column: its menu's label}, of "value" too.  look: settings of `curve_chart`, such as title, paper or names.
-
-    Settings of which the table has no row are refused in a sentence.
+    choice of several.  start: {column: the value that its menu begins with, or a control in its place}.  series: the
+    column that tells lines apart.  labels: {column: its menu's label}, of "value" too.  look: settings of
+    `curve_chart`.  Settings of which the table has no row are refused in a sentence.
     """
     values, labels = [value] if isinstance(value, str) else list(value), labels or {}
     controls = {}
@@ -242,31 +238,26 @@ def frozen(explorer: Explorer, **grid: Sequence) -> dict:
             continue
         for name, table in (result if isinstance(result, dict) else {"table": result}).items():
             at = {f"at_{key}": value for key, value in place.items()}
-            tables.setdefault(name, []).extend(
-                {key: _short(one) for key, one in row.items()} | at for row in rows(table)
-            )
+            short = [{key: _rounded(one, 5) for key, one in row.items()} for row in rows(table)]
+            tables.setdefault(name, []).extend(row | at for row in short)
 
     def filtered(node):
         """The spec with a filter to the chosen setting before each transform that reads the tables."""
-        if isinstance(node, list):
-            return [filtered(one) for one in node]
         if not isinstance(node, dict):
-            return node
+            return [filtered(one) for one in node] if isinstance(node, list) else node
         inner = {key: filtered(one) for key, one in node.items()}
         if isinstance(node.get("data"), dict) and node["data"].get("name") in tables:
-            inner["transform"] = [{"filter": f"datum.at_{key} === now_{key}"} for key in grid] + inner.get(
-                "transform", []
-            )
+            chosen = [{"filter": f"datum.at_{key} === now_{key}"} for key in grid]
+            inner["transform"] = chosen + inner.get("transform", [])
         return inner
 
-    spec = filtered(json.loads(json.dumps(explorer.chart.spec)))
+    spec = filtered(explorer.chart.spec)
     params = [_bound(explorer, key, list(values)) for key, values in grid.items()]
-    datasets = {**explorer.chart.data, **tables}
-    return spec | {"params": params + spec.get("params", []), "datasets": datasets}
+    return spec | {"params": params + spec.get("params", []), "datasets": {**explorer.chart.data, **tables}}
 
 
 def _bound(explorer: Explorer, key: str, values: list) -> dict:
-    """A Vega parameter with a menu of values, at the one that is nearest to where the control stands."""
+    """A Vega parameter that chooses among values, at the one that is nearest to where the control stands."""
     now, label = explorer.settings[key], explorer.controls[key].description
     is_number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in [*values, now])
     value = min(values, key=lambda one: abs(one - now)) if is_number else now
@@ -275,11 +266,6 @@ def _bound(explorer: Explorer, key: str, values: list) -> dict:
     if len(steps) == 1 and min(steps) > 0 and all(isinstance(one, int) for one in values):  # exact in JavaScript, too
         look = {"input": "range", "min": values[0], "max": values[-1], "step": steps.pop()}
     return {"name": f"now_{key}", "value": value, "bind": look | {"name": f"{label} "}}
-
-
-def _short(value):
-    """A number with the five figures that a drawn point needs."""
-    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def call_code(compute: Callable, variables, settings: dict) -> str:
@@ -302,7 +288,8 @@ def slider(value, low, high, step, label: str, **kwargs) -> ipywidgets.FloatSlid
     """A slider over numbers from low to high, whole ones if all four are."""
     whole = all(isinstance(number, int) for number in (value, low, high, step))
     kind = ipywidgets.IntSlider if whole else ipywidgets.FloatSlider
-    form = {} if whole else {"readout_format": f".{max(map(_decimals, (low, step)))}f"}
+    decimals = max(len(f"{number:.10g}".partition(".")[2]) for number in (low, step))
+    form = {} if whole else {"readout_format": f".{decimals}f"}
     return kind(value=value, min=low, max=high, step=step, description=label, **form, **_look(label), **kwargs)
 
 
@@ -352,11 +339,6 @@ class Menu(ipywidgets.Dropdown):
             super()._propagate_value(change)
 
 
-def _index(control, value) -> int:
-    """The place of a value among a menu's options."""
-    return control._options_values.index(value)
-
-
 def switch(value: bool, label: str) -> ipywidgets.Checkbox:
     """On or off."""
     return ipywidgets.Checkbox(value=value, description=label, indent=True, **_look(label))
@@ -369,14 +351,9 @@ def _look(label: str) -> dict:
 
 @functools.cache
 def _hints() -> dict[str, str]:
-    """What each control says of itself, by its label."""
     return yaml.safe_load(data_path("book", "hints.yaml").read_text("utf-8"))
 
 
-def _decimals(number: float) -> int:
-    return len(f"{number:.10g}".partition(".")[2])
-
-
-def _rounded(value):
+def _rounded(value, digits: int = 6):
     """A number without the tail that a slider's binary fractions leave: 0.30000000000000004 -> 0.3."""
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value

@@ -1,27 +1,20 @@
 """Figure kit: estimates with intervals as `forest`, `series` and `bars`; colour grids as `cells`; several as `panels`.
 
 A table has one row per estimate, with the columns mean, low and high beside its names. Every part of the kit draws the
-table as it is (so an explorer can push rows into it) and returns a bare layered chart of fixed size:
+table as it is (so an explorer can push rows into it) and returns a bare layered chart of fixed size, to which `titled`
+(in `workbook.views.style`) or `panels` adds title, subtitle and the description for screen readers:
 
     forest(table, "kind", "nats", by="series", threshold=3)       dots with intervals, a line per row
     bars(table, "class", alt.X("moved:Q", title="moved"))         bars from zero, with intervals where there are any
     series(table, alt.X("step:Q"), "reward", by="run")            lines with bands, or `spread="bars"`
     cells(table, "scale", "claim", alt.Color("K:Q"), "label:N")   squares with a text
 
-`titled` (one chart) or `panels` (several side by side, each with its own `title=`) adds title, subtitle and the
-description for screen readers, for which `describe_rows` spells the numbers out (both in `workbook.views.style`).
-
-Value axis: its title, or a ready-made alt.X / alt.Y of the middle value, e.g. alt.X("mean:Q", title="nats").scale(
-type="log"); the ends of the intervals are drawn on the same axis.
-Names: `by` gives each name of a column its colour and shape and one legend; `names` fixes their order and colors=
-their colours; legend= takes settings of alt.Legend, or None for no legend; color= replaces it by any alt.Color or
-condition, such as `by_sign("mean")` and `clear_of_zero()`.
-Lines to compare with: `zero=True` (solid), `threshold=` (dashed), or `rule(value, "x")` in `under=` or `over=`, the
-layers below and above the estimates.
+Value axis: its title, or a ready-made alt.X / alt.Y of the middle value; the intervals are drawn on the same axis.
+Names: `by` gives each name of a column its colour and shape and one legend; `names` fixes their order, colors= and
+shapes= their looks; legend= takes settings of alt.Legend, or None for no legend; color= replaces it by any alt.Color.
+Lines to compare with: `zero=True` (solid), `threshold=` (dashed), or `rule(value, "x")` in `under=` or `over=`.
 Numbers: `number=` is the d3 format of the printed middle values, `form=` of those in the tooltip; `shown=` names
 further columns for the tooltip.
-A figure of your own: 1. a function that takes one table and calls `require` for its columns; 2. one call of the kit;
-3. `titled` with a title that says what is drawn; 4. its name in `workbook.views` if chapters use it.
 """
 
 from __future__ import annotations
@@ -58,10 +51,9 @@ def forest(
     height: int | alt.Step | None = None,
     **names,
 ) -> alt.LayerChart:
-    """Dots with intervals, a line per row of a table; with `by`, several dots in each row.
+    """Dots with intervals, a line per row of a table; with `by`, several dots in each row; labels: of the rows.
 
     number_at: "above" the dot, or at the "end" of its interval.  hollow: an expression of rows whose dot is hollow.
-    labels: whether the rows are named, as the first of several panels does.
     """
     y, x = _category(row, alt.Y, labelLimit=340), _value(value, alt.X)
     y = y if labels else y.axis(None)
@@ -111,8 +103,8 @@ def series(
 ) -> alt.LayerChart:
     """Lines over x, one for each name of `by`, with their intervals.
 
-    spread: intervals as a "band", as "bars", or None.  dash: a column that tells lines apart by dashes (`by` itself, or
-    a second one).  chosen: a column that is true where a dashed line and a ring mark the setting; number: its format.
+    spread: intervals as a "band", as "bars", or None.  dash: a column that tells lines apart by dashes.  chosen: a
+    column that is true where a dashed line and a ring mark the setting; number: its format.
     """
     y = _value(value, alt.Y)
     base, hints = alt.Chart(table), tooltips(table, by, _name(x), *shown, *_spread_columns(table, y), form=form)
@@ -121,7 +113,7 @@ def series(
     base, dots = _colored(base, table, by, color, None, **names)
     lines = base.mark_line(strokeWidth=2.5, clip=clip)
     if dash:
-        dashes = (names.get("names") if dash == by else None) or _unique(table, dash)
+        dashes = (names.get("names") if dash == by else None) or table[dash].drop_duplicates().tolist()
         scale = alt.Scale(domain=dashes, range=[DASHES[k % len(DASHES)] for k in range(len(dashes))])
         legend = _legend(names.get("legend", ()))
         lines = lines.encode(strokeDash=alt.StrokeDash(f"{dash}:N", sort=None, legend=legend, scale=scale))
@@ -167,9 +159,8 @@ def bars(
 ) -> alt.LayerChart:
     """Bars from zero, one for each category, or with `by` several beside one another; intervals if there are any.
 
-    Numbers stand at the end of an interval, else at that of the bar, on the side to which it points.  intervals: False
-    where low and high belong to another column.
-    outlined: an expression of rows whose bar has a black outline.  mark: settings of the bars.
+    intervals: False where low and high belong to another column.  outlined: an expression of rows whose bar has a black
+    outline.  mark: settings of the bars.
     """
     along, across, offset = (alt.Y, alt.X, alt.XOffset) if vertical else (alt.X, alt.Y, alt.YOffset)
     side, angle = ("y", {"labelAngle": 0}) if vertical else ("x", {"labelLimit": 340})
@@ -188,7 +179,7 @@ def bars(
         ends = {side: _end(length, "low"), f"{side}2": "high:Q"}
         layers += [black.mark_rule(size=2).encode(**ends), *_numbers(black, length, number, end=True, small=vertical)]
     else:
-        layers += signed_numbers(black, length, number)
+        layers += _signed_numbers(black, length, number)
     return _panel([*layers, *([rule(0, side, color="black")] if zero else []), *over], title, width, height)
 
 
@@ -247,7 +238,7 @@ def clear_of_zero():
     return up.when("datum.high < 0").then(alt.value(NEGATIVE)).otherwise(alt.value(NEUTRAL))
 
 
-def signed_numbers(base: alt.Chart, value, number: str | None) -> list[alt.Chart]:
+def _signed_numbers(base: alt.Chart, value, number: str | None) -> list[alt.Chart]:
     """The number at the end of each bar, on the side to which the bar points; none without a format."""
     if number is None:
         return []
@@ -259,18 +250,11 @@ def signed_numbers(base: alt.Chart, value, number: str | None) -> list[alt.Chart
     return [part.mark_text(align=align, dx=dx).encode(x=value, text=text) for part, align, dx in sides]
 
 
-def _unique(table: pd.DataFrame, column: str) -> list:
-    """The names in a column, in the table's order."""
-    return table[column].drop_duplicates().tolist()
-
-
 def _category(given, channel, **axis):
-    """The axis of names, in the table's order."""
     return channel(f"{given}:N", sort=None, title=None).axis(**axis) if isinstance(given, str) else given
 
 
 def _value(given, channel):
-    """The axis of values: of a title, or as it was given."""
     return channel("mean:Q", title=given) if given is None or isinstance(given, str) else given
 
 
@@ -290,7 +274,6 @@ def _spread_columns(table: pd.DataFrame, value) -> list[str]:
 
 
 def _legend(settings) -> alt.Legend | None:
-    """A legend below the chart, with further settings; None for none at all."""
     usual = {"title": None, "orient": "bottom", "labelLimit": 320, "symbolOpacity": 1}
     return None if settings is None else alt.Legend(**usual | dict(settings))
 
@@ -300,7 +283,7 @@ def _colored(base, table, by, color, offset, shape=True, names=None, colors=SERI
     if by is None:
         base = base.encode(color=alt.value(ACCENT) if color is None else color)
         return base, base
-    names = _unique(table, by) if names is None else list(names)
+    names = table[by].drop_duplicates().tolist() if names is None else list(names)
     legend = _legend(legend)
     if offset:
         base = base.encode(offset(f"{by}:N", sort=names).scale(domain=names))

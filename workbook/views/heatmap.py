@@ -39,10 +39,8 @@ NO_TOKENS = (
 class TokenHeatmap(anywidget.AnyWidget):
     """A widget over a token table, or over the recorded steps of a run; a PNG of its first rollouts without a kernel.
 
-    table: columns group, rollout, position, token, and whatever is known of each token. Signed numbers are coloured
-    around zero (ratios around one), saturating at the 98th percentile of |x|, one-sided ones (an entropy, a
-    log-probability) from light at zero to dark, and texts (a category) take one colour each. Or a run, which is
-    anything with token_steps() and tokens(step): a slider then chooses among its steps.
+    table: columns group, rollout, position, token, and whatever is known of each token, coloured as `token_strip` does.
+    Or a run, which is anything with token_steps() and tokens(step): a slider then chooses among its steps.
     column: the one to begin with, else advantage; of a run dlogp, how far the step moved each log-probability.
     group: which one, else the first; of a run the first that the step pushed.
     explain: explanation of a token by all weights, `workbook.probes.TokenExplainer(policy, rollouts, lr)` of the
@@ -50,7 +48,6 @@ class TokenHeatmap(anywidget.AnyWidget):
     thread, with progress and Stop; `wait()` waits for it, and `explanation` holds it).
     step: of a run, the recorded step to begin with, else the newest.
     compare: what stands beside, in the same colours: another column, or another recorded step of the run.
-    mode: "align" by position, "read" as text, or "auto": aligned where whole answers fit the page, else as text.
 
     Raises ValueError for missing columns, rows without a place, a group, column or step that is not there, or a run
     that has recorded nothing.
@@ -84,7 +81,6 @@ class TokenHeatmap(anywidget.AnyWidget):
         group: int | None = None,
         step: int | None = None,
         compare: str | int | None = None,
-        mode: str = "auto",
         explain: Callable | None = None,
     ):
         self.run = None if isinstance(table, pd.DataFrame) else table
@@ -93,9 +89,8 @@ class TokenHeatmap(anywidget.AnyWidget):
             raise ValueError(NO_TOKENS)
         for asked in (step, compare):
             if isinstance(asked, int) and asked not in steps:
-                raise ValueError(
-                    f"step={asked} is not recorded: {f'choose one of {steps[:8]}' if steps else NO_TOKENS}"
-                )
+                known = f"choose one of {steps[:8]}" if steps else NO_TOKENS
+                raise ValueError(f"step={asked} is not recorded: {known}")
         self.explain, self.explanation = explain, None
         self._asked, self._working, self._worker, self._lock = None, False, None, threading.Lock()
         self._first_step = self._shown_step = step if step is not None else max(steps, default=-1)
@@ -112,7 +107,7 @@ class TokenHeatmap(anywidget.AnyWidget):
         if group not in groups:
             raise ValueError(f"group={group!r} is not in the table: choose one of {groups[:8]}.")
         start = {"groups": groups, "group": group, "steps": steps, "step": self._shown_step}
-        super().__init__(**start, column=column, compare=beside, mode=mode)
+        super().__init__(**start, column=column, compare=beside)
         self._send_group()
         self.observe(self._regroup, "group")
         self.observe(self._send_group, "compare")
@@ -124,13 +119,11 @@ class TokenHeatmap(anywidget.AnyWidget):
         return [int(label) for label in pd.unique(self.table["group"])]
 
     def _pushed_group(self, groups: list[int]) -> int:
-        """The first group, of a run the first that its step pushed."""
         pushed = self.table.loc[self.table["push"].abs() > 0, "group"] if self.run and "push" in self.table else ()
         return int(pushed.iloc[0]) if len(pushed) else groups[0]
 
     @property
     def rows(self) -> pd.DataFrame:
-        """The rows of the table that are shown; `pinned` counts in them."""
         return self.table[self.table["group"] == self.group]
 
     def pin(self, rollout: int, position: int) -> None:
@@ -177,9 +170,8 @@ class TokenHeatmap(anywidget.AnyWidget):
         with self.hold_sync():
             self.title = f"Tokens of group {self.group}{at}, rollout by rollout"
             self.main, self.other = sent, other
-            self.choices = [f"step {step}" for step in self.steps if step != self.step] + [
-                f"column {name}" for name in numbers
-            ]
+            others = [f"step {step}" for step in self.steps if step != self.step]
+            self.choices = others + [f"column {name}" for name in numbers]
 
     def _beside(self) -> tuple[pd.DataFrame, int, str]:
         """The table beside, its group that belongs there, and a note: of the same prompt, else of the same number."""
@@ -244,7 +236,6 @@ class TokenHeatmap(anywidget.AnyWidget):
                     self.pinned = int((same["position"] - pinned["position"]).abs().idxmin())
 
     def _answer(self, _, content: dict, buffers) -> None:
-        """The page asks for new steps, or to stop an explanation."""
         if content == {"kind": "stop"}:
             self.stop_explaining()
         if content == {"kind": "look"}:

@@ -8,18 +8,18 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.views.figures import rule
-from workbook.views.style import ACCENT, NEUTRAL, SERIES, describe_rows, require, titled
+from workbook.views.figures import forest, rule, series
+from workbook.views.style import NEUTRAL, SERIES, describe_rows, require, titled
 
 MAX_DISTANCE = 100.0  # distances beyond are drawn here; the tooltip has the numbers
-OUTCOME_MARKS = {  # outcome: colour, shape, the same as a character
-    "supported": (SERIES[1], "triangle-right", "▶"),
-    "equivalent to none": (SERIES[0], "square", "■"),
-    "contradicted": (SERIES[2], "triangle-left", "◀"),
-    "inconclusive": (NEUTRAL, "circle", "●"),
-    "not comparable": (SERIES[4], "diamond", "◆"),
-    "not testable here": (NEUTRAL, "cross", "✚"),
-    "not measured": (NEUTRAL, "stroke", "–"),
+OUTCOME_MARKS = {  # outcome: colour, shape
+    "supported": (SERIES[1], "triangle-right"),
+    "equivalent to none": (SERIES[0], "square"),
+    "contradicted": (SERIES[2], "triangle-left"),
+    "inconclusive": (NEUTRAL, "circle"),
+    "not comparable": (SERIES[4], "diamond"),
+    "not testable here": (NEUTRAL, "cross"),
+    "not measured": (NEUTRAL, "stroke"),
 }
 TICKS = [-100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100]
 SCALE_NAMES = {
@@ -41,21 +41,12 @@ SUBTITLE = [
 ]
 
 
-def scale_name(scale: str) -> str:
-    """A scale as a reader knows it."""
-    return SCALE_NAMES.get(scale, scale.replace("_", " "))
-
-
 def standardized(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of a ledger with a threshold and an interval, with z, z_low and z_high beside them.
 
         z = s (estimate - threshold) / smallest effect of interest,  s = +1 if the claim lies above, else -1
 
     of logarithms for a ratio (column log). So nearer than 1 to 0 is equivalent to none. Cut off at `MAX_DISTANCE`.
-
-    >>> row = {"mean": 3.0, "low": 2.0, "high": 4.0, "threshold": 1.0, "smallest_effect": 0.5, "toward": 1.0}
-    >>> standardized(pd.DataFrame([row | {"log": False}]))[["z", "z_low", "z_high"]].iloc[0].tolist()
-    [4.0, 2.0, 6.0]
     """
     rows = table[table["low"].notna() & table["toward"].notna() & table["smallest_effect"].notna()]
     log, c, d = rows["log"].to_numpy(bool), *(rows[n].to_numpy(float) for n in ("threshold", "smallest_effect"))
@@ -79,7 +70,9 @@ def ledger_chart(table: pd.DataFrame) -> alt.LayerChart:
         raise ValueError("ledger_chart needs a measured primary row; this table has none.")
     many = rows["scale"].nunique() > 1
     effect = [f"{row.mean:.4g} [{row.low:.4g}, {row.high:.4g}]" for row in rows.itertuples()]
-    labels = rows["claim"] + (" · " + rows["scale"].map(scale_name) if many else "")
+    labels = rows["claim"] + (
+        " · " + rows["scale"].map(lambda name: SCALE_NAMES.get(name, name.replace("_", " "))) if many else ""
+    )
     rows = rows.assign(label=labels, effect=effect, judged=~rows["outcome"].str.startswith("not "))
     missing = [claim for claim in dict.fromkeys(table["claim"]) if claim not in set(rows["claim"])]
     gaps = textwrap.wrap(f"Not measured: {', '.join(missing)}.", 105) if missing else []
@@ -94,9 +87,8 @@ def _rows(rows: pd.DataFrame) -> alt.LayerChart:
     span = alt.Scale(type="symlog", constant=1, domain=[-MAX_DISTANCE, MAX_DISTANCE], nice=False)
     ticks = alt.Axis(values=TICKS, grid=False, title="smallest effects of interest from the threshold")
     x, low = (alt.X(f"{name}:Q", scale=span, axis=ticks) for name in ("z", "z_low"))
-    y = alt.Y(
-        "label:N", sort=None, title=None, axis=alt.Axis(grid=True, gridColor="#ececec", ticks=False, domain=False)
-    )
+    names = alt.Axis(grid=True, gridColor="#ececec", ticks=False, domain=False)
+    y = alt.Y("label:N", sort=None, title=None, axis=names)
     legend = alt.Legend(title=None, orient="bottom", symbolSize=90, columns=4)
     kept = {name: marks for name, marks in OUTCOME_MARKS.items() if name in set(rows["outcome"])}
     look = [{"domain": list(kept), "range": [marks[i] for marks in kept.values()]} for i in (0, 1)]
@@ -108,7 +100,7 @@ def _rows(rows: pd.DataFrame) -> alt.LayerChart:
     zone = alt.Chart(pd.DataFrame({"z": [-1.0], "to": [1.0]})).mark_rect(color="#ececec")
     layers = [
         zone.encode(x=x, x2="to:Q"),
-        alt.Chart(pd.DataFrame({"z": [0.0]})).mark_rule(color=NEUTRAL, strokeDash=[4, 4]).encode(x=x),
+        rule(0, "x", dashed=True, color=NEUTRAL),
         base.mark_rule(size=2.5, opacity=0.6).encode(x=low, x2="z_high:Q", stroke=stroke),
         points.transform_filter("datum.judged").encode(fill=fill),
         points.transform_filter("!datum.judged").encode(fill=alt.value("white")),
@@ -123,19 +115,12 @@ def units_needed_chart(table: pd.DataFrame) -> alt.LayerChart:
     """
     require(table, ["claim", "units", "units needed"], "units_needed_chart")
     rows = table.sort_values("units needed", ascending=False)
-    x = alt.X("units needed:Q", title="units (policy x seed), logarithmic").scale(type="log", nice=True)
-    y = alt.Y("claim:N", sort=None, title=None)
-    base = alt.Chart(rows).encode(y=y, tooltip=["claim:N", "units:Q", "units needed:Q"])
-    layers = [
-        base.mark_rule(size=2, color=NEUTRAL).encode(x=x, x2="units:Q"),
-        base.mark_point(size=70, strokeWidth=1.8, color=NEUTRAL, fill="white", opacity=1).encode(x="units:Q"),
-        base.mark_point(size=80, filled=True, color=ACCENT, opacity=1).encode(x=x),
-        base.mark_text(align="left", dx=9, fontSize=11).encode(x=x, text="units needed:Q"),
-    ]
+    rows = rows.assign(mean=rows["units needed"], low=rows["units"], high=rows["units needed"])
+    x = alt.X("mean:Q", title="units (policy x seed), logarithmic").scale(type="log", nice=True)
     return titled(
-        alt.layer(*layers).properties(width=520, height=alt.Step(24)),
+        forest(rows, "claim", x, number="d", form="d", width=520),
         "How many units it would take to decide what is open",
-        "hollow: units measured; filled: units at which 80 % power reaches the smallest effect of interest",
+        "line: from the units measured to those at which 80 % power reaches the smallest effect of interest (dot)",
         describe_rows(rows, "claim", value="units needed", form=".0f"),
     )
 
@@ -147,22 +132,18 @@ def coverage_chart(curve: pd.DataFrame, placed: pd.DataFrame) -> alt.LayerChart:
     """
     require(curve, ["units", "skewness", "coverage"], "coverage_chart")
     require(placed, ["units", "rows", "skewness", "coverage"], "coverage_chart")
-    names = [f"{units} units" for units in placed["units"]]
     lines = curve[curve["units"].isin(placed["units"])].assign(name=lambda table: table["units"].map("{} units".format))
-    marks = placed.assign(name=names, text=placed["rows"].map("{} rows".format))
-    color = alt.Color("name:N", title=None, sort=names).scale(domain=names, range=SERIES[: len(names)])
+    marks = placed.assign(name=placed["units"].map("{} units".format), text=placed["rows"].map("{} rows".format))
     x = alt.X("skewness:Q", title="skewness of the units (0: normal, 2: exponential)")
     y = alt.Y("coverage:Q", title="share of intervals that hold the truth").scale(zero=False).axis(format=".0%")
-    hints = [alt.Tooltip("name:N"), alt.Tooltip("skewness:Q", format=".1f"), alt.Tooltip("coverage:Q", format=".1%")]
-    dots = alt.Chart(marks).encode(x=x, y=y, tooltip=[*hints, alt.Tooltip("rows:Q")])
-    layers = [
-        alt.Chart(lines).mark_line(strokeWidth=2.5).encode(x=x, y=y, color=color, tooltip=hints),
-        dots.mark_point(size=120, strokeWidth=2.5, fill="white", opacity=1).encode(color=color),
+    dots = alt.Chart(marks).encode(x=x, y=y, tooltip=["name", "skewness", "coverage", "rows"])
+    rings = [
+        dots.mark_point(size=120, strokeWidth=2.5, fill="white", opacity=1).encode(color="name:N"),
         dots.mark_text(align="right", dx=-10, dy=12, fontSize=11).encode(text="text:N"),
-        rule(0.95, "y", dashed=True, color=NEUTRAL),
     ]
+    look = {"spread": None, "points": False, "names": marks["name"].tolist(), "over": rings, "threshold": 0.95}
     return titled(
-        alt.layer(*layers).properties(width=480, height=240),
+        series(lines, x, y, "name", form=".2f", width=480, **look),
         "How often a 95 % interval holds the truth",
         "lines: simulated t intervals; rings: where the ledger's rows lie, by the skewness that their units show",
         describe_rows(marks, "text", "name", value="coverage", form=".1%"),

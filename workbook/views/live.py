@@ -66,10 +66,6 @@ def shared() -> Shared:
     return _opened[-1]
 
 
-# a redraw is laid out and painted within the chart, not over the whole notebook
-CSS = ".workbook-live { contain: content; will-change: transform; }"
-
-
 def split(chart) -> tuple[dict, dict[str, list]]:
     """An Altair chart -> (its spec over tables named table0, table1, ..., {name: rows}).
 
@@ -90,20 +86,12 @@ def split(chart) -> tuple[dict, dict[str, list]]:
 
 
 def rows(table: pd.DataFrame) -> list[dict]:
-    """The rows of a table as Vega takes them; NaN and infinities become null.
-
-    >>> rows(pd.DataFrame({"x": [1, 2], "y": [0.5, float("nan")]}))
-    [{'x': 1, 'y': 0.5}, {'x': 2, 'y': None}]
-    """
+    """The rows of a table as Vega takes them; NaN and infinities become null."""
     return json.loads(printable_table(table).to_json(orient="records", double_precision=15))
 
 
 def sent(rows: list[dict]) -> dict[str, list] | list[dict]:
-    """Rows as they travel and are saved: by column where all have the same names, which then stand once; else as rows.
-
-    >>> sent([{"x": 1, "y": 2}, {"x": 3, "y": 4}]), sent([{}])
-    ({'x': [1, 3], 'y': [2, 4]}, [{}])
-    """
+    """Rows as they travel and are saved: by column where all have the same names, else as rows."""
     names = rows[0].keys() if rows else ()
     if not names or any(row.keys() != names for row in rows):
         return rows
@@ -139,8 +127,7 @@ def spec_over(chart: Callable, tables: dict[str, pd.DataFrame]) -> dict:
 
 def close(widget: ipywidgets.Widget) -> None:
     """Close a widget with all that is in it and belongs to it; ipywidgets keeps what is open, and with it its data."""
-    parts = [*getattr(widget, "children", ()), getattr(widget, "layout", None), getattr(widget, "style", None)]
-    for part in parts:
+    for part in (*getattr(widget, "children", ()), getattr(widget, "layout", None), getattr(widget, "style", None)):
         if isinstance(part, ipywidgets.Widget):
             close(part)
     widget.close()
@@ -154,7 +141,7 @@ class LiveChart(anywidget.AnyWidget):
     """
 
     _esm = (HERE / "live.js").read_text(encoding="utf-8")
-    _css = CSS
+    _css = ".workbook-live { contain: content; will-change: transform; }"  # a redraw is painted within the chart
     shared = traitlets.Instance(ipywidgets.Widget).tag(sync=True, **ipywidgets.widget_serialization)
     spec = traitlets.Dict().tag(sync=True)
     data = traitlets.Dict().tag(
@@ -171,9 +158,8 @@ class LiveChart(anywidget.AnyWidget):
         """`chart(**tables)` as a widget that `push(**tables)` redraws without building it anew (see `spec_over`)."""
         live = cls.__new__(cls)
         spec = spec_over(chart, tables)
-        data = spec.pop("datasets", {}) | {
-            name: rows(table) for name, table in tables.items()
-        }  # a rule at a datum has its own
+        data = spec.pop("datasets", {})  # a rule at a datum has its own
+        data |= {name: rows(table) for name, table in tables.items()}
         super(LiveChart, live).__init__(spec=spec, data=data, shared=shared())
         return live
 
@@ -183,12 +169,7 @@ class LiveChart(anywidget.AnyWidget):
 
     def on_click(self, callback: Callable[[dict], None]) -> None:
         """Call `callback` with the row of a point that is clicked."""
-
-        def answer(_, content, buffers) -> None:
-            if isinstance(content, dict) and isinstance(content.get("clicked"), dict):
-                callback(content["clicked"])
-
-        self.on_msg(answer)
+        self.on_msg(lambda _, content, buffers: callback(content["clicked"]) if "clicked" in content else None)
 
     def update(self, chart) -> None:
         """Show `chart` instead: pushes its rows, and embeds anew only where more than the rows changed."""

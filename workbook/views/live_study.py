@@ -79,7 +79,6 @@ class LiveStudy(Shell):
         return self._thread is not None and self._thread.is_alive()
 
     def set(self, **settings) -> None:
-        """Move controls, as a reader would."""
         for name, value in settings.items():
             self.controls[name].value = value
 
@@ -105,7 +104,6 @@ class LiveStudy(Shell):
         return self
 
     def close(self) -> None:
-        """Stop, take it off the page and free it."""
         self.stop()
         super().close()
 
@@ -171,8 +169,7 @@ def live_tables(
 
     @functools.wraps(measure)
     def compute(policy, task, **settings) -> dict[str, pd.DataFrame]:
-        before = _given_its_own(committed, settings)
-        tables = None
+        before, tables = _given_its_own(committed, settings), None
         show_partial(**before)
         measured = measure(policy, task, **settings)
         for rows in [measured] if isinstance(measured, dict) else measured:
@@ -236,24 +233,20 @@ def live_curve(
         return curve_chart(curve, x, series="series", **look)
 
     def ends(curve: pd.DataFrame) -> str:
-        measured = [(name, curve[curve["series"] == name].sort_values(x)) for name in lines]
-        parts = [
-            f"{name}: " + ", ".join(f"{row['mean']:.3g} at {row[x]:g}" for _, row in rows.iloc[[0, -1]].iterrows())
-            for name, rows in measured
-            if len(rows)
-        ]
+        parts = []
+        for name, rows in curve[curve["series"].isin(lines)].sort_values(x).groupby("series"):
+            ends = [f"{row['mean']:.3g} at {row[x]:g}" for _, row in rows.iloc[[0, -1]].iterrows()]
+            parts.append(f"{name}: {', '.join(ends)}")
         return f"{'; '.join(parts)}." if parts else ""
 
     return live_tables(points, curves, chart, controls, policy, task, describe or ends, now=None)
 
 
 def _given_its_own(function: Callable, settings: dict):
-    """Call a function with those of the settings that it names."""
     names = inspect.signature(function).parameters
     return function(**{name: value for name, value in settings.items() if name in names})
 
 
 def _joined(before: pd.DataFrame | None, measured: pd.DataFrame, now: str | None) -> pd.DataFrame:
-    """Committed rows, then measured ones under the name `now`."""
     measured = measured if now is None else measured.assign(series=now)
     return measured if before is None or before.empty else pd.concat([before, measured], ignore_index=True)

@@ -24,8 +24,6 @@ COLOURS = {
     "prompt's activations": "#86c29a",
     "next-token logits": "#c3e3cd",
 }
-
-
 PHASES = {"generation": "sampling", "training": "training"}
 GROUPS = {  # of a forecast's parts, as a bar that follows a slider shows them, in the first one's colour
     "weights": ("weights", "reference model"),

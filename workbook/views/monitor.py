@@ -32,11 +32,7 @@ class RunMonitor:
     """A run's curves, state, progress, diagnosis and newest completions, live, with Stop, Resume and, where it may,
     Start. A click on a point of the curve shows that step's rollouts, if the run records its tokens.
 
-    run: what to watch, a `workbook.training.Run` or anything else with its metrics(), samples(), status(), stopping,
-    stop() and resume(); also one that another kernel began:
-
-        RunMonitor(latest_run("chain"))
-
+    run: what to watch, a `workbook.training.Run`, also one that another kernel began: RunMonitor(latest_run("chain")).
     start: a callable that begins a run, for the Start button; the new run is drawn beside the one before.
     target: a reward to draw a line at.  beside: metrics of other runs with a column run, their names.
     interval: seconds between two readings of the run's folder.
@@ -55,16 +51,14 @@ class RunMonitor:
         if run is None and start is None:
             raise ValueError("RunMonitor needs run=, a run to watch, or start=, a function that begins one.")
         self.run, self._start, self.target, self.beside = run, start, target, beside
-        self.label, self.started = "your run 1" if run is None else "this run", 0
-        self.interval = interval
+        self.label, self.started, self.interval = "your run 1" if run is None else "this run", 0, interval
         self._metrics, self._total, self._seen = NOTHING, 0, None
         self._handle = self._thread = self._heatmap = None
         legend = beside is not None or start is not None
         self.chart = LiveChart.over(lambda rows, frame: monitor_chart(rows, frame, legend), **self._tables(0))
         self.chart.on_click(self._clicked)
         self.progress = ipywidgets.IntProgress(min=0, max=1, layout={"width": "320px"})
-        self.line = ipywidgets.HTML(layout={"max_width": "860px"})
-        self.diagnosis = ipywidgets.HTML(layout={"max_width": "860px"})
+        self.line, self.diagnosis = (ipywidgets.HTML(layout={"max_width": "860px"}) for _ in range(2))
         self.rollouts = ipywidgets.VBox(layout={"max_width": "860px"})
         self.completions = ipywidgets.HTML(layout={"max_width": "860px", "height": "220px", "overflow": "auto"})
         self.completions.tabbable = True  # what scrolls is reached by keys
@@ -77,21 +71,16 @@ class RunMonitor:
         self.box.add_class("workbook-monitor")
         self._answer(self._look)
 
-    def display(self) -> None:
+    def display(self, **_) -> None:
         """Put it on the page, and watch the run from now on."""
         self._handle = show(self.box, self.chart)
         self._follow()
 
-    def _ipython_display_(self, **_) -> None:
-        self.display()
+    _ipython_display_ = display
 
     def close(self) -> None:
         """Take it off the page and free it; the run goes on."""
-        for widget in (
-            *self.rollouts.children,
-            self.box,
-            self.start_button,
-        ):  # Start is in the box only where it may be
+        for widget in (*self.rollouts.children, self.box, self.start_button):  # the box may be without Start
             close(widget)
         self._heatmap = None
 
@@ -124,14 +113,13 @@ class RunMonitor:
         if self._heatmap is None or self._heatmap.run is not self.run:
             from workbook.views.heatmap import TokenHeatmap  # it brings what explains a token, which a curve needs not
 
-            heatmap = TokenHeatmap(self.run)
-            for old in self.rollouts.children:
+            before, self._heatmap = self.rollouts.children, TokenHeatmap(self.run)
+            self.rollouts.children = (self._heatmap,)
+            for old in before:
                 close(old)
-            self._heatmap, self.rollouts.children = heatmap, (heatmap,)
         self._heatmap.show_step(step)
 
     def _clicked(self, row: dict) -> None:
-        """A point of the run's own curve was clicked; those that surround the curves are none of it."""
         if row.get("mine") and isinstance(row.get("step"), int | float) and hasattr(self.run, "token_steps"):
             self._answer(lambda: self.show_step(int(row["step"])))
 
@@ -198,7 +186,6 @@ class RunMonitor:
         return not running
 
     def _tables(self, steps: int) -> dict[str, pd.DataFrame]:
-        """Tables of the chart: the run's curves, others beside them, over so many optimizer steps."""
         rows = monitor_rows(self._metrics, self.label, self.beside)
         return {"rows": rows, "frame": monitor_frame(rows[rows["mine"]], steps, self.target, self.label)}
 
@@ -236,10 +223,7 @@ def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str
 
 
 def completions_html(samples: pd.DataFrame) -> str:
-    """The newest completions as an HTML table in which a model's text is text: no markup, nothing invisible.
-
-    samples: columns step, prompt, completion, reward, advantage, as of `Run.samples`.
-    """
+    """`Run.samples` as an HTML table in which a model's text is text: no markup, nothing invisible."""
     if not len(samples):
         return "<i>No completions yet.</i>"
     rows = []
@@ -258,27 +242,23 @@ def completions_html(samples: pd.DataFrame) -> str:
 
 
 MAX_POINTS = 300  # of one curve
+RESIDUALS = ("cancellation/weight_residual", "cancellation/batch_residual")
 SHOWN, HIDDEN_OPACITY = "shown", 0.06  # the selection of runs by clicks on the legend; opacity of the others
 SMALL, GAP, AXIS = 204, 14, 44  # widths: of a small panel, between two, and of an axis with its labels
 
 
 class Panel(NamedTuple):
-    """A quantity: its title with units, the logged columns to take it from (the first that is there), the format of
-    its newest value, and what its axis reaches at least."""
-
-    title: str
-    columns: tuple[str, ...]
-    form: str
-    top: float
+    title: str  # with units
+    columns: tuple[str, ...]  # logged, to take it from: the first that is there
+    form: str  # of its newest value
+    top: float  # what its axis reaches at least
 
 
 PANELS = {
     "reward": Panel("mean reward of the step's rollouts", ("reward",), ".3f", 1),
     "gradient norm": Panel("gradient norm", ("grad_norm",), ".3g", 0.01),
     "entropy": Panel("entropy (nats)", ("entropy",), ".3f", 0.1),
-    "residual": Panel(
-        "cancellation residual (0 to 1)", ("cancellation/weight_residual", "cancellation/batch_residual"), ".2f", 1
-    ),
+    "residual": Panel("cancellation residual (0 to 1)", RESIDUALS, ".2f", 1),
     "clipped": Panel("clipped share of tokens", ("cancellation/clipped", "clip_ratio/region_mean"), ".1%", 0.1),
     "speed": Panel("tokens per second", ("tokens_per_second",), ",.0f", 10),
     "memory": Panel("peak memory (MiB)", ("peak_memory_mib",), ",.0f", 10),
@@ -298,10 +278,7 @@ def tokens_per_second(metrics: pd.DataFrame) -> pd.Series:
 
 
 def monitor_table(metrics: pd.DataFrame, max_points: int = MAX_POINTS) -> pd.DataFrame:
-    """What a run has logged as rows (step, panel, value), one for each step and entry of PANELS that has a value.
-
-    metrics: as of `Run.metrics`.  max_points: of a longer run, every k-th row of a panel and its newest.
-    """
+    """What a run has logged as rows (step, panel, value); of a longer run than max_points every k-th row."""
     require(metrics, ("step", "reward"), "monitor_table")
     logged, tables = metrics.assign(tokens_per_second=tokens_per_second(metrics)), []
     for name, panel in PANELS.items():
@@ -313,9 +290,7 @@ def monitor_table(metrics: pd.DataFrame, max_points: int = MAX_POINTS) -> pd.Dat
     return pd.concat(tables, ignore_index=True)[["step", "panel", "value"]].astype({"step": float, "value": float})
 
 
-def monitor_frame(
-    table: pd.DataFrame, total: int = 0, target: float | None = None, label: str = "this run"
-) -> pd.DataFrame:
+def monitor_frame(table: pd.DataFrame, total: int = 0, target: float | None = None, label: str = "") -> pd.DataFrame:
     """What surrounds the curves of a `monitor_table`: panel, run, step, reach, newest, note, target; two rows each.
 
     Axes reach from the first row's (step, reach) to the second's at least; newest and note are text.
@@ -334,10 +309,7 @@ def monitor_frame(
 
 
 def monitor_rows(metrics: pd.DataFrame, label: str, beside: pd.DataFrame | None = None) -> pd.DataFrame:
-    """`monitor_table` of this run, called `label`, and of those beside it: columns run and mine as well.
-
-    beside: metrics of other runs with a column run, their names.
-    """
+    """`monitor_table` of this run, called `label`, and of those beside it: columns run and mine as well."""
     others = [] if beside is None else printable_table(beside).groupby("run", sort=False)
     tables = [monitor_table(table.drop(columns="run")).assign(run=name, mine=False) for name, table in others]
     tables.append(monitor_table(metrics).assign(run=label, mine=True))
@@ -347,15 +319,13 @@ def monitor_rows(metrics: pd.DataFrame, label: str, beside: pd.DataFrame | None 
 def monitor_chart(rows: pd.DataFrame, frame: pd.DataFrame, legend: bool = False) -> alt.VConcatChart:
     """Reward large, the other panels small below it: `rows` of `monitor_rows` within the `frame` of `monitor_frame`.
 
-    legend: name the runs, of which a click shows one alone, and further clicks others, too.  The spec depends on
-    nothing else, so that a run can be followed by rows alone.
+    legend: name the runs; a click shows one alone.  The spec depends on nothing else, so a run is followed by rows.
     """
     first, *others = PANELS
     wide = 3 * SMALL + 2 * (GAP + AXIS + 6)
     small = [_panel(rows, frame, name, SMALL, 80, legend, axis=i > 2) for i, name in enumerate(others)]
-    chart = alt.vconcat(
-        _panel(rows, frame, first, wide, 170, legend), alt.concat(*small, columns=3, spacing={"column": GAP, "row": 14})
-    )
+    below = alt.concat(*small, columns=3, spacing={"column": GAP, "row": 14})
+    chart = alt.vconcat(_panel(rows, frame, first, wide, 170, legend), below)
     curves = ", ".join(panel.title for panel in PANELS.values())
     title = alt.TitleParams("What the run has logged", anchor="start", offset=8)
     return chart.properties(title=title, description=f"What the run has logged, by optimizer step: {curves}.")
@@ -371,9 +341,9 @@ def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: 
     value = alt.Y("value:Q", title=None).axis(tickCount=height / 30, format=ticks, minExtent=AXIS, maxExtent=AXIS)
     names = alt.Legend(title=None, orient="bottom", symbolOpacity=1, columns=2, labelLimit=340) if legend else None
     color = alt.Color("run:N", legend=names).scale(range=SERIES)
-    opacity = (
-        alt.when(alt.param(SHOWN)).then(alt.value(1)).otherwise(alt.value(HIDDEN_OPACITY)) if legend else alt.value(1)
-    )
+    opacity = alt.value(1)
+    if legend:
+        opacity = alt.when(alt.param(SHOWN)).then(opacity).otherwise(alt.value(HIDDEN_OPACITY))
     lines = alt.Chart(rows).transform_filter(here).encode(x=step, y=value, color=color, opacity=opacity)
     points = lines
     if not reward:  # the newest point alone

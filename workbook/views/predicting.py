@@ -37,7 +37,7 @@ _shown: set[str] = set()  # keys whose answer this kernel has shown
 
 
 def question_of(number=None, choice=None, curve=None) -> dict:
-    """What is asked for, as JSON values: kind, and low and high, options, or x, y, x_title and y_title."""
+    """What is asked for: kind, and low and high, options, or x, y, x_title and y_title."""
     if sum(value is not None for value in (number, choice, curve)) != 1:
         raise ValueError("predict needs exactly one of number=(low, high), choice=[...] and curve={...}.")
     if choice is not None:
@@ -53,7 +53,7 @@ def question_of(number=None, choice=None, curve=None) -> dict:
 
 
 def check_guess(about: dict, guess) -> dict:
-    """Return a whole guess, {guess, low, high}, {option, sure} or {y}; ValueError, in one sentence, for any other."""
+    """A whole guess, {guess, low, high}, {option, sure} or {y}; ValueError, in one sentence, for any other."""
     guess = guess if isinstance(guess, dict) else {}
     if about["kind"] == "choice":
         if guess.get("option") not in about["options"]:
@@ -68,17 +68,7 @@ def check_guess(about: dict, guess) -> dict:
     return ends
 
 
-def check_answer(about: dict, answer):
-    """Return the answer as JSON values; ValueError for one of another kind."""
-    if about["kind"] != "choice":
-        return _number(answer, "answer") if about["kind"] == "number" else _heights(about, answer)
-    if answer not in about["options"]:
-        raise ValueError(f"answer={answer!r} is none of the choices: {', '.join(about['options'])}.")
-    return answer
-
-
 def describe_guess(about: dict, guess: dict) -> str:
-    """A guess in words."""
     if about["kind"] == "choice":
         return f"“{guess['option']}”, {100 * guess['sure']:.0f} % sure"
     if about["kind"] == "curve":
@@ -113,15 +103,15 @@ def read_predictions() -> dict[str, dict]:
 
 
 def _write(key: str, entry: dict) -> None:
-    path = predictions_file()
     text = json.dumps({"predictions": read_predictions() | {key: entry}}, indent=2)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text + "\n", "utf-8")
+    predictions_file().parent.mkdir(parents=True, exist_ok=True)
+    predictions_file().write_text(text + "\n", "utf-8")
 
 
 def find_prediction(key: str, about: dict) -> dict | None:
     """What is recorded under a key for this very question."""
-    return next((mine for one, mine in read_predictions().items() if one == key and mine["about"] == about), None)
+    mine = read_predictions().get(key)
+    return mine if mine and mine["about"] == about else None
 
 
 class PredictionForm(anywidget.AnyWidget):
@@ -200,7 +190,11 @@ def reveal(key: str, answer) -> None:
     if key not in _asked:
         raise ValueError(f"key={key!r} was not asked: run the cell with predict({key!r}, ...) first.")
     question, about = _asked[key]
-    answer, mine = check_answer(about, answer), find_prediction(key, about)
+    if about["kind"] != "choice":
+        answer = _number(answer, "answer") if about["kind"] == "number" else _heights(about, answer)
+    elif answer not in about["options"]:
+        raise ValueError(f"answer={answer!r} is none of the choices: {', '.join(about['options'])}.")
+    mine = find_prediction(key, about)
     _shown.add(key)
     shown = f"**{answer if about['kind'] == 'choice' else _text(*(answer if about['kind'] == 'curve' else [answer]))}**"
     if mine is None:
@@ -215,10 +209,8 @@ def reveal(key: str, answer) -> None:
     DisplayHandle().display(bundle, raw=True)
     if mine is not None and about["kind"] == "curve":
         lines = {"your prediction": guess["y"], "answer": answer}
-        rows = pd.DataFrame(
-            [[*row, name] for name, ys in lines.items() for row in zip(about["x"], ys, ys, ys, strict=True)]
-        )
-        curve = rows.set_axis(["x", "mean", "low", "high", "curve"], axis=1)
+        tables = [pd.DataFrame({"x": about["x"], "mean": ys, "low": ys, "high": ys}) for ys in lines.values()]
+        curve = pd.concat([table.assign(curve=name) for name, table in zip(lines, tables, strict=True)])
         look = {"series": "curve", "log2": about["x"][0] > 0, "title": "Your prediction and the answer"}
         axes = {name: about[name] for name in ("x_title", "y_title")}
         display(curve_chart(curve, "x", **look, **axes, subtitle=question[:110], width=380))

@@ -36,17 +36,17 @@ MINUS = re.compile(r"(?<![\w.,)\]-])-(?=\.?\d)")
 HALVES = re.compile("[\ud800-\udfff]")  # of a character beyond 16 bits, in Python and JSON alone
 
 
-def limit(values, percentile: float = 98) -> float:
+def limit(values) -> float:
     """m of the symmetric domain [-m, m]: the 98th percentile of |x| (some outliers may saturate), 1 where all is 0."""
     finite = np.abs(np.asarray(values, dtype=float))
     finite = finite[np.isfinite(finite)]
-    m = float(np.percentile(finite, percentile)) if finite.size else 0.0
+    m = float(np.percentile(finite, 98)) if finite.size else 0.0
     return m or float(finite.max(initial=0.0)) or 1.0
 
 
-def diverging(m: float, middle: float = 0) -> alt.Scale:
-    """Blue above the middle, orange below, white at it, saturated beyond +-m from it."""
-    return alt.Scale(scheme="blueorange", reverse=True, domain=[middle - m, middle + m], domainMid=middle, clamp=True)
+def diverging(m: float) -> alt.Scale:
+    """Blue above 0, orange below, white at it, saturated beyond +-m."""
+    return alt.Scale(scheme="blueorange", reverse=True, domain=[-m, m], domainMid=0, clamp=True)
 
 
 def require(frame, columns, chart: str) -> None:
@@ -73,22 +73,17 @@ def panel_title(text: str) -> alt.TitleParams:
 
 def tooltips(table: pd.DataFrame, *columns: str | None, form: str = ".3g") -> list[alt.Tooltip]:
     """Tooltips of columns, each once and those that are None left out; numbers with fractions in the format `form`."""
-    return [_tooltip(table, column, form) for column in dict.fromkeys(columns) if column]
-
-
-def _tooltip(table: pd.DataFrame, column: str, form: str) -> alt.Tooltip:
-    kind = table[column].dtype
-    if not is_numeric_dtype(kind) or is_bool_dtype(kind):
-        return alt.Tooltip(f"{column}:N")
-    return alt.Tooltip(f"{column}:Q", format=form) if kind.kind == "f" else alt.Tooltip(f"{column}:Q")
+    hints = []
+    for column in filter(None, dict.fromkeys(columns)):
+        kind = table[column].dtype
+        number = is_numeric_dtype(kind) and not is_bool_dtype(kind)
+        look = {"format": form} if number and kind.kind == "f" else {}
+        hints.append(alt.Tooltip(f"{column}:{'Q' if number else 'N'}", **look))
+    return hints
 
 
 def describe_rows(table: pd.DataFrame, *columns: str, value: str = "mean", form: str = ".3g", interval: bool = False):
-    """A table's estimates as a text, "name, name: mean (low to high); ...", for screen readers and consoles.
-
-    >>> describe_rows(pd.DataFrame({"kind": ["a", "b"], "mean": [0.5, 2]}), "kind", form=".2f")
-    'a: 0.50; b: 2.00'
-    """
+    """A table's estimates as a text, "name, name: mean (low to high); ...", for screen readers and consoles."""
     rows = []
     for row in table.to_dict("records"):
         known = interval and np.isfinite([row["low"], row["high"]]).all()
@@ -145,11 +140,7 @@ def typeset(text: str) -> str:
 
 
 def escape(text) -> str:
-    """Text as HTML that shows it: `printable`, and never markup.
-
-    >>> escape("<b>\\x07")
-    '&lt;b&gt;␇'
-    """
+    """Text as HTML that shows it: `printable`, and never markup."""
     return html.escape(printable(text))
 
 
@@ -182,9 +173,6 @@ def plain(value):
     """A spec, or rows, as JSON values: texts `printable`, numbers of NumPy as Python's, NaN and infinities as None.
 
     vl-convert ends its process, here the kernel, for a control character in a drawn text.
-
-    >>> plain({"a\\x00": (np.float32(0.5), float("nan"), "b\\ud800")})
-    {'a␀': [0.5, None, 'b�']}
     """
     if isinstance(value, dict):
         return {printable(key): plain(part) for key, part in value.items()}
@@ -203,9 +191,6 @@ def hushed(spec: dict, shows: bool = False) -> dict:
     """The spec with marks that show no column, such as a line at zero, left out of what screen readers are told.
 
     Vega has no name for them.  shows: whether what is around the spec shows a column already.
-
-    >>> hushed({"mark": "rule", "encoding": {"x": {"datum": 0}}})["mark"]
-    {'type': 'rule', 'aria': False}
     """
     channels = [one for one in spec.get("encoding", {}).values() if isinstance(one, dict)]
     shows = shows or any("field" in one or "aggregate" in one for one in channels)
@@ -265,8 +250,7 @@ def bundle(spec: dict, **_) -> tuple[dict, dict]:
     return data, about
 
 
-def to_values(data) -> dict:
-    """Altair data transformer: the rows of a table, as many as there are, as `plain` values."""
+def _to_values(data) -> dict:
     return plain(alt.to_values(printable_table(data) if isinstance(data, pd.DataFrame) else data))
 
 
@@ -276,7 +260,7 @@ def to_spec(chart) -> dict:
         return hushed(plain(chart.to_dict()))
 
 
-alt.data_transformers.register("workbook", to_values)
+alt.data_transformers.register("workbook", _to_values)
 
 
 def enable_charts() -> None:

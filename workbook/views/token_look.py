@@ -1,9 +1,8 @@
 """How tokens look: a scale of colours for each column of a token table, the ink on each colour, signs, marks and texts.
 
 A signed column (an advantage, a push) is blue above its center and orange below, with a sign on each cell. A one-sided
-column (an entropy, a log-probability) runs from light at 0 to dark, without signs. Black or white stands on every
-colour, whichever contrasts more. A recorded table's `stopped` says what took a token's gradient away: drawn as a mark,
-too, so that colour is not the only cue.
+column (an entropy, a log-probability) runs from light at 0 to dark. Black or white stands on every colour, whichever
+contrasts more. What took a token's gradient away (`stopped`) is a mark, too, so that colour is not the only cue.
 """
 
 from __future__ import annotations
@@ -76,12 +75,10 @@ class Scale:
 
     @property
     def palette(self) -> dict[str, list[str]]:
-        """Fills of the shades, and the ink that can be read on each."""
         return PALETTE["sequential" if self.side else "diverging"]
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The values at which colours saturate, low and high."""
         if self.side:
             return min(0.0, self.side * self.limit), max(0.0, self.side * self.limit)
         return self.center - self.limit, self.center + self.limit
@@ -105,7 +102,6 @@ class Scale:
         return [self.palette["inks"][shade] if shade >= 0 else "#000000" for shade in self.shades(values)]
 
     def vega(self) -> alt.Scale:
-        """The same colours as a scale of a chart."""
         colors = self.palette["fills"][:: -1 if self.side < 0 else 1]
         return alt.Scale(domain=np.linspace(*self.ends, SHADES).tolist(), range=colors, clamp=True, interpolate="rgb")
 
@@ -115,12 +111,7 @@ class Scale:
 
 
 def scale_of(name: str, *columns: pd.Series) -> Scale:
-    """One scale for a column of several tables; one-sided where no value is of the other sign, and the name says so.
-
-    >>> entropy = pd.Series([0.0, 0.5])
-    >>> scale_of("entropy", entropy).side, scale_of("logp", -entropy).side, scale_of("true credit", entropy).side
-    (1, -1, 0)
-    """
+    """One scale for a column of several tables; one-sided where no value is of the other sign, and the name says so."""
     center = CENTERS.get(name, 0.0)
     most = max(limit(column.to_numpy(dtype=float) - center) for column in columns)
     low = np.nanmin([0.0, *(column.min() for column in columns)])
@@ -159,7 +150,6 @@ def prepare(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def mark(stopped) -> str:
-    """The mark of a token whose gradient was taken away."""
     return "" if pd.isna(stopped) else MARKS.get(str(stopped), MASKED)
 
 
@@ -171,11 +161,7 @@ def level_name(name: str, level: str) -> str:
 
 
 def readable(token) -> str:
-    """A token's text as its model wrote it, spaces and line breaks kept, what can't be seen by its number.
-
-    >>> readable(" the\\n"), readable("\\u202eevil\\x00")
-    (' the\\n', '\\\\u202eevil\\\\u0000')
-    """
+    """A token's text as its model wrote it, spaces and line breaks kept, what can't be seen by its number."""
 
     def is_hidden(c: str) -> bool:
         kind = unicodedata.category(c)

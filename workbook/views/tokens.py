@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -70,31 +72,25 @@ def token_strip(
     return finish(
         _layers(cells, column, scale, whole, wrap),
         f"Group {group}{at}: {column} of each token, rollout by rollout",
-        "; ".join([_legend(scale), *_saturated(rows[column], scale), *marks, *first]),
+        "; ".join([*_legend(rows[column], scale), *marks, *first]),
         f"{cells['rollout'].nunique()} rollouts with up to {length} tokens.",
         width=int(whole),
         height=alt.Step(LINE_HEIGHT if wrap else CELL_HEIGHT),
     )
 
 
-def _legend(scale: Scale | None) -> str:
+def _legend(values: pd.Series, scale: Scale | None) -> list[str]:
+    """Words for the colours, and for values beyond their ends."""
     if scale is None:
-        return "one cell a token"
-    if scale.side:
-        return f"one cell a token; the darker, the further {'above' if scale.side > 0 else 'below'} zero"
+        return ["one cell a token"]
     middle = f"{scale.center:g}" if scale.center else "zero"
-    return f"one cell a token; blue and +: above {middle}, orange and −: below"
-
-
-def _saturated(values: pd.Series, scale: Scale | None) -> list[str]:
-    """Words for values beyond the ends of the colours."""
-    if scale is None:
-        return []
+    words = f"one cell a token; blue and +: above {middle}, orange and −: below"
+    if scale.side:
+        words = f"one cell a token; the darker, the further {'above' if scale.side > 0 else 'below'} zero"
     low, high = scale.ends
-    least, most = values.min(), values.max()
-    beyond = [scale.format(value) for value, is_out in ((least, least < low), (most, most > high)) if is_out]
+    beyond = [*([values.min()] if values.min() < low else []), *([values.max()] if values.max() > high else [])]
     ends = f"±{scale.limit:.2g}" if not scale.side and not scale.center else f"{low:.2g} and {high:.2g}"
-    return [f"darkest from {ends} on, to {' and '.join(beyond)}"] if beyond else []
+    return [words, *([f"darkest from {ends} on, to {' and '.join(map(scale.format, beyond))}"] if beyond else [])]
 
 
 def _looks(rows: pd.DataFrame, column: str, everywhere: pd.Series, scale: Scale | None) -> pd.DataFrame:
@@ -178,15 +174,11 @@ def wrapped(rows: pd.DataFrame, width: float) -> pd.DataFrame:
     return pd.DataFrame.from_dict(cells, orient="index", columns=names)
 
 
+signed = partial(number, signed=True)
 KNOWN = ("advantage", "logp", "dlogp", "credit")  # numbers that describe a token
 MAX_MOVERS = 10  # tokens that are listed
 NEAR = 0.25  # of 1: how far the explained share may be off before the step is called long
 HARDLY = 1e-4  # nats; a share of less says nothing
-
-
-def signed(value) -> str:
-    """A number with its sign and a true minus; "unknown" for what is none."""
-    return number(value, signed=True)
 
 
 def describe_token(row: pd.Series) -> str:
@@ -272,7 +264,6 @@ def explanation_details(rows: pd.DataFrame, explanation) -> dict:
 
 
 def _share(e) -> str:
-    """The explained share, and what is missing."""
     if abs(e.measured) <= HARDLY:
         return "It hardly moved, so a share of it says little."
     if abs(e.explained - 1) > NEAR:
