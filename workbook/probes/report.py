@@ -10,7 +10,6 @@ rollouts that have that token there. What a log does not have is in `Report.miss
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,21 +24,42 @@ SHARED = ("same token at the same position", "same token elsewhere, under both s
 ROUNDING = 1e-6  # of the sum of |push|, which files hold in float32
 MIN_CHANGE = 1e-4  # nats; a token of probability 1 moves by rounding alone
 MIN_SAMPLE = 6  # groups or steps below which a t interval says more about its assumptions than about the data
-# Bounds of the warnings, as shares of what their sentence names
-ONE_REWARD = 0.5  # groups: half of all sampling bought nothing; DAPO (arXiv 2503.14476) resamples such groups
-REPEATED = 0.25  # rollouts: a repeated one adds no comparison, and its tokens' pushes add up
-CLIPPED = 0.1  # sum |advantage|, or tokens: on-policy nothing is clipped, and PPO's usual share is a few per cent
-TRUNCATED = 0.05  # rollouts or advantage: masked rollouts keep their part in the group's mean, so sums are off 0
-RESIDUAL = 0.05  # push: a twentieth of what should have cancelled stays
-AGAINST = 0.4  # pushed tokens: with 0.5 a token's own push has no say in where it goes
-LONGER = 0.2  # the positive rollouts' length: then 1/T gives their tokens a fifth more push
-ENTROPY_LOSS = 0.5  # the first step's entropy: exploration that is lost does not come back by itself
+BOUNDS = {  # of the warnings: they stand where a number is as large
+    "lost": 0.5,  # groups: half of all sampling bought nothing; DAPO (arXiv 2503.14476) resamples such groups
+    "repeats": 0.25,  # rollouts: a repeated one adds no comparison, and its tokens' pushes add up
+    "clipped": 0.1,  # sum |advantage|, or tokens: on-policy nothing is clipped, and PPO's usual share is a few per cent
+    "truncated": 0.05,  # rollouts or advantage: masked rollouts keep their part in the group's mean, so sums are off 0
+    "stays": 0.05,  # push: a twentieth of what should have cancelled
+    "equal": 0.05,
+    "against": 0.4,  # pushed tokens: with 0.5 a token's own push has no say in where it goes
+    "longer": 0.2,  # the positive rollouts' length: then 1/T gives their tokens a fifth more push
+    "fell": 0.5,  # the first step's entropy: exploration that is lost does not come back by itself
+    "few": 1.0,
+}
 MIN_GROUPS = 30  # groups, for which a share of one half has a standard error of 0.09
+WARNINGS = """
+lost: {lost:.0%} of groups had one reward only: nothing was learned from them. {advice}
+repeats: {repeats:.0%} of rollouts repeat another of their group token by token. Raise the temperature, or sample \
+fewer rollouts of more prompts.
+clipped: Clipping stopped {clipped:.0%} of {of}. Lower the learning rate, or take fewer optimizer steps on each batch.
+truncated: {truncated:.0%} of rollouts were cut off. Raise max_completion_length, or reward brevity.
+stays: Where all rollouts of a group have the same token, {left:.0%} of its push stays; {equal:.0%} would with equal \
+weights. Stay on-policy, widen the clip range, or set group_transform: min_replace.
+equal: Where all rollouts of a group have the same token, even equal weights leave {equal:.0%} of its push: advantages \
+do not sum to 0 in a step. Keep groups whole in a mini-batch (batching: query_preserved).
+against: {against:.0%} of the tokens that moved went against their own push: others' updates decide. More rollouts \
+per prompt give a token more push of its own.
+longer: Negative rollouts are {longer:.0%} {than} than positive ones. A loss that divides by each rollout's length \
+pushes the longer ones' tokens less; loss_type: dapo or dr_grpo does not.
+fell: Entropy fell from {first:.3f} to {last:.3f} nats a token. Where the reward has not risen with it, lower the \
+learning rate or raise epsilon_high.
+few: There are {groups} groups only, so every share here is rough. Log more steps or prompts.
+"""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Findings of `report_findings`; tables are empty, and numbers NaN, where `missing` says what was not there.
+    """Findings; tables are empty, and numbers NaN, where `missing` says what was not there.
 
     counts: steps, groups, rollouts, tokens.  groups: a row per group: size, signal (has an advantage), reward
     ("highest", "lowest" or "one" of one without).  signal: share of groups with an advantage.  tokens: a row per token
@@ -49,7 +69,6 @@ class Report:
     repeats: share of rollouts equal to another of their group.  metrics: as `read_metrics` has them.
     """
 
-    source: dict
     counts: dict[str, int]
     groups: pd.DataFrame
     signal: Interval
@@ -75,29 +94,35 @@ def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) ->
     source = table.attrs.get("source", {})
     grouped = source.get("groups") != "none" and rows.groupby(GROUP)["rollout"].nunique().max() > 1
     missing = {} if grouped else {"groups": "No two rollouts are known to be of one prompt; log a column group."}
-    record = "train with record_tokens: 10, or log the column"
-    for name, column in {"stopped": "stopped", "against": "logp_after"}.items():
-        if column not in rows:
-            missing[name] = f"The log has no column {column}; {record}."
+    for name in ("stopped", "logp_after"):
+        if name not in rows:
+            missing[name] = f"The log has no column {name}; train with record_tokens: 10, or log the column."
     groups = _groups(rows) if grouped else pd.DataFrame()
-    rollouts = rows[ROLLOUT].drop_duplicates()
+    size, units = rows["advantage"].abs(), rows.drop_duplicates(ROLLOUT)
+    stopped, against, repeats = pd.Series(dtype=float), np.nan, np.nan
+    if "stopped" in rows:
+        mass = size.groupby(rows["stopped"].astype(str)).sum() / max(size.sum(), 1e-300)
+        stopped = mass.reindex([reason for reason in STOPS[1:] if reason in mass.index])
+    if "logp_after" in rows and "logp" in rows:
+        change = rows["logp_after"].astype(float) - rows["logp"].astype(float)
+        moved = (change.abs() > MIN_CHANGE) & (rows["push"] != 0)
+        against = float((change * rows["push"] < 0)[moved].mean())
+    if grouped:
+        texts = rows.groupby(ROLLOUT)["token"].agg(lambda tokens: hash(tuple(tokens.cat.codes)))
+        repeats = float(texts.reset_index().duplicated([*GROUP, "token"]).mean())
+    lengths = rows.groupby(ROLLOUT).agg(length=("position", "size"), a=("advantage", "sum")).query("a != 0")
+    counts = (rows["step"].nunique(), len(units.drop_duplicates(GROUP)), len(units), len(rows))
     return Report(
-        source=source,
-        counts={
-            "steps": rows["step"].nunique(),
-            "groups": len(rollouts[GROUP].drop_duplicates()),
-            "rollouts": len(rollouts),
-            "tokens": len(rows),
-        },
+        counts=dict(zip(("steps", "groups", "rollouts", "tokens"), counts, strict=True)),
         groups=groups,
         signal=_signal_share(groups) if grouped else Interval(np.nan, np.nan, np.nan),
         tokens=_pushed_tokens(rows),
         shared=_shared_tokens(rows) if grouped else pd.DataFrame(),
-        stopped=_stopped(rows),
+        stopped=stopped,
         residual=_whole_residual(rows) if grouped else (np.nan, np.nan),
-        against=_against_share(rows),
-        lengths=_lengths(rows),
-        repeats=_repeated(rows) if grouped else np.nan,
+        against=against,
+        lengths=lengths.groupby(np.where(lengths["a"] > 0, *SIGNS))["length"].mean(),
+        repeats=repeats,
         metrics=pd.DataFrame() if metrics is None else metrics,
         notes=[*source.get("notes", ()), *notes],
         missing=missing,
@@ -105,7 +130,7 @@ def report_findings(table: pd.DataFrame, metrics: pd.DataFrame | None = None) ->
 
 
 def _prepare(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return the table with step, advantage, push and sign in every row, and a sentence for each that was made."""
+    """The table with step, advantage, push and sign in every row, and a sentence for each that was made."""
     if lacking := [name for name in ("group", "rollout", "position", "token") if name not in table]:
         raise ValueError(f"a report needs the column {lacking[0]}; the table has {', '.join(table.columns)}.")
     rows, notes = table.reset_index(drop=True).copy(), []
@@ -131,7 +156,7 @@ def _prepare(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _groups(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per group: size, signal, and the reward of a group that has none."""
+    """A row per group: size, signal, and the reward of a group that has none."""
     table = rows.assign(absolute=rows["advantage"].abs()).groupby(GROUP)
     table = table.agg(size=("rollout", "nunique"), signal=("absolute", "max")).reset_index()
     table["signal"] = table["signal"] > 0
@@ -144,7 +169,7 @@ def _groups(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _signal_share(groups: pd.DataFrame) -> Interval:
-    """Return the share of groups with signal; its interval is over steps, or over groups if steps are few."""
+    """The share of groups with signal; its interval is over steps, or over groups if steps are few."""
     steps = groups.groupby("step")["signal"].mean()
     units = (steps if len(steps) >= MIN_SAMPLE else groups["signal"]).to_numpy(float)
     interval = t_interval(units) if len(units) >= MIN_SAMPLE else Interval(units.mean(), np.nan, np.nan)
@@ -152,7 +177,7 @@ def _signal_share(groups: pd.DataFrame) -> Interval:
 
 
 def _pushed_tokens(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per token text, the most pushed first."""
+    """A row per token text, the most pushed first."""
     parts = pd.DataFrame({"token": rows["token"], "count": 1})
     parts["up"], parts["down"] = rows["push"].clip(lower=0.0), rows["push"].clip(upper=0.0)
     table = parts.groupby("token", observed=True).sum().reset_index()
@@ -163,7 +188,7 @@ def _pushed_tokens(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _shared_tokens(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return how much of |push| cancels inside groups, by the first class of SHARED that fits a token."""
+    """How much of |push| cancels inside groups, by the first class of SHARED that fits a token."""
     place, word = (
         rows.groupby(names, observed=True, sort=False).ngroup().to_numpy() for names in (PLACE, [*GROUP, "token"])
     )
@@ -180,18 +205,8 @@ def _shared_tokens(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def _stopped(rows: pd.DataFrame) -> pd.Series:
-    """Return the share of sum |advantage| that each reason kept from its gradient; empty where reasons are unknown."""
-    if "stopped" not in rows:
-        return pd.Series(dtype=float)
-    mass = rows["advantage"].abs().groupby(rows["stopped"].astype(str)).sum() / max(
-        rows["advantage"].abs().sum(), 1e-300
-    )
-    return mass.reindex([reason for reason in STOPS[1:] if reason in mass.index])
-
-
 def _whole_residual(rows: pd.DataFrame) -> tuple[float, float]:
-    """Return |sum of push| / sum of |push| of places that all rollouts of a group have, and with equal weights.
+    """|sum of push| / sum of |push| of places that all rollouts of a group have, and with equal weights.
 
     With equal weights it is 0 if the step holds the whole group, its advantages centred (D1 of arXiv 2604.13088).
     """
@@ -205,113 +220,63 @@ def _whole_residual(rows: pd.DataFrame) -> tuple[float, float]:
     return float((whole["net"].abs() / whole["total"]).mean()), float((whole["a"].abs() / whole["b"]).mean())
 
 
-def _against_share(rows: pd.DataFrame) -> float:
-    """Return the share of tokens that were pushed and moved that moved against their own push; NaN if unknown."""
-    if "logp_after" not in rows or "logp" not in rows:
-        return float("nan")
-    change = rows["logp_after"].astype(float) - rows["logp"].astype(float)
-    moved = (change.abs() > MIN_CHANGE) & (rows["push"] != 0)
-    return float((change * rows["push"] < 0)[moved].mean())
-
-
-def _lengths(rows: pd.DataFrame) -> pd.Series:
-    """Return the mean length of positive and of negative rollouts, in tokens."""
-    table = rows.groupby(ROLLOUT).agg(length=("position", "size"), a=("advantage", "sum")).query("a != 0")
-    return table.groupby(np.where(table["a"] > 0, *SIGNS))["length"].mean()
-
-
-def _repeated(rows: pd.DataFrame) -> float:
-    """Return the share of rollouts with the very tokens of an earlier one of their group."""
-    rollouts = rows.groupby(ROLLOUT)["token"].agg(lambda tokens: hash(tuple(tokens.cat.codes)))
-    return float(rollouts.reset_index().duplicated([*GROUP, "token"]).mean())
-
-
 def _cancelled(net, total):
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(np.asarray(total) > 0, 1 - np.asarray(net) / np.asarray(total), 0.0)
 
 
 def report_warnings(report: Report) -> list[str]:
-    """Return what is out of order, each with what to change, the first things to look at first."""
-    return list(_warnings(report))
-
-
-def _warnings(report: Report) -> Iterator[str]:
-    lost = 1 - report.signal.mean
-    if lost >= ONE_REWARD:
+    """What is out of order, each with what to change, the first things to look at first."""
+    (left, equal), groups = report.residual, len(report.groups)
+    advice = "Raise the temperature, sample larger groups, or pick prompts that the policy solves now and then."
+    if groups:
         best, worst = ((report.groups["reward"] == name).mean() for name in ("highest", "lowest"))
-        advice = "Raise the temperature, sample larger groups, or pick prompts that the policy solves now and then."
         if best > 2 * worst:
             advice = f"{best:.0%} have the highest reward throughout: pick harder prompts."
         elif worst > 2 * best:
             advice = f"{worst:.0%} have the lowest reward throughout: pick easier prompts, or sample larger groups."
-        yield f"{lost:.0%} of groups had one reward only: nothing was learned from them. {advice}"
-    if report.repeats >= REPEATED:
-        advice = "Raise the temperature, or sample fewer rollouts of more prompts."
-        yield f"{report.repeats:.0%} of rollouts repeat another of their group token by token. {advice}"
-    clipped = (
-        report.stopped.reindex(["clip low", "clip high"]).sum()
-        if len(report.stopped)
-        else _last(report, "clip_ratio/region_mean")
-    )
-    if clipped >= CLIPPED:
-        advice = "Lower the learning rate, or take fewer optimizer steps on each generation batch."
-        yield f"Clipping stopped {clipped:.0%} of {'all advantage' if len(report.stopped) else 'tokens'}. {advice}"
-    truncated = max(report.stopped.get("truncated", 0.0), _last(report, "completions/clipped_ratio"))
-    if truncated >= TRUNCATED:
-        yield f"{truncated:.0%} of rollouts were cut off. Raise max_completion_length, or reward brevity."
-    left, equal = report.residual
-    if left - equal >= RESIDUAL:
-        advice = "Stay on-policy, widen the clip range, or set group_transform: min_replace."
-        yield (
-            f"Where all rollouts of a group have the same token, {left:.0%} of its push stays; {equal:.0%} would with "
-            f"equal weights. {advice}"
-        )
-    if equal >= RESIDUAL:
-        yield (
-            f"Where all rollouts of a group have the same token, even equal weights leave {equal:.0%} of its push: "
-            "advantages do not sum to 0 in a step. Keep groups whole in a mini-batch (batching: query_preserved)."
-        )
-    if report.against >= AGAINST:
-        yield (
-            f"{report.against:.0%} of the tokens that moved went against their own push: others' updates decide. "
-            "More rollouts per prompt give a token more push of its own."
-        )
-    if set(SIGNS) <= set(report.lengths.index):
-        share = report.lengths["negative"] / report.lengths["positive"] - 1
-        if abs(share) >= LONGER:
-            yield (
-                f"Negative rollouts are {abs(share):.0%} {'longer' if share > 0 else 'shorter'} than positive ones. A "
-                "loss that divides by each rollout's length pushes the longer ones' tokens less; "
-                "loss_type: dapo or dr_grpo does not."
-            )
-    entropy = report.metrics["entropy"].dropna() if "entropy" in report.metrics else pd.Series(dtype=float)
-    if len(entropy) > 1 and entropy.iloc[-1] < (1 - ENTROPY_LOSS) * entropy.iloc[0]:
-        advice = "Where the reward has not risen with it, lower the learning rate or raise epsilon_high."
-        yield f"Entropy fell from {entropy.iloc[0]:.3f} to {entropy.iloc[-1]:.3f} nats a token. {advice}"
-    if 0 < len(report.groups) < MIN_GROUPS:
-        yield f"There are {len(report.groups)} groups only, so every share here is rough. Log more steps or prompts."
+    clipped, of = _last(report, "clip_ratio/region_mean"), "tokens"
+    if len(report.stopped):
+        clipped, of = report.stopped.reindex(["clip low", "clip high"]).sum(), "all advantage"
+    longer = report.lengths.get("negative", np.nan) / report.lengths.get("positive", np.nan) - 1
+    entropy = report.metrics["entropy"].dropna().tolist() if "entropy" in report.metrics else []
+    first, last = (entropy[0], entropy[-1]) if entropy else (0.0, 0.0)
+    numbers = {
+        "lost": 1 - report.signal.mean,
+        "repeats": report.repeats,
+        "clipped": clipped,
+        "truncated": max(report.stopped.get("truncated", 0.0), _last(report, "completions/clipped_ratio")),
+        "stays": left - equal,
+        "equal": equal,
+        "against": report.against,
+        "longer": abs(longer),
+        "fell": 1 - last / first if first else 0.0,
+        "few": float(0 < groups < MIN_GROUPS),
+    }
+    words = {"advice": advice, "of": of, "left": left, "first": first, "last": last, "groups": groups}
+    words |= numbers | {"than": "longer" if longer > 0 else "shorter"}
+    sentences = dict(line.split(": ", 1) for line in WARNINGS.strip().splitlines())
+    return [text.format(**words) for name, text in sentences.items() if numbers[name] >= BOUNDS[name]]
 
 
 def _last(report: Report, name: str) -> float:
-    """Return the mean of a metric's last five values; 0 where it was not logged."""
+    """Mean of a metric's last five values; 0 where it was not logged."""
     values = report.metrics[name].dropna() if name in report.metrics else []
     return float(values.iloc[-5:].mean()) if len(values) else 0.0
 
 
 def report_text(report: Report) -> str:
-    """Return the findings as lines of text: counts, what was found, what is missing, warnings."""
-    lines = [", ".join(f"{number:,} {name}" for name, number in report.counts.items())]
+    """The findings as lines of text: counts, what was found, what is missing, warnings."""
+    lines = []
     if "groups" not in report.missing:
-        ends = report.signal
+        ends, shared = report.signal, report.shared.set_index("shared")
         interval = f" [{ends.low:.0%}, {ends.high:.0%}]" if ends.low < ends.high else ""
-        lines.append(f"{ends.mean:.0%}{interval} of {len(report.groups):,} groups have an advantage to learn from.")
-        place = report.shared.set_index("shared").loc[SHARED[0]]
-        lines.append(
-            f"{(report.shared['push'] * report.shared['cancelled']).sum():.0%} of |push| cancels inside its group. "
-            f"Tokens that several rollouts have at the same position hold {place['push']:.0%} of it, and "
-            f"{place['cancelled']:.0%} of that cancels."
-        )
+        place, cancelled = shared.loc[SHARED[0]], (shared["push"] * shared["cancelled"]).sum()
+        lines += [
+            f"{ends.mean:.0%}{interval} of {len(report.groups):,} groups have an advantage to learn from.",
+            f"{cancelled:.0%} of |push| cancels inside its group. Tokens that several rollouts have at the same "
+            f"position hold {place['push']:.0%} of it, and {place['cancelled']:.0%} of that cancels.",
+        ]
     pushed = report.tokens[report.tokens["total"] > 0]
     if len(pushed):
         first = pushed.loc[pushed["net"].abs().idxmax()]
@@ -324,8 +289,8 @@ def report_text(report: Report) -> str:
         lines.append(f"{report.against:.0%} of the pushed tokens that moved went against their own push.")
     lengths = ", ".join(f"{length:.1f} tokens with {sign} advantage" for sign, length in report.lengths.items())
     lines += [f"Rollouts have on average {lengths}."] if lengths else []
-    lines += [*report.notes, *report.missing.values()]
     warnings = report_warnings(report)
-    found = [f"{len(warnings)} warning{'s' * (len(warnings) > 1)}:"] if warnings else ["No warnings."]
-    body = [lines[0], *(f"- {line}" for line in lines[1:]), *found]
-    return "\n".join([*body, *(f"{number}. {warning}" for number, warning in enumerate(warnings, 1))])
+    found = f"{len(warnings)} warning{'s' * (len(warnings) > 1)}:" if warnings else "No warnings."
+    counts = ", ".join(f"{number:,} {name}" for name, number in report.counts.items())
+    lines = [counts, *(f"- {line}" for line in [*lines, *report.notes, *report.missing.values()]), found]
+    return "\n".join([*lines, *(f"{number}. {warning}" for number, warning in enumerate(warnings, 1))])
