@@ -37,14 +37,14 @@ def by_sign(sampled):
 
 def test_the_sum_of_rows_is_a_real_step_of_all(sampled, by_sign):
     weights = torch.cat([p.detach().flatten() for p in sampled[0].model.parameters()])
-    by_prompt = block_coupling(*sampled, lr=2.0)
+    by_prompt = block_coupling(*sampled)
     assert torch.equal(weights, torch.cat([p.detach().flatten() for p in sampled[0].model.parameters()]))
     for blocks in (by_sign, by_prompt):
         assert 0 < blocks.error < 0.02
         assert f"{blocks.error:.2%}" in str(blocks)
     assert (by_sign.blocks["sign"] != 0).all()
     assert (by_prompt.blocks["sign"] == 0).all()
-    difference = 2 * by_sign.changes.sum(0) - by_prompt.changes.sum(0)
+    difference = by_sign.changes.sum(0) - by_prompt.changes.sum(0)
     assert np.sqrt(np.mean(difference**2) / np.mean(by_prompt.changes.sum(0) ** 2)) < 0.03
 
 
@@ -52,7 +52,7 @@ def test_a_row_is_the_inner_product_of_gradients(sampled):
     """Token by token against autograd: lr <grad log pi(i), gradient of the block>."""
     policy, rollouts = sampled
     rollouts = rollouts.select(rollouts.group_ids == int(rollouts.group_ids[rollouts.advantages != 0][0]))
-    blocks = block_coupling(policy, rollouts, lr=0.5, blocks="rollout")
+    blocks = block_coupling(policy, rollouts, blocks="rollout")
     weights = list(policy.model.parameters())
     logps = rollout_logps(policy.model, *(getattr(rollouts, name) for name in FIELDS))
     scale = rollouts.completion_ids.numel()
@@ -63,7 +63,7 @@ def test_a_row_is_the_inner_product_of_gradients(sampled):
     table = blocks.tokens.assign(change=blocks.changes[0])
     for row in table[table["logp"] < np.log(0.7)].iloc[::5].itertuples():
         own = torch.autograd.grad(logps[row.rollout, row.position], weights, retain_graph=True)
-        expected = 0.5 * float(sum((a * b).sum() for a, b in zip(own, step, strict=True)))
+        expected = float(sum((a * b).sum() for a, b in zip(own, step, strict=True)))
         assert row.change == pytest.approx(expected, rel=0.03, abs=0.002 * float(table["change"].abs().max()))
 
 
@@ -90,7 +90,6 @@ def test_few_prompts_can_be_measured(sampled, by_sign):
         ({"blocks": "batch"}, "blocks='batch' is unknown: choose one of prompt, sign, rollout"),
         ({"blocks": torch.zeros(2, 2)}, "labels must be"),
         ({"measured": [99]}, "must be group ids of the rollouts"),
-        ({"nats": 0.0}, "nats=0.0 must be above 0"),
     ],
     ids=str,
 )
@@ -99,10 +98,8 @@ def test_what_makes_no_blocks_is_refused(sampled, wrong, words):
         block_coupling(*sampled, **wrong)
 
 
-def test_half_precision_and_silent_rollouts_are_refused(sampled):
-    policy, rollouts = sampled
-    with pytest.raises(ValueError, match="push nothing"):
-        block_coupling(policy, replace(rollouts, advantages=torch.zeros_like(rollouts.advantages)))
+def test_half_precision_is_refused(sampled):
+    _, rollouts = sampled
     with pytest.raises(ValueError, match=r'in bfloat16, in which small steps are lost .* dtype="float32"'):
         block_coupling(load_policy("bundled", dtype="bfloat16"), rollouts)
 
@@ -125,10 +122,10 @@ def by_hand():
     about = about.assign(tokens=1, prompts=1)
     changes = np.array([[4, 3, 1, 0], [-3, -4, -1, 0], [1, 1, 2, -1], [0, 0, 1, -2]], dtype=np.float32)
     pushing = tokens[["block", "group", "token_id", "logp", "push"]]
-    return Blocks(changes, about.assign(norm=2.0, rms=0.01), tokens, pushing, 1.0, 0.0)
+    return Blocks(changes, about.assign(norm=2.0, rms=0.01), tokens, pushing, 0.0)
 
 
-def test_tables_by_hand(by_hand):
+def test_steps_and_categories_by_hand(by_hand):
     # one prompt alone moves its own tokens by 1, -1; and 3, -3: all four follow
     assert step_changes(by_hand, 1, draws=1)["change"].tolist() == [1, -1, 3, -3]
     # both prompts: 2, 0; and 3, -3: the zero does not follow
@@ -136,25 +133,19 @@ def test_tables_by_hand(by_hand):
     # the positive blocks alone: 4, 3; 2, -1; with the other prompt's 5, 4; 3, -1
     assert step_changes(by_hand, 1, draws=1, positive_only=True)["change"].tolist() == [4, 3, 2, -1]
     assert step_changes(by_hand, 2, draws=1, positive_only=True)["change"].tolist() == [5, 4, 3, -1]
-
-
-def test_categories_by_hand(by_hand):
     # prompt 1: of both signs 3 and 3, so a has 1/2; of positive blocks 2 and 1, so 2/3
     shift = category_shift(by_hand, 1, draws=1).set_index(["group", "category"])["shift"]
     assert shift[1, "a"] == pytest.approx(1 / 2 - 2 / 3)
     assert shift[0, "a"] == 0
 
 
-def test_energy_by_hand(by_hand):
+def test_energy_and_mass_by_hand(by_hand):
     # gram = changes x push: a prompt's own energy is 4-3-3+4 = 2 and 2+1+1+2 = 6, positive ones' 4 and 2
     gram = by_hand.gram()
     assert np.array_equal(gram, by_hand.changes * [1, -1, 1, -1])
     # both: e = 4, c = ((1-0-1+0) + (1-1-0+0)) / 2 = 0; positive only: e = 3, c = 1, so its 2 prompts have 8, as both's
     assert equal_energy_prompts(by_hand, 2) == 2
     assert equal_energy_prompts(by_hand, 1) == 1
-
-
-def test_mass_by_hand(by_hand):
     table = coupling_by_mass(by_hand).set_index(["where", "kind"])
     own = table.loc["own prompt"]
     # blocks 0 and 1 move one another by 3 and -3 (net 3 and 3); block 2 moves word 8 by -1, block 3 word 7 by 1

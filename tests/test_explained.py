@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from workbook.policies.load import load_policy
-from workbook.probes import TokenExplainer, explain_token
+from workbook.probes import TokenExplainer
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.tasks import get_task
@@ -30,7 +30,7 @@ def batch():
 
 @pytest.fixture(scope="module")
 def explained(batch):
-    return explain_token(*batch, PLACE, LR)
+    return TokenExplainer(*batch, LR)(*PLACE)
 
 
 def gradients(policy, rollouts, places):
@@ -60,7 +60,7 @@ def test_every_term_is_brute_forces(batch, explained):
 
 @pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 1e-3), ("adamw", 2e-6)])
 def test_a_small_real_step_is_explained(batch, optimizer, lr):
-    explanation = explain_token(*batch, PLACE, lr, optimizer=optimizer)
+    explanation = TokenExplainer(*batch, lr, optimizer)(*PLACE)
     assert explanation.explained == pytest.approx(1, abs=0.05)
     parts = explanation.parts()
     assert parts["moved"].sum() == pytest.approx(explanation.predicted)
@@ -72,7 +72,7 @@ def test_a_small_real_step_is_explained(batch, optimizer, lr):
 def test_tokens_that_do_not_push_have_no_part(batch, explained):
     chosen = torch.zeros_like(batch[1].completion_mask, dtype=torch.bool)
     chosen[PLACE] = True
-    alone = explain_token(*batch, PLACE, 1e-3, chosen=chosen)
+    alone = TokenExplainer(*batch, 1e-3, chosen=chosen)(*PLACE)
     assert alone.parts()["source"].tolist() == ["itself"]
     assert alone.explained == pytest.approx(1, abs=0.05)
     own = explained.tokens.query("rollout == @PLACE[0] and position == @PLACE[1]")["moved"].item()
@@ -85,7 +85,7 @@ def test_the_output_layers_share_is_its_own_gradients_product(batch, explained):
     head = policy.model.get_output_embeddings().weight
     assert head is not policy.model.get_input_embeddings().weight, "untied: its gradient is the output layer's alone"
     nothing = np.zeros(len(batch[1].token_table()))
-    through = explain_token(*batch, PLACE, LR, parameters=["lm_head.weight"], measured=nothing)
+    through = TokenExplainer(*batch, LR, measured=nothing, parameters=["lm_head.weight"])(*PLACE)
     np.testing.assert_allclose(through.tokens["moved"], explained.tokens["output_layer"], rtol=2e-3, atol=1e-7)
     assert row["output_layer"] != row["moved"]
     assert np.isnan(through.explained), "nothing moved, by what was given"
@@ -95,17 +95,15 @@ def test_what_cannot_be_explained_is_refused(batch):
     policy, rollouts = batch
     still = rollouts.select([0, 1])
     still = type(still)(**{**still.__dict__, "advantages": torch.zeros(2)})
-    for given, sentence in [
-        ((policy, rollouts, (0, 999), LR), r"token=\(0, 999\) is no completion token: rollouts 0 to 11"),
-        ((policy, rollouts, PLACE, 0.0), "lr=0.0 must be above 0"),
-        ((policy, still, PLACE, LR), "rollouts push nothing"),
+    for given, place, sentence in [
+        ((rollouts, LR), (0, 999), r"token=\(0, 999\) is no completion token: rollouts 0 to 11"),
+        ((rollouts, 0.0), PLACE, "lr=0.0 must be above 0"),
+        ((still, LR), PLACE, "rollouts push nothing"),
+        ((rollouts, LR, "lion"), PLACE, "optimizer='lion': one step is explained of sgd or adamw"),
+        ((rollouts, LR, "sgd", [0.0, 1.0, 2.0]), PLACE, r"measured has shape \(3,\)"),
     ]:
         with pytest.raises(ValueError, match=sentence):
-            explain_token(*given)
-    with pytest.raises(ValueError, match="optimizer='lion': one step is explained of sgd or adamw"):
-        TokenExplainer(policy, rollouts, LR, "lion")
-    with pytest.raises(ValueError, match=r"measured has shape \(3,\)"):
-        TokenExplainer(policy, rollouts, LR, measured=[0.0, 1.0, 2.0])
+            TokenExplainer(policy, *given)(*place)
 
 
 def test_a_pin_is_explained_in_a_thread_with_its_numbers(batch, explained):

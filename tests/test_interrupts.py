@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from workbook.policies.load import load_policy
-from workbook.probes import block_coupling, explain_token, matched_lr, token_flips
+from workbook.probes import TokenExplainer, block_coupling, matched_lr, token_flips
 from workbook.probes.directions import Along
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
@@ -31,7 +31,7 @@ PROBES = {
     "flips": lambda policy, rollouts: token_flips(policy, rollouts, "adamw", lr=1e-3),
     "rate": lambda policy, rollouts: matched_lr(policy, rollouts, "adamw", target=0.05),
     "blocks": lambda policy, rollouts: block_coupling(policy, rollouts, blocks="sign"),
-    "explained": lambda policy, rollouts: explain_token(policy, rollouts, (0, 3), lr=1e-3),
+    "explained": lambda policy, rollouts: TokenExplainer(policy, rollouts, lr=1e-3)(0, 3),
     "differences": differences,
     "sampling": lambda policy, _: sample_rollouts(policy, get_task("chain"), 2, 2, seed=1, max_new_tokens=16),
 }

@@ -43,22 +43,19 @@ class Blocks:
     """What each of K blocks does to each of N measured tokens.
 
     Attributes:
-        changes: (K, N) float32, of the token's log-probability in nats when the block alone pushes at rate lr, to first
-            order in lr.
+        changes: (K, N) float32, of the token's log-probability in nats per unit of learning rate when the block alone
+            pushes, to first order.
         blocks: K rows: block, group (the first of its prompts) and sign (0 if mixed) of its advantages, tokens and
             prompts that push, norm of its gradient, rms of the change of its own measured tokens in the real step.
         tokens: N rows of the token table of the measured prompts, with block (-1: none) and push, weight x advantage.
         pushing: the same of all tokens that push, measured or not: block, group, token_id, logp, push.
-        lr: the rate that changes are for.
-        error: of the sum of all rows, against a real step of all blocks: root mean square of the difference over that
-            of the step.
+        error: of the sum of all rows, against a real step of all blocks: rms of the difference over that of the step.
     """
 
     changes: Float[np.ndarray, "K N"]
     blocks: pd.DataFrame
     tokens: pd.DataFrame
     pushing: pd.DataFrame
-    lr: float
     error: float
 
     def __str__(self) -> str:
@@ -86,28 +83,21 @@ class Blocks:
         at = self.tokens["block"].to_numpy()
         known[np.arange(len(at))[at >= 0], at[at >= 0]] = self.tokens["push"].to_numpy()[at >= 0]
         measured = np.bincount(at[at >= 0], minlength=len(self.blocks)) == self.blocks["tokens"].to_numpy()
-        return np.where(measured[None], self.changes.astype(float) @ known / self.lr, np.nan)
+        return np.where(measured[None], self.changes.astype(float) @ known, np.nan)
 
 
 def block_coupling(
     policy,
     rollouts: Rollouts,
-    lr: float = 1.0,
     blocks: str | Int[Tensor, "B T"] = "prompt",
-    batch_size: int | None = None,
     measured: Sequence[int] | None = None,
-    nats: float = SMALL_STEP,
-    aggregate: str = "dr_grpo",
 ) -> Blocks:
     """Take one small step per block, each from the policy as it is, and record what it does to every measured token.
 
     blocks: "prompt"; "sign", a prompt's positive and negative rollouts apart; "rollout"; or labels (B, T), below 0 for
     tokens that do not push. Tokens of advantage 0 never do, and a block without any is left out.
-    lr: the rate of SGD that the changes are for; any other is a factor.  measured: group ids whose tokens are recorded,
-    all by default.  batch_size: rollouts of one pass; None: as many as memory holds.  nats: of a real step (root mean
-    square, a block's own tokens).  aggregate: as in `update_weights`.
-
-    Cost: a backward pass of each block, and as many forward passes of the measured rollouts as there are blocks.
+    measured: group ids whose tokens are recorded, all by default.  Cost: a backward pass of each block, and as many
+    forward passes of the measured rollouts as there are blocks.
 
     Raises ValueError for a policy below float32, unknown blocks or groups, and rollouts in which nothing pushes.
     """
@@ -118,30 +108,29 @@ def block_coupling(
             'rounding; load it with dtype="float32".'
         )
     rollouts = rollouts.to(policy.model.device)
-    pushes = token_pushes(rollouts, aggregate)
+    pushes = token_pushes(rollouts)
     labels = _labels(rollouts, blocks).masked_fill(pushes == 0, -1)
     if not (labels >= 0).any():
         raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
     names, labels = labels.unique(return_inverse=True)  # labels become places in names, ascending, and -1
     labels, names = (labels - int((names < 0).sum())).clamp(min=-1), names[names >= 0].tolist()
     rows = _measured(rollouts, measured)
-    part, settings = rollouts.select(rows), {"batch_size": batch_size, "aggregate": aggregate}
-    length = _length(policy, rollouts, labels, nats, batch_size)
+    part, length = rollouts.select(rows), _length(policy, rollouts, labels)
     mine, alive = private_copy(policy), part.completion_mask.bool()
-    stepper, before = _OfLength(mine, length), logps(policy, part, batch_size)[alive]
+    stepper, before = _OfLength(mine, length), logps(policy, part)[alive]
     start = [p.detach().clone() for p in stepper.weights]
 
     def stepped(chosen: Bool[Tensor, "B T"]) -> tuple[float, np.ndarray]:
         """Norm of the chosen tokens' gradient, and what a step of `length` along it does to the measured tokens."""
         for weight, value in zip(stepper.weights, start, strict=True):
             weight.detach().copy_(value)
-        norm = float(update(mine, rollouts, stepper, chosen=chosen, clip=None, **settings)[0])
-        return norm, (logps(mine, part, batch_size)[alive] - before).cpu().numpy()
+        norm = float(update(mine, rollouts, stepper, chosen=chosen, clip=None)[0])
+        return norm, (logps(mine, part)[alive] - before).cpu().numpy()
 
     norms, moved = zip(*(stepped(labels == k) for k in progress(range(len(names)), "blocks")), strict=True)
     norms, moved = np.array(norms), np.stack(moved).astype(np.float64)
     norm, together = stepped(labels >= 0)
-    changes, real = moved * (lr * norms / length)[:, None], together * (lr * norm / length)
+    changes, real = moved * (norms / length)[:, None], together * (norm / length)
     error = float(np.sqrt(np.mean((changes.sum(0) - real) ** 2) / np.mean(real**2)))
     columns = {"block": labels, "push": pushes.double()}
     there = rollouts.completion_mask.bool()
@@ -154,7 +143,7 @@ def block_coupling(
     with np.errstate(invalid="ignore"):
         about["rms"] = np.sqrt(np.where(own, moved**2, 0).sum(1) / own.sum(1))
     about = about.assign(norm=norms, block=names).reset_index(drop=True)
-    return Blocks(changes.astype(np.float32), about, tokens, pushing, lr, error)
+    return Blocks(changes.astype(np.float32), about, tokens, pushing, error)
 
 
 def _labels(rollouts: Rollouts, blocks) -> Int[Tensor, "B T"]:
@@ -171,10 +160,10 @@ def _labels(rollouts: Rollouts, blocks) -> Int[Tensor, "B T"]:
     return {"prompt": groups, "sign": 2 * groups + positive, "rollout": rows}[blocks].expand(shape)
 
 
-def token_pushes(rollouts: Rollouts, aggregate: str) -> Float[Tensor, "B T"]:
+def token_pushes(rollouts: Rollouts) -> Float[Tensor, "B T"]:
     """Weight x advantage of every token in a step on fresh rollouts, 0 outside the mask."""
     alive, ones = rollouts.completion_mask.bool(), torch.zeros_like(rollouts.old_logps)
-    weights = update_weights(ones, ones, alive, rollouts.advantages, clip=None, aggregate=aggregate)
+    weights = update_weights(ones, ones, alive, rollouts.advantages, clip=None, aggregate="dr_grpo")
     return (weights * rollouts.advantages.view(len(rollouts), -1)).masked_fill(~alive, 0.0)
 
 
@@ -188,7 +177,7 @@ def _measured(rollouts: Rollouts, groups: Sequence[int] | None) -> Int[Tensor, "
 
 
 class _OfLength(torch.optim.SGD):
-    """SGD whose steps all have one length."""
+    """SGD, all of whose steps have one length."""
 
     def __init__(self, policy, length: float):
         self.weights, self.length = list(trained_weights(policy).values()), length
@@ -200,10 +189,8 @@ class _OfLength(torch.optim.SGD):
         return super().step(closure)
 
 
-def _length(policy, rollouts: Rollouts, labels: Int[Tensor, "B T"], nats: float, batch_size: int | None) -> float:
-    """The length of steps at which blocks move their own tokens by `nats`: the median of some blocks."""
-    if not nats > 0:
-        raise ValueError(f"nats={nats!r} must be above 0.")
+def _length(policy, rollouts: Rollouts, labels: Int[Tensor, "B T"]) -> float:
+    """The length of steps at which blocks move their own tokens by SMALL_STEP: the median of some blocks."""
     last = int(labels.max())
     length = 1e-4 * float(torch.stack([p.detach().norm() for p in trained_weights(policy).values()]).norm())
     for _ in range(2):  # the second time near the size that is wanted
@@ -211,10 +198,9 @@ def _length(policy, rollouts: Rollouts, labels: Int[Tensor, "B T"], nats: float,
         for k in sorted({round(i * last / (TRIALS - 1)) for i in range(TRIALS)}):
             rows = (labels == k).any(1).nonzero().squeeze(1)
             chosen, mine = (labels == k)[rows], private_copy(policy)
-            taken = {"chosen": chosen, "batch_size": batch_size, "clip": None}
-            moved = logp_change(mine, rollouts.select(rows), _OfLength(mine, length), **taken)
+            moved = logp_change(mine, rollouts.select(rows), _OfLength(mine, length), chosen=chosen, clip=None)
             sizes.append(float(moved[chosen].pow(2).mean().sqrt()))
-        length *= nats / float(np.median(sizes))
+        length *= SMALL_STEP / float(np.median(sizes))
     return length
 
 

@@ -34,11 +34,10 @@ SETS = ("all", "unsure", "moved", *MATCHED)
 IDENTITIES = ("word-shared", "sign-shared", "sign- and place-shared", "position-shared")
 
 
-def dose_blocks(policy, rollouts: Rollouts, measured: int = MEASURED, bundle: int = BUNDLE, **settings) -> Blocks:
+def dose_blocks(policy, rollouts: Rollouts, measured: int = MEASURED, bundle: int = BUNDLE) -> Blocks:
     """Blocks for curves over prompts per step: rollouts of the first `measured` pushing prompts, bundles of the others.
 
-    settings: more of `block_coupling`.  Raises ValueError where fewer prompts push, or `bundle` is larger than
-    `measured`, which would leave steps that no draw makes.
+    Raises ValueError where fewer prompts push, or `bundle` is larger than `measured`: no draw would make some steps.
     """
     if not 1 <= bundle <= measured:
         raise ValueError(f"bundle={bundle!r} must be from 1 to measured={measured!r}.")
@@ -54,7 +53,7 @@ def dose_blocks(policy, rollouts: Rollouts, measured: int = MEASURED, bundle: in
             labels[row] = len(rollouts) + 2 * place[group] + positive
         elif group in pushing[:measured]:
             labels[row] = row
-    return block_coupling(policy, rollouts, blocks=labels, measured=pushing[:measured], **settings)
+    return block_coupling(policy, rollouts, blocks=labels, measured=pushing[:measured])
 
 
 def anchor_labels(rollouts: Rollouts, groups: Sequence[int], n: int, seed: int = 0) -> Int[Tensor, "B T"]:
@@ -231,20 +230,15 @@ def shift_curve(blocks: Blocks, doses: Sequence[int], draws: int = DRAWS, seed: 
     return pd.concat(rows, ignore_index=True)
 
 
-def real_step(
-    policy, batch: Rollouts, tokens: Rollouts, optimizer: str = "sgd", nats: float = STEP_NATS
-) -> pd.DataFrame:
-    """`tokens`' table after one real step on the batch, of the length that moves them by `nats` (rms): push, change.
-
-    push: the advantage.
-    """
+def real_step(policy, batch: Rollouts, tokens: Rollouts, optimizer: str = "sgd") -> pd.DataFrame:
+    """`tokens`' table after one real step on the batch that moves them by STEP_NATS (rms): push (advantage), change."""
     alive, step, scale = tokens.completion_mask.bool(), ScaledStep(policy, batch, optimizer, 1e-4, clip=None), 1.0
     before = logps(policy, tokens)[alive]
     for _ in range(6):  # the step's length by the secant rule; movement is nearly proportional to it
         moved = (logps(step.taken(scale), tokens)[alive] - before).double().cpu().numpy()
         size = float(np.sqrt(np.mean(moved**2)))
-        if abs(size / nats - 1) < 0.05:
+        if abs(size / STEP_NATS - 1) < 0.05:
             break
-        scale *= nats / size
+        scale *= STEP_NATS / size
     table = tokens.token_table()
     return table.assign(push=table["advantage"].astype(float), change=moved)

@@ -56,16 +56,12 @@ def drift_report(
     """Movement of every token of right solutions between two policies: a row per (group, solution, position).
 
     before, after: policies with the same tokenizer.  task: one that knows its equivalent solutions, such as chain.
-    prompts: rows with prompt and answer, or how many to draw with `seed`.  solutions: styles per prompt, drawn at
-    random with `seed`, the same for both policies.
+    prompts: rows with prompt and answer, or how many to draw with `seed`.  solutions: styles per prompt, the same for
+    both policies.  Raises ValueError for a task without equivalent solutions, and for fewer than two of them.
 
-    Columns: group, solution, position, token, category; logp_before and logp_after in nats; kl, the divergence
-    KL(after || before) of the next-token distribution at that position in nats (D4); entropy_before and entropy_after
-    of that distribution in nats.  Summaries: `learning_tax`, `odds_drift`.
-
-    Raises ValueError for a task without equivalent solutions, and for fewer than two of them.
-
-    Source: arXiv 2604.13088, proposition 3.1 and corollary 3.2 (D4, D5 in the claims).
+    Columns: group, solution, position, token, category; logp_before, logp_after; kl, the divergence
+    KL(after || before) of the next-token distribution there (D4); its entropy_before, entropy_after; all in nats.
+    Summaries: `learning_tax`, `odds_drift`.  Source: arXiv 2604.13088, proposition 3.1, corollary 3.2 (D4, D5).
     """
     return DriftFrom(before, task, prompts, solutions, seed).report(after)
 

@@ -9,7 +9,7 @@ of the batch (`workbook.probes.directions`), so no gradient but one is ever held
 gradient G by |G| + eps, weight by weight; the same sum with g_i / (|G| + eps) in place of g_i is exact for it, and its
 weight decay is a term of its own. What the sum misses of a real step is the step's curvature.
 
-    explanation = explain_token(policy, rollouts, (rollout, position), lr)
+    explanation = TokenExplainer(policy, rollouts, lr)(rollout, position)
     print(explanation)            # explained: 97 %, and by whom
     explanation.parts()           # own rollout, other rollouts of the prompt, other prompts, by the sign of the push
 """
@@ -101,13 +101,15 @@ class Explanation:
 
 
 class TokenExplainer:
-    """Explains tokens of one batch, one call each: `explainer(rollout, position)`; see `explain_token`.
+    """Explains tokens of one batch, one call each: `explainer(rollout, position)`.
 
     It keeps a copy of the policy as it is now, so that a widget's thread can ask while cells go on, and what a batch
-    needs only once: the real step, and under AdamW the batch's gradient.
+    needs only once: the real step, and under AdamW the batch's gradient. A call takes a backward pass of one rollout
+    and, of every rollout that pushes, a forward-mode pass and a plain one.
 
-    measured: change of every completion token by the real step, (B, T) or in the order of the token table; None: the
-    first call takes that step.  chosen: the tokens that push, by default all.
+    lr: of the step.  measured: change of every completion token by the real step, (B, T) or in the order of the token
+    table; None: the first call takes that step.  chosen: the tokens that push, by default all.  Raises ValueError for
+    a place without a token, another optimizer, an lr that is not above 0, and rollouts that push nothing.
     """
 
     def __init__(
@@ -118,9 +120,7 @@ class TokenExplainer:
         optimizer: str = "sgd",
         measured: Float[Tensor, "B T"] | Sequence[float] | None = None,
         chosen: Bool[Tensor, "B T"] | None = None,
-        aggregate: str = "dr_grpo",
         parameters: str | Sequence[str] | None = None,
-        method: str = "auto",
     ):
         if optimizer not in ONE_STEP_OPTIMIZERS:
             raise ValueError(f"optimizer={optimizer!r}: one step is explained of {' or '.join(ONE_STEP_OPTIMIZERS)}.")
@@ -130,10 +130,9 @@ class TokenExplainer:
             raise ValueError("rollouts push nothing, all advantages are 0: take groups with different rewards.")
         self.policy = private_copy(policy)
         self.rollouts = rollouts.to(policy.model.device)
-        self.lr, self.optimizer, self.aggregate = lr, optimizer, aggregate
-        self.along = Along(self.policy, parameters, method)
+        self.lr, self.optimizer, self.along = lr, optimizer, Along(self.policy, parameters)
         self.chosen = self.rollouts.completion_mask.bool() if chosen is None else chosen.to(policy.model.device)
-        self.pushes = token_pushes(self.rollouts, aggregate).masked_fill(~self.chosen, 0.0)
+        self.pushes = token_pushes(self.rollouts).masked_fill(~self.chosen, 0.0)
         self.measured = None if measured is None else self._of_tokens(measured)
         self.scale: Direction | None = None  # 1 / (|G| + eps) of AdamW
         self._known: dict[tuple[int, int], Explanation] = {}  # the latest MAX_KEPT
@@ -156,9 +155,9 @@ class TokenExplainer:
     def _explanation(self, r: int, t: int) -> Explanation:
         weights, own, decay = self.along.parameters, self.rollouts.select([r]), 0.0
         if self.measured is None:
-            settings = {"chosen": self.chosen, "aggregate": self.aggregate, "parameters": list(weights)}
-            mine = private_copy(self.policy)
-            self.measured = logp_change(mine, self.rollouts, self.optimizer, self.lr, **settings)
+            settings = {"chosen": self.chosen, "parameters": list(weights)}
+            step = (self.rollouts, self.optimizer, self.lr)
+            self.measured = logp_change(private_copy(self.policy), *step, **settings)
         direction = self.along.gradient(own, (0, t))
         if self.optimizer == "adamw":
             inner = sum(float((direction[name] * p.detach()).sum()) for name, p in weights.items())
@@ -211,18 +210,3 @@ class TokenExplainer:
         if values.shape != (int(alive.sum()),):
             raise ValueError(f"measured has shape {tuple(values.shape)}; the rollouts have {int(alive.sum())} tokens.")
         return torch.zeros(alive.shape, dtype=torch.float64).masked_scatter(alive.cpu(), values)
-
-
-def explain_token(policy, rollouts: Rollouts, token: tuple[int, int], lr: float, **settings) -> Explanation:
-    """What moved one token in a step on the rollouts, and how much of its real change that explains.
-
-    token: (rollout, position).  lr: of the step.  settings: of `TokenExplainer` (optimizer "sgd" or "adamw", measured,
-    chosen, aggregate, parameters, method).
-
-    Cost: the real step, unless measured is given; then a backward pass of one rollout and, of every rollout that
-    pushes, a forward-mode pass and a plain one.  Memory: a copy of the trained weights, one gradient and its copy.
-
-    Raises ValueError for a place without a token, another optimizer, an lr that is not above 0, and rollouts that push
-    nothing.
-    """
-    return TokenExplainer(policy, rollouts, lr, **settings)(*token)
