@@ -22,9 +22,9 @@ if __name__ == "__main__":
     config, whole, stopped = sys.argv[1:]
     assert main(["train", config, "--folder", whole]) == 0
     if MAIN:
-        threading.Thread(target=stop_at, args=(Run(stopped), 6), daemon=True).start()
+        threading.Thread(target=stop_at, args=(Run(stopped), 4), daemon=True).start()
     ended = main(["train", config, "--folder", stopped])
     status = broadcast_from_main(Run(stopped).status())
     assert (ended, status["state"]) == (0, "stopped"), (ended, status)
-    assert status["step"] >= 6, "there is no checkpoint to go on from"
+    assert status["step"] >= 4, "there is no checkpoint to go on from"
     sys.exit(main(["resume", stopped]))

@@ -50,7 +50,6 @@ result = {
     "claims": run("claims", "--claim", "H11"),
     "estimators": run("estimators"),
     "measure": run("measure", "flip_backbones", "--scale", "tiny"),
-    "keep": run("keep", "run"),
     "chapters": run("chapters", "00"),
     "studies": len(load_measured("flip_backbones", "family", "shares")),
     "sweep": RunConfig.load("data/configs/chain.yaml").task,
@@ -141,12 +140,11 @@ def test_the_wheel_works_from_another_folder_and_writes_nothing_into_the_package
     assert result["sha256"] == load_policy("bundled").provenance["sha256"]
     assert (result["rollouts"], result["steps"], result["sweep"]) == (4, 2, "chain")
     assert result["studies"] > 0
-    assert result["scale"]
     assert result["git"] is None, "the repository around it is not the workbook's"
     assert [result[name][0] for name in ("train", "claims", "estimators")] == [0, 0, 0], result
     assert "prefix_credit" in result["estimators"][1]
     writing = "Writing to data/results"
-    for name, what in {"measure": writing, "keep": writing, "chapters": "The command chapters"}.items():
+    for name, what in {"measure": writing, "chapters": "The command chapters"}.items():
         status, sentence = result[name]
         assert status == 2
         assert re.fullmatch(f"{what}.* needs a clone of the repository, and .*\n", sentence), sentence

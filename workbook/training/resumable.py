@@ -66,10 +66,8 @@ class ResumableTrainer(CancellationTrainer):
             self._save(str(folder))
             save_state(folder, STATE, self._training_state() | {"random_of_others": others})
             self.state.save_to_json(str(folder / "trainer_state.json"))
-        written = [
-            path for path in checkpoints(Path(self.args.output_dir)) if checkpoint_step(path) <= self.state.global_step
-        ]
-        for old in written[KEEP:]:
+        step = self.state.global_step
+        for old in [p for p in checkpoints(Path(self.args.output_dir)) if checkpoint_step(p) <= step][KEEP:]:
             shutil.rmtree(old)
 
     def _save(self, output_dir=None, state_dict=None):

@@ -11,7 +11,7 @@ A run folder holds
     samples/               prompts, completions, rewards, advantages at each checkpoint, as Parquet
     evaluation-*.parquet   token tables of held-out rollouts before and after
     final/                 the trained model or adapter
-Nothing in it is pickled, and every file but metrics.jsonl and log.txt is written atomically.
+Every file but metrics.jsonl and log.txt is written atomically.
 """
 
 from __future__ import annotations
@@ -108,23 +108,19 @@ class Run:
         return read_step(self.folder / TOKENS, step)
 
     def status(self) -> dict:
-        """state (starting, running, stopped, finished, failed, interrupted), step, total, message, notes.
-
-        A damaged status.json counts as an interrupted run's, and a note says so: resume() goes on.
-        """
+        """state (starting, running, stopped, finished, failed, interrupted), step, total, message, notes."""
         try:
             stored = read_json(self.folder / "status.json", dict)
             status = STATUS | {k: v for k, v in stored.items() if k not in STATUS or type(v) is type(STATUS[k])}
-        except ValueError as error:
+        except ValueError as error:  # a damaged one counts as an interrupted run's
             status = STATUS | {"notes": [str(error)]}
         rows = read_metrics(self.folder / "metrics.jsonl", last_only=True)
         status["step"] = rows[-1]["step"] if rows else 0
         alive = is_alive(status) or is_locked(self.folder / "training.lock")
         if status["state"] not in FINAL_STATES and not alive:
             status["state"], status["message"] = "interrupted", ""
-        if not status["message"]:
-            at = f"The process ended at step {status['step']}"
-            status["message"] = f"{at}; resume() goes on from the last checkpoint."
+        ended = f"The process ended at step {status['step']}; resume() goes on from the last checkpoint."
+        status["message"] = status["message"] or ended
         return status
 
     @property
@@ -287,10 +283,9 @@ def check_unedited(run: Run) -> None:
     if processes != process_count():  # a batch is the sum of theirs
         cpu = "ACCELERATE_USE_CPU=true " if str(started.get("device")).startswith("cpu") else ""
         many = f"{cpu}accelerate launch --multi_gpu --num_processes {processes}" if processes > 1 else "python"
-        raise ValueError(
-            f"{run.folder} was started by {processes} process{'es' * (processes != 1)} and this launch has "
-            f"{process_count()}; go on with {many} -m workbook resume {shlex.quote(str(run.folder))}"
-        )
+        differ = f"{run.folder} was started by {processes} process{'es' * (processes != 1)} and this launch has"
+        again = f"{many} -m workbook resume {shlex.quote(str(run.folder))}"
+        raise ValueError(f"{differ} {process_count()}; go on with {again}")
     before, now = flatten(started.get("config", {})), flatten(json.loads(json.dumps(asdict(run.config), default=str)))
     changed = [key for key in {**now, **before} if before.get(key) != now.get(key)]
     if changed:
@@ -305,15 +300,11 @@ _children: dict[int, subprocess.Popen] = {}
 def _launch(run: Run) -> None:
     """Start the run's own process, which outlives this one and writes its output to log.txt."""
     (run.folder / "stop").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "workbook.training", str(run.folder)]
+    same = os.environ | {"PYTHONHASHSEED": "0"}  # what iterates over a set does so in the same order again
     with open(run.folder / "log.txt", "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "workbook.training", str(run.folder)],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env=os.environ | {"PYTHONHASHSEED": "0"},  # what iterates over a set does so in the same order again
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, start_new_session=True, env=same, **streams)
     _children[process.pid] = process  # kept, so that poll() can reap it
     set_status(run, "starting", "Loading the policy.", **identity(process.pid))
 

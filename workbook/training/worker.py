@@ -140,8 +140,7 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
             notes += _other_surroundings(started, now)
         else:
             write_json(run.folder / "manifest.json", now)
-        for note in notes:
-            print(note, file=sys.stderr)
+        print(*notes, sep="\n", end="\n" * bool(notes), file=sys.stderr)
         rows = [row for row in read_metrics(run.folder / "metrics.jsonl") if row["step"] <= start]
         write_text(run.folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
         if config.eval_prompts and not checkpoint and not run.stopping:
