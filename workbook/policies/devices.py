@@ -1,4 +1,4 @@
-"""Where and how a model is computed: its device and dtype, 4-bit weights on a CPU, a trial on a few tokens, free memory.
+"""Where and how a model is computed: device, dtype, free memory, 4-bit weights on a CPU, a trial on a few tokens.
 
 bitsandbytes stores a 4-bit weight as a code per element times an absolute maximum per block of elements,
 

@@ -121,7 +121,7 @@ def _tables(policy, task: Chain, prompts: Sequence[str]) -> list[ChainTables]:
     """The Markov chain of each prompt; prompts with equally many steps share a pass."""
     if not isinstance(task, Chain):
         raise ValueError(f"task is {type(task).__name__}; exact values are known for the chain task alone.")
-    by_steps, tables = {}, {}
+    prompts, by_steps, tables = list(prompts), {}, {}  # a column of a dataset, too
     for i, prompt in enumerate(prompts):
         by_steps.setdefault(len(task._parse(prompt)[1]), []).append(i)
     for rows in by_steps.values():
