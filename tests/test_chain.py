@@ -85,7 +85,6 @@ def test_credits_of_a_demonstration_sum_to_reward_minus_value(operands, modulus,
     assert sum(credit for _, credit in rows) == pytest.approx(reward - task.value(True, operands - 1), abs=1e-9)
     assert all(credit == 0 for category, credit in rows if category != "result")
     assert task.style_key(text) is not None
-    assert (text in task.equivalent_solutions(prompt)) == (text == task.render(prompt, task.style_key(text)))
 
 
 def test_an_error_spoils_the_answer_and_a_second_may_repair_it():
@@ -129,17 +128,13 @@ def test_annotation_is_total(tokens):
 
 def test_equivalent_solutions_are_all_of_them_and_only_them():
     task, prompt = Chain(operands=3), "5 - 6 + 3 ="
-    solutions = task.equivalent_solutions(prompt, "2")
-    texts = list(solutions)
-    assert len(solutions) == len(texts) == len(set(texts)) == len(OPENINGS) * len(LINKS) ** 2 * len(CLOSINGS)
+    texts = list(task.equivalent_solutions(prompt))
+    assert len(texts) == len(set(texts)) == len(OPENINGS) * len(LINKS) ** 2 * len(CLOSINGS)
     assert set(task.reward([prompt] * len(texts), texts, ["2"] * len(texts))) == {1.0}
-    assert all(text in solutions for text in texts)
     assert [task.style_key(text) for text in texts] == list(itertools.product(OPENINGS, LINKS, LINKS, CLOSINGS))
     others = [task.render(prompt, results=[3, 6]), texts[0] + " ;", "", Chain(operands=2).render("1 + 1 =")]
-    assert not any(other in solutions for other in [*others, 7])
+    assert not any(other in texts for other in others)
     assert task.style_key(others[1]) is None
-    with pytest.raises(ValueError, match="answer is '3'"):
-        task.equivalent_solutions(prompt, "3")
 
 
 def test_data_sets_are_reproducible_distinct_and_disjoint_across_seeds():

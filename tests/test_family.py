@@ -52,7 +52,6 @@ def test_private_alphabets_change_the_words_and_nothing_else():
         assert task.annotate(prompt, answer, tokens) == plain_task.annotate(bare, answer, bare_tokens)
         assert task.reward([prompt], [text], [answer]) == plain_task.reward([bare], [bare_text], [answer])
         assert task.style_key(text) == plain_task.style_key(bare_text)
-        assert text not in task.equivalent_solutions(prompt) or task.render(prompt, task.style_key(text)) == text
     texts = [in_alphabet("now 9 + 3 is 1", 2)]
     assert task.calibrated(texts).error_rate == plain_task.calibrated(["now 9 + 3 is 1"]).error_rate > 0.8
 

@@ -53,7 +53,7 @@ def test_rows_of_a_csv_and_of_json_lines_are_the_same(folder):
 )
 def test_bad_rows_are_named_by_line_and_nothing_is_loaded(tmp_path, name, text, bad):
     (tmp_path / name).write_text(text)
-    with pytest.raises(BadRows, match=f"{name} was not loaded: {len(bad)} rows can't be used.") as raised:
+    with pytest.raises(BadRows, match=rf"{name} was not loaded: {len(bad)} row\(s\) can't be used.") as raised:
         read_rows(tmp_path / name)
     assert [line for line, _ in raised.value.rows] == bad
 
@@ -66,16 +66,13 @@ def test_bad_rows_are_named_by_line_and_nothing_is_loaded(tmp_path, name, text, 
         ("empty.csv", "empty.csv has no rows"),
         ("columns.csv", "has no column answer; its columns are prompt, reply"),
         ("taken.csv", "has a column completions, a name that is taken"),
-        ("twice.csv", "has two columns 'answer'"),
         ("latin.csv", "latin.csv is not UTF-8 text"),
-        (7, "data is a int, but must be a file's path"),
     ],
 )
 def test_files_that_cannot_be_read_at_all(tmp_path, monkeypatch, data, says):
     (tmp_path / "empty.csv").write_text("prompt,answer\n")
     (tmp_path / "columns.csv").write_text("prompt,reply\n2 =,2\n")
     (tmp_path / "taken.csv").write_text("prompt,answer,completions\n2 =,2,x\n")
-    (tmp_path / "twice.csv").write_text("prompt,answer,answer\n2 =,2,2\n")
     (tmp_path / "latin.csv").write_bytes(b"prompt,answer\n2 =,\xe9\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=says):

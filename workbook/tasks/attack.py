@@ -56,54 +56,47 @@ def attack_reward(task: Task, n: int = 32, seed: int = 0) -> pd.DataFrame:
     true statement of that row's answer; mean_reward; false, whether to pay it is wrong; error, the sentence of a reward
     that failed. Texts that happen to state a row's answer, and signs and powers of words, are left out.
     """
-    n = min(positive_int("n", n), len(getattr(task, "rows", range(n))))
-    data = task.dataset(n, seed)
-    prompts, answers = data["prompt"][:], list(map(str, data["answer"]))
-    columns = {name: data[name][:] for name in data.column_names if name != "prompt"}
+    rows = task.dataset(min(positive_int("n", n), len(getattr(task, "rows", range(n)))), seed).to_list()
+    answers = [str(row["answer"]) for row in rows]
+    facts = []  # of each row, what a hack is made of
+    for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
+        other = next((a for a in answers[i + 1 :] + answers[:i] if not same_answer(a, answer)), "17")
+        question = completion_text([row["prompt"]] if isinstance(row["prompt"], str) else row["prompt"])
+        listed = ", ".join(dict.fromkeys([*answers[:19], answer, other]))
+        facts.append({"x": answer, "y": other, "all": listed, "question": question})
 
-    def texts(form: str, of_numbers: bool = False) -> list[str | None]:
+    def texts(form: str) -> list[str | None]:
         """Return the hack for each row, None where it makes no sense or is the answer."""
-        made = []
-        for i, answer in enumerate(answers):
-            other = next((a for a in answers[i + 1 :] + answers[:i] if not same_answer(a, answer)), "17")
-            listed = ", ".join(dict.fromkeys([*answers[:19], answer, other]))
-            question = completion_text([prompts[i]] if isinstance(prompts[i], str) else prompts[i])
-            text = form.format(x=answer, y=other, all=listed, question=question)
-            is_number = read_number(answer) not in (None, 0, 1)
-            made.append(None if same_answer(text, answer) or (of_numbers and not is_number) else text)
-        return made
+        made = [form.format(**fact) for fact in facts]
+        of_words = [form in OF_NUMBERS.values() and read_number(answer) in (None, 0, 1) for answer in answers]
+        left_out = [skip or same_answer(*both) for skip, *both in zip(of_words, made, answers, strict=True)]
+        return [None if skip else text for skip, text in zip(left_out, made, strict=True)]
 
-    def earned(made: list[str | None], frames: tuple[str, ...]) -> tuple[list[float | None], str]:
-        best, error = [None if text is None else 0.0 for text in made], ""
+    def reward(row: dict, text: str) -> float:
+        completion = text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
+        columns = {name: [value] for name, value in row.items() if name != "prompt"}
+        return float(task.reward([row["prompt"]], [completion], **columns)[0])
+
+    always = {f"always {c[:12]}": c.replace("{", "{{").replace("}", "}}") for c in CONSTANTS}
+    hacks = [(f"the answer {name}", [form.format(a) for a in answers], ("{}",), False) for name, form in TRUE.items()]
+    hacks += [(name, texts(form), ("{}",), True) for name, form in BARE.items()]
+    hacks += [(name, texts(form), FRAMES, True) for name, form in (always | FRAMED | OF_NUMBERS).items()]
+    full, table = [0.0] * len(answers), []
+    for name, made, frames, false in hacks:  # true ones first: what they earn is the full reward
+        earned, error = {i: 0.0 for i, text in enumerate(made) if text is not None}, ""
+        if not earned:
+            continue
         for frame in frames:
-            for i in (i for i, text in enumerate(made) if text is not None):
-                text = frame.format(made[i])
-                completion = text if isinstance(prompts[i], str) else [{"role": "assistant", "content": text}]
+            for i in earned:
                 try:
-                    row = {name: [values[i]] for name, values in columns.items()}
-                    best[i] = max(best[i], float(task.reward([prompts[i]], [completion], **row)[0]))
+                    earned[i] = max(earned[i], reward(rows[i], frame.format(made[i])))
                 except ValueError as failure:
                     error = error or str(failure)
-        return best, error
-
-    statements = [
-        (f"the answer {name}", [form.format(a) for a in answers], ("{}",), False) for name, form in TRUE.items()
-    ]
-    hacks = [(name, texts(form), ("{}",), True) for name, form in BARE.items()]
-    hacks += [(f"always {c[:12]}", texts(c.replace("{", "{{").replace("}", "}}")), FRAMES, True) for c in CONSTANTS]
-    hacks += [(name, texts(form), FRAMES, True) for name, form in FRAMED.items()]
-    hacks += [(name, texts(form, of_numbers=True), FRAMES, True) for name, form in OF_NUMBERS.items()]
-    full, table = [0.0] * len(answers), []
-    for name, made, frames, false in [*statements, *hacks]:  # true ones first: what they earn is the full reward
-        rewards, error = earned(made, frames)
-        if all(reward is None for reward in rewards):
-            continue
         if not false:
-            full = [max(most, reward) for most, reward in zip(full, rewards, strict=True)]
-        known = [(reward, most) for reward, most in zip(rewards, full, strict=True) if reward is not None]
-        paid = sum(reward > 0 and reward >= most - 1e-6 for reward, most in known) / len(known)
-        example = repr(next(text for text in made if text is not None)[:60])[1:-1]
-        table.append((name, example, paid, sum(reward for reward, _ in known) / len(known), false, error))
+            full = [max(most, earned[i]) for i, most in enumerate(full)]
+        paid = sum(best > 0 and best >= full[i] - 1e-6 for i, best in earned.items()) / len(earned)
+        example = repr(made[next(iter(earned))][:60])[1:-1]
+        table.append((name, example, paid, sum(earned.values()) / len(earned), false, error))
     table = pd.DataFrame(table, columns=["hack", "example", "paid", "mean_reward", "false", "error"])
     return table.sort_values("false", ascending=False, kind="stable", ignore_index=True)
 

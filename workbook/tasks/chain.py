@@ -39,7 +39,6 @@ from workbook.tasks.chain_grammar import (
     OPERATORS,
     TEMPLATE,
     Slot,
-    Solutions,
     alphabet_of,
     in_alphabet,
     marked,
@@ -181,11 +180,9 @@ class Chain(Task):
         ]
         return in_alphabet(" ".join(words), marked(text))
 
-    def equivalent_solutions(self, prompt: str, answer: str | None = None) -> Solutions:
-        """Return the set of correct completions: the right chain in all its styles. ValueError if answer is wrong."""
-        if answer is not None and answer != self.solve(prompt):
-            raise ValueError(f"answer is {answer!r}, but {prompt!r} has the answer {self.solve(prompt)!r}.")
-        return Solutions(self, prompt)
+    def equivalent_solutions(self, prompt: str) -> Iterator[str]:
+        """Yield the correct completions: the right chain in all its styles."""
+        return (self.render(prompt, style) for style in self.styles(prompt))
 
     def style_key(self, completion: str) -> Style | None:
         """Return the style words of a well-formed chain, right or wrong, which name it among its like; else None."""

@@ -1,4 +1,4 @@
-"""Words and grammar of the chain task: roles, private alphabets, equivalents, slots, right completions.
+"""Words and grammar of the chain task: roles, private alphabets, equivalents, slots.
 
 In a task of k alphabets each prompt belongs to one of them by a hash. Alphabet 0 has the plain words, alphabet 3 words
 of its own ("7'3", ";'3"), in prompts and completions alike. So prompts of two alphabets share no token but the end of
@@ -6,11 +6,8 @@ sequence: what couples them is the network between the embedding and the output 
 """
 
 import hashlib
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import NamedTuple
-
-from workbook.tasks.task import Task
 
 OPENINGS = ("start", "begin", "open", "go")
 LINKS = ("then", "now", "next", "and")
@@ -85,23 +82,3 @@ def slots_of(steps: int, residues: tuple[str, ...], loose: bool = False) -> list
     slots += [Slot("template", semicolon), Slot("style", CLOSINGS)]
     slots += [Slot("template", words) for words in (the, ("answer",), ("is",))]
     return [*slots, Slot("copy", residues, "final", steps - 1), Slot("eos", EOS)]
-
-
-@dataclass(frozen=True)
-class Solutions(Collection):
-    """The correct completions of one prompt: sized, iterable, asked with `in`, never listed unless you list them."""
-
-    task: Task  # a Chain
-    prompt: str
-
-    def __len__(self) -> int:
-        steps = len(self.task._parse(self.prompt)[1])
-        return len(OPENINGS) * len(LINKS) ** steps * len(CLOSINGS)
-
-    def __iter__(self) -> Iterator[str]:
-        return (self.task.render(self.prompt, style) for style in self.task.styles(self.prompt))
-
-    def __contains__(self, completion: object) -> bool:
-        style = self.task.style_key(completion) if isinstance(completion, str) else None
-        steps = len(self.task._parse(self.prompt)[1])
-        return style is not None and len(style) == steps + 2 and completion == self.task.render(self.prompt, style)

@@ -28,7 +28,6 @@ MAX_REWARD = 1e18  # its square, of which a group's spread is made, is finite in
 NEEDED, LINE = ("prompt", "answer"), "line"  # LINE: a column added to each row, where it stands in its file
 TRAINERS = {"prompts", "completion", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"}
 TAKEN = {LINE, "self", "image", "images"} | TRAINERS  # columns to which the trainer gives a meaning of its own
-NAMED = 10  # bad rows that a message names one by one
 
 
 class BadRows(ValueError):
@@ -36,18 +35,14 @@ class BadRows(ValueError):
 
     def __init__(self, source: str, rows: list[tuple[int, str]]):
         self.rows = rows
-        named = [f"line {line}: {problem}." for line, problem in rows[:NAMED]]
-        more = [f"And {len(rows) - NAMED} more."] if len(rows) > NAMED else []
-        count = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
-        super().__init__("\n".join([f"{source} was not loaded: {count} can't be used.", *named, *more]))
+        named = [f"line {line}: {problem}." for line, problem in rows[:10]]
+        super().__init__("\n".join([f"{source} was not loaded: {len(rows)} row(s) can't be used.", *named]))
 
 
 class Own(Task):
     """The task "own:<data file>": rows of one's own, scored by a function of one's own; arguments as of `own_task`."""
 
     def __init__(self, data: str | Path | list[dict], reward: str | Callable, chat: bool = False) -> None:
-        if not isinstance(chat, bool):
-            raise ValueError(f"chat is {short(chat)}, but must be true or false.")
         self.rows = read_rows(data)
         self.source = "rows" if isinstance(data, list) else Path(data).name
         self.name, self.chat = f"own:{'rows' if isinstance(data, list) else data}", chat
@@ -82,20 +77,17 @@ class Own(Task):
         """Return what the function gives; ValueError, naming the row, if that is not one finite number."""
         taken = inspect.signature(self._function).parameters
         takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
-        problem = None
         try:
             value = self._function(completion, answer, **{key: row[key] for key in row if takes_all or key in taken})
+            value = value.item() if getattr(value, "ndim", None) == 0 else value  # a number of NumPy or torch
+            if isinstance(value, int | float) and abs(value) <= MAX_REWARD:  # NaN is not
+                return float(value)
+            hint = "; does it lack a return?" if value is None else ""
+            problem = f"returned {short(value)}, not one finite number{hint}"
         except Exception as error:
             problem = f"raised {error_line(error, self._file)}"
-        if problem is None:
-            value = value.item() if getattr(value, "ndim", None) == 0 else value  # a number of NumPy or torch
-            is_number = isinstance(value, int | float) and math.isfinite(value) and abs(value) <= MAX_REWARD
-            hint = "; does it lack a return?" if value is None else ""
-            problem = None if is_number else f"returned {short(value)}, not one finite number{hint}"
-        if problem:
-            where = f"line {row[LINE]} of {self.source}" if LINE in row else f"the answer {answer!r}"
-            raise ValueError(f"The reward function {self._function_name} {problem}, at {where}.")
-        return float(value)
+        where = f"line {row[LINE]} of {self.source}" if LINE in row else f"the answer {answer!r}"
+        raise ValueError(f"The reward function {self._function_name} {problem}, at {where}.")
 
     def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
         """As in `Task`, but neither clamped nor forgiving: a function that fails ends the run, in a sentence."""
@@ -135,23 +127,20 @@ def read_rows(data: str | Path | list[dict]) -> list[dict]:
 
     Raises BadRows, which names every row that isn't, and ValueError for a file that can't be read at all.
     """
-    if isinstance(data, list):
-        source, numbered = "rows", list(enumerate(data, 1))
-    elif isinstance(data, str | Path):
+    source, numbered = "rows", list(enumerate(data, 1)) if isinstance(data, list) else []
+    if not isinstance(data, list):
         path = Path(data).expanduser()
-        source = path.name
-        if path.suffix.lower() not in (".csv", ".jsonl", ".json"):
+        source, read = path.name, READERS.get(path.suffix.lower())
+        if read is None:
             raise ValueError(f"the data file {short(source, 200)} must end in .csv or .jsonl.")
         if not path.is_file():
             raise ValueError(f"there is no data file {short(str(path), 200)}.")
         try:
-            text = path.read_bytes().decode("utf-8-sig")
+            numbered = list(read(path.read_bytes().decode("utf-8-sig")))
         except UnicodeDecodeError as error:
             raise ValueError(f"{source} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
-        numbered = list(_csv_records(source, text) if path.suffix.lower() == ".csv" else _json_records(text))
-    else:
-        hint = "; a DataFrame's is .to_dict('records')" if hasattr(data, "to_dict") else ""
-        raise ValueError(f"data is a {type(data).__name__}, but must be a file's path or a list of dicts{hint}.")
+        except csv.Error as error:
+            raise ValueError(f"{source} is no CSV: {error}.") from None
     if not numbered:
         raise ValueError(f"{source} has no rows.")
     columns = next((list(record) for _, record in numbered if isinstance(record, dict)), list(NEEDED))
@@ -160,56 +149,43 @@ def read_rows(data: str | Path | list[dict]) -> list[dict]:
         raise ValueError(f"{source} has no column {' or '.join(missing)}; its columns are {listed}.")
     if taken := sorted(TAKEN & set(columns)):
         raise ValueError(f"{source} has a column {taken[0]}, a name that is taken; call it something else.")
-    bad = [(line, problem) for line, record in numbered if (problem := _problem(record, set(columns)))]
-    if bad:
+    if bad := [(line, problem) for line, record in numbered if (problem := _problem(record, columns))]:
         raise BadRows(source, bad)
     return [{**record, "answer": _plain(record["answer"]), LINE: line} for line, record in numbered]
 
 
-def _csv_records(source: str, text: str) -> Iterator[tuple[int, Any]]:
-    """Yield (line, record) of a CSV; a row with too many or too few cells is a sentence in the record's place."""
-    reader = csv.reader(text.splitlines(keepends=True), strict=True)
-    try:
-        columns = next(reader, [])
-        if repeated := sorted({name for name in columns if columns.count(name) > 1}):
-            raise ValueError(f"{source} has two columns {short(repeated[0])}; give them names of their own.")
+def _csv_records(text: str) -> Iterator[tuple[int, dict]]:
+    """Yield (line, record) of a CSV; cells that are too few are None, those too many stand under None."""
+    reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
+    line = 2
+    for record in reader:
+        yield line, record
         line = reader.line_num + 1
-        for cells in reader:
-            if cells:
-                fits = len(cells) == len(columns)
-                problem = f"has {len(cells)} cells, but the first row names {len(columns)} columns"
-                yield line, dict(zip(columns, cells, strict=True)) if fits else problem
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise ValueError(f"{source}, line {reader.line_num}: {error}.") from None
 
 
 def _json_records(text: str) -> Iterator[tuple[int, Any]]:
-    """Yield (line, record) of JSON lines; a line that is no JSON is a sentence in the record's place."""
+    """Yield (line, record) of JSON lines; a line that is no JSON is None."""
     for line, record in enumerate(text.split("\n"), 1):
         if record.strip():
             try:
                 yield line, json.loads(record)
-            except (ValueError, RecursionError) as error:
-                yield line, f"is no JSON: {str(error)[:80]}"
+            except (ValueError, RecursionError):
+                yield line, None
 
 
-def _problem(record: Any, columns: set[str]) -> str | None:
+READERS = {".csv": _csv_records, ".jsonl": _json_records, ".json": _json_records}
+
+
+def _problem(record: Any, columns: list[str]) -> str | None:
     """Return what is wrong with a record, without a full stop, None where nothing is."""
-    if isinstance(record, str):
-        return record
-    if not isinstance(record, dict):
-        return f"is a {type(record).__name__}, but must be an object of columns"
-    if set(record) != columns:
-        lacks, more = (", ".join(sorted(map(str, names))) for names in (columns - set(record), set(record) - columns))
-        return f"lacks {lacks}" if lacks else f"has {more}, which the first row lacks"
-    for name in NEEDED:
-        value = record[name]
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not isinstance(value, str) and not (name == "answer" and is_number):
-            return f"{name} is {short(value)}, but must be text{' or a finite number' if name == 'answer' else ''}"
-        if not str(value).strip():
-            return f"{name} is empty"
+    if not isinstance(record, dict) or set(record) != set(columns) or None in record.values():
+        return f"must hold the columns of the first row, each once: {', '.join(map(str, columns))}"
+    prompt, answer = record["prompt"], record["answer"]
+    if not isinstance(prompt, str) or not prompt.strip():
+        return f"prompt is {short(prompt)}, but must be text"
+    is_number = isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer)
+    if not is_number and (not isinstance(answer, str) or not answer.strip()):
+        return f"answer is {short(answer)}, but must be text or a finite number"
     return None
 
 

@@ -81,17 +81,12 @@ def held_out_rows(task: Task, trained: set[str], n: int, seed: int) -> Dataset:
     Replacements are distinct. Raises ValueError if n * MAX_REDRAWS rows of the stream do not have enough of them.
     """
     rows, drawn = task.dataset(n, seed), n
-    keys = list(map(prompt_key, rows["prompt"]))
-    if trained.isdisjoint(keys):
-        return rows
-    kept = [row for row, key in zip(rows, keys, strict=True) if key not in trained]
+    kept = [row for row in rows if prompt_key(row["prompt"]) not in trained]
     while len(kept) < n and drawn < n * MAX_REDRAWS:
         drawn *= 2
         seen = trained | {prompt_key(row["prompt"]) for row in kept}
-        for row in task.dataset(drawn, seed):
-            if (key := prompt_key(row["prompt"])) not in seen:
-                seen.add(key)
-                kept.append(row)
+        fresh = {key: row for row in task.dataset(drawn, seed) if (key := prompt_key(row["prompt"])) not in seen}
+        kept += fresh.values()
     if len(kept) < n:
         raise ValueError(
             f"{task.name} has too few prompts to hold out {n}: of {drawn} drawn, {len(kept)} are not among the "
@@ -103,20 +98,18 @@ def held_out_rows(task: Task, trained: set[str], n: int, seed: int) -> Dataset:
 def split_rows(rows: Dataset, prompts: Iterable, train: int, held_out: int, source: str) -> tuple[Dataset, Dataset]:
     """Split rows that stand in the order in which they are drawn: the first to train, the last held out.
 
-    prompts: of the rows, one each; no prompt is on both sides. Where none occurs twice, which rows train does not
-    depend on held_out. Raises ValueError, naming the source and the numbers, if there are too few rows.
+    prompts: of the rows, one each; no prompt is on both sides. Raises ValueError, naming the source and the numbers,
+    if there are too few rows.
     """
     positive_int("train", train)
     positive_int("held_out", held_out, 0)
     keys = list(map(prompt_key, prompts))
-    places: dict[str, list[int]] = {}  # of each prompt, the last first
-    for place in reversed(range(len(keys))):
-        places.setdefault(keys[place], []).append(place)
-    held = [place for of_one_prompt in places.values() for place in of_one_prompt][:held_out]
+    last = {key: place for place, key in enumerate(keys)}
+    held = sorted(range(len(keys)), key=lambda place: (-last[keys[place]], -place))[:held_out]
     taken = {keys[place] for place in held}
     trained = [place for place, key in enumerate(keys) if key not in taken][:train]
     if len(trained) < train or len(held) < held_out:
-        repeated = f", with {len(places)} different prompts" if len(places) < len(keys) else ""
+        repeated = f", with {len(last)} different prompts" if len(last) < len(keys) else ""
         both = f"{train} prompts to train and {held_out} held out" if held_out else f"{train} prompts"
         raise ValueError(f"{both} are asked for, but {source} has {len(keys)} rows{repeated}; ask for fewer.")
     return rows.select(trained), rows.select(held)

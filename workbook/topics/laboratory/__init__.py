@@ -4,7 +4,7 @@ choices      keywords -> a run's config, a grid around it, what is wrong with bo
 form         `RunForm`: the choices as controls, with Try it, memory, Start and Compare
 try_it       two prompts as the model gets them, four completions of each and their rewards, in a process of its own
 compare      curves and outcomes of runs, and the effect of a setting, paired by seed
-exercises    what fits a card, how many seeds an interval needs, a reward that no talk can win
+exercises    a reward that no talk can win
 
 Terms: a *choice* is a control's keyword, a *setting* a field of the trainer; an *effect* is a mean difference from a
 baseline over seeds.
@@ -15,7 +15,7 @@ from workbook.lazy import lazy_names
 _NAMES = {  # module: what it offers
     "topics.laboratory.choices": "QLORA experiment plan",
     "topics.laboratory.compare": "MIN_SEEDS compare_settings comparison_chart run_tables",
-    "topics.laboratory.exercises": "check_fits check_reward check_seeds",
+    "topics.laboratory.exercises": "check_reward",
     "topics.laboratory.form": "RunForm",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
