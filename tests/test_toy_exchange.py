@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from workbook.theory import cancellation_residual, group_advantages, surrogate_weights
-from workbook.topics.exchange import charts, drift, study
+from workbook.topics.exchange import charts, drift
 from workbook.topics.exchange import explore as exercises
 from workbook.topics.exchange.toy import (
     GROUPS,
@@ -26,9 +26,6 @@ from workbook.topics.exchange.toy import (
 
 def left(draw=None, **switches):
     return residuals(draw or draw_groups(), **switches)[0]
-
-
-# --- the groups --------------------------------------------------------------------------------------------------
 
 
 # --- mechanisms --------------------------------------------------------------------------------------------------
@@ -146,7 +143,7 @@ def test_words_before_the_error_keep_a_ratio_of_one_and_later_ones_follow_their_
 
 
 def test_the_toys_line_is_its_meter_and_the_chart_has_both():
-    toy, dots = study.toy_residuals(0.1, 0.4), study.measured_residuals()
+    toy, dots = charts.toy_residuals(0.1, 0.4), charts.measured_residuals()
     meter = compute_exchange(drift=0.1)["meter"].set_index("mechanism")["mean"]
     first = toy[toy["drift"] == toy["drift"].min()].set_index("mechanism")["mean"]
     assert first.to_dict() == pytest.approx(meter[first.index].to_dict())

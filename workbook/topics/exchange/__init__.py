@@ -11,8 +11,10 @@ _NAMES = {  # module: what it offers
     "topics.exchange.drift": (
         "compute_kl_drift entropy_by_setting long_runs push_on_shared run_solutions solution_measures solution_step"
     ),
-    "topics.exchange.study": "measured_drift measured_residuals toy_residuals",
-    "topics.exchange.charts": "costs_chart drift_chart entropy_chart long_run_chart normalizer_chart repairs_chart",
+    "topics.exchange.charts": (
+        "costs_chart drift_chart entropy_chart long_run_chart measured_drift measured_residuals normalizer_chart "
+        "repairs_chart toy_residuals"
+    ),
     "topics.exchange.explore": (
         "check_positive_only check_symmetric_clip check_unequal_weights explore_exchange "
         "explore_kl_drift explore_solutions"

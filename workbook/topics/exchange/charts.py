@@ -1,14 +1,29 @@
-"""Charts of gradient exchangeability: the residual meter, repairs, measured residuals, KL drift, right answers."""
+"""Charts of gradient exchangeability: the residual meter, repairs, measured residuals, KL drift, right answers.
+
+Measured: the study `loss_types`, whose policies go on stepping on one batch of rollouts (8 units each). The bundled
+policy's groups share words; SmolLM2's share none, so that there a position counts as if the whole group shared it.
+"""
 
 from __future__ import annotations
 
+from functools import cache
+
 import altair as alt
+import numpy as np
 import pandas as pd
 
+from workbook.statistics import t_interval
+from workbook.studies.record import load_measured
 from workbook.topics.exchange.drift import PATHS, STEPS, WHEN
-from workbook.topics.exchange.study import ARMS, SCALES, measured_drift
-from workbook.topics.exchange.study import STEPS as MEASURED_STEPS
-from workbook.topics.exchange.toy import MECHANISMS, TOGETHER, TRANSFORMS
+from workbook.topics.exchange.toy import (
+    MECHANISMS,
+    TOGETHER,
+    TRANSFORMS,
+    draw_groups,
+    interval,
+    residuals,
+    single_thread,
+)
 from workbook.views.figures import INTERVAL, bars, by_sign, forest, panels, rule, series
 from workbook.views.style import ACCENT, NEUTRAL, SERIES, WIDTH, describe_rows, finish, require, titled, tooltips
 
@@ -24,13 +39,17 @@ MEASURES = {
     "reward": ("probability of a right answer", [0.4, 1]),
 }
 RESIDUAL = "residual (0 cancels, 1 adds up)"
+SCALES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M"}
+COLUMN = {"bundled": "shared", "smollm2_chat": "every"}  # of the study's table: shared words, or all places
+REUSED = {2: "2nd", 4: "4th", 8: "8th"}  # step on the batch; at the first nothing has moved
+ARMS = {"sequence ratio alone": "sequence ratio", "dr_grpo": "asymmetric clipping"}  # of the study: the toy's mechanism
 
 
 # --- the residual of one step
 
 
 def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChart:
-    """Left the residual of each mechanism with its interval, right one group's pushes; below, where the drift lies."""
+    """Left the residual of each mechanism with its interval, right one group's pushes."""
     y = alt.Y("mechanism:N", sort=[*MECHANISMS, TOGETHER], title=None).axis(labelLimit=180)
     silent = "(datum.silent > 0.005 ? ', ' + format(datum.silent, '.0%') + ' of groups silent' : '')"
     texts = alt.Chart(meter).transform_calculate(text=f"format(datum.mean, '.2f') + {silent}")
@@ -55,25 +74,55 @@ def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChar
     push = push.axis(values=[-1, -0.5, 0, 0.5, 1])
     right = bars(pushes, rollout, push, color=by_sign("push"), width=180, height=230, **look)
     return panels(
-        [alt.hconcat(left, right, spacing=24), drift_strip(meter)],
+        [left, right],
         "Residual of the update on a token that the whole group shares",
         "left: mean over 200 groups with its 95 % interval, violet: switched on; right: one group of eight rollouts",
         "Bars of the residual under each mechanism alone and all that are switched on; the pushes of one group.",
-        vertical=True,
+        spacing=24,
     )
 
 
-def drift_strip(meter: pd.DataFrame) -> alt.LayerChart:
-    """Where the slider's drift lies among measured ones: intervals over units at each step, a line at the slider."""
-    title = "line: your drift (nats); bars: measured before the 2nd, 4th and 8th step on a batch"
-    x = alt.X("max(drift):Q", title=title).scale(domain=[0, 1])
-    layers = [alt.Chart(meter).mark_rule(size=3, color=ACCENT).encode(x=x)]
-    for row in measured_drift().itertuples():
-        place = alt.Chart().encode(x=alt.datum(row.low), y=alt.datum(row.policy))
-        layers.append(place.mark_rule(size=7, color=NEUTRAL, opacity=0.75).encode(x2=alt.datum(row.high)))
-        text = place.mark_text(align="left", dx=-2, dy=-10, fontSize=10, color=NEUTRAL)
-        layers.append(text.encode(text=alt.value(MEASURED_STEPS[row.step])))
-    return alt.layer(*layers).encode(y=alt.Y(title=None)).properties(width=480, height=alt.Step(30))
+@cache
+def measured_drift() -> pd.DataFrame:
+    """Root mean square log-ratio of a batch (nats) by policy and step on it, means and 95 % t intervals over units.
+
+    Columns policy, step, mean, low, high, units; shared, the mean of position-shared words alone (NaN: there are none).
+    """
+    rows = []
+    for scale, policy in SCALES.items():
+        table = load_measured("loss_types", scale, "drift")
+        for step in REUSED:
+            units = table[table["reuse"] == step]
+            ends = t_interval(units["drift"])._asdict()
+            more = {"units": len(units), "shared": units["shared_drift"].mean()}
+            rows.append({"policy": policy, "step": step, **ends, **more})
+    return pd.DataFrame(rows)
+
+
+@cache
+def measured_residuals() -> pd.DataFrame:
+    """Residual of sequence ratios and of PPO's clip at those steps: policy, mechanism, step, drift, mean, low, high."""
+    rows, drift = [], measured_drift().set_index(["policy", "step"])["mean"]
+    for scale, policy in SCALES.items():
+        table = load_measured("loss_types", scale, "residuals")
+        means = table.groupby(["arm", "reuse", "seed"])[COLUMN[scale]].mean()
+        for arm, mechanism in ARMS.items():
+            for step in REUSED:
+                place = {"policy": policy, "mechanism": mechanism, "step": step, "drift": drift[policy, step]}
+                rows.append(place | t_interval(means[arm, step])._asdict())
+    return pd.DataFrame(rows)
+
+
+@single_thread
+def toy_residuals(least: float = 0.01, most: float = 1.0) -> pd.DataFrame:
+    """The toy's residual of the same two mechanisms along its drift: mechanism, drift, mean, low, high."""
+    rows = []
+    for drift in np.geomspace(least, most, 25):
+        draw = draw_groups(drift)
+        for mechanism in ARMS.values():
+            values = residuals(draw, **MECHANISMS[mechanism])[0]
+            rows.append({"mechanism": mechanism, "drift": drift, **interval(values)})
+    return pd.DataFrame(rows)
 
 
 def drift_chart(toy: pd.DataFrame, measured: pd.DataFrame) -> alt.LayerChart:

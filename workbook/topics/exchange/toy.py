@@ -244,7 +244,7 @@ def compute_exchange(
     row "switched on, together".  transform: one of TRANSFORMS, in every row.  The rest are strengths, in every row.
 
     Returns meter: mechanism, mean, low, high (95 % interval of the mean), silent (share of groups where nothing
-    pushes), on, drift;  pushes: rollout, reward, push (of the first mixed group under the switches, along the net push,
+    pushes), on;  pushes: rollout, reward, push (of the first mixed group under the switches, along the net push,
     as shares of the group's total size), whose sum is "net".
     """
     draw = draw_groups(drift, length_spread, follows_reward, seed=seed)
@@ -256,7 +256,7 @@ def compute_exchange(
         values, weights, directions = residuals(draw, **strengths, **switches)
         silent = (weights.view(GROUPS, -1) == 0).all(1).double().mean().item()
         active = all(on[key] == value for key, value in switches.items()) and (bool(switches) or not sequence)
-        rows.append({"mechanism": name, **interval(values), "silent": silent, "on": active, "drift": drift})
+        rows.append({"mechanism": name, **interval(values), "silent": silent, "on": active})
     first = draw.group_ids == 0
     pushes = (weights * draw.advantages)[first, None] * directions[first]
     net, total = pushes.sum(0), pushes.norm(dim=1).sum()
