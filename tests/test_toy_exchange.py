@@ -207,9 +207,7 @@ def test_explorers_follow_their_controls_to_the_ends(name):
 @pytest.mark.parametrize(("answer", "says"), [
     (None, "Not answered"),
     ([1, 2, 0.5, 0.5], "Right"),
-    ([2, 2, 2, 2], "all equal"),
     ([1, 2, 3], "shape is (3,)"),
-    ([1, 3, 0, 0], "drops a rollout"),
     ([1, 2, 3, 4], "sum is -3"),
     ("abc", "four numbers"),
 ])  # fmt: skip
@@ -230,13 +228,10 @@ def ppo(ratios, advantages, low, high):
 @pytest.mark.parametrize(("function", "says"), [
     (solution, "Right"),
     (ppo, "PPO's clipping"),
-    (lambda r, a, low, high: None, "Not answered"),
     (lambda r, a, low, high: r.clamp(low, high), "clamp"),
     (lambda r, a, low, high: solution(r, a, low, high) * a, "without the advantage"),
     (lambda r, a, low, high: (solution(r, a, low, high) > 0).double(), "not 1"),
     (lambda r, a, low, high: r, "should get the weight 0"),
-    (lambda r, a, low, high: r[:2], "shape (2,)"),
-    (lambda r, a, low, high: 1 / 0, "ZeroDivisionError"),
 ])  # fmt: skip
 def test_symmetric_clip(function, says, capsys):
     exercises.check_symmetric_clip(function)
@@ -247,7 +242,6 @@ def test_symmetric_clip(function, says, capsys):
     (lambda r, g: group_advantages(r, g, "positive_only"), "Right"),
     (lambda r, g: group_advantages(r, g, "grpo"), "still there"),
     (lambda r, g: group_advantages(r, g, "dr_grpo").clamp(min=0), "standard deviation"),
-    (lambda r, g: group_advantages(r, g, "grpo").abs(), "left out"),
     (lambda r, g: r, "without a baseline"),
     (lambda r, g: None, "Not answered"),
 ])  # fmt: skip

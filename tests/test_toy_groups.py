@@ -151,12 +151,8 @@ def leave_one_out(rewards):
         (by_hand(leave_one_out, mean=True), "the net push is their sum"),
         (by_hand(leave_one_out, sign=-1), "sign is turned round"),
         (by_hand(np.mean), "mean of the whole group"),
-        (lambda t, r, p: by_hand(np.mean)(t, r, p) / (r.std(ddof=1) + 1e-4), "divides by the standard deviation"),
-        (by_hand(np.zeros_like), "no baseline"),
-        (lambda tokens, rewards, p: rewards, "returned the shape"),
         (lambda tokens, rewards, p: p, "sum to 1 over the words"),
         (lambda tokens, rewards, p: [0.5, -0.5, 0], "word 2 should be -0.8, but yours is 0."),
-        (lambda tokens, rewards, p: 1 / 0, "it raised ZeroDivisionError"),
     ],
 )
 def test_the_push_exercise_names_the_mistake(answer, reply, capsys):
@@ -174,9 +170,7 @@ BEST = [1, -1, 1, 1, -1, 1, -1, -1]
         (BEST, "Right"),
         ([-s for s in BEST], "`so` gets -3"),
         ([1] * 8, "pushed up 8 times"),
-        ([1, -1, 1, 1, -1, 1, -1, 1], "sum to +2"),
         ([1] * 7, "there are 7"),
-        ([2, -2] * 4, "must be +1 or -1"),
     ],
 )
 def test_the_sign_exercise_names_the_mistake(signs, reply, capsys):

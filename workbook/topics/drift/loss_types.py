@@ -1,16 +1,10 @@
 """The study `loss_types` (apart, as it builds TRL's trainers): what TRL's losses leave on tokens that a group shares.
 
-A token that all of a group shares cancels if and only if the weights of its rollouts are exchangeable (D1 in the
-claims). The study reads every arm's exact weights at the r-th optimizer step on the same rollouts, r = 1, 2, 4, 8, and
-reports the residual |sum w A| / sum |w A|. The policy moves by one reference objective for all arms: Dr. GRPO's with
-each ratio taken as 1, AdamW. A bfloat16 copy of the policy samples the rollouts, as vLLM would; groups of equal
-rewards push nothing and are left out, as by DAPO's dynamic sampling.
-
-For each arm a real trainer is built. TRL's own code makes the batch (rewards, advantages, masks, the sampler's
-importance ratios) and the loss; only sampling and scoring are given, by TRL's `rollout_func` and by log-probabilities
-and entropies that were computed once for all arms. A loss of TRL is a function of these alone, so its slope by a
-token's log-probability is the token's push, exact for every loss type and mask (`training.meter`).
-
+The study reads every arm's exact weights at the r-th optimizer step on the same rollouts, r = 1, 2, 4, 8, and reports
+the residual |sum w A| / sum |w A|. The policy moves by one reference objective for all arms: Dr. GRPO's with each ratio
+taken as 1, AdamW. A bfloat16 copy of the policy samples the rollouts, as vLLM would; groups of equal rewards are left
+out. A real trainer is built for each arm: TRL's own code makes the batch and the loss, and only sampling and scores are
+given. So the slope of its loss by a token's log-probability is the token's push, exact for every loss type and mask.
 What was stated before the first measurement: data/results/loss_types/registration.yaml.
 """
 

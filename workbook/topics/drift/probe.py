@@ -1,16 +1,9 @@
 """One batch: its ratios over epochs on it, what objectives leave on shared tokens, and how much energy these have.
 
-The batch is moved by steps in which all rollouts weigh the same, so that every objective is asked about one and the
-same movement: what weight would it give each token next? The step from toy to policy of D1 to D3, D6 and D7.
-
-Exchangeable weights can only cancel what all rollouts of a group share, so whatever they change is bounded by that
-share. A token's *energy* is the squared size of its push on the logits, A^2 |e_y - p|^2. Of a token with probability p
-the rest of its group shares it with p^(G - 1), and a token that is sure to be shared has no energy left:
-
-    a slot of two words, p and 1 - p:   shared energy / energy = p^(G-1) (1 - p) + (1 - p)^(G-1) p    (`two_word_share`)
-
-For large p this peaks at p = 1 - 1/G with (1 - 1/G)^(G-1) / G, about 1/(e G): 5 % for groups of eight. Only a pair can
-share a quarter. (The absolute energy p^G (1 - p)^2 of one such word peaks at p = G / (G + 2).)
+Exchangeable weights can only cancel what all rollouts of a group share. A token's *energy* is the squared size of its
+push on the logits, A^2 |e_y - p|^2. Of a token with probability p the rest of its group shares it with p^(G - 1), and
+a token that is sure to be shared has no energy left. Of a slot of two words the share is `two_word_share`: at most
+about 1/(e G), 5 % for groups of eight; only a pair can share a quarter.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
 """Studies of exchangeable weights in training: `confidence`, `confidence_tuning` and `training_curves`.
 
-Paper D speaks of tokens that a whole group shares. Two dials say how much of a batch's gradient energy those have: the
-confidence p of template words (members of the family) and the group's size G (`probe.shared_energy`). On that plane
-`confidence` measures
+On the plane of the confidence p of template words (members of the family) and the group's size G, `confidence` measures
 
-- energy: the share of all energy on shared tokens, for every p and G, beside what probabilities predict;
-- residuals: what each objective leaves on shared tokens when a batch is used again, weighted by energy, and in the
-  policy's own gradients;
+- energy: the share of all energy on shared tokens (`probe.shared_energy`);
+- residuals: what each objective leaves on shared tokens when a batch is used again, and in the policy's own gradients;
 - runs: seven objectives in training (ARMS), each with a twin whose advantages are permuted within their groups: it
   learns nothing, so what it moves is the price of noise, ratios and clip. All at G = 2 and p = 0.8, where a quarter of
   the energy is shared; GSPO and min-replace along p at G = 2, and along G at p = 0.8 (twins at G = 8 alone).
 
-Every arm trains with reuse, so that ratios differ: a generation batch of 128 rollouts is cut into two mini-batches of
-whole groups and gone over twice. `confidence_tuning` is the search for each arm's learning rate and clip range, on a
-unit of its own. `training_curves` reads whole runs at one learning rate, at groups of eight and at pairs with p = 0.8.
-What was stated before the first measured units: data/results/{confidence,training_curves}/registration.yaml.
+A generation batch of 128 rollouts is cut into two mini-batches of whole groups and gone over twice, so that ratios
+differ. `confidence_tuning` searches each arm's learning rate and clip range, on a unit of its own; `training_curves`
+reads whole runs at one learning rate. Registrations: data/results/{confidence,training_curves}/registration.yaml.
 """
 
 from __future__ import annotations
