@@ -2,7 +2,7 @@
 
 toy         a generation batch cut into mini-batches five ways           steps      what the steps of a real batch hold
 study       prompts per mini-batch x order, paired by policy and seed    claims     what is measured of each claim
-explore     figures; orders, cuts and walks measured now, and the study under menus
+explore     figures; the parts of each cut, walks measured now, and the study under menus
 
 Terms: *query-preserved* keeps a prompt's rollouts in one mini-batch, *reward-balanced* gives each the same mix of
 signs, *sign-partitioned* parts the signs; *jitter* is a curve's movement from step to step.
@@ -12,7 +12,7 @@ from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.batching.claims": "less_cancelled",
-    "topics.batching.explore": "endpoints_chart explore_batching live_orders live_parts live_walks mechanism_chart",
+    "topics.batching.explore": "cut_parts cut_parts_chart endpoints_chart explore_batching live_walks mechanism_chart",
     "topics.batching.steps": "cancelled_in_steps gradient_gram shared_words walk",
     "topics.batching.study": "Arm against_shuffled ends loop_of measured_curves rates",
     "topics.batching.toy": "NAMES check_in_step check_order compute_cut explore_cut",

@@ -1,9 +1,8 @@
-"""Chapters 08 and 14 under sliders: orders trained now, two ways through a batch, the parts of each cut's steps."""
+"""Chapters 08 and 14: what cancels in a step, the study under menus, parts of each cut's steps, two ways live."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -12,33 +11,25 @@ import numpy as np
 import pandas as pd
 import torch
 
-from workbook.policies.copies import private_copy
 from workbook.probes.recovered import PARTS, exact_gradient
 from workbook.probes.step import matched_lr
 from workbook.probes.values import chain_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.statistics import unit_curve
-from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
-from workbook.studies.registration import registered_outcome
-from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.batching import minibatch_order
 from workbook.topics.batching.steps import ClippedSGD, split_minibatches, walk
-from workbook.topics.batching.study import HELD_OUT, PROMPTS, against_shuffled, ends, measured_curves, rates
+from workbook.topics.batching.study import PROMPTS, against_shuffled, ends, measured_curves
 from workbook.topics.batching.toy import CUT_MENU, NAMES
 from workbook.training.messages import progress, show_partial
 from workbook.views.charts import PART_NAMES, signal_noise_chart
-from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider, switch
-from workbook.views.figures import forest, panels, rule, series
-from workbook.views.live_study import LiveStudy, live_tables
-from workbook.views.style import NEUTRAL, SERIES, describe_rows, require, titled
+from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider
+from workbook.views.figures import forest, panels, series
+from workbook.views.live_study import LiveStudy
+from workbook.views.style import SERIES, describe_rows, require, titled
 
 OTHERS = [name for strategy, name in NAMES.items() if strategy != "shuffled"]
 WALKS = ["SGD", "SGD, norm clipped", "SGD, momentum", "AdamW", "AdamW, no momentum"]
 FRACTION = "datum.value < 1 ? '1/' + format(1 / datum.value, '.0f') : '1'"
-READ_PROMPTS, VALUE_SEED = HELD_OUT // 2, 5  # held-out prompts of a class of seeds that no unit trains on
-OPTIMIZER_MENU = [("AdamW", "adamw"), ("AdamW, no momentum", "adamw_no_momentum"), ("SGD", "sgd")]
 OUTCOMES = ["value", "area", "jitter", "collapsed", "sign_cosine", "grad_norm", "moved", "tax"]
-SERIES_NAMES = ["thirty units", "a pair, now"]
 FACTORS, SMALL = (1 / 64, 1 / 16, 1 / 4, 1.0), 1 / 4  # of the largest learning rate; up to which slopes are taken
 APART = 1.9  # factor by which labels stand apart on the logarithmic axis
 PART_OF = {"signal": PART_NAMES["own_signal"], "bias": PART_NAMES["bias"], "noise": PART_NAMES["own_noise"]}
@@ -118,110 +109,11 @@ def explore_batching() -> Explorer:
     )
 
 
-# --- orders trained now
-
-
-def committed_orders() -> dict[str, pd.DataFrame]:
-    """The study's differences from shuffled at 8 prompts' worth, matched: {"orders": series, strategy, mean, ...}."""
-    pairs = against_shuffled(ends(measured_curves())).query("level == 8 and matched")
-    curve = unit_curve(pairs, "level", "difference", unit="policy", by="order").drop(columns="level")
-    names = curve.pop("order").map(NAMES)
-    return {"orders": curve.assign(strategy=names, series=SERIES_NAMES[0], shuffled=np.nan)}
-
-
-def measure_orders(
-    policy,
-    task,
-    order: str = "sign_partitioned",
-    prompts: int = 8,
-    group_size: int = 8,
-    minibatches: int = 4,
-    batches: int = 2,
-    optimizer: str = "adamw",
-    rate: float = 1e-4,
-    matched: bool = True,
-    units: int = 3,
-    seed: int = 0,
-) -> Iterator[dict[str, pd.DataFrame]]:
-    """Yield {"orders": a row for each pair of runs}, one with an order and one with shuffled mini-batches.
-
-    mean: exact held-out value at the end, order minus shuffled; shuffled: what the shuffled run gains.  rate: of the
-    optimizer.  matched: whether every mini-batch's gradient is rescaled to length 1.
-    """
-    look = {"optimizer": optimizer, "lr": rate, "match": "grad_norm" if matched else None}
-    loops = [Loop(prompts, group_size, batches, minibatches, name, **look) for name in ("shuffled", order)]
-    readings, rows = Readings(policy, task, task.dataset(READ_PROMPTS, VALUE_SEED)["prompt"][:]), []
-    for unit in progress(range(seed, seed + units), "units"):
-        own = SEED_CLASSES * unit
-        data = task.dataset(prompts * batches, own).select(range(prompts))
-        first = sample_batch(policy, task, loops[0], data, own)
-        runs = [train_in_memory(policy, task, loop, own, readings, batches, first) for loop in loops]
-        shuffled, other = (float(run["value"].iloc[-1] - run["value"].iloc[0]) for run in runs)
-        row = {"series": SERIES_NAMES[1], "strategy": NAMES[order], "mean": other - shuffled, "shuffled": shuffled}
-        rows.append(row | {"low": other - shuffled, "high": other - shuffled, "units": 1})
-        yield {"orders": pd.DataFrame(rows)}
-
-
-def orders_chart(orders: pd.DataFrame) -> alt.LayerChart:
-    """The study's intervals of each order against shuffled, and a point for each pair trained now."""
-    strategy = alt.Y("strategy:N", sort=OTHERS, title=None).scale(domain=OTHERS).axis(labelLimit=200)
-    x = alt.X("mean:Q", title="exact held-out value at the end, minus shuffled").scale(domain=[-0.05, 0.05], clamp=True)
-    smallest = registered_outcome("batch_composition", "H11").smallest_effect
-    bounds = [rule(bound, "x", dashed=True, color=NEUTRAL) for bound in (-smallest, smallest)]
-    return titled(
-        forest(orders, strategy, x, "series", names=SERIES_NAMES, zero=True, under=bounds, form="+.4f"),
-        "What an order of mini-batches adds to what training learns",
-        "thirty units: 95 % t interval over policies; dashed: smallest effect of interest",
-        describe_rows(orders, "series", "strategy", form="+.4f", interval=True),
-    )
-
-
-def describe_orders(orders: pd.DataFrame) -> str:
-    """The pairs trained now, and how far apart shuffled runs lie of one another."""
-    now = orders[orders["series"] == SERIES_NAMES[1]]
-    if now.empty:
-        return ""
-    pairs, gains = ", ".join(f"{difference:+.3f}" for difference in now["mean"]), now["shuffled"]
-    return (
-        f"{now['strategy'].iloc[0].capitalize()} minus shuffled, now: {pairs}. Shuffled runs alone gain "
-        f"{gains.mean():.3f}, and differ by {gains.max() - gains.min():.3f} from seed to seed."
-    )
-
-
-def live_orders(policy, task, units: int = 3) -> LiveStudy:
-    """Order, sizes, optimizer, rate and seed of paired runs of a copy of a policy, over the study's intervals."""
-    orders = [pair for pair in CUT_MENU if pair[1] != "shuffled"]
-    controls = {
-        "order": menu("sign_partitioned", orders, "order, against shuffled"),
-        "prompts": power_slider(8, PROMPTS, "prompts of a batch", least=2),
-        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
-        "minibatches": power_slider(4, 16, "mini-batches"),
-        "batches": slider(2, 1, 6, 1, "generation batches"),
-        "optimizer": menu("adamw", OPTIMIZER_MENU, "optimizer"),
-        "rate": log_slider(rates()[2], -5, 0, "learning rate"),
-        "matched": switch(True, "gradients of one length"),
-        "units": slider(units, 1, 6, 1, "pairs"),
-        "seed": slider(0, 0, 19, 1, "first seed"),
-    }
-    look = {"describe": describe_orders, "now": None}
-    return live_tables(measure_orders, committed_orders, orders_chart, controls, policy, task, **look)
-
-
 # --- the steps of each cut
 
 
-def _parts(cuts: list[tuple[str, dict]]) -> pd.DataFrame:
-    order = list(PART_NAMES.values())
-    rows = [
-        (name, PART_OF[p], order.index(PART_OF[p]), split[p], split["cosine"]) for name, split in cuts for p in PARTS
-    ]
-    return pd.DataFrame(rows, columns=["category", "part", "order", "share", "size"])
-
-
-def measure_parts(
-    policy, task, prompts: int = 8, group_size: int = 8, minibatches: int = 4, seed: int = 0
-) -> dict[str, pd.DataFrame]:
-    """Signal, bias and noise in the steps of every cut of one batch: category (a cut), part, share, size.
+def cut_parts(policy, task, prompts: int = 8, group_size: int = 8, minibatches: int = 4, seed: int = 0) -> pd.DataFrame:
+    """Signal, bias and noise in the steps of every cut of one batch: category (a cut), part, order, share, size.
 
     size: mean cosine of the steps with the exact gradient of all the batch's prompts.  ValueError where no group has
     different rewards, and where a cut is impossible.
@@ -234,32 +126,18 @@ def measure_parts(
     for strategy, name in NAMES.items():
         args = (rollouts.group_ids, rollouts.advantages, minibatches, generator)
         cuts[name] = (minibatch_order(strategy, *args), minibatches)
-    perfect, done = exact_gradient(policy, task, list(dict.fromkeys(rollouts.prompts))), []
+    perfect, order, rows = exact_gradient(policy, task, list(dict.fromkeys(rollouts.prompts))), list(PART_OF), []
     for name in progress(cuts, "cuts"):
-        done.append((name, split_minibatches(policy, rollouts, values, cuts[name], perfect)))
-        show_partial(table=_parts(done))
-    return {"table": _parts(done)}
+        split = split_minibatches(policy, rollouts, values, cuts[name], perfect)
+        rows += [(name, PART_OF[part], order.index(part), split[part], split["cosine"]) for part in PARTS]
+    return pd.DataFrame(rows, columns=["category", "part", "order", "share", "size"])
 
 
 def cut_parts_chart(table: pd.DataFrame) -> alt.LayerChart:
-    """Stacked shares of what the steps of each cut are made of; table of `measure_parts`."""
+    """Stacked shares of what the steps of each cut are made of; table of `cut_parts`."""
     subtitle = "of the update, all weights; right: cosine of the steps with the credit of all prompts, exactly"
     words = describe_rows(table, "category", "part", value="share", form=".0%")
     return titled(signal_noise_chart(table, width=400), "What the steps of each cut are made of", subtitle, words)
-
-
-def live_parts(policy, task, prompts: int = 8) -> LiveStudy:
-    """Prompts, rollouts, mini-batches and seed of a real batch, whose steps are split for every cut."""
-    controls = {
-        "prompts": power_slider(prompts, 16, "prompts", least=4),
-        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
-        "minibatches": power_slider(4, 4, "mini-batches", least=2),
-        "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
-    }
-    variables = {"policy": private_copy(policy), "task": task}
-    nothing = dict.fromkeys(PARTS, 0.0) | {"cosine": None}
-    start = {"table": _parts([(name, nothing) for name in (WHOLE, *NAMES.values())])}
-    return LiveStudy(measure_parts, cut_parts_chart, controls, start, variables=variables)
 
 
 # --- two ways through a batch

@@ -7,8 +7,10 @@ Terms: K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> is the output layer's *coupling*
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.coupling.charts": ("agreement_by_movement agreement_by_movement_chart confidence_chart products_chart"),
-    "topics.coupling.explore": ("check_first_step check_forecast explore_couplings live_mass live_push live_training"),
+    "topics.coupling.charts": (
+        "agreement_by_movement agreement_by_movement_chart confidence_chart family_training training_chart"
+    ),
+    "topics.coupling.explore": "check_first_step check_forecast explore_couplings live_mass live_push",
     "topics.coupling.probe": (
         "choose_tokens coupling_by_confidence followers gradient_products masked_update shared_token"
     ),

@@ -13,9 +13,8 @@ from workbook.theory.coupling import UNSURE
 from workbook.views import figures
 from workbook.views.charts import curve_chart
 from workbook.views.live_study import NOW
-from workbook.views.style import ACCENT, NEUTRAL, describe_rows, finish, require, titled
+from workbook.views.style import ACCENT, describe_rows, require, titled
 
-LINEAR, SQUARE = 0.1, 0.35  # of the symmetric log plane: where it is linear; side of a square
 TOKENS = ("same token", "different tokens")
 PLACES = {"other contexts": ("within a rollout", "across rollouts"), "the same context": ("same context",)}
 FOLDS = 12  # the finest bins of probability of the map
@@ -148,7 +147,7 @@ def family_training(tables: Tables | None = None) -> dict[str, pd.DataFrame]:
 
 
 def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HConcatChart:
-    """A panel for each table of `family_training`, with what was measured now as lines of their own."""
+    """A panel for each table of `family_training`."""
     far, share = (registered_outcome("mass", key).threshold for key in ("H3", "H4"))
     panels = [
         (followers, FOLLOWERS, 1 / far, "movement / the pushing tokens'", "One token pushes: how far others move"),
@@ -165,7 +164,7 @@ def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HCon
             title=title,
             subtitle="band: 95 % t interval over ten policies",
             reference=[(threshold, "as registered")],
-            names=[*names, *(f"{name}, now" for name in names)],
+            names=list(names),
             legend={"columns": 1},
             width=285,
         )
@@ -173,50 +172,6 @@ def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HCon
     ]
     return alt.hconcat(*drawn, spacing=14).resolve_scale(
         **dict.fromkeys(("color", "strokeDash", "shape"), "independent")
-    )
-
-
-def products_chart(pairs: pd.DataFrame, labelled: int = 5) -> alt.LayerChart:
-    """K of the output layer against the full gradient product: how many pairs, the pairs farthest off by name.
-
-    pairs: columns kernel, product, kind, and pair, the words of both tokens.
-    """
-    require(pairs, ["kernel", "product", "kind", "pair"], "products_chart")
-
-    # pairs counted in squares of the symmetric log plane: x0 to x1, y0 to y1, with the commonest kind
-    places = pairs[["kernel", "product"]].set_axis(["x", "y"], axis=1)
-    places = np.sign(places) * np.log1p(places.abs() / LINEAR)
-    counts = (places / SQUARE).round().astype(int).assign(kind=pairs["kind"]).groupby(["x", "y"])["kind"]
-    table = counts.agg(pairs="size", kind=lambda kinds: kinds.mode()[0]).reset_index()
-    for axis in "xy":
-        for end, half in ((f"{axis}0", -0.5), (f"{axis}1", 0.5)):
-            edge = (table[axis] + half) * SQUARE
-            table[end] = np.sign(edge) * LINEAR * np.expm1(edge.abs())
-    # the pairs of words farthest off, one of each neighbourhood so that names stay apart
-    order = pairs.assign(gap=(pairs["product"] - pairs["kernel"]).abs(), **places.round()).sort_values("gap")[::-1]
-    farthest = order.drop_duplicates("pair").drop_duplicates(["x", "y"]).head(labelled)[["kernel", "product", "pair"]]
-
-    ends = [float(pairs[["kernel", "product"]].min().min()), float(pairs[["kernel", "product"]].max().max())]
-    axis = alt.Axis(values=[-100, -10, -1, 0, 1, 10, 100])
-    room = [2.2 * min(ends[0], -1.0), 2.2 * max(ends[1], 1.0)]
-    scale = alt.Scale(type="symlog", constant=LINEAR, domain=room, nice=False)
-    x = alt.X("x0:Q", title="K, output layer alone (nats per unit of lr and advantage)", axis=axis, scale=scale)
-    y = alt.Y("y0:Q", title="P, all trained weights (same unit)", axis=axis, scale=scale)
-    count = alt.Color("pairs:Q", title="pairs").scale(type="log", scheme="purples")
-    cells = alt.Chart(table).mark_rect(stroke="#999999", strokeWidth=0.3)
-    cells = cells.encode(x=x, x2="x1:Q", y=y, y2="y1:Q", color=count, tooltip=["pairs:Q", "kind:N"])
-    at = {"x": alt.X("kernel:Q", axis=axis, scale=scale), "y": alt.Y("product:Q", axis=axis, scale=scale)}
-    line = alt.Chart(pd.DataFrame({"kernel": ends, "product": ends})).mark_line(color=NEUTRAL, strokeDash=[5, 4])
-    points = alt.Chart(farthest).mark_point(filled=True, color="black", size=30).encode(**at)
-    names = alt.Chart(farthest).mark_text(fontSize=11, align="left", dx=6, dy=-5).encode(**at, text="pair:N")
-    sizes = pairs[["kernel", "product"]].abs().groupby(pairs["kind"]).mean()
-    kinds = "; ".join(f"{row.Index}: |K| {row.kernel:.3g}, |P| {row.product:.3g}" for row in sizes.itertuples())
-    return finish(
-        alt.layer(cells, line.encode(**at), points, names),
-        "Large couplings of the output layer hold for all weights; small ones say little",
-        "darkness: number of pairs; dashed: equal; named: the pairs farthest off; both axes symmetric log",
-        f"Density of pairs by the proxy and the full gradient inner product. {kinds}",
-        height=320,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 import torch
 
-from workbook.probes.step import ONE_STEP_OPTIMIZERS, along_training
+from workbook.probes.step import ONE_STEP_OPTIMIZERS
 from workbook.rollouts.sample import sample_rollouts
 from workbook.theory.coupling import NEARLY_CERTAIN, UNSURE
 from workbook.topics.coupling import charts
@@ -18,17 +18,16 @@ from workbook.topics.coupling.probe import (
     masked_update,
     shared_token,
 )
-from workbook.topics.coupling.study import pair_sums, proxy_signs, spillover
+from workbook.topics.coupling.study import pair_sums
 from workbook.topics.grading import answer_of, grade
 from workbook.training.messages import progress
-from workbook.views.explorer import Explorer, log_slider, menu, power_slider, slider, switch
+from workbook.views.explorer import Explorer, menu, power_slider, slider, switch
 from workbook.views.live_study import LiveStudy, live_curve, live_tables
 
 RATES = {"sgd": (0.01, 0.1, 0.3, 1.0), "adamw": (1e-4, 1e-3, 3e-3, 1e-2)}  # learning rates of a push
 CONFIDENCE = {"unsure": (0.0, UNSURE), "sure": (NEARLY_CERTAIN, 1.0)}  # of the token that pushes
 SIGNS = {"better rollouts": 1, "worse rollouts": -1}
 SPARE = 3  # times as many prompts are sampled, since not every one has such a token
-MASKED = 4  # prompts of which one token pushes, at each moment of training
 NEW_TOKENS = 48  # at most, of the bundled task
 
 
@@ -124,45 +123,6 @@ def live_mass(policy, task, prompts: int = 8) -> LiveStudy:
     }
     shown = charts.compute_mass, charts.mass_chart, controls
     return live_tables(measure_mass, *shown, policy, task, charts.describe_mass)
-
-
-def measure_training(
-    policy, task, steps=8, every=4, prompts=8, group_size=8, lr=1e-3, seed=0
-) -> Iterator[dict[str, pd.DataFrame]]:
-    """Spillover (H3) and agreement (H4) at moments of a short training by AdamW, as `family_training` has them.
-
-    Each moment's rollouts are fresh.
-    """
-    run = (policy, task, steps, prompts, group_size, lr)
-    parts = [pd.DataFrame(columns=["quantity", "size", "step"])]
-    for step, trained, rollouts in along_training(*run, every=every, seed=seed, max_new_tokens=NEW_TOKENS):
-        if rollouts.advantages.any():
-            parts += [
-                now.assign(step=step) for now in (spillover(trained, rollouts, MASKED), proxy_signs(trained, rollouts))
-            ]
-            tables = charts.family_training({"mass/training": pd.concat(parts).assign(seed=0)})
-            yield {name: table.assign(series=table["series"] + ", now") for name, table in tables.items()}
-
-
-def describe_training(followers: pd.DataFrame, agreement: pd.DataFrame) -> str:
-    """What the last moment of the run has, in words."""
-    rows = pd.concat([followers, agreement])
-    now = rows[rows["series"].str.endswith(", now")]
-    last = now[now["step"] == now["step"].max()]
-    numbers = "; ".join(f"{row.series} {row.mean:.2f}" for row in last.itertuples())
-    return f"After {now['step'].max()} steps: {numbers}." if numbers else ""
-
-
-def live_training(policy, task, steps: int = 8) -> LiveStudy:
-    """Steps, batch and learning rate of a short training of a copy of a policy, measured on the way."""
-    controls = {
-        "steps": slider(steps, 0, 40, 2, "optimizer steps"),
-        "every": power_slider(4, 8, "measured every"),
-        **_sampling(8),
-        "lr": log_slider(1e-3, -4, -2, "learning rate", step=0.25),
-    }
-    shown = charts.family_training, charts.training_chart, controls
-    return live_tables(measure_training, *shown, policy, task, describe_training, now=None)
 
 
 # --- exercises

@@ -9,8 +9,8 @@ import altair as alt
 import pandas as pd
 
 from workbook.probes.step import matched_lr
-from workbook.probes.values import Pool, exact_pool
-from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.probes.values import exact_pool
+from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY
 from workbook.tasks.chain import SEED_CLASSES
@@ -20,17 +20,13 @@ from workbook.topics.credit.study import (
     GROWING,
     MORE_PROMPTS,
     SMALL_NATS,
-    STEPS,
-    gaps_after,
-    repeated_gaps,
+    TINY_NATS,
     step_gaps,
-    with_estimator,
 )
-from workbook.topics.grading import UNANSWERED, answer_of, grade
-from workbook.training.messages import progress
-from workbook.views.explorer import log_slider, menu, power_slider, slider
+from workbook.topics.grading import UNANSWERED
+from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider
 from workbook.views.figures import forest
-from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
+from workbook.views.live_study import NOW, LiveStudy, live_tables
 from workbook.views.style import describe_rows, titled
 
 FAMILY_NAME = "ten policies"
@@ -45,26 +41,6 @@ SEED = "seed of prompts, rollouts"
 
 def _menu(value, words: dict, label: str):
     return menu(value, [(text, name) for name, text in words.items()], label)
-
-
-def _batch(policy, task, data, prompts: int, group_size: int, estimator: str, seed: int) -> Rollouts:
-    rollouts = sample_rollouts(policy, task, data.select(range(prompts)), group_size, seed, LENGTH)
-    return with_estimator(rollouts, estimator)
-
-
-def _pools(policy, task, prompts: int, seed: int) -> tuple[object, dict[str, Pool]]:
-    """Training prompts, and pools of fresh rollouts of them and of held-out ones, with exact values."""
-    data, other = task.dataset(prompts, SEED_CLASSES * seed), task.dataset(HELD_OUT_PROMPTS, HELD_OUT_CLASS)
-    sampled = {"training": (data, seed + 1), "held-out": (other, seed + 2)}
-    rollouts = {name: sample_rollouts(policy, task, rows, FRESH, at, LENGTH) for name, (rows, at) in sampled.items()}
-    return data, {name: exact_pool(policy, task, part) for name, part in rollouts.items()}
-
-
-def _pushing(rollouts: Rollouts, prompts: int, seed: int) -> Rollouts:
-    """The rollouts; ValueError where no group has different rewards."""
-    if not rollouts.advantages.any():
-        raise ValueError(f"No prompt has different rewards with seed={seed} and prompts={prompts}; take others.")
-    return rollouts
 
 
 # --- H7: one step
@@ -105,7 +81,8 @@ def measure_gap(
     """
     own, other = SEED_CLASSES * seed, SEED_CLASSES * seed + HELD_OUT_CLASS  # seeds whose prompts differ
     rollouts = sample_rollouts(policy, task, prompts, group_size, seed=own, max_new_tokens=LENGTH, estimator=rule)
-    rollouts = _pushing(rollouts, prompts, seed)
+    if not rollouts.advantages.any():
+        raise ValueError(f"No prompt has different rewards with seed={seed} and prompts={prompts}; take others.")
     held_out = sample_rollouts(policy, task, HELD_OUT_PROMPTS, FRESH, seed=other, max_new_tokens=LENGTH)
     pools = {"training": exact_pool(policy, task, rollouts), "held-out": exact_pool(policy, task, held_out)}
     lr = matched_lr(policy, rollouts, optimizer, nats)
@@ -153,47 +130,20 @@ def family_budget(axis: str = GROWING, pool: str = "training", matched: str = "p
     return unit_curve(rows.rename(columns={size: "size"}), "size", "gap").assign(series=FAMILY_NAME)
 
 
-def measure_budget(
-    policy,
-    task,
-    axis: str = GROWING,
-    pool: str = "training",
-    matched: str = "position",
-    nats: float = SMALL_NATS,
-    seed: int = 0,
-) -> Iterator[tuple[int, str, float]]:
-    """Yield (size, name, gap in exact value) after a step on one batch of each size, up to 32 prompts.
-
-    pool: tokens of the prompts that are trained on, or held-out ones.  Batches that push nothing are left out.
-    """
-    estimator, cells = AXES[axis]
-    cells = [cell for cell in cells if cell[0] <= MAX_PROMPTS]
-    data, pools = _pools(policy, task, max(prompts for prompts, _ in cells), seed)
-    lr = matched_lr(policy, pools["training"][0], "sgd", nats)
-    for prompts, group_size in progress(cells, "batches"):
-        batch = _batch(policy, task, data, prompts, group_size, estimator, seed + 100)
-        if batch.advantages.any():
-            gaps = {(row["pool"], row["matched"]): row["gap"] for row in gaps_after(policy, batch, pools, lr)}
-            yield prompts if axis == MORE_PROMPTS else group_size, NOW, gaps[pool, matched]
-
-
-def live_budget(policy, task) -> LiveStudy:
-    """What grows, the prompts, what is alike, step and seed: steps on a copy of a policy, over the study's curve."""
-    controls = {
-        "axis": menu(GROWING, list(AXES), "what grows"),
-        "pool": _menu("training", POOLS, "prompts"),
-        "matched": _menu("position", MATCHED, "alike in"),
-        "nats": log_slider(SMALL_NATS, -4, -0.5, "movement by a step (nats)"),
-        "seed": slider(0, 0, 19, 1, SEED),
-    }
-    return live_curve(
-        *(measure_budget, family_budget, controls, policy, task),
-        x="size",
+def explore_budget() -> Explorer:
+    """Menus over the study's gaps by the size of the sample: what grows, whose tokens, what is alike in them."""
+    rows = FAMILY["value_gap/budget"]
+    size = rows["group_size"].where(rows["axis"] != MORE_PROMPTS, rows["prompts"])
+    start = {"axis": menu(GROWING, list(AXES), "what grows"), "pool": _menu("training", POOLS, "prompts")}
+    return browse(
+        rows.assign(size=size),
+        "size",
+        "gap",
+        start | {"matched": _menu("position", MATCHED, "alike in")},
         x_title="rollouts per prompt, or prompts",
         y_title=GAP,
         title="What a larger sample buys",
         subtitle="band: 95 % t interval over ten policies; the paper: 1 to 8 rollouts per prompt, batches of 16 to 96",
-        xs=[1, 2, 4, 8, 16, 32, 64],
         reference=[0.0],
         form="+.3f",
     )
@@ -202,55 +152,19 @@ def live_budget(policy, task) -> LiveStudy:
 # --- H9: repeated updates
 
 
-def family_repeated(pool: str = "training", matched: str = "position") -> pd.DataFrame:
-    """The study's gap after each update on one batch: columns series, step, mean, low, high, units."""
-    rows = FAMILY["value_gap/repeated"].query("pool == @pool and matched == @matched and nats == @SMALL_NATS")
-    return unit_curve(rows, "step", "gap").assign(series=FAMILY_NAME)
-
-
-def measure_repeated(
-    policy,
-    task,
-    prompts: int = 8,
-    group_size: int = 8,
-    steps: int = STEPS,
-    nats: float = SMALL_NATS,
-    pool: str = "training",
-    matched: str = "position",
-    seed: int = 0,
-) -> Iterator[tuple[int, str, float]]:
-    """Yield (update, name, gap in exact value) for the updates on one batch; nats: movement by the first one.
-
-    Raises ValueError where no prompt of the batch has different rewards.
-    """
-    data, pools = _pools(policy, task, prompts, seed)
-    batch = _pushing(_batch(policy, task, data, prompts, group_size, "grpo", seed + 100), prompts, seed)
-    pools["training"] = exact_pool(policy, task, batch)
-    table = repeated_gaps(policy, batch, {pool: pools[pool]}, matched_lr(policy, batch, "sgd", nats), steps)
-    for row in table[table["matched"] == matched].itertuples():
-        yield row.step, NOW, row.gap
-
-
-def live_repeated(policy, task, prompts: int = 8) -> LiveStudy:
-    """Prompts, rollouts, updates, their size, the tokens compared and the seed: updates of a copy of a policy."""
-    controls = {
-        "prompts": power_slider(prompts, MAX_PROMPTS, "prompts in the batch", least=2),
-        "group_size": power_slider(8, 16, "rollouts per prompt", least=2),
-        "steps": slider(STEPS, 2, 24, 1, "updates on the batch"),
-        "nats": log_slider(SMALL_NATS, -4, -0.5, "movement by a step (nats)"),
-        "pool": _menu("training", POOLS, "prompts"),
-        "matched": _menu("position", MATCHED, "alike in"),
-        "seed": slider(0, 0, 19, 1, SEED),
-    }
-    return live_curve(
-        *(measure_repeated, family_repeated, controls, policy, task),
-        x="step",
+def explore_repeated() -> Explorer:
+    """Menus over the study's gaps after each update on one batch: whose tokens, what is alike, the first one's size."""
+    nats = menu(SMALL_NATS, [SMALL_NATS, TINY_NATS], "movement by a step (nats)")
+    return browse(
+        FAMILY["value_gap/repeated"],
+        "step",
+        "gap",
+        {"pool": _menu("training", POOLS, "prompts"), "matched": _menu("position", MATCHED, "alike in"), "nats": nats},
+        log2=False,
         x_title="updates on the same batch",
         y_title=GAP,
         title="Repeated updates on one batch",
         subtitle="gap in exact value, changes counted from the start; band: 95 % t interval over ten policies",
-        log2=False,
-        xs=[1, 8, 16, 24],
         reference=[0.0],
         form="+.4f",
     )
@@ -259,10 +173,6 @@ def live_repeated(policy, task, prompts: int = 8) -> LiveStudy:
 # --- exercises
 
 VALUE, STANDARD_ERROR = 0.4, 0.05  # a token's value, and the standard error that is asked for
-TOKENS = pd.DataFrame(  # two prompts of unequal difficulty and numbers of tokens: pooled, the gap has the wrong sign
-    [(0, 0.2, 0.9), *[(0, -0.2, 0.8)] * 6, *[(1, 0.2, 0.2)] * 6, (1, -0.2, 0.1), (1, 0.001, 1.0)],
-    columns=["group", "dlogp", "value"],
-)
 
 
 def check_continuations(answer: int | None) -> None:
@@ -286,34 +196,3 @@ def check_continuations(answer: int | None) -> None:
         print(f"Not quite: {answer} takes the variance for v; it is v (1 - v).")
     else:
         print(f"It suffices, but fewer do: with {answer} the error is {math.sqrt(variance / answer):.4f}.")
-
-
-def check_gap(function) -> None:
-    """Check a function (table with group, dlogp, value; eps) -> gap: mean over prompts of boosted minus suppressed.
-
-    >>> check_gap(lambda table, eps: table["value"][table["dlogp"] > eps].mean())
-    Not quite: this is the mean value of the boosted tokens alone; subtract that of the suppressed ones.
-    """
-    table, eps = TOKENS.copy(), 0.01
-    boosted, suppressed = table[table["dlogp"] > eps], table[table["dlogp"] < -eps]
-
-    def by_prompt(rows: pd.DataFrame) -> pd.Series:
-        return rows.groupby("group")["value"].mean()
-
-    within = by_prompt(boosted) - by_prompt(suppressed)
-    alone = boosted["value"].mean()
-    pooled = alone - suppressed["value"].mean()
-    without_eps = by_prompt(table[table["dlogp"] > 0]) - by_prompt(suppressed)
-    mistakes = {
-        "the sign is turned round; it is boosted minus suppressed.": -within.mean(),
-        "{got:+.2f} pools all prompts, and so measures which prompt was easy; go prompt by prompt.": pooled,
-        "this is the mean value of the boosted tokens alone; subtract that of the suppressed ones.": alone,
-        "a token that moved by less than eps counts as stable; leave it out.": without_eps.mean(),
-    }
-    grade(
-        answer_of(function, table, eps),
-        within.mean(),
-        mistakes,
-        f"Right: {within.mean():+.2f} within prompts. Pooled it is {pooled:+.2f}: prompts differ more than tokens.",
-        otherwise=f"{{got:+.3f}}; the two prompts' gaps are {within[0]:+.2f} and {within[1]:+.2f}.",
-    )

@@ -11,9 +11,7 @@ _NAMES = {  # module: what it offers
         "backbone_curves backbones_chart compute_flips describe_flips family_follows own_share own_share_chart"
     ),
     "topics.flips.claims": "contrasts predicted_follows",
-    "topics.flips.explore": (
-        "check_balance check_sample_size check_shares check_words explore_flips_of live_dose live_flips live_net"
-    ),
+    "topics.flips.explore": ("check_balance check_shares check_words live_flips live_net"),
     "topics.flips.probe": (
         "cancellation_index column_shares flip_distance flip_shares frequency_matched permuted_advantages predicts "
         "token_flips"

@@ -7,21 +7,18 @@ axis is our guess: it names batches of 16 to 96 in one figure.
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import pairwise
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
 from workbook.probes.blocks import DRAWS, Blocks, step_changes
-from workbook.probes.dose import MATCHED
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY, NotMeasured, Tables
 from workbook.studies.registration import MIN_UNITS
-from workbook.theory.choices import SIGNS
 from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.topics.flips.claims import contrasts
-from workbook.topics.flips.probe import COLUMNS, EPS, EPSILONS, change_of, frequency_matched
+from workbook.topics.flips.probe import COLUMNS, EPS, EPSILONS
 from workbook.views.charts import curve_chart
 from workbook.views.live_study import NOW
 from workbook.views.style import NEGATIVE, POSITIVE, describe_rows, require, titled
@@ -33,7 +30,6 @@ LESS_AND_LESS = "The more prompts push, the less a token follows its own rollout
 OUTGROWN = "What other prompts do outgrows the own prompt's push"
 SAYS_NOTHING = (0.5, "the sign says nothing")
 THE_FAMILY = "the family"
-TOKEN_NAMES = {"unsure": "p below 0.9", "moved": "moved"} | {name: name for name in ("all", *MATCHED)}
 KEPT = {"less than half": 0.5, "less": 1.0}  # what shared tokens are asked to keep of what specific ones get
 CLASSES = ("result", "style")  # the words of the bundled task that are not forced
 CHANGE_COLORS = {"boosted": POSITIVE, "stable": "#dedede", "suppressed": NEGATIVE}  # from the bar's foot upwards
@@ -162,9 +158,27 @@ def compute_flips(optimizer: str = "adamw", eps: float = EPS, signs: str = "by r
 
 def flips_chart(table: pd.DataFrame) -> alt.FacetChart:
     """Stacked shares, a row a model and a panel a column; table of `compute_flips`, with the policy in hand or not."""
-    row = alt.Y("model:N", title=None, sort=[*BACKBONES.values(), NOW])
-    title = "What one step does to tokens, by backbone and by the sign of their rollout"
-    return _stacked(table, row, "column", COLUMNS, title, "shares over prompts that have rollouts of both signs")
+    require(table, ("model", "column", "change", "share"), "a chart of shares")
+    order = list(CHANGE_COLORS)
+    color = alt.Color("change:N", title=None, sort=order).scale(domain=order, range=list(CHANGE_COLORS.values()))
+    drawn = alt.Chart(table).transform_calculate(rank=f"indexof({order}, datum.change)").mark_bar(stroke="white")
+    shown = ["model:N", "column:N", "change:N", alt.Tooltip("share:Q", format=".3f"), "prompts:Q", "units:Q"]
+    drawn = drawn.encode(
+        x=alt.X("share:Q", title="share of tokens", stack="zero").scale(domain=[0, 1]),
+        y=alt.Y("model:N", title=None, sort=[*BACKBONES.values(), NOW]),
+        color=color.legend(orient="bottom"),
+        order=alt.Order("rank:Q"),
+        tooltip=shown,
+    )
+    boosted = table[table["change"] == "boosted"]
+    return titled(
+        drawn.properties(width=170, height=alt.Step(30)).facet(
+            column=alt.Column("column:N", sort=list(COLUMNS), title=None).header(labelFontSize=13)
+        ),
+        "What one step does to tokens, by backbone and by the sign of their rollout",
+        "shares over prompts that have rollouts of both signs",
+        f"Boosted: {describe_rows(boosted, 'model', 'column', value='share', form='.0%')}.",
+    )
 
 
 def describe_flips(table: pd.DataFrame) -> str:
@@ -172,64 +186,3 @@ def describe_flips(table: pd.DataFrame) -> str:
     wide = table.pivot_table("share", ["model", "change"], "column", sort=False)
     apart = (wide[COLUMNS[0]] - wide[COLUMNS[1]]).abs().groupby("model", sort=False).sum() / 2
     return f"Distance of the two signs' shares: {', '.join(f'{name} {size:.3f}' for name, size in apart.items())}."
-
-
-def _stacked(table, row: alt.Y, panel: str, panels, title: str, subtitle: str) -> alt.FacetChart:
-    """Horizontal bars of the shares of CHANGES: a bar for each value of the row, a panel for each of `panel`."""
-    name = "model" if panel == "column" else "confidence"
-    require(table, (name, panel, "change", "share"), "a chart of shares")
-    order = list(CHANGE_COLORS)
-    color = alt.Color("change:N", title=None, sort=order).scale(domain=order, range=list(CHANGE_COLORS.values()))
-    drawn = alt.Chart(table).transform_calculate(rank=f"indexof({order}, datum.change)").mark_bar(stroke="white")
-    counts = [f"{column}:Q" for column in ("prompts", "units", "tokens") if column in table]
-    drawn = drawn.encode(
-        x=alt.X("share:Q", title="share of tokens", stack="zero").scale(domain=[0, 1]),
-        y=row,
-        color=color.legend(orient="bottom"),
-        order=alt.Order("rank:Q"),
-        tooltip=[f"{name}:N", f"{panel}:N", "change:N", alt.Tooltip("share:Q", format=".3f"), *counts],
-    )
-    boosted = table[table["change"] == "boosted"]
-    return titled(
-        drawn.properties(width=510 // len(panels), height=alt.Step(30)).facet(
-            column=alt.Column(f"{panel}:N", sort=list(panels), title=None).header(labelFontSize=13)
-        ),
-        title,
-        subtitle,
-        f"Boosted: {describe_rows(boosted, name, panel, value='share', form='.0%')}.",
-    )
-
-
-# --- a token table
-
-
-def flips_by_confidence(
-    table: pd.DataFrame, eps: float = 0.01, bins: int = 2, group: int | None = None, matched: bool = False
-) -> pd.DataFrame:
-    """Shares of boosted, stable and suppressed tokens by sign of the advantage, in equal bins of probability.
-
-    table: a token table with dlogp.  group: one prompt, None for all.  matched: frequency-matched first (R1).
-    Columns: confidence, sign, change, tokens (of the bin and sign), share.  Raises ValueError if no token remains.
-    """
-    rows = table if group is None else table[table["group"] == group]
-    rows = rows[rows["advantage"] != 0]
-    rows = frequency_matched(rows) if matched else rows
-    if rows.empty:
-        raise ValueError("No token is left here: this prompt's rollouts have one reward, or share no token.")
-    edges = np.linspace(0, 1, bins + 1)
-    place = np.clip(np.digitize(np.exp(rows["logp"]), edges[1:-1], right=True), 0, bins - 1)
-    labels = [f"{low:.2g} to {high:.2g}" for low, high in pairwise(edges)]
-    keys = {"confidence": np.array(labels)[place], "sign": np.where(rows["advantage"] > 0, *SIGNS)}
-    tokens = pd.DataFrame(keys | {"change": change_of(rows["dlogp"], eps)})
-    counts = tokens.groupby([*keys, "change"]).size().unstack(fill_value=0)
-    counts = counts.reindex(columns=list(CHANGE_COLORS), fill_value=0).stack().rename("count").reset_index()
-    counts["tokens"] = counts.groupby(["confidence", "sign"])["count"].transform("sum")
-    return counts.assign(share=counts["count"] / counts["tokens"]).drop(columns="count")
-
-
-def flips_by_confidence_chart(table: pd.DataFrame) -> alt.FacetChart:
-    """Stacked shares, a bar for each bin and a panel for each sign; table of flips_by_confidence."""
-    row = alt.Y("confidence:N", title="p before the update")
-    subtitle = "panels: the sign of the rollout's advantage; a bar holds all tokens of its bin"
-    title = "What one update did to tokens of better and of worse rollouts"
-    return _stacked(table, row, "sign", SIGNS, title, subtitle)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from workbook.probes.blocks import Blocks
-from workbook.probes.dose import IDENTITIES, SETS, dose_blocks, dose_curve, net_curve
+from workbook.probes.dose import IDENTITIES, dose_blocks, net_curve
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.rollouts.sample import sample_rollouts
 from workbook.topics.flips import charts
@@ -17,26 +17,10 @@ from workbook.topics.flips.claims import contrasts
 from workbook.topics.flips.probe import EPS, EPSILONS, column_shares, token_flips
 from workbook.topics.flips.study import ADVANTAGES, doses_of, pushing_prompts, with_signs
 from workbook.topics.grading import answer_of, grade
-from workbook.views.explorer import Explorer, log_slider, menu, power_slider, slider, switch
+from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
 from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
-from workbook.views.style import require
 
-TOKEN_MENU = [(charts.TOKEN_NAMES[name], name) for name in SETS]
 NEW_TOKENS = 48  # at most, of the bundled task
-
-
-def explore_flips_of(table: pd.DataFrame, eps: float = 0.01) -> Explorer:
-    """Controls over the flips of a token table with dlogp: eps, bins of confidence, prompt, matched frequencies."""
-    require(table, ("group", "advantage", "logp", "dlogp", "token_id"), "explore_flips_of")
-    pushing = sorted(table.loc[table["advantage"] != 0, "group"].unique().tolist())
-    controls = {
-        "eps": log_slider(eps, -4, 0, "eps (nats)", step=0.05),
-        "bins": menu(2, [1, 2, 3, 4], "confidence bins"),
-        "group": menu(None, [("all", None), *((str(group), group) for group in pushing)], "prompt"),
-        "matched": switch(False, "match frequencies (R1)"),
-    }
-    shown = charts.flips_by_confidence, charts.flips_by_confidence_chart, controls
-    return Explorer(*shown, variables={"table": table})
 
 
 # --- the same on the policy in hand
@@ -56,32 +40,6 @@ def live_blocks(policy, task, prompts=16, group_size=8, signs="by reward", seed=
     """A small step for each rollout of some prompts that push, `prompts` of them at most; signs: of ADVANTAGES."""
     rollouts = pushing_prompts(sample_rollouts(policy, task, prompts + 4, group_size, seed), prompts)
     return dose_blocks(policy, with_signs(rollouts, signs, seed), rollouts.group_ids.unique().numel(), 1)
-
-
-def measure_dose(policy, task, tokens="unsure", **sampled) -> Iterator[tuple]:
-    """Whose sign tokens follow, by prompts per step: (prompts, NOW, chance), of `live_blocks`.
-
-    Raises ValueError where no prompt has different rewards.
-    """
-    blocks = live_blocks(policy, task, **sampled)
-    for row in dose_curve(blocks, doses_of(blocks)).query("tokens == @tokens").itertuples():
-        yield row.prompts, NOW, row.follows
-
-
-def live_dose(policy, task, prompts: int = 16) -> LiveStudy:
-    """Prompts, rollouts, kind of token and seed of small steps on a copy of a policy, over the family's curve."""
-    controls = {"tokens": menu("unsure", TOKEN_MENU, "tokens"), **_sampling(prompts, 32, "prompts at most")}
-    return live_curve(
-        *(measure_dose, charts.family_follows, controls, policy, task),
-        x="prompts",
-        x_title=charts.PROMPTS,
-        y_title=charts.FOLLOWS,
-        title=charts.LESS_AND_LESS,
-        subtitle="family: mean of ten policies, band 95 % t interval; this policy: one policy, one draw of prompts",
-        paper=charts.PAPER,
-        reference=[charts.SAYS_NOTHING],
-        scale={"domain": [0.4, 1.0], "clamp": True},
-    )
 
 
 def measure_net(
@@ -150,7 +108,6 @@ TOKENS = torch.tensor([7, 7, 4, 7, 4, 9])
 PUSHES = torch.tensor([1.5, -0.5, 1.5, -0.5, -0.5, -0.5])
 PIECES = ("The", "re", "fore", " the", " answ", "er", " is", " 1", "2", ".")
 WORDS = torch.tensor([0, 0, 0, 1, 2, 2, 3, 4, 4, 5])
-GAPS = ((0.1, 0.5), (0.01, 0.2), (0.001, 0.1))  # a gap in value, and the mean reward
 
 
 def check_shares(function: Callable) -> None:
@@ -212,29 +169,3 @@ def check_words(function: Callable) -> None:
     praise = "Right: with these numbers, all pieces of a word can be given the class of the whole."
     otherwise = "{entry} belongs to word {right:.0f}, but yours says {got:.0f}."
     grade(answer_of(function, PIECES), WORDS, mistakes, praise, "token", otherwise)
-
-
-def check_sample_size(function: Callable) -> None:
-    """Check a function (gap, p) -> continuations a side, so that a gap in value is twice its standard error.
-
-    Rewards are 0 or 1 with mean p; the gap is a difference of two means of n rewards each: n = 8 p (1 - p) / gap^2.
-
-    >>> check_sample_size(lambda gap, p: p * (1 - p) * (2 / gap) ** 2)
-    Not quite: that is for one mean; a gap is a difference of two, whose variances add up.
-    """
-    got = []
-    for case in GAPS:
-        if (one := answer_of(function, *case)) is None:
-            return  # it said why
-        if one.numel() != 1:
-            return print(f"Not quite: give one number for each gap, not {one.numel()}.")
-        got.append(one)
-    right = torch.tensor([8 * p * (1 - p) / gap**2 for gap, p in GAPS]).double()
-    mistakes = {
-        "that is for one mean; a gap is a difference of two, whose variances add up.": torch.full((3,), 0.5),
-        "that makes the gap one standard error; two are asked for.": torch.full((3,), 0.25),
-        "that is the number for both sides together; give that of one.": torch.full((3,), 2.0),
-    }
-    praise = f"Right: a gap of 0.001 at a mean reward of 0.1 takes {right[-1]:,.0f} continuations on either side."
-    otherwise = "your number is {got:.3g} times the right one."
-    grade(torch.stack(got).flatten().double() / right, torch.ones(3), mistakes, praise, "case", otherwise)

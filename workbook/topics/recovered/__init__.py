@@ -1,7 +1,7 @@
 """Credit recovered: what share of a step's movement is the credit that the policy gradient asks for (chapter 07).
 
 study       one unit: a step split into signal, noise and bias at many settings     claims     what each row measures
-explore     curves over the batch's size, a step split in a second, and a live curve
+explore     curves over the batch's size, and a step split in a second
 
 Terms: *signal*, the push p (Q - V) that the policy gradient asks for, up to one constant of the rule; *noise*, what one
 reward per rollout adds by chance; *bias*, what a rule adds on average; *coupling*, what arrives from other contexts.
@@ -10,7 +10,7 @@ reward per rollout adds by chance; *bias*, what a rule adds on average; *couplin
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
-    "topics.recovered.explore": "compute_recovered explore_recovered live_recovered recovered_curve",
+    "topics.recovered.explore": "compute_recovered explore_recovered recovered_curve",
     "topics.recovered.study": "recovered_dials_study recovered_study",
     "views.charts": "parts_table signal_noise_chart",
 }

@@ -1,8 +1,7 @@
-"""Chapter 07's figures of credit recovered: measured curves, one real step split in a second, and a live curve."""
+"""Chapter 07's figures of credit recovered: measured curves, and one real step split in a second."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from threading import Lock
 
@@ -19,10 +18,8 @@ from workbook.studies.claim import FAMILY
 from workbook.tasks import get_task
 from workbook.topics.recovered.claims import STUDY
 from workbook.topics.recovered.study import GROUP_SIZE, RULE
-from workbook.training.messages import progress
 from workbook.views.charts import curve_chart, describe_parts, parts_table, signal_noise_chart
-from workbook.views.explorer import Explorer, menu, power_slider, slider
-from workbook.views.live_study import LiveStudy, live_curve
+from workbook.views.explorer import Explorer, menu, slider
 
 SHARES = (-0.25, 1.25)  # of the axis; a share may lie beyond where signal and noise point apart
 PAPERS = {"group_size": (2, 16, "both papers"), "prompts": (16, 96, "batch sizes of arXiv 2605.08666")}
@@ -32,8 +29,6 @@ LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
 SAMPLED_PROMPTS, SAMPLED_SIZE = 8, 16  # of which a setting takes the first
 MEASURED = 12  # tokens of each class
 ONE_AT_A_TIME = Lock()  # the policy is shared, and events of a slider may arrive in threads of their own
-SIZES = (1, 2, 4, 8, 16, 32)
-NOW = ["all tokens, now", "the update, now"]
 RULE_MENU = [  # what is shown, and the rule
     ("grpo", "grpo"),
     ("dr_grpo", "dr_grpo"),
@@ -126,58 +121,4 @@ def describe_recovered(table: pd.DataFrame) -> str:
     return (
         f"{first['prompts']} prompts of {first['group_size']} rollouts, {first['rule']}. {describe_parts(table)} "
         f"Cosine of the update with the exact gradient: {first['cosine']:.2f}."
-    )
-
-
-def family_signal(axis: str = "group_size") -> pd.DataFrame:
-    """The family's share of signal along an axis: columns series, size, mean, low, high, units."""
-    shares, update = (along_axis(FAMILY[f"{STUDY}/{table}"], axis) for table in ("shares", "update"))
-    lines = {"all tokens, the family": shares[shares["category"] == "all"], "the update, the family": update}
-    curves = [unit_curve(rows, axis, "signal").assign(series=name) for name, rows in lines.items()]
-    return pd.concat(curves, ignore_index=True).rename(columns={axis: "size"})
-
-
-def measure_signal(
-    policy, task, axis: str = "group_size", prompts: int = 4, most: int = 16, rule: str = "grpo", seed: int = 0
-) -> Iterator[tuple[int, str, float]]:
-    """Yield (size, name, share of signal) of all tokens and of the update, by size of the batch.
-
-    axis: group_size or prompts, what grows.  prompts, most: of the largest batch, and rollouts of each.  Sizes without
-    any group of different rewards are left out.
-    """
-    rollouts = sample_rollouts(policy, task, prompts, most, seed=seed, max_new_tokens=48)
-    values = chain_values(policy, task, rollouts)
-    place = torch.arange(len(rollouts)) % most if axis == "group_size" else rollouts.group_ids
-    largest, least = (most, 2) if axis == "group_size" else (prompts, 1)
-    for size in progress([size for size in SIZES if least <= size <= largest], AXES[axis]):
-        chosen = (place < size).nonzero().squeeze(1)
-        part = rollouts.select(chosen)
-        if part.advantages.any():
-            split = credit_recovered(policy, part, rule, task, values=values.select(chosen), tokens=MEASURED)
-            yield size, NOW[0], float(split.shares.set_index("category").loc["all", "signal"])
-            yield size, NOW[1], split.update["signal"]
-
-
-def live_recovered(policy, task, prompts: int = 4) -> LiveStudy:
-    """What grows, prompts, rollouts, rule and seed of real steps of a copy of a policy, split into signal and noise."""
-    controls = {
-        "axis": menu("group_size", [(words, name) for name, words in AXES.items()], "what grows"),
-        "prompts": power_slider(prompts, 32, "prompts at most"),
-        "most": power_slider(16, 32, "rollouts per prompt at most", least=2),
-        "rule": menu("grpo", RULE_MENU, "rule"),
-        "seed": slider(0, 0, 19, 1, "seed of prompts, rollouts"),
-    }
-    return live_curve(
-        *(measure_signal, family_signal, controls, policy, task),
-        x="size",
-        now=NOW,
-        x_title="rollouts per prompt, or prompts",
-        y_title="share of signal",
-        title="How much of one step is credit",
-        subtitle="bands: 95 % t intervals over units; the papers: 2 to 16 rollouts per prompt, 16 to 96 prompts",
-        xs=[1, 2, 4, 8, 16, 32, 64],
-        reference=[0.0, 1.0],
-        scale={"domain": (-0.1, 1.1), "nice": False},
-        form=".0%",
-        clip=True,
     )
