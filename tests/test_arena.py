@@ -164,7 +164,7 @@ def test_a_row_of_ones_own_takes_its_place():
 def on_bundled(monkeypatch):
     """Contests on the bundled policy: the family's members take a minute each to make."""
     bench = functools.cache(lambda unit: Bench("tiny", unit))
-    monkeypatch.setattr("workbook.topics.arena.explore.Bench", lambda scale, unit: bench(unit))
+    monkeypatch.setattr("workbook.topics.arena.study.Bench", lambda scale, unit: bench(unit))
 
 
 def test_a_contest_goes_on_where_it_was(tmp_path, on_bundled):
@@ -188,14 +188,18 @@ def test_a_contest_goes_on_where_it_was(tmp_path, on_bundled):
     assert len(lines) == 18, "another setting"
 
 
-def test_contests_that_can_not_be(tmp_path, on_bundled):
-    with pytest.raises(ValueError, match="units=1 must be 2 or more"):
-        contest("grpo", TINY, 1, tmp_path)
-    with pytest.raises(ValueError, match="advantage_estimator='nix' is unknown"):
-        contest("nix", TINY, 2, tmp_path)
+@pytest.mark.parametrize(
+    ("rule", "units", "folder", "sentence"),
+    [
+        ("grpo", 1, "new", "units=1 must be 2 or more"),
+        ("nix", 2, "new", "advantage_estimator='nix' is unknown"),
+        ("grpo", 2, "file", "is no folder"),
+    ],
+)
+def test_contests_that_can_not_be(rule, units, folder, sentence, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="is no folder"):
-        contest("grpo", TINY, 2, tmp_path / "file")
+    with pytest.raises(ValueError, match=sentence):
+        contest(rule, TINY, units, tmp_path / folder)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def _findings(args) -> int:
 
 
 def _arena(args) -> int:
-    from workbook.topics.arena import contender, contest, measured_table, place, save_chart, setting_of
+    from workbook.topics.arena import FULL, SMALL, contender, contest, measured_table, place, save_chart
     from workbook.topics.arena import table_markdown as markdown
     from workbook.topics.arena import table_text as text
 
@@ -62,7 +62,9 @@ def _arena(args) -> int:
     table = measured_table()
     if args.rule is not None:
         folder, rule = args.folder or "runs/arena", contender(args.rule).name
-        own = contest(args.rule, setting_of(args.small), args.units, folder, lambda line: print(line, flush=True))
+        own = contest(
+            args.rule, SMALL if args.small else FULL, args.units, folder, lambda line: print(line, flush=True)
+        )
         table = place(table, own, rule)
     print(markdown(table) if args.markdown else text(table))
     if args.chart is not None:

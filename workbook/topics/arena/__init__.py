@@ -9,8 +9,7 @@ from workbook.lazy import lazy_names
 _NAMES = {  # module: what it offers
     "topics.arena.charts": "arena_chart save_chart table_markdown table_text",
     "topics.arena.claims": "arena_table headline outcomes",
-    "topics.arena.explore": "contest measured_table place setting_of",
-    "topics.arena.study": "FULL SMALL Setting arena_study contender exact_oracle rule_marks train_rule unit_tables",
+    "topics.arena.study": ("FULL SMALL Setting contender contest exact_oracle measured_table place rule_marks"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = list(_HOMES)

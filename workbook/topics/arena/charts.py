@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.topics.arena.claims import LOWER, PLAIN, UPPER, headline
-from workbook.topics.arena.explore import YOURS, short_name
+from workbook.topics.arena.study import YOURS, short_name
 from workbook.training.files import replacement
 from workbook.views.figures import forest, panels
 from workbook.views.style import ACCENT, SERIES, describe_rows, require
@@ -48,16 +48,30 @@ def arena_chart(table: pd.DataFrame):
     row of one's own. Raises ValueError for columns that it lacks.
     """
     require(table, ["rule", "units", *PANELS], "arena_chart")
-    records = table.to_dict("records")
-    bounds = (LOWER, PLAIN, UPPER)
+    records, bounds = table.to_dict("records"), (LOWER, PLAIN, UPPER)
     kinds = ["yours" if r.get("source") == YOURS else "bound" if r["rule"] in bounds else "rule" for r in records]
     named = table.assign(name=list(map(row_name, records)), kind=kinds)
-    charts = [_panel(named, measure, labels=k == 0) for k, measure in enumerate(PANELS)]
+    names = named["name"].tolist()
+    order = alt.Y("name:N", sort=names, title=None).scale(domain=names).axis(labelLimit=240)
+    color = alt.when("datum.kind == 'yours'").then(alt.value(SERIES[1]))
+    color = color.when("datum.kind == 'bound'").then(alt.value("black")).otherwise(alt.value(ACCENT))
+    charts, rows = [], {}
+    for measure, (title, axis) in PANELS.items():
+        first = measure == "score"
+        ends = {"mean": named[measure], "low": named[f"{measure}_low"], "high": named[f"{measure}_high"]}
+        ends |= {end: ends[end].fillna(ends["mean"]) for end in ("low", "high")}
+        rows[measure] = named.assign(**ends).dropna(subset=["mean"])[["name", "kind", "units", "mean", "low", "high"]]
+        rows[measure] = rows[measure].assign(
+            **{e: rows[measure][e].fillna(rows[measure]["mean"]) for e in ("low", "high")}
+        )
+        look = {"zero": True, "color": color, "shown": ["units"], "labels": first, "title": title}
+        look |= {"width": 250 if first else 150, "height": ROW * len(table), "threshold": 1 if first else None}
+        charts.append(forest(rows[measure], order, alt.X("mean:Q", title=axis).scale(zero=True), **look))
     return panels(
         charts,
         "Credit rules under one budget of sampled tokens",
         "dots: means over units (policy x seed); lines: 95 % t intervals; rules in order of their score",
-        describe_rows(_of(named, "score"), "name", interval=True),
+        describe_rows(rows["score"], "name", interval=True),
         spacing=10,
     )
 
@@ -72,26 +86,6 @@ def save_chart(table: pd.DataFrame, path: str | Path) -> None:
         arena_chart(table).save(str(temporary), format=kind, **settings)
 
 
-def _of(table: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """A measure as the columns mean, low and high; rows that have none are left out."""
-    ends = {"mean": table[measure], "low": table[f"{measure}_low"], "high": table[f"{measure}_high"]}
-    rows = table.assign(**ends).dropna(subset=["mean"])
-    return rows.assign(low=rows["low"].fillna(rows["mean"]), high=rows["high"].fillna(rows["mean"]))
-
-
-def _panel(table: pd.DataFrame, measure: str, labels: bool) -> alt.LayerChart:
-    title, axis = PANELS[measure]
-    order = alt.Y("name:N", sort=table["name"].tolist(), title=None)
-    order = order.scale(domain=table["name"].tolist()).axis(labelLimit=240)
-    color = alt.when("datum.kind == 'yours'").then(alt.value(SERIES[1]))
-    color = color.when("datum.kind == 'bound'").then(alt.value("black")).otherwise(alt.value(ACCENT))
-    look = {"zero": True, "color": color, "shown": ["units"], "labels": labels, "title": title}
-    look |= {"width": 250 if labels else 150, "height": ROW * len(table)}
-    rows = _of(table, measure)[["name", "kind", "units", "mean", "low", "high"]]
-    value = alt.X("mean:Q", title=axis).scale(zero=True)
-    return forest(rows, order, value, threshold=1 if measure == "score" else None, **look)
-
-
 def row_name(row: dict) -> str:
     """What a row of the table is called: the rule, marked where it was measured by oneself."""
     return short_name(row["rule"]) + f" ({YOURS})" * (row.get("source") == YOURS)
@@ -99,20 +93,15 @@ def row_name(row: dict) -> str:
 
 def table_rows(table: pd.DataFrame) -> list[list[str]]:
     """Heading and rows of the table as texts."""
-    records = table.to_dict("records")
-    cells = [[_cell(row, *column) for column in COLUMNS.values()] for row in records]
-    units = [f"{row['units']}" if row["units"] else "" for row in records]
-    names = map(row_name, records)
-    return [["rule", "units", *COLUMNS], *([name, n, *own] for name, n, own in zip(names, units, cells, strict=True))]
-
-
-def _cell(row: dict, name: str, decimals: int, interval: bool) -> str:
-    """A number with its interval, in brackets; empty for what is not there."""
-    value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
-    if math.isnan(value):
-        return ""
-    shown = interval and not math.isnan(low) and high > low
-    return f"{value:.{decimals}f}" + (f" [{low:.{decimals}f}, {high:.{decimals}f}]" if shown else "")
+    rows = [["rule", "units", *COLUMNS]]
+    for row in table.to_dict("records"):
+        cells = [row_name(row), f"{row['units'] or ''}"]
+        for name, decimals, interval in COLUMNS.values():
+            value, low, high = (row[name + end] for end in ("", "_low", "_high"))
+            shown = f" [{low:.{decimals}f}, {high:.{decimals}f}]" * (interval and high > low)
+            cells.append("" if math.isnan(value) else f"{value:.{decimals}f}{shown}")
+        rows.append(cells)
+    return rows
 
 
 def table_text(table: pd.DataFrame) -> str:

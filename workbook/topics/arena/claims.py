@@ -7,7 +7,6 @@ over units, with jackknife pseudo-values for their intervals; other columns are 
 
 Claims. A1: ours.  P1: prefix credit (arXiv 2509.21154, our reading).  P2: IBPO (arXiv 2605.16302) as our reading has
 it, its continuations counted.  P3: its edit mask alone. Each is compared with the group advantage that it starts from.
-What each row measures, and against which number, stands in data/results/arena/registration.yaml.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import pandas as pd
 from workbook.statistics import pseudo_values, t_interval
 from workbook.studies.claim import Claim, Measurement, Tables
 
-STUDY = "arena"
 UPPER, PLAIN, LOWER = "oracle", "dr_grpo", "permuted"  # bounds of what a rule can get, and plain group credit
 KEYS = ["seed", "rule", "match"]
 READ = ("batch", "value", "sampled_tokens", "seconds", "moved", "budget")  # columns of runs
@@ -33,30 +31,18 @@ def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
     """A row per unit (seed), rule and match: value and area at the budget, start (the value before), step_s (seconds of
     a batch with its step), batches, moved (rms change of a batch's log-probabilities by its own step, nats).
 
-    runs: rows of `unit_tables` with the columns seed and budget. A run that ended before the budget counts with what it
-    had at its end.
+    runs: rows of `unit_tables` with the columns seed and budget. value is on a straight line between two readings, area
+    its mean on the way; a run that ended before the budget counts with what it had at its end.
     """
     rows = []
     for keys, run in runs.sort_values("batch", kind="stable").groupby(KEYS, sort=False):
-        batch, value, tokens, seconds, moved, budget = (run[name].to_numpy(float) for name in READ)
-        end, area = at_budget(tokens, value, budget[0])
-        known = {"value": end, "area": area, START: value[0], "step_s": seconds[-1] / batch[-1]}
-        rows.append(dict(zip(KEYS, keys, strict=True)) | known | {"batches": batch[-1], "moved": np.nanmean(moved)})
+        batch, value, tokens, seconds, moved, (budget, *_) = (run[name].to_numpy(float) for name in READ)
+        places = np.append(tokens[tokens < budget], budget)
+        curve = np.interp(places, tokens, value)
+        known = {"value": curve[-1], "area": np.trapezoid(curve, places) / budget, START: value[0]}
+        known |= {"step_s": seconds[-1] / batch[-1], "batches": batch[-1], "moved": np.nanmean(moved)}
+        rows.append(dict(zip(KEYS, keys, strict=True)) | known)
     return pd.DataFrame(rows)
-
-
-def at_budget(tokens: np.ndarray, values: np.ndarray, budget: float) -> tuple[float, float]:
-    """Value of a run when its budget was spent, on a straight line between two readings, and the mean on the way.
-
-    tokens, values: of the run's readings, in order; one that ended before its budget counts with its last value.
-
-    >>> value, area = at_budget(np.array([0, 100, 200]), np.array([0.4, 0.5, 0.7]), 150)
-    >>> round(value, 3), round(area, 3)
-    (0.6, 0.483)
-    """
-    places = np.append(tokens[tokens < budget], budget)
-    curve = np.interp(places, tokens, values)
-    return float(curve[-1]), float(np.trapezoid(curve, places) / budget)
 
 
 def wide(ends: pd.DataFrame, column: str = "value", match: str = "grad_norm") -> pd.DataFrame:
@@ -92,16 +78,16 @@ def ratio_units(marks: pd.DataFrame, rule: str, name: str) -> pd.Series:
     return values
 
 
-def _noise(marks: pd.DataFrame) -> float:
-    """Squared norm of an update's noise over that of its mean, NaN where no mean update is left above the noise."""
-    signal = marks["mean2"].mean()
-    return float((marks["total2"].mean() - signal) / (signal if signal > 0 else np.nan))
+def _ratio(top: str, below: Callable, marks: pd.DataFrame) -> float:
+    """A ratio of means over units; NaN where no mean update is left above the noise."""
+    means = marks[["along", "mean2", "total2"]].mean()
+    return float((means["total2"] - means["mean2"] if top == "noise" else means[top]) / below(means))
 
 
-RATIOS: dict[str, Callable[[pd.DataFrame], float]] = {  # cosine: NaN where no mean update is left above the noise
-    "cosine": lambda marks: float(marks["along"].mean() / np.sqrt(max(marks["mean2"].mean(), 0.0) or np.nan)),
-    "one": lambda marks: float(marks["along"].mean() / np.sqrt(marks["total2"].mean() or np.nan)),
-    "noise": _noise,
+RATIOS: dict[str, Callable[[pd.DataFrame], float]] = {
+    "cosine": partial(_ratio, "along", lambda means: np.sqrt(max(means["mean2"], 0.0) or np.nan)),
+    "one": partial(_ratio, "along", lambda means: np.sqrt(means["total2"] or np.nan)),
+    "noise": partial(_ratio, "noise", lambda means: means["mean2"] if means["mean2"] > 0 else np.nan),
 }
 
 
@@ -118,46 +104,34 @@ def arena_table(marks: pd.DataFrame, runs: pd.DataFrame, match: str = "grad_norm
     for rule in dict.fromkeys([*ends["rule"], *marks["rule"]]):
         own, of_rule = ends[(ends["rule"] == rule) & (ends["match"] == match)], marks[marks["rule"] == rule]
         measures = {
-            "score": _or_none(score_units, ends, rule, "value", match),
-            "gain": _or_none(score_units, ends, rule, "value", match, START),
-            "over_plain": values[rule] - values[PLAIN] if {rule, PLAIN} <= set(values) else None,
-            **{name: own[name] for name in ("value", "step_s", "batches")},
-            **{name: _or_none(ratio_units, marks, rule, name) for name in RATIOS},
-            **{name: of_rule[name] for name in MEANS},
+            "score": partial(score_units, ends, rule, "value", match),
+            "gain": partial(score_units, ends, rule, "value", match, START),
+            "over_plain": lambda rule=rule: values[rule] - values[PLAIN],
+            **{name: own[name].copy for name in ("value", "step_s", "batches")},
+            **{name: partial(ratio_units, marks, rule, name) for name in RATIOS},
+            **{name: of_rule[name].copy for name in MEANS},
         }
         row = {"rule": rule, "units": len(own)}
         for name, units in measures.items():
-            row |= spread(name, units)
+            row |= _spread(name, units)
         rows.append(row)
     return pd.DataFrame(rows).sort_values("score", ascending=False, kind="stable", ignore_index=True)
 
 
-def spread(name: str, values: pd.Series | None) -> dict[str, float]:
+def _spread(name: str, units: Callable[[], pd.Series]) -> dict[str, float]:
     """Columns name, name_low and name_high: mean and t interval of units' values; NaN for what is not there."""
-    values = pd.Series(dtype=float) if values is None else pd.Series(values).astype(float).dropna()
-    if len(values) < 2:
-        return {name: float(values.mean()), f"{name}_low": np.nan, f"{name}_high": np.nan}
-    return dict(zip((name, f"{name}_low", f"{name}_high"), t_interval(values.to_numpy()), strict=True))
-
-
-def _or_none(function: Callable, *args) -> pd.Series | None:
-    """What a function of units gives, None where there are fewer than two units."""
     try:
-        return function(*args)
-    except (KeyError, ValueError):
-        return None
+        values = units().astype(float).dropna()
+    except (KeyError, ValueError):  # a rule that was not trained, or in fewer than two units
+        values = pd.Series(dtype=float)
+    spread = t_interval(values.to_numpy()) if len(values) > 1 else (float(values.mean()), np.nan, np.nan)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), spread, strict=True))
 
 
 def headline(table: pd.DataFrame) -> str:
-    """The arena's answer in one sentence: how much of the oracle's gain plain group credit gets.
-
-    >>> row = {"rule": "dr_grpo", "units": 30, "gain": 0.7, "gain_low": 0.6, "gain_high": 0.8}
-    >>> headline(pd.DataFrame([row]))
-    'Plain group advantages (dr_grpo) gain 70 % [60, 80] of what the true credit of every token gains.'
-    """
+    """The arena's answer in one sentence: how much of the oracle's gain plain group credit gets."""
     row = table.set_index("rule").loc[PLAIN]
-    interval = f"[{100 * row['gain_low']:.0f}, {100 * row['gain_high']:.0f}]"
-    share = f"{100 * row['gain']:.0f} % {interval}"
+    share = f"{100 * row['gain']:.0f} % [{100 * row['gain_low']:.0f}, {100 * row['gain_high']:.0f}]"
     return f"Plain group advantages ({PLAIN}) gain {share} of what the true credit of every token gains."
 
 
@@ -166,74 +140,61 @@ def headline(table: pd.DataFrame) -> str:
 
 def scored(tables: Tables, rule: str, **settings) -> pd.Series:
     """Pseudo-values of a rule's score; settings: of `score_units`."""
-    return score_units(outcomes(tables[f"{STUDY}/runs"]), rule, **settings)
+    return score_units(outcomes(tables["arena/runs"]), rule, **settings)
 
 
-def value_gap(tables: Tables, rule: str, base: str, column: str = "value") -> pd.Series:
-    """Exact held-out value at equal sampled tokens, rule minus base, per unit."""
-    values = wide(outcomes(tables[f"{STUDY}/runs"]), column)
-    return values[rule] - values[base]
-
-
-def marks_gap(tables: Tables, rule: str, base: str, column: str = "correlation") -> pd.Series:
-    """A column of the marks, rule minus base, per unit."""
-    values = tables[f"{STUDY}/marks"].pivot(index="seed", columns="rule", values=column)
+def gap(tables: Tables, rule: str, base: str, column: str = "value") -> pd.Series:
+    """A column per unit, rule minus base: of the marks, or of `outcomes` at equal sampled tokens."""
+    marked = column == "correlation"
+    ends = tables["arena/marks"].assign(match="grad_norm") if marked else outcomes(tables["arena/runs"])
+    values = wide(ends, column)
     return values[rule] - values[base]
 
 
 def cosine_units(tables: Tables, rule: str) -> pd.Series:
     """Pseudo-values of the cosine of a rule's mean update with the ideal one."""
-    return ratio_units(tables[f"{STUDY}/marks"], rule, "cosine")
+    return ratio_units(tables["arena/marks"], rule, "cosine")
 
 
-def _row(key: str, measure, **settings) -> Measurement:
-    return Measurement(STUDY, key, partial(measure, **settings), scales=["family"])
+def _claim(key: str, statement: str, source: str, refuted: str, rows: dict[str, partial]) -> Claim:
+    measures = [Measurement("arena", f"{key} {name}".strip(), row, scales=["family"]) for name, row in rows.items()]
+    return Claim(key, statement, source, refuted, measures)
 
 
-def against(key: str, rule: str, base: str) -> list[Measurement]:
-    """A neighbour's rows: held-out value first, then what its advantages know."""
-    return [
-        _row(key, value_gap, rule=rule, base=base),
-        _row(f"{key} mechanism", marks_gap, rule=rule, base=base),
-        _row(f"{key} area", value_gap, rule=rule, base=base, column="area"),
-    ]
+def _neighbour(key: str, rule: str, base: str, source: str, statement: str, counted: str = "") -> Claim:
+    """A neighbour's rule against its base: held-out value first, then what its advantages know."""
+    columns = {"": "value", "mechanism": "correlation", "area": "area"}
+    rows = {name: partial(gap, rule=rule, base=base, column=column) for name, column in columns.items()}
+    refuted = f"no more is learned from as many sampled tokens{counted}"
+    return _claim(key, f"{statement} [reading]", source, refuted, rows)
 
 
 CLAIMS = [
-    Claim(
+    _claim(
         "A1",
         "one reward per rollout already teaches most of what the true credit of every token would",
         "the question of both titles",
         "plain group advantages get less than half of the way from permuted advantages to true credit",
-        [
-            _row("A1", scored, rule=PLAIN),
-            _row("A1 gain", scored, rule=PLAIN, floor=START),
-            _row("A1 mechanism", cosine_units, rule=PLAIN),
-            _row("A1 distance", value_gap, rule=PLAIN, base=UPPER),
-            _row("A1 control", value_gap, rule="coin_reward", base=LOWER),
-            _row("A1 unmatched", scored, rule=PLAIN, match="none"),
-        ],
+        {
+            "": partial(scored, rule=PLAIN),
+            "gain": partial(scored, rule=PLAIN, floor=START),
+            "mechanism": partial(cosine_units, rule=PLAIN),
+            "distance": partial(gap, rule=PLAIN, base=UPPER),
+            "control": partial(gap, rule="coin_reward", base=LOWER),
+            "unmatched": partial(scored, rule=PLAIN, match="none"),
+        },
     ),
-    Claim(
-        "P1",
-        "comparing rollouts where they part gives step credit that teaches faster [reading]",
-        "arXiv 2509.21154, the hidden process reward",
-        "no more is learned from as many sampled tokens",
-        against("P1", "prefix_credit", PLAIN),
+    _neighbour(
+        *("P1", "prefix_credit", PLAIN, "arXiv 2509.21154, the hidden process reward"),
+        "comparing rollouts where they part gives step credit that teaches faster",
     ),
-    Claim(
-        "P2",
-        "crediting a failing rollout's edits, and rewarding those that one edit saves, teaches faster (IBPO) [reading]",
-        "arXiv 2605.16302",
-        "no more is learned from as many sampled tokens, its continuations counted",
-        against("P2", "ibpo", "grpo"),
+    _neighbour(
+        *("P2", "ibpo", "grpo", "arXiv 2605.16302"),
+        "crediting a failing rollout's edits, and rewarding those that one edit saves, teaches faster (IBPO)",
+        ", its continuations counted",
     ),
-    Claim(
-        "P3",
-        "crediting only the tokens in which a failing rollout differs from its nearest correct sibling teaches faster "
-        "[reading]",
-        "arXiv 2605.16302, its edit mask alone",
-        "no more is learned from as many sampled tokens",
-        against("P3", "edit_mask", "grpo"),
+    _neighbour(
+        *("P3", "edit_mask", "grpo", "arXiv 2605.16302, its edit mask alone"),
+        "crediting only the tokens in which a failing rollout differs from its nearest correct sibling teaches faster",
     ),
 ]

@@ -1,25 +1,28 @@
 """The arena's study: every credit rule under one budget of sampled tokens, in ten units; the bounds in thirty.
 
-A unit is a policy of the family and a stream of prompts. What was stated before, and what is judged by it:
-data/results/arena/registration.yaml. Besides its run, each rule's update is compared with the ideal one, the gradient
-g* of the prompts' exact expected reward. A rule makes a gradient g_m of each redraw m of the rollouts. Products of
-different redraws have independent noise, so with M redraws
+    python -m workbook arena --rule own:credit.py:my_rule --small
+
+A unit is a policy of the family and a stream of prompts. What was stated before: data/results/arena/registration.yaml.
+Each rule's update is also compared with the ideal one, the gradient g* of the prompts' exact expected reward. A rule
+makes a gradient g_m of each of M redraws of the rollouts; redraws have independent noise, so
 
     along  = mean_m <g_m, g*> / |g*|^2             how far the mean update goes along the ideal one
     mean2  = mean_{m != n} <g_m, g_n> / |g*|^2     squared norm of the mean update
     total2 = mean_m |g_m|^2 / |g*|^2               mean squared norm of one redraw's update
 
-are unbiased. Of them follow the cosine of the mean update with the ideal one, along / sqrt(mean2) (what the rule
-distorts), that of one redraw's update, along / sqrt(total2) (what one step gets), and the noise per signal,
-(total2 - mean2) / mean2. They are kept apart, so that ratios are taken of means over policies.
+are unbiased. The cosine of the mean update with the ideal one is along / sqrt(mean2), that of one redraw's update
+along / sqrt(total2), the noise per signal (total2 - mean2) / mean2, each of means over policies.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -37,11 +40,13 @@ from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import pad_rows, rollout_logps, tokenize_prompts
 from workbook.studies.bench import Bench
 from workbook.studies.loop import LARGE_PRIME, Loop, train_in_memory
+from workbook.studies.record import RESULTS, load_measured
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit import CreditBatch, Rule, per_token
 from workbook.theory.credit_rules import RULES
-from workbook.topics.arena.claims import LOWER, PLAIN, UPPER
+from workbook.topics.arena.claims import LOWER, PLAIN, UPPER, arena_table
 from workbook.training.credit import credit_call
+from workbook.training.files import write_parquet
 
 BOUNDS = (LOWER, PLAIN, UPPER)  # trained in every unit, whichever rule is asked for
 ALL = (*ESTIMATORS, *RULES)
@@ -49,6 +54,8 @@ WIDE = 10  # units that train every rule; those after them train the bounds and 
 UNMATCHED = 6  # units that also train these three at unmatched update size
 NOT_TRAINED = ("rloo",)  # dr_grpo times G / (G - 1) in groups of one size: at equal gradient norm it is the same run
 DECIDES = 0.01  # reward: a token whose true credit is larger than this, up or down, decides something
+TABLES = ("marks", "runs")
+YOURS, MEASURED = "yours", "measured"  # where a row of the table comes from
 KEPT = ["batch", "value", "reward", "grad_norm", "moved", "tax", "sampled_tokens", "seconds"]
 
 
@@ -74,9 +81,6 @@ def contender(estimator: str | Rule) -> Contender:
     """The contender that an `advantage_estimator` means: one of ALL, own:<file.py>:<function>, or a function.
 
     Raises ValueError, in one sentence, for an unknown name and for a file that can't be imported or lacks the function.
-
-    >>> contender("dr_grpo").name
-    'dr_grpo'
     """
     call = credit_call(estimator)
     if call is None:
@@ -132,8 +136,7 @@ def unit_tables(
 ) -> dict[str, pd.DataFrame]:
     """Tables marks (a row per rule) and runs (a row per rule, match and moment of its run) of one unit.
 
-    marked: rules whose updates are compared with the ideal one.  trained: rules to train, by how their gradients are
-    matched ("grad_norm", or None).
+    marked: rules whose updates are compared with the ideal one.  trained: rules to train, by their match.
     """
     sizes = (setting.marked, setting.group_size, setting.redraws, bench.data_seed, bench.scale.max_new_tokens)
     runs = [train_rule(bench, rule, setting, match) for match, rules in trained.items() for rule in rules]
@@ -142,18 +145,11 @@ def unit_tables(
 
 def train_rule(bench: Bench, rule: Contender, setting: Setting, match: str | None = "grad_norm") -> pd.DataFrame:
     """A run of one rule until the budget is spent; match: "grad_norm", each step's gradient of length 1, or None."""
-    policy, task = bench.policy, bench.task
-    budget = setting.tokens(task)
-    loop = Loop(
-        prompts=setting.prompts,
-        group_size=setting.group_size,
-        batches=setting.batches,
-        lr=setting.lr,
-        rule=exact_oracle(policy, task).estimator if rule.name == UPPER else rule.estimator,
-        match=match,
-        max_new_tokens=bench.scale.max_new_tokens,
-        token_budget=budget,
-    )
+    policy, task, budget = bench.policy, bench.task, setting.tokens(bench.task)
+    estimator = exact_oracle(policy, task).estimator if rule.name == UPPER else rule.estimator
+    sizes = {name: getattr(setting, name) for name in ("prompts", "group_size", "batches", "lr")}
+    limits = {"max_new_tokens": bench.scale.max_new_tokens, "token_budget": budget}
+    loop = Loop(**sizes, rule=estimator, match=match, **limits)
     held_out = task.dataset(setting.held_out, bench.held_out_seed)["prompt"]
     rows = train_in_memory(policy, task, loop, bench.data_seed, list(held_out), every=max(setting.batches // 4, 1))
     return rows[KEPT].assign(rule=rule.name, match=match or "none", budget=budget)
@@ -211,30 +207,19 @@ def rule_marks(
 
 
 def products(gradients: Float[Tensor, "M D"], ideal: Float[Tensor, " D"]) -> dict[str, float]:
-    """along, mean2 and total2 of redrawn updates (see above).
-
-    >>> gradients = torch.tensor([[1.0, 1.0], [1.0, -1.0]])  # signal (1, 0), and noise that changes its sign
-    >>> products(gradients, torch.tensor([2.0, 0.0]))
-    {'along': 0.5, 'mean2': 0.0, 'total2': 0.5}
-    """
+    """along, mean2 and total2 of redrawn updates (see above)."""
     gradients, ideal = gradients.double(), ideal.double()
-    gram, unit = gradients @ gradients.T, float(ideal @ ideal)
-    pairs, own = len(gradients) * (len(gradients) - 1), float(gram.trace())
+    gram, unit, redraws = gradients @ gradients.T, float(ideal @ ideal), len(gradients)
+    own = float(gram.trace())
     return {
         "along": float((gradients @ ideal).mean()) / unit,
-        "mean2": (float(gram.sum()) - own) / pairs / unit,
-        "total2": own / len(gradients) / unit,
+        "mean2": (float(gram.sum()) - own) / (redraws * (redraws - 1)) / unit,
+        "total2": own / redraws / unit,
     }
 
 
-def agreement(
-    advantages: Float[Tensor, "B T"], credit: Float[Tensor, "B T"], mask: Bool[Tensor, "B T"]
-) -> dict[str, float]:
-    """correlation, auroc and where of advantages and true credit (see `rule_marks`); NaN where nothing varies.
-
-    >>> agreement(torch.tensor([[0.5, 0.5, -0.5]]), torch.tensor([[0.4, 0.0, -0.4]]), torch.ones(1, 3).bool())["auroc"]
-    1.0
-    """
+def agreement(advantages: Tensor, credit: Tensor, mask: Bool[Tensor, "B T"]) -> dict[str, float]:
+    """correlation, auroc and where of advantages and true credit (see `rule_marks`); NaN where nothing varies."""
     given, true = (tensor[mask].double().cpu().numpy() for tensor in (advantages, credit))
     varies = given.std() > 0 and true.std() > 0
     decides = np.abs(true) > DECIDES
@@ -246,12 +231,80 @@ def agreement(
 
 
 def auroc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The probability that a positive scores above a negative, ties counting half; NaN without either.
-
-    >>> auroc(np.array([1.0, 2.0, 2.0]), np.array([False, True, False]))
-    0.75
-    """
+    """The probability that a positive scores above a negative, ties counting half; NaN without either."""
     if positive.all() or not positive.any():
         return float("nan")
     pairs = int(positive.sum()) * int((~positive).sum())
     return float(mannwhitneyu(scores[positive], scores[~positive], method="asymptotic").statistic / pairs)
+
+
+# -- a rule of one's own beside the measured ones ---------------------------------------------------------------------
+
+
+def contest(
+    rule: str | Rule, setting: Setting = SMALL, units: int | None = None, folder: str | Path = "runs/arena",
+    show: Callable[[str], None] | None = None, scale: str = "family",
+) -> pd.DataFrame:  # fmt: skip
+    """`arena_table` of a rule, the bounds and plain group credit, over the first units of a scale.
+
+    Every unit trains the bounds anew at the same setting, so that scores compare with the measured ones. What is done
+    is kept in <folder>/<setting>/unit=<k>/<rule>-<digest> (of the setting and the rule's source), and read again.
+
+    rule: as `contender` takes it.  units: by default the setting's.  show: called with a line per unit and rule.
+    scale: "family", whose units differ in policy and prompts, or "bundled", one policy that is there at once.
+    Raises ValueError for a rule that can't be called and for fewer than two units.
+    """
+    own, units = contender(rule), setting.units if units is None else units
+    if units < 2:
+        raise ValueError(f"units={units} must be 2 or more: an interval is over units.")
+    if Path(folder).is_file():
+        raise ValueError(f"folder={str(folder)!r} is no folder; give the path of one.")
+    rules, parts = [*(contender(name) for name in BOUNDS if name != own.name), own], {name: [] for name in TABLES}
+    for unit in range(units):
+        bench = Bench(scale, unit)
+        for entry in rules:
+            digest = hashlib.sha256(repr((setting, bench.scale.name, entry.source)).encode()).hexdigest()[:8]
+            place = Path(folder) / setting.name / f"unit={unit}" / f"{short_name(entry.name)}-{digest}"
+            paths = {name: place / f"{name}.parquet" for name in TABLES}
+            if not all(path.exists() for path in paths.values()):
+                tables = unit_tables(bench, setting, [entry], {"grad_norm": [entry]})
+                for name, path in paths.items():
+                    write_parquet(path, tables[name])
+                if show is not None:
+                    first, *_, last = tables["runs"]["value"]
+                    show(f"unit {bench.seed}, {entry.name}: exact held-out value {first:.3f} to {last:.3f}")
+            for name, path in paths.items():
+                parts[name].append(pd.read_parquet(path).assign(seed=unit))
+    return arena_table(*(pd.concat(parts[name], ignore_index=True) for name in TABLES))
+
+
+@lru_cache(maxsize=4)
+def _measured(folder: str) -> pd.DataFrame:
+    marks, runs = (load_measured("arena", "family", name, folder) for name in TABLES)
+    rules = runs.groupby("seed")["rule"].nunique()
+    whole = rules.index[rules == rules.max()]
+    return arena_table(marks[marks["seed"].isin(whole)], runs[runs["seed"].isin(whole)]).assign(source=MEASURED)
+
+
+def measured_table(folder: str | Path | None = None) -> pd.DataFrame:
+    """The `arena_table` of the committed study, over the units that trained every rule.
+
+    Further units trained the bounds and plain group credit alone: they decide A1, but beside other rules they would be
+    compared over other prompts.  folder: of results, instead of data/results.  Raises NotMeasured where there is none.
+    """
+    return _measured(str(folder or RESULTS)).copy()
+
+
+def place(measured: pd.DataFrame, own: pd.DataFrame, rule: str) -> pd.DataFrame:
+    """The measured table with a contest's row of `rule` in its place, and that of plain group credit beside.
+
+    Scores are of each row's own bounds. The second row shows what the contest's setting does to a rule that is known.
+    """
+    rows = own[own["rule"].isin([rule, PLAIN])].assign(source=YOURS)
+    table = pd.concat([measured, rows], ignore_index=True)
+    return table.sort_values("score", ascending=False, kind="stable", ignore_index=True)
+
+
+def short_name(rule: str) -> str:
+    """A rule's name without the path of its file."""
+    return rule.rpartition(":")[2]
