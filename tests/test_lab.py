@@ -67,15 +67,6 @@ def test_only_an_untouched_copy_is_renewed(desk):
     assert "7 * 8" in (desk / "05_two.ipynb").read_text()
 
 
-def test_a_file_that_is_no_notebook_is_left_as_it_is(desk):
-    chapters.update_copies(desk)
-    (desk / "05_two.ipynb").write_text("{")
-    (sentence,) = chapters.update_copies(desk)
-    assert "05_two.ipynb" in sentence
-    assert sentence.endswith("python -m workbook lab --fresh 05")
-    assert (desk / "05_two.ipynb").read_text() == "{"
-
-
 def test_a_fresh_copy_keeps_the_old_one_beside_it(desk, capsys):
     assert __main__.main(["lab", "--fresh", "05"]) == 0
     assert capsys.readouterr().out == "05_two.ipynb is a fresh copy of chapter 05.\n"

@@ -1,7 +1,5 @@
 """The memory forecast: parameters against models that are really loaded, what backward keeps against autograd's own."""
 
-import subprocess
-import sys
 from dataclasses import fields
 
 import bitsandbytes
@@ -143,12 +141,6 @@ def test_the_peak_is_what_stays_and_the_hungrier_phase():
         assert set(at_peak(table).phase) == {"always", hungrier}
 
 
-@pytest.mark.parametrize("wrong", [{"rollouts": 0}, {"quantization": "int8"}, {"device": "tpu"}])
-def test_what_cannot_be_forecast_is_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        memory_forecast(LlamaConfig(**SMOLLM2), **SIZES | wrong)
-
-
 def test_a_run_is_forecast_from_its_config_alone(monkeypatch):
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)  # no weights are read
     config = RunConfig(trainer={"per_device_train_batch_size": 4, "steps_per_generation": 2}, num_prompts=16)
@@ -159,13 +151,6 @@ def test_a_run_is_forecast_from_its_config_alone(monkeypatch):
     assert forecast_run(config).equals(trls_own), "what TRL trains with where the length is not set"
     longer = config.override({"task_options": {"operands": 9}, "max_completion_length": 1024})
     assert peak_mib(forecast_run(longer)) > 1.5 * peaks[None]
-
-
-def test_a_run_does_not_count_what_the_process_held_that_started_it():
-    code = "from workbook.policies.devices import *; print(peak_used_mib('cpu'), used_mib('cpu'))"
-    held = torch.ones(2**28)  # 1 GiB
-    peak, used = map(float, subprocess.check_output([sys.executable, "-c", code], text=True).split())
-    assert used <= peak + 1 < held.nbytes / 2**20
 
 
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused", "sgd", "adagrad", "rmsprop", "adafactor"])

@@ -251,14 +251,6 @@ def test_a_resume_from_other_files_is_refused(own, tmp_path, name):
     assert all(torch.equal(resumed[key], whole[key]) for key in whole)
 
 
-def test_other_versions_are_a_note(stopped, whole):
-    manifest = stopped.manifest()
-    manifest["versions"]["torch"] = "1.0"
-    (stopped.folder / "manifest.json").write_text(json.dumps(manifest))
-    assert_resumes(stopped, whole)
-    assert "other surroundings: torch 1.0 -> " in stopped.status()["notes"][0]
-
-
 def test_held_out_prompts_are_none_that_are_trained_on(own):
     run = Run(own / "whole")
     trainer, _, _, held_out = worker.build_trainer(run.config, own / "unused")

@@ -1,7 +1,7 @@
 """Colab: install what is missing there, change nothing that is there, and put the workbook on the path.
 
-Run by the setup cell before anything else is imported; needs the standard library and packaging, which every notebook
-kernel depends on. Colab's own packages are in use by the running kernel, so each is held at its version.
+Run by the setup cell before anything else is imported. Colab's own packages are in use by the running kernel, so each
+is held at its version.
 
     python -m workbook.colab --address URL      once the repository has an address: writes it wherever one stands
 """
@@ -60,10 +60,7 @@ NO_DEPENDENCIES = {
 
 
 def plan(requirements: list[str], installed: dict[str, str], constraints: str) -> list[list[str]]:
-    """Return the pip commands that meet `requirements` and leave every installed version but REMOVED's as it is.
-
-    requirements: as pyproject.toml declares them.  installed: {name: version}, held by the file `constraints`.
-    """
+    """Return the pip commands that meet `requirements` and leave what is installed, {name: version}, but REMOVED."""
     versions = {canonicalize_name(name): version for name, version in installed.items()}
     removed = [name for name, bound in REMOVED.items() if name in versions and not meets(versions[name], bound)]
     missing = {text: name for text in requirements if (name := package(text)) not in versions}
@@ -101,10 +98,7 @@ def requirements() -> list[str]:
 
 
 def prepare() -> None:
-    """Install what is missing, then let this kernel and the processes it starts import the workbook.
-
-    Raises SystemExit with the reason outside Colab, if an installed version is too old, or if pip fails.
-    """
+    """Install what is missing, then let this kernel and the processes it starts import the workbook, or SystemExit."""
     if "google.colab" not in sys.modules:
         raise SystemExit("This is no Colab: `make lab` or pip install the workbook here.")
     if getattr(sys.modules.get("workbook"), "__file__", None) is None:

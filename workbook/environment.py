@@ -1,7 +1,4 @@
-"""The first cell of every chapter: seeds, a report of this machine, the chart renderer, and the sizes to run at.
-
-Nothing heavy is imported until `setup` is called, so that `import workbook` stays quick.
-"""
+"""The first cell of every chapter: seeds, a report of this machine, the chart renderer, and the sizes to run at."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ from workbook.lazy import import_to_stay
 if TYPE_CHECKING:
     import torch
 
-# On CPUs with AVX512-BF16 bitsandbytes asks for a further package at every import, for a layout of weights that nothing
-# here uses: a red box in the first cell of a chapter, three lines before the output of a command.
+# On CPUs with AVX512-BF16 bitsandbytes asks at every import for a package that nothing here uses, in a red box.
 logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(
     lambda record: not str(record.msg).startswith("Failed to load CPU gemm_4bit_forward")
 )
@@ -72,11 +68,7 @@ PROFILES = {
 
 
 def choose_profile(name: str | None, device: str) -> Profile:
-    """The profile called `name`, else the one in WORKBOOK_PROFILE, else teach on a CPU and full on CUDA.
-
-    >>> choose_profile("smoke", "cpu").chain_steps < choose_profile("teach", "cpu").chain_steps
-    True
-    """
+    """The profile called `name`, else the one in WORKBOOK_PROFILE, else teach on a CPU and full on CUDA."""
     name = name or os.environ.get("WORKBOOK_PROFILE") or ("full" if device == "cuda" else "teach")
     if name not in PROFILES:
         raise ValueError(f"profile={name!r} is not a profile: choose one of {', '.join(PROFILES)}.")

@@ -10,10 +10,7 @@ from types import ModuleType
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return a package's `__getattr__` and `__dir__` (PEP 562): homes gives the module of each name, below `workbook`.
-
-    What `dir` lists is what a notebook completes, and what `help` describes.
-    """
+    """Return a package's `__getattr__` and `__dir__`: homes gives the module of each name, below `workbook`."""
 
     def attribute(name: str):
         if name not in homes:
@@ -27,11 +24,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
 
 def import_to_stay(module: str) -> ModuleType:
-    """Import a module for good: collecting garbage never looks at it again, nor at anything else that is there by then.
-
-    Time and again it would look at a million objects that stay to the end: a sixth of the time in which a policy is
-    loaded, a third of that of a short run.
-    """
+    """Import a module for good: collecting garbage, a third of a short run's time, never looks at it again."""
     if module not in sys.modules and gc.isenabled():
         gc.disable()
         try:

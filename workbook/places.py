@@ -1,7 +1,6 @@
 """Where the workbook's own files lie: data/ beside the package in a clone, inside the package once it is installed.
 
-In a clone (an editable install and Colab's among them) a reader sees data/ at the top. A wheel carries the same folder
-as workbook/data/, which is read there and never written to.
+A wheel carries the clone's data/ as workbook/data/, which is read there and never written to.
 """
 
 from __future__ import annotations
@@ -15,23 +14,14 @@ from platformdirs import user_cache_path
 PACKAGE = Path(__file__).resolve().parent
 
 
-def data_path(*parts: str, package: Path = PACKAGE) -> Path:
-    """Return the path of a file or folder of data/, there or not, e.g. data_path("configs", "chain.yaml").
-
-    package: the folder of this package, whose own data/ comes before the one beside it.
-
-    >>> data_path("bundled").is_dir()
-    True
-    """
-    inside = package / "data"
-    return (inside if inside.is_dir() else package.parent / "data").joinpath(*parts)
+def data_path(*parts: str) -> Path:
+    """Return the path of a file or folder of data/, there or not: the package's own, else the one beside it."""
+    inside = PACKAGE / "data"
+    return (inside if inside.is_dir() else PACKAGE.parent / "data").joinpath(*parts)
 
 
 def find_file(path: str | Path) -> Path:
-    """Return `path`, or where nothing lies there and it names a file of data/, the workbook's own file.
-
-    So `data/configs/chain.yaml` is found from every folder. A path that leads out of data/ stays as it is.
-    """
+    """Return `path`, or where nothing lies there the workbook's own file of that name, from whatever folder."""
     path = Path(path)
     if path.parts[:1] != ("data",) or ".." in path.parts or path.exists():
         return path
@@ -39,14 +29,11 @@ def find_file(path: str | Path) -> Path:
     return own if own.is_file() else path
 
 
-def clone(what: str, package: Path = PACKAGE) -> Path:
-    """Return the folder of the clone that holds this package.
-
-    Raises ValueError, saying that `what` needs one, where the package was installed without it.
-    """
-    if not (package.parent / "pyproject.toml").is_file() or (package / "data").is_dir():
+def clone(what: str) -> Path:
+    """Return the folder of the clone that holds this package; ValueError, saying that `what` needs one, without it."""
+    if not (PACKAGE.parent / "pyproject.toml").is_file() or (PACKAGE / "data").is_dir():
         raise ValueError(f"{what} needs a clone of the repository, and this workbook was installed without one.")
-    return package.parent
+    return PACKAGE.parent
 
 
 def file_hash(path: str | Path) -> str:
