@@ -22,7 +22,6 @@ from workbook.views.monitor import (
     monitor_frame,
     monitor_rows,
     monitor_table,
-    sentence,
 )
 from workbook.views.style import png
 
@@ -115,22 +114,6 @@ def test_completions_stay_text():
     assert "2 + 2 =" in table, "a space stays a space"
     assert "sampled for step 3" in table
     assert "No completions" in completions_html(frame.head(0))
-
-
-@pytest.mark.parametrize(
-    ("state", "step", "total", "words"),
-    [
-        ("starting", 0, 0, "starting: Loading ..."),
-        ("running", 5, 60, "running: step 5 of 60, about 77 s left. Loading."),
-        ("running", 5, 400, "running: step 5 of 400, about 9 min left. Loading."),
-        ("failed", 0, 0, "failed: Loading."),
-        ("finished", 60, 60, "finished: Loading."),
-    ],
-)
-def test_the_state_in_words(state, step, total, words):
-    status = {"state": state, "step": step, "total": total, "message": "Loading."}
-    assert sentence(status, logged(step)) == words
-    assert sentence(status, logged(step), stopping=True).startswith("stopping")
 
 
 # --- the shell
@@ -301,13 +284,6 @@ def test_a_run_that_can_not_be_read():
     with capture_output(), pytest.raises(OSError, match="gone"):
         wait(monitor)
     assert "gone" in monitor.line.value
-
-
-def settle(done):
-    end = time.monotonic() + 60
-    while not (result := done()) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert result
 
 
 @pytest.mark.parametrize("keywords", [{"run": FakeRun()}, {"start": FakeRun}])

@@ -10,14 +10,13 @@ import altair as alt
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 import vl_convert
 from IPython.utils.capture import capture_output
 from ipywidgets.widgets.widget import _instances
 from PIL import Image, ImageChops
 
 from workbook.topics.groups import compute_gradients_meet, explore_gradients_meet, gradients_meet_chart
-from workbook.topics.groups.toy import PUSHED, push_on_logits
+from workbook.topics.groups.toy import PUSHED
 from workbook.views import (
     LiveChart,
     enable_charts,
@@ -130,14 +129,6 @@ def test_untrusted_token_text_stays_text():
     assert "&lt;script&gt;" in svg
     assert "<script" not in svg
     assert "<img" not in svg
-
-
-def test_pushes_equal_autograd():
-    logits = torch.randn(5, dtype=torch.float64, requires_grad=True)
-    tokens, advantages = torch.tensor([0, 3, 3]), torch.tensor([1.5, -0.5, -1.0], dtype=torch.float64)
-    (advantages * torch.log_softmax(logits, 0)[tokens]).sum().backward()
-    mine = push_on_logits(tokens, advantages, logits.detach().softmax(0)).sum(0)
-    np.testing.assert_allclose(mine, logits.grad.numpy(), atol=1e-12)
 
 
 @pytest.mark.parametrize("p", [0.05, 0.5, 0.95])

@@ -23,7 +23,8 @@ policy = load_policy("bundled")
 rollouts = sample_rollouts(policy, get_task("chain"), 4, 8, seed=0)
 table = rollouts.token_table()
 group = int((table.groupby("group")["reward"].mean() - 0.5).abs().idxmin())
-heatmap = TokenHeatmap(table, "advantage", group=group, explain=TokenExplainer(policy, rollouts, 0.1), mode="align")
+heatmap = TokenHeatmap(table, "advantage", group=group, explain=TokenExplainer(policy, rollouts, 0.1))
+heatmap.mode = "align"
 heatmap
 """
 ENDLESS = """
@@ -51,7 +52,8 @@ class Run:
     def tokens(self, step):
         return table.assign(step=step, advantage=table["advantage"] * step)
 run = Run()
-heatmap = TokenHeatmap(run, "advantage", mode="align")
+heatmap = TokenHeatmap(run, "advantage")
+heatmap.mode = "align"
 heatmap
 """
 SCROLL = """async () => { const grid = document.querySelector('.th-grid'), times = [];

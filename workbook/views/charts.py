@@ -30,7 +30,7 @@ from workbook.views.style import NEUTRAL, WIDTH, describe_rows, require, titled,
 
 
 def reward_before_after(summary: pd.DataFrame, interval: str = "95 % interval") -> alt.LayerChart:
-    """Mean rewards with their intervals, one line per label: columns label, mean, low, high."""
+    """Mean rewards with their intervals: columns label, mean, low, high."""
     require(summary, ("label", "mean", "low", "high"), "reward_before_after")
     reward = alt.X("mean:Q", title="mean reward (0 to 1)").scale(domain=[0, 1])
     return titled(

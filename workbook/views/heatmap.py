@@ -49,8 +49,7 @@ class TokenHeatmap(anywidget.AnyWidget):
     step: of a run, the recorded step to begin with, else the newest.
     compare: what stands beside, in the same colours: another column, or another recorded step of the run.
 
-    Raises ValueError for missing columns, rows without a place, a group, column or step that is not there, or a run
-    that has recorded nothing.
+    Raises ValueError for what is missing: columns, places, the group, column or step, or all that a run has recorded.
     """
 
     # texts: of a Path anywidget keeps every widget, closed or not
@@ -174,9 +173,7 @@ class TokenHeatmap(anywidget.AnyWidget):
             self.choices = others + [f"column {name}" for name in numbers]
 
     def _beside(self) -> tuple[pd.DataFrame, int, str]:
-        """The table beside, its group that belongs there, and a note: of the same prompt, else of the same number."""
-        if self.compare.startswith("column "):
-            return self.table, self.group, ""
+        """Another step's table, its group of the same prompt, else of the same number, and a note."""
         table = prepare(self.run.tokens(int(self.compare.removeprefix("step "))))
         prompt = self.rows["prompt"].iloc[0] if "prompt" in table and "prompt" in self.table else None
         same = table.loc[table["prompt"] == prompt, "group"] if prompt is not None else ()
@@ -193,10 +190,7 @@ class TokenHeatmap(anywidget.AnyWidget):
     # -- the steps of a run --------------------------------------------------------------------------------------------
 
     def show_step(self, step: int) -> None:
-        """Show the recorded step that is nearest to `step`, and say so if it is another one.
-
-        Raises ValueError for a heatmap of a table.
-        """
+        """Show the recorded step that is nearest to `step`, and say so if it is another; ValueError without a run."""
         if self.run is None:
             raise ValueError("This heatmap shows a table and no run, so it has no steps: TokenHeatmap(run) has.")
         self.look()
@@ -206,7 +200,6 @@ class TokenHeatmap(anywidget.AnyWidget):
             self.message = f"Step {step} has no token table; this is the nearest that was recorded, step {nearest}."
 
     def look(self) -> list[int]:
-        """Look which steps the run has recorded by now."""
         before = self.steps
         self.steps = sorted(map(int, self.run.token_steps())) or before
         self.message = "" if self.steps != before else f"The newest step that is recorded is step {max(before)}."
@@ -244,7 +237,6 @@ class TokenHeatmap(anywidget.AnyWidget):
     # -- the pinned token, and the thread that explains it -------------------------------------------------------------
 
     def wait(self) -> TokenHeatmap:
-        """Wait until the pinned token is explained."""
         while self._worker is not None and self._worker.is_alive():
             self._worker.join()
         return self
