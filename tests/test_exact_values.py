@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
-from workbook.policies.copies import private_copy
 from workbook.policies.load import Policy, load_policy
 from workbook.policies.sft import make_model, make_tokenizer
 from workbook.probes.values import chain_values, expected_reward, slots_of
@@ -169,19 +168,6 @@ def test_words_of_a_private_alphabet_and_equivalents_are_admitted():
 def untrained(task):
     tokenizer = make_tokenizer(task)
     return make_model(tokenizer, 8, max_new_tokens=48)
-
-
-def test_values_are_those_of_the_policy_as_it_is_now(bundled):
-    task = get_task("chain")
-    prompts = [*task.dataset(3, 5)["prompt"], "5 - 6 + 3 ="]
-    before = expected_reward(bundled, task, prompts)
-    mine = private_copy(bundled)
-    mine.model.lm_head.weight.data *= 3
-    sure = expected_reward(mine, task, prompts)
-    assert (sure[:3] > 0.9).all()  # the right result is the policy's first choice
-    assert (before[:3] < 0.5).all()
-    assert before[3] < 1e-3  # it has learned to take four steps and takes them here, too
-    torch.testing.assert_close(expected_reward(bundled, task, prompts[::-1]), before.flip(0))
 
 
 def test_a_token_off_the_grammar_takes_all_value_away(bundled):

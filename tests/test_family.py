@@ -2,21 +2,17 @@
 
 import hashlib
 import json
-import os
 import random
 import runpy
-import signal
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from workbook.policies import family, load_policy
-from workbook.policies.family import Member, SharedRows, member_folder, member_of
-from workbook.policies.packaged import RECORD, is_whole
+from workbook.policies.family import Member, member_folder, member_of
+from workbook.policies.packaged import RECORD
 from workbook.studies import Bench
 from workbook.tasks import Chain, get_task
 from workbook.tasks.chain_grammar import EQUIVALENTS, canonical, in_alphabet, marked, plain
@@ -69,15 +65,6 @@ def test_a_word_of_another_alphabet_counts_as_the_plain_one():
         assert task.style_key(" ".join(words)) is None, "a chain is written in one alphabet"
 
 
-def test_a_completion_is_rendered_in_the_alphabet_of_its_prompt():
-    task = Chain(alphabets=4)
-    prompt = next(p for p in task.dataset(40)["prompt"] if marked(p) == 2)
-    words = task.render(prompt).split()
-    assert task.style_key(in_alphabet(plain(" ".join(words)), 7)) is None, "an alphabet that the task does not have"
-    with pytest.raises(ValueError, match="must be written in its own alphabet: "):
-        task.render(plain(prompt))
-
-
 def test_confidence_is_the_share_of_template_words_that_stay():
     task, strict = Chain(confidence=0.7), Chain()
     rng, stay, all_of_them = random.Random(0), 0, 0
@@ -103,33 +90,20 @@ def test_confidence_is_the_share_of_template_words_that_stay():
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [({"alphabets": 0}, "alphabets is 0"), ({"confidence": 0}, r"confidence is 0, but must be a number in \(0, 1\]")],
-)
-def test_dials_out_of_range_are_refused(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        get_task("chain", **options)
-
-
 # -- members
 
 
 @pytest.mark.parametrize(
     "member",
-    [Member(3), Member(0, alphabets=4, confidence=0.8), Member(2_000_000, width=128, operands=7, sft_steps=90)],
+    [
+        Member(3),
+        Member(0, alphabets=4, confidence=0.8),
+        Member(2_000_000, confidence=1e-7, width=128, operands=7, sft_steps=90),
+    ],
 )
 def test_a_name_names_one_member(member):
     assert member_of(member.name) == member
     assert member.task == get_task("chain", **member.task_options)
-
-
-@given(st.floats(1e-3, 1) | st.integers(1, 9).map(lambda k: 10.0**-k))
-@example(0.123456789012)
-def test_every_confidence_has_a_name_that_reads_back(confidence):
-    member = Member(3, confidence=confidence)
-    assert "e" not in member.name.partition("confidence=")[2]
-    assert member_of(member.name) == member
 
 
 @pytest.mark.parametrize(
@@ -141,6 +115,7 @@ def test_every_confidence_has_a_name_that_reads_back(confidence):
         ("family:alphabets=4", "names no seed"),
         ("family:seed=1,width=12", "width is 12, but must be a multiple of 8"),
         ("family:seed=1,confidence=1.5", "confidence is 1.5"),
+        ("family:seed=1,alphabets=0", "alphabets is 0"),
     ],
 )
 def test_other_names_are_refused(name, sentence):
@@ -175,20 +150,6 @@ def test_a_member_is_made_once_and_anew_if_damaged(cache):
     assert {path.name for path in cache.iterdir() if not path.name.endswith(".lock")} == {member_folder(member).name}
 
 
-def test_what_a_killed_process_left_goes_when_the_member_is_made(cache):
-    """Its own alone: what lies there of another member may be in the making."""
-    member = Member(1, **SMALL)
-    if not (child := os.fork()):
-        family._make = lambda member, folder: (folder.mkdir(), os.kill(os.getpid(), signal.SIGKILL))
-        member_folder(member)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    [orphan] = [path for path in cache.iterdir() if path.is_dir()]
-    other = cache / orphan.name.replace("seed=1", "seed=11")
-    other.mkdir()
-    made = member_folder(member)
-    assert {path for path in cache.iterdir() if path.is_dir()} == {made, other}
-
-
 def test_a_member_with_more_words_starts_from_its_base(cache):
     member = Member(1, alphabets=3, confidence=0.5, **SMALL)
     policy, base = load_policy(member.name), load_policy(member.base.name)
@@ -205,12 +166,6 @@ def test_a_member_with_more_words_starts_from_its_base(cache):
     assert (of["at'2"] - of["with'2"]).norm() < 0.1 * (of["7'2"] - of["with'2"]).norm(), (
         "an equivalent starts as a copy"
     )
-
-
-def test_shared_rows_are_a_word_and_an_alphabet():
-    words, directions = torch.eye(3), torch.tensor([[0.0, 0, 10], [0, 0, 20]])
-    rows = SharedRows(words, directions, torch.tensor([0, 1, 2, 2]), torch.tensor([-1, 0, 0, 1])).rows()
-    assert rows.tolist() == [[1, 0, 0], [0, 1, 10], [0, 0, 11], [0, 0, 21]]
 
 
 # -- units
@@ -244,9 +199,3 @@ def test_a_unit_is_dialled_to_another_member():
         bench.dialled(depth=3)
     with pytest.raises(ValueError, match="scale 'bundled' has one policy"):
         Bench("bundled").dialled(alphabets=4)
-
-
-@pytest.mark.parametrize("record", ["[]", '{"files": []}', '{"files": {}}', '{"files": {"a": {}}}'])
-def test_a_record_of_another_shape_is_damage(tmp_path, record):
-    (tmp_path / RECORD).write_text(record)
-    assert not is_whole(tmp_path)

