@@ -159,7 +159,6 @@ def test_repairs_and_costs_are_the_explorers_numbers():
     cost = costs.set_index(["setting", "transform", "measure"])["mean"]
     assert cost["sequence ratios, luck", "none", "right answers' own: push kept"] == pytest.approx(1)
     assert cost.xs("shared token: residual", level="measure").xs("min-replace", level="transform").max() < 1e-9
-    assert charts.costs_chart(costs).to_dict()["vconcat"]
 
 
 def test_entropy_at_equal_reward_and_over_many_steps():

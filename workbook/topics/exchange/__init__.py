@@ -12,7 +12,7 @@ _NAMES = {  # module: what it offers
         "compute_kl_drift entropy_by_setting long_runs push_on_shared run_solutions solution_measures solution_step"
     ),
     "topics.exchange.charts": (
-        "costs_chart drift_chart entropy_chart long_run_chart measured_drift measured_residuals normalizer_chart "
+        "drift_chart entropy_chart long_run_chart measured_drift measured_residuals normalizer_chart "
         "repairs_chart toy_residuals"
     ),
     "topics.exchange.explore": (

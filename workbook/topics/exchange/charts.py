@@ -18,7 +18,6 @@ from workbook.topics.exchange.drift import PATHS, STEPS, WHEN
 from workbook.topics.exchange.toy import (
     MECHANISMS,
     TOGETHER,
-    TRANSFORMS,
     draw_groups,
     interval,
     residuals,
@@ -27,8 +26,6 @@ from workbook.topics.exchange.toy import (
 from workbook.views.figures import INTERVAL, bars, by_sign, forest, panels, rule, series
 from workbook.views.style import ACCENT, NEUTRAL, SERIES, WIDTH, describe_rows, finish, require, titled, tooltips
 
-KEPT = ("right answers' own: push kept", "wrong answers' own: push kept")
-SHARES = ("shared token: residual", "own tokens pushed the wrong way", "groups silenced")
 REPAIRS = [NEUTRAL, *SERIES[:2]]  # of TRANSFORMS
 ORDERS = ["exact", "quadratic", "difference"]
 STROKES = {"columns": 3, "symbolType": "stroke", "symbolStrokeWidth": 2.5, "labelLimit": 220}
@@ -174,28 +171,6 @@ def _residuals(table: pd.DataFrame, row: str, by: str, title: str, subtitle: str
     x = alt.X("mean:Q", title=RESIDUAL).scale(domainMin=0)
     numbers = describe_rows(table, row, by, form=".3f", interval=True)
     return titled(forest(table, row, x, by=by, zero=True, **look), title, subtitle, numbers)
-
-
-def costs_chart(table: pd.DataFrame) -> alt.VConcatChart:
-    """What either repair does to the tokens that should move, by setting; columns setting, measure, transform, mean."""
-    titles = {SHARES[0]: SHARES[0], SHARES[1]: "pushed the wrong way", SHARES[2]: SHARES[2]}
-    titles |= {KEPT[0]: "right answers' push kept", KEPT[1]: "wrong answers' push kept"}
-    look, parts = {"by": "transform", "names": list(TRANSFORMS), "colors": REPAIRS, "height": alt.Step(14)}, []
-    for measure, title in titles.items():
-        kept = measure in KEPT
-        x = alt.X("mean:Q", title="multiple of the untransformed push" if kept else "share")
-        x = x.scale(domain=[0, 3] if kept else [0, 1], clamp=True).axis(tickCount=4)
-        labels, width = measure in (SHARES[0], KEPT[0]), 200 if kept else 130
-        part = forest(table, "setting", x, title=title, labels=labels, width=width, **look)
-        parts.append(part.transform_filter(alt.datum.measure == measure))
-    return panels(
-        [alt.hconcat(*parts[:3], spacing=16), alt.hconcat(*parts[3:], spacing=16)],
-        "What a repair mends, and what it does to the tokens that should move",
-        "above: shares; below: multiple of the push without repair; 95 % intervals over 200 groups",
-        describe_rows(table[table["measure"].isin(titles)], "setting", "measure", "transform", form=".2f"),
-        spacing=8,
-        vertical=True,
-    )
 
 
 # --- drift over many steps

@@ -240,12 +240,9 @@ def compute_exchange(
 ) -> dict[str, pd.DataFrame]:
     """Compute the residual on the shared token under each mechanism alone and under those on, over 200 groups of 8.
 
-    sequence, clipping ("none", "symmetric", "asymmetric"), per_length, own_embeddings, masking: the switches of the
-    row "switched on, together".  transform: one of TRANSFORMS, in every row.  The rest are strengths, in every row.
-
-    Returns meter: mechanism, mean, low, high (95 % interval of the mean), silent (share of groups where nothing
-    pushes), on;  pushes: rollout, reward, push (of the first mixed group under the switches, along the net push,
-    as shares of the group's total size), whose sum is "net".
+    The five switches decide the row "switched on, together"; transform and strengths hold in every row.  Returns meter:
+    mechanism, mean, low, high (95 % interval), silent (share of groups where nothing pushes), on;  pushes: rollout,
+    reward, push (of the first group, along the net push, as shares of the group's total size), whose sum is "net".
     """
     draw = draw_groups(drift, length_spread, follows_reward, seed=seed)
     on = {"own_embeddings": own_embeddings, "masking": masking, "per_length": per_length}
