@@ -37,16 +37,6 @@ def every_chain(task: Chain, prompt: str) -> list[tuple[float, tuple[int, ...]]]
     return chains
 
 
-def test_the_example_of_the_design():
-    task = get_task("chain", operands=3)
-    text = task.render("5 - 6 + 3 =", ("start", "then", "now", "so"))
-    assert text == "start with 5 ; then 5 - 6 is 9 ; now 9 + 3 is 2 ; so the answer is 2"
-    categories = [category for category, _ in task.annotate("5 - 6 + 3 =", "2", [*text.split(), "<eos>"])]
-    step = ["template", "style", "copy", "copy", "copy", "template", "result"]
-    closing = ["template", "style", "template", "template", "template", "copy", "eos"]
-    assert categories == ["style", "template", "copy", *step, *step, *closing]
-
-
 def test_value_is_the_expected_reward_over_all_chains():
     """V after each prefix of results equals the probability, by enumeration, that the last result is the answer."""
     chains, answer = every_chain(SMALL, SMALL_PROMPT), int(SMALL.solve(SMALL_PROMPT))
@@ -225,9 +215,3 @@ def test_bad_options_are_refused_by_name(options, field):
     with pytest.raises(ValueError, match=field) as error:
         get_task("chain", **options)
     assert len(str(error.value)) < 200
-
-
-@pytest.mark.parametrize("prompt", ["", "5 * 6 =", "12 + 1 =", "5 =", "5 - ٣ ="])
-def test_bad_prompts_are_refused(prompt):
-    with pytest.raises(ValueError, match="prompt is"):
-        Chain().solve(prompt)

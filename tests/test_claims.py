@@ -26,12 +26,11 @@ from workbook.claims import (
 )
 from workbook.claims.inference import Rule, adjusted, conclude, detectable_effect, judge_units, sign_flip_p
 from workbook.claims.ledger import NESTED, keep_ledger, kept_ledger
-from workbook.claims.ledger import _by_id as by_id
 from workbook.statistics import Estimate, pseudo_values, t_interval
-from workbook.studies.claim import Claim, Measurement, Tables
+from workbook.studies.claim import Measurement, Tables
 from workbook.studies.record import RESULTS
 from workbook.studies.registration import Outcome, check_registration, read_registration
-from workbook.views.ledger import ledger_chart, standardized
+from workbook.views.ledger import ledger_chart
 
 IDS = [
     *(f"H{k}" for k in range(1, 14)),
@@ -66,13 +65,6 @@ def test_outcomes_follow_from_the_two_intervals():
     assert ABOVE_0.outcome(clear) == "equivalent to none", "and yet smaller than what is of interest"
     x = rng.normal(0.5, 0.2, 9)
     assert Rule(0.0, -0.1, 0.1, -1.0).outcome(x) == "contradicted", "the other side"
-
-
-def test_an_interval_that_touches_the_threshold_refutes_nothing():
-    x = np.zeros(8)
-    assert Rule(0.0, -0.1, 0.1, 1.0).outcome(x) == "not testable here", "a floor: every unit at the threshold"
-    at = t_interval(np.arange(8.0)).high  # of units whose interval ends at the threshold
-    assert Rule(at, at - 1e-3, at + 1e-3, 1.0).outcome(np.arange(8.0)) == "inconclusive"
 
 
 def test_sign_flips_are_all_of_them():
@@ -314,15 +306,6 @@ def test_fewer_than_six_units_have_no_outcome(world):
     assert np.isnan([row["low"], row["high"], row["p"], row["q"]]).all()
 
 
-def test_three_units_a_policy_are_one(world):
-    digest = read_registration("confidence_tuning", world).hash
-    for unit in range(10):
-        table = pd.read_parquet(world / "confidence_tuning" / "family" / f"seed={unit}" / "numbers.parquet")
-        _unit(world, unit, table, f"family:seed={unit % 5}", digest)
-    row = ledger(folder=world, claims=["H1"]).iloc[0]
-    assert (row["outcome"], row["reason"]) == ("not measured", "10 units on 5 policies; an outcome needs 6")
-
-
 def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(world, monkeypatch):
     path = world / "confidence_tuning" / "registration.yaml"
     path.write_text(path.read_text() + "# a word more\n")
@@ -377,19 +360,6 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     assert "Not measured: H8, H9." in chart["title"]["subtitle"]
 
 
-def test_pictures_stand_where_the_numbers_are(world):
-    table = ledger(folder=world)
-    drawn = standardized(table[table["role"] == "primary"]).set_index("key")
-    inside = drawn["z"].abs() < 1
-    assert inside[["H2", "H7"]].all()
-    assert drawn.loc["H1", "z"] == pytest.approx(drawn.loc["H1", "mean"] / 0.1)
-    assert (drawn["z_low"] <= drawn["z"]).all()
-    with pytest.raises(ValueError, match="ledger_chart needs the column"):
-        ledger_chart(drawn.drop(columns="toward"))
-    with pytest.raises(ValueError, match="needs a measured primary row"):
-        ledger_chart(table[table["claim"] == "H9"])
-
-
 # --- the command line, and what is committed
 
 
@@ -427,13 +397,6 @@ def test_bad_requests_are_one_sentence(capsys):
         ledger("huge")
     with pytest.raises(ValueError, match="scale='huge' is unknown"):
         Tables("huge")
-
-
-def test_a_claim_of_two_topics_has_the_rows_of_both():
-    first, second = (Claim("H1", text, "", text * 2, [Measurement(text, "H1", len)]) for text in ("a", "b"))
-    merged = by_id([replace(first, refuted_if=""), second])["H1"]
-    assert (merged.statement, merged.refuted_if) == ("a", "bb")
-    assert [row.study for row in merged.rows] == ["a", "b"]
 
 
 def test_a_chapter_prints_registered_rows_and_says_where_a_reader_differs(capsys):

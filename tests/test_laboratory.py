@@ -62,22 +62,6 @@ def test_a_plan_says_what_the_trainer_would_say(choices):
     assert (plan(**choices).config is None) == any(p.severity == "error" for p in plan(**choices).problems)
 
 
-@pytest.mark.parametrize(
-    ("choices", "says"),
-    [
-        ({"mini_batches": 3}, "into 3 equal parts"),
-        ({"group_size": 1}, "greater than or equal to 2"),
-        ({"quantization": "nf4", "lora": 0}, "leaves nothing to train; set lora"),
-        ({"vary": "batching", "values": ["shuffled"]}, "needs two or more different values"),
-        ({"group": 4}, "'group' is no choice of an experiment"),
-    ],
-)
-def test_what_is_refused_before_the_trainer_is_asked(choices, says):
-    planned = plan(**choices)
-    assert planned.config is None
-    assert says in planned.problems[0].sentence
-
-
 def test_choices_reach_the_fields_that_they_mean():
     assert experiment(optimizer="AdamW, beta1 = 0").trainer["adam_beta1"] == 0
     assert experiment(clipping="none", ratio="sequence").trainer["epsilon"] > 1e6
@@ -156,16 +140,6 @@ def test_a_run_that_does_not_fit_starts_at_the_second_click(monkeypatch):
     form.close()
 
 
-def test_what_a_model_writes_is_text_on_the_page():
-    from workbook.topics.laboratory.try_it import samples_html
-
-    sampled = {"text": "<script>alert(1)</script>", "reward": 1.0, "tokens": 3}
-    prompt = {"text": "<b>", "tokens": 1, "unknown": 0, "answer": "<i>", "completions": [sampled]}
-    page = samples_html({"model": "m", "prompts": [prompt]})
-    assert "<script>" not in page
-    assert "&lt;script&gt;" in page
-
-
 # --- comparisons
 
 
@@ -201,14 +175,6 @@ def test_few_seeds_tell_nothing_whatever_their_interval():
     one = compare_settings(outcomes(1))["effects"].iloc[0]
     assert np.isnan(one["low"])
     assert one["verdict"] == "can't be told"
-
-
-def test_seeds_that_only_one_setting_has_are_left_out():
-    table = outcomes(8).query("not (setting == 'b' and seed < 2)")
-    assert compare_settings(table)["effects"]["seeds"].tolist() == [6]
-    disjoint = table.query("(setting == 'a') == (seed < 2)")
-    with pytest.raises(ValueError, match="no seed in common"):
-        compare_settings(disjoint)
 
 
 @pytest.mark.parametrize(

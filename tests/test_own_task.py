@@ -105,25 +105,6 @@ def test_what_a_function_does_wrong_is_said_with_its_row(folder, function, says)
         task.reward(["2 + 3 ="], ["5"], ["5"], line=[2])
 
 
-@pytest.mark.parametrize(
-    ("reward", "says"),
-    [
-        (None, "reward is None, but must be '<file>.py:<function>'"),
-        ("reward.txt:score", "must be '<file>.py:<function>'"),
-        ("gone.py:score", "the reward file 'gone.py' is no Python file"),
-        ("reward.py:absent", "reward.py has no function 'absent'; it has bonus, score"),
-        ("broken.py:score", r"the reward file broken.py can't be imported: SyntaxError: .* \(line 1\)"),
-        ("exits.py:score", "the reward file exits.py can't be imported: SystemExit"),
-    ],
-)
-def test_a_reward_that_cannot_be_used_is_refused_at_once(folder, monkeypatch, reward, says):
-    (folder / "broken.py").write_text("def score(:")
-    (folder / "exits.py").write_text("import sys; sys.exit(2)")
-    monkeypatch.chdir(folder)
-    with pytest.raises(ValueError, match=says):
-        own_task(folder / "rows.csv", reward)
-
-
 def test_the_sources_change_with_the_rows_and_the_reward(folder):
     def sources():
         return own_task(folder / "rows.csv", f"{folder}/reward.py:score").sources
@@ -144,10 +125,3 @@ def test_no_prompt_is_both_trained_on_and_held_out():
     assert own_task(rows, max).split(8, 0, seed=1)[0]["prompt"] is not None
     with pytest.raises(ValueError, match="30 prompts are asked for, but rows has 18 rows, with 9 different prompts"):
         own_task(rows, max).dataset(30)
-
-
-def test_prompts_become_chat_if_asked():
-    task = own_task([{"prompt": "2 + 3 =", "answer": 5}], lambda completion, answer: answer in completion, chat=True)
-    prompts = task.dataset(1)["prompt"][:]
-    assert prompts == [[{"role": "user", "content": "2 + 3 ="}]]
-    assert task.reward(prompts, [[{"role": "assistant", "content": "it is 5"}]], ["5"]) == [1.0]

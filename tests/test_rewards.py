@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from datasets import Dataset
 
 from workbook.tasks import get_task, own_task
 from workbook.tasks.attack import attack_reward, describe_attack
-from workbook.tasks.verify import agrees, equal_expressions, is_expression, stated_answer
+from workbook.tasks.verify import agrees, equal_expressions, stated_answer
 from workbook.tasks.wording import DENIALS, HEDGES, REFUTATIONS, clock_answer
 
 ROOT = Path(__file__).parents[1]
@@ -58,23 +57,6 @@ def test_at_least_120_of_146_answers_are_judged_rightly_and_nothing_false_is_pai
 def test_statements_of_other_answers(answer, true, false):
     assert [text for text in true if not agrees(text, answer)] == []
     assert [text for text in false if agrees(text, answer)] == []
-
-
-@pytest.mark.parametrize(
-    "bomb",
-    [
-        "9^{9^{9^{9}}}",
-        "9^9^9^9",
-        "((9^{30})^{30})^{30}",
-        "9**9**9",
-        "99999!",
-        "(x+1)^{9999}",
-        "\\int_0^1 x",
-    ],
-)
-def test_expressions_that_take_for_ever_are_not_handed_over(bomb):
-    assert not is_expression(bomb)
-    assert not agrees(f"The answer is {bomb}", "x^2+1")
 
 
 def test_a_comparison_is_ended_in_time_in_any_thread(monkeypatch):
@@ -137,17 +119,6 @@ def test_gym_neither_reads_nor_moves_the_global_generators():
         np.random.seed(seed)
         assert after == (random.random(), np.random.rand())
     assert rows[0] == rows[1]
-
-
-def test_hub_rows_are_split_once(tmp_path):
-    questions = [f"{i % 20}?" for i in range(24)]  # four of them twice
-    Dataset.from_dict({"question": questions, "answer": ["1"] * 24}).to_parquet(str(tmp_path / "train.parquet"))
-    task = get_task(f"hub:{tmp_path}", chat=False)
-    train, held_out = task.split(12, 6, seed=3)
-    assert (len(train), len(held_out)) == (12, 6)
-    assert not set(train["prompt"]) & set(held_out["prompt"])
-    with pytest.raises(ValueError, match=r"20 prompts to train and 6 held out.*24 rows"):
-        task.split(20, 6)
 
 
 def test_an_attack_finds_what_a_lenient_reward_pays():

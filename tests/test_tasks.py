@@ -76,12 +76,6 @@ def test_any_text_gives_a_number_in_the_unit_interval(tasks, family, text):
 
 
 @pytest.mark.parametrize("family", ["chain", "gym", "hub"])
-def test_what_is_not_text_pays_nothing(tasks, family):
-    assert graded(tasks[family], ALIEN) == [0.0] * len(ALIEN)
-    assert graded(tasks[family], [["so the answer is 4"]]) == [1.0]
-
-
-@pytest.mark.parametrize("family", ["chain", "gym", "hub"])
 def test_the_last_of_several_answers_counts(tasks, family):
     completions = ["the answer is 5 ; the answer is 4", "the answer is 4 ; the answer is 5", "Hm.\nthe answer is 4"]
     assert graded(tasks[family], completions) == [1.0, 0.0, 1.0]
@@ -101,13 +95,6 @@ def test_gym_rows_survive_storage_and_pay_their_own_answers():
     half = [{"role": "assistant", "content": "The answer is 14."}]
     assert task.reward([""], [half], ["4"]) == [0.0]
     assert task.annotate(rows["prompt"][0], rows["answer"][0], ["4"]) is None
-
-
-def test_gym_seeds_do_not_overlap_and_chat_is_a_choice():
-    task = get_task("gym:chain_sum", chat=False, min_digits=4, min_terms=5)
-    first, second = task.dataset(50, seed=0)["prompt"][:], task.dataset(50, seed=1)["prompt"][:]
-    assert isinstance(first[0], str)
-    assert not set(first) & set(second)
 
 
 def test_gym_refuses_what_evaluates_model_text():
@@ -157,13 +144,6 @@ def test_hub_reads_a_local_folder(tmp_path):
             get_task(f"hub:{tmp_path}", **options)
     with pytest.raises(ValueError, match="from 1 to 30"):
         task.dataset(31)
-
-
-def test_hub_runs_no_code_of_a_data_set(tmp_path):
-    (tmp_path / f"{tmp_path.name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
-    with pytest.raises(ValueError, match="cannot load"):
-        get_task(f"hub:{tmp_path}")
-    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

@@ -65,19 +65,18 @@ def read_rollouts(path: str | Path, tokenizer=None) -> pd.DataFrame:
             raise ValueError(f"{file.name} can't be read as {file.suffix.lstrip('.') or 'JSON'}: {reason}.") from None
         step = int((re.findall(r"[-_]?(\d{1,9})\.\w+$", file.name) or ["0"])[0])
         logs.append(_named(file, rows, step))
-    table = _joined(tables) if tables else _cut(pd.concat(logs, ignore_index=True), tokenizer)
+    if tables:
+        table = pd.concat(tables, ignore_index=True)
+        table.attrs = tables[-1].attrs | {"source": tables[-1].attrs["source"] | {"notes": []}}
+        table = table.astype({name: "category" for name in ("token", "prompt", "stopped") if name in table})
+    else:
+        table = _cut(pd.concat(logs, ignore_index=True), tokenizer)
     if len(table) > MAX_TOKENS:
         raise ValueError(f"{path} holds more than {MAX_TOKENS:,} tokens; give the path of one file.")
     if not len(table):
         raise ValueError(f"{path} holds no tokens.")
     table.attrs["source"] |= {"path": str(path), "files": len(files)}
     return table
-
-
-def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    joined = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
-    joined.attrs = tables[-1].attrs | {"source": tables[-1].attrs["source"] | {"notes": []}}
-    return joined.astype({name: "category" for name in ("token", "prompt", "stopped") if name in joined})
 
 
 def _named(file: Path, rows: pd.DataFrame, step: int) -> pd.DataFrame:
@@ -111,18 +110,12 @@ def _cut(rows: pd.DataFrame, tokenizer) -> pd.DataFrame:
     notes = rows.attrs.get("notes", [])
     grouped = "group" in rows or ("prompt" in rows and rows["prompt"].astype(bool).any())
     texts = "completion" if "completion" in rows else "token_ids"
-    batches = dict(iter(rows.groupby("step", sort=True)))
-    before, kept = None, []
-    for batch in batches.values():
+    kept, repeats, before = [], 0, None
+    for _, batch in rows.groupby("step", sort=True):
         key = batch[texts].astype(str).tolist()
-        kept += [batch] if key != before else []
-        before = key
-    if len(kept) < len(batches):
-        left_out = len(batches) - len(kept)
-        notes = [
-            *notes,
-            f"{left_out} of {len(batches)} steps repeat the rollouts of the step before and were left out.",
-        ]
+        repeats, kept, before = repeats + (key == before), kept + [batch] * (key != before), key
+    if repeats:
+        notes = [*notes, f"{repeats} steps repeat the rollouts of the step before and were left out."]
     tokens, columns = [], []
     for batch in kept:
         key = batch["group"] if "group" in batch else batch["prompt"] if grouped else pd.Series(range(len(batch)))

@@ -1,11 +1,7 @@
 """Output states: hidden states and logits where each token was drawn, and the coupling of tokens through that layer.
 
-Heads come in several kinds, and all end up as one plain linear layer under a softmax, so that one formula serves:
-
-- tied or untied: the same matrix W, here taken as an output layer alone;
-- biased: a bias is a weight whose input is always 1, so 1 is appended to the hidden state;
-- scaled (Cohere, Granite): z = s W h is the layer W with the input s h;
-- soft-capped (Gemma 2): z = cap tanh(W h / cap) keeps its cap, and `workbook.theory.coupling` applies the chain rule.
+Every head is taken as one linear layer under a softmax: of a bias 1 is appended to the hidden state; a scale s (Cohere,
+Granite) makes the input s h; a soft-cap (Gemma 2), z = cap tanh(W h / cap), stays, and theory applies the chain rule.
 
 Letters: N completion tokens of some rollouts, in the order of their token table; D width; V vocabulary.
 """

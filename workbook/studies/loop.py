@@ -31,7 +31,7 @@ from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps
 from workbook.theory.advantages import group_advantages, permute_in_groups
 from workbook.theory.batching import minibatch_order
-from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORMS
+from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORMS, check_choice
 from workbook.theory.credit import Rule
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.theory.objective import objective_weights
@@ -87,31 +87,20 @@ class Loop:
     def __post_init__(self):
         for name in WHOLE:
             value = getattr(self, name)
-            if name == "token_budget" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if (name, value) != ("token_budget", None) and (type(value) is not int or value < 1):
                 raise ValueError(f"{name}={show_value(value)} must be a whole number of 1 or more.")
         for name, valid in CHOICES.items():
-            if getattr(self, name) not in valid:
-                words = ", ".join(map(str, valid))
-                raise ValueError(f"{name}={show_value(getattr(self, name))} is unknown: choose one of {words}.")
+            check_choice(name, getattr(self, name), valid)
         for name in ("lr", "norm"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}={show_value(getattr(self, name))} must be a finite number above 0.")
-        self._check_parts()
+        cut = self.prompts if self.order.startswith("query_preserved") else self.prompts * self.group_size
+        if cut % self.minibatches:
+            what = "prompts" if cut == self.prompts else "rollouts"
+            raise ValueError(f"minibatches={self.minibatches} must divide the {cut} {what} of a batch.")
         object.__setattr__(self, "call", credit_call(self.rule))
         if self.permuted and "known_credit" in getattr(CREDIT_RULES.get(self.rule), "needs", ()):
             raise ValueError(f"permuted=True leaves rule={self.rule!r} its signal, which is not in the rewards.")
-
-    def _check_parts(self) -> None:
-        rollouts = self.prompts * self.group_size
-        if rollouts % self.minibatches:
-            raise ValueError(f"minibatches={self.minibatches} must divide the {rollouts} rollouts of a batch.")
-        if self.order.startswith("query_preserved") and self.prompts % self.minibatches:
-            raise ValueError(
-                f"minibatches={self.minibatches} must divide prompts={self.prompts}, for order={self.order!r} keeps "
-                "each prompt's rollouts in one mini-batch."
-            )
 
 
 WHOLE = ("prompts", "group_size", "batches", "minibatches", "epochs", "max_new_tokens", "token_budget")
@@ -156,8 +145,6 @@ def train_in_memory(
     nats; tax, mean KL of style words from the start, nats per word; style_entropy, nats per word; sampled_tokens so
     far, those of the rule included; seconds so far. value, tax and style_entropy are NaN for tasks other than chain.
     """
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"every={show_value(every)} must be a whole number of 1 or more.")
     began, tokens, steps, taken, rows = time.perf_counter(), 0, 0, [], []
     readings = held_out if isinstance(held_out, Readings) else Readings(policy, task, held_out)
     data, spent = task.dataset(loop.prompts * loop.batches, seed), time.perf_counter() - began
@@ -174,7 +161,11 @@ def train_in_memory(
         last = batch == loop.batches or (loop.token_budget is not None and tokens >= loop.token_budget)
         if batch % every == 0 or last:
             row = {"batch": batch, "steps": steps, "reward": float(rollouts.rewards.mean())}
-            row |= _means(taken) | {"moved": _moved(mine, rollouts)} | readings.now(mine)
+            row |= (
+                pd.DataFrame(taken, columns=Step._fields).mean().to_dict()
+                | {"moved": _moved(mine, rollouts)}
+                | readings.now(mine)
+            )
             rows.append(row | {"sampled_tokens": tokens, "seconds": time.perf_counter() - began})
             taken = []
         if last:
@@ -199,16 +190,14 @@ def advantaged(
     """
     rollouts = sample_batch(policy, task, loop, rows, seed, batch) if given is None else given
     tokens = int(rollouts.completion_mask.sum())
-    permuted = permuted_rewards(rollouts, LARGE_PRIME * seed + batch) if loop.permuted else rollouts.rewards
+    permuted = rollouts.rewards
+    if loop.permuted:  # so that they say nothing about the texts
+        generator = torch.Generator().manual_seed(LARGE_PRIME * seed + batch)
+        permuted = permute_in_groups(permuted, rollouts.group_ids, generator)
     if loop.call is None:
         return replace(rollouts, advantages=group_advantages(permuted, rollouts.group_ids, loop.rule)), tokens
     asked = credit_batch(policy, replace(rollouts, rewards=permuted), task, (seed, batch), steps, loop.max_new_tokens)
     return replace(rollouts, advantages=loop.call(asked)), tokens + asked.sampled_tokens
-
-
-def permuted_rewards(rollouts: Rollouts, seed: int) -> Float[Tensor, " B"]:
-    """The rewards, permuted at random within each group, so that they say nothing about the texts."""
-    return permute_in_groups(rollouts.rewards, rollouts.group_ids, torch.Generator().manual_seed(seed))
 
 
 def train_on(
@@ -238,7 +227,8 @@ def take_step(
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     again = loop.call is not None and loop.call.each_step
     chunks = _chunks(part, whole=again)
-    scored = [_scored(policy, part.select(rows)) for rows in chunks]
+    inputs = [[getattr(part.select(rows), name) for name in FIELDS] for rows in chunks]
+    scored = [rollout_logps(policy.model, *tensors) for tensors in inputs]  # with their graph
     now = part.old_logps if loop.transform is None else logps(policy, part)  # of rollouts that push nothing
     now = now.clone()
     for rows, values in zip(chunks, scored, strict=True):
@@ -255,11 +245,6 @@ def take_step(
             p.grad *= loop.norm / norm
     optimizer.step()
     return Step(norm, _cosine(*gradients) if len(gradients) == 2 and not again else float("nan"))
-
-
-def _scored(policy, part: Rollouts) -> Float[Tensor, "b T"]:
-    """Log-probabilities with their graph."""
-    return rollout_logps(policy.model, *(getattr(part, name) for name in FIELDS))
 
 
 def _chunks(part: Rollouts, whole: bool) -> list[Int[Tensor, " b"]]:
@@ -307,17 +292,10 @@ def _cosine(one: list[Tensor], other: list[Tensor]) -> float:
     return product / lengths if lengths else float("nan")
 
 
-def _means(taken: list[Step]) -> dict[str, float]:
-    """Means over the steps; cosines that are not there are left out."""
-    table = pd.DataFrame(taken, columns=Step._fields)
-    return {name: float(table[name].mean()) for name in Step._fields}
-
-
 def _moved(policy, rollouts: Rollouts) -> float:
     """Rms change of log-probability of the rollouts' tokens since they were sampled, in nats."""
-    alive = rollouts.completion_mask.bool()
     change = logps(policy, rollouts) - rollouts.old_logps
-    return float(change[alive].square().mean().sqrt())
+    return float(change[rollouts.completion_mask.bool()].square().mean().sqrt())
 
 
 class Readings:

@@ -90,10 +90,9 @@ class Chain(Task):
         positive_int("modulus", self.modulus, 2, 100)
         positive_int("alphabets", self.alphabets, 1, 256)
         for option in ("error_rate", "false_negative_rate"):
-            rate = getattr(self, option)
-            if not _is_number(rate) or not 0 <= rate < 1:
+            if not (type(rate := getattr(self, option)) in (int, float) and 0 <= rate < 1):
                 raise ValueError(f"{option} is {short(rate)}, but must be a number in [0, 1).")
-        if not _is_number(self.confidence) or not 0 < self.confidence <= 1:
+        if not (type(self.confidence) in (int, float) and 0 < self.confidence <= 1):
             raise ValueError(f"confidence is {short(self.confidence)}, but must be a number in (0, 1].")
 
     @property
@@ -149,10 +148,6 @@ class Chain(Task):
         numbers, operators = self._parse(prompt)
         style = next(self.styles(prompt)) if style is None else tuple(style)
         results = self._prefixes(numbers, operators)[1:] if results is None else list(results)
-        if len(style) != len(operators) + 2 or len(results) != len(operators):
-            raise ValueError(
-                f"style {style} and results {results} must have {len(operators) + 2} and {len(operators)} items."
-            )
         words = [style[0], "with", str(numbers[0])]
         value = numbers[0]
         for link, operator, number, result in zip(style[1:-1], operators, numbers[1:], results, strict=True):
@@ -171,10 +166,8 @@ class Chain(Task):
                 value = (value + rng.randrange(1, self.modulus)) % self.modulus
             results.append(value)
         text = self.render(prompt, style, results)
-        return text if self.confidence == 1 else self._loosened(text, rng)
-
-    def _loosened(self, text: str, rng: random.Random) -> str:
-        """Replace each word that has an equivalent by it with probability 1 - confidence."""
+        if self.confidence == 1:
+            return text
         words = [
             EQUIVALENTS[w] if w in EQUIVALENTS and rng.random() >= self.confidence else w for w in plain(text).split()
         ]
@@ -314,10 +307,6 @@ class Chain(Task):
             index, operator = divmod(index, 2)
             words += [OPERATORS[operator], str(number)]
         return " ".join([*words, "="])
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _seed_class(prompt: str) -> int:

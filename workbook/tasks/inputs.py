@@ -16,7 +16,7 @@ def short(value: Any, most: int = 60) -> str:
     """Return a value as Python writes it, of one that is long the beginning."""
     try:
         text = repr(value)
-    except Exception:  # an integer of too many digits, an object of the reader's own
+    except ValueError:  # an integer of too many digits
         text = f"a {type(value).__name__} that can't be shown"
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 

@@ -20,7 +20,7 @@ from workbook.statistics import t_interval
 from workbook.training.run_config import RunConfig
 from workbook.training.runs import END_WINDOW
 from workbook.views.figures import forest, rule
-from workbook.views.style import NEUTRAL, SERIES, finish, require, titled
+from workbook.views.style import NEUTRAL, SERIES, finish, titled
 
 OUTCOMES = {
     "area": "mean sampled reward over the run",
@@ -37,8 +37,7 @@ def run_tables(runs: Iterable) -> dict[str, pd.DataFrame]:
     curves: setting, seed, run, step, reward (where a batch was sampled).  outcomes: setting, seed, run and OUTCOMES, a
     row per finished run.  setting: the fields in which the runs differ, other than seed and name, "" if in none.
     """
-    finished = [run for run in runs if run.status()["state"] == "finished"]
-    if not finished:
+    if not (finished := [run for run in runs if run.status()["state"] == "finished"]):
         raise ValueError("none of the runs has finished; wait for one, or resume it.")
     curves, outcomes = [], []
     for run, setting in zip(finished, _settings([run.config for run in finished]), strict=True):
@@ -73,19 +72,18 @@ def compare_settings(outcomes: pd.DataFrame, outcome: str = "area", baseline: st
         raise ValueError("the runs have one setting; a comparison needs two.")
     if outcomes[outcome].isna().any():
         raise ValueError(f"outcome={outcome!r} was not measured in every run; set eval_prompts, or choose another.")
+    sides = outcomes.pivot(index="seed", columns="setting", values=outcome)
     pairs, effects = [], []
     for setting in (setting for setting in settings if setting != baseline):
-        both = outcomes[outcomes["setting"].isin([setting, baseline])]
-        sides = both.pivot(index="seed", columns="setting", values=outcome)
-        table = (sides[setting] - sides[baseline]).dropna().rename("difference").reset_index()
-        if table.empty:
+        gap = (sides[setting] - sides[baseline]).dropna()
+        if gap.empty:
             raise ValueError(f"{setting} and {baseline} have no seed in common, so nothing can be paired.")
-        one = len(table) == 1
-        mean, low, high = (table["difference"].iloc[0], *[float("nan")] * 2) if one else t_interval(table["difference"])
+        mean, low, high = t_interval(gap) if len(gap) > 1 else (gap.iloc[0], float("nan"), float("nan"))
         sign = "higher" if low > 0 else "lower" if high < 0 else None
-        verdict = sign if sign and len(table) >= MIN_SEEDS else "can't be told"
-        effects.append((setting, mean, low, high, len(table), verdict))
-        pairs.append(table.assign(setting=setting)[["setting", "seed", "difference"]])
+        effects.append(
+            (setting, mean, low, high, len(gap), sign if sign and len(gap) >= MIN_SEEDS else "can't be told")
+        )
+        pairs.append(gap.rename("difference").reset_index().assign(setting=setting))
     return {"pairs": pd.concat(pairs, ignore_index=True), "effects": pd.DataFrame(effects, columns=EFFECTS)}
 
 
@@ -96,9 +94,8 @@ def comparison_chart(
 
     curves: of `run_tables`.  pairs, effects: of `compare_settings`.  outcome: what the differences are of.
     """
-    require(effects, EFFECTS, "comparison_chart")
     above, settings = curves_chart(curves), list(dict.fromkeys(curves["setting"]))
-    color = alt.Color("setting:N", scale=_scale(settings), legend=None)
+    color = alt.Color("setting:N", scale=alt.Scale(domain=settings, range=SERIES), legend=None)
     y = alt.Y("setting:N", sort=settings, title=None).axis(labelLimit=300)
     ticks = alt.Chart(pairs).mark_tick(thickness=2, size=14, opacity=0.8).encode(x="difference:Q", y=y, color=color)
     caption = f"Differences of the {OUTCOMES[outcome]}: {'; '.join(effect_lines(effects))}."
@@ -125,11 +122,10 @@ def comparison_chart(
 
 def curves_chart(curves: pd.DataFrame) -> alt.LayerChart:
     """Reward by step: a thin line per seed, a thick one per setting; curves: of `run_tables`."""
-    require(curves, ("setting", "seed", "step", "reward"), "curves_chart")
     settings = list(dict.fromkeys(curves["setting"]))
     named = alt.Legend(title=None, orient="bottom", columns=2, labelLimit=320, symbolOpacity=1)
     legend = named if len(settings) > 1 else None
-    color = alt.Color("setting:N", scale=_scale(settings), legend=legend)
+    color = alt.Color("setting:N", scale=alt.Scale(domain=settings, range=SERIES), legend=legend)
     line = alt.Chart(curves).encode(x=alt.X("step:Q", title="optimizer step").axis(tickMinStep=1), color=color)
     mean = alt.Y("mean(reward):Q", title="mean reward")
     hints = ["setting:N", "step:Q", alt.Tooltip("mean(reward):Q", format=".3f", title="mean reward")]
@@ -144,10 +140,6 @@ def curves_chart(curves: pd.DataFrame) -> alt.LayerChart:
         "thin: one seed; thick: their mean",
         f"{len(settings)} settings: {'; '.join(settings)}." if len(settings) > 1 else "One setting.",
     )
-
-
-def _scale(settings: list[str]) -> alt.Scale:
-    return alt.Scale(domain=settings, range=[SERIES[i % len(SERIES)] for i in range(len(settings))])
 
 
 def effect_lines(effects: pd.DataFrame) -> list[str]:
