@@ -139,7 +139,7 @@ def test_rollouts_of_one_sign_push_at_credit():
 
 
 def test_parts_of_every_cut_add_up(policy, task):
-    table = explore.measure_parts(policy, task, prompts=4, group_size=4, minibatches=2)["table"]
+    table = explore.cut_parts(policy, task, prompts=4, group_size=4, minibatches=2)
     shares = table.groupby("category", sort=False)["share"].sum()
     assert len(shares) == 1 + len(STRATEGIES)
     assert shares.tolist() == pytest.approx([1.0] * len(shares))
@@ -228,16 +228,6 @@ def test_a_units_runs_begin_alike(monkeypatch):
     runs = ends(table.assign(seed=0))
     assert runs["start"].nunique() == 1
     assert runs["value"].nunique() == 2
-
-
-def test_pairs_are_trained_from_the_same_rollouts(policy, task, monkeypatch):
-    monkeypatch.setattr(explore, "READ_PROMPTS", 2)
-    setting = {"prompts": 2, "group_size": 4, "batches": 1, "minibatches": 1, "units": 1, "seed": 1}
-    (tables,) = explore.measure_orders(policy, task, "reward_balanced", **setting)
-    row = tables["orders"].iloc[0]
-    assert row["mean"] == pytest.approx(0, abs=1e-6), "one step on the whole batch is the same in any order"
-    assert row["shuffled"] != 0
-    assert (explore.committed_orders()["orders"]["units"] == 10).all()
 
 
 # --- exercises

@@ -152,7 +152,6 @@ def test_the_map_merges_bins_without_losing_a_pair(sampled, bins, place):
     ("make", "settings", "said"),
     [
         (explore.live_mass, {"group_size": 4, "anchors": 1}, NOW),
-        (explore.live_training, {"steps": 0}, "After 0 steps"),
         (explore.live_push, {"optimizer": "adamw"}, "now: "),
     ],
 )

@@ -15,7 +15,7 @@ from workbook.studies.bench import Bench
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.topics.flips import charts, claims, explore, study
-from workbook.topics.flips.probe import column_shares, permuted_advantages
+from workbook.topics.flips.probe import permuted_advantages
 from workbook.views.live_study import NOW
 
 
@@ -136,39 +136,6 @@ def test_a_models_band_is_its_prompts_and_the_familys_an_interval():
     assert first["high"] - first["mean"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
 
 
-# --- a token table
-
-
-@pytest.fixture
-def table():
-    rng = np.random.default_rng(0)
-    size = 400
-    return pd.DataFrame(
-        {
-            "group": rng.integers(0, 3, size),
-            "token_id": rng.integers(0, 12, size),
-            "advantage": rng.choice([-1.0, 0.0, 1.0], size),
-            "logp": np.log(rng.uniform(0.01, 1, size)),
-            "dlogp": 0.05 * rng.normal(size=size),
-        }
-    )
-
-
-def test_shares_are_those_counted_by_hand(table):
-    shares = charts.flips_by_confidence(table, eps=0.02, bins=2, group=1).set_index(["confidence", "sign", "change"])
-    part = table[(table["group"] == 1) & (table["advantage"] < 0) & (np.exp(table["logp"]) > 0.5)]
-    row = shares.loc[("0.5 to 1", "negative", "suppressed")]
-    assert row["tokens"] == len(part)
-    assert row["share"] == pytest.approx((part["dlogp"] < -0.02).mean())
-    np.testing.assert_allclose(shares.groupby(level=[0, 1])["share"].sum(), 1)
-    matched = charts.flips_by_confidence(table, bins=1, matched=True)
-    assert matched.groupby("sign")["tokens"].first().nunique() == 1
-    with pytest.raises(ValueError, match="No token is left here"):
-        charts.flips_by_confidence(table.assign(advantage=0.0))
-    with pytest.raises(ValueError, match="no prompt with positive and negative"):
-        column_shares(table.query("advantage > 0"))
-
-
 # --- the policy in hand
 
 
@@ -181,10 +148,9 @@ def test_permuted_advantages_stay_in_their_group_and_own_shares_are_of_one_promp
     assert curve.query("prompts == 2")["mean"].between(0.05, 0.95).all()
 
 
-@pytest.mark.parametrize(("make", "signs"), [(explore.live_dose, "by reward"), (explore.live_net, "permuted")])
-def test_live_curves_stand_over_committed_ones(policy, task, make, signs):
-    live = make(policy, task)
-    live.set(group_size=4, prompts=2, signs=signs)
+def test_live_curves_stand_over_committed_ones(policy, task):
+    live = explore.live_net(policy, task)
+    live.set(group_size=4, prompts=2, signs="permuted")
     live.run().wait()
     curve = live.tables["curve"]
     assert set(curve.query("series == @NOW")["prompts"]) <= {1, 2}, live.line.value
@@ -221,8 +187,6 @@ def test_rollouts_that_push_nothing_are_refused(policy, task):
     [
         (explore.check_words, lambda tokens: [*explore.WORDS.tolist()[:-1], 4], "the full stop begins with no space"),
         (explore.check_words, lambda tokens: [0] * len(tokens), "token 9 belongs to word 5, but yours says 0"),
-        (explore.check_sample_size, lambda gap, p: 4 * p * (1 - p) / gap**2, "a difference of two"),
-        (explore.check_sample_size, lambda gap, p: p * (1 - p) / gap**2, "0.125 times the right one"),
     ],
 )
 def test_wrong_answers_are_told_why(check, answer, message, capsys):

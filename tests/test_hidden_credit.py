@@ -14,7 +14,7 @@ from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.topics.credit import explore, study
 from workbook.topics.credit.claims import MEASURES, exact_slope, widening
-from workbook.topics.credit.explore import check_continuations, check_gap
+from workbook.topics.credit.explore import check_continuations
 from workbook.topics.credit.study import (
     FIXED,
     GROWING,
@@ -157,25 +157,6 @@ def test_a_gap_is_measured_by_sign_and_pool_over_the_study(policy, task, monkeyp
 def test_continuations_are_checked(capsys, answer, message):
     check_continuations(answer)
     assert message in capsys.readouterr().out
-
-
-def test_gaps_are_checked(capsys):
-    def within(table, eps, sign=1):
-        boosted, suppressed = table[table["dlogp"] > eps], table[table["dlogp"] < -eps]
-        return sign * (boosted.groupby("group")["value"].mean() - suppressed.groupby("group")["value"].mean()).mean()
-
-    def pooled(table, eps):
-        return table["value"][table["dlogp"] > eps].mean() - table["value"][table["dlogp"] < -eps].mean()
-
-    answers = {
-        "Right": within,
-        "turned round": lambda table, eps: within(table, eps, -1),
-        "pools all prompts": pooled,
-        "counts as stable": lambda table, eps: within(table.assign(dlogp=table["dlogp"] * 100), eps),
-    }
-    for message, function in answers.items():
-        check_gap(function)
-        assert message in capsys.readouterr().out
 
 
 def test_a_steps_movement_is_shared_out_among_classes(bench):

@@ -3,7 +3,7 @@
 import ipywidgets
 import pytest
 
-from workbook.topics.flips.explore import check_sample_size
+from workbook.topics.batching.toy import check_in_step
 from workbook.topics.groups.charts import gradients_meet_chart
 from workbook.topics.groups.toy import compute_gradients_meet
 from workbook.views.explorer import REFUSED, Explorer, control_grid, log_slider, slider
@@ -40,5 +40,5 @@ def test_a_grid_of_controls_keeps_its_order():
 
 @pytest.mark.parametrize("answer", [[0], 1j, lambda gap, p: [1, 2], lambda gap, p: object(), lambda gap, p: None])
 def test_an_answer_that_is_no_number_gets_one_sentence(answer, capsys):
-    check_sample_size(answer)
+    check_in_step(answer)
     assert len(capsys.readouterr().out.strip().splitlines()) == 1

@@ -5,16 +5,14 @@ import pandas as pd
 import pytest
 
 from workbook.claims import CLAIMS
-from workbook.policies.load import load_policy
 from workbook.studies.bench import Bench
 from workbook.studies.claim import Tables
 from workbook.studies.record import NotMeasured
 from workbook.studies.registration import MIN_UNITS, read_registration
-from workbook.tasks import get_task
 from workbook.topics.recovered import claims as measures
 from workbook.topics.recovered import compute_recovered
 from workbook.topics.recovered import study as studies
-from workbook.topics.recovered.explore import NOW, describe_recovered, measure_signal
+from workbook.topics.recovered.explore import describe_recovered
 from workbook.views.charts import PART_NAMES
 
 
@@ -81,12 +79,3 @@ def test_the_chart_stacks_parts_that_add_up_to_the_whole():
     assert permuted[permuted["part"].str.startswith("signal")]["share"].abs().max() == 0
     sentence = describe_recovered(table)
     assert sentence.startswith("3 prompts of 4 rollouts, grpo. All: ")
-
-
-def test_the_share_of_signal_is_split_anew_for_each_number_of_rollouts():
-    policy, task = load_policy("bundled"), get_task("chain")
-    grown, many = (list(measure_signal(policy, task, axis, prompts=4, most=4)) for axis in ("prompts", "group_size"))
-    assert {name for _, name, _ in many} == set(NOW)
-    assert {size for size, _, _ in many} <= {2, 4}
-    last = [next(share for size, name, share in rows if (size, name) == (4, NOW[1])) for rows in (grown, many)]
-    assert last[0] == pytest.approx(last[1]), "the largest batch is the same on both axes"

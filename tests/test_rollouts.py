@@ -18,7 +18,6 @@ from workbook.policies.devices import padding_error
 from workbook.rollouts.sample import Rollouts, sample_rollouts, sequence_logps
 from workbook.rollouts.scoring import unpadded
 from workbook.rollouts.states import output_states
-from workbook.topics.credit.values import prefill
 
 WORDS = ["<pad>", "<eos>", "<unk>", "<user>", "<bot>", *"0123456789+-=?;"]
 CHAT = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
@@ -311,9 +310,6 @@ def test_a_model_that_padding_changes_is_sampled_scored_and_seen_row_by_row(kind
             logits = model(torch.tensor([prompt + completion]), use_cache=False).logits[0, len(prompt) - 1 : -1]
         torch.testing.assert_close(seen[row], logits, atol=1e-4, rtol=1e-4)
         assert completion == logits.argmax(-1).tolist(), "greedy, and from what stands before without padding"
-    for row in range(len(rollouts) if model.dtype == torch.float32 else 0):
-        with pytest.raises(ValueError, match=r"ignores padding|does not keep plain keys"):
-            prefill(model, rollouts.select([row]))
 
 
 # --- what is sampled

@@ -1,4 +1,4 @@
-"""Token values where they are not known exactly (H7): the policy continues rollouts' prefixes, and rewards are averaged.
+"""Token values where they are not known exactly (H7): mean rewards of rollouts that the policy continues.
 
     value(prefix) = E[ final reward | the policy continues the prefix, at temperature 1, up to the same length ]
     credit(token) = value(prefix with the token) - value(prefix without it)
