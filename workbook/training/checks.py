@@ -32,7 +32,6 @@ from workbook.training.run_config import RunConfig, trainer_args
 
 # Loss types whose surrogate is min(r A, clip(r) A): the ones a reweighted surrogate can stand in for.
 CLIPPED_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
-# Loss types that add up what a sequence's one ratio pushes, so that per-token advantages would be averaged over it.
 AVERAGING_LOSSES = (*CLIPPED_LOSSES, "sapo", "luspo")
 STEPPING_INSIDE = ("lomo", "layerwise")  # optimizers that step inside the backward pass and leave no gradient to read
 LAUNCHED = ("ACCELERATE_", "FSDP_", "LOCAL_", "MASTER_", "RANK", "WORLD_SIZE")  # variables of a launcher

@@ -56,10 +56,8 @@ class CancellationMeter(TrainerCallback):
     across_steps: 1 - |sum of the steps' displacements| / sum of |displacement|, over a generation batch's optimizer
         steps, weights as one vector.
 
-    It costs one more backward pass per measured micro-batch, of g+ alone, by the graph that is trained: g- is what the
-    gradient that training sums itself has besides. What it holds, in copies of the trained weights: g+ until the
-    optimizer steps, the last position while it does, the batch's first position after its first step. That is two at
-    most at any time, besides what the backward pass under way returns.
+    It costs one more backward pass per measured micro-batch, of g+ alone; g- is the rest of the gradient. It holds two
+    copies of the trained weights at most, besides what the backward pass under way returns.
     """
 
     def __init__(self, trainer):

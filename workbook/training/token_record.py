@@ -1,11 +1,9 @@
 """TokenRecord: what an optimizer step did to each token that it trained on, kept every so many steps.
 
-Everything but the log-probabilities after the step is what the loss has computed anyway: a token's push is read from
-the loss's own graph (`training.meter`), so that it is exact for every loss type, bound, mask, correction and transform.
-After the step the same rollouts are scored once more, by the same call, without gradients and with the generators of
-random numbers put back, so that recording cannot train.
-
-Each process writes its own rows; layout and reading of the tables: `training.token_tables`.
+A token's push is read from the loss's own graph (`training.meter`), so that it is exact for every loss type, bound,
+mask, correction and transform. After the step the same rollouts are scored once more, by the same call, without
+gradients and with the generators of random numbers put back, so that recording cannot train.
+Layout and reading of the tables: `training.token_tables`.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ class Part:
 class TokenRecord(TrainerCallback):
     """Writes a token table of every `trainer.args.record_tokens`-th optimizer step, and of the first.
 
-    It holds a step's micro-batches, some ten numbers per token, until the step is done.
+    It holds a step's micro-batches until the step is done.
     """
 
     def __init__(self, trainer):
@@ -93,16 +91,15 @@ class TokenRecord(TrainerCallback):
         # the step's first groups, over all processes
         present = set().union(*all_gather({int(group) for part in self.parts for group in self._group_ids(part)}))
         chosen = sorted(present)[: max(1, TABLE_ROLLOUTS // self.trainer.num_generations)]
-        parts = []
-        devices = [self.trainer.accelerator.device] if self.trainer.accelerator.device.type == "cuda" else []
+        parts, device = [], self.trainer.accelerator.device
+        devices = [device] if device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):  # a dropout draws no number of training's
             for part in self.parts:
                 rows = torch.isin(self._group_ids(part), torch.tensor(chosen, device=part.logps.device)).nonzero()[:, 0]
                 if len(rows):
                     parts.append(self._table(part, rows))
         if parts:
-            table = pd.concat(parts, ignore_index=True).assign(step=state.global_step)
-            self._write(table, state.global_step)
+            self._write(pd.concat(parts, ignore_index=True).assign(step=state.global_step), state.global_step)
         self.parts = []
 
     # -- what is recorded ------------------------------------------------------------------------------------------
@@ -143,11 +140,8 @@ class TokenRecord(TrainerCallback):
             "stopped": stop_codes(self.trainer, part, ratio),
             "importance": inputs.get("importance_sampling_ratio", torch.ones_like(part.logps)),
         }
-        per_rollout = {
-            "group": self._group_ids(part),
-            "rollout": inputs["rollout"] + self._earlier(part),
-            "reward": inputs["rewards"],
-        }
+        per_rollout = {"group": self._group_ids(part), "rollout": inputs["rollout"] + self._earlier(part)}
+        per_rollout["reward"] = inputs["rewards"]
         row, position = sampled[rows].nonzero(as_tuple=True)
         places = rows[row], position
         columns = {name: values.expand_as(part.logps)[places] for name, values in per_token.items()}
@@ -175,11 +169,7 @@ class TokenRecord(TrainerCallback):
         return scored[rows] if images else scored
 
     def _write(self, table: pd.DataFrame, step: int) -> None:
-        """Write this process's rows, with the loss as it was trained: settings, learning rate, normalizer.
-
-        The normalizer N of a micro-batch is a number; of bnpo, whose micro-batches each have their own, a mapping of
-        rollouts to theirs.
-        """
+        """Write this process's rows, with the loss as it was trained; bnpo's N as a mapping of rollouts to theirs."""
         trainer, per_rollout = self.trainer, table.groupby("rollout")["normalizer"].first()
         settings = {name: getattr(trainer.args, name) for name in RECORDED} | {
             "level": trainer.args.importance_sampling_level,
@@ -217,10 +207,7 @@ def loss_ratio(trainer, part: Part) -> Tensor:
 
 
 def normalizer(trainer, inputs: dict) -> float:
-    """N of a micro-batch: a token's push is its weight in the surrogate times its advantage / N.
-
-    grpo and sapo divide by a rollout's own tokens, too. The gradient of several processes is the mean of theirs.
-    """
+    """N of a micro-batch: a token's push is its weight times its advantage / N; of several processes the mean."""
     mask, kind = loss_mask(inputs), trainer.loss_type
     if kind in ("grpo", "sapo", "luspo"):
         n = len(mask)
@@ -242,11 +229,8 @@ def stop_codes(trainer, part: Part, ratio: Tensor) -> Tensor:
     """
     inputs, args, advantages = part.inputs, trainer.args, part.advantages
     everywhere = torch.ones_like(ratio, dtype=torch.bool)
-    causes = [
-        ("truncated", ~inputs["completion_mask"].bool()),
-        ("tool", ~loss_mask(inputs).bool()),
-        ("no advantage", advantages == 0),
-    ]
+    causes = [("truncated", ~inputs["completion_mask"].bool()), ("tool", ~loss_mask(inputs).bool())]
+    causes.append(("no advantage", advantages == 0))
     if "importance_sampling_ratio" in inputs:  # vLLM's masks set it to 0
         causes.append(("off-policy", inputs["importance_sampling_ratio"] == 0))
     if (threshold := args.off_policy_mask_threshold) is not None:

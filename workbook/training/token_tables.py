@@ -32,10 +32,6 @@ def place_residuals(table: pd.DataFrame) -> np.ndarray:
     """|sum of push| / sum of |push| over a token's place, for each row: 0 cancels, 1 adds up; 0 where nothing pushes.
 
     table: columns group, position, token_id and push.
-
-    >>> rows = pd.DataFrame({"group": 0, "position": 0, "token_id": 7, "push": [1.0, -3.0]})
-    >>> place_residuals(rows).tolist()
-    [0.5, 0.5]
     """
     push = table["push"].astype(np.float64)
     places = [table[name] for name in ("group", "position", "token_id")]
@@ -44,20 +40,15 @@ def place_residuals(table: pd.DataFrame) -> np.ndarray:
 
 
 def is_recorded(step: int, every: int) -> bool:
-    """Whether a table is kept of a step: of the first, and every `every`-th.
-
-    >>> [step for step in range(1, 31) if is_recorded(step, 10)]
-    [1, 10, 20, 30]
-    """
+    """Whether a table is kept of a step: of the first, and every `every`-th."""
     return step == 1 or step % every == 0
 
 
 def tables(folder: Path) -> dict[int, list[Path]]:
     """Steps in order, and each one's files, one per process that had rows."""
-    named = [(TABLE.fullmatch(path.name), path) for path in sorted(folder.glob("step-*.parquet"))]
     steps = {}
-    for match, path in named:
-        if match:
+    for path in sorted(folder.glob("step-*.parquet")):
+        if match := TABLE.fullmatch(path.name):
             steps.setdefault(int(match[1]), []).append(path)
     return dict(sorted(steps.items()))
 
@@ -67,8 +58,8 @@ def read_step(folder: Path, step: int) -> pd.DataFrame:
     if not isinstance(step, Integral) or not (paths := tables(folder).get(int(step))):
         steps = ", ".join(map(str, tables(folder))) or "none, since record_tokens was 0"
         raise ValueError(f"step={str(step)[:40]!s} has no token table in {folder}; recorded steps are {steps}.")
+    parts = []
     try:
-        parts = []
         for path in paths:
             with pq.ParquetFile(path) as parquet:
                 parts.append(read_table(path, parquet))

@@ -36,11 +36,7 @@ def by_token(advantages: torch.Tensor) -> torch.Tensor:
 
 
 def by_rollout(batch: dict) -> torch.Tensor:
-    """One advantage per rollout (B,): where each token has its own, their mean over the tokens that the loss takes.
-
-    By it rollouts are arranged in mini-batches, and it is what logs and samples show. 0 for a rollout that the loss
-    masks wholly.
-    """
+    """One advantage per rollout (B,), 0 where the loss masks all: their mean over the tokens that the loss takes."""
     advantages = batch["advantages"]
     if "completion_mask" not in batch:
         return advantages
@@ -72,12 +68,12 @@ def padding_changes(model: torch.nn.Module, tokenizer, dataset, chat_template_kw
     """Whether prompts differ in length, and padding on the left changes this model's logits without positions.
 
     RWKV and decoders of BART ignore padding, and GPT-2 counts it. Prompts are tokenized for such models only; what
-    can't be tokenized here counts as unequal.  A model that can't do with token ids and their mask is left to training.
+    can't be tokenized here counts as unequal.
     """
     try:
         if padding_error(model, positions=False) <= 1:
             return False
-    except Exception:
+    except Exception:  # a model that can't do with token ids and their mask is left to training
         return False
     try:
         prompts = list(dataset["prompt"])
@@ -90,11 +86,7 @@ def keeping_base(model: torch.nn.Module, sync: Callable) -> Callable:
     """Wrap `sync`, which merges a PeftModel's adapters and unmerges them, so that the frozen base keeps its bits.
 
     W + BA - BA is W only up to rounding, which adds up over the syncs of a run: below float32 to more than the adapter
-    itself. Checkpoints hold the adapter alone, so a base that moved is in none. Holds one copy of the weights of
-    adapted layers in main memory.
-
-    >>> keeping_base(torch.nn.Linear(1, 1), lambda: 3)()  # nothing is adapted
-    3
+    itself. Checkpoints hold the adapter alone. Holds one copy of the weights of adapted layers in main memory.
     """
     layers = [module.get_base_layer() for module in model.modules() if isinstance(module, BaseTunerLayer)]
     frozen = [p for layer in layers for p in layer.parameters(recurse=False) if not p.requires_grad]
