@@ -80,7 +80,7 @@ class Run:
         return RunConfig.load(self.folder / "config.yaml")
 
     def manifest(self) -> dict:
-        """Versions, device, seed, git state and checksums of what the run used; ValueError if it is damaged."""
+        """Versions, device, seed, git state and checksums of what the run used."""
         return read_json(self.folder / "manifest.json", dict)
 
     def metrics(self) -> pd.DataFrame:
@@ -133,7 +133,7 @@ class Run:
         return (self.folder / "stop").exists()
 
     def stop(self) -> None:
-        """Ask it to stop after the optimizer step in hand; what was trained stays resumable."""
+        """Ask it to stop after the optimizer step in hand; it can be resumed."""
         write_text(self.folder / "stop", "stop\n")
 
     def wait(self, timeout: float | None = None):
@@ -152,10 +152,7 @@ class Run:
             raise ValueError(f"{self.folder} is running (process {self.status()['pid']}); stop() it first.")
 
     def resume(self, wait: bool = False) -> Run:
-        """Go on from the newest intact checkpoint, in a new process; a finished run is left as it is.
-
-        Raises ValueError if it is running, or its config was edited since it started.
-        """
+        """Go on from the newest intact checkpoint, in a new process; ValueError if it is running, or was edited."""
         self._check_idle()
         check_unedited(self)
         if not is_done(self):
@@ -174,10 +171,7 @@ class Run:
             self.folder.rmdir()
 
     def policy(self, base=None):
-        """Load the trained policy from final/; a trained adapter on its `base`, which is loaded if it is not given.
-
-        Raises ValueError if the run has not finished, its model is damaged, or the base is another.
-        """
+        """Load the trained policy; an adapter on its `base`, where given. ValueError if it is missing or damaged."""
         from workbook.policies.load import Policy, load_policy
 
         final = self.folder / "final"

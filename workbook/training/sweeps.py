@@ -140,8 +140,7 @@ def _train(folder: str, threads: int) -> str:
 def runs(folder: str | Path | None = None) -> pd.DataFrame:
     """Every run in a folder, those of sweeps too, the newest first; by default in $WORKBOOK_RUNS or ./runs.
 
-    Columns: run (its path in the folder), policy, task, state, step, total, reward (mean of the last 5 batches), mb
-    (on disk), message. A run that can't be read has the state damaged, and a message that says why.
+    Reward is the mean of the last 5 batches. A run that can't be read is damaged, and its message says why.
     """
     folder = runs_folder() if folder is None else as_folder(folder)
     configs = [*folder.glob("*/config.yaml"), *folder.glob("*/*/config.yaml")]

@@ -81,9 +81,7 @@ def execute(folder: str | Path, progress: bool = False, wait: bool = False) -> R
     """Train the run in `folder` from its newest intact checkpoint, or the start, and say how it ended in status.json.
 
     A finished run is left as it is. One process at a time trains a run: a second one is refused, or, with `wait`, does
-    what the first left undone once that has ended.
-
-    Raises ValueError if what it is made from was edited since it started, and whatever ended training.
+    what the first left undone. Raises ValueError if what it is made from was edited, and whatever ended training.
     """
     run = Run(folder)
     lock = training_lock(run)
