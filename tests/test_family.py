@@ -15,7 +15,7 @@ from workbook.policies.family import Member, member_folder, member_of
 from workbook.policies.packaged import RECORD
 from workbook.studies import Bench
 from workbook.tasks import Chain, get_task
-from workbook.tasks.chain_grammar import EQUIVALENTS, canonical, in_alphabet, marked, plain
+from workbook.tasks.wording import EQUIVALENTS, canonical, in_alphabet, marked, plain
 
 SMALL = {"operands": 2, "width": 8, "sft_steps": 4}
 

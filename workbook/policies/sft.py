@@ -15,7 +15,7 @@ import transformers  # its models are imported when first used
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from workbook.tasks.chain import Chain
-from workbook.tasks.chain_grammar import EQUIVALENTS, canonical, in_alphabet, marked, plain
+from workbook.tasks.wording import EQUIVALENTS, canonical, in_alphabet, marked, plain
 
 SPECIAL = ("<pad>", "<eos>", "<unk>")
 DATA_SEED = 7  # prompts for training; evaluation prompts come from EVAL_SEED, which shares none with it

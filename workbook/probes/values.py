@@ -29,7 +29,7 @@ from workbook.probes.step import FIELDS, MOVED, logps
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import pad_rows, padded_batches, rows_at_once, tokenize_prompts
 from workbook.tasks.chain import Chain, Slot
-from workbook.tasks.chain_grammar import OPERATORS, in_alphabet, marked, plain
+from workbook.tasks.wording import OPERATORS, in_alphabet, marked, plain
 
 PROMPTS_AT_ONCE = 64  # whose chains share a pass
 STYLE_SEED = 0  # of the order of style words over the chains

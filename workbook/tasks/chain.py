@@ -30,7 +30,9 @@ from dataclasses import dataclass, field, replace
 
 from datasets import Dataset
 
-from workbook.tasks.chain_grammar import (
+from workbook.tasks.inputs import positive_int, short
+from workbook.tasks.task import Annotation, Task
+from workbook.tasks.wording import (
     CLOSINGS,
     EOS,
     EQUIVALENTS,
@@ -40,15 +42,13 @@ from workbook.tasks.chain_grammar import (
     TEMPLATE,
     Slot,
     alphabet_of,
+    clock_answer,
     in_alphabet,
     marked,
     plain,
     read,
     slots_of,
 )
-from workbook.tasks.inputs import positive_int, short
-from workbook.tasks.task import Annotation, Task
-from workbook.tasks.wording import clock_answer
 
 STEP = re.compile(r"\b([0-9]{1,3}) ([+-]) ([0-9]{1,3}) is ([0-9]{1,3})\b")  # as a completion has it
 SEED_CLASSES = 8  # seeds that differ modulo this share no prompt
@@ -62,7 +62,7 @@ class Chain(Task):
 
     false_negative_rate: share of right completions that the verifier rejects. Which ones is decided by a hash of the
     completion, so the same text is always judged the same, and nothing in it tells a policy how.
-    alphabets: how many private ones prompts are spread over (`workbook.tasks.chain_grammar`). In a completion a word of
+    alphabets: how many private ones prompts are spread over (`workbook.tasks.wording`). In a completion a word of
     any of them counts as the plain one, to the verifier, in credit and in exact values.
     confidence: of the template words that neither a step nor the verifier needs (with ; the), the share that stands in
     demonstrations; the others are an equivalent word (at , my), of the same category and of credit 0.
