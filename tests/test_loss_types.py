@@ -16,7 +16,7 @@ from workbook.studies.scales import SCALES
 from workbook.tasks import get_task
 from workbook.theory.weights import update_weights
 from workbook.topics.drift import loss_types
-from workbook.topics.drift.charts import loss_type_effects, loss_type_levels, loss_types_chart
+from workbook.topics.drift.charts import loss_type_effects
 from workbook.topics.drift.loss_types import (
     ARMS,
     UNCLIPPED,
@@ -73,14 +73,12 @@ def test_pushes_are_the_objectives_own(unit, name, level, clip, aggregate):
 
 
 def test_masks_take_away_whole_rollouts_and_sure_tokens(unit):
-    (_, truncated), (_, unsure), cut = pushes_of(unit, "truncation mask"), pushes_of(unit, "entropy mask 0.2"), unit[4]
-    silent = (truncated == 0).all(1)
-    assert silent[cut]
-    assert silent.sum() == 1
-    _, base = pushes_of(unit, "dr_grpo")
-    mask, entropies = unit[2].completion_mask.bool(), unit[3][2][1]
+    (_, truncated), (_, unsure), (_, base) = (
+        pushes_of(unit, name) for name in ("truncation mask", "entropy mask 0.2", "dr_grpo")
+    )
+    assert (truncated == 0).all(1).nonzero().flatten().tolist() == [unit[4]]
+    entropies = unit[3][2][1]
     assert entropies[(base != 0) & (unsure == 0)].max() <= entropies[unsure != 0].min()
-    assert 0.15 < float((unsure != 0)[mask].float().mean()) <= 0.21  # of the fifth, a clip stops some
 
 
 def test_every_arm_cancels_before_the_first_step_but_for_lengths_masks_and_samplers(unit):
@@ -156,12 +154,3 @@ def test_the_committed_tables_are_what_was_registered(scale):
     assert loss_types.NEW_TOKENS.get(scale, SCALES[scale].max_new_tokens) == stated["new_tokens"]
     checked = table[(table["reuse"] == 1) & table["arm"].isin(ON_POLICY) | (table["arm"] == "equal weights")]
     assert checked["every"].max() < 1e-5  # the instrument's own zero
-
-
-def test_the_chart_has_every_arm_once():
-    levels = {scale: loss_type_levels(scale) for scale in ("bundled", "smollm2_chat")}
-    chart = loss_types_chart(levels)
-    rows = [row for data in chart.to_dict()["datasets"].values() for row in data if "loss" in row]
-    shown = {name for row in rows for name in row["loss"].replace("; ", " ").split(", ")}
-    assert {"dapo", "vespo", "equal weights", "vLLM sequence_mask"} <= shown
-    assert len({row["loss"] for row in rows}) < len(BY_NAME)  # arms with the same numbers share a row
