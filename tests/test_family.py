@@ -195,7 +195,7 @@ def test_a_unit_is_dialled_to_another_member():
     assert list(map(plain, alike.task.dataset(9, bench.data_seed)["prompt"])) == list(
         bench.task.dataset(9, bench.data_seed)["prompt"]
     )
-    with pytest.raises(ValueError, match="dial 'depth' is unknown: choose of alphabets, "):
+    with pytest.raises(ValueError, match="dial 'depth' is unknown; valid are alphabets, "):
         bench.dialled(depth=3)
     with pytest.raises(ValueError, match="scale 'bundled' has one policy"):
         Bench("bundled").dialled(alphabets=4)

@@ -43,13 +43,11 @@ def credit_batch(
 ) -> CreditBatch:
     """What a credit rule is told about rollouts of a policy, in whole groups.
 
-    task: rewards the continuations that a rule asks for, and knows true credit where it can (that of the policy that
-    wrote these rows, `Task.calibrated`); without one, the rollouts' own `credits` are the known credit.
-    seed, step: all that the batch's generator depends on; seed may be several numbers.
-    max_new_tokens: of prefix and continuation together (None: the width of completion_ids).  temperature: of the
-    distribution that log-probabilities, entropies, states and continuations are of.  top_p ... generation_kwargs: of
-    continuations, as in `sample_rollouts`.  batch_size: rows in a pass.
-    own_tokens: (B, T), 0 on tokens of the completion that a tool wrote, which no rule credits; None where none did.
+    task: rewards continuations, and knows true credit where it can (`Task.calibrated`); without one, the rollouts' own
+    `credits` are the known credit.  seed, step: all that the batch's generator depends on.
+    max_new_tokens: of prefix and continuation together (None: the width of completion_ids).  temperature: of
+    log-probabilities, entropies, states and continuations.  top_p ... generation_kwargs: of continuations, as in
+    `sample_rollouts`.  own_tokens: (B, T), 0 on tokens that a tool wrote, which no rule credits.
     known: values of `theory.credit.LAZY` that are at hand already, e.g. logps.
 
     Where the rollouts' old_logps are not known they are those of now. The batch holds copies. Raises ValueError for
@@ -62,12 +60,11 @@ def credit_batch(
         max_new_tokens = rollouts.completion_ids.shape[1]
     sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "min_p": min_p}
     sampling |= {"repetition_penalty": repetition_penalty, "max_new_tokens": max_new_tokens}
-    generator = torch.Generator().manual_seed(_seed(seed, step))
-    lazy = {
-        "old_logps": lambda: source.old_logps(lambda: batch.logps),
-        "logps": lambda: source.scores[0],
-        "entropies": lambda: source.scores[1],
-    }
+    numbers = [*([seed] if isinstance(seed, int) else seed), step]  # which may be close to one another
+    digest = hashlib.blake2b(repr(list(map(int, numbers))).encode(), digest_size=7).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))
+    lazy = {"logps": lambda: source.scores[0], "entropies": lambda: source.scores[1]}
+    lazy |= {"old_logps": lambda: source.old_logps(lambda: batch.logps)}
     lazy |= {"states": source.states, "tokens": source.tokens, "prompts": source.prompts}
     lazy |= {"known_credit": source.known_credit} if rollouts.credits or hasattr(task, "annotate") else {}
     batch = CreditBatch(
@@ -172,13 +169,8 @@ def _continuation(source: _Source, sampling: dict, generation_kwargs: dict, gene
 
     def continue_from(chosen: Tensor, prefixes: list[list[int]]) -> tuple[list[float], int]:
         vocabulary = policy.model.get_input_embeddings().num_embeddings
-        for prefix in prefixes:
-            if unknown := [token for token in prefix if not 0 <= token < vocabulary]:
-                raise ValueError(f"continue_from got the token id {unknown[0]}; each is from 0 to {vocabulary - 1}.")
-            if len(prefix) > most:
-                raise ValueError(
-                    f"continue_from got a prefix of {len(prefix)} tokens; a completion has at most {most}."
-                )
+        if any(len(prefix) > most or not all(0 <= token < vocabulary for token in prefix) for prefix in prefixes):
+            raise ValueError(f"continue_from takes prefixes of at most {most} token ids from 0 to {vocabulary - 1}.")
         seed = int(torch.randint(2**62, (), generator=generator))
         completions = [list(prefix) for prefix in prefixes]
         open_ended = [i for i, prefix in enumerate(prefixes) if len(prefix) < most and not ends & set(prefix[-1:])]
@@ -198,10 +190,3 @@ def _continuation(source: _Source, sampling: dict, generation_kwargs: dict, gene
         return task_rewards(source.task, rows, texts, completions), count
 
     return continue_from
-
-
-def _seed(seed: int | Sequence[int], step: int) -> int:
-    """A generator's seed, of numbers that may be close to one another."""
-    numbers = [seed] if isinstance(seed, int) else list(seed)
-    digest = hashlib.blake2b(repr([*map(int, numbers), int(step)]).encode(), digest_size=7).digest()
-    return int.from_bytes(digest, "big")

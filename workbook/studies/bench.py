@@ -21,6 +21,7 @@ from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.scales import SCALES, check_scale
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
+from workbook.theory.choices import check_choice
 
 T = TypeVar("T")
 POLICIES = 10  # of the family, SFT seeds 1 to 10
@@ -66,14 +67,10 @@ class Bench:
         self.scale = replace(self.scale, policy=member.name, task_options=options, max_new_tokens=length)
 
     def dialled(self, **dials) -> Bench:
-        """The same unit, with the same prompts, on the member of the same SFT seed that has these dials, too.
-
-        Raises ValueError at another scale than "family", and for dials that are none.
-        """
-        unknown = [dial for dial in dials if dial == "seed" or dial not in Member.__dataclass_fields__]
-        if unknown:
-            known = ", ".join(dial for dial in Member.__dataclass_fields__ if dial != "seed")
-            raise ValueError(f"dial {unknown[0]!r} is unknown: choose of {known}.")
+        """The same unit, with the same prompts, on the member of the same SFT seed that has these dials, too."""
+        known = [dial for dial in Member.__dataclass_fields__ if dial != "seed"]
+        for dial in dials:
+            check_choice("dial", dial, known)
         other = Bench(self.scale.name, self.seed, **{**self.dials, **dials})
         other.loaded = self.loaded
         return other

@@ -68,8 +68,7 @@ class Gym(Task):
 
     def __init__(self, dataset: str, chat: bool = True, instruction: str = "", **config: Any) -> None:
         if dataset not in DATASETS:
-            taken = allowed_datasets()
-            near = get_close_matches(dataset, taken, n=3) or taken[:8]
+            near = get_close_matches(dataset, taken := allowed_datasets(), n=3) or taken[:8]
             raise ValueError(
                 f"gym data set is {dataset[:60]!r}, but must be one of the {len(taken)} of reasoning-gym that are "
                 f"taken, such as {', '.join(near)}; workbook.tasks.gym.allowed_datasets() lists them."
@@ -102,11 +101,9 @@ class Gym(Task):
     def score(self, completion: str, answer: str, metadata: str = "{}", **row: Any) -> float:
         """Return 1 if the stated answer is the reference, or in the notation and right by the verifier, else 0."""
         stated = stated_answer(completion)
-        if stated is None:
-            return 0.0
-        if same_answer(stated, answer):
+        if stated is not None and same_answer(stated, answer):
             return 1.0
-        if self._notation is None or not self._notation.fullmatch(stated):
+        if stated is None or self._notation is None or not self._notation.fullmatch(stated):
             return 0.0
         entry = {"question": "", "answer": answer, "metadata": json.loads(metadata)}
         return float(self._scorer.score_answer(stated, entry) >= 1)

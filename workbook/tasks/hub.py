@@ -60,20 +60,15 @@ class Hub(Task):
         return float(agrees(completion, answer))
 
     def _posed(self, rows: Dataset) -> Dataset:
-        """Return rows as the policy and the verifier get them: prompt and answer."""
+        """Return rows as the policy and the verifier get them: prompt, and of a worked answer what follows `####`."""
         prompts = [self._prompt(prompt) for prompt in rows[self.prompt_column]]
-        answers = [_reference(answer) for answer in rows[self.answer_column]]
+        answers = [str(answer).rsplit("####", 1)[-1].strip() for answer in rows[self.answer_column]]
         return Dataset.from_dict({"prompt": prompts, "answer": answers})
 
     def _prompt(self, prompt: Any) -> Any:
         if isinstance(prompt, list):  # chat messages already
             return prompt if self.chat else "\n".join(message["content"] for message in prompt)
         return as_prompt(f"{prompt}\n{self.instruction}".strip(), self.chat)
-
-
-def _reference(answer: Any) -> str:
-    """Return a reference answer as text, of a worked solution what follows its last `####`."""
-    return str(answer).rsplit("####", 1)[-1].strip()
 
 
 def _load(dataset: str, subset: str | None, split: str) -> Dataset:

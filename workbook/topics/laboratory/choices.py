@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import ipywidgets
 
-from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORMS
+from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORMS, check_choice
 from workbook.theory.credit_rules import RULES
 from workbook.training.checks import Problem, validate
 from workbook.training.memory import SHAPES, steps_per_generation
@@ -77,8 +77,8 @@ def experiment(base: RunConfig | None = None, **choices) -> RunConfig:
     base = first_config() if base is None else base
     sizes = batch_sizes(base)
     known = {*OF_RUN, *OF_TRAINER, *sizes, "clipping", "optimizer"}
-    if unknown := [name for name in choices if name not in known]:
-        raise ValueError(f"{unknown[0]!r} is no choice of an experiment; its choices are {', '.join(sorted(known))}.")
+    for name in choices:
+        check_choice("choice", name, sorted(known))
     if choices.get("quantization") and "lora" in choices and not choices["lora"]:
         frozen = f'quantization="{choices["quantization"]}" freezes all weights'
         raise ValueError(f"{frozen}, so lora={choices['lora']} leaves nothing to train; set lora to a rank, e.g. 8.")
@@ -112,13 +112,9 @@ def batch_sizes(config: RunConfig) -> dict[str, int]:
     trainer = config.trainer
     parts, accumulation = steps_per_generation(trainer), trainer.get("gradient_accumulation_steps", 1)
     group_size = trainer.get("num_generations", 8)
-    prompts = trainer.get("per_device_train_batch_size", 8) * parts // group_size
-    return {
-        "prompts": max(1, prompts),
-        "group_size": group_size,
-        "mini_batches": max(1, parts // accumulation),
-        "accumulation": accumulation,
-    }
+    prompts = max(1, trainer.get("per_device_train_batch_size", 8) * parts // group_size)
+    sizes = {"prompts": prompts, "group_size": group_size, "mini_batches": max(1, parts // accumulation)}
+    return sizes | {"accumulation": accumulation}
 
 
 def first_values(config: RunConfig) -> dict:
@@ -127,11 +123,11 @@ def first_values(config: RunConfig) -> dict:
     values = {name: getattr(config, field) for name, field in OF_RUN.items()}
     values |= {name: trainer.get(field, default) for name, (field, default) in OF_TRAINER.items()} | batch_sizes(config)
     adam = "AdamW" if trainer.get("adam_beta1", 0.9) else "AdamW, beta1 = 0"
+    options = {
+        key: str(value).lower() if isinstance(value, bool) else value for key, value in config.task_options.items()
+    }
     return values | {
-        "task_options": ", ".join(
-            f"{key}: {str(value).lower() if isinstance(value, bool) else value}"
-            for key, value in config.task_options.items()
-        ),
+        "task_options": ", ".join(f"{key}: {value}" for key, value in options.items()),
         "optimizer": "SGD" if trainer.get("optim") == "sgd" else adam,
         "clipping": "none" if trainer.get("epsilon", 0.2) > 1e6 else trainer.get("clipping", "asymmetric"),
     }

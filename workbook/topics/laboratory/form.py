@@ -85,18 +85,19 @@ class RunForm:
         self._changed()
 
     def _parts(self, shown, whole: bool) -> list[ipywidgets.Widget]:
-        file = ipywidgets.Accordion([self.snippet], selected_index=None)
-        file.set_title(0, "The same as a file for python -m workbook train")
+        def fold(title: str, inside) -> ipywidgets.Accordion:
+            folded = ipywidgets.Accordion([inside], selected_index=None)
+            folded.set_title(0, title)
+            return folded
+
+        file = fold("The same as a file for python -m workbook train", self.snippet)
         parts = [control_grid(*(self.controls[name] for name in shown))]
         if folded := [control for name, control in self.controls.items() if name not in shown]:
-            more = ipywidgets.Accordion([control_grid(*folded)], selected_index=None)
-            more.set_title(0, "All settings")
-            parts.append(more)
+            parts.append(fold("All settings", control_grid(*folded)))
         if not whole:
             return [*parts, self.line, file, self.monitor.box]
-        buttons = ipywidgets.HBox([self.try_button, self.upload])
-        sampled = [buttons, self.samples_line, self.samples]
-        return [*parts, self.line, self.bar, file, *sampled, self.monitor.box, self.compare_button, self.effect_line,
+        tried = [ipywidgets.HBox([self.try_button, self.upload]), self.samples_line, self.samples]
+        return [*parts, self.line, self.bar, file, *tried, self.monitor.box, self.compare_button, self.effect_line,
                 self.effects]  # fmt: skip
 
     # --- what it says
@@ -259,18 +260,14 @@ class Forecast(NamedTuple):
     free: float
 
     @property
-    def needed(self) -> float:
-        return peak_mib(self.table)
-
-    @property
     def fits(self) -> bool:
-        return self.needed <= self.free
+        return peak_mib(self.table) <= self.free
 
     @property
     def sentence(self) -> str:
-        numbers = f"{self.place}: {self.needed / GIB:.3g} GiB of {self.free / GIB:.3g} GiB"
-        cure = "take more micro-batches a step, gradient checkpointing, LoRA with NF4, or fewer tokens"
-        return f"{numbers}, it fits." if self.fits else f"{numbers}, it does not fit; {cure}."
+        cure = "it does not fit; take more micro-batches a step, gradient checkpointing, LoRA with NF4, or fewer tokens"
+        said = f"{self.place}: {peak_mib(self.table) / GIB:.3g} GiB of {self.free / GIB:.3g} GiB"
+        return f"{said}, {'it fits' if self.fits else cure}."
 
 
 def frozen_dtype(config: RunConfig, place: str):
