@@ -16,13 +16,13 @@ from workbook.studies.bench import Bench
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages
-from workbook.theory.batching import STRATEGIES, minibatch_order
+from workbook.theory.batching import STRATEGIES
 from workbook.theory.decomposition import expected_advantages
 from workbook.topics.batching import explore, steps, study
 from workbook.topics.batching.claims import CLAIMS, ONE_PROMPT, STUDY, difference, opposition
 from workbook.topics.batching.steps import cancelled_in_steps, gradient_gram, shared_words
 from workbook.topics.batching.study import Arm, against_shuffled, arms, ends, loop_of, tuned_rates
-from workbook.topics.batching.toy import check_in_step, check_order, compute_cut
+from workbook.topics.batching.toy import compute_cut
 
 
 @pytest.fixture(scope="module")
@@ -228,31 +228,3 @@ def test_a_units_runs_begin_alike(monkeypatch):
     runs = ends(table.assign(seed=0))
     assert runs["start"].nunique() == 1
     assert runs["value"].nunique() == 2
-
-
-# --- exercises
-
-
-def whole(group_ids, parts):
-    return minibatch_order("query_preserved", group_ids, torch.zeros(len(group_ids)), parts)
-
-
-def squared(gram, advantages):
-    plus, minus = (gram[rows][:, rows].sum() for rows in (advantages > 0, advantages < 0))
-    return plus, minus, gram.sum()
-
-
-@pytest.mark.parametrize(
-    ("check", "function", "message"),
-    [
-        (check_order, whole, "Right"),
-        (check_order, lambda g, parts: torch.arange(len(g)), "prompt 4 has rollouts in mini-batches 1 and 2"),
-        (check_order, lambda g, parts: g.sort().values, "prompts' labels"),
-        (check_in_step, lambda g, a: 1 - squared(g, a)[2] ** 0.5 / sum(x**0.5 for x in squared(g, a)[:2]), "Right"),
-        (check_in_step, lambda g, a: squared(g, a)[2] ** 0.5 / sum(x**0.5 for x in squared(g, a)[:2]), "residual"),
-        (check_in_step, lambda g, a: 1 - g.sum() ** 0.5 / g.diagonal().sqrt().sum(), "stand for itself"),
-    ],
-)
-def test_exercises_say_what_went_wrong(capsys, check, function, message):
-    check(function)
-    assert message in capsys.readouterr().out

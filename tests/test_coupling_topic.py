@@ -161,10 +161,3 @@ def test_live_studies_say_what_they_measured(policy, task, make, settings, said)
     live.run().wait()
     assert said in live.sentence.value, live.line.value
     live.close()
-
-
-def test_small_pushes_are_of_first_order(policy, task):
-    table = pd.DataFrame(explore.measure_push(policy, task, prompts=1), columns=["lr", "kind", "size"])
-    assert sorted(table["lr"].unique()) == list(explore.RATES["sgd"])
-    small = table.query("kind == 'same token, unsure, now'")["size"]
-    assert small.iloc[1] == pytest.approx(small.iloc[0], rel=0.2)

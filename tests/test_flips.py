@@ -177,18 +177,3 @@ def test_rollouts_that_push_nothing_are_refused(policy, task):
         study.pushing_prompts(alike, 2)
     with pytest.raises(ValueError, match="signs 'left' is unknown; valid are by reward, permuted"):
         explore.measure_flips(policy, task, prompts=2, signs="left")
-
-
-# --- exercises
-
-
-@pytest.mark.parametrize(
-    ("check", "answer", "message"),
-    [
-        (explore.check_words, lambda tokens: [*explore.WORDS.tolist()[:-1], 4], "the full stop begins with no space"),
-        (explore.check_words, lambda tokens: [0] * len(tokens), "token 9 belongs to word 5, but yours says 0"),
-    ],
-)
-def test_wrong_answers_are_told_why(check, answer, message, capsys):
-    check(answer)
-    assert message in capsys.readouterr().out

@@ -14,7 +14,6 @@ from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.topics.credit import explore, study
 from workbook.topics.credit.claims import MEASURES, exact_slope, widening
-from workbook.topics.credit.explore import check_continuations
 from workbook.topics.credit.study import (
     FIXED,
     GROWING,
@@ -143,20 +142,6 @@ def test_a_gap_is_measured_by_sign_and_pool_over_the_study(policy, task, monkeyp
     live.close()
     with pytest.raises(ValueError, match="No prompt has different rewards with seed=0 and prompts=1"):
         next(explore.measure_gap(policy, task, prompts=1, group_size=1))
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (96, "Right"),
-        (95, "0.050"),
-        (160, "takes the variance"),
-        (None, "Not answered"),
-    ],
-)
-def test_continuations_are_checked(capsys, answer, message):
-    check_continuations(answer)
-    assert message in capsys.readouterr().out
 
 
 def test_a_steps_movement_is_shared_out_among_classes(bench):

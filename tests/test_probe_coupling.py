@@ -9,7 +9,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbook.policies.load import load_policy
 from workbook.probes import choose_tokens, coupling_by_confidence, gradient_products, shared_token
-from workbook.probes.directions import Along
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.topics.coupling.probe import CELL, KINDS, followers
@@ -125,24 +124,6 @@ def test_kinds_of_pairs_are_counted_as_a_loop_counts_them():
         np.testing.assert_allclose(
             cells.loc[kind, ["mean", "size"]], [np.mean(values), np.abs(values).mean()], rtol=1e-5
         )
-
-
-def test_auto_takes_forward_mode_and_falls_back(monkeypatch):
-    policy, rollouts = make_policy(), make_rollouts()
-    along = Along(policy)
-    direction = along.gradient(rollouts, (0, 1))
-    exact = along.change(rollouts, direction)
-    assert along.method == "jvp"
-
-    def refuse(*_):
-        raise NotImplementedError("no forward mode")
-
-    monkeypatch.setattr(Along, "_jvp", refuse)
-    along = Along(policy)
-    torch.testing.assert_close(
-        along.change(rollouts, direction), exact, rtol=1e-3, atol=1e-3 * float(exact.abs().max())
-    )
-    assert along.method == "difference"
 
 
 @pytest.mark.parametrize(
