@@ -12,8 +12,7 @@ from workbook.studies.registration import MIN_UNITS, read_registration
 from workbook.topics.recovered import claims as measures
 from workbook.topics.recovered import compute_recovered
 from workbook.topics.recovered import study as studies
-from workbook.topics.recovered.explore import describe_recovered
-from workbook.views.charts import PART_NAMES
+from workbook.views.charts import PART_NAMES, describe_parts
 
 
 @pytest.fixture(scope="module")
@@ -77,5 +76,4 @@ def test_the_chart_stacks_parts_that_add_up_to_the_whole():
     assert "all" in set(table["category"])
     permuted = compute_recovered(prompts=3, group_size=4, rule="permuted")
     assert permuted[permuted["part"].str.startswith("signal")]["share"].abs().max() == 0
-    sentence = describe_recovered(table)
-    assert sentence.startswith("3 prompts of 4 rollouts, grpo. All: ")
+    assert describe_parts(table).startswith("All: ")

@@ -66,9 +66,7 @@ def compute_cut(
         batches.append((number, *counts, cut, float(left.mean())))  # NaN where nothing pushes
     return {
         "cells": pd.DataFrame(cells, columns=["minibatch", "place", "prompt", "sign", "advantage"]),
-        "batches": pd.DataFrame(batches, columns=["minibatch", "positives", "negatives", "cut", "residual"]).assign(
-            prompts=prompts, strategy=strategy
-        ),
+        "batches": pd.DataFrame(batches, columns=["minibatch", "positives", "negatives", "cut", "residual"]),
     }
 
 
@@ -111,19 +109,6 @@ def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
     )
 
 
-def describe_cut(cells: pd.DataFrame, batches: pd.DataFrame) -> str:
-    """What came of this draw."""
-    strategy, prompts = batches["strategy"].iloc[0], int(batches["prompts"].iloc[0])
-    cut = int((cells.groupby("prompt")["minibatch"].nunique() > 1).sum())
-    fewest, most = batches["positives"].min(), batches["positives"].max()
-    residual = batches["residual"].mean()
-    result = "nothing pushes" if pd.isna(residual) else f"mean residual {residual:.2f}"
-    return (
-        f"{NAMES[strategy].capitalize()}: {cut} of {prompts} prompts are cut apart, "
-        f"mini-batches hold {fewest} to {most} positives, {result}."
-    )
-
-
 def explore_cut() -> Explorer:
     """Menus and sliders over the batch and the strategy: which rollouts meet in an optimizer step?"""
     controls = {
@@ -134,7 +119,7 @@ def explore_cut() -> Explorer:
         "p_right": slider(0.4, 0.05, 0.95, 0.05, "share of right rollouts"),
         "draw": slider(0, 0, 50, 1, "random draw"),
     }
-    return Explorer(compute_cut, cut_chart, controls, describe_cut)
+    return Explorer(compute_cut, cut_chart, controls)
 
 
 # --- exercises

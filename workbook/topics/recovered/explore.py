@@ -112,13 +112,4 @@ def explore_recovered() -> Explorer:
         "group_size": slider(8, 2, 16, 1, "rollouts per prompt"),
         "rule": menu("grpo", RULE_MENU, "rule"),
     }
-    return Explorer(compute_recovered, signal_noise_chart, controls, describe_recovered)
-
-
-def describe_recovered(table: pd.DataFrame) -> str:
-    """The parts of all tokens' movement, and how well the update points, in words."""
-    first = table.iloc[0]
-    return (
-        f"{first['prompts']} prompts of {first['group_size']} rollouts, {first['rule']}. {describe_parts(table)} "
-        f"Cosine of the update with the exact gradient: {first['cosine']:.2f}."
-    )
+    return Explorer(compute_recovered, signal_noise_chart, controls, describe_parts)
