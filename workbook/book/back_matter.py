@@ -42,11 +42,10 @@ PROTECTED = re.compile(  # what is no running text, in the order in which it is 
 
 @dataclass(frozen=True)
 class Term:
-    """A term with its formula (TeX), unit, meaning (a sentence), the chapter that first uses it, and its code.
+    """A term with its formula (TeX, and in words), unit, meaning, first chapter, and the code that computes it.
 
-    words: the formula without TeX.  expect, worry: what a reader should see of it, and what is a bad sign.  forms: in
-    which chapters use it.  code: name below `workbook` of what computes it.  constants: {$name in the texts: name below
-    `workbook`}, so that no number stands in two places.
+    expect, worry: what a reader should see of it, and what is a bad sign.  forms: in which chapters use it.
+    constants: {$name in the texts: name below `workbook`}, so that no number stands in two places.
     """
 
     term: str

@@ -28,9 +28,7 @@ def last_form(states: dict[str, dict], model: str) -> tuple[dict | None, list[li
             tables = {name: received(rows) for name, rows in state["data"].items()}
             spec = spec or {**state["spec"], "datasets": tables}
         elif (name := state.get("_model_name", "")) in ("HTMLModel", "LabelModel") and state.get("value"):
-            words = re.sub(
-                r"<(style|script)\b.*?</\1>|\s(?:style|on\w+)=\"[^\"]*\"", "", state["value"], flags=re.DOTALL
-            )
+            words = UNSAFE.sub("", state["value"])
             pairs.append(["", words if name == "HTMLModel" else html.escape(words)])
         elif "_options_labels" in state:
             index = state.get("index")
@@ -44,11 +42,8 @@ def last_form(states: dict[str, dict], model: str) -> tuple[dict | None, list[li
 
 def form_html(pairs: list[list[str]]) -> str:
     """Write [label, value] pairs as a table, and sentences below it."""
-    rows = "".join(
-        f"<tr><th scope=row>{html.escape(label)}</th><td>{html.escape(value)}</td></tr>"
-        for label, value in pairs
-        if label
-    )
+    row = "<tr><th scope=row>{}</th><td>{}</td></tr>"
+    rows = "".join(row.format(*map(html.escape, pair)) for pair in pairs if pair[0])
     words = "".join(f"<div>{value}</div>" for label, value in pairs if not label)
     return f'<details class="form"><summary>{NOTE}</summary><table>{rows}</table></details>{words}'
 

@@ -189,13 +189,8 @@ def show_figure(name: str) -> FigureCard:
 def gallery_table() -> pd.DataFrame:
     """All figures at a glance: what the paper shows, whether it is computed anew, and the first row's outcome."""
     rows = [
-        {
-            "figure": one.figure,
-            "paper shows": READING * one.reading + one.shows,
-            "computed live": "yes" if one.live else "no",
-            "row": one.keys[0],
-            "outcome": registered()[one.keys[0]].outcome,
-        }
+        (one.figure, READING * one.reading + one.shows, "yes" if one.live else "no", one.keys[0])
         for one in figures().values()
     ]
-    return pd.DataFrame(rows).set_index("figure")
+    table = pd.DataFrame(rows, columns=["figure", "paper shows", "computed live", "row"]).set_index("figure")
+    return table.assign(outcome=[registered()[key].outcome for key in table["row"]])

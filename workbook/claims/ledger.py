@@ -85,15 +85,13 @@ def measurements(
 ) -> pd.DataFrame:
     """Every measurement of some claims at one scale, by their ids or records: a row each, with the columns `JUDGED`.
 
-    Outcomes of primary rows do not yet know of one another: `ledger` corrects them for their number.  roles: those
-    wanted, by default all.
+    Outcomes of primary rows do not yet know of one another: `ledger` corrects them for their number.  roles: wanted.
 
-    Columns: measured (the sentence), toward (+1 if the claim lies above the threshold, -1 below), dropped (units
-    without a number), added (units beyond the registered count, which decide nothing), looked (units that were measured
-    after the outcome of the earlier ones was seen), here (what the outcome would be if the setting were comparable),
-    p ... sd: see `inference.Judged`; values: {unit: number}; policy_of: {unit: policy}; log: whether those are
-    logarithms; registration ("matches", "changed since", "none"), clean (whether all tables came from an unmodified
-    tree, None: not known); the others as registered.
+    Columns: measured (the sentence), toward (+1 if the claim lies above the threshold), dropped (units without a
+    number), added (units beyond the registered count, which decide nothing), looked (units measured after the outcome
+    of earlier ones was seen), here (the outcome if the setting were comparable), p ... sd: see `inference.Judged`;
+    values: {unit: number}; policy_of: {unit: policy}; log: whether those are logarithms; registration ("matches",
+    "changed since", "none"), clean (whether all tables came from an unmodified tree, None: not known).
     """
     rows = []
     for claim in [claims] if isinstance(claims, str) else claims:
@@ -276,11 +274,10 @@ def command(study: str, claim: str, scale: str) -> str:
 
 def ledger_json(table: pd.DataFrame) -> str:
     """A `ledger` as JSON, with what decided every row: units' numbers, thresholds, commits; NaN as null."""
-    rows = []
-    for row in table.to_dict("records"):
-        missing = [name for name, value in row.items() if isinstance(value, float) and not np.isfinite(value)]
-        nested = {name: {str(unit): value for unit, value in row[name].items()} for name in ("values", "policy_of")}
-        rows.append(row | dict.fromkeys(missing) | nested)
+    rows = [
+        {name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in row.items()}
+        for row in table.to_dict("records")
+    ]
 
     def plain(value):
         return value.item() if isinstance(value, np.generic) else list(value)

@@ -8,8 +8,6 @@ Letters: N completion tokens of some rollouts, in the order of their token table
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pandas as pd
@@ -78,7 +76,9 @@ def output_states(policy, rollouts: Rollouts, batch_size: int | None = None) -> 
     length = rollouts.completion_ids.shape[1]
     hidden, logits, taken = [], [], []
     batch_size = batch_size or rows_at_once(model, rollouts.prompt_ids.shape[1] + length)
-    with torch.no_grad(), _watched(head) as seen:
+    seen = {}  # inputs and outputs of the head's latest pass
+    handle = head.register_forward_hook(lambda _, inputs, output: seen.update(hidden=inputs[0], logits=output))
+    with torch.no_grad(), handle:
         for rows, start in padded_batches(model, rollouts.prompt_mask, batch_size):
             part, taken = rollouts.select(rows).to(model.device), [*taken, rows]
             mask = torch.cat([part.prompt_mask, part.completion_mask], dim=1).long()[:, start:]
@@ -102,17 +102,6 @@ def output_states(policy, rollouts: Rollouts, batch_size: int | None = None) -> 
     if getattr(head, "bias", None) is not None:
         hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1)
     return OutputStates(hidden * scale if scale != 1 else hidden, logits, tokens, cap)
-
-
-@contextmanager
-def _watched(head: nn.Module) -> Iterator[dict]:
-    """Record inputs (hidden) and outputs (logits) of a layer's latest pass inside the block."""
-    seen = {}
-    handle = head.register_forward_hook(lambda _, inputs, output: seen.update(hidden=inputs[0], logits=output))
-    try:
-        yield seen
-    finally:
-        handle.remove()
 
 
 def _after_the_head(model: nn.Module, raw: Float[Tensor, "N V"], logits: Float[Tensor, "N V"]):

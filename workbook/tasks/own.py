@@ -106,11 +106,9 @@ class Own(Task):
 def own_task(path_or_rows: str | Path | list[dict], reward: str | Callable | None = None, chat: bool = False) -> Own:
     """Make a task of one's own rows and reward function.
 
-    path_or_rows: the path of a .csv, .jsonl or .json (lines) file, or a list of dicts; each row has the columns prompt
-    and answer, and whatever else the function wants to know.
-    reward: (completion, answer, **row) -> a finite number; row holds those further columns that the function takes by
-    name (all, if it takes **row), the prompt, and the row's line; "<file>.py:<function>" in a run's config.
-    chat: prompts become the chat message of a user.
+    path_or_rows: of a .csv, .jsonl or .json (lines) file, or a list of dicts, with the columns prompt, answer and more.
+    reward: (completion, answer, **row) -> a finite number, or "<file>.py:<function>"; row holds the columns, the prompt
+    and the line that the function takes by name (all, if it takes **row).  chat: prompts become a user's message.
 
     Raises BadRows for rows, ValueError for a file, column or function that can't be used.
 
