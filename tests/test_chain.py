@@ -8,7 +8,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbook.tasks import Chain, Task, get_task
+from workbook.tasks import Chain, Task
 from workbook.tasks.chain import CLOSINGS, LINKS, OPENINGS, TEMPLATE
 from workbook.tasks.task import HELD_OUT_SEED
 
@@ -197,21 +197,3 @@ def test_false_negatives_are_a_share_of_right_completions_always_the_same_ones()
     wrong = plain.render(prompt, results=[(int(answer) + 1) % 10] * 4)
     assert task.score(wrong, answer) == 0
     assert task.value(True, 2) == pytest.approx((1 - rate) * plain.value(True, 2))
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"operands": 1}, "operands"),
-        ({"error_rate": float("nan")}, "error_rate"),
-        ({"false_negative_rate": -0.1}, "false_negative_rate"),
-        ({"colour": 3}, "chain' has no option 'colour'; its options are operands, error_rate"),
-        ({"operands": True}, "operands is True"),
-        ({"operands": 10**5000}, "operands is a int that can't be shown"),
-        ({"error_rate": "0.2"}, "error_rate is '0.2'"),
-    ],
-)
-def test_bad_options_are_refused_by_name(options, field):
-    with pytest.raises(ValueError, match=field) as error:
-        get_task("chain", **options)
-    assert len(str(error.value)) < 200

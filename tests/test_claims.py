@@ -24,7 +24,7 @@ from workbook.claims import (
     show_outcomes,
     summary,
 )
-from workbook.claims.inference import Rule, adjusted, conclude, detectable_effect, judge_units, sign_flip_p
+from workbook.claims.inference import Rule, adjusted, detectable_effect, judge_units, sign_flip_p
 from workbook.claims.ledger import NESTED, keep_ledger, kept_ledger
 from workbook.statistics import Estimate, pseudo_values, t_interval
 from workbook.studies.claim import Measurement, Tables
@@ -285,16 +285,6 @@ def test_the_ledger_of_a_world(world):
     assert alone.loc["H3", "q"] == table.loc["H3", "q"], "whichever claims are asked for"
 
 
-def test_what_is_clear_alone_may_not_be_among_many(world):
-    """Twenty primary rows without any effect: a p of 0.03 is no longer enough."""
-    row = ledger(folder=world, claims=["H1"]).query("key == 'H1'").iloc[0].to_dict()
-    assert conclude(row, 6)[0] == "supported"
-    assert conclude(row | {"claim": "H-falsifier"}, 6)[2].endswith("lies above 0; the falsifier is not met")
-    outcome, _, reason = conclude(row | {"q": 0.2}, 25)
-    assert outcome == "inconclusive"
-    assert reason.endswith("but q = 0.2 over 25 primary rows")
-
-
 def test_fewer_than_six_units_have_no_outcome(world):
     for unit in range(5, 11):
         for path in (world / "confidence_tuning" / "family" / f"seed={unit}").iterdir():
@@ -326,14 +316,6 @@ def test_units_that_were_measured_after_a_look_show_and_count(world):
     table = ledger(folder=world, claims=["H1"])
     assert (table.iloc[0]["units"], table.iloc[0]["looked"]) == (10, (6, 7, 8, 9))
     assert "units 6 to 9 were measured after the earlier ones' outcome was seen" in format_ledger(table)
-
-
-def test_a_measurement_of_no_registered_outcome_is_refused(world):
-    wrong = Measurement("confidence_tuning", "H1 controll", _of("none"))
-    with pytest.raises(ValueError, match="registered no outcome 'H1 controll'; its outcomes are H1, H1"):
-        wrong.outcome("H1", world)
-    with pytest.raises(ValueError, match="H1: the outcome H2 that confidence_tuning registered is of claim H2"):
-        Measurement("confidence_tuning", "H2", _of("none")).outcome("H1", world)
 
 
 def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):

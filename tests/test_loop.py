@@ -175,20 +175,3 @@ def test_a_run_is_reproducible_and_leaves_the_policy_as_it_was(policy):
     assert curve["tax"][0] == 0 < curve["tax"][2]
     assert curve["moved"][1] > 1e-3
     assert (curve["sampled_tokens"].diff()[1:] > 300).all()
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"epochs": True}, "epochs=True must be a whole number"),
-        ({"token_budget": 1e4}, "token_budget=10000.0 must be a whole number"),
-        ({"order": "sorted"}, "order .sorted. is unknown; valid are shuffled, query_preserved"),
-        ({"lr": 0.0}, "lr=0.0 must be a finite number above 0"),
-        ({"minibatches": 3}, "minibatches=3 must divide the 256 rollouts"),
-        ({"minibatches": 64, "order": "query_preserved"}, "minibatches=64 must divide the 32 prompts"),
-        ({"rule": "oracle", "permuted": True}, "permuted=True leaves rule='oracle' its signal"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(fields, words):
-    with pytest.raises(ValueError, match=words):
-        Loop(**fields)

@@ -58,27 +58,6 @@ def test_bad_rows_are_named_by_line_and_nothing_is_loaded(tmp_path, name, text, 
     assert [line for line, _ in raised.value.rows] == bad
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        ("gone.csv", "there is no data file"),
-        ("rows.txt", "must end in .csv or .jsonl"),
-        ("empty.csv", "empty.csv has no rows"),
-        ("columns.csv", "has no column answer; its columns are prompt, reply"),
-        ("taken.csv", "has a column completions, a name that is taken"),
-        ("latin.csv", "latin.csv is not UTF-8 text"),
-    ],
-)
-def test_files_that_cannot_be_read_at_all(tmp_path, monkeypatch, data, says):
-    (tmp_path / "empty.csv").write_text("prompt,answer\n")
-    (tmp_path / "columns.csv").write_text("prompt,reply\n2 =,2\n")
-    (tmp_path / "taken.csv").write_text("prompt,answer,completions\n2 =,2,x\n")
-    (tmp_path / "latin.csv").write_bytes(b"prompt,answer\n2 =,\xe9\n")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=says):
-        read_rows(data)
-
-
 def test_a_function_gets_the_columns_it_takes_and_helpers_beside_it(folder):
     task = get_task(f"own:{folder}/rows.csv", reward=f"{folder}/reward.py:score")
     rows = task.dataset(2, seed=0)

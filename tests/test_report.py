@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -89,18 +88,6 @@ def test_warnings_name_the_number_and_what_to_change(tmp_path):
     assert any("repeat another of their group" in warning for warning in warnings)
     assert any("Entropy fell from 1.000 to 0.200" in warning for warning in warnings)
     assert report_text(report).count("\n") > 6
-
-
-def test_groups_cut_between_steps_leave_a_residual():
-    rng = np.random.default_rng(0)
-    rows = [
-        {"step": step, "group": 0, "rollout": r, "position": 0, "token": "a", "advantage": rng.choice([0.5, 1.0])}
-        for step in range(2)
-        for r in range(4)
-    ]
-    report = report_findings(pd.DataFrame(rows))
-    assert report.residual[1] == 1.0
-    assert any("batching: query_preserved" in warning for warning in report_warnings(report))
 
 
 @pytest.mark.parametrize(

@@ -188,36 +188,6 @@ def test_sampling_follows_the_models_distribution_whatever_its_generation_config
     )
 
 
-def test_token_table_is_one_row_per_token(policy):
-    rollouts = sample_rollouts(policy, SumTask(), 6, group_size=2, max_new_tokens=7)
-    table = rollouts.token_table()
-    assert len(table) == rollouts.completion_mask.sum()
-    for row in table.itertuples():
-        assert rollouts.completion_ids[row.rollout, row.position] == row.token_id
-        assert WORDS[row.token_id] == row.token
-        assert rollouts.old_logps[row.rollout, row.position] == pytest.approx(row.logp)
-        assert rollouts.rewards[row.rollout] == pytest.approx(row.reward)
-        assert rollouts.group_ids[row.rollout] == row.group == row.rollout // 2
-        known = "0" in rollouts.prompts[row.rollout]
-        assert (row.category == "result") == (known and row.token != "<eos>")
-        assert (row.credit == 0.5) == (known and row.token != "<eos>")
-    assert table.credit.isna().any()
-    assert table.credit.notna().any()
-
-
-def test_select_to_and_two_dimensional_advantages(policy):
-    rollouts = sample_rollouts(policy, SumTask(), 3, group_size=2, max_new_tokens=7)
-    for index in (torch.tensor([4, 1]), [4, 1]):
-        part = rollouts.select(index).to("cpu")
-        assert torch.equal(part.completion_ids, rollouts.completion_ids[[4, 1]])
-        assert part.tokens == (rollouts.tokens[4], rollouts.tokens[1])
-        assert part.token_table().group.unique().tolist() == [2, 0]
-    mask = rollouts.group_ids == 1
-    assert rollouts.select(mask).prompts == rollouts.prompts[2:4] == rollouts.select(slice(2, 4)).prompts
-    assert len(rollouts.select([])) == len(rollouts.select([]).token_table()) == 0
-    assert len(rollouts.select(3)) == 1
-
-
 def test_from_batch_keeps_what_is_known(policy):
     sampled = sample_rollouts(policy, SumTask(), 3, group_size=2, max_new_tokens=7)
     names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages")

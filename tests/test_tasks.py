@@ -75,13 +75,6 @@ def test_any_text_gives_a_number_in_the_unit_interval(tasks, family, text):
         assert 0.0 <= graded(tasks[family], [completion])[0] <= 1.0
 
 
-@pytest.mark.parametrize("family", ["chain", "gym", "hub"])
-def test_the_last_of_several_answers_counts(tasks, family):
-    completions = ["the answer is 5 ; the answer is 4", "the answer is 4 ; the answer is 5", "Hm.\nthe answer is 4"]
-    assert graded(tasks[family], completions) == [1.0, 0.0, 1.0]
-    assert graded(tasks[family], ["2 + 2 =", "the prompt is 2 + 2 =" * 50]) == [0.0, 0.0]
-
-
 def test_gym_rows_survive_storage_and_pay_their_own_answers():
     task = get_task("gym:chain_sum", max_terms=3, instruction="Say: the answer is X.")
     rows = task.dataset(20, seed=4)
@@ -144,25 +137,6 @@ def test_hub_reads_a_local_folder(tmp_path):
             get_task(f"hub:{tmp_path}", **options)
     with pytest.raises(ValueError, match="from 1 to 30"):
         task.dataset(31)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "match"),
-    [
-        ("gym:chain_summ", {}, "such as chain_sum,"),
-        ("", {}, "'chain', 'gym:<dataset>', 'hub:<dataset"),
-        (None, {}, "'chain', 'gym:<dataset>', 'hub:<dataset"),
-        ("own:rows.csv", {}, "^there is no data file 'rows.csv'"),
-        ("gym:chain_sum", {"foo": 1}, r"it has no foo; its options are min_terms, "),
-        ("gym:chain_sum", {"seed": 3}, "seed"),
-        ("gym:chain_sum", {"terms": 3}, "min_terms"),
-        ("gym:chain_sum", {"min_terms": 0}, "min_terms"),
-        ("hub:/no/such/folder", {}, "no folder"),
-    ],
-)
-def test_bad_gym_and_hub_requests_say_what_is_valid(name, options, match):
-    with pytest.raises(ValueError, match=match):
-        get_task(name, **options)
 
 
 def test_rewards_are_what_trl_asks_for(tasks):

@@ -5,9 +5,8 @@ it (`rollout_logps`).
 
     prompt | completion 1 | completion 2 | ...      each completion sees the prompt and itself, and counts on from it
 
-With chat prompts of 46 tokens and completions of 16, eight rollouts are 174 positions instead of 496. The numbers are
-those of `sequence_logps` up to rounding, gradients included. It takes a model whose layers all attend to everything
-before, with positions that are given: `PACKABLE`, each of which is tested.
+The numbers are those of `sequence_logps` up to rounding, gradients included. It takes a model whose layers all attend
+to everything before, with positions that are given: `PACKABLE`.
 
 Letters: B sequences, P prompt tokens, T completion tokens, V vocabulary.
 """

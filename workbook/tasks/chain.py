@@ -15,10 +15,8 @@ written would reach the answer. With k results still to come its expected reward
     V(on, k) = 1/m + (on - 1/m) * lambda**k,    lambda = 1 - e * m / (m - 1),
 
 so on track a right result earns V(1, k) - V(1, k + 1) > 0 and a wrong one V(0, k) - V(1, k + 1) < 0: for the last
-step +e and -(1 - e). An error continued consistently gives a wrong answer, unless a later error repairs it: the
-residues are a group, so a second error undoes a first with probability 1/(m - 1), and the repairing token earns the
-credit it deserves. Style, template and faithful copies have credit 0; a false copy has the credit of the value it
-loses.
+step +e and -(1 - e). A second error undoes a first with probability 1/(m - 1), and earns credit for it. Style, template
+and faithful copies have credit 0; a false copy has the credit of the value it loses.
 """
 
 import hashlib

@@ -5,9 +5,6 @@ form         `RunForm`: the choices as controls, with Try it, memory, Start and 
 try_it       two prompts as the model gets them, four completions of each and their rewards, in a process of its own
 compare      curves and outcomes of runs, and the effect of a setting, paired by seed
 exercises    a reward that no talk can win
-
-Terms: a *choice* is a control's keyword, a *setting* a field of the trainer; an *effect* is a mean difference from a
-baseline over seeds.
 """
 
 from workbook.lazy import lazy_names

@@ -1,9 +1,5 @@
 """Runs side by side: their curves by setting and seed, and what a setting changes, paired by seed.
 
-    run_tables(runs) -> {"curves", "outcomes"}            run outcomes
-    compare_settings(outcomes) -> {"pairs", "effects"}    differences from a baseline, paired by seed
-    comparison_chart(curves, pairs, effects) -> chart     all of it
-
 Runs of one seed share their prompts and random numbers, so each seed gives one difference.
 """
 
