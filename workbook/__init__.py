@@ -10,12 +10,13 @@ from workbook.environment import Profile, setup
 from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what many chapters use of it
+    "book.back_matter": "check_choice",
     "policies.load": "load_policy",
     "probes.step": "matched_lr",
     "rollouts.sample": "sample_rollouts",
     "rollouts.scoring": "sequence_logps",
     "rollouts.states": "output_states",
-    "statistics": "bootstrap_mean nested_mean paired_difference",
+    "statistics": "bootstrap_mean nested_mean paired_difference t_interval",
     "tasks": "get_task own_task",
     "training.run_config": "RunConfig",
     "training.runs": "start_run",

@@ -15,8 +15,10 @@ _HOMES = {
     "Readings": "studies.loop",
     "Scale": "studies.scales",
     "Tables": "studies.claim",
+    "data_path": "places",
     "load_measured": "studies.record",
     "measure": "studies.record",
+    "read_registration": "studies.registration",
     "registered_outcome": "studies.registration",
     "train_in_memory": "studies.loop",
 }
