@@ -12,7 +12,7 @@ from workbook.policies.load import load_policy
 from workbook.rollouts.sample import Rollouts
 from workbook.studies.claim import Tables
 from workbook.studies.record import RESULTS
-from workbook.studies.scales import SCALES
+from workbook.studies.registration import SCALES
 from workbook.tasks import get_task
 from workbook.theory.weights import update_weights
 from workbook.topics.drift import loss_types

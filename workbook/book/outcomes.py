@@ -19,8 +19,7 @@ import pandas as pd
 import yaml
 from IPython.display import Markdown
 
-from workbook.claims.ledger import kept_ledger
-from workbook.claims.text import format_effect, registered
+from workbook.claims.ledger import format_effect, kept_ledger, registered
 from workbook.places import data_path
 from workbook.statistics import unit_curve
 from workbook.studies.record import load_measured

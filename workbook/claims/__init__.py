@@ -19,8 +19,20 @@ What was measured of one policy alone is "described" and decides nothing. The re
 beside the code that measures, in each topic's claims.py.
 """
 
-from workbook.claims.ledger import CLAIMS, SCALES, command, ledger, ledger_json, measurements, summary
-from workbook.claims.text import compare_with_ledger, format_ledger, format_summary, registered, show_outcomes
+from workbook.claims.ledger import (
+    CLAIMS,
+    SCALES,
+    command,
+    compare_with_ledger,
+    format_ledger,
+    format_summary,
+    ledger,
+    ledger_json,
+    measurements,
+    registered,
+    show_outcomes,
+    summary,
+)
 from workbook.studies.claim import Claim, Measurement, Tables
 
 __all__ = [

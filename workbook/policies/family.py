@@ -25,7 +25,7 @@ from workbook.policies.copies import seeded
 from workbook.policies.packaged import RECORD, is_whole, kept, write_record
 from workbook.policies.sft import DATA_SEED, SPECIAL, make_model, make_tokenizer, measure, train
 from workbook.tasks.chain import Chain
-from workbook.tasks.inputs import positive_int, short
+from workbook.tasks.task import positive_int, short
 from workbook.tasks.wording import canonical, marked, plain
 
 FAMILY = "family:"  # how members' names begin

@@ -22,7 +22,7 @@ _NAMES = {  # module: what it offers
     "topics.coupling.probe": (
         "choose_tokens coupling_by_confidence followers gradient_products masked_update shared_token"
     ),
-    "topics.credit.values": "token_values",
+    "topics.credit.explore": "token_values",
     "topics.flips.probe": "cancellation_index flip_distance flip_shares frequency_matched predicts token_flips",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -8,7 +8,7 @@ _HOMES = {
     "OutputStates": "rollouts.states",
     "Rollouts": "rollouts.sample",
     "credit_batch": "rollouts.credit",
-    "end_tokens": "rollouts.generation",
+    "end_tokens": "rollouts.sample",
     "output_states": "rollouts.states",
     "pad_rows": "rollouts.scoring",
     "read_metrics": "rollouts.logs",

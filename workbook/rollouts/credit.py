@@ -17,8 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from workbook.policies.copies import evaluating
-from workbook.rollouts.generation import end_tokens, generate, sampling_config
-from workbook.rollouts.sample import Rollouts, annotations, task_rewards
+from workbook.rollouts.sample import Rollouts, annotations, end_tokens, generate, sampling_config, task_rewards
 from workbook.rollouts.scoring import pad_rows, sequence_logps, token_strings, unpadded
 from workbook.rollouts.states import OutputStates, output_states
 from workbook.theory.credit import CreditBatch

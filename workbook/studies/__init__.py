@@ -9,11 +9,11 @@ by unit. Chapters read them with `load_measured`, claims by `Tables`.
 from workbook.lazy import lazy_names
 
 _HOMES = {
-    "SCALES": "studies.scales",
+    "SCALES": "studies.registration",
     "Bench": "studies.bench",
     "Loop": "studies.loop",
     "Readings": "studies.loop",
-    "Scale": "studies.scales",
+    "Scale": "studies.registration",
     "Tables": "studies.claim",
     "data_path": "places",
     "load_measured": "studies.record",

@@ -18,7 +18,7 @@ from workbook.policies.family import Member
 from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.scales import SCALES, check_scale
+from workbook.studies.registration import SCALES, check_scale
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.choices import check_choice

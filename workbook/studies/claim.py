@@ -16,8 +16,7 @@ import pandas as pd
 
 from workbook.statistics import Estimate
 from workbook.studies.record import NotMeasured, load_measured, provenance
-from workbook.studies.registration import Outcome, Registration, read_registration
-from workbook.studies.scales import check_scale
+from workbook.studies.registration import Outcome, Registration, check_scale, read_registration
 
 
 class Tables:

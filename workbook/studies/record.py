@@ -16,8 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from workbook.places import clone, data_path
-from workbook.studies.registration import read_registration
-from workbook.studies.scales import SCALES, check_scale
+from workbook.studies.registration import SCALES, check_scale, read_registration
 from workbook.training.messages import explain_error, show_value
 
 RESULTS = data_path("results")

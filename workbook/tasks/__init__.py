@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from workbook.lazy import lazy_names
-from workbook.tasks.inputs import short
+from workbook.tasks.task import short
 
 if TYPE_CHECKING:
     from workbook.tasks.task import Task

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from workbook.tasks.inputs import completion_text, positive_int
-from workbook.tasks.task import Task
+from workbook.tasks.task import Task, completion_text, positive_int
 from workbook.tasks.verify import read_number, same_answer
 
 FRAMES = ("{}", "The answer is {}", "so the answer is {} .", "<answer>{}</answer>", "\\boxed{{{}}}")

@@ -28,8 +28,7 @@ from dataclasses import dataclass, field, replace
 
 from datasets import Dataset
 
-from workbook.tasks.inputs import positive_int, short
-from workbook.tasks.task import Annotation, Task
+from workbook.tasks.task import Annotation, Task, positive_int, short
 from workbook.tasks.wording import (
     CLOSINGS,
     EOS,

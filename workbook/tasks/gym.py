@@ -23,8 +23,7 @@ import reasoning_gym
 from datasets import Dataset
 from reasoning_gym.factory import DATASETS
 
-from workbook.tasks.inputs import positive_int
-from workbook.tasks.task import Task, as_prompt
+from workbook.tasks.task import Task, as_prompt, positive_int
 from workbook.tasks.verify import same_answer, stated_answer
 
 EVALUATORS = {"eval", "exec", "compile", "parse_expr", "sympify"}

@@ -9,8 +9,7 @@ from datasets import Dataset, load_dataset
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 
-from workbook.tasks.inputs import positive_int
-from workbook.tasks.task import Task, as_prompt, split_rows
+from workbook.tasks.task import Task, as_prompt, positive_int, split_rows
 from workbook.tasks.verify import agrees
 
 HUB_TIMEOUT_S = 5.0  # until a hub counts as unreachable

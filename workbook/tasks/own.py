@@ -21,8 +21,17 @@ from typing import Any
 from datasets import Dataset
 
 from workbook.places import file_hash
-from workbook.tasks.inputs import completion_text, error_line, function_file, load_function, positive_int, short
-from workbook.tasks.task import Task, as_prompt, split_rows
+from workbook.tasks.task import (
+    Task,
+    as_prompt,
+    completion_text,
+    error_line,
+    function_file,
+    load_function,
+    positive_int,
+    short,
+    split_rows,
+)
 
 MAX_REWARD = 1e18  # its square, of which a group's spread is made, is finite in float32
 NEEDED, LINE = ("prompt", "answer"), "line"  # LINE: a column added to each row, where it stands in its file

@@ -25,8 +25,7 @@ from workbook.places import file_hash
 from workbook.policies.load import Policy
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts
-from workbook.tasks.inputs import error_line, function_file, load_function
-from workbook.tasks.task import Task
+from workbook.tasks.task import Task, error_line, function_file, load_function
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit import CREDIT_RULES, CreditBatch, Rule

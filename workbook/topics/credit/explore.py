@@ -1,16 +1,19 @@
-"""Chapters 07 and 14 under sliders: gaps in value after one step, over the study's policies; and the exercises."""
+"""Chapters 07, 10 and 14: gaps in value after one step, under sliders, their figures, and values not known exactly."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from workbook.probes.step import matched_lr
 from workbook.probes.values import exact_pool
-from workbook.rollouts.sample import sample_rollouts
+from workbook.rollouts.credit import credit_batch
+from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.rollouts.scoring import unpadded
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY
 from workbook.tasks.chain import SEED_CLASSES
@@ -25,9 +28,145 @@ from workbook.topics.credit.study import (
 )
 from workbook.topics.grading import UNANSWERED
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider
-from workbook.views.figures import forest
+from workbook.views.figures import bars, forest
 from workbook.views.live_study import NOW, LiveStudy, live_tables
-from workbook.views.style import describe_rows, titled
+from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, require, titled, visible
+
+PER_ROLLOUT = 8  # tokens drawn from each rollout unless told otherwise
+AT_ONCE = 1024  # continuations sampled in one batch
+
+
+def token_values(
+    policy,
+    task,
+    rollouts: Rollouts,
+    continuations: int = 8,
+    tokens: int | Sequence | pd.Series | None = PER_ROLLOUT,
+    seed: int = 0,
+    max_new_tokens: int | None = None,
+    temperature: float = 1.0,
+    credit: bool = True,
+) -> pd.DataFrame:
+    """Rows of the token table with value and value_se, and with value_before, credit_mc and credit_se.
+
+        value = mean of K rewards, value_se = their standard deviation / sqrt(K), credit_mc = value - value_before
+
+    in the reward's unit; value_se is 0 where all K rewards agree, and where nothing is left to sample.
+
+    continuations: K >= 2.  tokens: how many of each rollout to draw at random, or labels of the token table's rows, or
+    a boolean for each, or None for all.  max_new_tokens: what the rollouts were sampled with; by default the longest
+    one's length.  credit: False leaves out the columns for the state before.  Prefixes of one prompt with the same
+    tokens share their continuations.  The policy and the global random state are left as they were.
+
+    Raises ValueError for settings out of range, and for rollouts without prompts.
+    """
+    if continuations < 2:
+        raise ValueError(f"continuations={continuations!r} must be 2 or more: one says nothing of its own error.")
+    longest = int(rollouts.completion_mask.sum(1).max())
+    limit = longest if max_new_tokens is None else max_new_tokens
+    if limit < longest:
+        raise ValueError(f"max_new_tokens={limit!r} must be at least the longest rollout's length, {longest}.")
+    table = rollouts.token_table()
+    if isinstance(tokens, int):
+        table = table.sample(frac=1, random_state=seed).groupby("rollout").head(tokens).sort_index()
+    elif tokens is not None:
+        labels = np.asarray(tokens)
+        labels = table.index[labels] if labels.dtype == bool else np.sort(labels)
+        if not np.isin(labels, table.index).all():
+            raise ValueError(
+                f"tokens names row {labels[~np.isin(labels, table.index)][0]}, which is no completion token."
+            )
+        table = table.loc[labels].copy()
+
+    prompts = unpadded(rollouts.prompt_ids, rollouts.prompt_mask)
+    completions = unpadded(rollouts.completion_ids, rollouts.completion_mask)
+    after, before = (list(zip(table["rollout"], table["position"] + more, strict=True)) for more in (1, 0))
+    places = after + before if credit else after
+    twins = [(*prompts[row], -1, *completions[row][:length]) for row, length in places]  # alike where prefixes are
+    firsts = dict(zip(reversed(twins), reversed(places), strict=True))
+    asked = [place for place in firsts.values() for _ in range(continuations)]
+    batch = credit_batch(policy, rollouts, task, seed, 0, limit, temperature, AT_ONCE)
+    rewards = batch.continue_from([row for row, _ in asked], [completions[row][:length] for row, length in asked])
+    rewards = rewards.double().cpu().view(-1, continuations)
+    values = rewards.mean(1).tolist(), (rewards.std(1) / continuations**0.5).tolist()
+    known = dict(zip(firsts, zip(*values, strict=True), strict=True))
+    found = np.array([known[twin] for twin in twins]).reshape(-1, len(table), 2)  # (1 or 2, N, 2): after, before
+    table["value"], table["value_se"] = found[0].T
+    if credit:
+        table["value_before"], table["credit_mc"] = found[1, :, 0], found[0, :, 0] - found[1, :, 0]
+        table["credit_se"] = np.hypot(found[0, :, 1], found[1, :, 1])
+    return table
+
+
+MOVEMENT = "mean change of log-probability (nats)"
+
+
+def shares_chart(table: pd.DataFrame, by: str = "estimator", names: list[str] | None = None) -> alt.LayerChart:
+    """Shares of a step's movement by category, a bar for each estimator; columns category, `by`, mean, low, high."""
+    require(table, ("category", by, "mean", "low", "high"), "shares_chart")
+    share = alt.Y("mean:Q", title="share of the movement").scale(domainMin=0)
+    look = {"shown": ["estimator"] if by != "estimator" else [], "names": names}
+    return titled(
+        bars(table, "category", share, by, vertical=True, number=".2f", form=".3f", **look),
+        "Which tokens an update moves",
+        "share of the sum of |change of log-probability|, mean over prompts; lines: 95 % intervals",
+        describe_rows(table, "category", by, form=".2f"),
+    )
+
+
+def value_path(table: pd.DataFrame) -> alt.LayerChart:
+    """The value along one rollout's tokens; columns position, token, value, value_se, and exact where it is known.
+
+    The line is the exact value, else the sampled one; dots are sampled, with two standard errors.
+    """
+    require(table, ("position", "token", "value", "value_se"), "value_path")
+    rows = table.sort_values("position").assign(
+        label=[
+            f"{position}|{visible(token)}" for position, token in zip(table["position"], table["token"], strict=True)
+        ],
+        low=lambda rows: (rows["value"] - 2 * rows["value_se"]).clip(lower=0),
+        high=lambda rows: (rows["value"] + 2 * rows["value_se"]).clip(upper=1),
+    )
+    known = "exact" in rows
+    text = "slice(datum.label, indexof(datum.label, '|') + 1)"
+    x = alt.X("label:N", sort=None, title="token").axis(labelExpr=text, labelAngle=-60)
+    base = alt.Chart(rows).encode(x=x)
+    y = alt.Y("value:Q", title="value: expected reward").scale(domain=[0, 1])
+    line = alt.Y(f"{'exact' if known else 'value'}:Q", title="value: expected reward")
+    shown = ["token:N", "position:Q", alt.Tooltip("value:Q", format=".3f")]
+    shown += [alt.Tooltip("exact:Q", format=".3f")] if known else []
+    dots = base.mark_point(filled=True, size=70, opacity=1, color=SERIES[0])
+    if "category" in rows and rows["category"].notna().all():
+        dots = dots.encode(color=alt.Color("category:N", title=None).scale(range=SERIES))
+    chart = alt.layer(
+        base.mark_line(color="black" if known else "#bbbbbb", interpolate="step-after", strokeWidth=1.5).encode(y=line),
+        base.mark_rule(color=NEUTRAL, size=2).encode(y=alt.Y("low:Q", title="value: expected reward"), y2="high:Q"),
+        dots.encode(y=y, tooltip=shown),
+    )
+    first, last = rows["exact" if known else "value"].iloc[[0, -1]]
+    return finish(
+        chart,
+        "What reward to expect, token by token",
+        "dots: by sampled continuations, with two standard errors" + ("; line: exact" if known else ""),
+        f"From {first:.2f} after the first token to {last:.2f} after the last.",
+        width=620,
+        height=220,
+    )
+
+
+def movement_by_class(summary: pd.DataFrame) -> alt.LayerChart:
+    """Movement of each class of token, one line per class: columns kind, mean, low, high (nats), maybe training."""
+    require(summary, ("kind", "mean", "low", "high"), "movement_by_class")
+    x = alt.X("mean:Q", title=MOVEMENT).scale(padding=36)
+    several = {"by": "training", "height": alt.Step(20)} if "training" in summary else {"height": alt.Step(44)}
+    number = "+.2f" if "training" in summary else "+.3f"
+    return titled(
+        forest(summary, "kind", x, number=number, zero=True, form="+.4f", **several),
+        "Which tokens training moved",
+        "dot: mean over prompts; bar: 95 % interval; right of 0: now more likely",
+        describe_rows(summary, *(c for c in ("training", "kind") if c in summary), form="+.3f", interval=True),
+    )
+
 
 FAMILY_NAME = "ten policies"
 LENGTH = 48  # new tokens at most

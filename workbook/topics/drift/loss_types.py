@@ -26,8 +26,7 @@ from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
 from workbook.policies.copies import evaluating, private_copy
 from workbook.probes.step import FIELDS, optimizer_of, progress, update
-from workbook.rollouts.generation import end_tokens
-from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.rollouts.sample import Rollouts, end_tokens, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps, unpadded
 from workbook.studies.bench import Bench
 from workbook.theory.advantages import group_extreme, group_index, group_sum, permute_in_groups, shared_places
