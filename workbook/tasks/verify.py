@@ -74,7 +74,7 @@ def agrees(completion: str, answer: str) -> bool:
 def stated_answer(completion: str) -> str | None:
     r"""Return what stands in the prescribed place, None where the words around it deny it, doubt it or add to it.
 
-    >>> stated_answer("4 + 8 = \\boxed{12}."), stated_answer("well,\nthe answer is 12"), stated_answer("not \\boxed{12}")
+    >>> stated_answer("4 + 8 = \\boxed{12}."), stated_answer("so\nthe answer is 12"), stated_answer("not \\boxed{12}")
     ('12', '12', None)
     """
     text = THINKING.sub("", completion[-WINDOW:].translate(LOOKALIKES)).strip()
