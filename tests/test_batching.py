@@ -13,13 +13,12 @@ from workbook.probes.recovered import credit_recovered
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.studies.bench import Bench
-from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages
 from workbook.theory.batching import STRATEGIES
 from workbook.theory.decomposition import expected_advantages
 from workbook.topics.batching import explore, steps, study
-from workbook.topics.batching.claims import CLAIMS, ONE_PROMPT, STUDY, difference, opposition
+from workbook.topics.batching.claims import difference, opposition
 from workbook.topics.batching.steps import cancelled_in_steps, gradient_gram, shared_words
 from workbook.topics.batching.study import Arm, against_shuffled, arms, ends, loop_of, tuned_rates
 from workbook.topics.batching.toy import compute_cut
@@ -199,12 +198,6 @@ def test_what_is_read_off_a_run_and_a_collapsed_one_is_not_pooled(curves):
     assert difference(tables, "query_preserved", "collapsed").tolist() == [0.0, 1.0]
     assert against_shuffled(ends(curves))["difference"].tolist() == pytest.approx([0.1])
     assert opposition(tables).tolist() == [0.25, 0.25]
-
-
-@pytest.mark.parametrize("name", [STUDY, ONE_PROMPT])
-def test_every_registered_outcome_is_measured(name):
-    registered = {(outcome.claim, key) for key, outcome in read_registration(name).outcomes.items()}
-    assert {(claim.id, row.key) for claim in CLAIMS for row in claim.rows if row.study == name} == registered
 
 
 def test_the_rate_is_the_best_below_any_collapse():

@@ -240,9 +240,7 @@ def world(tmp_path, monkeypatch):
     for key, (column, change) in OUTCOMES.items():
         measure = _of(column) if key != "H8" else lambda tables: tables["confidence_tuning/none"]["x"]
         rows.setdefault(change.get("claim", "H1"), []).append(Measurement("confidence_tuning", key, measure))
-    rows["H1"].append(
-        Measurement("coupling", "as it was", lambda tables: Estimate(0.1, 0.0, 0.2, 5, 320), scales=["family"])
-    )
+    rows["H1"].append(Measurement("coupling", "as it was", lambda tables: Estimate(0.1, 0.0, 0.2, 5, 320), "family"))
     rows["H1"][2] = Measurement("confidence_tuning", "H1 ratio", _ratio)
     records = {name: replace(CLAIMS[name], rows=measured) for name, measured in rows.items()}
     records["H9"] = replace(CLAIMS["H9"], rows=[])

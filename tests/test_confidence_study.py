@@ -15,7 +15,7 @@ from workbook.studies.claim import Tables
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.topics.drift import charts, claims
-from workbook.topics.drift.claims import CLAIMS, at_value, value_jitter
+from workbook.topics.drift.claims import MEASURES, at_value, value_jitter
 from workbook.topics.drift.probe import (
     residual_by_energy,
     shared_gradient,
@@ -152,9 +152,8 @@ def test_a_number_is_read_at_equal_value_beyond_the_twins_and_not_of_a_collapsed
 
 def test_every_registered_outcome_is_measured_and_charts_draw():
     outcomes, tables = read_registration("confidence").outcomes, Tables("family")
-    rows = {row.key: row.measure for claim in CLAIMS for row in claim.rows if row.study == "confidence"}
-    assert set(rows) == set(outcomes)
-    assert all(sorted(measure(tables).index) == list(range(6)) for measure in rows.values())
+    assert set(MEASURES["confidence"]) == set(outcomes)
+    assert all(sorted(measure(tables).index) == list(range(6)) for measure in MEASURES["confidence"].values())
     assert charts.collapses(tables)["arm"].tolist() == list(ARMS)
     for chart in (charts.energy_chart(), charts.arms_chart(), charts.curves_chart(), charts.mechanisms_chart()):
         assert chart.to_dict()["title"]["text"]

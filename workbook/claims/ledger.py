@@ -6,7 +6,7 @@ import hashlib
 import json
 import pkgutil
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from workbook import topics
 from workbook.claims.inference import (
@@ -52,30 +53,26 @@ COLUMNS = ["claim", "paper", "statement", "falsifier", *JUDGED[1:], "command"]
 # --- the records of all topics
 
 
-def _place(claim: Claim) -> tuple:
-    """Order of the ledger: H, R, D, P, S, others, each by number, then the falsifiers."""
-    number = int(claim.id[1:]) if claim.id[1:].isdigit() else 99
-    letters = "HRDPSA"
-    return claim.is_falsifier, letters.find(claim.id[0]) % (len(letters) + 1), number, claim.id
-
-
-def _collect() -> Iterator[Claim]:
-    """The records of every topic that has a claims.py."""
+def _collect() -> dict[str, Claim]:
+    """{id: claim}: what it states, with the measurements of every topic that has a claims.py."""
+    rows: dict[str, list[Measurement]] = {}
     for topic in pkgutil.iter_modules(topics.__path__, f"{topics.__name__}."):
         if topic.ispkg and find_spec(f"{topic.name}.claims"):
-            yield from import_module(f"{topic.name}.claims").CLAIMS
+            for place, measures in import_module(f"{topic.name}.claims").MEASURES.items():
+                study, _, scale = place.partition("@")
+                for key, measure in measures.items():
+                    rows.setdefault(key.split()[0], []).append(Measurement(study, key, measure, scale or None))
+    stated = yaml.safe_load(data_path("book", "claims.yaml").read_text(encoding="utf-8"))
+    return {id: Claim(id, **_with_threshold(id, words, rows[id]), rows=rows[id]) for id, words in stated.items()}
 
 
-def _by_id(records: Iterable[Claim]) -> dict[str, Claim]:
-    """{id: claim}; a claim that several topics measure has the rows of all, the words of the first that has any."""
-    claims: dict[str, Claim] = {}
-    for record in records:
-        known = claims.get(record.id)
-        claims[record.id] = known.joined(record) if known else record
-    return {claim.id: claim for claim in sorted(claims.values(), key=_place)}
+def _with_threshold(id: str, words: dict[str, str], rows: list[Measurement]) -> dict[str, str]:
+    """A claim's words with the threshold that its primary outcome registered."""
+    outcome = next(row.outcome(id) for row in rows if row.key == id)
+    return words | {"refuted_if": words["refuted_if"].format(threshold=outcome.threshold)}
 
 
-CLAIMS = _by_id(_collect())
+CLAIMS = _collect()
 
 
 # --- one row a measurement
@@ -98,7 +95,7 @@ def measurements(
     for claim in [claims] if isinstance(claims, str) else claims:
         record = claim if isinstance(claim, Claim) else CLAIMS[claim]
         for measurement in record.rows:
-            if measurement.scales is None or tables.scale in measurement.scales:
+            if measurement.scale in (None, tables.scale):
                 rows += _measured(record, measurement, tables, roles)
     return pd.DataFrame(rows, columns=JUDGED).drop_duplicates(["claim", "study", "key"], ignore_index=True)
 

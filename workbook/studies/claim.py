@@ -1,15 +1,17 @@
 """Claims as records: what is stated, what would refute it, and the measurements that decide, each a registered outcome.
 
-    Claim("H1", statement, "Fig 1", refuted_if, rows=[Measurement("dose", "H1", measure)])
+    MEASURES = {"dose": {"H1 control": measure}}        in a topic's claims.py: study: {key of its outcome: measure}
 
 A measurement is a function `Tables` -> one number per unit, so that a chapter and the ledger cannot disagree; what it
-is judged by stands in its study's registration. `workbook.claims` collects the records of all topics and judges them.
+is judged by stands in its study's registration, what a claim states in data/book/claims.yaml. A key begins with its
+claim's id. A study of which some keys are measured at one scale alone names it: "dose_llm@gemma3_plain".
+`workbook.claims` collects the measures of all topics and judges them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -73,13 +75,13 @@ class Measurement:
     that is no mean of units, such as a ratio, goes through `statistics.pseudo_values`. ValueError: the tables hold too
     little. A measure that returns an Estimate is of one policy alone: it is described, and decides nothing.
 
-    scales: at which it can be measured, by default all.
+    scale: at which alone it is measured, by default wherever its outcome is registered.
     """
 
     study: str
     key: str
     measure: Callable[[Tables], pd.Series | Estimate]
-    scales: Sequence[str] | None = None
+    scale: str | None = None
 
     def registration(self, folder: str | Path | None = None) -> Registration | None:
         """The registration of its study, if there is one."""
@@ -117,11 +119,6 @@ class Claim:
     source: str
     refuted_if: str
     rows: Sequence[Measurement] = field(default=(), repr=False)
-
-    def joined(self, other: Claim) -> Claim:
-        """The claim with another topic's measurements of it, and its words where this one leaves them out."""
-        texts = {name: getattr(self, name) or getattr(other, name) for name in ("statement", "source", "refuted_if")}
-        return replace(self, **texts, rows=[*self.rows, *other.rows])
 
     @property
     def is_falsifier(self) -> bool:

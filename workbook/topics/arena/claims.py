@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import pseudo_values, t_interval
-from workbook.studies.claim import Claim, Measurement, Tables
+from workbook.studies.claim import Tables
 
 UPPER, PLAIN, LOWER = "oracle", "dr_grpo", "permuted"  # bounds of what a rule can get, and plain group credit
 KEYS = ["seed", "rule", "match"]
@@ -156,45 +156,20 @@ def cosine_units(tables: Tables, rule: str) -> pd.Series:
     return ratio_units(tables["arena/marks"], rule, "cosine")
 
 
-def _claim(key: str, statement: str, source: str, refuted: str, rows: dict[str, partial]) -> Claim:
-    measures = [Measurement("arena", f"{key} {name}".strip(), row, scales=["family"]) for name, row in rows.items()]
-    return Claim(key, statement, source, refuted, measures)
-
-
-def _neighbour(key: str, rule: str, base: str, source: str, statement: str, counted: str = "") -> Claim:
-    """A neighbour's rule against its base: held-out value first, then what its advantages know."""
-    columns = {"": "value", "mechanism": "correlation", "area": "area"}
-    rows = {name: partial(gap, rule=rule, base=base, column=column) for name, column in columns.items()}
-    refuted = f"no more is learned from as many sampled tokens{counted}"
-    return _claim(key, f"{statement} [reading]", source, refuted, rows)
-
-
-CLAIMS = [
-    _claim(
-        "A1",
-        "one reward per rollout already teaches most of what the true credit of every token would",
-        "the question of both titles",
-        "plain group advantages get less than half of the way from permuted advantages to true credit",
-        {
-            "": partial(scored, rule=PLAIN),
-            "gain": partial(scored, rule=PLAIN, floor=START),
-            "mechanism": partial(cosine_units, rule=PLAIN),
-            "distance": partial(gap, rule=PLAIN, base=UPPER),
-            "control": partial(gap, rule="coin_reward", base=LOWER),
-            "unmatched": partial(scored, rule=PLAIN, match="none"),
+NEIGHBOURS = {"P1": ("prefix_credit", PLAIN), "P2": ("ibpo", "grpo"), "P3": ("edit_mask", "grpo")}  # rule and its base
+OUTCOMES = {"": "value", " mechanism": "correlation", " area": "area"}  # held-out value first, then what a rule knows
+MEASURES = {
+    "arena": {
+        "A1": partial(scored, rule=PLAIN),
+        "A1 gain": partial(scored, rule=PLAIN, floor=START),
+        "A1 mechanism": partial(cosine_units, rule=PLAIN),
+        "A1 distance": partial(gap, rule=PLAIN, base=UPPER),
+        "A1 control": partial(gap, rule="coin_reward", base=LOWER),
+        "A1 unmatched": partial(scored, rule=PLAIN, match="none"),
+        **{
+            f"{claim}{name}": partial(gap, rule=rule, base=base, column=column)
+            for claim, (rule, base) in NEIGHBOURS.items()
+            for name, column in OUTCOMES.items()
         },
-    ),
-    _neighbour(
-        *("P1", "prefix_credit", PLAIN, "arXiv 2509.21154, the hidden process reward"),
-        "comparing rollouts where they part gives step credit that teaches faster",
-    ),
-    _neighbour(
-        *("P2", "ibpo", "grpo", "arXiv 2605.16302"),
-        "crediting a failing rollout's edits, and rewarding those that one edit saves, teaches faster (IBPO)",
-        ", its continuations counted",
-    ),
-    _neighbour(
-        *("P3", "edit_mask", "grpo", "arXiv 2605.16302, its edit mask alone"),
-        "crediting only the tokens in which a failing rollout differs from its nearest correct sibling teaches faster",
-    ),
-]
+    }
+}

@@ -2,7 +2,7 @@
 
 Everything that a number is judged by stands in the registration.yaml of batch_composition and, for mini-batches of one
 prompt's worth, of batch_one_prompt; a unit's number is one arm minus the shuffled arm of the same policy, prompts,
-level and matching. The rows of the study minibatches, of single policies before training, are described.
+level and matching.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 import pandas as pd
 
 from workbook.statistics import Estimate, nested_estimate
-from workbook.studies.claim import Claim, Measurement, Tables
+from workbook.studies.claim import Tables
 from workbook.topics.batching.study import against_shuffled, ends
 
 STUDY, ONE_PROMPT = "batch_composition", "batch_one_prompt"
@@ -42,48 +42,27 @@ def less_cancelled(tables: Tables, strategy: str, tokens: str = "all", outcome: 
     return nested_estimate(wide.assign(less=wide[strategy] - wide["shuffled"]), "less", resamples=tables.resamples)
 
 
-def registered(claim: str, order: str, jitter: bool = True) -> list[Measurement]:
-    """The registered measurements of a claim about an order."""
-    primary = Measurement(STUDY, claim, partial(difference, order=order))
-    curves = {"jitter": "jitter", "collapse": "collapsed"} if jitter else {}
-    return [
-        primary,
-        *(Measurement(STUDY, f"{claim} {k}", partial(difference, order=order, outcome=v)) for k, v in curves.items()),
-        Measurement(STUDY, f"{claim} small steps", partial(difference, order=order, level=SMALL)),
-        Measurement(STUDY, f"{claim} unmatched", partial(difference, order=order, matched=False)),
-        Measurement(ONE_PROMPT, f"{claim} one prompt", partial(difference, order=order, level=1, study=ONE_PROMPT)),
-    ]
-
-
-IN_STEP = "sign_partitioned - shuffled: share cancelled in a step before training, 0 by definition in one sign"
-NO_BETTER = "after equal rollouts it has learned no more than with shuffled mini-batches"
-CLAIMS = [
-    Claim(
-        "H11",
-        "mini-batches of one sign hurt",
-        "Fig 7",
-        "after equal rollouts it has learned as much as with shuffled mini-batches",
-        [
-            *registered("H11", "sign_partitioned", jitter=False),
-            Measurement(STUDY, "H11 mechanism", opposition),
-            Measurement("minibatches", IN_STEP, partial(less_cancelled, strategy="sign_partitioned")),
-        ],
-    ),
-    Claim(
-        "H12",
-        "keeping a prompt's rollouts in one mini-batch improves GRPO",
-        "Fig 8",
-        NO_BETTER,
-        registered("H12", "query_preserved"),
-    ),
-    Claim(
-        "H13",
-        "balancing the signs in every mini-batch improves GRPO",
-        "Fig 8",
-        NO_BETTER,
-        [
-            *registered("H13", "reward_balanced"),
-            Measurement(STUDY, "H13 with H12", partial(difference, order="query_preserved_reward_balanced")),
-        ],
-    ),
-]
+ORDERS = {"H11": "sign_partitioned", "H12": "query_preserved", "H13": "reward_balanced"}
+SETTINGS = {  # of every order's rows
+    "": {},
+    " small steps": {"level": SMALL},
+    " unmatched": {"matched": False},
+    " jitter": {"outcome": "jitter"},
+    " collapse": {"outcome": "collapsed"},
+}
+MEASURES = {
+    STUDY: {
+        **{
+            f"{claim}{name}": partial(difference, order=order, **settings)
+            for claim, order in ORDERS.items()
+            for name, settings in SETTINGS.items()
+            if claim != "H11" or "outcome" not in settings
+        },
+        "H11 mechanism": opposition,
+        "H13 with H12": partial(difference, order="query_preserved_reward_balanced"),
+    },
+    ONE_PROMPT: {
+        f"{claim} one prompt": partial(difference, order=order, level=1, study=ONE_PROMPT)
+        for claim, order in ORDERS.items()
+    },
+}

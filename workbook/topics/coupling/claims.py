@@ -12,8 +12,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workbook.studies.claim import Claim, Measurement, Tables
-from workbook.studies.registration import registered_outcome
+from workbook.studies.claim import Tables
 
 
 def _marked_log(values: pd.Series) -> pd.Series:
@@ -83,61 +82,22 @@ def hidden_fall(tables: Tables) -> pd.Series:
     return _marked_log(falls["sgd"] / falls["adamw"])
 
 
-MASS = {  # key of its outcome in the registration of mass, which begins with its claim's id: measure
-    "H2": mass_share,
-    "H2 all weights": partial(mass_share, weights="all weights"),
-    "H2 per pair": pair_ratio,
-    "H2 per pair, all weights": partial(pair_ratio, weights="all weights"),
-    "H2 offset": offset,
-    "H3": spillover_ratio,
-    "H3 follows": follows_pushing,
-    "H4": least_agreement,
-    "H4 all": partial(least_agreement, tokens="all"),
-    "H4 unsure": partial(least_agreement, tokens="unsure"),
-    "H5 cosine": opposed,
-    "H5 cosine, output layer": partial(opposed, column="cosine"),
-    "H10": hidden_fall,
-    "R2": partial(pair_ratio, weights="all weights", opposite=True),
-    "R2 mass": partial(mass_share, weights="all weights", opposite=True),
+MEASURES = {
+    "mass": {
+        "H2": mass_share,
+        "H2 all weights": partial(mass_share, weights="all weights"),
+        "H2 per pair": pair_ratio,
+        "H2 per pair, all weights": partial(pair_ratio, weights="all weights"),
+        "H2 offset": offset,
+        "H3": spillover_ratio,
+        "H3 follows": follows_pushing,
+        "H4": least_agreement,
+        "H4 all": partial(least_agreement, tokens="all"),
+        "H4 unsure": partial(least_agreement, tokens="unsure"),
+        "H5 cosine": opposed,
+        "H5 cosine, output layer": partial(opposed, column="cosine"),
+        "H10": hidden_fall,
+        "R2": partial(pair_ratio, weights="all weights", opposite=True),
+        "R2 mass": partial(mass_share, weights="all weights", opposite=True),
+    }
 }
-
-
-def _claim(id: str, statement: str, source: str, refuted_if: str) -> Claim:
-    rows = [Measurement("mass", key, measure) for key, measure in MASS.items() if key.split()[0] == id]
-    threshold = registered_outcome("mass", rows[0].key).threshold
-    return Claim(id, statement, source, refuted_if.format(threshold=threshold), rows)
-
-
-CLAIMS = [
-    _claim(
-        "H2",
-        "pairs of the same token, both unsure, hold most of the coupling",
-        "Fig 2",
-        "such pairs hold half of the mass of coupling, or less",
-    ),
-    _claim(
-        "H3",
-        "a masked update moves the same unsure token elsewhere, and others hardly",
-        "Fig 3, Table 1",
-        "the same token elsewhere does not follow, or another kind moves at least 1/{threshold:g} as far",
-    ),
-    _claim(
-        "H4",
-        "full step and output layer alone agree in sign, steadily over training",
-        "Fig 10",
-        "at some moment of training at most {threshold:g} of the tokens that move agree in sign",
-    ),
-    _claim(
-        "H10",
-        "Adam's first step hides the size of coupled gradients",
-        "appendix D.3",
-        "SGD's movement falls at most {threshold:g} times as far as AdamW's when a sure token pushes",
-    ),
-    _claim(
-        "R2",
-        "identical unsure tokens of opposite rollouts have large gradient products",
-        "review of H: products across signs",
-        "some other kind of pair has products at least 1/{threshold:g} as large",
-    ),
-    _claim("H5", "", "", ""),  # chapter 05's
-]

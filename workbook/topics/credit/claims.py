@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workbook.studies.claim import Claim, Measurement, Tables
+from workbook.studies.claim import Tables
 from workbook.theory.choices import SIGNS
 from workbook.topics.credit.study import FIXED, GROWING, MORE_PROMPTS, SMALL_NATS, TINY_NATS
 
@@ -49,77 +49,24 @@ def widening(tables: Tables, pool: str, nats: float = SMALL_NATS) -> pd.Series:
 
 
 TRAINING, HELD_OUT = "training", "held-out"
-MEASURES = {  # claim: {key of its outcome in the registration of value_gap: measure}
-    "H7": {
+MEASURES = {
+    "value_gap": {
         "H7": partial(exact_gap, pool=TRAINING),
         **{f"H7 {sign}": partial(exact_gap, pool=TRAINING, rollouts=sign) for sign in SIGNS},
         "H7 unmatched": partial(exact_gap, pool=TRAINING, matched="prompt"),
         "H7 credit": partial(exact_gap, pool=TRAINING, of="credit"),
         "H7 permuted": partial(exact_gap, pool=TRAINING, advantages="permuted"),
-    },
-    "R4": {
         "R4": partial(exact_gap, pool=HELD_OUT),
         **{f"R4 {sign}": partial(exact_gap, pool=HELD_OUT, rollouts=sign) for sign in SIGNS},
         "R4 permuted": partial(exact_gap, pool=HELD_OUT, advantages="permuted"),
-    },
-    "R1": {"R1 value": partial(exact_gap, pool=TRAINING, matched="token")},
-    "H8": {
+        "R1 value": partial(exact_gap, pool=TRAINING, matched="token"),
         "H8": partial(exact_slope, axis=GROWING, pool=TRAINING),
         "H8 held-out": partial(exact_slope, axis=GROWING, pool=HELD_OUT),
         "H8 unmatched": partial(exact_slope, axis=GROWING, pool=TRAINING, matched="prompt"),
         "H8 prompts": partial(exact_slope, axis=MORE_PROMPTS, pool=HELD_OUT),
         "H8 fixed budget": partial(exact_slope, axis=FIXED, pool=HELD_OUT),
-    },
-    "H9": {
         "H9": partial(widening, pool=TRAINING),
         "H9 held-out": partial(widening, pool=HELD_OUT),
         "H9 tenth": partial(widening, pool=TRAINING, nats=TINY_NATS),
-    },
+    }
 }
-STATED = {  # claim: (source, statement, what would refute it)
-    "H6": (
-        "Fig 4",
-        "updates shift from formatting to reasoning tokens, against positive-only training",
-        "reasoning tokens gain no share of the movement, or formatting tokens lose none",
-    ),
-    "H7": (
-        "Fig 5",
-        "boosted tokens have higher value than suppressed ones at equal position, within rollouts of one reward",
-        "boosted tokens are worth no more than suppressed ones at equal position, within rollouts of one reward",
-    ),
-    "H8": (
-        "Fig 6",
-        "that gap grows with rollouts per prompt at fixed prompts (the batch: row H8 prompts)",
-        "the gap in value does not grow with rollouts per prompt at fixed prompts",
-    ),
-    "H9": (
-        "Fig 11",
-        "that gap grows with repeated updates on one batch",
-        "the gap in value does not grow per step",
-    ),
-    "R1": (
-        "review of H: frequencies",
-        "H1 and H7 hold with token frequencies matched",
-        "with frequencies matched the shares lie apart, or the gap in value is gone",
-    ),
-    "R4": (
-        "review of H: held-out prompts",
-        "H7 holds on held-out prompts",
-        "on held-out prompts boosted tokens are worth no more than suppressed ones",
-    ),
-    "H-falsifier": (
-        "review of H: what would falsify it",
-        "in a large step shared words get as much net change as specific ones",
-        "in a large step shared words get at least the net change that specific ones get",
-    ),
-}
-CLAIMS = [
-    Claim(
-        id,
-        statement,
-        source,
-        refuted_if,
-        [Measurement("value_gap", key, measure, scales=("family",)) for key, measure in MEASURES.get(id, {}).items()],
-    )
-    for id, (source, statement, refuted_if) in STATED.items()
-]

@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 import numpy as np
 import pandas as pd
 
-from workbook.studies.claim import Claim, Measurement, Tables
+from workbook.studies.claim import Tables
 from workbook.topics.drift.study import CURVES, DEAD, GROUPS, PAIRS, POINT
 
 STUDY = "confidence"
@@ -249,131 +249,60 @@ def at_worst(column: str):
     return lambda tables: curve_at(tables, GROUPS, "PPO", column).min(axis=1, skipna=False)
 
 
-def _row(key: str, measure) -> Measurement:
-    return Measurement(STUDY, key, measure, scales=["family"])
-
-
-def _runs(key: str, number: Number, group_size: int = G) -> Measurement:
-    """A row of a number of a unit's runs at confidence 0.8."""
-    return _row(key, partial(per_unit, number=number, group_size=group_size))
-
-
-def _curve(key: str, measure) -> Measurement:
-    return Measurement(CURVES, key, measure, scales=["family"])
-
-
-def _claim(identity: str, statement: str, where: str, refuted_if: str, *rows: Measurement) -> Claim:
-    return Claim(identity, statement, where, refuted_if, list(rows))
+def _at(number: Number, group_size: int = G):
+    """A number of a unit's runs at confidence 0.8."""
+    return partial(per_unit, number=number, group_size=group_size)
 
 
 FIX = ("GSPO", "min-replace")
-CLAIMS = [
-    _claim(
-        "D1",
-        "shared tokens stay where they are if weights are exchangeable within the group",
-        "condition on the weights",
-        "with equal weights more than a tenth of the update is left on shared tokens",
-        _row("D1", residual_gap("equal weights", None, "gradient")),
-        _row("D1 energy", shared_share(G)),
-        _row("D1 energy of eight", shared_share(8)),
-        _runs("D1 consequence", gap_at_equal_value("min-replace", "GSPO", "template_tax")),
-    ),
-    _claim(
-        "D2",
-        "a sequence-level ratio leaves more of an update on shared tokens than a token-level one",
-        "Cor 3.3",
-        "the sequence-level ratio leaves no more on shared tokens than the token-level one",
-        _row("D2", residual_gap("sequence ratio", "token ratio")),
-        _row("D2 groups of eight", residual_gap("sequence ratio", "token ratio", group_size=8)),
-        _row("D2 clipped", residual_gap("sequence, clipped", "sequence ratio")),
-    ),
-    _claim(
-        "D3",
-        "a one-sided clip narrow enough to bind (0.01) leaves an update on shared tokens, a two-sided one hardly",
-        "clipping in the objective",
-        "the one-sided clip leaves no more on shared tokens than the two-sided one",
-        _row("D3", residual_gap("token, clipped", "token, symmetric")),
-        _row("D3 sequence", residual_gap("sequence, clipped", "sequence, symmetric")),
-        _row("D3 usual range", residual_gap("PPO's clip, 0.2", None, "stopped")),
-        _runs("D3 consequence", gap_at_equal_value("PPO", "PPO, symmetric")),
-    ),
-    _claim(
-        "D4",
-        "without cancellation reward-irrelevant tokens drift more: the learning tax",
-        "Prop 3.1",
-        "at equal value runs without the fix pay no more tax",
-        _runs("D4", gap_at_equal_value("GSPO", "min-replace")),
-        _runs("D4 clip off", gap_at_equal_value("clip off", "min-replace")),
-        _runs("D4 style", gap_at_equal_value("GSPO", "min-replace", "tax")),
-        _curve("D4 over training", at_last(*FIX, "tax")),
-        _curve("D4 over training, eight", at_last(*FIX, "tax", GROUPS)),
-    ),
-    _claim(
-        "D5",
-        "without cancellation the entropy over equivalent solutions falls",
-        "Cor 3.2",
-        "at equal value runs without the fix lose no more entropy over equivalent solutions",
-        _runs("D5", losing(gap_at_equal_value("GSPO", "min-replace", "lost"))),
-        _runs("D5 odds", gap_at_equal_value("GSPO", "min-replace", "odds")),
-        _curve("D5 over training", at_last(*FIX, "lost")),
-    ),
-    _claim(
-        "D6",
-        "the group's least weight for all of it restores cancellation",
-        "Eq 17",
-        "the update on shared tokens does not fall",
-        _row("D6", residual_gap("min-replace", None)),
-        _row("D6 mechanism", residual_gap("min-replace", "sequence ratio", "gradient")),
-        _runs("D6 consequence", gap_at_equal_value("min-replace, clamped", "GSPO")),
-        _runs("D6 control", gap_at_equal_value("min-replace, clamped", "clip off")),
-    ),
-    _claim(
-        "D7",
-        "weights made orthogonal to the advantages restore cancellation",
-        "Eq 18",
-        "the update on shared tokens does not fall",
-        _row("D7", residual_gap("orthogonal", None)),
-        _row("D7 mechanism", residual_gap("orthogonal", "sequence ratio", "gradient")),
-        _runs("D7 consequence", gap_at_equal_value("orthogonal", "GSPO")),
-    ),
-    _claim(
-        "D8",
-        "with that fix (min-replace) training scores higher",
-        "Tables 1, 2",
-        "the held-out value is not higher",
-        _runs("D8", gap_at_end("min-replace", "GSPO")),
-        _runs("D8 clamped", gap_at_end("min-replace, clamped", "GSPO")),
-        _runs("D8 control", gap_at_end("min-replace, clamped", "clip off")),
-        _runs("D8 orthogonal", gap_at_end("orthogonal", "GSPO")),
-        _runs("D8 symmetric", gap_at_end("PPO, symmetric", "PPO")),
-        _runs("D8 jitter", gap_of_values("min-replace", "GSPO", value_jitter)),
-        _runs("D8 compute", batches_to_equal_value("min-replace", "GSPO")),
-        _curve("D8 over training", at_last(*FIX[::-1])),
-        _curve("D8 over training, eight", at_last(*FIX[::-1], place=GROUPS)),
-    ),
-    _claim(
-        "D9",
-        "the fix gains more with more rollouts per prompt",
-        "Table 4",
-        "the gain in held-out value does not grow with the group",
-        _row("D9", partial(slope_by_group, number=gap_at_end("min-replace", "GSPO"))),
-        _row("D9 mechanism", shared_share(16, 2)),
-    ),
-    _claim(
-        "D-falsifier",
-        "a run without exchangeable weights pays no more tax than its twin, whose weights are unequal, too",
-        "what would settle it",
-        "a run without exchangeable weights pays no more tax than its twin with permuted advantages",
-        _runs("D-falsifier", excess_at_end("GSPO")),
-        _runs("D-falsifier clip off", excess_at_end("clip off")),
-        _runs("D-falsifier token ratios", excess_at_end("PPO")),
-        _runs("D-falsifier exchangeable", excess_at_end("min-replace")),
-        _runs("D-falsifier groups of eight", excess_at_end("GSPO"), 8),
-    ),
-    _claim(  # its words are chapter 06's
-        *("H4", "", "", ""),
-        _curve("H4 over training", at_worst("agreement, moved")),
-        _curve("H4 over training, all", at_worst("agreement, all")),
-    ),
-    _claim("H7", "", "", "", _curve("H7 over training", at_last("PPO", None, "gap", GROUPS, 3))),  # chapter 07's
-]
+MEASURES = {
+    STUDY: {
+        "D1": residual_gap("equal weights", None, "gradient"),
+        "D1 energy": shared_share(G),
+        "D1 energy of eight": shared_share(8),
+        "D1 consequence": _at(gap_at_equal_value("min-replace", "GSPO", "template_tax")),
+        "D2": residual_gap("sequence ratio", "token ratio"),
+        "D2 groups of eight": residual_gap("sequence ratio", "token ratio", group_size=8),
+        "D2 clipped": residual_gap("sequence, clipped", "sequence ratio"),
+        "D3": residual_gap("token, clipped", "token, symmetric"),
+        "D3 sequence": residual_gap("sequence, clipped", "sequence, symmetric"),
+        "D3 usual range": residual_gap("PPO's clip, 0.2", None, "stopped"),
+        "D3 consequence": _at(gap_at_equal_value("PPO", "PPO, symmetric")),
+        "D4": _at(gap_at_equal_value("GSPO", "min-replace")),
+        "D4 clip off": _at(gap_at_equal_value("clip off", "min-replace")),
+        "D4 style": _at(gap_at_equal_value("GSPO", "min-replace", "tax")),
+        "D5": _at(losing(gap_at_equal_value("GSPO", "min-replace", "lost"))),
+        "D5 odds": _at(gap_at_equal_value("GSPO", "min-replace", "odds")),
+        "D6": residual_gap("min-replace", None),
+        "D6 mechanism": residual_gap("min-replace", "sequence ratio", "gradient"),
+        "D6 consequence": _at(gap_at_equal_value("min-replace, clamped", "GSPO")),
+        "D6 control": _at(gap_at_equal_value("min-replace, clamped", "clip off")),
+        "D7": residual_gap("orthogonal", None),
+        "D7 mechanism": residual_gap("orthogonal", "sequence ratio", "gradient"),
+        "D7 consequence": _at(gap_at_equal_value("orthogonal", "GSPO")),
+        "D8": _at(gap_at_end("min-replace", "GSPO")),
+        "D8 clamped": _at(gap_at_end("min-replace, clamped", "GSPO")),
+        "D8 control": _at(gap_at_end("min-replace, clamped", "clip off")),
+        "D8 orthogonal": _at(gap_at_end("orthogonal", "GSPO")),
+        "D8 symmetric": _at(gap_at_end("PPO, symmetric", "PPO")),
+        "D8 jitter": _at(gap_of_values("min-replace", "GSPO", value_jitter)),
+        "D8 compute": _at(batches_to_equal_value("min-replace", "GSPO")),
+        "D9": partial(slope_by_group, number=gap_at_end("min-replace", "GSPO")),
+        "D9 mechanism": shared_share(16, 2),
+        "D-falsifier": _at(excess_at_end("GSPO")),
+        "D-falsifier clip off": _at(excess_at_end("clip off")),
+        "D-falsifier token ratios": _at(excess_at_end("PPO")),
+        "D-falsifier exchangeable": _at(excess_at_end("min-replace")),
+        "D-falsifier groups of eight": _at(excess_at_end("GSPO"), 8),
+    },
+    CURVES: {
+        "D4 over training": at_last(*FIX, "tax"),
+        "D4 over training, eight": at_last(*FIX, "tax", GROUPS),
+        "D5 over training": at_last(*FIX, "lost"),
+        "D8 over training": at_last(*FIX[::-1]),
+        "D8 over training, eight": at_last(*FIX[::-1], place=GROUPS),
+        "H4 over training": at_worst("agreement, moved"),
+        "H4 over training, all": at_worst("agreement, all"),
+        "H7 over training": at_last("PPO", None, "gap", GROUPS, 3),
+    },
+}

@@ -11,8 +11,7 @@ from functools import partial
 
 import pandas as pd
 
-from workbook.studies.claim import Claim, Measurement, Tables
-from workbook.studies.registration import registered_outcome
+from workbook.studies.claim import Tables
 
 PAPER_DOSE = 256  # prompts per step: our guess of the paper's
 FEW = 64  # prompts per step where policies with private alphabets are compared
@@ -157,10 +156,9 @@ def shift_at_equal_energy(tables: Tables, prompts: int = REGISTERED, category: s
 
 # --- the records
 
-APART = registered_outcome("dose", "H1").threshold
 SAME_WORD = ("same word and place", "same word elsewhere")
 PLACE = "sign- and place-shared"
-CURVES = {  # study: {key of its outcome: measure}; a key begins with its claim's id
+MEASURES = {  # study, at a scale: {key of its outcome: measure}
     "dose": {
         "H1": rate,
         "H1 control": partial(rate, tokens="unsure"),
@@ -197,51 +195,14 @@ CURVES = {  # study: {key of its outcome: measure}; a key begins with its claim'
         "H1 training": partial(follows_by, level="level", dial="sft_steps"),
         "H1 dials prediction": partial(missed, table="dose_dials/rates"),
     },
-    "dose_llm": {
+    "dose_llm@smollm2_plain": {
         "H1 SmolLM2": partial(change_of_follows, prompts=REGISTERED),
         "H1 SmolLM2, 64 prompts": partial(change_of_follows, prompts=REACHED),
-        "H1 Gemma": change_of_follows,
         "H2 SmolLM2": same_token_mass,
         "H5 SmolLM2": net_ratio,
         "H5 SmolLM2, 64 prompts": partial(net_ratio, prompts=REACHED),
         "H6 SmolLM2": shift_at_equal_energy,
         "H6 SmolLM2, 64 prompts": partial(shift_at_equal_energy, prompts=REACHED),
     },
+    "dose_llm@gemma3_plain": {"H1 Gemma": change_of_follows},
 }
-
-
-def rows_of(claim: str) -> list[Measurement]:
-    """A claim's measurements by the studies of `CURVES`."""
-    scales = {"Gemma": ["gemma3_plain"], "SmolLM2": ["smollm2_plain"]}
-    return [
-        Measurement(study, key, measure, next((at for name, at in scales.items() if name in key), None))
-        for study, measures in CURVES.items()
-        for key, measure in measures.items()
-        if key.split()[0] == claim
-    ]
-
-
-STATED = {  # claim: its statement, where it stands, what refutes it
-    "H1": (
-        "shares of boosted, suppressed and stable tokens are alike in positive and negative rollouts",
-        "Fig 1, 9",
-        f"in a large step the shares of the two signs lie {APART:g} or more apart (total variation)",
-    ),
-    "H5": (
-        "opposing pushes cancel on tokens that both signs share",
-        "sections 3-4",
-        "in a large step shared words keep at least half of the net change that specific ones get",
-    ),
-    "R3": (
-        "with frequencies fixed, a unit of advantage moved from a rollout without the word to one with it moves the "
-        "token",
-        "review of H: sign composition alone",
-        "it does not",
-    ),
-    "R5": (
-        "H1 holds under SGD as under Adam",
-        "review of H: optimizer artefacts",
-        f"under SGD the shares of the two signs lie {APART:g} or more apart",
-    ),
-} | dict.fromkeys(("H2", "H6", "R1", "H-falsifier"), ("", "", ""))  # of other chapters, too
-CLAIMS = [Claim(name, *stated, rows_of(name)) for name, stated in STATED.items()]

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workbook.studies.claim import Claim, Measurement, Tables
+from workbook.studies.claim import Tables
 from workbook.topics.recovered.study import GROUP_SIZE, GROUP_SIZES, PROMPTS, RULE
 
 STUDY, DIALS_STUDY, MEMBERS_STUDY = "recovered", "recovered_dials", "recovered_members"
@@ -82,73 +82,30 @@ def along_dial(tables: Tables, dial: str, column: str = "signal", category: str 
     return wide[wide.columns.max()] - wide[wide.columns.min()]
 
 
-MEASURES = {  # key of an outcome, which begins with its claim: measure
-    "S1": partial(share),
-    "S1 weights": partial(update, column="signal"),
-    "S1 oracle": partial(share, rule="oracle"),
-    "S1 coupling": partial(share, column="coupling"),
-    "S1 result": partial(share, category="result"),
-    "S1 width": partial(along_dial, dial="width"),
-    "S1 length": partial(along_dial, dial="operands"),
-    "S1 training": partial(along_dial, dial="sft_steps"),
-    "S2": partial(share, column="noise", category="style"),
-    "S3": partial(rollouts_needed),
-    "S3 cosine": partial(update, column="expected_cosine"),
-    "S4": partial(off_the_line),
-    "S4 held out": partial(between_sizes, few=(4, 32), many=(64, 2), column="cosine_held_out"),
-    "S5": partial(against_rule, rule="positive_only"),
-    "S5 negative": partial(against_rule, rule="negative_only"),
-    "S5 bias": partial(update, column="expected_cosine", rule="positive_only"),
-    "S6": partial(against_dial, dial="alphabets", level=16),
-    "S6 style": partial(against_dial, dial="alphabets", level=16, column="coupled_noise"),
-    "S7": partial(against_dial, dial="confidence", level=0.7),
+MEASURES = {
+    STUDY: {
+        "S1": share,
+        "S1 weights": partial(update, column="signal"),
+        "S1 oracle": partial(share, rule="oracle"),
+        "S1 coupling": partial(share, column="coupling"),
+        "S1 result": partial(share, category="result"),
+        "S2": partial(share, column="noise", category="style"),
+        "S3": rollouts_needed,
+        "S3 cosine": partial(update, column="expected_cosine"),
+        "S4": off_the_line,
+        "S4 held out": partial(between_sizes, few=(4, 32), many=(64, 2), column="cosine_held_out"),
+        "S5": partial(against_rule, rule="positive_only"),
+        "S5 negative": partial(against_rule, rule="negative_only"),
+        "S5 bias": partial(update, column="expected_cosine", rule="positive_only"),
+    },
+    DIALS_STUDY: {
+        "S6": partial(against_dial, dial="alphabets", level=16),
+        "S6 style": partial(against_dial, dial="alphabets", level=16, column="coupled_noise"),
+        "S7": partial(against_dial, dial="confidence", level=0.7),
+    },
+    MEMBERS_STUDY: {
+        "S1 width": partial(along_dial, dial="width"),
+        "S1 length": partial(along_dial, dial="operands"),
+        "S1 training": partial(along_dial, dial="sft_steps"),
+    },
 }
-STUDY_OF = {along_dial: MEMBERS_STUDY, against_dial: DIALS_STUDY}  # other measures: STUDY
-STATED = {  # claim: statement, source, what would refute it
-    "S1": (
-        "of the squared movement of one GRPO step (16 prompts, 8 rollouts each), at least half is credit",
-        "ours: the question of both titles",
-        "less than half of it is the signal of the policy gradient",
-    ),
-    "S2": (
-        "style words, whose credit is 0, move by noise",
-        "ours, after the learning tax of arXiv 2604.13088",
-        "a tenth or more of their squared movement is signal or bias",
-    ),
-    "S3": (
-        "known credit would need at most half of the rollouts for an update as noisy",
-        "ours",
-        "it needs more than half",
-    ),
-    "S4": (
-        "noise per signal falls as 1 / (prompts x (G - 1)): rollouts count, groups only by their baseline",
-        "ours: the variance of a group's advantage, q (1 - q) (1 - 1/G)",
-        "it departs from that line by more than a factor of 1.4 on average",
-    ),
-    "S5": (
-        "leaving negative rollouts out costs recovered credit",
-        "ours; positive-only updates are a control of arXiv 2605.08666",
-        "positive-only updates hold as large a share of signal as GRPO's",
-    ),
-    "S6": (
-        "the fewer words prompts share, the more of the movement is credit",
-        "ours",
-        "with 16 private alphabets the share of signal is no larger than with one",
-    ),
-    "S7": (
-        "the less sure of its template a policy is, the less of the movement is credit",
-        "ours, after arXiv 2604.13088's energy shared by a whole group",
-        "at template confidence 0.7 the share of signal is no smaller than at 0.998",
-    ),
-}
-CLAIMS = [
-    Claim(
-        *(id, *stated),
-        [
-            Measurement(STUDY_OF.get(measure.func, STUDY), key, measure, scales=["family"])
-            for key, measure in MEASURES.items()
-            if key.split()[0] == id
-        ],
-    )
-    for id, stated in STATED.items()
-]
