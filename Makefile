@@ -1,5 +1,5 @@
 # make lab: open the workbook, on working copies of its chapters (ARGS='--fresh 05': one anew).  make test: the whole test suite.  make book: run every chapter and render build/book/.
-# make check: the essentials, in three minutes.  make pythons: the essentials under each newer Python that is installed.
+# make check: the essentials, in two minutes, and the budget of lines.  make pythons: the essentials under each newer Python that is installed.
 # make audit: the ledger of claims recomputed by a second implementation, and where its numbers come from.
 # make bench: what things cost, as ratios; nothing in it fails for being slow.
 # make gpu: the tests that need a GPU.
@@ -13,8 +13,9 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 # Tests that start processes, browsers or whole chapters.
-LONG   := browser test_chapters.py test_cluster.py test_commands.py test_distributed.py test_experiment.py test_interrupts.py \
-          test_monitor.py test_own_task.py test_resume.py test_run_folders.py test_runs.py test_sweep_studies.py test_tracking.py test_wheel.py
+LONG   := browser test_arena.py test_bundled.py test_chapters.py test_claims.py test_commands.py test_confidence_study.py test_diagnosis.py test_distributed.py \
+          test_interrupts.py test_laboratory.py test_loss_types.py test_memory.py test_monitor.py test_run_folders.py test_runs.py test_token_values.py \
+          test_training_curves.py test_wheel.py
 
 .PHONY: lab test check pythons audit bench gpu browsers book lint clean
 
@@ -27,6 +28,7 @@ test: $(READY) lint
 
 check: $(READY) lint
 	$(BIN)/python -m pytest -n logical --maxprocesses 2 $(LONG:%=--ignore=tests/%)
+	$(BIN)/python tests/house.py
 
 pythons:
 	for python in python3.12 python3.13; do $(MAKE) check PYTHON=$$python VENV=build/$$python || exit 1; done

@@ -19,8 +19,7 @@ TESTS = Path(__file__).parent
 BROWSER = TESTS / "browser"
 # files of more than 15 s on a core, outside the browser
 LONGEST = re.compile(
-    r"test_(arena|chapters|claims|cluster|coupling|distributed|experiment|gpu|memory|monitor|own_task|policies|resume|"
-    r"run_folders|runs|sweep_studies)\.py"
+    r"test_(arena|bundled|chapters|claims|coupling|distributed|laboratory|loss_types|memory|monitor|policies|run_folders|runs|training_curves)\.py"
 )
 
 
