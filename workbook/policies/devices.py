@@ -95,14 +95,28 @@ def as_dtype(dtype, device: torch.device, frozen: bool) -> tuple[torch.dtype, st
 
 
 def prepare_for_cpu(model: nn.Module) -> nn.Module:
-    """Forbid the repacked layout, in which LoRA layers get no gradient and raise no error; mend the kernel."""
+    """Forbid the repacked layout, in which LoRA layers get no gradient and raise no error; mend the kernel.
+
+    The kernel is answered for where a row is no whole number of blocks; elsewhere it goes on to do its work.
+    """
     import bitsandbytes
 
     for layer in model.modules():
         if isinstance(layer, bitsandbytes.nn.Linear4bit):
             layer.support_avx512bf16_for_cpu = False
-    if not _overrides:
-        _override()
+    if _overrides:
+        return model
+    kernel = get_kernel("bitsandbytes::dequantize_4bit", "CPU")
+
+    def dequantize(keys, packed, absmax, blocksize, quant_type, shape, dtype):
+        if shape[-1] % blocksize:
+            return dequantized(packed, absmax, blocksize, quant_type, shape, dtype)
+        return kernel.call_boxed(keys, packed, absmax, blocksize, quant_type, shape, dtype)
+
+    library = Library("bitsandbytes", "IMPL")
+    with warnings.catch_warnings(action="ignore"):  # that a kernel is replaced, which is meant
+        library.impl("dequantize_4bit", dequantize, "CPU", with_keyset=True, allow_override=True)
+    _overrides.append(library)
     return model
 
 
@@ -119,21 +133,6 @@ def dequantized(
     return (values[:size] * maxima.float().repeat_interleave(blocksize)[:size]).to(dtype).reshape(shape)
 
 
-def _override() -> None:
-    """Answer for the CPU's kernel where a row is no whole number of blocks; elsewhere it goes on to do its work."""
-    kernel = get_kernel("bitsandbytes::dequantize_4bit", "CPU")
-
-    def dequantize(keys, packed, absmax, blocksize, quant_type, shape, dtype):
-        if shape[-1] % blocksize:
-            return dequantized(packed, absmax, blocksize, quant_type, shape, dtype)
-        return kernel.call_boxed(keys, packed, absmax, blocksize, quant_type, shape, dtype)
-
-    library = Library("bitsandbytes", "IMPL")
-    with warnings.catch_warnings(action="ignore"):  # that a kernel is replaced, which is meant
-        library.impl("dequantize_4bit", dequantize, "CPU", with_keyset=True, allow_override=True)
-    _overrides.append(library)
-
-
 # -- a trial on a few tokens -------------------------------------------------------------------------------------------
 
 
@@ -141,21 +140,14 @@ def padding_error(model: nn.Module, positions: bool = True) -> float:
     """Error of a model's logits under left padding, in tolerances of rounding: more than 1 if padding changes it.
 
     RWKV and decoders of BART ignore padding, and eager attention in float64 yields NaN behind it. positions: whether
-    the model is told them; GPT-2 counts padding otherwise. Found by a trial on a few tokens, once for each model;
-    ValueError as in `try_model`.
-    """
-    known = vars(model).setdefault("_padding_errors", {})  # on the model, so that a copy has it, too
-    if positions not in known:
-        known[positions] = try_model(model, positions)
-    return known[positions]
-
-
-def try_model(model: nn.Module, positions: bool = True) -> float:
-    """Compute a few tokens with and without padding; returns the error of `padding_error`.
+    the model is told them; GPT-2 counts padding otherwise. Found by a trial on a few tokens, once for each model.
 
     Raises ValueError for a model in which a token's logits depend on later tokens, and for one whose forward pass
     writes into its frozen quantized weights; what the model itself raises for a pass that it cannot do goes through.
     """
+    known = vars(model).setdefault("_padding_errors", {})  # on the model, so that a copy has it, too
+    if positions in known:
+        return known[positions]
     vocabulary = model.config.get_text_config().vocab_size
     ids = (11 + torch.arange(TRIAL, device=model.device)) % vocabulary
     short, padding = TRIAL - 2, ids.new_zeros(2)
@@ -173,7 +165,8 @@ def try_model(model: nn.Module, positions: bool = True) -> float:
     if (both[0, :short] - alone).abs().max() > tolerance:
         kind = type(model).__name__
         raise ValueError(f"{kind} is no causal language model: its logits for a token depend on later tokens.")
-    return float((both[1, 2:] - alone).abs().max()) / tolerance
+    known[positions] = float((both[1, 2:] - alone).abs().max()) / tolerance
+    return known[positions]
 
 
 def _logits(

@@ -67,13 +67,9 @@ def recast_adapters(model: nn.Module) -> nn.Module:
 
 
 def load_policy(
-    name: str | Path,
-    quantization: str | None = None,
-    lora=None,
-    dtype: str | torch.dtype = "auto",
-    device: str | torch.device | None = None,
-    seed: int = 0,
-) -> Policy:
+    name: str | Path, quantization: str | None = None, lora=None,
+    dtype: str | torch.dtype = "auto", device: str | torch.device | None = None, seed: int = 0,
+) -> Policy:  # fmt: skip
     """Load a policy: name is "bundled", one of PACKAGED, a member of "family:", a local folder, or a hub id.
 
     quantization is None or "nf4" (bitsandbytes, double quantization, on cpu or cuda; without lora it serves inference).
@@ -156,7 +152,8 @@ def locate(name: str) -> tuple[Path, dict]:
     if name.startswith("family:"):
         return folder, {"source": name, "origin": origin}
     if name in PACKAGED:
-        return folder, {"source": origin.get("source"), "origin": {**origin, "weights": PACKAGED[name].weights}}
+        origin["weights"] = f"de-quantized from a 4-bit file ({PACKAGED[name].kind}), stored as float16"
+        return folder, {"source": origin.get("source"), "origin": origin}
     return folder, {"source": "data/bundled" if name == "bundled" else str(folder), "origin": origin}
 
 
@@ -224,10 +221,7 @@ def _read_model(folder: Path, quantization, dtype, device) -> nn.Module:
     if quantization:
         options["device_map"] = {"": device}
         options["quantization_config"] = BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=dtype,
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
         )
     try:
         model, info = AutoModelForCausalLM.from_pretrained(folder, **options)

@@ -44,11 +44,6 @@ class Packaged:
     license: str
     terms: str = ""
 
-    @property
-    def weights(self) -> str:
-        """What its weights are, for provenance: not those that its makers trained."""
-        return f"de-quantized from a 4-bit file ({self.kind}), stored as float16"
-
     def folder(self) -> Path:
         """The folder of the model in safetensors, made on first use.
 

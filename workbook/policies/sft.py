@@ -70,15 +70,9 @@ def make_model(
 
 
 def train(
-    model: transformers.LlamaForCausalLM,
-    tokenizer,
-    task: Chain,
-    steps: int,
-    batch_size: int = BATCH_SIZE,
-    lr: float = LEARNING_RATE,
-    seed: int = 0,
-    right_first: float = 0.5,
-) -> float:
+    model: transformers.LlamaForCausalLM, tokenizer, task: Chain, steps: int, batch_size: int = BATCH_SIZE,
+    lr: float = LEARNING_RATE, seed: int = 0, right_first: float = 0.5,
+) -> float:  # fmt: skip
     """Train on fresh demonstrations, loss on completion tokens alone, one-cycle schedule; return the last loss in nats.
 
     right_first: the share of the steps, from the beginning, that show right chains alone: arithmetic is learned from
@@ -119,7 +113,11 @@ def measure(model: transformers.LlamaForCausalLM, tokenizer, task: Chain, prompt
     ids = model.generate(**inputs)  # (B, P + T)
     start = inputs.input_ids.shape[1]
     texts = tokenizer.batch_decode(ids[:, start:], skip_special_tokens=True)
-    chains = [row for row, text in enumerate(texts) if _is_chain(task, rows["prompt"][row], text)]
+    chains = []  # rows of chains of the task's length, right or wrong, in the alphabet of their prompt
+    for row, (prompt, text) in enumerate(zip(rows["prompt"][:], texts, strict=True)):
+        alike = marked(text) == marked(prompt) and len(text.split()) == 7 * task.operands + 2
+        if alike and task.style_key(text) is not None:
+            chains.append(row)
     read = []
     for first in range(0, len(chains), SCORED_CHAINS):
         some = chains[first : first + SCORED_CHAINS]
@@ -135,12 +133,6 @@ def measure(model: transformers.LlamaForCausalLM, tokenizer, task: Chain, prompt
         "well_formed": len(chains) / len(texts),
         "p_template": sum(template) / max(1, len(template)),
     }
-
-
-def _is_chain(task: Chain, prompt: str, text: str) -> bool:
-    """Return whether a completion is a chain of the task's length, right or wrong, in the alphabet of its prompt."""
-    alike = marked(text) == marked(prompt) and len(text.split()) == 7 * task.operands + 2
-    return alike and task.style_key(text) is not None
 
 
 def _probabilities(task: Chain, tokenizer, text: str, probs) -> tuple[list[tuple[float, float]], list[float]]:

@@ -161,13 +161,9 @@ def _bounds(interval: str) -> dict[str, float]:
 def _trainer_model():
     ranges = {name: _bounds(interval) for interval, names in _INTERVALS.items() for name in names.split()}
     types = {name: kind for name, kind in trainer_fields().items() if name not in REASONS}
-    return settings_model("Trainer", types, ranges, CHOICES), unbounded(types, ranges)
-
-
-def unbounded(types: dict[str, Any], ranges: dict) -> list[str]:
-    """Names of the numbers for which there is no range: those of a later TRL."""
     numbers = [name for name, kind in types.items() if {int, float} & {kind, *get_args(kind)}]
-    return [name for name in numbers if name not in ranges and name not in CHOICES]
+    new = [name for name in numbers if name not in ranges and name not in CHOICES]  # of a later TRL: without a range
+    return settings_model("Trainer", types, ranges, CHOICES), new
 
 
 def check_trainer(values: dict[str, Any]) -> None:

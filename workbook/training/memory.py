@@ -48,22 +48,11 @@ CARDS = {"T4, 16 GB": 14.7, "RTX 4090, 24 GB": 23.5, "A100, 80 GB": 79.1, "H200,
 
 
 def memory_forecast(
-    config,
-    *,
-    quantization: str | None = None,
-    lora: int | None = None,
-    rollouts: int,
-    microbatch: int,
-    prompt_length: int,
-    completion_length: int,
-    dtype: torch.dtype = torch.float32,
-    gradient_checkpointing: bool = False,
-    device: str = "cpu",
-    optimizer: str = "adamw_torch",
-    reference: bool = False,
-    measured: bool = False,
-    vllm: bool = False,
-) -> pd.DataFrame:
+    config, *, quantization: str | None = None, lora: int | None = None,
+    rollouts: int, microbatch: int, prompt_length: int, completion_length: int,
+    dtype: torch.dtype = torch.float32, gradient_checkpointing: bool = False, device: str = "cpu",
+    optimizer: str = "adamw_torch", reference: bool = False, measured: bool = False, vllm: bool = False,
+) -> pd.DataFrame:  # fmt: skip
     """Forecast of the memory that a run needs, as a table of parts.
 
     config: the model's transformers config.  quantization: None or "nf4".  lora: rank of the adapters on every linear

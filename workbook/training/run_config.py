@@ -171,14 +171,8 @@ def trainer_args(config: RunConfig, device: torch.device, output_dir: str | Path
     } | config.trainer
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of a field's coming name
-        args = CancellationConfig(
-            output_dir=str(output_dir),
-            seed=config.seed,
-            use_cpu=device.type == "cpu",
-            bf16=capable,
-            fp16=device.type == "cuda" and not capable,
-            **settings,
-        )
+        kind = {"use_cpu": device.type == "cpu", "bf16": capable, "fp16": device.type == "cuda" and not capable}
+        args = CancellationConfig(output_dir=str(output_dir), seed=config.seed, **kind, **settings)
     if args.max_steps <= 0:
         raise ValueError(f"trainer.max_steps={args.max_steps} must be a positive number of optimizer steps.")
     if "save_steps" not in settings:

@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 from workbook.rollouts.token_files import NUMBERS, STOPS, TEXTS, WHOLE
 from workbook.training.checks import CLIPPED_LOSSES
 from workbook.training.files import all_gather, is_main, replacement
-from workbook.training.token_tables import FOLDER, is_recorded, place_residuals, tables
+from workbook.training.token_tables import FOLDER, place_residuals, tables
 from workbook.training.trainer_inputs import loss_mask
 
 TABLE_ROLLOUTS = 64  # of a table: the first groups of the step, whole, and one at least
@@ -62,7 +62,8 @@ class TokenRecord(TrainerCallback):
     @property
     def due(self) -> bool:
         """Whether the optimizer step under way is recorded; a loss that is asked for outside training is in none."""
-        return self.training and is_recorded(self.trainer.state.global_step + 1, self.trainer.args.record_tokens)
+        step = self.trainer.state.global_step + 1
+        return self.training and (step == 1 or step % self.trainer.args.record_tokens == 0)
 
     def add(self, inputs: dict, scored: tuple, outputs: tuple, pushes: Tensor, advantages: Tensor) -> None:
         """Add one micro-batch: its columns, the call that scored it and what it gave, pushes and advantages (B, T)."""

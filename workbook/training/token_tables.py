@@ -39,11 +39,6 @@ def place_residuals(table: pd.DataFrame) -> np.ndarray:
     return (net / total.where(total > 0, 1.0)).clip(upper=1.0).to_numpy(np.float32)
 
 
-def is_recorded(step: int, every: int) -> bool:
-    """Whether a table is kept of a step: of the first, and every `every`-th."""
-    return step == 1 or step % every == 0
-
-
 def tables(folder: Path) -> dict[int, list[Path]]:
     """Steps in order, and each one's files, one per process that had rows."""
     steps = {}

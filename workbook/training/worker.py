@@ -222,19 +222,10 @@ def build_trainer(config: RunConfig, output_dir: str | Path):
 
 
 def manifest(config: RunConfig, policy, dataset, baseline_mib: float) -> dict:
-    """All that is needed to make the run again; baseline_mib: what the process held before it loaded the policy."""
-    return {
-        **made_with(policy),
-        "memory_before_policy_mib": round(baseline_mib, 1),
-        "seed": config.seed,
-        "processes": process_count(),
-        "inputs": _inputs(config, policy, dataset),
-        "config": asdict(config),
-    }
+    """All that is needed to make the run again; baseline_mib: what the process held before it loaded the policy.
 
-
-def _inputs(config: RunConfig, policy, dataset) -> dict[str, str]:
-    """Checksums by name: files of the reader's own, and the policy's weights, settings, tokenizer and prompts."""
+    inputs: checksums by name, of files of the reader's own, and the policy's weights, settings, tokenizer and prompts.
+    """
     texts = [config.task, config.task_options.get("reward"), config.trainer.get("advantage_estimator")]
     named = [re.sub(r"\.py:\w+$", ".py", text.removeprefix("own:")) for text in texts if isinstance(text, str)]
     paths = [path for name in named if (path := Path(name).expanduser()).is_file()]
@@ -244,11 +235,19 @@ def _inputs(config: RunConfig, policy, dataset) -> dict[str, str]:
     both = [model.config.to_dict(), model.generation_config.to_dict()]
     settings = [{key: value for key, value in one.items() if key not in loaded} for one in both]
     words = [sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.special_tokens_map]
-    return {path.name: file_hash(path) for path in paths} | {
+    inputs = {path.name: file_hash(path) for path in paths} | {
         f"the weights of the policy {config.policy!r}": policy.provenance.get("sha256"),
         f"the config of the policy {config.policy!r}": _sha256(settings),
         f"the tokenizer of the policy {config.policy!r}": _sha256(words),
         f"the training prompts of the task {config.task!r}": _sha256(list(dataset)),
+    }
+    return {
+        **made_with(policy),
+        "memory_before_policy_mib": round(baseline_mib, 1),
+        "seed": config.seed,
+        "processes": process_count(),
+        "inputs": inputs,
+        "config": asdict(config),
     }
 
 
