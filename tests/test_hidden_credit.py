@@ -20,9 +20,9 @@ from workbook.topics.credit.study import (
     exact_pool,
     movement_shares,
     parts_of,
-    permuted,
     value_gap_study,
 )
+from workbook.topics.flips.probe import permuted_advantages
 from workbook.views.live_study import NOW
 
 
@@ -67,7 +67,7 @@ def test_parts_share_no_rollout_and_have_the_size_asked_for(bench):
 
 
 def test_permuted_advantages_are_the_same_ones_within_each_prompt(bench):
-    rollouts, dealt = bench.rollouts, permuted(bench.rollouts, 0)
+    rollouts, dealt = bench.rollouts, permuted_advantages(bench.rollouts, 0)
     for group in rollouts.group_ids.unique():
         own = rollouts.group_ids == group
         assert torch.equal(dealt.advantages[own].sort().values, rollouts.advantages[own].sort().values)

@@ -168,8 +168,6 @@ def test_entropy_at_equal_reward_and_over_many_steps():
     assert_close(*(torch.tensor(ends[name].to_numpy()) for name in names))  # min-replace takes the favour away
     assert (table["mean"] < table["start"]).all()
     assert charts.entropy_chart(table).to_dict()["description"]
-    with pytest.raises(ValueError, match="settings 'median'"):
-        drift.entropy_by_setting(8, ("median",))
     runs = drift.long_runs(steps=20, seeds=4)
     assert charts.long_run_chart(runs).to_dict()["title"]["text"]
     assert set(runs["measure"]) == {"entropy", "log-odds", "wrong"}

@@ -61,9 +61,6 @@ def arena_chart(table: pd.DataFrame):
         ends = {"mean": named[measure], "low": named[f"{measure}_low"], "high": named[f"{measure}_high"]}
         ends |= {end: ends[end].fillna(ends["mean"]) for end in ("low", "high")}
         rows[measure] = named.assign(**ends).dropna(subset=["mean"])[["name", "kind", "units", "mean", "low", "high"]]
-        rows[measure] = rows[measure].assign(
-            **{e: rows[measure][e].fillna(rows[measure]["mean"]) for e in ("low", "high")}
-        )
         look = {"zero": True, "color": color, "shown": ["units"], "labels": first, "title": title}
         look |= {"width": 250 if first else 150, "height": ROW * len(table), "threshold": 1 if first else None}
         charts.append(forest(rows[measure], order, alt.X("mean:Q", title=axis).scale(zero=True), **look))

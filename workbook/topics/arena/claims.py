@@ -151,18 +151,13 @@ def gap(tables: Tables, rule: str, base: str, column: str = "value") -> pd.Serie
     return values[rule] - values[base]
 
 
-def cosine_units(tables: Tables, rule: str) -> pd.Series:
-    """Pseudo-values of the cosine of a rule's mean update with the ideal one."""
-    return ratio_units(tables["arena/marks"], rule, "cosine")
-
-
 NEIGHBOURS = {"P1": ("prefix_credit", PLAIN), "P2": ("ibpo", "grpo"), "P3": ("edit_mask", "grpo")}  # rule and its base
 OUTCOMES = {"": "value", " mechanism": "correlation", " area": "area"}  # held-out value first, then what a rule knows
 MEASURES = {
     "arena": {
         "A1": partial(scored, rule=PLAIN),
         "A1 gain": partial(scored, rule=PLAIN, floor=START),
-        "A1 mechanism": partial(cosine_units, rule=PLAIN),
+        "A1 mechanism": lambda tables: ratio_units(tables["arena/marks"], PLAIN, "cosine"),
         "A1 distance": partial(gap, rule=PLAIN, base=UPPER),
         "A1 control": partial(gap, rule="coin_reward", base=LOWER),
         "A1 unmatched": partial(scored, rule=PLAIN, match="none"),

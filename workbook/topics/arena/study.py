@@ -21,7 +21,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,7 @@ from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import pad_rows, rollout_logps, tokenize_prompts
 from workbook.studies.bench import Bench
 from workbook.studies.loop import LARGE_PRIME, Loop, train_in_memory
-from workbook.studies.record import RESULTS, load_measured
+from workbook.studies.record import load_measured
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit import CreditBatch, Rule, per_token
 from workbook.theory.credit_rules import RULES
@@ -278,21 +278,17 @@ def contest(
     return arena_table(*(pd.concat(parts[name], ignore_index=True) for name in TABLES))
 
 
-@lru_cache(maxsize=4)
-def _measured(folder: str) -> pd.DataFrame:
-    marks, runs = (load_measured("arena", "family", name, folder) for name in TABLES)
-    rules = runs.groupby("seed")["rule"].nunique()
-    whole = rules.index[rules == rules.max()]
-    return arena_table(marks[marks["seed"].isin(whole)], runs[runs["seed"].isin(whole)]).assign(source=MEASURED)
-
-
-def measured_table(folder: str | Path | None = None) -> pd.DataFrame:
+@cache
+def measured_table() -> pd.DataFrame:
     """The `arena_table` of the committed study, over the units that trained every rule.
 
     Further units trained the bounds and plain group credit alone: they decide A1, but beside other rules they would be
-    compared over other prompts.  folder: of results, instead of data/results.  Raises NotMeasured where there is none.
+    compared over other prompts.  Raises NotMeasured where there is none.
     """
-    return _measured(str(folder or RESULTS)).copy()
+    marks, runs = (load_measured("arena", "family", name) for name in TABLES)
+    rules = runs.groupby("seed")["rule"].nunique()
+    whole = rules.index[rules == rules.max()]
+    return arena_table(marks[marks["seed"].isin(whole)], runs[runs["seed"].isin(whole)]).assign(source=MEASURED)
 
 
 def place(measured: pd.DataFrame, own: pd.DataFrame, rule: str) -> pd.DataFrame:

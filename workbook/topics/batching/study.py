@@ -118,8 +118,7 @@ def measured_curves() -> pd.DataFrame:
 def ends(curves: pd.DataFrame) -> pd.DataFrame:
     """One row per run: seed, level, order, matched, lr, and what came of it.
 
-    start, value: exact held-out value before and after training.  area: mean of value over training (trapezoids of
-    one width).
+    start, value: exact held-out value before and after training.  area: mean of value over training (trapezoids).
     jitter: mean |second difference| of value from reading to reading.  collapsed: 1 if value ever fell below half the
     start's.  sign_cosine, grad_norm, moved, reward: means over the batches.  tax, style_entropy: in the end.
     """

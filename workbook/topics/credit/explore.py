@@ -17,15 +17,7 @@ from workbook.rollouts.scoring import unpadded
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY
 from workbook.tasks.chain import SEED_CLASSES
-from workbook.topics.credit.study import (
-    AXES,
-    FRESH,
-    GROWING,
-    MORE_PROMPTS,
-    SMALL_NATS,
-    TINY_NATS,
-    step_gaps,
-)
+from workbook.topics.credit.study import AXES, FRESH, GROWING, MORE_PROMPTS, SMALL_NATS, TINY_NATS, step_gaps
 from workbook.topics.grading import UNANSWERED
 from workbook.views.explorer import Explorer, browse, log_slider, menu, power_slider, slider
 from workbook.views.figures import bars, forest

@@ -24,8 +24,8 @@ from workbook.probes.values import Pool, cell_gap, exact_pool, pool_change
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.studies.bench import Bench
-from workbook.theory.advantages import group_advantages, permute_in_groups
-from workbook.topics.flips.probe import frequency_matched
+from workbook.theory.advantages import group_advantages
+from workbook.topics.flips.probe import frequency_matched, permuted_advantages
 
 SMALL_NATS, TINY_NATS = 0.01, 0.001  # root mean square movement by one step, and in H9 by one a tenth of it
 CELLS = {  # what is alike in boosted and suppressed tokens that are compared
@@ -76,7 +76,7 @@ def step_gaps(
     """
     before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
     rows = []
-    for name, pushing in {"own": rollouts, "permuted": permuted(rollouts, seed)}.items():
+    for name, pushing in {"own": rollouts, "permuted": permuted_advantages(rollouts, seed)}.items():
         mine = private_copy(policy)
         update(mine, pushing, optimizer, lr)
         tables = {pool: pool_change(mine, pools[pool], before[pool]) for pool in pools}
@@ -94,12 +94,6 @@ def gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:
             part = kept[kept["reward"].isin(rewards)]
             for of in ("value", "credit"):
                 yield {"rollouts": sign, "matched": matched, "of": of, "gap": cell_gap(part, cells, of, eps)}
-
-
-def permuted(rollouts: Rollouts, seed: int) -> Rollouts:
-    """The rollouts with their advantages permuted within each prompt: as many of either sign, and no signal."""
-    generator = torch.Generator().manual_seed(seed)
-    return replace(rollouts, advantages=permute_in_groups(rollouts.advantages, rollouts.group_ids, generator))
 
 
 def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
@@ -123,20 +117,19 @@ def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
     for axis, estimator, prompts, group in progress(cells, "sampling budget"):
         source = deep if group > bench.scale.group_size or axis == GROWING else bench.rollouts
         for part in parts_of(source, prompts, group, PARTS_OF_A_CELL, bench.seed):
-            part = with_estimator(part, estimator)
-            if part.advantages.any():
-                key = {"axis": axis, "prompts": prompts, "group_size": group}
+            # "reinforce" subtracts the mean reward of the whole batch
+            groups = part.group_ids if estimator != "reinforce" else torch.zeros_like(part.group_ids)
+            advantages = group_advantages(part.rewards, groups, estimator)
+            if advantages.any():
+                key, part = (
+                    {"axis": axis, "prompts": prompts, "group_size": group},
+                    replace(part, advantages=advantages),
+                )
                 rows_of_parts += [key | row for row in gaps_after(policy, part, pools, lr)]
     table = pd.DataFrame(rows_of_parts)
     keys = ["axis", "prompts", "group_size", "pool", "matched"]
     means = table.groupby(keys, sort=False, as_index=False)[["gap", "rms"]].mean()
     return means.assign(parts=table.groupby(keys, sort=False)["gap"].count().to_numpy())
-
-
-def with_estimator(rollouts: Rollouts, estimator: str) -> Rollouts:
-    """The rollouts with an estimator's advantages; "reinforce" subtracts the mean reward of the whole batch."""
-    groups = rollouts.group_ids if estimator != "reinforce" else torch.zeros_like(rollouts.group_ids)
-    return replace(rollouts, advantages=group_advantages(rollouts.rewards, groups, estimator))
 
 
 def parts_of(rollouts: Rollouts, prompts: int, group_size: int, most: int, seed: int) -> list[Rollouts]:

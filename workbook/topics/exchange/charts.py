@@ -15,14 +15,7 @@ import pandas as pd
 from workbook.statistics import t_interval
 from workbook.studies.record import load_measured
 from workbook.topics.exchange.drift import PATHS, STEPS, WHEN
-from workbook.topics.exchange.toy import (
-    MECHANISMS,
-    TOGETHER,
-    draw_groups,
-    interval,
-    residuals,
-    single_thread,
-)
+from workbook.topics.exchange.toy import MECHANISMS, TOGETHER, draw_groups, interval, residuals, single_thread
 from workbook.views.figures import INTERVAL, bars, by_sign, forest, panels, rule, series
 from workbook.views.style import ACCENT, NEUTRAL, SERIES, WIDTH, describe_rows, finish, require, titled, tooltips
 
@@ -110,7 +103,7 @@ def measured_residuals() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@single_thread
+@single_thread()
 def toy_residuals(least: float = 0.01, most: float = 1.0) -> pd.DataFrame:
     """The toy's residual of the same two mechanisms along its drift: mechanism, drift, mean, low, high."""
     rows = []

@@ -51,7 +51,7 @@ def push_on_shared(p_shared: float = 0.4, residual: float = 0.2) -> tuple[Float[
     return p.log(), residual * (torch.eye(VOCABULARY, dtype=torch.float64)[0] - p)
 
 
-@single_thread
+@single_thread()
 def compute_kl_drift(
     p_shared: float = 0.4, residual: float = 0.2, lr: float = 0.1, same_sign: float = 1.0, seed: int = 0
 ) -> dict[str, pd.DataFrame]:
@@ -63,7 +63,6 @@ def compute_kl_drift(
     Returns rates: lr, order, kl (of one step);  chosen: the same at `lr`;  path: step, series, mean, low, high of
     the KL from the first policy, and of the sum of the steps' own KLs.
     """
-    check_range(0.5, 1, same_sign=same_sign)
     logits, push = push_on_shared(p_shared, residual)
 
     def one_step(rates: list[float]) -> pd.DataFrame:
@@ -110,7 +109,7 @@ def solution_step(
 
 
 @lru_cache(maxsize=32)
-@single_thread
+@single_thread()
 def run_solutions(
     weights: str = "equal",
     transform: str = "none",
@@ -126,10 +125,8 @@ def run_solutions(
 
     Each step draws a group, centres its rewards (Dr. GRPO), weighs its rollouts and steps. weights: "equal" all 1; "one
     favoured" 1 + strength for the first right answer; "random" exp(strength times a normal number) per rollout, as
-    sequence ratios are.  transform: one of TRANSFORMS.  ValueError for unknown names.
+    sequence ratios are.  transform: one of TRANSFORMS.
     """
-    check_choice("weights", weights, WEIGHTS)
-    check_choice("transform", transform, tuple(TRANSFORMS))
     generator = torch.Generator().manual_seed(seed)
     logits = torch.tensor(START, dtype=torch.float64).log().repeat(seeds, 1)
     group_ids, outputs = torch.arange(seeds).repeat_interleave(group_size), torch.eye(len(START), dtype=torch.float64)
@@ -150,7 +147,7 @@ def run_solutions(
     return torch.stack(path).log_softmax(-1)
 
 
-@single_thread
+@single_thread()
 def compute_solutions(
     weights: str = "equal",
     transform: str = "none",
@@ -192,15 +189,12 @@ def entropy_by_setting(seeds: int = 200, settings: tuple[str, ...] = tuple(SETTI
     """Entropy over the right answers (nats) of settings in SETTINGS, after 60 steps and at equal reward, over seeds.
 
     Columns setting, when (of WHEN), mean, low, high (95 % bootstrap interval over seeds), start (entropy at step 0) and
-    reward, at the end.  Raises ValueError for an unknown setting, and if a seed never reaches the reward of 0.8.
+    reward, at the end.
     """
     rows = []
     for name in settings:
-        check_choice("settings", name, tuple(SETTINGS))
         path = solution_measures(run_solutions(lr=LR, seeds=seeds, steps=LATE_STEPS, **SETTINGS[name]))
         entropy, reward = path["entropy"].numpy(), path["reward"].numpy()
-        if (reward.max(0) < REWARD).any():
-            raise ValueError(f"{name}: a seed never reaches a reward of {REWARD} within {LATE_STEPS} steps.")
         at_reward = entropy[(reward >= REWARD).argmax(0), np.arange(seeds)]
         base = {"setting": name, "start": entropy[0, 0], "reward": reward[-1].mean()}
         for when, values in (("end", entropy[-1]), ("reward", at_reward)):

@@ -7,19 +7,8 @@ import torch
 from workbook.theory import cancellation_residual, group_advantages, surrogate_weights
 from workbook.topics.exchange import charts
 from workbook.topics.exchange.charts import MEASURES, RUNS
-from workbook.topics.exchange.drift import (
-    OPERATORS,
-    PATHS,
-    STEPS,
-    WEIGHTS,
-    compute_kl_drift,
-    compute_solutions,
-)
-from workbook.topics.exchange.toy import (
-    TOGETHER,
-    TRANSFORMS,
-    compute_exchange,
-)
+from workbook.topics.exchange.drift import OPERATORS, PATHS, STEPS, WEIGHTS, compute_kl_drift, compute_solutions
+from workbook.topics.exchange.toy import TOGETHER, TRANSFORMS, compute_exchange
 from workbook.topics.grading import UNANSWERED, answer_of, grade
 from workbook.views.explorer import Explorer, log_slider, menu, slider, switch
 

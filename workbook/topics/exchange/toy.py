@@ -8,9 +8,10 @@ directions are the same all over the group (arXiv 2604.13088; D1 to D3, D6 and D
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import lru_cache
 
 import pandas as pd
 import torch
@@ -55,19 +56,15 @@ class Draw:
     chance: Float[Tensor, " B"]  # uniform, for masking
 
 
-def single_thread(function: Callable) -> Callable:
-    """Run `function` with one thread of torch's: more of them cost a slider's small tensors more than they save."""
-
-    @wraps(function)
-    def wrapped(*args, **kwargs):
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            torch.set_num_threads(threads)
-
-    return wrapped
+@contextmanager
+def single_thread() -> Iterator[None]:
+    """One thread of torch's, for a function that it decorates: more cost small tensors more than they save."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def draw_groups(
@@ -222,7 +219,7 @@ def interval(values: Float[Tensor, " groups"]) -> dict[str, float]:
 # --- tables
 
 
-@single_thread
+@single_thread()
 def compute_exchange(
     sequence: bool = True,
     clipping: str = "none",
@@ -266,7 +263,7 @@ def compute_exchange(
     return {"meter": pd.DataFrame(rows), "pushes": pd.DataFrame(group)}
 
 
-@single_thread
+@single_thread()
 def repair_costs() -> pd.DataFrame:
     """Tabulate what each transform does, in every situation, to the shared token and to the tokens that should move.
 

@@ -9,13 +9,7 @@ from workbook.theory.advantages import group_advantages
 from workbook.topics.grading import UNANSWERED, answer_of, grade
 from workbook.topics.groups import charts
 from workbook.topics.groups.expected import MIXED, RULES, WEIGHTS, compute_mixed, compute_parts
-from workbook.topics.groups.toy import (
-    COMPARED,
-    PUSHED,
-    compute_gradients_meet,
-    compute_growing,
-    push_on_logits,
-)
+from workbook.topics.groups.toy import COMPARED, PUSHED, compute_gradients_meet, compute_growing, push_on_logits
 from workbook.views.charts import describe_parts, signal_noise_chart
 from workbook.views.explorer import Explorer, menu, power_slider, slider
 
