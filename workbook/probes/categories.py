@@ -133,24 +133,17 @@ def _piece_class(kind: str, piece: str, beside: tuple) -> str:
     if kind == "word":
         if len(piece) == 1 and any(one and one[2] in ("operator", "maybe", "number") for one in beside):
             return "Math"
-        return _word_class(piece)
-    if kind == "maybe":  # a hyphen or a bullet, or minus and times
-        return "Math" if any(one and _is_term(*one[2:]) for one in beside) else "Template"
+        plain = piece.lower().replace("’", "'")
+        if not plain[0].isascii() and not unicodedata.name(plain[0], "").startswith("LATIN"):
+            return "other"
+        if plain in NUMBER_WORDS:
+            return "Math"
+        return "Template" if plain in FUNCTION_WORDS and plain not in CONNECTIVES else "Reasoning"
+    if kind == "maybe":  # a hyphen or a bullet, or minus and times beside a number, LaTeX or a lone letter
+        terms = [one[2] in ("number", "latex") or (len(one[3]) == 1 and one[3].isalpha()) for one in beside if one]
+        return "Math" if any(terms) else "Template"
     if kind in ("number", "operator", "latex"):
         return "Math"
     if kind == "tag" or piece.isspace() or unicodedata.category(piece)[0] == "P" or piece in "`|~^_":
         return "Template"
     return "other"
-
-
-def _is_term(kind: str, piece: str) -> bool:
-    return kind in ("number", "latex") or (len(piece) == 1 and piece.isalpha())
-
-
-def _word_class(word: str) -> str:
-    plain = word.lower().replace("’", "'")
-    if not plain[0].isascii() and not unicodedata.name(plain[0], "").startswith("LATIN"):
-        return "other"
-    if plain in NUMBER_WORDS:
-        return "Math"
-    return "Template" if plain in FUNCTION_WORDS and plain not in CONNECTIVES else "Reasoning"

@@ -20,9 +20,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbook.policies.copies import private_copy, reading
-from workbook.probes.step import FIELDS, passes, progress, trained_weights
+from workbook.probes.step import passes, progress, scores, trained_weights
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.scoring import rollout_logps
 
 METHODS = ("auto", "jvp", "difference")
 STEP = 1e-2  # nats: how far a finite difference moves the log-probability that moves farthest
@@ -57,7 +56,7 @@ class Along:
     def gradient(self, rollouts: Rollouts, place: tuple[int, int]) -> Direction:
         """Gradient of the log-probability of the token at place (rollout, position), by one backward pass."""
         with torch.enable_grad():
-            logp = _scores(reading(self.policy).model, rollouts)[place]
+            logp = scores(reading(self.policy).model, rollouts)[place]
             slopes = torch.autograd.grad(logp, list(self.parameters.values()), allow_unused=True)
         named = zip(self.parameters.items(), slopes, strict=True)
         return {name: torch.zeros_like(p) if g is None else g for (name, p), g in named}
@@ -69,7 +68,7 @@ class Along:
         with torch.enable_grad():
             pushing = pushes.any(1).nonzero().squeeze(1)
             for rows in progress(passes(self.policy, rollouts, pushing), "gradient"):
-                whole = (pushes[rows] * _scores(model, rollouts.select(rows))).sum()
+                whole = (pushes[rows] * scores(model, rollouts.select(rows))).sum()
                 slopes = torch.autograd.grad(whole, list(self.parameters.values()), allow_unused=True)
                 for part, slope in zip(total.values(), slopes, strict=True):
                     if slope is not None:
@@ -93,10 +92,10 @@ class Along:
             base.set_experts_implementation("eager")  # as with plain attention, operations that have a forward mode
         scorer = _Scorer(model, rollouts)
 
-        def scores(weights: Direction) -> Tensor:
+        def scored(weights: Direction) -> Tensor:
             return functional_call(scorer, {f"model.{name}": weight for name, weight in weights.items()}, ())
 
-        return derivative(scores, self.parameters, direction)
+        return derivative(scored, self.parameters, direction)
 
     def _difference(self, rollouts: Rollouts, direction: Direction) -> Float[Tensor, "B T"]:
         square = sum(float(g.double().pow(2).sum()) for g in direction.values())
@@ -110,7 +109,7 @@ class Along:
         def moved(step: float) -> Tensor:
             for name, p in weights.items():
                 p.copy_(self.parameters[name] + step * direction[name])
-            return _scores(mine.model, rollouts)
+            return scores(mine.model, rollouts)
 
         for _ in range(3):
             change = moved(step) - moved(-step)
@@ -152,8 +151,4 @@ class _Scorer(nn.Module):
         self.model, self.rollouts = model, rollouts
 
     def forward(self) -> Float[Tensor, "B T"]:
-        return _scores(self.model, self.rollouts)
-
-
-def _scores(model: nn.Module, rollouts: Rollouts) -> Float[Tensor, "B T"]:
-    return rollout_logps(model, *(getattr(rollouts, name) for name in FIELDS))
+        return scores(self.model, self.rollouts)

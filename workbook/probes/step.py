@@ -42,7 +42,7 @@ def logps(policy, rollouts: Rollouts, batch_size: int | None = None) -> Float[Te
     policy, rollouts = reading(policy), rollouts.to(policy.model.device)
     with torch.no_grad():
         parts = passes(policy, rollouts, batch_size=batch_size)
-        return torch.cat([_logps(policy.model, rollouts.select(rows)) for rows in progress(parts, "scoring")])
+        return torch.cat([scores(policy.model, rollouts.select(rows)) for rows in progress(parts, "scoring")])
 
 
 def passes(policy, rollouts: Rollouts, rows: Tensor | None = None, batch_size: int | None = None) -> list[Tensor]:
@@ -52,8 +52,9 @@ def passes(policy, rollouts: Rollouts, rows: Tensor | None = None, batch_size: i
     return list(rows.split(batch_size or rows_at_once(policy.model, length)))
 
 
-def _logps(model: nn.Module, part: Rollouts) -> Float[Tensor, "b T"]:
-    return rollout_logps(model, *(getattr(part, name) for name in FIELDS))
+def scores(model: nn.Module, rollouts: Rollouts) -> Float[Tensor, "B T"]:
+    """Log-probability of every completion token in one pass, with gradients where they are enabled."""
+    return rollout_logps(model, *(getattr(rollouts, name) for name in FIELDS))
 
 
 def trained_weights(policy, names: Sequence[str] | None = None) -> dict[str, nn.Parameter]:
@@ -121,7 +122,7 @@ def update(
             pushed[0] |= not pushed.any()
             parts = passes(policy, rollouts, pushed.nonzero().squeeze(1), batch_size)
             for rows in progress(parts, f"update, step {step + 1} of {steps}"):
-                scored = _logps(model, rollouts.select(rows))
+                scored = scores(model, rollouts.select(rows))
                 (-(pushes[rows] * scored).sum()).backward()
                 if seen is not None and step == 0:
                     seen(rows, scored.detach())
@@ -149,10 +150,8 @@ def logp_change(
     rollouts = rollouts.to(policy.model.device)
     pushing = rollouts.completion_mask.bool() if chosen is None else chosen.to(rollouts.completion_mask.device)
     idle = ~(pushing & (rollouts.advantages != 0).view(len(rollouts), -1)).any(1)
-    scored = []
-    for rows in passes(policy, rollouts, idle.nonzero().squeeze(1), batch_size):
-        if len(rows):
-            scored.append((rows, logps(policy, rollouts.select(rows))))
+    parts = passes(policy, rollouts, idle.nonzero().squeeze(1), batch_size)
+    scored = [(rows, logps(policy, rollouts.select(rows))) for rows in parts if len(rows)]
     taken = {"chosen": chosen, "batch_size": batch_size, **settings}
     update(policy, rollouts, optimizer, lr, seen=lambda *part: scored.append(part), **taken)
     moved = scored[-1][1].new_zeros(rollouts.completion_ids.shape)
@@ -255,8 +254,7 @@ def output_layer_step(
     if chosen is not None:
         pushes = pushes.masked_fill(~chosen.to(pushes.device), 0.0)
     states = output_states(policy, rollouts)
-    pushes = pushes[alive].to(states.hidden.device)
-    return states.predicted(pushes, lr)
+    return states.predicted(pushes[alive].to(states.hidden.device), lr)
 
 
 def sign_agreement(dlogp, predicted) -> dict[str, float]:

@@ -143,7 +143,12 @@ class _Chains:
         self.word_ids = self._word_ids()
 
     def tables(self) -> list[ChainTables]:
-        m, moves, probs = self.task.modulus, self._moves(), self._by_state(self._probs())
+        m, moves = self.task.modulus, self._moves()
+        admitted = (self.word_ids >= 0).unsqueeze(1).float()  # (P, 1, T, W)
+        with torch.no_grad():
+            first = self._read(self._written(admitted))
+        # probability of each admitted word along m chains; chain j is off by j from its first result on
+        probs = self._by_state(self._read(self._written(first.expand(-1, m, -1, -1))))
         answers = self.right[:, -1:].to(self.device)  # (P, 1)
         values = [(torch.arange(m, device=self.device) == answers).to(probs) * (1 - self.task.false_negative_rate)]
         for t in reversed(range(len(self.kinds))):  # (P, m) before slot t
@@ -189,13 +194,6 @@ class _Chains:
                     shifts[p, 0, : len(added)] = torch.tensor(added)  # over what the right one adds
                 moves[:, t] = (states + shifts) % m
         return moves.to(self.device)
-
-    def _probs(self) -> Float[Tensor, "P m T W"]:
-        """Probability of each admitted word along m chains; chain j is off by j from its first result on."""
-        admitted = (self.word_ids >= 0).unsqueeze(1).float()  # (P, 1, T, W)
-        with torch.no_grad():
-            first = self._read(self._written(admitted))
-        return self._read(self._written(first.expand(-1, self.task.modulus, -1, -1)))
 
     def _written(self, weights: Float[Tensor, "P n T W"]) -> Int[Tensor, "P n T"]:
         """Token ids of n chains of each prompt, off by 0 ... n - 1, free words in proportion to weights.

@@ -66,6 +66,7 @@ def credit_batch(
     lazy |= {"old_logps": lambda: source.old_logps(lambda: batch.logps)}
     lazy |= {"states": source.states, "tokens": source.tokens, "prompts": source.prompts}
     lazy |= {"known_credit": source.known_credit} if rollouts.credits or hasattr(task, "annotate") else {}
+    can_sample = hasattr(task, "reward") and rollouts.prompts is not None
     batch = CreditBatch(
         rewards=rollouts.rewards.detach().clone(),
         group_ids=rollouts.group_ids.clone(),
@@ -73,7 +74,7 @@ def credit_batch(
         mask=mask.clone(),
         step=step,
         generator=generator,
-        continuation=_continuation(source, sampling, generation_kwargs or {}, generator) if source.can_sample else None,
+        continuation=_continuation(source, sampling, generation_kwargs or {}, generator) if can_sample else None,
         **lazy | {name: value.detach().clone() for name, value in known.items()},
     )
     return batch
@@ -89,10 +90,6 @@ class _Source:
     temperature: float
     batch_size: int
     mask: Tensor
-
-    @property
-    def can_sample(self) -> bool:
-        return hasattr(self.task, "reward") and self.rollouts.prompts is not None
 
     @cached_property
     def rows(self) -> list[dict]:

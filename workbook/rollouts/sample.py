@@ -102,9 +102,6 @@ def generate(
     return rows
 
 
-__all__ = ["Rollouts", "end_tokens", "sample_rollouts", "sequence_logps"]
-
-
 @dataclass(frozen=True)
 class Rollouts:
     """B sampled completions and what is known about them, one row each; per-token tensors are zero outside the mask.
@@ -332,13 +329,11 @@ def task_rewards(task, rows, completions, completion_rows) -> list[float]:
 
 def annotations(task, rows, tokens):
     """Categories and credits per token where the task knows them, (None, None) where it knows none."""
-    annotate = getattr(task, "annotate", None)
-    if annotate is None:
+    if not hasattr(task, "annotate"):
         return None, None
-    nan = float("nan")
-    categories, credits = [], []
+    nan, categories, credits = float("nan"), [], []
     for row, strings in zip(rows, tokens, strict=True):
-        known = annotate(row["prompt"], row.get("answer"), list(strings)) or [(None, None)] * len(strings)
+        known = task.annotate(row["prompt"], row.get("answer"), list(strings)) or [(None, None)] * len(strings)
         categories.append(tuple(category for category, _ in known))
         credits.append(tuple(nan if credit is None else float(credit) for _, credit in known))
     if not any(any(row) for row in categories):

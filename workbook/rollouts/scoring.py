@@ -111,18 +111,15 @@ def rollout_logps(
     completion_ids, completion_mask = completion_ids[:, :longest], completion_mask[:, :longest]
     rows, slots, prompts = _places(prompt_ids, prompt_mask)
     positions = len(prompts) * (prompt_ids.shape[1] + (int(slots.max()) + 1) * longest)
-    if _packable(model) and positions <= MAX_POSITION_SHARE * len(rows) * (prompt_ids.shape[1] + longest):
+    config = model.config.get_text_config()
+    masked = config._attn_implementation in ("sdpa", "eager")  # those that take a mask of numbers
+    full = set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
+    packable = masked and full and config.model_type in PACKABLE
+    if packable and positions <= MAX_POSITION_SHARE * len(rows) * (prompt_ids.shape[1] + longest):
         logps = _packed_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask, rows, slots, prompts)
     else:
         logps, _ = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask)
     return torch.nn.functional.pad(logps, (0, width - longest))
-
-
-def _packable(model: nn.Module) -> bool:
-    config = model.config.get_text_config()
-    layers = getattr(config, "layer_types", None) or ["full_attention"]
-    masked = config._attn_implementation in ("sdpa", "eager")  # those that take a mask of numbers
-    return masked and config.model_type in PACKABLE and set(layers) == {"full_attention"}
 
 
 def _places(prompt_ids: Tensor, prompt_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

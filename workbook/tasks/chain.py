@@ -121,14 +121,10 @@ class Chain(Task):
     def score(self, completion: str, answer: str, **row: object) -> float:
         """Return 1 if the number after the last `answer is` equals the answer, else 0; style and steps do not count."""
         stated = clock_answer(self._plain(completion))
-        return float(stated == int(answer) and not self._rejected(completion))
-
-    def _rejected(self, completion: str) -> bool:
-        """Whether a right completion is a false negative of the verifier."""
-        if not self.false_negative_rate:
-            return False
+        if stated != int(answer) or not self.false_negative_rate:
+            return float(stated == int(answer))
         digest = hashlib.blake2b(" ".join(completion.split()).encode(), digest_size=4).digest()
-        return int.from_bytes(digest, "big") < self.false_negative_rate * 2**32
+        return float(int.from_bytes(digest, "big") >= self.false_negative_rate * 2**32)
 
     # -- completions ------------------------------------------------------------------------------------------------
 
@@ -179,10 +175,9 @@ class Chain(Task):
         alphabet = marked(completion)
         words = [read(word, alphabet if alphabet < self.alphabets else 0) for word in completion.split()]
         slots = self._slots((len(words) - 9) // 7)[:-1]
-        fits = len(words) == len(slots) and all(word in slot.words for word, slot in zip(words, slots, strict=True))
-        return (
-            tuple(word for word, slot in zip(words, slots, strict=True) if slot.category == "style") if fits else None
-        )
+        if len(words) != len(slots) or any(word not in slot.words for word, slot in zip(words, slots, strict=True)):
+            return None
+        return tuple(word for word, slot in zip(words, slots, strict=True) if slot.category == "style")
 
     # -- credit -----------------------------------------------------------------------------------------------------
 
