@@ -62,7 +62,7 @@ def intervals_chart(
     )
 
 
-class Fold:
+class fold:  # called as a function
     """A table under a line that opens it, its cells escaped; in a terminal, the table itself."""
 
     def __init__(self, table: pd.DataFrame, title: str):
@@ -76,9 +76,6 @@ class Fold:
         body = self.table.to_html(border=0, escape=True, max_rows=None)
         scroll = f'<div style="overflow-x: auto" tabindex="0" role="region" aria-label="{title}">'
         return f"<details><summary>{title} ({count})</summary>{scroll}{body}</div></details>"
-
-
-fold = Fold
 
 
 PAPER_COLOR = "#f2e3b3"
@@ -125,9 +122,7 @@ def curve_chart(
         place = place.axis(values=sorted({*ticks, *(paper[:2] if paper else ())}), grid=False, labelOverlap=True)
     value = alt.Y(f"{y}:Q", title=y_title or y).scale(**{"zero": False, **look.pop("scale", {})})
     under = [*_paper(paper, ends, log2), *_references(reference or (), min(ends))]
-    look = {"form": ".3g", "shown": ["units"] if "units" in curve else [], "under": under, **look}
-    if series:
-        look = {"dash": series, **look}
+    look = {"shown": ["units"] if "units" in curve else [], "under": under, "dash": series, **look}
     names = [series] if series else []
     return titled(
         lines_over(curve, place, value, series, width=width, height=height, **look),
@@ -229,8 +224,8 @@ def signal_noise_chart(
     x = x.axis(format=".0%", tickCount=6, labelOverlap=True)
     color = alt.Color("part:N", title=None, sort=parts).scale(domain=parts, range=PART_COLORS)
     color = color.legend(orient="bottom", columns=3, labelLimit=240)
-    base = alt.Chart().encode(y=y, order="order:Q")
-    bodies = base.mark_bar(stroke="white", strokeWidth=0.8)
+    base, shown = alt.Chart().encode(y=y, order="order:Q"), ["category", "part", alt.Tooltip("share:Q", format=".1%")]
+    bodies = base.mark_bar(stroke="white", strokeWidth=0.8).encode(x=x, color=color, tooltip=shown)
     is_dark, fits = alt.FieldOneOfPredicate("part", DARK), f"abs(datum.share) >= {LEAST_NUMBER}"
     numbers = base.mark_text(fontSize=11).encode(
         x=alt.X("share:Q", stack="zero", bandPosition=0.5),
@@ -239,8 +234,7 @@ def signal_noise_chart(
         text=alt.Text("share:Q", format=".0%"),
         opacity=alt.when(fits).then(alt.value(1)).otherwise(alt.value(0)),
     )
-    shown = ["category", "part", alt.Tooltip("share:Q", format=".1%")]
-    layers = [bodies.encode(x=x, color=color, tooltip=shown), numbers, rule(0, "x", color="black")]
+    layers = [bodies, numbers, rule(0, "x", color="black")]
     where = "dark: from the token's own context; light: from other contexts, by coupling"
     if "size" in table:  # once of a bar's five rows
         once = alt.when("datum.order === 0").then(alt.value(1)).otherwise(alt.value(0))

@@ -53,10 +53,6 @@ class Snippet(anywidget.AnyWidget):
 class Shell:
     """What explorers and live studies share: `controls`, a `box` with all that is on the page, a `chart`."""
 
-    controls: dict[str, ipywidgets.ValueWidget]
-    box: ipywidgets.VBox
-    chart: LiveChart
-
     @property
     def settings(self) -> dict:
         """The value of every control, by compute's keyword."""
@@ -210,11 +206,10 @@ def browse(
         return curve_chart(curve, x, series=series, **look)
 
     def code(settings: dict) -> str:
-        chosen = dict(settings)
-        shown = chosen.pop("value", values[0])
+        shown = settings.get("value", values[0])
+        chosen = {name: one for name, one in settings.items() if name != "value"}
         rows = " & ".join(f"(table[{name!r}] == {_rounded(one)!r})" for name, one in chosen.items())
-        by = f", by={series!r}" if series else ""
-        kept = f"table[{rows}]" if rows else "table"
+        by, kept = f", by={series!r}" if series else "", f"table[{rows}]" if rows else "table"
         return f"from workbook.statistics import unit_curve\n\nunit_curve({kept}, {x!r}, {shown!r}{by})"
 
     return Explorer(compute, chart, controls, describe, code=code)
@@ -238,8 +233,8 @@ def frozen(explorer: Explorer, **grid: Sequence) -> dict:
             continue
         for name, table in (result if isinstance(result, dict) else {"table": result}).items():
             at = {f"at_{key}": value for key, value in place.items()}
-            short = [{key: _rounded(one, 5) for key, one in row.items()} for row in rows(table)]
-            tables.setdefault(name, []).extend(row | at for row in short)
+            short = [{key: _rounded(one, 5) for key, one in row.items()} | at for row in rows(table)]
+            tables.setdefault(name, []).extend(short)
 
     def filtered(node):
         """The spec with a filter to the chosen setting before each transform that reads the tables."""
@@ -251,21 +246,20 @@ def frozen(explorer: Explorer, **grid: Sequence) -> dict:
             inner["transform"] = chosen + inner.get("transform", [])
         return inner
 
+    def bound(key: str, values: list) -> dict:
+        """A Vega parameter that chooses among values, at the one that is nearest to where the control stands."""
+        now, label = explorer.settings[key], explorer.controls[key].description
+        is_number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in [*values, now])
+        value = min(values, key=lambda one: abs(one - now)) if is_number else now
+        steps = {round(b - a, 9) for a, b in pairwise(values)} if is_number else set()
+        look = {"input": "select", "options": values}
+        if len(steps) == 1 and min(steps) > 0 and all(isinstance(one, int) for one in values):  # exact in JavaScript
+            look = {"input": "range", "min": values[0], "max": values[-1], "step": steps.pop()}
+        return {"name": f"now_{key}", "value": value, "bind": look | {"name": f"{label} "}}
+
     spec = filtered(explorer.chart.spec)
-    params = [_bound(explorer, key, list(values)) for key, values in grid.items()]
+    params = [bound(key, list(values)) for key, values in grid.items()]
     return spec | {"params": params + spec.get("params", []), "datasets": {**explorer.chart.data, **tables}}
-
-
-def _bound(explorer: Explorer, key: str, values: list) -> dict:
-    """A Vega parameter that chooses among values, at the one that is nearest to where the control stands."""
-    now, label = explorer.settings[key], explorer.controls[key].description
-    is_number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in [*values, now])
-    value = min(values, key=lambda one: abs(one - now)) if is_number else now
-    steps = {round(b - a, 9) for a, b in pairwise(values)} if is_number else set()
-    look = {"input": "select", "options": values}
-    if len(steps) == 1 and min(steps) > 0 and all(isinstance(one, int) for one in values):  # exact in JavaScript, too
-        look = {"input": "range", "min": values[0], "max": values[-1], "step": steps.pop()}
-    return {"name": f"now_{key}", "value": value, "bind": look | {"name": f"{label} "}}
 
 
 def call_code(compute: Callable, variables, settings: dict) -> str:

@@ -107,8 +107,8 @@ def series(
     column that is true where a dashed line and a ring mark the setting; number: its format.
     """
     y = _value(value, alt.Y)
-    base, hints = alt.Chart(table), tooltips(table, by, _name(x), *shown, *_spread_columns(table, y), form=form)
-    base = base.encode(x=x)
+    hints = tooltips(table, by, _name(x), *shown, *_spread_columns(table, y), form=form)
+    base = alt.Chart(table).encode(x=x)
     here = base.transform_filter(f"datum['{chosen}']")
     base, dots = _colored(base, table, by, color, None, **names)
     lines = base.mark_line(strokeWidth=2.5, clip=clip)

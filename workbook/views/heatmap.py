@@ -23,7 +23,7 @@ from workbook.training.messages import Stopped, reporting
 from workbook.views.live import show
 from workbook.views.style import limit, picture, printable, require, visible
 from workbook.views.token_look import MAX_CHARACTERS, PALETTE, PLACES, is_number, prepare, scale_of, wire
-from workbook.views.tokens import aligned, biography_table, describe_token, explanation_details, moved_by, token_strip
+from workbook.views.tokens import aligned, biography_table, describe_token, explanation_details, token_strip
 
 HERE = Path(__file__).parent
 MODES = ("auto", "align", "read")  # auto: aligned where whole answers are seen so, else as text to read
@@ -102,7 +102,11 @@ class TokenHeatmap(anywidget.AnyWidget):
             require(self.table, (compare,), "compare=")
         beside = "" if compare is None else f"step {compare}" if isinstance(compare, int) else f"column {compare}"
         groups = self._groups()
-        group = self._pushed_group(groups) if group is None else int(group)
+        if group is None:
+            pushes = "push" in self.table and self.run is not None
+            pushed = self.table.loc[self.table["push"].abs() > 0, "group"] if pushes else ()
+            group = pushed.iloc[0] if len(pushed) else groups[0]
+        group = int(group)
         if group not in groups:
             raise ValueError(f"group={group!r} is not in the table: choose one of {groups[:8]}.")
         start = {"groups": groups, "group": group, "steps": steps, "step": self._shown_step}
@@ -116,10 +120,6 @@ class TokenHeatmap(anywidget.AnyWidget):
 
     def _groups(self) -> list[int]:
         return [int(label) for label in pd.unique(self.table["group"])]
-
-    def _pushed_group(self, groups: list[int]) -> int:
-        pushed = self.table.loc[self.table["push"].abs() > 0, "group"] if self.run and "push" in self.table else ()
-        return int(pushed.iloc[0]) if len(pushed) else groups[0]
 
     @property
     def rows(self) -> pd.DataFrame:
@@ -194,16 +194,14 @@ class TokenHeatmap(anywidget.AnyWidget):
         if self.run is None:
             raise ValueError("This heatmap shows a table and no run, so it has no steps: TokenHeatmap(run) has.")
         self.look()
-        nearest = min(self.steps, key=lambda known: (abs(known - step), known))
-        self.step = nearest
+        self.step = nearest = min(self.steps, key=lambda known: (abs(known - step), known))
         if self.step == nearest != step:
             self.message = f"Step {step} has no token table; this is the nearest that was recorded, step {nearest}."
 
-    def look(self) -> list[int]:
+    def look(self) -> None:
         before = self.steps
         self.steps = sorted(map(int, self.run.token_steps())) or before
         self.message = "" if self.steps != before else f"The newest step that is recorded is step {max(before)}."
-        return self.steps
 
     def _restep(self, _) -> None:
         """Show another recorded step, the same word pinned; keep this one if it can't be read."""
@@ -298,8 +296,9 @@ class TokenHeatmap(anywidget.AnyWidget):
             self.busy = {"text": f"{what}: {done} of {total}", "share": done / total}
 
     def _show_explanation(self, explanation) -> None:
-        rows = self.rows.reset_index(drop=True)
-        self.explanation, moved = explanation, moved_by(rows, explanation)
+        self.explanation, rows, keys = explanation, self.rows, ["rollout", "position"]
+        nats = explanation.tokens.set_index(keys)["moved"]
+        moved = nats.reindex(pd.MultiIndex.from_frame(rows[keys])).fillna(0.0).to_numpy()  # 0: it pushed nothing
         with self.hold_sync():
             self.moves_limit, self.moves = limit(moved), moved.astype("<f4").tobytes()
             known = explanation_details(rows, explanation)

@@ -70,10 +70,8 @@ def ledger_chart(table: pd.DataFrame) -> alt.LayerChart:
         raise ValueError("ledger_chart needs a measured primary row; this table has none.")
     many = rows["scale"].nunique() > 1
     effect = [f"{row.mean:.4g} [{row.low:.4g}, {row.high:.4g}]" for row in rows.itertuples()]
-    labels = rows["claim"] + (
-        " · " + rows["scale"].map(lambda name: SCALE_NAMES.get(name, name.replace("_", " "))) if many else ""
-    )
-    rows = rows.assign(label=labels, effect=effect, judged=~rows["outcome"].str.startswith("not "))
+    scales = rows["scale"].map(lambda name: " · " + SCALE_NAMES.get(name, name.replace("_", " "))) if many else ""
+    rows = rows.assign(label=rows["claim"] + scales, effect=effect, judged=~rows["outcome"].str.startswith("not "))
     missing = [claim for claim in dict.fromkeys(table["claim"]) if claim not in set(rows["claim"])]
     gaps = textwrap.wrap(f"Not measured: {', '.join(missing)}.", 105) if missing else []
     counts = ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())

@@ -144,14 +144,12 @@ class LiveChart(anywidget.AnyWidget):
     _css = ".workbook-live { contain: content; will-change: transform; }"  # a redraw is painted within the chart
     shared = traitlets.Instance(ipywidgets.Widget).tag(sync=True, **ipywidgets.widget_serialization)
     spec = traitlets.Dict().tag(sync=True)
-    data = traitlets.Dict().tag(
-        sync=True, to_json=lambda tables, _: {name: sent(rows) for name, rows in tables.items()}
-    )
+    data = traitlets.Dict().tag(sync=True, to_json=lambda data, _: {name: sent(rows) for name, rows in data.items()})
     version = traitlets.Int().tag(sync=True)
 
-    def __init__(self, chart, **kwargs):
+    def __init__(self, chart):
         spec, data = split(chart)
-        super().__init__(spec=spec, data=data, shared=shared(), **kwargs)
+        super().__init__(spec=spec, data=data, shared=shared())
 
     @classmethod
     def over(cls, chart: Callable, **tables: pd.DataFrame) -> LiveChart:

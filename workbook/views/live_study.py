@@ -167,13 +167,17 @@ def live_tables(
     tables, as in the module's docstring; the chart must know `now` among its series.
     """
 
+    def joined(before: pd.DataFrame | None, measured: pd.DataFrame) -> pd.DataFrame:
+        measured = measured if now is None else measured.assign(series=now)
+        return measured if before is None or before.empty else pd.concat([before, measured], ignore_index=True)
+
     @functools.wraps(measure)
     def compute(policy, task, **settings) -> dict[str, pd.DataFrame]:
         before, tables = _given_its_own(committed, settings), None
         show_partial(**before)
         measured = measure(policy, task, **settings)
         for rows in [measured] if isinstance(measured, dict) else measured:
-            tables = before | {name: _joined(before.get(name), table, now) for name, table in rows.items()}
+            tables = before | {name: joined(before.get(name), table) for name, table in rows.items()}
             show_partial(**tables)
         if tables is None:
             raise ValueError("These settings leave nothing to measure; take more prompts, or another seed.")
@@ -192,7 +196,6 @@ def live_curve(
     *,
     x: str = "x",
     now: str | list[str] = NOW,
-    describe: Callable[[pd.DataFrame], str] | None = None,
     **look,
 ) -> LiveStudy:
     """A study whose lines, measured now on a copy of the policy, are drawn over committed curves of the same quantity.
@@ -209,8 +212,8 @@ def live_curve(
 
     measure: (policy, task, **controls) -> rows (x, line, value); ValueError where the settings can't be.
     committed: a table with the columns series, x, mean, low, high, units.  now: the line or lines that measure yields.
-    describe: curve -> a sentence; by default the first and last point of each line measured now.  look: settings of
-    `curve_chart`, such as paper, reference or scale, and of the lines' names and order, as `names`.
+    look: settings of `curve_chart`, such as paper, reference or scale, and of the lines' names and order, as `names`.
+    The sentence says the first and last point of each line measured now.
     """
     lines = [now] if isinstance(now, str) else list(now)
     if "names" not in look:
@@ -239,14 +242,9 @@ def live_curve(
             parts.append(f"{name}: {', '.join(ends)}")
         return f"{'; '.join(parts)}." if parts else ""
 
-    return live_tables(points, curves, chart, controls, policy, task, describe or ends, now=None)
+    return live_tables(points, curves, chart, controls, policy, task, ends, now=None)
 
 
 def _given_its_own(function: Callable, settings: dict):
     names = inspect.signature(function).parameters
     return function(**{name: value for name, value in settings.items() if name in names})
-
-
-def _joined(before: pd.DataFrame | None, measured: pd.DataFrame, now: str | None) -> pd.DataFrame:
-    measured = measured if now is None else measured.assign(series=now)
-    return measured if before is None or before.empty else pd.concat([before, measured], ignore_index=True)

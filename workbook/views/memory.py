@@ -40,17 +40,10 @@ def _bars(table: pd.DataFrame, row: str, colours: dict[str, str], title: str, **
     """Stacked bars of columns row, part, value and rank; further arguments are the legend's."""
     names, shown = list(colours), [f"{row}:N", "part:N", alt.Tooltip("value:Q", format=",.3~g")]
     color = alt.Color("part:N", title=None, sort=names).scale(domain=names, range=list(colours.values()))
-    return (
-        alt.Chart(table)
-        .mark_bar(stroke="white", strokeWidth=0.5)
-        .encode(
-            x=alt.X("sum(value):Q", title=title),
-            y=alt.Y(f"{row}:N", sort=None, title=None).axis(labelLimit=260),
-            color=color.legend(**legend) if legend else color,
-            order="rank:Q",
-            tooltip=shown,
-        )
-    )
+    color = color.legend(**legend) if legend else color
+    x, y = alt.X("sum(value):Q", title=title), alt.Y(f"{row}:N", sort=None, title=None).axis(labelLimit=260)
+    bars = alt.Chart(table).mark_bar(stroke="white", strokeWidth=0.5)
+    return bars.encode(x=x, y=y, color=color, order="rank:Q", tooltip=shown)
 
 
 def memory_bars(table: pd.DataFrame, measured: float | None = None, limit: float | None = None) -> alt.LayerChart:

@@ -265,22 +265,17 @@ PANELS = {
 }
 
 
-def tokens_per_second(metrics: pd.DataFrame) -> pd.Series:
-    """Tokens of a generation batch, prompts included, over the seconds of its optimizer steps so far.
-
-    metrics: columns num_tokens (a running total, logged where a batch was sampled) and step_time; else all is NaN.
-    """
-    if not {"num_tokens", "step_time"} <= set(metrics):
-        return pd.Series(float("nan"), index=metrics.index)
-    sampled = metrics["num_tokens"].dropna()
-    seconds = metrics.groupby(metrics["num_tokens"].notna().cumsum())["step_time"].transform("sum")
-    return sampled.diff().fillna(sampled).div(seconds.loc[sampled.index]).reindex(metrics.index)
-
-
 def monitor_table(metrics: pd.DataFrame, max_points: int = MAX_POINTS) -> pd.DataFrame:
-    """What a run has logged as rows (step, panel, value); of a longer run than max_points every k-th row."""
+    """What a run has logged as rows (step, panel, value); of a longer run than max_points every k-th row.
+
+    Speed: tokens of a generation batch, prompts included, over the seconds of its optimizer steps so far.
+    """
     require(metrics, ("step", "reward"), "monitor_table")
-    logged, tables = metrics.assign(tokens_per_second=tokens_per_second(metrics)), []
+    logged, tables = metrics.assign(tokens_per_second=float("nan")), []
+    if {"num_tokens", "step_time"} <= set(metrics):
+        sampled = metrics["num_tokens"].dropna()  # a running total, logged where a batch was sampled
+        seconds = metrics.groupby(metrics["num_tokens"].notna().cumsum())["step_time"].transform("sum")
+        logged["tokens_per_second"] = sampled.diff().fillna(sampled) / seconds.loc[sampled.index]
     for name, panel in PANELS.items():
         column = next((column for column in panel.columns if column in logged), None)
         if column is not None:
@@ -334,14 +329,13 @@ def monitor_chart(rows: pd.DataFrame, frame: pd.DataFrame, legend: bool = False)
 def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: bool = True) -> alt.LayerChart:
     """A panel with its newest value at the upper right, within axes that the frame's invisible points keep open."""
     here, form, reward = alt.datum.panel == name, PANELS[name].form, name == "reward"
-    step = alt.X("step:Q", title="optimizer step" if axis else None).scale(nice=False)
     whole = "datum.value % 1 ? '' : format(datum.value, ',d')"  # there are no half steps
+    step = alt.X("step:Q", title="optimizer step" if axis else None).scale(nice=False)
     step = step.axis(labelExpr=whole, tickMinStep=1, grid=False)
     ticks = {",.0f": ",.0f", ".1%": "~%"}.get(form, "~g")
     value = alt.Y("value:Q", title=None).axis(tickCount=height / 30, format=ticks, minExtent=AXIS, maxExtent=AXIS)
     names = alt.Legend(title=None, orient="bottom", symbolOpacity=1, columns=2, labelLimit=340) if legend else None
-    color = alt.Color("run:N", legend=names).scale(range=SERIES)
-    opacity = alt.value(1)
+    color, opacity = alt.Color("run:N", legend=names).scale(range=SERIES), alt.value(1)
     if legend:
         opacity = alt.when(alt.param(SHOWN)).then(opacity).otherwise(alt.value(HIDDEN_OPACITY))
     lines = alt.Chart(rows).transform_filter(here).encode(x=step, y=value, color=color, opacity=opacity)

@@ -20,7 +20,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 import vl_convert
-from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_object_dtype
 from PIL import Image, ImageChops
 
 POSITIVE, NEGATIVE, NEUTRAL = "#2f78b3", "#c5690d", "#6b6b6b"  # of a sign and nothing else: blue up, orange down
@@ -120,13 +120,10 @@ def printable_table(table: pd.DataFrame) -> pd.DataFrame:
     Pandas keeps such a text in a column of objects and then fails at whatever is done with the column.
     """
     table = table.set_axis([printable(name) for name in table], axis=1)
-    halves = [
-        name
-        for name, kind in table.dtypes.items()
-        if pd.api.types.is_object_dtype(kind)
-        and any(isinstance(value, str) and HALVES.search(value) for value in table[name])
-    ]
-    whole = {name: [printable(value) if isinstance(value, str) else value for value in table[name]] for name in halves}
+    whole = {}
+    for name, kind in table.dtypes.items():
+        if is_object_dtype(kind) and any(isinstance(value, str) and HALVES.search(value) for value in table[name]):
+            whole[name] = [printable(value) if isinstance(value, str) else value for value in table[name]]
     return table.assign(**whole) if whole else table
 
 

@@ -33,10 +33,10 @@ CENTERS = {"ratio": 1.0, "importance": 1.0}  # the value that changes nothing; e
 PLUS, MINUS = "⁺", "⁻"  # superscripts, so that no sign looks like an arithmetic token
 
 
-def ramp(colors: tuple[str, ...], shades: int = SHADES) -> list[str]:
-    """Evenly spaced colours through those given, mixed in sRGB."""
+def ramp(colors: tuple[str, ...]) -> list[str]:
+    """SHADES evenly spaced colours through those given, mixed in sRGB."""
     known = np.array([[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in colors], dtype=float)
-    places = np.linspace(0, len(colors) - 1, shades)
+    places = np.linspace(0, len(colors) - 1, SHADES)
     channels = np.stack([np.interp(places, range(len(colors)), known[:, k]) for k in range(3)], axis=1)
     return ["#" + "".join(f"{int(x + 0.5):02x}" for x in row) for row in channels]
 

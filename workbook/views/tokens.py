@@ -64,8 +64,7 @@ def token_strip(
     if cut := not wrap and width is not None and whole > width:
         cells = cells[cells["right"] <= width]
         whole = float(cells["right"].max())
-    step = table["step"].iloc[0] if "step" in table and table["step"].nunique() == 1 else None
-    at = "" if step is None else f" at step {step}"
+    at = f" at step {table['step'].iloc[0]}" if "step" in table and table["step"].nunique() == 1 else ""
     marks = [f"{sign} {MEANINGS[sign]}" for sign in MEANINGS if (cells["mark"] == sign).any()]
     length = int(cells["position"].max()) + 1
     first = [f"the first {length} tokens of each"] if cut else []
@@ -104,10 +103,10 @@ def _looks(rows: pd.DataFrame, column: str, everywhere: pd.Series, scale: Scale 
         inks = PALETTE["categories"]["inks"]
         shown = ["unknown" if k is None else level_name(column, levels[k]) for k in values]
         looks = {"shown": shown, "sign": "", "ink": ["#000000" if k is None else inks[k % len(inks)] for k in values]}
-    stops = {"mark": ""}
+    looks |= {"value": values, "mark": ""}
     if "stopped" in rows:
-        stops = {"mark": rows["stopped"].map(mark), "stopped": rows["stopped"].astype(object)}
-    return pd.DataFrame({"value": values} | looks | stops, index=rows.index)
+        looks |= {"mark": rows["stopped"].map(mark), "stopped": rows["stopped"].astype(object)}
+    return pd.DataFrame(looks, index=rows.index)
 
 
 def _layers(cells: pd.DataFrame, column: str, scale: Scale | None, whole: float, wrap: bool) -> alt.LayerChart:
@@ -195,13 +194,7 @@ def biography_table(lived: pd.DataFrame, word: str) -> dict:
     largest = lived["push"].abs().max() or 1.0
     lengths = [{"value": push / largest} for push in lived["push"].fillna(0.0)]
     cells = [
-        [
-            *map(str, (int(row.step), int(row.places))),
-            number(row.logp),
-            number(row.logp_after),
-            length,
-            signed(row.push),
-        ]
+        [f"{row.step:.0f}", f"{row.places:.0f}", number(row.logp), number(row.logp_after), length, signed(row.push)]
         for row, length in zip(lived.itertuples(), lengths, strict=True)
     ]
     title = f"What the recorded steps did to “{word}”: means over its places"
@@ -213,13 +206,6 @@ def _table(title: str, headings: list[str], cells: list[list], indices: list[int
     indices = indices or [-1] * len(cells)
     rows = [{"cells": row, "index": index} for row, index in zip(cells, indices, strict=True)]
     return {"title": title, "headings": headings, "rows": rows}
-
-
-def moved_by(rows: pd.DataFrame, explanation) -> np.ndarray:
-    """Nats by which each row's own push moved the explained token; 0 where it pushed nothing."""
-    keys = ["rollout", "position"]
-    known = explanation.tokens.set_index(keys)["moved"]
-    return known.reindex(pd.MultiIndex.from_frame(rows[keys])).fillna(0.0).to_numpy()
 
 
 def explanation_details(rows: pd.DataFrame, explanation) -> dict:
@@ -247,20 +233,18 @@ def explanation_details(rows: pd.DataFrame, explanation) -> dict:
         [one.source, f"{one.tokens:,}", {"value": one.moved / most}, signed(one.moved), _percent(share)]
         for one, share in zip(parts.itertuples(), parts["moved"] / e.predicted, strict=True)
     ]
-    terms = []
+    places = {place: i for i, place in enumerate(zip(rows["rollout"], rows["position"], strict=True))}
+    terms, at = [], []
     for one in movers.itertuples():
         term = [signed(one.advantage), signed(one.push), signed(one.product), {"value": one.moved / largest}]
         place = [visible(one.token, MAX_CHARACTERS), f"{one.rollout}", f"{one.position}", one.source]
         terms.append([*place, *term, signed(one.moved)])
-    places = {place: i for i, place in enumerate(zip(rows["rollout"], rows["position"], strict=True))}
-    at = [places.get((one.rollout, one.position), -1) for one in movers.itertuples()]
+        at.append(places.get((one.rollout, one.position), -1))
     headings = ["token", "rollout", "position", "source", "A", "w A", "⟨∇ᵢ, ∇ⱼ⟩", "", "nats"]
     title = "Tokens that moved it most: nats = lr · w A · ⟨∇log πᵢ, ∇log πⱼ⟩"
-    tables = [
-        _table("Who moved it", ["source", "tokens", "", "nats", "share"], sources),
-        _table(title, headings, terms, at),
-    ]
-    return {"lines": lines, "tables": tables, "marked": [i for i in at if i >= 0]}
+    who = _table("Who moved it", ["source", "tokens", "", "nats", "share"], sources)
+    marked = [i for i in at if i >= 0]
+    return {"lines": lines, "tables": [who, _table(title, headings, terms, at)], "marked": marked}
 
 
 def _share(e) -> str:
@@ -289,8 +273,8 @@ def explained_chart(explanations) -> alt.HConcatChart:
     y = alt.Y("source:N", sort=list(dict.fromkeys(table["source"])), title=None).axis(labelLimit=180)
     charts = []
     for place, (title, part) in enumerate(table.groupby("pinned", sort=False)):
-        base = alt.Chart(part.dropna(subset="output_layer"))
-        tick = base.mark_tick(color="black", thickness=2.5, size=14).encode(x="output_layer:Q", y=y)
+        tick = alt.Chart(part.dropna(subset="output_layer")).mark_tick(color="black", thickness=2.5, size=14)
+        tick = tick.encode(x="output_layer:Q", y=y)
         look = {"color": by_sign("moved"), "form": "+.4f", "shown": ["tokens"], "over": [tick], "height": alt.Step(22)}
         charts.append(bars(part, y, x, width=160, labels=place == 0, title=title, intervals=False, **look))
     return panels(
