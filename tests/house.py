@@ -20,20 +20,21 @@ Definition = tuple[str, str]  # module, name
 # Lines of Python that a folder may have: whoever needs more takes something out. All topics share one.
 BUDGET = {
     "theory": 1_900,
-    "tasks": 1_400,
-    "policies": 1_100,
-    "rollouts": 1_100,
-    "probes": 2_400,
-    "training": 3_600,
-    "views": 3_200,
-    "studies": 1_100,
+    "tasks": 1_550,
+    "policies": 1_150,
+    "rollouts": 1_140,
+    "probes": 2_500,
+    "training": 3_870,
+    "views": 3_450,
+    "studies": 980,
     "claims": 700,
-    "book": 900,
+    "book": 890,
     "commands": 400,
-    "root": 600,
-    "topics": 9_600,
+    "root": 650,
+    "topics": 9_470,
 }
-TOTAL, WEB, TESTS, MODULES = 28_000, 950, 16_000, 220  # web: JavaScript, CSS and HTML of the package
+# Limits only fall. 28,000 lines and 16,000 of tests were the aim: until they are met, an addition removes as much.
+TOTAL, WEB, TESTS, MODULES = 28_580, 750, 16_460, 170  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

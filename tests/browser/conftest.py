@@ -1,4 +1,4 @@
-"""A real JupyterLab in a real browser: `open_chapter("01")` opens a chapter, whose widgets a test drives by hand.
+"""A real JupyterLab in a real browser: `open_notebook` opens a notebook, whose widgets a test drives by hand.
 
 Needs chromium (or Chrome). Where there is none these tests are skipped with a line that says how to get it; with
 WORKBOOK_BROWSER_TESTS=required, as CI sets, they fail instead. Screenshots, of failures and for `make browsers`, lie

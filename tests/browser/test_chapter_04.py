@@ -30,8 +30,8 @@ def wait_for_step(monitor, least: int) -> None:
     expect(line(monitor)).to_contain_text(re.compile(rf"running: step ({steps}) of"), timeout=SLOW)
 
 
-def test_a_run_by_hand(open_chapter):
-    chapter = open_chapter("04")
+def test_a_run_by_hand(open_notebook):
+    chapter = open_notebook("04_a_policy_you_can_know.ipynb")
     chapter.run_all()
     done = chapter.panel.locator(".workbook-monitor").nth(1)
     expect(line(done)).to_contain_text("finished: chain: held-out reward")
@@ -43,8 +43,9 @@ def test_a_run_by_hand(open_chapter):
 
     monitor = chapter.panel.locator(".workbook-monitor").last
     expect(line(monitor)).to_contain_text("not started")
-    chapter.execute("controls.fields['steps'].max = 5000; controls.fields['steps'].value = 3000")
-    chapter.choose("group size G", "4")
+    chapter.execute(
+        "form.controls['steps'].max = 5000; form.controls['steps'].value = 3000; form.controls['group_size'].value = 4"
+    )
     with chapter.no_flicker():
         chapter.click("Start")
         expect(line(monitor)).to_contain_text("starting: Loading the policy", timeout=SLOW)
@@ -52,10 +53,10 @@ def test_a_run_by_hand(open_chapter):
         expect(line(monitor)).to_contain_text("left")
         chapter.page.wait_for_timeout(500)
         drawn = rewards(chapter, monitor, "your run 1")
-    logged = chapter.python("controls.monitor.run.metrics().set_index('step')['reward'].to_dict()")
+    logged = chapter.python("form.monitor.run.metrics().set_index('step')['reward'].to_dict()")
     assert len(drawn) >= 3
     assert drawn == pytest.approx({n: logged[str(n)] for n in drawn}, abs=6e-4)
-    assert chapter.python("controls.monitor.run.config.trainer['num_generations']") == 4
+    assert chapter.python("form.monitor.run.config.trainer['num_generations']") == 4
     chapter.shot("04-controls-running", monitor)
 
     chapter.save()
@@ -67,15 +68,15 @@ def test_a_run_by_hand(open_chapter):
     assert len(rewards(chapter, monitor, "your run 1")) > len(drawn)
     chapter.shot("04-controls-reloaded", monitor)
 
-    chapter.page.evaluate(NOT_AWAITED, "await controls.monitor")  # as a cell that waits for the run
+    chapter.page.evaluate(NOT_AWAITED, "await form.monitor")  # as a cell that waits for the run
     chapter.page.wait_for_timeout(500)
     seen = step(monitor)
     monitor.get_by_role("button", name="Stop").click()
     expect(line(monitor)).to_contain_text(re.compile("^stopp"), timeout=SLOW)
     expect(line(monitor)).to_contain_text("stopped: Stopped at step", timeout=SLOW)
     assert step(monitor) >= seen
-    begun = chapter.python("(controls.monitor.run.metrics()[['time', 'step_time']] @ [1, -1]).tolist()")
-    asked = chapter.python("(controls.monitor.run.folder / 'stop').stat().st_mtime")
+    begun = chapter.python("(form.monitor.run.metrics()[['time', 'step_time']] @ [1, -1]).tolist()")
+    asked = chapter.python("(form.monitor.run.folder / 'stop').stat().st_mtime")
     assert sum(moment > asked for moment in begun) <= 1, "after the step in hand, at most the one that was to begin"
     assert chapter.page.evaluate("async () => (await window.waiting).content.status") == "ok"
     expect(monitor.get_by_role("button", name="Resume")).to_be_enabled()
@@ -83,7 +84,7 @@ def test_a_run_by_hand(open_chapter):
 
     chapter.execute("from workbook import RunMonitor; from workbook.training import latest_run")
     chapter.execute("again = RunMonitor(latest_run())\nagain")
-    assert chapter.python("again.run.folder.resolve() == controls.monitor.run.folder.resolve()")
+    assert chapter.python("again.run.folder.resolve() == form.monitor.run.folder.resolve()")
     assert chapter.python("again.progress.value") == step(monitor)
     monitor.get_by_role("button", name="Resume").click()
     wait_for_step(monitor, step(monitor) + 1)
