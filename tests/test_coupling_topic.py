@@ -10,7 +10,6 @@ from workbook.probes.blocks import block_coupling
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.states import output_states
 from workbook.studies import Tables, record
-from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.topics.coupling import charts, claims, explore, study
 from workbook.topics.coupling.probe import coupling_by_confidence
@@ -109,11 +108,6 @@ def test_measures_by_hand():
     sizes = [("sgd", "unsure", 8.0), ("sgd", "sure", 1.0), ("adamw", "unsure", 2.0), ("adamw", "sure", 1.0)]
     adam = pd.DataFrame(sizes, columns=["optimizer", "pushing", "size"]).assign(seed=0)
     assert np.exp(claims.hidden_fall({"mass/adam": adam})).tolist() == pytest.approx([4])
-
-
-def test_every_registered_outcome_has_its_measure_and_the_other_way_round():
-    listed = {row.key: claim.id for claim in claims.CLAIMS for row in claim.rows}
-    assert {key: outcome.claim for key, outcome in read_registration("mass").outcomes.items()} == listed
 
 
 def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import platform
 import random
 import sys
 import textwrap
+import warnings
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -81,6 +82,8 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     profile: "smoke", "teach" or "full"; left out, WORKBOOK_PROFILE decides, else the device. ValueError otherwise.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a bar per loaded model would stand in the chapter
+    warnings.filterwarnings("ignore", category=SyntaxWarning, module=".*cellpylib")  # when it is first compiled
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # of fields that PEFT and TRL read
     import_to_stay("workbook.views.style")
     torch = import_to_stay("torch")
     import numpy as np
@@ -89,9 +92,8 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     from workbook.views.style import enable_charts
 
     device = choose_device().type
-    chosen = choose_profile(profile, device)
     dtype, reason = choose_dtype(device, torch.cuda.get_device_capability() if device == "cuda" else None)
-    chosen = replace(chosen, dtype=dtype)
+    chosen = replace(choose_profile(profile, device), dtype=dtype)
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
