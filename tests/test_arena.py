@@ -90,9 +90,6 @@ def test_auroc_counts_pairs():
     assert np.isnan(auroc(np.ones(3), np.ones(3, dtype=bool)))
 
 
-# --- scores
-
-
 def _runs(ends: dict[str, list[float]], start: float = 0.4, tokens: int = 100) -> pd.DataFrame:
     rows = []
     for rule, values in ends.items():
@@ -153,9 +150,6 @@ def test_a_row_of_ones_own_takes_its_place():
     assert (kinds["f (yours)"], kinds["oracle"]) == ("yours", "bound")
 
 
-# --- contests
-
-
 @pytest.fixture
 def on_bundled(monkeypatch):
     """Contests on the bundled policy: the family's members take a minute each to make."""
@@ -211,9 +205,6 @@ def test_the_command_refuses_in_a_sentence(words, sentence, capsys):
     sentence_on_stderr = capsys.readouterr().err.strip()
     assert sentence in sentence_on_stderr
     assert "\n" not in sentence_on_stderr
-
-
-# --- what was measured
 
 
 def test_the_page_holds_the_measured_table():

@@ -44,9 +44,6 @@ def gram(policy, rollouts):
     return gradient_gram(policy, rollouts)
 
 
-# --- cuts
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_cut_shows_every_rollout_once_and_counts_its_signs(strategy):
     tables = compute_cut(strategy, prompts=6, group_size=4, minibatches=3, draw=2)
@@ -61,9 +58,6 @@ def test_a_cut_shows_every_rollout_once_and_counts_its_signs(strategy):
         own = cells.query("minibatch == @row.minibatch and sign != '0'")
         net = own.groupby("prompt")["advantage"].agg(lambda a: abs(a.sum()) / a.abs().sum())
         assert row.residual == pytest.approx(net.mean(), abs=1e-6)
-
-
-# --- what cancels inside a step
 
 
 def push(policy, rollouts, members):
@@ -114,9 +108,6 @@ def test_the_sketch_keeps_inner_products(policy, rollouts, gram, monkeypatch):
     assert 0 < errors.pow(2).mean().sqrt() < 2 / 2**7  # standard deviation 1/sqrt(buckets), up to a factor on top
 
 
-# --- what steps are made of, and two ways through a batch
-
-
 def test_rollouts_of_one_sign_push_at_credit():
     """Against every group of three of three words: what rollouts of either sign push, on average."""
     p, q, size = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.9, 0.4, 0.1]).double(), 3
@@ -161,8 +152,6 @@ def test_sgd_forgets_the_order_to_first_order_and_leaves_the_policy_as_it_was(po
     assert slopes["other"]["SGD, norm clipped"] == pytest.approx(1, abs=0.3)
     assert all(torch.equal(p, q) for p, q in zip(policy.model.parameters(), before, strict=True))
 
-
-# --- the study, and runs beside it
 
 GAINS = {"query_preserved": 0.05, "reward_balanced": 0.0, "sign_partitioned": -0.02}
 READ = ("sign_cosine", "grad_norm", "moved", "reward", "tax", "style_entropy")

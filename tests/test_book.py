@@ -15,13 +15,7 @@ from workbook import __main__
 from workbook.book import back_matter, chapters, outcomes
 from workbook.book.back_matter import glossary, read_list
 from workbook.book.chapters import ROOT, find_chapters
-from workbook.book.outcomes import (
-    Finding,
-    decisions_markdown,
-    findings_markdown,
-    read_findings,
-    write_readme,
-)
+from workbook.book.outcomes import Finding, decisions_markdown, findings_markdown, read_findings, write_readme
 from workbook.claims import registered
 from workbook.training import CancellationConfig
 
@@ -35,9 +29,6 @@ FINDINGS = [one for kind in read_findings().values() for one in kind]
 def cells(chapter: str, kind: str) -> list[str]:
     notebook = json.loads(find_chapters([chapter])[0].read_text(encoding="utf-8"))
     return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
-
-
-# --- glossary, literature, self-test
 
 
 @pytest.mark.parametrize("term", TERMS.values(), ids=list(TERMS))
@@ -69,9 +60,6 @@ def test_ten_questions_lead_to_sections_that_are_there():
         text = "\n".join(cells(chapter, "markdown"))
         assert heading in re.findall(r"^#{2,4} (.+)$", text, re.MULTILINE)
     assert back_matter.ten_questions().data.count("<details>") == 10
-
-
-# --- tooltips
 
 
 @pytest.mark.parametrize(
@@ -109,9 +97,6 @@ def test_the_chapters_have_todays_tooltips():
     assert back_matter.write_tooltips(check=True) == [], "python -m workbook chapters --terms"
 
 
-# --- gallery
-
-
 @pytest.mark.parametrize("one", FIGURES.values(), ids=list(FIGURES))
 def test_what_a_figures_record_names_is_there(one):
     assert set(one.keys) <= set(registered())
@@ -135,9 +120,6 @@ def test_a_card_says_what_is_shown_what_differs_and_the_outcomes():
     )
     with pytest.raises(ValueError, match=r"figure='H 12' is not in the gallery; there are H 1, H 2"):
         outcomes.show_figure("H 12")
-
-
-# --- findings
 
 
 @pytest.mark.parametrize("one", FINDINGS, ids=lambda one: one.question[:40])

@@ -42,8 +42,6 @@ ABOVE_0 = Rule(0.0, -0.1, 0.1, 1.0)
 
 
 # --- numbers
-
-
 def test_outcomes_follow_from_the_two_intervals():
     """Against scipy: the sides of the 95 % interval, and two one-sided tests at 5 %."""
     rng = np.random.default_rng(0)
@@ -123,7 +121,6 @@ def test_units_of_one_policy_are_judged_by_their_mean():
 
 
 # --- registrations
-
 FINE = {
     "study": "confidence_tuning",
     "registered": "2026-11-22",
@@ -188,8 +185,6 @@ def test_every_registered_outcome_is_reported_and_every_claim_has_one_primary_ro
 
 
 # --- a world of registered studies
-
-
 def _unit(folder: Path, unit: int, table: pd.DataFrame, policy: str, hash_: str | None, modified: bool = False):
     place = folder / "confidence_tuning" / "family" / f"seed={unit}"
     place.mkdir(parents=True, exist_ok=True)
@@ -341,8 +336,6 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
 
 
 # --- the command line, and what is committed
-
-
 def test_the_command_line_loads_neither_trainer_nor_charts():
     """What `python -m workbook claims` answers must not wait for TRL or altair; it loads the records of all topics."""
     code = "import sys; from workbook.__main__ import main; status = main(['claims', '--claim', 'H1']); "

@@ -16,19 +16,8 @@ from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.topics.drift import charts, claims
 from workbook.topics.drift.claims import MEASURES, at_value, value_jitter
-from workbook.topics.drift.probe import (
-    residual_by_energy,
-    shared_gradient,
-    token_energy,
-    two_word_share,
-)
-from workbook.topics.drift.study import (
-    ARMS,
-    OBJECTIVES,
-    FreeWords,
-    objective_residuals,
-    run_arm,
-)
+from workbook.topics.drift.probe import residual_by_energy, shared_gradient, token_energy, two_word_share
+from workbook.topics.drift.study import ARMS, OBJECTIVES, FreeWords, objective_residuals, run_arm
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +30,6 @@ def rollouts(policy):
     sampled = sample_rollouts(policy, get_task("chain"), 6, 4, 3, 48, estimator="dr_grpo")
     assert sampled.advantages.any()
     return sampled
-
-
-# --- energy
 
 
 @pytest.mark.parametrize(("p", "size"), [(0.8, 2), (0.7, 3), (0.875, 8)])
@@ -104,9 +90,6 @@ def test_repairs_cancel_and_the_policy_stays(policy, rollouts):
     assert all(torch.equal(p, old) for p, old in zip(policy.model.parameters(), before, strict=True))
 
 
-# --- arms
-
-
 def test_a_run_has_the_arms_loop_and_its_own_columns(policy):
     task = get_task("chain")
     readings = FreeWords(policy, task, task.dataset(4, 5)["prompt"][:])
@@ -128,8 +111,6 @@ def test_an_outcome_is_read_where_a_value_is_first_reached():
 
 
 # --- numbers per unit: the outcomes themselves are recomputed by the audit
-
-
 def run(values, taxes) -> pd.DataFrame:
     return pd.DataFrame({"batch": range(len(values)), "value": values, "free_tax": taxes})
 

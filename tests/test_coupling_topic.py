@@ -32,9 +32,6 @@ def sampled(policy, task):
     return policy, rollouts.select(torch.isin(rollouts.group_ids, rollouts.group_ids[rollouts.advantages != 0]))
 
 
-# --- the study
-
-
 def test_sums_are_over_all_pairs_of_a_prompt(sampled):
     policy, rollouts = sampled
     table = study.pair_sums(policy, rollouts, 1, 2).query("weights == 'output layer'")
@@ -81,9 +78,6 @@ def test_what_follows_a_pushing_token_is_in_its_own_units(sampled):
     assert signs.loc["agreement, moved", "size"] > signs.loc["agreement, all", "size"]
 
 
-# --- what registered outcomes read
-
-
 def test_measures_by_hand():
     cells = [  # same, where, signs, unsure, pairs, net, size
         (True, "across rollouts", "opposite", 2, 2, 8.0, 8.0),
@@ -126,9 +120,6 @@ def test_the_study_measures_what_the_charts_draw(tmp_path, monkeypatch):
     assert charts.training_chart(**charts.family_training(tables)).to_dict()["hconcat"]
 
 
-# --- charts of tables that a chapter makes
-
-
 @pytest.mark.parametrize(("bins", "place"), [(5, "other contexts"), (12, "the same context")])
 def test_the_map_merges_bins_without_losing_a_pair(sampled, bins, place):
     cells = coupling_by_confidence(*sampled, charts.FINE)
@@ -139,15 +130,9 @@ def test_the_map_merges_bins_without_losing_a_pair(sampled, bins, place):
     assert (upper["pairs"] * upper["size"]).sum() == pytest.approx((known["pairs"] * known["size"]).sum())
 
 
-# --- the policy in hand
-
-
 @pytest.mark.parametrize(
     ("make", "settings", "said"),
-    [
-        (explore.live_mass, {"group_size": 4, "anchors": 1}, NOW),
-        (explore.live_push, {"optimizer": "adamw"}, "now: "),
-    ],
+    [(explore.live_mass, {"group_size": 4, "anchors": 1}, NOW), (explore.live_push, {"optimizer": "adamw"}, "now: ")],
 )
 def test_live_studies_say_what_they_measured(policy, task, make, settings, said):
     live = make(policy, task)

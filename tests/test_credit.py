@@ -66,8 +66,6 @@ def trained(trainer) -> list[torch.Tensor]:
 
 
 # --- what a rule is given
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_states_logps_and_entropies_are_of_one_distribution(policy, rollouts, temperature):
     batch = credit_batch(policy, rollouts, temperature=temperature)
@@ -104,8 +102,6 @@ def test_sampling_in_a_rule_leaves_everything_as_it_was(policy, rollouts):
 
 
 # --- what a rule may be, and give
-
-
 def rule_file(folder: Path, text: str, name: str = "credit.py") -> str:
     (folder / name).write_text(text)
     return f"own:{folder / name}:rule"
@@ -166,8 +162,6 @@ def test_a_rules_file_is_read_anew_with_what_lies_beside_it(tmp_path):
 
 
 # --- in training
-
-
 def test_a_rule_that_draws_and_samples_changes_nothing_but_the_advantages(tmp_path):
     def noisy(batch):
         torch.rand(3), random.random(), np.random.rand()
@@ -222,7 +216,6 @@ def test_a_rule_of_each_step_sees_the_log_probabilities_of_that_moment(tmp_path)
 
 
 # --- runs
-
 DRAWS = """
 import random
 import torch

@@ -66,8 +66,7 @@ def spread(advantages, batch):
     return advantages.unsqueeze(1) * batch.mask if advantages.ndim == 1 else advantages.masked_fill(~batch.mask, 0.0)
 
 
-# -- numbers worked by hand --------------------------------------------------------------------------------------------
-
+# --- numbers worked by hand
 IDS = [[1, 2, 3, 9], [1, 2, 4, 9], [1, 5, 6, 9]]
 CENTRED = "dr_grpo"
 
@@ -158,8 +157,7 @@ def test_influence_is_the_kernels_sum_over_right_tokens(seed):
     assert not dominant[batch.mask].all()
 
 
-# -- edits -------------------------------------------------------------------------------------------------------------
-
+# --- edits
 sequences = st.lists(st.integers(0, 3), max_size=8)
 
 
@@ -215,9 +213,7 @@ def test_ibpo_by_hand():
     torch.testing.assert_close(advantages, torch.tensor(expected, dtype=torch.float64))
 
 
-# -- controls ----------------------------------------------------------------------------------------------------------
-
-
+# --- controls
 def test_permuted_gives_each_group_its_own_advantages():
     batch = make([1, 0, 0, 0.5, 1, 0, 0, 1], torch.arange(8).view(8, 1), groups=[0, 1, 0, 1, 0, 1, 0, 1])
     plain, shuffled = batch.group_advantages("grpo"), rule("permuted", batch)
@@ -226,9 +222,7 @@ def test_permuted_gives_each_group_its_own_advantages():
     assert not torch.equal(plain, shuffled)
 
 
-# -- what holds for every rule -----------------------------------------------------------------------------------------
-
-
+# --- what holds for every rule
 def mixed():
     """Groups of both signs, of one sign, of one rollout; completions of several lengths, one with a hole, one empty."""
     draws = torch.Generator().manual_seed(5)
@@ -282,9 +276,7 @@ def test_a_rule_asks_for_nothing_but_its_needs(name):
             rule(name, CreditBatch(*bare))
 
 
-# -- the registry ------------------------------------------------------------------------------------------------------
-
-
+# --- the registry
 def test_the_table_evaluates_each_rule_as_if_alone():
     batch = make(*mixed())
     table = credit_table(batch)
@@ -299,9 +291,7 @@ def test_the_table_evaluates_each_rule_as_if_alone():
         credit_table(batch, ["best"])
 
 
-# -- on the bundled policy ---------------------------------------------------------------------------------------------
-
-
+# --- on the bundled policy
 def test_lopti_trains_low_probability_first_and_the_others_next_on_the_same_rollouts(tmp_path):
     """Two optimizer steps on one generation batch: every token that has an advantage is pushed in one of them."""
     task, policy = Chain(), load_policy("bundled")

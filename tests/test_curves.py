@@ -39,10 +39,7 @@ def test_one_unit_has_no_interval_and_a_unit_without_numbers_is_left_out(table):
         (lambda table: unit_curve(table, "x", "z"), r"needs the column\(s\) z; the table has seed, x, kind, y"),
         (lambda table: unit_curve(table.assign(y=np.nan), "x", "y"), "y: none of the 16 rows given has a number"),
         (lambda table: curve_chart(unit_curve(table, "x", "y")[:0], "x"), "the table is empty"),
-        (
-            lambda table: curve_chart(unit_curve(table.assign(x=table["x"] - 1), "x", "y"), "x"),
-            "x reaches 0",
-        ),
+        (lambda table: curve_chart(unit_curve(table.assign(x=table["x"] - 1), "x", "y"), "x"), "x reaches 0"),
         (lambda table: curve_chart(unit_curve(table, "x", "y"), "x", series="kind"), "curve_chart needs .* kind"),
     ],
 )

@@ -22,10 +22,7 @@ TESTS = Path(__file__).parent
 GROUP = 4
 SEVERAL = {"steps_per_generation": 4, "max_steps": 4}  # optimizer steps per generation batch
 CASES = {  # microbatch: rollouts of one forward and backward pass, of all processes together
-    "on-policy": {
-        "microbatch": 16,
-        "settings": {"steps_per_generation": 1, "max_steps": 2, "loss_type": "dr_grpo"},
-    },
+    "on-policy": {"microbatch": 16, "settings": {"steps_per_generation": 1, "max_steps": 2, "loss_type": "dr_grpo"}},
     "sign-partitioned": {
         "microbatch": 8,
         "settings": SEVERAL | {"batching": "sign_partitioned", "loss_type": "dr_grpo"},

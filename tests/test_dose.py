@@ -9,14 +9,7 @@ import torch
 
 from workbook.policies.load import load_policy
 from workbook.probes.blocks import Blocks, block_coupling, step_changes
-from workbook.probes.dose import (
-    dose_blocks,
-    flip_rates,
-    matched_weights,
-    permuted_signs,
-    real_step,
-    shared_tokens,
-)
+from workbook.probes.dose import dose_blocks, flip_rates, matched_weights, permuted_signs, real_step, shared_tokens
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
 

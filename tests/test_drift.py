@@ -22,9 +22,6 @@ def normal(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-# --- kl_drift ----------------------------------------------------------------------------------------------------
-
-
 def test_exact_kl_is_torchs_kl_of_new_from_old():
     z, s = normal(5, 7), normal(5, 7, seed=1)
     old, new = z.log_softmax(-1), (z + s).log_softmax(-1)
@@ -46,9 +43,6 @@ def test_the_quadratic_form_is_half_the_hessian_that_autograd_finds():
     assert_close(kl_drift(z, s, "quadratic"), 0.5 * s @ hessian @ s)
 
 
-# --- log_odds_drift, solution_entropy
-
-
 def test_entropy_of_equal_solutions_is_log_k_and_of_two_the_binary_entropy():
     assert solution_entropy(torch.full((5,), -40.0)) == pytest.approx(math.log(5))
     assert solution_entropy(torch.tensor([-3.0, -torch.inf])) == 0
@@ -56,9 +50,6 @@ def test_entropy_of_equal_solutions_is_log_k_and_of_two_the_binary_entropy():
     q = 0.2
     logps = torch.tensor([0.1 * q, 0.1 * (1 - q)]).log()
     assert solution_entropy(logps).item() == pytest.approx(-q * math.log(q) - (1 - q) * math.log(1 - q))
-
-
-# --- the toys ----------------------------------------------------------------------------------------------------
 
 
 def test_push_on_shared_is_autograds_gradient():

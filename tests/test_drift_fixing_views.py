@@ -12,8 +12,6 @@ from workbook.topics.drift.explore import check_prefix_credit
 from workbook.topics.drift.probe import left_on_shared, objective_weights, parts_at_reuse, reuse_path, shared_tokens
 from workbook.training import CancellationConfig, CancellationTrainer
 
-# --- one batch
-
 
 @pytest.fixture(scope="module")
 def policy():
@@ -99,9 +97,6 @@ def test_parts_at_reuse_add_up_and_equal_weights_have_no_bias(policy, rollouts, 
     bias = table[table["part"] == "bias"].set_index(["panel", "category"])["share"]
     assert bias.xs(probe.EQUAL, level="category").abs().max() < 0.02  # 1/T, of unequal lengths
     assert bias.abs().max() > 0.02
-
-
-# --- exercises
 
 
 def step_advantages(rewards, ids):

@@ -29,9 +29,6 @@ def cache(monkeypatch, tmp_path):
     return tmp_path / "family"
 
 
-# -- the task's dials
-
-
 def test_private_alphabets_change_the_words_and_nothing_else():
     """The same prompts, answers, rewards, categories and credits as in plain words; no word of two alphabets."""
     plain_task, task = Chain(), get_task("chain", alphabets=4)
@@ -88,9 +85,6 @@ def test_confidence_is_the_share_of_template_words_that_stay():
     assert strict.demonstrate("1 + 1 =", random.Random(5)) == Chain(confidence=1).demonstrate(
         "1 + 1 =", random.Random(5)
     )
-
-
-# -- members
 
 
 @pytest.mark.parametrize(
@@ -166,9 +160,6 @@ def test_a_member_with_more_words_starts_from_its_base(cache):
     assert (of["at'2"] - of["with'2"]).norm() < 0.1 * (of["7'2"] - of["with'2"]).norm(), (
         "an equivalent starts as a copy"
     )
-
-
-# -- units
 
 
 def test_units_train_and_hold_out_in_classes_of_their_own():

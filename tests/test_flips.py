@@ -34,9 +34,6 @@ def curve_of(seed, follows, prompts=(1, 4), tokens="moved"):
     return pd.DataFrame(rows).assign(seed=seed)
 
 
-# --- what registered outcomes read
-
-
 def test_contrast_and_prediction_by_hand():
     keys = {"seed": 0, "identity": "sign-shared", "prompts": 1}
     cells = [("shared", 0, 1.0, 2.0, 1), ("shared", 1, 3.0, 4.0, 3), ("specific", 0, 8.0, 8.0, 4)]
@@ -62,9 +59,6 @@ def test_the_numbers_of_language_models_are_of_the_step_that_was_registered():
     assert claims.MEASURES["dose_llm@smollm2_plain"]["H1 SmolLM2"](tables)[0] == pytest.approx(-0.2)
     with pytest.raises(ValueError, match=r"no step on 64 prompts could be made.*ends at 4\."):
         claims.change_of_follows({"dose_llm/rates": curve_of(0, [0.9, 0.8])}, 64)
-
-
-# --- the studies, and the charts of their tables
 
 
 def test_the_study_measures_what_the_claims_read(tmp_path, monkeypatch):
@@ -128,9 +122,6 @@ def test_a_models_band_is_its_prompts_and_the_familys_an_interval():
     assert curve.loc[("SmolLM2-135M", 4), ["mean", "low", "high"]].tolist() == [0.7, 0.5, 0.75]
     first = curve.loc[("bundled family", 1)]
     assert first["high"] - first["mean"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
-
-
-# --- the policy in hand
 
 
 def test_permuted_advantages_stay_in_their_group_and_own_shares_are_of_one_prompt_alone(policy, task):

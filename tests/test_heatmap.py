@@ -104,9 +104,6 @@ def test_a_column_stands_beside_another():
     assert heatmap.other == {}
 
 
-# --- a run's recorded steps
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Eight rollouts a step, each taken twice, at a rate that leaves the clip range."""

@@ -104,9 +104,6 @@ def test_steps_are_the_trainers(policy, tmp_path, fields, settings):
     assert (ours - theirs).norm() < (1e-4 if loop.optimizer == "sgd" else 0.02) * (theirs - before).norm()
 
 
-# -- what the fields do
-
-
 def first_batch(policy, loop):
     return advantaged(policy, TASK, loop, TASK.dataset(loop.prompts, 1), seed=1, batch=1)[0]
 

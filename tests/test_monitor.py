@@ -59,8 +59,6 @@ def logged(n, **columns):
 
 
 # --- what is drawn
-
-
 def test_the_table_has_a_row_for_each_logged_value():
     table = monitor_table(logged(8))
     assert table["panel"].value_counts().to_dict() == {
@@ -117,8 +115,6 @@ def test_completions_stay_text():
 
 
 # --- the shell
-
-
 class FakeRun:
     """Ten steps, one per look, or until stopped."""
 

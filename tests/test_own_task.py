@@ -43,11 +43,7 @@ def test_rows_of_a_csv_and_of_json_lines_are_the_same(folder):
     ("name", "text", "bad"),
     [
         ("a.csv", "prompt,answer\n2 =,5\n3 =\n,1\n4 =,\n1, 2,3\n", [3, 4, 5, 6]),
-        (
-            "a.jsonl",
-            '{"prompt": "2 =", "answer": 5}\n[1]\n{"prompt": "3"}\nnope\n',
-            [2, 3, 4],
-        ),
+        ("a.jsonl", '{"prompt": "2 =", "answer": 5}\n[1]\n{"prompt": "3"}\nnope\n', [2, 3, 4]),
         ("b.jsonl", '{"prompt": "2 =", "answer": NaN}\n{"prompt": "2 =", "answer": true}\n', [1, 2]),
     ],
 )

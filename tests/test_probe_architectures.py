@@ -13,14 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from workbook.policies.load import Policy, load_policy
-from workbook.probes import (
-    cancellation_index,
-    gradient_products,
-    masked_update,
-    output_layer_step,
-    token_flips,
-    update,
-)
+from workbook.probes import cancellation_index, gradient_products, masked_update, output_layer_step, token_flips, update
 from workbook.probes.categories import categorized
 from workbook.probes.step import FIELDS, logps
 from workbook.rollouts.sample import sample_rollouts

@@ -142,9 +142,6 @@ def test_what_cannot_be_is_refused_in_a_sentence(settings, message):
         gradient_products(make_policy(), make_rollouts(), **settings)
 
 
-# --- followers of a push
-
-
 def few_rollouts(table):
     """Rollouts of one prompt from rows (advantage, [(token, probability), ...]) of one length."""
     ids = torch.tensor([[token for token, _ in tokens] for _, tokens in table])

@@ -141,9 +141,6 @@ def test_along_training_measures_a_moving_copy(sampled):
     assert torch.equal(weights(policy), start)
 
 
-# --- against TRL
-
-
 def flat(model) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 

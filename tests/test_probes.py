@@ -47,9 +47,6 @@ def flips(rows):
     return pd.DataFrame(rows, columns=["group", "advantage", "dlogp", "token_id"])
 
 
-# --- flips
-
-
 def test_dlogp_is_what_the_step_did(sampled):
     policy, rollouts = sampled
     table = token_flips(policy, rollouts, "sgd", lr=0.5)
@@ -93,9 +90,6 @@ def test_matched_tokens_occur_equally_often_on_both_sides(sampled):
     assert list(matched.columns) == list(table.columns)
 
 
-# --- masked updates
-
-
 def test_an_unchosen_token_pushes_nothing(sampled):
     policy, rollouts = sampled
     results = rollouts.completion_mask.bool().clone()
@@ -133,9 +127,6 @@ def test_tokens_are_chosen_by_every_condition(sampled):
     assert (rollouts.advantages[chosen.any(1)] > 0).all()
     with pytest.raises(ValueError, match=r"No token fits token_id=-1, confidence=\(0.0, 1.0\), sign=1\."):
         choose_tokens(rollouts, -1, sign=1)
-
-
-# --- the index
 
 
 def test_the_index_is_net_over_absolute_signal(sampled):

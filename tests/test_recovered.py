@@ -11,25 +11,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from workbook.policies.copies import private_copy
 from workbook.policies.load import Policy, load_policy
-from workbook.probes.recovered import (
-    PARTS,
-    SIX,
-    Pushes,
-    credit_recovered,
-)
+from workbook.probes.recovered import PARTS, SIX, Pushes, credit_recovered
 from workbook.probes.step import logps
 from workbook.probes.values import TokenValues
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS
-from workbook.theory.decomposition import (
-    context_index,
-    expected_gain,
-    ideal_pushes,
-    realised_pushes,
-    split_pushes,
-)
+from workbook.theory.decomposition import context_index, expected_gain, ideal_pushes, realised_pushes, split_pushes
 
 WORDS, LENGTH = 2, 3
 COMPLETIONS = torch.tensor(list(itertools.product(range(WORDS), repeat=LENGTH)))  # (8, 3)

@@ -39,17 +39,9 @@ def test_at_least_120_of_146_answers_are_judged_rightly_and_nothing_false_is_pai
         ("\\frac{1}{2}", ["0.5", "\\dfrac12", "1/2"], ["2/4", "1/2x"]),
         ("1,200", ["1200", "$1,200.00", "#### 1,200"], ["1,20", "1.200", "1200 hundred", "1,200,000"]),
         ("12%", ["12%", "12 %"], ["12 million %"]),
-        (
-            "yes",
-            ["Yes", "yes.", "Yes, because 3 is odd"],
-            ["yes. No, no", "yes or no", "not yes", "yes\nno"],
-        ),
+        ("yes", ["Yes", "yes.", "Yes, because 3 is odd"], ["yes. No, no", "yes or no", "not yes", "yes\nno"]),
         ("A", ["(A)", "A.", "option A", "\\boxed{\\text{A}}"], ["A. Or B", "A or B", "AB", "A'", "A!", "A. B", "-A"]),
-        (
-            "the cat",
-            ["The Cat.", "the answer is the cat"],
-            ["not the cat", "the cat. A dog", "a cat"],
-        ),
+        ("the cat", ["The Cat.", "the answer is the cat"], ["not the cat", "the cat. A dog", "a cat"]),
         ("2\\sqrt{3}", ["\\sqrt{12}", "x = 2\\sqrt{3}", "\\boxed{\\sqrt{12}}"], ["-2\\sqrt{3}", "\\sqrt{13}"]),
         ("x^2+1", ["1+x^2", "$x^{2} + 1$"], ["x^2+1.0000001", "y^2+1", "x^2-1"]),
     ],
@@ -79,11 +71,7 @@ def test_hostile_completions_are_read_quickly(text):
 
 
 def test_a_chain_answer_is_denied_only_by_words_that_its_policy_does_not_know():
-    texts = [
-        "the answer is 4 or 5",
-        "it is false that the answer is 4",
-        "the answer is 4 million",
-    ]
+    texts = ["the answer is 4 or 5", "it is false that the answer is 4", "the answer is 4 million"]
     assert [clock_answer(text) for text in texts] == [None] * 3
     vocabulary = json.loads((ROOT / "data/bundled/tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
     assert not set(vocabulary) & (DENIALS | HEDGES | REFUTATIONS)

@@ -6,13 +6,7 @@ import pytest
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from workbook.policies.devices import padding_error
 from workbook.rollouts.sample import Rollouts, sample_rollouts, sequence_logps
@@ -242,8 +236,6 @@ def test_prompt_tokens_and_masks_equal_the_trainers(policy, chat, tmp_path):
 
 
 # --- models that padding changes
-
-
 def tiny(kind, dtype=torch.float32, **settings):
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.3}
     if kind == "bart":
@@ -283,8 +275,6 @@ def test_a_model_that_padding_changes_is_sampled_scored_and_seen_row_by_row(kind
 
 
 # --- what is sampled
-
-
 @pytest.mark.parametrize(
     "settings", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"generation_kwargs": {"do_sample": False}}]
 )

@@ -66,8 +66,6 @@ def assert_resumes(run, whole):
 
 
 # --- resume, whatever has a state
-
-
 MOVING = {"beta": 0.5, "sync_ref_model": True, "ref_model_sync_steps": 1, "learning_rate": 1e-2}
 ENTROPY = {"use_adaptive_entropy": True, "entropy_coef": 0.1, "entropy_target": 5.0}
 STATES = {
@@ -107,8 +105,6 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path, state):
 
 
 # --- a reader's files
-
-
 @pytest.mark.parametrize("folder", ["", " ", "full", "file", "a\0b"])
 def test_a_folder_that_is_not_empty_is_not_taken(tmp_path, monkeypatch, folder, capsys):
     (tmp_path / "full" / "checkpoint-500").mkdir(parents=True)
@@ -138,8 +134,6 @@ def test_what_a_run_did_not_write_stays(stopped, whole):
 
 
 # --- damage
-
-
 @pytest.mark.parametrize("text", ["", "null", "[1]", '{"state": 7}', '{"state": "running", "pid": -1}', "[" * 9999])
 def test_damaged_files_are_left_out_or_a_note_and_what_a_run_was_made_from_is_not_guessed(stopped, text):
     for name in ("status.json", "samples.json", "evaluation.json", "checkpoint-4/checksums.json"):
@@ -203,8 +197,6 @@ def test_a_failed_write_leaves_the_old_one(tmp_path, monkeypatch):
 
 
 # --- what a run is made from
-
-
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
     """A run of adapters on a model, prompts, reward and credit rule of the reader's own, and where these lie."""

@@ -202,8 +202,6 @@ def test_manifest_and_files(uninterrupted):
 
 
 # --- tables of runs, and sweeps
-
-
 def test_runs_are_listed_found_and_removed(uninterrupted, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WORKBOOK_RUNS", str(tmp_path / "runs"))
     assert main(["runs"]) == 0

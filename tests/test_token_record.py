@@ -188,9 +188,7 @@ def test_a_table_is_what_the_loss_did(tmp_path, settings, stub, reasons):
     assert reasons <= seen
 
 
-# -- after the step ------------------------------------------------------------------------------------------------
-
-
+# --- after the step
 def test_the_log_probability_after_a_step_is_the_one_before_the_next(tmp_path):
     """Four steps on one generation batch, each with all of its rollouts: the same numbers, to the bit."""
     whole = {"per_device_train_batch_size": 16, "steps_per_generation": 1, "num_iterations": 4}
@@ -233,9 +231,7 @@ def test_recording_never_trains(tmp_path, settings):
     assert not (tmp_path / "0" / "tokens").exists()
 
 
-# -- which rollouts ------------------------------------------------------------------------------------------------
-
-
+# --- which rollouts
 def test_a_table_takes_the_first_groups_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(token_record, "TABLE_ROLLOUTS", 6)
     settings = {"record_tokens": 1, "max_steps": 1, "per_device_train_batch_size": 16, "steps_per_generation": 1}
@@ -251,9 +247,7 @@ def test_a_table_takes_the_first_groups_whole(tmp_path, monkeypatch):
     assert steps[1]["prompt"].unique().tolist() == [prompt]
 
 
-# -- files ---------------------------------------------------------------------------------------------------------
-
-
+# --- files
 def test_the_files_of_several_processes_are_one_table(tmp_path):
     """A group's rollouts that two processes trained on make one place; of bnpo's normalizers each keeps its own."""
     _, steps = recorded(tmp_path, **PLAIN | {"loss_type": "bnpo", "max_steps": 1})

@@ -153,9 +153,7 @@ def test_pushes_are_the_slopes_of_trls_loss(monkeypatch, build, settings, column
     assert meter["cancellation/clipped"] == [pytest.approx(float((expected[pushing].abs() < 1e-9).float().mean()))]
 
 
-# -- repairs under a correction, and per-token advantages under a sequence ratio ---------------------------------
-
-
+# --- repairs under a correction, and per-token advantages under a sequence ratio
 @pytest.mark.parametrize("level", ["token", "sequence"])
 @pytest.mark.parametrize("transform", [min_replace, advantage_orthogonal])
 @pytest.mark.parametrize("width", [1, 5])
@@ -215,9 +213,7 @@ def test_syncs_leave_a_half_precision_base_as_it_was():
     assert not moved[1]
 
 
-# -- the meter -----------------------------------------------------------------------------------------------
-
-
+# --- the meter
 def test_the_meter_splits_the_gradient_that_training_sums(build):
     """In two micro-batches, with clipping; against a pass over the rollouts of each sign alone."""
     settings = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.01, "max_steps": 1, "num_iterations": 1}

@@ -28,9 +28,6 @@ def left(draw=None, **switches):
     return residuals(draw or draw_groups(), **switches)[0]
 
 
-# --- mechanisms --------------------------------------------------------------------------------------------------
-
-
 def test_the_packaged_weights_are_autograds_gradient():
     draw = draw_groups(groups=4)
     logps = (draw.log_ratios * draw.mask).requires_grad_()
@@ -93,9 +90,6 @@ def test_which_transform_mends_which_mechanism():
     assert mends["advantage-orthogonal"] == exact | weights | {"position masking"}
 
 
-# --- tables ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("settings", [
     {},
     {"own_embeddings": True},
@@ -116,9 +110,6 @@ def test_the_pushes_of_one_group_add_up_to_its_residual(settings):
     assert pushes.drop("net").sum() == pytest.approx(pushes["net"], abs=1e-9)
 
 
-# --- two rollouts, word by word ----------------------------------------------------------------------------------
-
-
 def test_words_before_the_error_keep_a_ratio_of_one_and_later_ones_follow_their_rollout():
     words = two_rollouts(lr=0.5, clip_range=0.2).set_index(["rollout", "position"])
     first = RESULTS[0]  # where the rollouts part
@@ -137,9 +128,6 @@ def test_words_before_the_error_keep_a_ratio_of_one_and_later_ones_follow_their_
     assert two_rollouts(steps=0)["ratio"].eq(1).all()
     with pytest.raises(ValueError, match="lr=-1"):
         two_rollouts(lr=-1)
-
-
-# --- the toy beside what was measured ----------------------------------------------------------------------------
 
 
 def test_the_toys_line_is_its_meter_and_the_chart_has_both():
@@ -174,9 +162,6 @@ def test_entropy_at_equal_reward_and_over_many_steps():
     assert runs["run"].nunique() == 4
 
 
-# --- views -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["explore_exchange", "explore_kl_drift", "explore_solutions"])
 def test_explorers_follow_their_controls_to_the_ends(name):
     explorer = getattr(exercises, name)()
@@ -196,9 +181,6 @@ def test_explorers_follow_their_controls_to_the_ends(name):
         assert explorer.tables[name].equals(table)
     assert "from workbook.topics.exchange." in explorer.code
     compile(explorer.code, "snippet", "exec")
-
-
-# --- exercises ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("answer", "says"), [

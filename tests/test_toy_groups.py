@@ -11,13 +11,7 @@ from workbook.theory.advantages import group_advantages
 from workbook.theory.decomposition import expected_gain
 from workbook.topics.groups import charts
 from workbook.topics.groups.expected import RULES, WEIGHTS, Word, compute_mixed, compute_parts, push_moments
-from workbook.topics.groups.explore import (
-    OPENINGS,
-    check_net_push,
-    check_signs,
-    explore_growing,
-    explore_parts,
-)
+from workbook.topics.groups.explore import OPENINGS, check_net_push, check_signs, explore_growing, explore_parts
 from workbook.topics.groups.toy import (
     CLASSES,
     COMPARED,

@@ -46,9 +46,7 @@ def gradient(trainer, inputs):
     return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
 
 
-# -- equal to TRL -----------------------------------------------------------------------------------
-
-
+# --- equal to TRL
 @pytest.mark.parametrize("settings", [{}, {"num_iterations": 2, "loss_type": "grpo", "max_grad_norm": 1.0}])
 def test_defaults_are_grpo_bit_for_bit(make_trainer, settings):
     theirs = make_trainer(GRPOTrainer, GRPOConfig, **settings)
@@ -109,9 +107,7 @@ def test_contract_with_trl():
     assert private - {"__init__", "__module__"} == {*overridden, "_get_per_token_logps_and_entropies"}
 
 
-# -- batching ---------------------------------------------------------------------------------------
-
-
+# --- batching
 def test_minibatches_keep_the_strategy(make_trainer):
     trainer = make_trainer(CancellationTrainer, CancellationConfig, **QUERY)
     next_batch(trainer)
@@ -159,9 +155,7 @@ def test_order_is_the_same_after_a_resume(make_trainer):
     assert not torch.equal(first, trainer._arrange(batch)["x"])
 
 
-# -- estimators -------------------------------------------------------------------------------------
-
-
+# --- estimators
 @pytest.mark.parametrize("estimator", ["dr_grpo", "rloo", "reinforce", "positive_only", "negative_only"])
 def test_estimators_reach_the_loss(make_trainer, estimator):
     from workbook.theory.advantages import group_advantages
@@ -176,9 +170,7 @@ def test_estimators_reach_the_loss(make_trainer, estimator):
     torch.testing.assert_close(sorted(trainer._logs["advantages"]), sorted(advantages.tolist()))
 
 
-# -- the surrogate's weights ------------------------------------------------------------------------
-
-
+# --- the surrogate's weights
 def reference_gradient(trainer, inputs, transform, level, loss_type, on):
     """The gradient of -sum w A logp with w written out from theory, by an ordinary forward pass."""
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
@@ -248,9 +240,7 @@ def test_reweighted_gradient(make_trainer, loss_type, level, transform, on):
     assert trainer._metrics["train"]["cancellation/weight_residual"][-1] <= 1
 
 
-# -- trimming ---------------------------------------------------------------------------------------
-
-
+# --- trimming
 @pytest.mark.parametrize("settings", [{}, {"beta": 0.1}, QUERY | {"group_transform": "min_replace"}])
 def test_trimming_changes_nothing_but_the_width(make_trainer, settings):
     gradients, widths = [], []
@@ -275,9 +265,7 @@ def test_refuses_to_build_with_a_broken_setting(make_trainer):
         make_trainer(CancellationTrainer, CancellationConfig, **QUERY, max_grad_norm=1.0)
 
 
-# -- the meter --------------------------------------------------------------------------------------
-
-
+# --- the meter
 @pytest.mark.parametrize(
     "settings", [{}, {"batching": "query_preserved", "group_transform": "advantage_orthogonal", "epsilon": 1e9}]
 )

@@ -17,14 +17,7 @@ from PIL import Image, ImageChops
 
 from workbook.topics.groups import compute_gradients_meet, explore_gradients_meet, gradients_meet_chart
 from workbook.topics.groups.toy import PUSHED
-from workbook.views import (
-    LiveChart,
-    enable_charts,
-    fold,
-    reward_before_after,
-    show,
-    token_strip,
-)
+from workbook.views import LiveChart, enable_charts, fold, reward_before_after, show, token_strip
 from workbook.views.live import split, vega_module
 from workbook.views.style import UNSEEN, bundle, diverging, finish, limit, packed, plain, png, vegalite_version, visible
 
@@ -92,8 +85,7 @@ def test_each_chart_draws_and_says_what_it_shows(make):
 
 
 @pytest.mark.parametrize(
-    ("chart", "frame", "column"),
-    [(reward_before_after, SUMMARY, "low"), (token_strip, table(), "token")],
+    ("chart", "frame", "column"), [(reward_before_after, SUMMARY, "low"), (token_strip, table(), "token")]
 )
 def test_a_missing_column_is_named(chart, frame, column):
     with pytest.raises(ValueError, match=f"needs the column.*{column}"):
@@ -173,8 +165,6 @@ def test_charts_show_as_bundles_once_enabled():
 
 
 # --- what can't be drawn
-
-
 def one_text(text: str) -> dict:
     """A spec that draws a text."""
     encoding = {"text": {"field": "t"}, "x": {"field": "x", "type": "quantitative"}}
@@ -230,8 +220,6 @@ def test_vega_is_bundled_once_for_all_kernels_and_anew_when_its_file_is_damaged(
 
 
 # --- what is closed is freed
-
-
 def test_closed_charts_and_explorers_are_freed():
     live, one = LiveChart(learning_curve(curve(3))), explore_gradients_meet()
     open_before = set(_instances) - {part.model_id for part in (live, live.layout)}
