@@ -108,3 +108,37 @@ def make_trainer(tmp_path):
         )
 
     return make
+
+
+@pytest.fixture(scope="module")
+def policy():
+    """The bundled policy: what a test trains is a copy of it."""
+    from workbook.policies.load import load_policy
+
+    return load_policy("bundled")
+
+
+@pytest.fixture(scope="module")
+def task():
+    from workbook.tasks import get_task
+
+    return get_task("chain")
+
+
+@pytest.fixture
+def shell():
+    """Displays go somewhere only inside IPython."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def one_thread():
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -11,7 +11,6 @@ import torch
 from workbook.__main__ import main
 from workbook.claims import ledger
 from workbook.places import data_path
-from workbook.policies import load_policy
 from workbook.probes.recovered import exact_gradient
 from workbook.probes.values import chain_values, expected_reward
 from workbook.rollouts import credit_batch, sample_rollouts
@@ -37,11 +36,6 @@ from workbook.topics.arena.claims import START, score_units
 from workbook.topics.arena.study import BOUNDS, SMALL, auroc
 
 TINY = replace(SMALL, name="tiny", prompts=2, batches=2, held_out=2, marked=1, redraws=2, group_size=4)
-
-
-@pytest.fixture(scope="module")
-def policy():
-    return load_policy("bundled")
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from workbook.policies.copies import evaluating
-from workbook.policies.load import load_policy
 from workbook.probes.recovered import credit_recovered
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
 from workbook.studies.bench import Bench
-from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages
 from workbook.theory.batching import STRATEGIES
 from workbook.theory.decomposition import expected_advantages
@@ -22,16 +20,6 @@ from workbook.topics.batching.claims import difference, opposition
 from workbook.topics.batching.steps import cancelled_in_steps, gradient_gram, shared_words
 from workbook.topics.batching.study import Arm, against_shuffled, arms, ends, loop_of, tuned_rates
 from workbook.topics.batching.toy import compute_cut
-
-
-@pytest.fixture(scope="module")
-def policy():
-    return load_policy("bundled")
-
-
-@pytest.fixture(scope="module")
-def task():
-    return get_task("chain")
 
 
 @pytest.fixture(scope="module")

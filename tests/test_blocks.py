@@ -19,15 +19,13 @@ from workbook.probes.blocks import (
 )
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import rollout_logps
-from workbook.tasks import get_task
 
 FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
 @pytest.fixture(scope="module")
-def sampled():
-    policy = load_policy("bundled")
-    return policy, sample_rollouts(policy, get_task("chain"), 5, 4, seed=0)
+def sampled(policy, task):
+    return policy, sample_rollouts(policy, task, 5, 4, seed=0)
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from workbook.policies.load import load_policy
 from workbook.probes.categories import CLASSES, categorized, token_classes
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.tasks import get_task
 
 SENTENCE = "Therefore the answer to \\frac{3}{4} + x is not $12.5$, since two apples cost **more**.\n- done 🎉"
 EXPECTED = {
@@ -92,9 +90,8 @@ def test_ambiguous_signs_follow_their_neighbours(text, kind):
     assert token_classes(tokens, text)[tokens.index(sign)] == kind
 
 
-def test_true_classes_stay_unless_asked():
-    policy = load_policy("bundled")
-    rollouts = sample_rollouts(policy, get_task("chain"), 2, 4, seed=0)
+def test_true_classes_stay_unless_asked(policy, task):
+    rollouts = sample_rollouts(policy, task, 2, 4, seed=0)
     assert categorized(rollouts) is rollouts
     ours = categorized(rollouts, overwrite=True)
     assert set(ours.token_table()["category"]) <= set(CLASSES)

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.policies.load import load_policy
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.states import output_states
 from workbook.studies.claim import Tables
@@ -18,11 +17,6 @@ from workbook.topics.drift import charts, claims
 from workbook.topics.drift.claims import MEASURES, at_value, value_jitter
 from workbook.topics.drift.probe import residual_by_energy, shared_gradient, token_energy, two_word_share
 from workbook.topics.drift.study import ARMS, OBJECTIVES, FreeWords, objective_residuals, run_arm
-
-
-@pytest.fixture(scope="module")
-def policy():
-    return load_policy("bundled")
 
 
 @pytest.fixture(scope="module")

@@ -5,25 +5,13 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.policies.load import load_policy
 from workbook.probes.blocks import block_coupling
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.states import output_states
 from workbook.studies import Tables, record
-from workbook.tasks import get_task
 from workbook.topics.coupling import charts, claims, explore, study
 from workbook.topics.coupling.probe import coupling_by_confidence
 from workbook.views.live_study import NOW
-
-
-@pytest.fixture(scope="module")
-def policy():
-    return load_policy("bundled")
-
-
-@pytest.fixture(scope="module")
-def task():
-    return get_task("chain")
 
 
 @pytest.fixture(scope="module")

@@ -7,17 +7,14 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.policies.load import load_policy
 from workbook.probes.blocks import Blocks, block_coupling, step_changes
 from workbook.probes.dose import dose_blocks, flip_rates, matched_weights, permuted_signs, real_step, shared_tokens
 from workbook.rollouts.sample import sample_rollouts
-from workbook.tasks import get_task
 
 
 @pytest.fixture(scope="module")
-def sampled():
-    policy = load_policy("bundled")
-    return policy, sample_rollouts(policy, get_task("chain"), 7, 4, seed=0)
+def sampled(policy, task):
+    return policy, sample_rollouts(policy, task, 7, 4, seed=0)
 
 
 def hand_made(changes, groups, prompts, tokens):

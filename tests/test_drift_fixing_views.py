@@ -4,18 +4,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from workbook.policies.load import load_policy
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
 from workbook.topics.drift import probe
 from workbook.topics.drift.explore import check_prefix_credit
 from workbook.topics.drift.probe import left_on_shared, objective_weights, parts_at_reuse, reuse_path, shared_tokens
 from workbook.training import CancellationConfig, CancellationTrainer
-
-
-@pytest.fixture(scope="module")
-def policy():
-    return load_policy("bundled")
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,8 @@ from workbook.policies.load import load_policy
 from workbook.probes import drift_report, learning_tax, odds_drift
 from workbook.probes.drift import right_solutions
 from workbook.rollouts.states import output_states
-from workbook.tasks import get_task
 
 SHIFT, WORD, PROMPTS, SOLUTIONS = 0.5, "then", 3, 4
-
-
-@pytest.fixture(scope="module")
-def task():
-    return get_task("chain")
 
 
 @pytest.fixture(scope="module")

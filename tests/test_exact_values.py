@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
-from workbook.policies.load import Policy, load_policy
+from workbook.policies.load import Policy
 from workbook.policies.sft import make_model, make_tokenizer
 from workbook.probes.values import chain_values, expected_reward, slots_of
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
@@ -17,11 +17,6 @@ from workbook.tasks.chain import Chain
 TASK = Chain(operands=2, modulus=3)
 PROMPT = "2 - 1 ="
 START, COPY, OPERATOR, OPERAND, RESULT, FINAL = 2, 5, 6, 7, 9, 15  # slots of a chain of one step
-
-
-@pytest.fixture(scope="module")
-def bundled():
-    return load_policy("bundled")
 
 
 class MarkovModel(nn.Module):
@@ -74,8 +69,8 @@ class MarkovModel(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def markov(bundled):
-    return Policy(MarkovModel(bundled.tokenizer), bundled.tokenizer, {})
+def markov(policy):
+    return Policy(MarkovModel(policy.tokenizer), policy.tokenizer, {})
 
 
 def enumerated(policy, ids: tuple[int, ...] = ()) -> torch.Tensor:
@@ -138,12 +133,12 @@ def test_the_gradient_is_that_of_the_enumerated_value(markov):
     assert not expected_reward(markov, TASK, [PROMPT]).requires_grad
 
 
-def test_values_of_the_bundled_policy_against_sampling(bundled):
+def test_values_of_the_bundled_policy_against_sampling(policy):
     task = get_task("chain")
     prompts, size = task.dataset(8, 5)["prompt"], 64
     rows = [{"prompt": prompt, "answer": task.solve(prompt)} for prompt in prompts]
-    sampled = sample_rollouts(bundled, task, rows, size, 0).rewards.view(8, size)
-    gap, noise = expected_reward(bundled, task, prompts) - sampled.mean(1), sampled.var(1) / size
+    sampled = sample_rollouts(policy, task, rows, size, 0).rewards.view(8, size)
+    gap, noise = expected_reward(policy, task, prompts) - sampled.mean(1), sampled.var(1) / size
     se = float(noise.mean().sqrt()) / 8**0.5
     assert se < 0.03
     assert abs(gap.mean()) < 3 * se + 0.01
@@ -170,15 +165,15 @@ def untrained(task):
     return make_model(tokenizer, 8, max_new_tokens=48)
 
 
-def test_a_token_off_the_grammar_takes_all_value_away(bundled):
+def test_a_token_off_the_grammar_takes_all_value_away(policy):
     task = get_task("chain")
     prompt = "5 - 6 + 3 + 1 - 7 ="
     text = task.render(prompt)
     rows = [{"prompt": prompt, "answer": task.solve(prompt)}]
     words = text.split()
     stray, copied = [*words[:11], ";", *words[11:]], [*words[:12], "8", *words[13:]]
-    rollouts = written_rollouts(bundled, task, rows, [[text, " ".join(stray), " ".join(copied)]])
-    values = chain_values(bundled, task, rollouts)
+    rollouts = written_rollouts(policy, task, rows, [[text, " ".join(stray), " ".join(copied)]])
+    values = chain_values(policy, task, rollouts)
     assert values.inside[1].sum() == 12  # up to the second ";" and no further
     assert values.after[1, 11:].eq(0).all()
     assert values.credit[1, 12:].eq(0).all()
@@ -186,12 +181,12 @@ def test_a_token_off_the_grammar_takes_all_value_away(bundled):
     torch.testing.assert_close(values.credit[1, 11], -values.before[1, 11])
 
 
-def test_what_has_no_exact_values_is_refused(bundled):
+def test_what_has_no_exact_values_is_refused(policy):
     task = get_task("chain")
     with pytest.raises(ValueError, match="task is Gym; exact values are known for the chain task alone"):
-        expected_reward(bundled, get_task("gym:chain_sum"), ["1 + 1"])
+        expected_reward(policy, get_task("gym:chain_sum"), ["1 + 1"])
     with pytest.raises(ValueError, match=r"word '1\d' is 1 tokens of this tokenizer; exact values need one"):
-        expected_reward(bundled, Chain(modulus=12), ["5 - 6 ="])
-    rollouts = sample_rollouts(bundled, task, 1, 2)
+        expected_reward(policy, Chain(modulus=12), ["5 - 6 ="])
+    rollouts = sample_rollouts(policy, task, 1, 2)
     with pytest.raises(ValueError, match="rollouts have no prompts"):
-        chain_values(bundled, task, rollouts.__class__(**{**vars(rollouts), "prompts": None}))
+        chain_values(policy, task, rollouts.__class__(**{**vars(rollouts), "prompts": None}))

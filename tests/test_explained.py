@@ -7,11 +7,9 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.policies.load import load_policy
 from workbook.probes import TokenExplainer
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps
-from workbook.tasks import get_task
 from workbook.training.messages import progress
 from workbook.views import TokenHeatmap
 from workbook.views.style import NEGATIVE, POSITIVE, SERIES
@@ -21,9 +19,8 @@ PLACE, LR = (1, 9), 0.05  # the wrong result of a step
 
 
 @pytest.fixture(scope="module")
-def batch():
-    policy = load_policy("bundled")
-    rollouts = sample_rollouts(policy, get_task("chain"), 3, 4, seed=1)
+def batch(policy, task):
+    rollouts = sample_rollouts(policy, task, 3, 4, seed=1)
     assert (rollouts.advantages.view(3, 4).abs().sum(1) > 0).sum() > 1, "two prompts push"
     return policy, rollouts
 

@@ -7,26 +7,14 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.policies.load import load_policy
 from workbook.probes.dose import anchor_labels, dose_blocks
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies import Tables, record
 from workbook.studies.bench import Bench
 from workbook.studies.registration import read_registration
-from workbook.tasks import get_task
 from workbook.topics.flips import charts, claims, explore, study
 from workbook.topics.flips.probe import permuted_advantages
 from workbook.views.live_study import NOW
-
-
-@pytest.fixture(scope="module")
-def policy():
-    return load_policy("bundled")
-
-
-@pytest.fixture(scope="module")
-def task():
-    return get_task("chain")
 
 
 def curve_of(seed, follows, prompts=(1, 4), tokens="moved"):
@@ -128,6 +116,7 @@ def test_permuted_advantages_stay_in_their_group_and_own_shares_are_of_one_promp
     rollouts = study.pushing_prompts(sample_rollouts(policy, task, 8, 4, seed=0), 2)
     permuted = permuted_advantages(rollouts, seed=1)
     assert permuted.advantages.view(2, 4).sort().values.equal(rollouts.advantages.view(2, 4).sort().values)
+    assert not torch.equal(permuted.advantages, rollouts.advantages)
     curve = charts.own_share(dose_blocks(policy, rollouts, 2, 1), (1, 2))
     assert curve.query("prompts == 1")["mean"].tolist() == [1, 1]
     assert curve.query("prompts == 2")["mean"].between(0.05, 0.95).all()

@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from workbook.claims import measurements
-from workbook.policies.load import load_policy
 from workbook.studies import Bench, Tables
-from workbook.tasks import get_task
 from workbook.topics.credit import explore, study
 from workbook.topics.credit.claims import exact_slope, widening
 from workbook.topics.credit.study import (
@@ -22,23 +20,12 @@ from workbook.topics.credit.study import (
     parts_of,
     value_gap_study,
 )
-from workbook.topics.flips.probe import permuted_advantages
 from workbook.views.live_study import NOW
 
 
 @pytest.fixture(scope="module")
 def bench():
     return Bench("tiny", 0)
-
-
-@pytest.fixture(scope="module")
-def policy():
-    return load_policy("bundled")
-
-
-@pytest.fixture(scope="module")
-def task():
-    return get_task("chain")
 
 
 def test_the_gap_is_the_slope_of_a_regression_with_a_constant_per_cell():
@@ -64,14 +51,6 @@ def test_parts_share_no_rollout_and_have_the_size_asked_for(bench):
         taken = torch.cat([part.group_ids for part in parts])
         assert taken.unique(return_counts=True)[1].max() <= 8
     assert parts_of(bench.rollouts, 7, 1, 4, seed=1) == []
-
-
-def test_permuted_advantages_are_the_same_ones_within_each_prompt(bench):
-    rollouts, dealt = bench.rollouts, permuted_advantages(bench.rollouts, 0)
-    for group in rollouts.group_ids.unique():
-        own = rollouts.group_ids == group
-        assert torch.equal(dealt.advantages[own].sort().values, rollouts.advantages[own].sort().values)
-    assert not torch.equal(dealt.advantages, rollouts.advantages)
 
 
 def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench, monkeypatch):

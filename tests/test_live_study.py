@@ -7,23 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbook.policies.load import load_policy
-from workbook.tasks import get_task
 from workbook.training.messages import Stopped, progress, reporting, show_partial
 from workbook.views.explorer import menu, slider
 from workbook.views.live_study import NOW, LiveStudy, live_curve, live_tables
 
 START = pd.DataFrame({"x": [0.0], "y": [0.0]})
-
-
-@pytest.fixture(scope="module")
-def policy():
-    return load_policy("bundled")
-
-
-@pytest.fixture(scope="module")
-def task():
-    return get_task("chain")
 
 
 def dots(table):

@@ -9,7 +9,6 @@ import torch
 from small_run import SMALL
 
 from workbook.policies.copies import private_copy
-from workbook.policies.load import load_policy
 from workbook.probes.step import optimizer_of
 from workbook.probes.values import expected_reward
 from workbook.rollouts.sample import Rollouts
@@ -46,17 +45,7 @@ ARMS = {  # the loop's fields, the trainer's
 }
 
 
-@pytest.fixture(scope="module")
-def policy():
-    return load_policy("bundled")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trained(policy):

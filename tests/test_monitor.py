@@ -29,13 +29,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u202eevil\u2066", "a\nb\x00\x1b[31m", "\"'&"]
 
 
-@pytest.fixture(autouse=True)
-def shell():
-    """Displays go somewhere only inside IPython."""
-    from IPython.core.interactiveshell import InteractiveShell
-
-    yield InteractiveShell.instance()
-    InteractiveShell.clear_instance()
+pytestmark = pytest.mark.usefixtures("shell")
 
 
 def logged(n, **columns):

@@ -15,9 +15,8 @@ FIELDS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 
 
 @pytest.fixture(scope="module")
-def sampled():
-    policy = load_policy("bundled")
-    return policy, sample_rollouts(policy, get_task("chain"), 6, 4, seed=0)
+def sampled(policy, task):
+    return policy, sample_rollouts(policy, task, 6, 4, seed=0)
 
 
 def weights(policy):

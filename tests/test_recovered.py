@@ -15,7 +15,6 @@ from workbook.probes.recovered import PARTS, SIX, Pushes, credit_recovered
 from workbook.probes.step import logps
 from workbook.probes.values import TokenValues
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.decomposition import context_index, expected_gain, ideal_pushes, realised_pushes, split_pushes
@@ -163,9 +162,9 @@ def test_pushes_worked_by_hand():
 
 
 @pytest.fixture(scope="module")
-def double():
+def double(task):
     """The bundled policy in double precision and a batch in which groups share contexts."""
-    policy, task = load_policy("bundled"), get_task("chain")
+    policy = load_policy("bundled")
     policy.model.double()
     rollouts = sample_rollouts(policy, task, 2, 4, seed=100)
     return SimpleNamespace(policy=policy, task=task, rollouts=replace(rollouts, rewards=rollouts.rewards.double()))

@@ -234,6 +234,7 @@ def test_a_resume_from_other_files_is_refused(own, tmp_path, name):
     try:
         with pytest.raises(ValueError, match=f"^Changed since the run started: .*{words}"):
             execute(run.folder)
+        assert "Changed since the run started" in run.status()["message"]
     finally:
         (own / name).write_bytes(before)
     assert execute(run.folder).status()["state"] == "finished"

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbook import get_task, load_policy, sample_rollouts
+from workbook import sample_rollouts
 from workbook.rollouts.states import output_states
 from workbook.theory import coupling_kernel, predicted_delta_logp
 from workbook.topics.softmax import charts, explore
@@ -194,8 +194,7 @@ def test_rivals(value, words, capsys):
 
 
 @pytest.fixture(scope="module")
-def sampled():
-    policy, task = load_policy("bundled"), get_task("chain")
+def sampled(policy, task):
     return policy, sample_rollouts(policy, task, 2, 8, seed=0, max_new_tokens=48)
 
 

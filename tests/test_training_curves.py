@@ -3,21 +3,9 @@
 import pytest
 import torch
 
-from workbook.policies.load import load_policy
-from workbook.tasks import get_task
 from workbook.topics.drift.charts import CURVE_OUTCOMES
 from workbook.topics.drift.explore import ROLES, live_curves
 from workbook.topics.drift.study import StepReadings, training_curves
-
-
-@pytest.fixture(scope="module")
-def policy():
-    return load_policy("bundled")
-
-
-@pytest.fixture(scope="module")
-def task():
-    return get_task("chain")
 
 
 def test_a_run_is_read_before_it_and_after_each_batch_and_leaves_the_policy(policy, task):

@@ -32,13 +32,7 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def shell():
-    """Displays go somewhere only inside IPython."""
-    from IPython.core.interactiveshell import InteractiveShell
-
-    yield InteractiveShell.instance()
-    InteractiveShell.clear_instance()
+pytestmark = pytest.mark.usefixtures("shell")
 
 
 def curve(n, **columns):
