@@ -1,4 +1,4 @@
-"""Chapter 09: weights of real objectives on one batch, what its slider computes of it, and its exercises."""
+"""Chapter 09: weights of real objectives on one batch, and what its slider computes of it."""
 
 import pytest
 import torch
@@ -7,7 +7,6 @@ from torch.testing import assert_close
 from workbook.rollouts.sample import sample_rollouts
 from workbook.tasks import get_task
 from workbook.topics.drift import probe
-from workbook.topics.drift.explore import check_prefix_credit
 from workbook.topics.drift.probe import left_on_shared, objective_weights, parts_at_reuse, reuse_path, shared_tokens
 from workbook.training import CancellationConfig, CancellationTrainer
 
@@ -91,24 +90,3 @@ def test_parts_at_reuse_add_up_and_equal_weights_have_no_bias(policy, rollouts, 
     bias = table[table["part"] == "bias"].set_index(["panel", "category"])["share"]
     assert bias.xs(probe.EQUAL, level="category").abs().max() < 0.02  # 1/T, of unequal lengths
     assert bias.abs().max() > 0.02
-
-
-def step_advantages(rewards, ids):
-    """The chapter's solution."""
-    same = (ids[:, None] == ids).cumprod(2)
-    before = torch.cat([torch.ones(4, 4, 1), same[:, :, :-1]], 2)
-    after, start = ((s * rewards[:, None]).sum(1) / s.sum(1) for s in (same, before))
-    return torch.where(before.sum(1) == 1, (rewards - rewards.mean())[:, None], after - start)
-
-
-@pytest.mark.parametrize(("function", "says"), [
-    (step_advantages, "Right"),
-    (lambda r, ids: (r - r.mean())[:, None].expand(4, 3), "the group's advantage on every token"),
-    (lambda r, ids: -step_advantages(r, ids), "turned round"),
-    (lambda r, ids: r, "returned the shape"),
-    (lambda r, ids: step_advantages(r, ids) + 0.2, "rollout and position (0, 0) should be -0.1667"),
-    (lambda r, ids: None, "Not answered"),
-])  # fmt: skip
-def test_step_advantages_are_checked(function, says, capsys):
-    check_prefix_credit(function)
-    assert says in capsys.readouterr().out

@@ -1,9 +1,7 @@
 """One look: what controls say of themselves, settings that can't be, numbers, and marks without a name."""
 
 import ipywidgets
-import pytest
 
-from workbook.topics.batching.toy import check_in_step
 from workbook.topics.groups.charts import gradients_meet_chart
 from workbook.topics.groups.toy import compute_gradients_meet
 from workbook.views.explorer import REFUSED, Explorer, control_grid, log_slider, slider
@@ -36,9 +34,3 @@ def test_marks_that_show_no_column_are_hidden_from_screen_readers_and_others_are
 def test_a_grid_of_controls_keeps_its_order():
     controls = ipywidgets.IntSlider(), ipywidgets.Button()
     assert control_grid(*controls).children == controls
-
-
-@pytest.mark.parametrize("answer", [[0], 1j, lambda gap, p: [1, 2], lambda gap, p: object(), lambda gap, p: None])
-def test_an_answer_that_is_no_number_gets_one_sentence(answer, capsys):
-    check_in_step(answer)
-    assert len(capsys.readouterr().out.strip().splitlines()) == 1

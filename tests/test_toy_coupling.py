@@ -13,7 +13,6 @@ from workbook import sample_rollouts
 from workbook.rollouts.states import output_states
 from workbook.theory import coupling_kernel, predicted_delta_logp
 from workbook.topics.softmax import charts, explore
-from workbook.topics.softmax.explore import check_coupling, check_rivals
 from workbook.topics.softmax.study import measure_pairs, measure_unsure
 from workbook.topics.softmax.toy import (
     PARTS,
@@ -145,52 +144,6 @@ def test_explorers_draw_follow_reset_and_give_their_state_as_code(name):
     assert explorer.settings == before
     assert explorer.sentence.value == sentence
     assert charts.learning_rate_chart(compute_learning_rates([0.0, 1.0])).to_dict()
-
-
-def answer(check, value, capsys):
-    check(value)
-    return capsys.readouterr().out
-
-
-def kernel_with(residual, near):
-    return lambda hidden, logits, tokens: (
-        near(hidden) * (residual(logits.softmax(-1), torch.nn.functional.one_hot(tokens, logits.shape[1])))
-    )
-
-
-def square(x):
-    return x @ x.T
-
-
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (lambda h, z, y: coupling_kernel(h, z, y), "Right"),
-        (kernel_with(lambda p, e: square(e - p), square), "Right"),
-        (kernel_with(lambda p, e: square(e - p), lambda h: 1.0), "inner product of the scores e - p alone"),
-        (kernel_with(lambda p, e: square(p), square), "p alone"),
-        (kernel_with(lambda p, e: square(e - p), lambda h: square(h / h.norm(dim=1, keepdim=True))), "cosine"),
-        (lambda h, z, y: coupling_kernel(h, z, y) * (y[:, None] == y), "different tokens K is not 0"),
-    ],
-)
-def test_own_kernel(function, words, capsys):
-    assert words in answer(check_coupling, function, capsys)
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ({"same": False, "angle": 0.0, "rivalry": 0.95}, "Right"),
-        ({"same": True}, "same token"),
-        ({"same": False}, "which setting"),
-        ({"same": False, "rivalry": 0.9, "angle": 60.0}, "hidden states share"),
-        ({"same": False, "speed": 1}, "speed"),
-        ({"p_a": 2.0}, "p_a=2.0"),
-        (None, "yet"),
-    ],
-)
-def test_rivals(value, words, capsys):
-    assert words in answer(check_rivals, value, capsys)
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,11 @@
-"""The residual meter: each mechanism against what it must do, transforms, bad settings; charts, exercises."""
+"""The residual meter: each mechanism against what it must do, transforms, bad settings; charts."""
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from workbook.theory import cancellation_residual, group_advantages, surrogate_weights
-from workbook.topics.exchange import charts, drift
-from workbook.topics.exchange import explore as exercises
+from workbook.theory import cancellation_residual
+from workbook.topics.exchange import charts, drift, explore
 from workbook.topics.exchange.toy import (
     GROUPS,
     MECHANISMS,
@@ -164,7 +163,7 @@ def test_entropy_at_equal_reward_and_over_many_steps():
 
 @pytest.mark.parametrize("name", ["explore_exchange", "explore_kl_drift", "explore_solutions"])
 def test_explorers_follow_their_controls_to_the_ends(name):
-    explorer = getattr(exercises, name)()
+    explorer = getattr(explore, name)()
     spec = explorer.chart.spec
     assert spec["description"].startswith(spec["title"]["text"])
     start, sentence = explorer.tables, explorer.sentence.value
@@ -181,49 +180,3 @@ def test_explorers_follow_their_controls_to_the_ends(name):
         assert explorer.tables[name].equals(table)
     assert "from workbook.topics.exchange." in explorer.code
     compile(explorer.code, "snippet", "exec")
-
-
-@pytest.mark.parametrize(("answer", "says"), [
-    (None, "Not answered"),
-    ([1, 2, 0.5, 0.5], "Right"),
-    ([1, 2, 3], "shape is (3,)"),
-    ([1, 2, 3, 4], "sum is -3"),
-    ("abc", "four numbers"),
-])  # fmt: skip
-def test_unequal_weights(answer, says, capsys):
-    exercises.check_unequal_weights(answer)
-    assert says in capsys.readouterr().out
-
-
-def solution(ratios, advantages, low, high):
-    return torch.where((ratios < low) | (ratios > high), 0.0, ratios)
-
-
-def ppo(ratios, advantages, low, high):
-    rows = (ratios.log()[:, None], torch.zeros(6, 1), torch.ones(6, 1), advantages)
-    return surrogate_weights(*rows, clip=(1 - low, high - 1))[:, 0]
-
-
-@pytest.mark.parametrize(("function", "says"), [
-    (solution, "Right"),
-    (ppo, "PPO's clipping"),
-    (lambda r, a, low, high: r.clamp(low, high), "clamp"),
-    (lambda r, a, low, high: solution(r, a, low, high) * a, "without the advantage"),
-    (lambda r, a, low, high: (solution(r, a, low, high) > 0).double(), "not 1"),
-    (lambda r, a, low, high: r, "should get the weight 0"),
-])  # fmt: skip
-def test_symmetric_clip(function, says, capsys):
-    exercises.check_symmetric_clip(function)
-    assert says in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("function", "says"), [
-    (lambda r, g: group_advantages(r, g, "positive_only"), "Right"),
-    (lambda r, g: group_advantages(r, g, "grpo"), "still there"),
-    (lambda r, g: group_advantages(r, g, "dr_grpo").clamp(min=0), "standard deviation"),
-    (lambda r, g: r, "without a baseline"),
-    (lambda r, g: None, "Not answered"),
-])  # fmt: skip
-def test_positive_only(function, says, capsys):
-    exercises.check_positive_only(function)
-    assert says in capsys.readouterr().out

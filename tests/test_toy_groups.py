@@ -1,4 +1,4 @@
-"""Toy groups: pushes are gradients, controls do what they say, charts and exercises of chapter 02 tell the truth."""
+"""Toy groups: pushes are gradients, controls do what they say, charts of chapter 02 tell the truth."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from workbook.theory.advantages import group_advantages
 from workbook.theory.decomposition import expected_gain
 from workbook.topics.groups import charts
 from workbook.topics.groups.expected import RULES, WEIGHTS, Word, compute_mixed, compute_parts, push_moments
-from workbook.topics.groups.explore import OPENINGS, check_net_push, check_signs, explore_growing, explore_parts
+from workbook.topics.groups.explore import explore_growing, explore_parts
 from workbook.topics.groups.toy import (
     CLASSES,
     COMPARED,
@@ -122,55 +122,6 @@ def test_explorers_reach_every_end_of_their_controls(explore):
                 assert np.isfinite(table.select_dtypes("number").to_numpy()).all()
         explorer.reset()
     assert explorer.sentence.value == first
-
-
-def by_hand(baseline, sign=1, mean=False):
-    def push(tokens, rewards, p):
-        advantages = sign * (rewards - baseline(rewards))
-        net = advantages @ (np.eye(len(p))[tokens] - p)
-        return net / len(tokens) if mean else net
-
-    return push
-
-
-def leave_one_out(rewards):
-    return (rewards.sum() - rewards) / (len(rewards) - 1)
-
-
-@pytest.mark.parametrize(
-    ("answer", "reply"),
-    [
-        (lambda tokens, rewards, p: None, "Not answered yet"),
-        (by_hand(leave_one_out), "Right"),
-        (by_hand(leave_one_out, mean=True), "the net push is their sum"),
-        (by_hand(leave_one_out, sign=-1), "sign is turned round"),
-        (by_hand(np.mean), "mean of the whole group"),
-        (lambda tokens, rewards, p: p, "sum to 1 over the words"),
-        (lambda tokens, rewards, p: [0.5, -0.5, 0], "word 2 should be -0.8, but yours is 0."),
-    ],
-)
-def test_the_push_exercise_names_the_mistake(answer, reply, capsys):
-    check_net_push(answer)
-    assert reply in capsys.readouterr().out
-
-
-BEST = [1, -1, 1, 1, -1, 1, -1, -1]
-
-
-@pytest.mark.parametrize(
-    ("signs", "reply"),
-    [
-        (None, "Not answered yet"),
-        (BEST, "Right"),
-        ([-s for s in BEST], "`so` gets -3"),
-        ([1] * 8, "pushed up 8 times"),
-        ([1] * 7, "there are 7"),
-    ],
-)
-def test_the_sign_exercise_names_the_mistake(signs, reply, capsys):
-    check_signs(signs)
-    assert reply in capsys.readouterr().out
-    assert len(OPENINGS) == 8
 
 
 def test_groups_that_hold_both_rewards_are_as_many_as_drawn_ones():

@@ -1,0 +1,130 @@
+"""Checks of exercises: each mistake is named, and what is right is called right."""
+
+import numpy as np
+import pytest
+import torch
+
+from workbook.theory import coupling_kernel, group_advantages, surrogate_weights
+from workbook.topics.batching.toy import check_in_step
+from workbook.topics.drift.explore import check_prefix_credit
+from workbook.topics.exchange.explore import check_positive_only, check_symmetric_clip, check_unequal_weights
+from workbook.topics.groups.explore import OPENINGS, check_net_push, check_rloo, check_shared_push, check_signs
+from workbook.topics.softmax.explore import check_coupling, check_rivals
+
+
+def net_push(baseline, sign=1, mean=False):
+    def push(tokens, rewards, p):
+        advantages = sign * (rewards - baseline(rewards))
+        net = advantages @ (np.eye(len(p))[tokens] - p)
+        return net / len(tokens) if mean else net
+
+    return push
+
+
+def leave_one_out(rewards):
+    return (rewards.sum() - rewards) / (len(rewards) - 1)
+
+
+BEST = [1, -1, 1, 1, -1, 1, -1, -1]
+
+
+def square(x):
+    return x @ x.T
+
+
+def kernel_with(residual, near):
+    return lambda hidden, logits, tokens: (
+        near(hidden) * (residual(logits.softmax(-1), torch.nn.functional.one_hot(tokens, logits.shape[1])))
+    )
+
+
+def clipped(ratios, advantages, low, high):
+    return torch.where((ratios < low) | (ratios > high), 0.0, ratios)
+
+
+def ppo(ratios, advantages, low, high):
+    rows = (ratios.log()[:, None], torch.zeros(6, 1), torch.ones(6, 1), advantages)
+    return surrogate_weights(*rows, clip=(1 - low, high - 1))[:, 0]
+
+
+def step_advantages(rewards, ids):
+    """The chapter's solution."""
+    same = (ids[:, None] == ids).cumprod(2)
+    before = torch.cat([torch.ones(4, 4, 1), same[:, :, :-1]], 2)
+    after, start = ((s * rewards[:, None]).sum(1) / s.sum(1) for s in (same, before))
+    return torch.where(before.sum(1) == 1, (rewards - rewards.mean())[:, None], after - start)
+
+
+ANSWERS = [
+    (check_shared_push, None, "Not answered"),
+    (check_shared_push, 0, "Right"),
+    (check_shared_push, 0.5, "alone"),
+    (check_shared_push, 1.0, "adds sizes"),
+    (check_shared_push, 7, "advantage times"),
+    (check_rloo, lambda r, g: None, "Not answered"),
+    (check_rloo, lambda r, g: group_advantages(r, g, "rloo"), "Right"),
+    (check_rloo, lambda r, g: group_advantages(r, g, "dr_grpo"), "leave it out"),
+    (check_rloo, lambda r, g: group_advantages(r, g, "grpo"), "standard deviation"),
+    (check_rloo, lambda r, g: r[:3], "shape (3,)"),
+    (check_rloo, lambda r, g: torch.zeros(12), "rollout 0 should be 1, but yours is 0."),
+    (check_rloo, lambda r, g: r / 0 + g.nothing, "AttributeError"),
+    (check_net_push, lambda tokens, rewards, p: None, "Not answered yet"),
+    (check_net_push, net_push(leave_one_out), "Right"),
+    (check_net_push, net_push(leave_one_out, mean=True), "the net push is their sum"),
+    (check_net_push, net_push(leave_one_out, sign=-1), "sign is turned round"),
+    (check_net_push, net_push(np.mean), "mean of the whole group"),
+    (check_net_push, lambda tokens, rewards, p: p, "sum to 1 over the words"),
+    (check_net_push, lambda tokens, rewards, p: [0.5, -0.5, 0], "word 2 should be -0.8, but yours is 0."),
+    (check_signs, None, "Not answered yet"),
+    (check_signs, BEST, "Right"),
+    (check_signs, [-s for s in BEST], "`so` gets -3"),
+    (check_signs, [1] * len(OPENINGS), "pushed up 8 times"),
+    (check_signs, [1] * 7, "there are 7"),
+    (check_coupling, lambda h, z, y: coupling_kernel(h, z, y), "Right"),
+    (check_coupling, kernel_with(lambda p, e: square(e - p), square), "Right"),
+    (check_coupling, kernel_with(lambda p, e: square(e - p), lambda h: 1.0), "inner product of the scores e - p alone"),
+    (check_coupling, kernel_with(lambda p, e: square(p), square), "p alone"),
+    (check_coupling, kernel_with(lambda p, e: square(e - p), lambda h: square(h / h.norm(dim=1)[:, None])), "cosine"),
+    (check_coupling, lambda h, z, y: coupling_kernel(h, z, y) * (y[:, None] == y), "different tokens K is not 0"),
+    (check_rivals, {"same": False, "angle": 0.0, "rivalry": 0.95}, "Right"),
+    (check_rivals, {"same": True}, "same token"),
+    (check_rivals, {"same": False}, "which setting"),
+    (check_rivals, {"same": False, "rivalry": 0.9, "angle": 60.0}, "hidden states share"),
+    (check_rivals, {"same": False, "speed": 1}, "speed"),
+    (check_rivals, {"p_a": 2.0}, "p_a=2.0"),
+    (check_rivals, None, "yet"),
+    (check_unequal_weights, None, "Not answered"),
+    (check_unequal_weights, [1, 2, 0.5, 0.5], "Right"),
+    (check_unequal_weights, [1, 2, 3], "shape is (3,)"),
+    (check_unequal_weights, [1, 2, 3, 4], "sum is -3"),
+    (check_unequal_weights, "abc", "four numbers"),
+    (check_symmetric_clip, clipped, "Right"),
+    (check_symmetric_clip, ppo, "PPO's clipping"),
+    (check_symmetric_clip, lambda r, a, low, high: r.clamp(low, high), "clamp"),
+    (check_symmetric_clip, lambda r, a, low, high: clipped(r, a, low, high) * a, "without the advantage"),
+    (check_symmetric_clip, lambda r, a, low, high: (clipped(r, a, low, high) > 0).double(), "not 1"),
+    (check_symmetric_clip, lambda r, a, low, high: r, "should get the weight 0"),
+    (check_positive_only, lambda r, g: group_advantages(r, g, "positive_only"), "Right"),
+    (check_positive_only, lambda r, g: group_advantages(r, g, "grpo"), "still there"),
+    (check_positive_only, lambda r, g: group_advantages(r, g, "dr_grpo").clamp(min=0), "standard deviation"),
+    (check_positive_only, lambda r, g: r, "without a baseline"),
+    (check_positive_only, lambda r, g: None, "Not answered"),
+    (check_prefix_credit, step_advantages, "Right"),
+    (check_prefix_credit, lambda r, ids: (r - r.mean())[:, None].expand(4, 3), "group's advantage on every token"),
+    (check_prefix_credit, lambda r, ids: -step_advantages(r, ids), "turned round"),
+    (check_prefix_credit, lambda r, ids: r, "returned the shape"),
+    (check_prefix_credit, lambda r, ids: step_advantages(r, ids) + 0.2, "position (0, 0) should be -0.1667"),
+    (check_prefix_credit, lambda r, ids: None, "Not answered"),
+]
+
+
+@pytest.mark.parametrize(("check", "answer", "words"), ANSWERS)
+def test_a_check_says_what_went_wrong(check, answer, words, capsys):
+    check(answer)
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("answer", [[0], 1j, lambda gap, p: [1, 2], lambda gap, p: object(), lambda gap, p: None])
+def test_an_answer_that_is_no_number_gets_one_sentence(answer, capsys):
+    check_in_step(answer)
+    assert len(capsys.readouterr().out.strip().splitlines()) == 1
