@@ -34,7 +34,7 @@ BUDGET = {
     "topics": 9_470,
 }
 # Limits only fall. 28,000 lines and 16,000 of tests were the aim: until they are met, an addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 28_580, 750, 16_460, 170  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 28_580, 750, 16_000, 170  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
