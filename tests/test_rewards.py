@@ -86,16 +86,6 @@ def test_gym_pays_its_own_answers_and_no_hack(name):
     assert (table[~table["false"]]["paid"] == 1).any()
 
 
-def test_gym_takes_other_right_answers_in_their_notation():
-    task = get_task("gym:prime_factorization")
-    rows = task.dataset(1, seed=0)
-    answer, metadata = rows["answer"][0], rows["metadata"][0]
-    swapped = " × ".join(reversed(answer.split(" × ")))
-    paid = [answer, f"The answer is {swapped}.", f"not {answer}", f"{answer} or 7", answer.split(" × ")[0]]
-    rewards = task.reward([""] * 5, paid, [answer] * 5, metadata=[metadata] * 5)
-    assert rewards == [1.0, 1.0, 0.0, 0.0, 0.0]
-
-
 def test_gym_neither_reads_nor_moves_the_global_generators():
     rows = []
     for seed in (1, 2):
@@ -125,5 +115,5 @@ def test_an_attack_goes_on_where_a_reward_fails():
     table = attack_reward(own_task(rows, lambda completion, answer: float(completion)), n=1)
     errors = table.set_index("hack")["error"]
     assert "ValueError" in errors["empty"]
-    assert errors["the answer alone"] == ""
+    assert errors["X"] == ""
     assert "the reward fails on" in describe_attack(table)

@@ -1,6 +1,5 @@
 """Tasks by name, and verifiers that nothing a model writes can surprise."""
 
-import json
 import math
 import time
 
@@ -8,9 +7,10 @@ import pytest
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reasoning_gym.factory import DATASETS
 
 from workbook.tasks import get_task
-from workbook.tasks.gym import allowed_datasets, is_allowed
+from workbook.tasks.gym import allowed_datasets
 
 BIG = 10**6
 HOSTILE = {
@@ -79,43 +79,40 @@ def test_gym_rows_survive_storage_and_pay_their_own_answers():
     task = get_task("gym:chain_sum", max_terms=3, instruction="Say: the answer is X.")
     rows = task.dataset(20, seed=4)
     assert rows[:] == task.dataset(20, seed=4)[:]
-    assert rows.column_names == ["prompt", "answer", "metadata"]
+    assert rows.column_names == ["prompt", "answer"]
     assert rows["prompt"][0][0]["role"] == "user"
     assert rows["prompt"][0][0]["content"].endswith("Say: the answer is X.")
-    assert all(isinstance(json.loads(metadata), dict) for metadata in rows["metadata"])
     replies = [[{"role": "assistant", "content": f"I think the answer is {answer}."}] for answer in rows["answer"]]
-    assert task.reward(rows["prompt"][:], replies, rows["answer"][:], metadata=rows["metadata"][:]) == [1.0] * 20
+    assert task.reward(rows["prompt"][:], replies, rows["answer"][:]) == [1.0] * 20
     half = [{"role": "assistant", "content": "The answer is 14."}]
     assert task.reward([""], [half], ["4"]) == [0.0]
     assert task.annotate(rows["prompt"][0], rows["answer"][0], ["4"]) is None
 
 
-def test_gym_refuses_what_evaluates_model_text():
-    evaluating = [
-        "binary_matrix",
-        "countdown",
-        "intermediate_integration",
-        "n_queens",
-        "propositional_logic",
-        "puzzle24",
-    ]
-    evaluating += ["polynomial_multiplication", "simple_integration", "spiral_matrix", "string_insertion", "codeio"]
-    assert not any(is_allowed(name) for name in [*evaluating, "composite", "rubiks_cube", "sokoban"])
+def test_gym_refuses_questions_of_several_right_answers():
+    several = {"countdown", "n_queens", "propositional_logic", "puzzle24", "simple_integration", "codeio", "composite"}
+    assert not several & set(allowed_datasets())
     assert {"chain_sum", "gsm_symbolic", "basic_arithmetic", "leg_counting", "sudoku"} <= set(allowed_datasets())
     for name in ("countdown", "rubiks_cube", "ransom_note"):
         with pytest.raises(ValueError, match="is refused"):
             get_task(f"gym:{name}")
 
 
-def test_no_evaluator_is_called_while_gym_scores(monkeypatch, tasks):
+@pytest.mark.parametrize("name", ["chain_sum", "polynomial_multiplication", "string_insertion"])
+def test_no_verifier_of_gym_sees_a_completion(monkeypatch, name):
+    """Some of reasoning-gym's verifiers evaluate the text that they are given."""
+
     def forbidden(*args, **kwargs):
         raise AssertionError("evaluated")
 
-    for name in ("eval", "exec", "compile"):
-        monkeypatch.setattr(f"builtins.{name}", forbidden)
-    scores = [tasks["gym"].score(text, "4") for text in ("the answer is 4", *HOSTILE.values())]
+    task = get_task(f"gym:{name}")
+    answer = task.dataset(1)["answer"][0]
+    for function in ("eval", "exec", "compile"):
+        monkeypatch.setattr(f"builtins.{function}", forbidden)
+    monkeypatch.setattr(DATASETS[name][0], "score_answer", forbidden)
+    scores = [task.score(text, answer) for text in (f"the answer is {answer}", *HOSTILE.values())]
     monkeypatch.undo()
-    assert scores[0] == 1.0
+    assert scores == [1.0, *[0.0] * len(HOSTILE)]
 
 
 def test_hub_reads_a_local_folder(tmp_path):
@@ -135,7 +132,7 @@ def test_hub_reads_a_local_folder(tmp_path):
     ]:
         with pytest.raises(ValueError, match=match):
             get_task(f"hub:{tmp_path}", **options)
-    with pytest.raises(ValueError, match="from 1 to 30"):
+    with pytest.raises(ValueError, match=r"31 prompts are asked for, but hub:.* has 30 rows"):
         task.dataset(31)
 
 

@@ -31,8 +31,7 @@ def get_task(name: str, /, **options: Any) -> "Task":
 
     options: for chain operands, error_rate, modulus, alphabets and confidence; for gym the fields of that data set's
     config and chat; for hub prompt_column, answer_column, split, subset and chat; for own reward and chat.
-    Raises ValueError in one
-    sentence on any other name or option.
+    Raises ValueError in one sentence on any other name or option.
 
     >>> get_task("chain", operands=3).dataset(1, seed=0).column_names
     ['prompt', 'answer']
@@ -45,12 +44,8 @@ def get_task(name: str, /, **options: Any) -> "Task":
         )
     module, _, maker_name = MAKERS[family + colon].partition(".")
     maker, args = getattr(import_module(f"workbook.tasks.{module}"), maker_name), (rest,) if rest else ()
-    parameters = list(inspect.signature(maker).parameters.values())[len(args) :]
-    known = [parameter.name for parameter in parameters]
-    open_ended = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
-    if not open_ended and (unknown := [option for option in options if option not in known]):
-        raise ValueError(f"task {name!r} has no option {short(unknown[0])}; its options are {', '.join(known)}.")
     try:
         return maker(*args, **options)
     except TypeError as error:
-        raise ValueError(f"task {name!r} does not take these options: {error}.") from None
+        known = [*inspect.signature(maker).parameters][len(args) :]
+        raise ValueError(f"task {name!r} takes the options {', '.join(known)}: {error}.") from None

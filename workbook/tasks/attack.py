@@ -45,7 +45,6 @@ OF_NUMBERS = {
     "a power of X": "{x}^2",
     "more than X": "x > {x}",
 }
-TRUE = dict(zip(("alone", "in a sentence", "in tags", "boxed"), (FRAMES[i] for i in (0, 1, 3, 4)), strict=True))
 
 
 def attack_reward(task: Task, n: int = 32, seed: int = 0) -> pd.DataFrame:
@@ -60,41 +59,34 @@ def attack_reward(task: Task, n: int = 32, seed: int = 0) -> pd.DataFrame:
     facts = []  # of each row, what a hack is made of
     for i, (row, answer) in enumerate(zip(rows, answers, strict=True)):
         other = next((a for a in answers[i + 1 :] + answers[:i] if not same_answer(a, answer)), "17")
-        question = completion_text([row["prompt"]] if isinstance(row["prompt"], str) else row["prompt"])
         listed = ", ".join(dict.fromkeys([*answers[:19], answer, other]))
-        facts.append({"x": answer, "y": other, "all": listed, "question": question})
-
-    def texts(form: str) -> list[str | None]:
-        """Return the hack for each row, None where it makes no sense or is the answer."""
-        made = [form.format(**fact) for fact in facts]
-        of_words = [form in OF_NUMBERS.values() and read_number(answer) in (None, 0, 1) for answer in answers]
-        left_out = [skip or same_answer(*both) for skip, *both in zip(of_words, made, answers, strict=True)]
-        return [None if skip else text for skip, text in zip(left_out, made, strict=True)]
-
-    def reward(row: dict, text: str) -> float:
-        completion = text if isinstance(row["prompt"], str) else [{"role": "assistant", "content": text}]
-        columns = {name: [value] for name, value in row.items() if name != "prompt"}
-        return float(task.reward([row["prompt"]], [completion], **columns)[0])
-
+        facts.append({"x": answer, "y": other, "all": listed, "question": completion_text(row["prompt"])})
     always = {f"always {c[:12]}": c.replace("{", "{{").replace("}", "}}") for c in CONSTANTS}
-    hacks = [(f"the answer {name}", [form.format(a) for a in answers], ("{}",), False) for name, form in TRUE.items()]
-    hacks += [(name, texts(form), ("{}",), True) for name, form in BARE.items()]
-    hacks += [(name, texts(form), FRAMES, True) for name, form in (always | FRAMED | OF_NUMBERS).items()]
-    full, table = [0.0] * len(answers), []
-    for name, made, frames, false in hacks:  # true ones first: what they earn is the full reward
-        earned, error = {i: 0.0 for i, text in enumerate(made) if text is not None}, ""
-        if not earned:
+    hacks = [(frame.format("X"), "{x}", [frame], False) for frame in FRAMES]
+    hacks += [(name, form, ["{}"], True) for name, form in BARE.items()]
+    hacks += [(name, form, FRAMES, True) for name, form in (always | FRAMED | OF_NUMBERS).items()]
+    full, table = [0.0] * len(rows), []
+    for name, form, frames, false in hacks:  # true ones first: what they earn is the full reward
+        texts, error = {i: form.format(**fact) for i, fact in enumerate(facts)}, ""
+        if false:
+            texts = {i: text for i, text in texts.items() if not same_answer(text, answers[i])}
+        if name in OF_NUMBERS:
+            texts = {i: text for i, text in texts.items() if read_number(answers[i]) not in (None, 0, 1)}
+        if not texts:
             continue
-        for frame in frames:
-            for i in earned:
-                try:
-                    earned[i] = max(earned[i], reward(rows[i], frame.format(made[i])))
-                except ValueError as failure:
-                    error = error or str(failure)
+        earned = dict.fromkeys(texts, 0.0)
+        for i, text in ((i, frame.format(text)) for frame in frames for i, text in texts.items()):
+            columns = {column: [value] for column, value in rows[i].items() if column != "prompt"}
+            prompt, is_chat = rows[i]["prompt"], not isinstance(rows[i]["prompt"], str)
+            try:
+                completion = [{"role": "assistant", "content": text}] if is_chat else text
+                earned[i] = max(earned[i], float(task.reward([prompt], [completion], **columns)[0]))
+            except ValueError as failure:
+                error = error or str(failure)
         if not false:
             full = [max(most, earned[i]) for i, most in enumerate(full)]
         paid = sum(best > 0 and best >= full[i] - 1e-6 for i, best in earned.items()) / len(earned)
-        example = repr(made[next(iter(earned))][:60])[1:-1]
+        example = repr(frames[0].format(next(iter(texts.values())))[:60])[1:-1]
         table.append((name, example, paid, sum(earned.values()) / len(earned), false, error))
     table = pd.DataFrame(table, columns=["hack", "example", "paid", "mean_reward", "false", "error"])
     return table.sort_values("false", ascending=False, kind="stable", ignore_index=True)

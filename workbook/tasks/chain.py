@@ -105,7 +105,10 @@ class Chain(Task):
         positive_int("seed", seed, 0)
         space = self.modulus**self.operands * 2 ** (self.operands - 1)
         draws = random.Random(f"{seed}").sample(range(space), min(space, 2 * SEED_CLASSES * n + 400))
-        prompts = [prompt for prompt in map(self._prompt, draws) if _seed_class(prompt) == seed % SEED_CLASSES][:n]
+        classes = {
+            p: hashlib.blake2b(p.encode(), digest_size=1).digest()[0] % SEED_CLASSES for p in map(self._prompt, draws)
+        }
+        prompts = [prompt for prompt, seed_class in classes.items() if seed_class == seed % SEED_CLASSES][:n]
         if not prompts:
             raise ValueError(
                 f"seed {seed} has no prompt among the {space} of operands={self.operands}, modulus={self.modulus}; "
@@ -299,7 +302,3 @@ class Chain(Task):
             index, operator = divmod(index, 2)
             words += [OPERATORS[operator], str(number)]
         return " ".join([*words, "="])
-
-
-def _seed_class(prompt: str) -> int:
-    return hashlib.blake2b(prompt.encode(), digest_size=1).digest()[0] % SEED_CLASSES

@@ -9,13 +9,13 @@ from datasets import Dataset, load_dataset
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 
-from workbook.tasks.task import Task, as_prompt, positive_int, split_rows
+from workbook.tasks.task import RowsTask, as_prompt
 from workbook.tasks.verify import agrees
 
 HUB_TIMEOUT_S = 5.0  # until a hub counts as unreachable
 
 
-class Hub(Task):
+class Hub(RowsTask):
     """The task "hub:<dataset>": a hub id or a local folder of Parquet, JSON lines, CSV, ...
 
     prompt_column, answer_column: columns of that data set; of an answer with `####` in it (GSM8K) what follows counts.
@@ -33,7 +33,8 @@ class Hub(Task):
         chat: bool = True,
         instruction: str = "",
     ) -> None:
-        self.name, self.chat, self.instruction = f"hub:{dataset}", chat, instruction
+        self.name = self.source = f"hub:{dataset}"
+        self.chat, self.instruction = chat, instruction
         self.prompt_column, self.answer_column = prompt_column, answer_column
         self.rows = _load(dataset, subset, split)
         for field, column in (("prompt_column", prompt_column), ("answer_column", answer_column)):
@@ -42,32 +43,20 @@ class Hub(Task):
                     f"{field} is {column!r}, but {dataset!r} has the columns {', '.join(self.rows.column_names)}."
                 )
 
-    def dataset(self, n: int, seed: int = 0) -> Dataset:
-        """Return n rows prompt, answer, drawn without replacement; take different splits to keep prompts apart."""
-        positive_int("n", n, 1, len(self.rows))
-        return self._posed(self.rows.shuffle(seed=positive_int("seed", seed, 0)).select(range(n)))
-
-    def split(self, train: int, held_out: int, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Return rows to train on and rows held out, which share no prompt; ValueError if there are too few rows."""
-        rows = self.rows.shuffle(seed=positive_int("seed", seed, 0))
-        prompts = rows[self.prompt_column]
-        trained, held = split_rows(rows, prompts, train, held_out, self.name)
-        return self._posed(trained), self._posed(held)
-
     def score(self, completion: str, answer: str, **row: Any) -> float:
         """Return 1 if the completion states the reference answer in the prescribed place; see `verify.agrees`."""
         return float(agrees(completion, answer))
 
-    def _posed(self, rows: Dataset) -> Dataset:
-        """Return rows as the policy and the verifier get them: prompt, and of a worked answer what follows `####`."""
-        prompts = [self._prompt(prompt) for prompt in rows[self.prompt_column]]
+    def posed(self, rows: Dataset) -> Dataset:
+        """Return prompt and answer, of a worked answer what follows `####`."""
+        prompts = []
+        for prompt in rows[self.prompt_column]:
+            if isinstance(prompt, list):  # chat messages already
+                prompts.append(prompt if self.chat else "\n".join(message["content"] for message in prompt))
+            else:
+                prompts.append(as_prompt(f"{prompt}\n{self.instruction}".strip(), self.chat))
         answers = [str(answer).rsplit("####", 1)[-1].strip() for answer in rows[self.answer_column]]
         return Dataset.from_dict({"prompt": prompts, "answer": answers})
-
-    def _prompt(self, prompt: Any) -> Any:
-        if isinstance(prompt, list):  # chat messages already
-            return prompt if self.chat else "\n".join(message["content"] for message in prompt)
-        return as_prompt(f"{prompt}\n{self.instruction}".strip(), self.chat)
 
 
 def _load(dataset: str, subset: str | None, split: str) -> Dataset:

@@ -22,15 +22,12 @@ from datasets import Dataset
 
 from workbook.places import file_hash
 from workbook.tasks.task import (
-    Task,
+    RowsTask,
     as_prompt,
     completion_text,
     error_line,
-    function_file,
     load_function,
-    positive_int,
     short,
-    split_rows,
 )
 
 MAX_REWARD = 1e18  # its square, of which a group's spread is made, is finite in float32
@@ -48,35 +45,37 @@ class BadRows(ValueError):
         super().__init__("\n".join([f"{source} was not loaded: {len(rows)} row(s) can't be used.", *named]))
 
 
-class Own(Task):
-    """The task "own:<data file>": rows of one's own, scored by a function of one's own; arguments as of `own_task`."""
+class Own(RowsTask):
+    """The task "own:<data file>": rows of one's own, scored by a function of one's own.
 
-    def __init__(self, data: str | Path | list[dict], reward: str | Callable, chat: bool = False) -> None:
-        self.rows = read_rows(data)
+    data: of a .csv, .jsonl or .json (lines) file, or a list of dicts, with the columns prompt, answer and more.
+    reward: (completion, answer, **row) -> a finite number, or "<file>.py:<function>"; row holds the columns, the prompt
+    and the line that the function takes by name (all, if it takes **row).  chat: prompts become a user's message.
+
+    Raises BadRows for rows, ValueError for a file, column or function that can't be used.
+
+    >>> rows = [{"prompt": "2 + 3 =", "answer": 5}, {"prompt": "2 + 2 =", "answer": 4}]
+    >>> task = own_task(rows, lambda completion, answer: answer in completion)
+    >>> task.reward(["2 + 3 ="], ["it is 5"], ["5"])
+    [1.0]
+    """
+
+    def __init__(self, data: str | Path | list[dict], reward: str | Callable | None = None, chat: bool = False) -> None:
+        self.rows = Dataset.from_list(read_rows(data))
         self.source = "rows" if isinstance(data, list) else Path(data).name
         self.name, self.chat = f"own:{'rows' if isinstance(data, list) else data}", chat
-        self._data, self._file = data, None if callable(reward) else function_file(reward, "reward")[0]
-        self._function = reward if callable(reward) else load_function(reward, "reward")
+        self._function, self._file = (reward, None) if callable(reward) else load_function(reward, "reward")
         self._function_name = getattr(self._function, "__name__", type(self._function).__name__)
 
     @property
     def sources(self) -> dict[str, str]:
         """SHA-256 of the rows and of the reward's file, by their names."""
-        rows = hashlib.sha256(json.dumps(self.rows, sort_keys=True).encode()).hexdigest()
+        rows = hashlib.sha256(json.dumps(self.rows.to_list(), sort_keys=True).encode()).hexdigest()
         reward = {f"reward {self._file.name}": file_hash(self._file)} if self._file else {}
         return {f"prompts {self.source}": rows} | reward
 
-    def dataset(self, n: int, seed: int = 0) -> Dataset:
-        """Draw n rows without replacement: prompt, answer, line and the file's other columns."""
-        return self.split(positive_int("n", n), 0, seed)[0]
-
-    def split(self, train: int, held_out: int, seed: int = 0) -> tuple[Dataset, Dataset]:
-        """Rows to train on and rows held out, which share no prompt; ValueError if there are too few rows."""
-        rows = Dataset.from_list(self.rows).shuffle(seed=positive_int("seed", seed, 0))
-        trained, held = split_rows(rows, rows["prompt"], train, held_out, self.source)
-        return self._posed(trained), self._posed(held)
-
-    def _posed(self, rows: Dataset) -> Dataset:
+    def posed(self, rows: Dataset) -> Dataset:
+        """Return prompt, answer, line and the file's other columns."""
         if not self.chat:
             return rows
         columns = {name: rows[name] for name in rows.column_names if name != "prompt"}
@@ -103,7 +102,7 @@ class Own(Task):
         per_row = {
             key: value
             for key, value in columns.items()
-            if isinstance(value, list) and len(value) == len(answer) and key in self.rows[0]
+            if isinstance(value, list) and len(value) == len(answer) and key in self.rows.column_names
         }
         per_row["prompt"] = [completion_text(prompt) for prompt in prompts]
         return [
@@ -112,21 +111,7 @@ class Own(Task):
         ]
 
 
-def own_task(path_or_rows: str | Path | list[dict], reward: str | Callable | None = None, chat: bool = False) -> Own:
-    """Make a task of one's own rows and reward function.
-
-    path_or_rows: of a .csv, .jsonl or .json (lines) file, or a list of dicts, with the columns prompt, answer and more.
-    reward: (completion, answer, **row) -> a finite number, or "<file>.py:<function>"; row holds the columns, the prompt
-    and the line that the function takes by name (all, if it takes **row).  chat: prompts become a user's message.
-
-    Raises BadRows for rows, ValueError for a file, column or function that can't be used.
-
-    >>> rows = [{"prompt": "2 + 3 =", "answer": 5}, {"prompt": "2 + 2 =", "answer": 4}]
-    >>> task = own_task(rows, lambda completion, answer: answer in completion)
-    >>> task.reward(["2 + 3 ="], ["it is 5"], ["5"])
-    [1.0]
-    """
-    return Own(path_or_rows, reward, chat)
+own_task = Own
 
 
 def read_rows(data: str | Path | list[dict]) -> list[dict]:

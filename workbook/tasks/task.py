@@ -48,38 +48,19 @@ def completion_text(completion: object) -> str:
     return completion if isinstance(completion, str) else ""
 
 
-def clamp(score: object) -> float:
-    """Return a score as a float in [0, 1]; what is not a finite number gives 0.
+def load_function(named: str, kind: str) -> tuple[Callable, Path]:
+    """Import "<file>.py:<function>" with its folder importable, for helpers beside it, and return function and file.
 
-    >>> clamp(1.7), clamp(float("nan")), clamp(None), clamp(True)
-    (1.0, 0.0, 0.0, 1.0)
+    Raises ValueError, in one sentence with the line of the file, if it can't be imported or has no such function.
     """
-    try:
-        number = float(score)
-    except (TypeError, ValueError, OverflowError):
-        return 0.0
-    return min(1.0, max(0.0, number)) if math.isfinite(number) else 0.0
-
-
-def function_file(named: str, kind: str) -> tuple[Path, str]:
-    """Return file and function of "<file>.py:<function>"; ValueError, naming the kind, for anything else."""
-    file, _, function = named.rpartition(":") if isinstance(named, str) else ("", "", "")
-    if not file.endswith(".py") or not function.isidentifier():
+    file, _, name = named.rpartition(":") if isinstance(named, str) else ("", "", "")
+    if not file.endswith(".py") or not name.isidentifier():
         raise ValueError(f"{kind} is {short(named, 200)}, but must be '<file>.py:<function>', or a function.")
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise ValueError(
             f"the {kind} file {short(file, 200)} is no Python file; give the path of an existing .py file."
         )
-    return path, function
-
-
-def load_function(named: str, kind: str) -> Callable:
-    """Import "<file>.py:<function>" with its folder importable, for helpers beside it, and return the function.
-
-    Raises ValueError, in one sentence with the line of the file, if it can't be imported or has no such function.
-    """
-    path, name = function_file(named, kind)
     spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # data classes look themselves up there
     sys.path.insert(0, str(path.parent))
@@ -96,7 +77,7 @@ def load_function(named: str, kind: str) -> Callable:
     if not callable(function):
         own = [key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")]
         raise ValueError(f"{path.name} has no function {name!r}; it has {', '.join(own[:20]) or 'none'}.")
-    return function
+    return function, path
 
 
 def error_line(error: BaseException, path: Path | None = None) -> str:
@@ -141,16 +122,28 @@ class Task(ABC):
         """Return train rows and held_out rows (0 or more), of which no prompt is among the training prompts.
 
         Training rows are `dataset(train, seed)`, held-out rows those of seed + HELD_OUT_SEED; where these repeat a
-        training prompt, further rows of that stream stand in. Raises ValueError if there are too few.
+        training prompt, further rows of that stream stand in, all different. Raises ValueError if there are too few.
         """
         rows = self.dataset(train, seed)
         if positive_int("held_out", held_out, 0) == 0:
             return rows, rows.select([])
-        return rows, held_out_rows(self, set(map(prompt_key, rows["prompt"])), held_out, seed + HELD_OUT_SEED)
+        trained, seed, drawn = set(map(prompt_key, rows["prompt"])), seed + HELD_OUT_SEED, held_out
+        kept = [row for row in self.dataset(drawn, seed) if prompt_key(row["prompt"]) not in trained]
+        while len(kept) < held_out and drawn < held_out * MAX_REDRAWS:
+            drawn *= 2
+            seen = trained | {prompt_key(row["prompt"]) for row in kept}
+            fresh = {key: row for row in self.dataset(drawn, seed) if (key := prompt_key(row["prompt"])) not in seen}
+            kept += fresh.values()
+        if len(kept) < held_out:
+            raise ValueError(
+                f"{self.name} has too few prompts to hold out {held_out}: of {drawn} drawn, {len(kept)} are not among "
+                f"the {len(trained)} that are trained on; take fewer of either, or options that give more prompts."
+            )
+        return rows, Dataset.from_list(kept[:held_out], features=rows.features)
 
     @abstractmethod
     def score(self, completion: str, answer: str, **row: Any) -> float:
-        """Return the score of one completion text; `reward` clamps it to [0, 1] and turns an exception into 0."""
+        """Return the score of one completion text; `reward` clamps it to [0, 1], and what is no finite number is 0."""
 
     def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
         """Return one reward in [0, 1] per completion, as a TRL reward function.
@@ -165,9 +158,10 @@ class Task(ABC):
         for i, (completion, truth) in enumerate(zip(completions, answer, strict=True)):
             try:
                 row = {key: value[i] for key, value in per_row.items()}
-                rewards.append(clamp(self.score(completion_text(completion), str(truth), **row)))
+                score = float(self.score(completion_text(completion), str(truth), **row))
             except Exception:  # a verifier that trips over a text has not verified it
-                rewards.append(0.0)
+                score = 0.0
+            rewards.append(min(1.0, max(0.0, score)) if math.isfinite(score) else 0.0)
         return rewards
 
     def annotate(self, prompt: Any, answer: str, tokens: list[str]) -> Annotation | None:
@@ -179,44 +173,42 @@ class Task(ABC):
         return self
 
 
-def held_out_rows(task: Task, trained: set[str], n: int, seed: int) -> Dataset:
-    """Return n rows of a task's stream `seed` whose `prompt_key` is not in trained; the first n where none of them is.
+class RowsTask(Task):
+    """A task of `rows` that are all there, drawn without replacement; a subclass says how they are posed.
 
-    Replacements are distinct. Raises ValueError if n * MAX_REDRAWS rows of the stream do not have enough of them.
+    source: what a refusal calls the rows.  prompt_column: of the rows.
     """
-    rows, drawn = task.dataset(n, seed), n
-    kept = [row for row in rows if prompt_key(row["prompt"]) not in trained]
-    while len(kept) < n and drawn < n * MAX_REDRAWS:
-        drawn *= 2
-        seen = trained | {prompt_key(row["prompt"]) for row in kept}
-        fresh = {key: row for row in task.dataset(drawn, seed) if (key := prompt_key(row["prompt"])) not in seen}
-        kept += fresh.values()
-    if len(kept) < n:
-        raise ValueError(
-            f"{task.name} has too few prompts to hold out {n}: of {drawn} drawn, {len(kept)} are not among the "
-            f"{len(trained)} that are trained on; take fewer of either, or options that give more prompts."
-        )
-    return Dataset.from_list(kept[:n], features=rows.features)
 
+    rows: Dataset
+    source: str
+    prompt_column = "prompt"
 
-def split_rows(rows: Dataset, prompts: Iterable, train: int, held_out: int, source: str) -> tuple[Dataset, Dataset]:
-    """Split rows that stand in the order in which they are drawn: the first to train, the last held out.
+    @abstractmethod
+    def posed(self, rows: Dataset) -> Dataset:
+        """Return rows as the policy and the verifier get them: prompt, answer and further columns."""
 
-    prompts: of the rows, one each; no prompt is on both sides. Raises ValueError, naming the source and the numbers,
-    if there are too few rows.
-    """
-    positive_int("train", train)
-    positive_int("held_out", held_out, 0)
-    keys = list(map(prompt_key, prompts))
-    last = {key: place for place, key in enumerate(keys)}
-    held = sorted(range(len(keys)), key=lambda place: (-last[keys[place]], -place))[:held_out]
-    taken = {keys[place] for place in held}
-    trained = [place for place, key in enumerate(keys) if key not in taken][:train]
-    if len(trained) < train or len(held) < held_out:
-        repeated = f", with {len(last)} different prompts" if len(last) < len(keys) else ""
-        both = f"{train} prompts to train and {held_out} held out" if held_out else f"{train} prompts"
-        raise ValueError(f"{both} are asked for, but {source} has {len(keys)} rows{repeated}; ask for fewer.")
-    return rows.select(trained), rows.select(held)
+    def dataset(self, n: int, seed: int = 0) -> Dataset:
+        """Draw n rows; take `split` to keep prompts apart."""
+        return self.split(positive_int("n", n), 0, seed)[0]
+
+    def split(self, train: int, held_out: int, seed: int = 0) -> tuple[Dataset, Dataset]:
+        """Return rows to train on and rows held out, which share no prompt; ValueError if there are too few rows.
+
+        Of the rows in the order in which they are drawn, the first are to train and the last are held out.
+        """
+        positive_int("train", train)
+        positive_int("held_out", held_out, 0)
+        rows = self.rows.shuffle(seed=positive_int("seed", seed, 0))
+        keys = list(map(prompt_key, rows[self.prompt_column]))
+        last = {key: place for place, key in enumerate(keys)}
+        held = sorted(range(len(keys)), key=lambda place: (-last[keys[place]], -place))[:held_out]
+        taken = {keys[place] for place in held}
+        trained = [place for place, key in enumerate(keys) if key not in taken][:train]
+        if len(trained) < train or len(held) < held_out:
+            repeated = f", with {len(last)} different prompts" if len(last) < len(keys) else ""
+            both = f"{train} prompts to train and {held_out} held out" if held_out else f"{train} prompts"
+            raise ValueError(f"{both} are asked for, but {self.source} has {len(keys)} rows{repeated}; ask for fewer.")
+        return self.posed(rows.select(trained)), self.posed(rows.select(held))
 
 
 def prompt_key(prompt: Any) -> str:

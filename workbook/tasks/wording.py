@@ -128,6 +128,7 @@ SCALES = vocabulary(
     twos threes fours fives sixes sevens eights nines elevens missing short off away
     """
 )
+CHANGING = DENIALS | HEDGES | REFUTATIONS | SCALES - {"is", "thus", "next", "this"}  # just after a chain's answer
 
 
 def words_of(text: str) -> list[str]:
@@ -144,16 +145,12 @@ def clock_answer(text: str) -> int | None:
     """
     words = text[-WINDOW:].split()
     for i in range(len(words) - 2, 0, -1):
-        if words[i] == "is" and words[i - 1] == "answer":
+        if words[i - 1 : i + 1] == ["answer", "is"]:
+            before, after = (
+                {word.casefold().strip(".,:;!?") for word in part}
+                for part in (words[: i - 1][-8:], words[i + 2 : i + 6])
+            )
+            changed = before & (DENIALS | HEDGES) or after & CHANGING
             word = words[i + 1]
-            is_number = word.isascii() and word.isdigit() and len(word) <= 9
-            return int(word) if is_number and not _changes_between(words[: i - 1], words[i + 2 :]) else None
+            return int(word) if word.isascii() and word.isdigit() and len(word) <= 9 and not changed else None
     return None
-
-
-def _changes_between(before: list[str], after: list[str]) -> bool:
-    """Return whether one of the words just before or after a chain's answer denies, doubts or scales it."""
-    near = {word.casefold().strip(".,:;!?") for word in after[:4]}
-    if near & (DENIALS | HEDGES | REFUTATIONS | SCALES - {"is", "thus", "next", "this"}):
-        return True
-    return not {word.casefold().strip(".,:;!?") for word in before[-8:]}.isdisjoint(DENIALS | HEDGES)

@@ -25,7 +25,7 @@ from workbook.places import file_hash
 from workbook.policies.load import Policy
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts
-from workbook.tasks.task import Task, error_line, function_file, load_function
+from workbook.tasks.task import Task, error_line, load_function
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit import CREDIT_RULES, CreditBatch, Rule
@@ -83,8 +83,8 @@ def credit_call(estimator: str | Rule) -> CreditCall | None:
         return None
     if estimator in CREDIT_RULES:
         return CreditCall(estimator, CREDIT_RULES[estimator].function)
-    named = estimator.removeprefix("own:")
-    return CreditCall(estimator, _checked_rule(load_function(named, "credit")), function_file(named, "credit")[0])
+    function, file = load_function(estimator.removeprefix("own:"), "credit")
+    return CreditCall(estimator, _checked_rule(function), file)
 
 
 def _checked_rule(function: Callable) -> Callable:
