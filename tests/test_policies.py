@@ -26,9 +26,9 @@ from workbook.rollouts.sample import sample_rollouts, sequence_logps
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A tiny random Llama on disk; its width is no multiple of bitsandbytes' block of 64 weights."""
+    """A tiny random Llama on disk, as wide as one of bitsandbytes' blocks of weights."""
     path = tmp_path_factory.mktemp("tiny")
-    make_model(width=40).save_pretrained(path)
+    make_model(width=64).save_pretrained(path)
     make_tokenizer().save_pretrained(path)
     return path
 
@@ -61,7 +61,7 @@ def test_dtype_follows_the_device(device_type, capability, frozen, dtype, becaus
 
 def test_a_local_folder_loads_as_saved_with_provenance_whole_or_in_shards(folder, tmp_path):
     policy = load_policy(str(folder), device="cpu")
-    for ours, saved in zip(policy.model.parameters(), make_model(width=40).parameters(), strict=True):
+    for ours, saved in zip(policy.model.parameters(), make_model(width=64).parameters(), strict=True):
         assert torch.equal(ours, saved)
     assert not policy.model.training
     assert policy.tokenizer.padding_side == "left"
@@ -336,9 +336,16 @@ def test_a_model_that_looks_ahead_is_refused(tmp_path):
         load_policy(tmp_path)
 
 
-def test_every_width_is_dequantized_by_the_formula():
-    """With 5 rows, so that blocks of 64 straddle them, against the unrounded weights and x @ W.T."""
-    for width in (16, 32, 40, 48, 64, 80, 96, 128, 344):
+def test_four_bits_on_a_cpu_are_refused_where_rows_are_no_whole_number_of_blocks(tmp_path):
+    make_model(width=48).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"need layers whose input width is a multiple of 64, but .* has 48"):
+        load_policy(tmp_path, quantization="nf4", device="cpu")
+
+
+def test_four_bit_weights_are_dequantized_by_the_formula():
+    """With 5 rows against the unrounded weights and x @ W.T."""
+    for width in (64, 128, 192):
         layer = bitsandbytes.nn.Linear4bit(width, 5, bias=False, quant_type="nf4", compute_dtype=torch.float32)
         weight = layer.weight.data.normal_().clone()
         prepare_for_cpu(layer.to("cpu"))

@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "granite": {"model_type": "granite", "logits_scaling": 4.0},
 }
 LLAMA = {"model_type": "llama", "tie_word_embeddings": False}
+WIDE = LLAMA | {"hidden_size": 64, "intermediate_size": 64, "head_dim": 32}  # as 4 bits on a CPU need it
 MIXTURE = {"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False}
 ADAPTED = ("lora", "nf4 and lora")
 
@@ -40,7 +41,7 @@ ADAPTED = ("lora", "nf4 and lora")
 def tiny(name: str, dtype=torch.float64) -> Policy:
     """A small random model of the architecture, with the bundled policy's tokenizer."""
     tokenizer = load_policy("bundled").tokenizer
-    settings = SMALL | {"olmoe": MIXTURE, "llama": LLAMA, **ARCHITECTURES}[name]
+    settings = SMALL | {"olmoe": MIXTURE, "llama": LLAMA, "llama, wide": WIDE, **ARCHITECTURES}[name]
     ends = {f"{end}_token_id": getattr(tokenizer, f"{end}_token_id") for end in ("bos", "eos")}
     ends["pad_token_id"] = None  # else a padding token that was sampled gets no gradient where it is read
     config = AutoConfig.for_model(**settings, vocab_size=len(tokenizer), **ends)
@@ -54,7 +55,7 @@ def tiny(name: str, dtype=torch.float64) -> Policy:
 
 def adapted(folder, quantization) -> Policy:
     """The tiny Llama, saved and loaded again with adapters whose B is not 0."""
-    start = tiny("llama", torch.float32)
+    start = tiny("llama, wide", torch.float32)
     start.model.save_pretrained(folder)
     start.tokenizer.save_pretrained(folder)
     policy = load_policy(folder, quantization=quantization, lora=4)

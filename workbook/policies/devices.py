@@ -1,31 +1,24 @@
 """Where and how a model is computed: device, dtype, free memory, 4-bit weights on a CPU, a trial on a few tokens.
 
-bitsandbytes stores a 4-bit weight as a code per element times an absolute maximum per block of elements,
-
-    w_i = code4[q_i] * m_b        b = i // 64
-
-and its 0.50 reads another block's maximum on CPUs with AVX512 wherever a layer's input width is a multiple of 16 but
-not of 64 (32, 48, 96). For widths that are no multiple of the block, `dequantized` takes its kernel's place.
+On CPUs with AVX512 bitsandbytes 0.50 reads another block's maximum wherever a layer's input width is a multiple of 16
+but no whole number of its blocks of 64 weights. Such models are refused.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-import warnings
 from pathlib import Path
 
 import psutil
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.library import Library, get_kernel
 
 from workbook.policies.copies import evaluating
 
 MIB = 2**20
 TRIAL = 6  # tokens of a model's trial
-_overrides: list[Library] = []  # kept, as an override ends with its library
+BLOCK = 64  # weights that share an absolute maximum in 4 bits
 
 
 def choose_device() -> torch.device:
@@ -95,42 +88,21 @@ def as_dtype(dtype, device: torch.device, frozen: bool) -> tuple[torch.dtype, st
 
 
 def prepare_for_cpu(model: nn.Module) -> nn.Module:
-    """Forbid the repacked layout, in which LoRA layers get no gradient and raise no error; mend the kernel.
+    """Forbid the repacked layout, in which LoRA layers get no gradient and raise no error.
 
-    The kernel is answered for where a row is no whole number of blocks; elsewhere it goes on to do its work.
+    Raises ValueError for a model on a CPU with a 4-bit layer whose input width is no multiple of BLOCK.
     """
     import bitsandbytes
 
-    for layer in model.modules():
+    for name, layer in model.named_modules():
         if isinstance(layer, bitsandbytes.nn.Linear4bit):
             layer.support_avx512bf16_for_cpu = False
-    if _overrides:
-        return model
-    kernel = get_kernel("bitsandbytes::dequantize_4bit", "CPU")
-
-    def dequantize(keys, packed, absmax, blocksize, quant_type, shape, dtype):
-        if shape[-1] % blocksize:
-            return dequantized(packed, absmax, blocksize, quant_type, shape, dtype)
-        return kernel.call_boxed(keys, packed, absmax, blocksize, quant_type, shape, dtype)
-
-    library = Library("bitsandbytes", "IMPL")
-    with warnings.catch_warnings(action="ignore"):  # that a kernel is replaced, which is meant
-        library.impl("dequantize_4bit", dequantize, "CPU", with_keyset=True, allow_override=True)
-    _overrides.append(library)
+            if layer.weight.device.type == "cpu" and layer.in_features % BLOCK:
+                raise ValueError(
+                    f"4-bit weights on a CPU need layers whose input width is a multiple of {BLOCK}, but {name} has "
+                    f'{layer.in_features}: use device="cuda", or no quantization.'
+                )
     return model
-
-
-def dequantized(
-    packed: Tensor, maxima: Float[Tensor, " blocks"], blocksize: int, kind: str, shape, dtype: torch.dtype
-) -> Tensor:
-    """The weight (of `shape`) that packed 4-bit codes stand for, by the formula; kind: "nf4" or "fp4"."""
-    import bitsandbytes
-
-    codes = packed.contiguous().view(torch.uint8).flatten()
-    codes = torch.stack([codes >> 4, codes & 0xF], dim=1).flatten().int()
-    values = bitsandbytes.functional.get_4bit_type(kind, device=packed.device).float()[codes]
-    size = torch.Size(shape).numel()
-    return (values[:size] * maxima.float().repeat_interleave(blocksize)[:size]).to(dtype).reshape(shape)
 
 
 # -- a trial on a few tokens -------------------------------------------------------------------------------------------
@@ -191,14 +163,9 @@ def used_mib(device: str | torch.device) -> float:
 
 
 def peak_used_mib(device: str | torch.device) -> float:
-    """The most this process has held so far, in MiB; on a CPU without that record (Windows), what it holds now."""
+    """The most this process has held so far, in MiB; on a CPU without that record (none but Linux has it), used_mib."""
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_allocated(device) / MIB
-    status = Path("/proc/self/status")  # Linux, where getrusage counts what the process held that started this one
-    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
-        return int(peak[1]) / 1024
-    try:
-        import resource
-    except ImportError:
-        return used_mib(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (MIB if sys.platform == "darwin" else 1024)
+    status = Path("/proc/self/status")
+    peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(peak[1]) / 1024 if peak else used_mib(device)
