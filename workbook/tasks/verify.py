@@ -131,8 +131,8 @@ def read_number(text: str) -> Fraction | None:
     >>> [read_number(text) for text in ("$1,200.50", "\\frac{1}{2}", "x = 12 cm", "7 + 5 = 12", "7 + 5", "12 million")]
     [Fraction(2401, 2), Fraction(1, 2), Fraction(12, 1), Fraction(12, 1), None, None]
     """
-    left, equals, right = unwrap(text)[-200:].rpartition("=")
-    match = NUMBER.fullmatch(unwrap(re.sub(r"^(\*\*|\$)(.*?)\1(?= |$)", r"\2", right.strip())))
+    name, equals, value_text = unwrap(text)[-200:].rpartition("=")
+    match = NUMBER.fullmatch(unwrap(re.sub(r"^(\*\*|\$)(.*?)\1(?= |$)", r"\2", value_text.strip())))
     if match is None or NO_UNIT & set(words_of(re.sub(r"\\text|\b(?:square|cubic) (?=\w)", "", match["unit"]))):
         return None
     if match["decimal"]:
@@ -144,9 +144,9 @@ def read_number(text: str) -> Fraction | None:
         value = Fraction(int(top), int(bottom))
     if (match["sign"] or "").strip() in ("-", "minus"):
         value = -value
-    if equals and NAME.fullmatch(left):
-        return None if NO_UNIT & set(words_of(left)) - {"x", "k", "i"} else value
-    return value if not equals or (is_expression(left) and equal_expressions(left.strip(), str(value))) else None
+    if equals and NAME.fullmatch(name):
+        return None if NO_UNIT & set(words_of(name)) - {"x", "k", "i"} else value
+    return value if not equals or (is_expression(name) and equal_expressions(name.strip(), str(value))) else None
 
 
 def same_answer(stated: str, answer: str) -> bool:

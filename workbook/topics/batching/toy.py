@@ -62,8 +62,8 @@ def compute_cut(
         counts = int((signs > 0).sum()), int((signs < 0).sum())
         pushing = part[advantages[part] != 0]
         ones = torch.ones(len(pushing))
-        left = cancellation_residual(ones, advantages[pushing], group_ids[pushing]) if len(pushing) else ones
-        batches.append((number, *counts, cut, float(left.mean())))  # NaN where nothing pushes
+        residuals = cancellation_residual(ones, advantages[pushing], group_ids[pushing]) if len(pushing) else ones
+        batches.append((number, *counts, cut, float(residuals.mean())))  # NaN where nothing pushes
     return {
         "cells": pd.DataFrame(cells, columns=["minibatch", "place", "prompt", "sign", "advantage"]),
         "batches": pd.DataFrame(batches, columns=["minibatch", "positives", "negatives", "cut", "residual"]),

@@ -43,7 +43,7 @@ def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChar
     y = alt.Y("mechanism:N", sort=[*MECHANISMS, TOGETHER], title=None).axis(labelLimit=180)
     silent = "(datum.silent > 0.005 ? ', ' + format(datum.silent, '.0%') + ' of groups silent' : '')"
     texts = alt.Chart(meter).transform_calculate(text=f"format(datum.mean, '.2f') + {silent}")
-    left = bars(
+    mechanisms = bars(
         meter,
         y,
         alt.X("mean:Q", title=RESIDUAL).scale(domain=[0, 1]),
@@ -62,9 +62,9 @@ def exchange_chart(meter: pd.DataFrame, pushes: pd.DataFrame) -> alt.HConcatChar
     )
     look = {"number": "+.2f", "outlined": "datum.rollout === 'net'", "shown": ["reward"], "over": [rewards]}
     push = push.axis(values=[-1, -0.5, 0, 0.5, 1])
-    right = bars(pushes, rollout, push, color=by_sign("push"), width=180, height=230, **look)
+    group = bars(pushes, rollout, push, color=by_sign("push"), width=180, height=230, **look)
     return panels(
-        [left, right],
+        [mechanisms, group],
         "Residual of the update on a token that the whole group shares",
         "left: mean over 200 groups with its 95 % interval, violet: switched on; right: one group of eight rollouts",
         "Bars of the residual under each mechanism alone and all that are switched on; the pushes of one group.",

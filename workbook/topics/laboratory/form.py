@@ -266,8 +266,8 @@ class Forecast(NamedTuple):
     @property
     def sentence(self) -> str:
         cure = "it does not fit; take more micro-batches a step, gradient checkpointing, LoRA with NF4, or fewer tokens"
-        said = f"{self.place}: {peak_mib(self.table) / GIB:.3g} GiB of {self.free / GIB:.3g} GiB"
-        return f"{said}, {'it fits' if self.fits else cure}."
+        needs = f"{self.place}: {peak_mib(self.table) / GIB:.3g} GiB of {self.free / GIB:.3g} GiB"
+        return f"{needs}, {'it fits' if self.fits else cure}."
 
 
 def frozen_dtype(config: RunConfig, place: str):
