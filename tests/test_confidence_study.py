@@ -116,13 +116,13 @@ def test_a_number_is_read_at_equal_value_beyond_the_twins_and_not_of_a_collapsed
     runs |= {("min-replace", False): run([0.4, 0.5, 0.6], [0.0, 0.03, 0.03])}
     path = claims._paths(runs)
     assert claims.number_of(claims.excess_at_end("GSPO"), path) == pytest.approx(0.04)
-    assert claims.number_of(claims.gap_at_end("min-replace", "GSPO"), path) == pytest.approx(-0.2)
+    assert claims.number_of(claims.gap_of_values("min-replace", "GSPO"), path) == pytest.approx(-0.2)
     assert claims.number_of(claims.gap_at_equal_value("GSPO", "min-replace"), path) == pytest.approx(
         0.01 - 0.02
     )  # both at 0.6
     runs["GSPO", False] = run([0.4, 0.1, 0.8], [0.0, 0.02, 0.05])
     assert len(claims.living(runs["GSPO", False])) == 1
-    assert np.isnan(claims.number_of(claims.gap_at_end("min-replace", "GSPO"), claims._paths(runs)))
+    assert np.isnan(claims.number_of(claims.gap_of_values("min-replace", "GSPO"), claims._paths(runs)))
 
 
 def test_every_registered_outcome_is_measured_and_charts_draw():

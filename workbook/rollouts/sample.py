@@ -167,7 +167,13 @@ class Rollouts:
             "category": self.categories,
             "credit": self.credits,
         }
-        return pd.DataFrame({name: _column(name, values, len(rollout)) for name, values in columns.items()})
+        table = {name: [None] * len(rollout) for name in columns} | {"credit": [float("nan")] * len(rollout)}
+        for name, values in columns.items():
+            if isinstance(values, Tensor):
+                table[name] = values.detach().cpu().numpy()
+            elif values is not None:  # one tuple per rollout
+                table[name] = [value for row in values for value in row]
+        return pd.DataFrame(table)
 
     @classmethod
     def from_batch(cls, batch: Mapping, tokenizer=None, group_ids: Int[Tensor, " B"] | None = None) -> Rollouts:
@@ -339,12 +345,3 @@ def annotations(task, rows, tokens):
     if not any(any(row) for row in categories):
         return None, None
     return tuple(categories), tuple(credits)
-
-
-def _column(name: str, values, length: int):
-    """A column of the token table, from a tensor, from one tuple per rollout, or from nothing."""
-    if isinstance(values, Tensor):
-        return values.detach().cpu().numpy()
-    if values is None:
-        return pd.Series([float("nan")] * length if name == "credit" else [None] * length)
-    return [value for row in values for value in row]

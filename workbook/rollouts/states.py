@@ -62,7 +62,7 @@ class OutputStates:
         return predicted_delta_logp(self.hidden, self.logits, self.tokens, weights, lr, order, self.cap)
 
 
-def output_states(policy, rollouts: Rollouts, batch_size: int | None = None) -> OutputStates:
+def output_states(policy, rollouts: Rollouts) -> OutputStates:
     """The output layer's inputs and outputs at every completion token of the rollouts, by teacher forcing.
 
     Memory: N x (D + V) numbers in the model's dtype, so take few rollouts of a model with a large vocabulary.
@@ -75,7 +75,7 @@ def output_states(policy, rollouts: Rollouts, batch_size: int | None = None) -> 
         raise ValueError(f"{type(model).__name__} names no output layer; token coupling goes through one.")
     length = rollouts.completion_ids.shape[1]
     hidden, logits, taken = [], [], []
-    batch_size = batch_size or rows_at_once(model, rollouts.prompt_ids.shape[1] + length)
+    batch_size = rows_at_once(model, rollouts.prompt_ids.shape[1] + length)
     seen = {}  # inputs and outputs of the head's latest pass
     handle = head.register_forward_hook(lambda _, inputs, output: seen.update(hidden=inputs[0], logits=output))
     with torch.no_grad(), handle:

@@ -33,11 +33,11 @@ from torch import Tensor
 
 from workbook.policies.copies import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
-from workbook.probes.step import FIELDS
+from workbook.probes.step import scores
 from workbook.probes.values import chain_values
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.rollouts.scoring import pad_rows, rollout_logps, tokenize_prompts
+from workbook.rollouts.scoring import pad_rows, tokenize_prompts
 from workbook.studies.bench import Bench
 from workbook.studies.loop import LARGE_PRIME, Loop, train_in_memory
 from workbook.studies.record import load_measured
@@ -191,7 +191,7 @@ def rule_marks(
         for redraw in range(redraws):
             rollouts = sample_rollouts(policy, task, rows, group_size, LARGE_PRIME * seed + redraw, max_new_tokens)
             credit = chain_values(policy, task, rollouts).credit  # (B, T)
-            scored = rollout_logps(policy.model, *(getattr(rollouts, name) for name in FIELDS))  # (B, T)
+            scored = scores(policy.model, rollouts)  # (B, T)
             for rule in rules:  # a batch of its own each, so that none pays for what another has asked for
                 given = {"known_credit": credit, "max_new_tokens": max_new_tokens}
                 batch = credit_batch(policy, rollouts, task, (seed, redraw), redraw, **given)

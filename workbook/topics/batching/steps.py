@@ -25,10 +25,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbook.policies.copies import evaluating, private_copy
 from workbook.probes.recovered import PARTS, Pushes, check_gains
-from workbook.probes.step import FIELDS, progress, update
+from workbook.probes.step import progress, scores, update
 from workbook.probes.values import TokenValues
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.scoring import rollout_logps
 from workbook.studies.bench import Bench
 from workbook.theory.batching import STRATEGIES, minibatch_order
 from workbook.theory.decomposition import PushParts, expected_advantages, ideal_pushes, realised_pushes, split_pushes
@@ -60,9 +59,8 @@ def gradient_gram(
     own = torch.zeros(len(rollouts), kept)  # (B, kept): a row per rollout, its own gradient
     with torch.enable_grad(), evaluating(policy.model):
         for row in progress(pushes.any(1).nonzero().squeeze(1).tolist(), "gradients"):
-            one = rollouts.select([row]).to(policy.model.device)
-            logps = rollout_logps(policy.model, *(getattr(one, name) for name in FIELDS))
-            grads = torch.autograd.grad((pushes[row] * logps[0]).sum(), weights, materialize_grads=True)
+            scored = scores(policy.model, rollouts.select([row]).to(policy.model.device))
+            grads = torch.autograd.grad((pushes[row] * scored[0]).sum(), weights, materialize_grads=True)
             gradient = torch.cat([g.flatten().float().cpu() for g in grads])
             if signs is not None:
                 gradient = torch.nn.functional.pad(gradient * signs, (0, -size % kept)).reshape(-1, kept).sum(0)

@@ -68,7 +68,7 @@ def energy_chart(tables: Tables = FAMILY) -> alt.LayerChart:
 def arms_chart(tables: Tables = FAMILY) -> alt.HConcatChart:
     """What every arm reaches and pays at the deciding point, pairs at p = 0.8: a panel per outcome."""
     numbers = {
-        "value minus GSPO's": lambda arm: claims.gap_at_end(arm, "GSPO"),
+        "value minus GSPO's": lambda arm: claims.gap_of_values(arm, "GSPO"),
         "tax (nats)": lambda arm: claims.at_end(arm, False, "free_tax"),
         "tax minus its twin's (nats)": claims.excess_at_end,
     }
@@ -120,7 +120,7 @@ def group_size_gaps(tables: Tables = FAMILY) -> pd.DataFrame:
 
 def fix_by_group_size_chart(tables: Tables = FAMILY) -> alt.LayerChart:
     """What min-replace gains over GSPO in exact value, by rollouts per prompt; template confidence 0.8."""
-    gain, units = claims.gap_at_end("min-replace", "GSPO"), claims.places_on(tables, "group_size")
+    gain, units = claims.gap_of_values("min-replace", "GSPO"), claims.places_on(tables, "group_size")
     rows = [(seed, size, claims.number_of(gain, path)) for size, paths in units.items() for seed, path in paths.items()]
     return curve_chart(
         unit_curve(pd.DataFrame(rows, columns=["seed", "group_size", "gain"]), "group_size", "gain"),

@@ -59,12 +59,13 @@ def at_value(values: np.ndarray, outcome: np.ndarray, level: float) -> float:
 
 @lru_cache(maxsize=8)
 def runs_by_place(tables: Tables) -> dict[tuple[int, float], dict[int, Paths]]:
-    """{(group size, confidence): {seed: (arm, permuted) -> run}}."""
+    """{(group size, confidence): {seed: (arm, permuted) -> run}}; lost: entropy of style words, since the start."""
     places: dict[tuple[int, float], dict[int, dict]] = {}
     keys = ["group_size", "confidence", "seed", "arm", "permuted"]
     for (size, confidence, seed, arm, permuted), run in tables[f"{STUDY}/runs"].groupby(keys):
         here = places.setdefault((int(size), float(confidence)), {}).setdefault(int(seed), {})
-        here[arm, bool(permuted)] = run.sort_values("batch")
+        run = run.sort_values("batch")
+        here[arm, bool(permuted)] = run.assign(lost=run["style_entropy"].iloc[0] - run["style_entropy"])
     return {place: {seed: _paths(runs) for seed, runs in units.items()} for place, units in places.items()}
 
 
@@ -122,13 +123,8 @@ def excess_at_end(arm: str, outcome: str = "free_tax") -> Number:
     return lambda path: excess(path, arm, outcome).iloc[-1]
 
 
-def gap_at_end(one: str, other: str, outcome: str = "value") -> Number:
-    """An outcome of one arm minus that of another, at the end."""
-    return lambda path: path(one)[outcome].iloc[-1] - path(other)[outcome].iloc[-1]
-
-
-def gap_of_values(one: str, other: str, number: Callable[[np.ndarray], float]) -> Number:
-    """A number of the exact value's curve, of one arm minus another's."""
+def gap_of_values(one: str, other: str, number: Callable[[np.ndarray], float] = lambda values: values[-1]) -> Number:
+    """A number of the exact value's curve (by default its end), of one arm minus another's."""
     return lambda path: number(path(one)["value"].to_numpy()) - number(path(other)["value"].to_numpy())
 
 
@@ -172,16 +168,6 @@ def batches_to_equal_value(one: str, other: str) -> Number:
 def value_jitter(values: np.ndarray) -> float:
     """Mean size of the second difference of a run's exact values: without sampling noise."""
     return float(np.abs(np.diff(values, 2)).mean())
-
-
-def losing(number: Number) -> Number:
-    """A number of paths, whose runs have the column lost: entropy of style words that is gone since the start."""
-
-    def with_loss(path: Paths, arm: str, permuted: bool = False) -> pd.DataFrame:
-        run = path(arm, permuted)
-        return run.assign(lost=run["style_entropy"].iloc[0] - run["style_entropy"])
-
-    return lambda path: number(partial(with_loss, path))
 
 
 # --- measures: Tables -> a number per unit
@@ -271,7 +257,7 @@ MEASURES = {
         "D4": _at(gap_at_equal_value("GSPO", "min-replace")),
         "D4 clip off": _at(gap_at_equal_value("clip off", "min-replace")),
         "D4 style": _at(gap_at_equal_value("GSPO", "min-replace", "tax")),
-        "D5": _at(losing(gap_at_equal_value("GSPO", "min-replace", "lost"))),
+        "D5": _at(gap_at_equal_value("GSPO", "min-replace", "lost")),
         "D5 odds": _at(gap_at_equal_value("GSPO", "min-replace", "odds")),
         "D6": residual_gap("min-replace", None),
         "D6 mechanism": residual_gap("min-replace", "sequence ratio", "gradient"),
@@ -280,14 +266,14 @@ MEASURES = {
         "D7": residual_gap("orthogonal", None),
         "D7 mechanism": residual_gap("orthogonal", "sequence ratio", "gradient"),
         "D7 consequence": _at(gap_at_equal_value("orthogonal", "GSPO")),
-        "D8": _at(gap_at_end("min-replace", "GSPO")),
-        "D8 clamped": _at(gap_at_end("min-replace, clamped", "GSPO")),
-        "D8 control": _at(gap_at_end("min-replace, clamped", "clip off")),
-        "D8 orthogonal": _at(gap_at_end("orthogonal", "GSPO")),
-        "D8 symmetric": _at(gap_at_end("PPO, symmetric", "PPO")),
+        "D8": _at(gap_of_values("min-replace", "GSPO")),
+        "D8 clamped": _at(gap_of_values("min-replace, clamped", "GSPO")),
+        "D8 control": _at(gap_of_values("min-replace, clamped", "clip off")),
+        "D8 orthogonal": _at(gap_of_values("orthogonal", "GSPO")),
+        "D8 symmetric": _at(gap_of_values("PPO, symmetric", "PPO")),
         "D8 jitter": _at(gap_of_values("min-replace", "GSPO", value_jitter)),
         "D8 compute": _at(batches_to_equal_value("min-replace", "GSPO")),
-        "D9": partial(slope_by_group, number=gap_at_end("min-replace", "GSPO")),
+        "D9": partial(slope_by_group, number=gap_of_values("min-replace", "GSPO")),
         "D9 mechanism": shared_share(16, 2),
         "D-falsifier": _at(excess_at_end("GSPO")),
         "D-falsifier clip off": _at(excess_at_end("clip off")),

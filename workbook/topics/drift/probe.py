@@ -15,10 +15,9 @@ from torch import Tensor
 
 from workbook.policies.copies import evaluating, private_copy
 from workbook.probes.recovered import Pushes, measure_parts, rule_advantages
-from workbook.probes.step import FIELDS, logps, optimizer_of, progress, update
+from workbook.probes.step import logps, optimizer_of, progress, scores, update
 from workbook.probes.values import chain_values
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.scoring import rollout_logps
 from workbook.rollouts.states import output_states
 from workbook.theory import objective
 from workbook.theory.advantages import group_extreme, group_index, group_size, group_sum, shared_places
@@ -208,8 +207,7 @@ def shared_gradient(policy, rollouts: Rollouts, weights: Float[Tensor, "B T"], c
         for group in range(groups):
             total, sizes = None, 0.0
             for row in ((index == group) & pushes.any(1)).nonzero().flatten().tolist():
-                one = rollouts.select([row])
-                scored = rollout_logps(policy.model, *(getattr(one, name) for name in FIELDS))
+                scored = scores(policy.model, rollouts.select([row]))
                 parts = torch.autograd.grad((pushes[[row]] * scored).sum(), trained, allow_unused=True)
                 own = torch.cat([part.flatten() for part in parts if part is not None])
                 sizes, total = sizes + float(own.norm()), own if total is None else total + own

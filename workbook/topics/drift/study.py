@@ -258,7 +258,9 @@ def confidence_study(bench: Bench) -> dict[str, pd.DataFrame]:
         here = bench.dialled(confidence=confidence)
         rollouts = _sampled(here, max(GROUP_SIZES), prompts=16)  # smaller groups are parts of the same rollouts
         for size in GROUP_SIZES:
-            table = shared_energy(here.policy, regrouped(rollouts, size))
+            ids = torch.arange(len(rollouts)) // size
+            advantages = group_advantages(rollouts.rewards, ids, estimator="dr_grpo")
+            table = shared_energy(here.policy, replace(rollouts, group_ids=ids, advantages=advantages))
             energy.append(table.assign(confidence=confidence, group_size=size))
     places = [(POINT[0], p) for p in CONFIDENCES] + [(size, POINT[1]) for size in GROUP_SIZES if size != POINT[0]]
     for size, confidence in places:
@@ -274,12 +276,6 @@ def confidence_study(bench: Bench) -> dict[str, pd.DataFrame]:
                 runs.append(run.assign(confidence=confidence).drop(columns=["sign_cosine", "sampled_tokens"]))
     tables = {"energy": energy, "residuals": residuals, "runs": runs}
     return {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
-
-
-def regrouped(rollouts: Rollouts, size: int) -> Rollouts:
-    """The same rollouts in groups of `size`, which follow one another, with Dr. GRPO's advantages."""
-    ids = torch.arange(len(rollouts)) // size
-    return replace(rollouts, group_ids=ids, advantages=group_advantages(rollouts.rewards, ids, estimator="dr_grpo"))
 
 
 def _sampled(bench: Bench, group_size: int, prompts: int | None = None) -> Rollouts:

@@ -37,11 +37,6 @@ def update(tables: Tables, column: str, rule: str = RULE) -> pd.Series:
     return chosen(tables[f"{STUDY}/update"], **setting).set_index("seed")[column]
 
 
-def rollouts_needed(tables: Tables) -> pd.Series:
-    """Rollouts that known credit needs for an update as noisy, over those that were used."""
-    return update(tables, "oracle_rollouts") / (PROMPTS * GROUP_SIZE)
-
-
 def off_the_line(tables: Tables) -> pd.Series:
     """Mean over group sizes of |log2 of noise per signal over what 1 / (G - 1) makes of its value at GROUP_SIZE|."""
     table = tables[f"{STUDY}/update"]
@@ -90,7 +85,7 @@ MEASURES = {
         "S1 coupling": partial(share, column="coupling"),
         "S1 result": partial(share, category="result"),
         "S2": partial(share, column="noise", category="style"),
-        "S3": rollouts_needed,
+        "S3": lambda tables: update(tables, "oracle_rollouts") / (PROMPTS * GROUP_SIZE),  # needed, over those used
         "S3 cosine": partial(update, column="expected_cosine"),
         "S4": off_the_line,
         "S4 held out": partial(between_sizes, few=(4, 32), many=(64, 2), column="cosine_held_out"),
