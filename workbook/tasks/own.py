@@ -26,6 +26,7 @@ from workbook.tasks.task import (
     as_prompt,
     completion_text,
     error_line,
+    graded_rows,
     load_function,
     short,
 )
@@ -99,16 +100,9 @@ class Own(RowsTask):
 
     def reward(self, prompts: list, completions: list, answer: list[str], **columns: Any) -> list[float]:
         """As in `Task`, but neither clamped nor forgiving: a function that fails ends the run, in a sentence."""
-        per_row = {
-            key: value
-            for key, value in columns.items()
-            if isinstance(value, list) and len(value) == len(answer) and key in self.rows.column_names
-        }
-        per_row["prompt"] = [completion_text(prompt) for prompt in prompts]
-        return [
-            self.score(completion_text(completion), truth, **{key: value[i] for key, value in per_row.items()})
-            for i, (completion, truth) in enumerate(zip(completions, answer, strict=True))
-        ]
+        own = {key: value for key, value in columns.items() if key in self.rows.column_names}
+        asked = own | {"prompt": [completion_text(prompt) for prompt in prompts]}
+        return [self.score(text, truth, **row) for text, truth, row in graded_rows(completions, answer, asked)]
 
 
 own_task = Own

@@ -9,7 +9,7 @@ import math
 import sys
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -46,6 +46,13 @@ def completion_text(completion: object) -> str:
     if isinstance(completion, dict):
         completion = completion.get("content")
     return completion if isinstance(completion, str) else ""
+
+
+def graded_rows(completions: list, answer: list, columns: dict) -> Iterator[tuple[str, Any, dict]]:
+    """Yield each completion's text with its answer and its row of those columns that have one value for each."""
+    per_row = {key: value for key, value in columns.items() if isinstance(value, list) and len(value) == len(answer)}
+    for i, (completion, truth) in enumerate(zip(completions, answer, strict=True)):
+        yield completion_text(completion), truth, {key: value[i] for key, value in per_row.items()}
 
 
 def load_function(named: str, kind: str) -> tuple[Callable, Path]:
@@ -151,14 +158,10 @@ class Task(ABC):
         prompts and completions: B texts, or B lists of chat messages; answer: B texts. Further columns of the data set
         reach `score` row by row, TRL's own arguments do not matter. Nothing a model writes raises an exception here.
         """
-        per_row = {
-            key: value for key, value in columns.items() if isinstance(value, list) and len(value) == len(answer)
-        }
         rewards = []
-        for i, (completion, truth) in enumerate(zip(completions, answer, strict=True)):
+        for text, truth, row in graded_rows(completions, answer, columns):
             try:
-                row = {key: value[i] for key, value in per_row.items()}
-                score = float(self.score(completion_text(completion), str(truth), **row))
+                score = float(self.score(text, str(truth), **row))
             except Exception:  # a verifier that trips over a text has not verified it
                 score = 0.0
             rewards.append(min(1.0, max(0.0, score)) if math.isfinite(score) else 0.0)
