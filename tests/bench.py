@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from small_run import SMALL
+from small_run import SMALL, bundled_trainer
 from trl import GRPOConfig, GRPOTrainer
 
 from workbook.policies import load_policy
@@ -44,17 +44,14 @@ def given_rollouts(prompts, trainer) -> dict:
     }
 
 
+def lengths(completions, **_):
+    return [float(len(text) % 5) for text in completions]
+
+
 def build(trainer_class, config_class, **settings):
     """Return a trainer on the bundled policy and its first batch of prompts."""
-    policy, folder = load_policy("bundled"), tempfile.mkdtemp(prefix="workbook-bench-")
-    trainer = trainer_class(
-        policy.model,
-        lambda completions, **_: [float(len(text) % 5) for text in completions],
-        args=config_class(output_dir=folder, **SETTINGS | settings),
-        train_dataset=get_task("chain").dataset(32, seed=0),
-        processing_class=policy.tokenizer,
-        rollout_func=given_rollouts,
-    )
+    args = config_class(output_dir=tempfile.mkdtemp(prefix="workbook-bench-"), **SETTINGS | settings)
+    trainer = bundled_trainer(trainer_class, args, reward=lengths, prompts=32, rollout_func=given_rollouts)
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
     return trainer, next(iter(trainer.get_train_dataloader()))
@@ -86,14 +83,8 @@ def training_step() -> Callable[[], None]:
     """Return a function that does one whole step of TRL's trainer on PROMPTS x GROUP rollouts."""
     sizes = {"per_device_train_batch_size": PROMPTS * GROUP, "steps_per_generation": 1, "num_generations": GROUP}
     sizes |= {"learning_rate": 0.0, "max_completion_length": NEW_TOKENS}  # each turn does the same work
-    task, policy = get_task("chain"), load_policy("bundled")
-    trainer = GRPOTrainer(
-        policy.model,
-        task.reward,
-        args=GRPOConfig(output_dir=tempfile.mkdtemp(prefix="workbook-bench-"), **SMALL | sizes),
-        train_dataset=task.dataset(PROMPTS, seed=0),
-        processing_class=policy.tokenizer,
-    )
+    args = GRPOConfig(output_dir=tempfile.mkdtemp(prefix="workbook-bench-"), **SMALL | sizes)
+    trainer = bundled_trainer(GRPOTrainer, args, prompts=PROMPTS)
     trainer.create_optimizer()
     trainer.current_gradient_accumulation_steps = 1
     batch = next(iter(trainer.get_train_dataloader()))

@@ -13,7 +13,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from small_run import SMALL
+from small_run import SMALL, bundled_trainer
 
 TESTS = Path(__file__).parent
 BROWSER = TESTS / "browser"
@@ -91,21 +91,11 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture
 def make_trainer(tmp_path):
-    """Build a trainer of the given class on the bundled policy and task; settings override SMALL."""
-    from workbook.policies.load import load_policy
-    from workbook.tasks import get_task
+    """Build a trainer of the given class on the bundled policy, or one given, and task; settings override SMALL."""
 
-    def make(trainer_class, config_class, model=None, **settings):
-        policy = load_policy("bundled")
-        task = get_task("chain")
+    def make(trainer_class, config_class, policy=None, **settings):
         args = config_class(output_dir=str(tmp_path / trainer_class.__name__), **SMALL | settings)
-        return trainer_class(
-            model or policy.model,
-            task.reward,
-            args=args,
-            train_dataset=task.dataset(64, seed=0),
-            processing_class=policy.tokenizer,
-        )
+        return bundled_trainer(trainer_class, args, policy, prompts=64)
 
     return make
 

@@ -13,21 +13,17 @@ import sys
 
 import torch
 from safetensors.torch import save_file
+from small_run import SMALL, bundled_trainer
 from torch.multiprocessing import start_processes
 
-from workbook.policies.load import load_policy
-from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
 
 
 def fixed_rollouts(prompts, trainer):
     """The same completions for the same prompt in the same place of its group, whichever process asks."""
     tokenizer = trainer.processing_class
-    answers = [
-        "start with 5 ; so the answer is 2",
-        "start with 5 ; then 5 - 6 is 9 ; so the answer is 3",
-        "so the answer is 7",
-    ]
+    answers = ["start with 5 ; so the answer is 2", "start with 5 ; then 5 - 6 is 9 ; so the answer is 3"]
+    answers.append("so the answer is 7")
     completion_ids = []
     for i, prompt in enumerate(prompts):
         text = answers[(len(prompt) + i % 4) % 3] if i % 4 else answers[0]
@@ -62,34 +58,10 @@ class Recorder(CancellationTrainer):
 
 def record(out: str, microbatch: int, settings: dict) -> dict[str, torch.Tensor]:
     """Train on this process's share of the micro-batch, so that every launch sees the same mini-batches."""
-    policy = load_policy("bundled")
-    args = CancellationConfig(
-        output_dir=f"{out}.trainer",
-        use_cpu=True,
-        bf16=False,
-        report_to="none",
-        disable_tqdm=True,
-        gradient_checkpointing=False,
-        save_strategy="no",
-        gradient_accumulation_steps=1,
-        num_generations=4,
-        per_device_train_batch_size=microbatch // int(os.environ.get("WORLD_SIZE", "1")),
-        max_completion_length=48,
-        optim="sgd",  # Adam would blow up the rounding of gradients near 0
-        learning_rate=1e-2,
-        lr_scheduler_type="constant",
-        max_grad_norm=1.0,
-        seed=3,
-        **settings,
-    )
-    trainer = Recorder(
-        policy.model,
-        reward,
-        args=args,
-        train_dataset=get_task("chain").dataset(16, seed=0),
-        processing_class=policy.tokenizer,
-        rollout_func=fixed_rollouts,
-    )
+    share = {"per_device_train_batch_size": microbatch // int(os.environ.get("WORLD_SIZE", "1"))}
+    sgd = {"optim": "sgd", "learning_rate": 1e-2, "max_grad_norm": 1.0}  # Adam would blow up roundings of gradients
+    args = CancellationConfig(output_dir=f"{out}.trainer", **SMALL | share | sgd | settings)
+    trainer = bundled_trainer(Recorder, args, reward=reward, rollout_func=fixed_rollouts)
     trainer.train()
     steps = {f"gradient/{i}": gradient for i, gradient in enumerate(trainer.gradients)}
     return steps | {f"groups/{i}": groups for i, groups in enumerate(trainer.groups)}

@@ -10,23 +10,11 @@ from workbook.probes.categories import CLASSES, categorized, token_classes
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 
 SENTENCE = "Therefore the answer to \\frac{3}{4} + x is not $12.5$, since two apples cost **more**.\n- done 🎉"
-EXPECTED = {
-    "Therefore": "Reasoning",
-    "the": "Template",
-    "answer": "Reasoning",
-    "\\frac": "Math",
-    "3": "Math",
-    "+": "Math",
-    "x": "Math",
-    "not": "Template",
-    "$": "Math",
-    "12.5": "Math",
-    "since": "Reasoning",
-    "two": "Math",
-    "apples": "Reasoning",
-    "**": "Template",
-    "-": "Template",
-    "🎉": "other",
+OF_CLASS = {
+    "Reasoning": ["Therefore", "answer", "since", "apples"],
+    "Math": ["\\frac", "3", "+", "x", "$", "12.5", "two"],
+    "Template": ["the", "not", "**", "-"],
+    "other": ["🎉"],
 }
 
 
@@ -44,12 +32,12 @@ def rollouts_of(tokens, texts):
     return replace(Rollouts.from_batch(batch), tokens=tokens, completions=texts)
 
 
-@pytest.mark.parametrize("word", EXPECTED)
-def test_words_and_signs_by_the_rules(word):
+@pytest.mark.parametrize(("kind", "word"), [(kind, word) for kind, words in OF_CLASS.items() for word in words])
+def test_words_and_signs_by_the_rules(kind, word):
     text = SENTENCE
     start = text.index(word)
     tokens = (text[:start], word, text[start + len(word) :])
-    assert token_classes(tokens, text)[1] == EXPECTED[word]
+    assert token_classes(tokens, text)[1] == kind
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 5])

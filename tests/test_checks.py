@@ -7,19 +7,9 @@ from workbook.training.checks import problems
 from workbook.training.config import CancellationConfig
 
 # 4 optimizer steps per generation batch of 4 x 16 rollouts in groups of 8, whole groups everywhere: nothing to complain about.
-SOUND = {
-    "output_dir": "unused",
-    "use_cpu": True,
-    "bf16": False,
-    "report_to": "none",
-    "num_generations": 8,
-    "per_device_train_batch_size": 16,
-    "steps_per_generation": 4,
-    "gradient_accumulation_steps": 1,
-    "loss_type": "dr_grpo",
-    "max_grad_norm": 0.0,
-    "save_strategy": "no",
-}
+SOUND = {"num_generations": 8, "per_device_train_batch_size": 16, "steps_per_generation": 4}
+SOUND |= {"gradient_accumulation_steps": 1, "loss_type": "dr_grpo", "max_grad_norm": 0.0}
+SOUND |= {"output_dir": "unused", "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no"}
 QUERY = {"batching": "query_preserved"}
 MIN = QUERY | {"group_transform": "min_replace"}
 MEASURED = {"measure_cancellation": 1}
@@ -89,10 +79,7 @@ CASES = [
 @pytest.mark.parametrize(("settings", "launch", "severity", "words"), CASES, ids=lambda v: None)
 def test_named_in_one_sentence(settings, launch, severity, words):
     args = CancellationConfig(**SOUND)
-    for (
-        field,
-        value,
-    ) in settings.items():  # set afterwards, since TRL's own constructor refuses some of them for one process
+    for field, value in settings.items():  # afterwards: TRL's constructor refuses some of them for one process
         setattr(args, field, value)
     faults = problems(args, **launch)
     matching = [p for p in faults if p.severity == severity and all(word in p.sentence for word in words)]

@@ -129,20 +129,9 @@ FINE = {
     "stopping_rule": "all ten",
     "outcomes": {},
 }
-H1 = {
-    "role": "primary",
-    "claim": "H1",
-    "sentence": "mean of x",
-    "unit": "nats",
-    "side": "above",
-    "threshold": 0.0,
-    "smallest_effect": 0.1,
-    "paper": "0.3 at 512 prompts",
-    "comparable": "yes",
-    "testable": "yes",
-    "source": "paper",
-    "seen_before": "no",
-}
+H1 = {"role": "primary", "claim": "H1", "sentence": "mean of x", "unit": "nats"}
+H1 |= {"side": "above", "threshold": 0.0, "smallest_effect": 0.1, "paper": "0.3 at 512 prompts"}
+H1 |= {"comparable": "yes", "testable": "yes", "source": "paper", "seen_before": "no"}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_run import SMALL
+from small_run import SMALL, bundled_trainer
 from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
 
@@ -36,15 +36,8 @@ def rollouts(policy):
 
 
 def small_trainer(folder, rule=None, lora=None, kind=CancellationTrainer, **settings):
-    loaded, task = load_policy("bundled", lora=lora), Chain()
-    return kind(
-        loaded.model,
-        task.reward,
-        args=CancellationConfig(output_dir=str(folder), **SMALL | {"max_steps": 3} | settings),
-        train_dataset=task.dataset(16, seed=0),
-        processing_class=loaded.tokenizer,
-        advantage_estimator=rule,
-    )
+    args = CancellationConfig(output_dir=str(folder), **SMALL | {"max_steps": 3} | settings)
+    return bundled_trainer(kind, args, load_policy("bundled", lora=lora), advantage_estimator=rule)
 
 
 def generation_batch(trainer) -> dict:

@@ -9,10 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_run import SMALL
+from small_run import SMALL, bundled_trainer
 
-from workbook.policies import load_policy
-from workbook.tasks import Chain
 from workbook.theory import coupling_kernel
 from workbook.theory.credit import LAZY, CreditBatch
 from workbook.theory.credit_edits import aligned, edit_distance, edit_mask, ibpo
@@ -294,12 +292,9 @@ def test_the_table_evaluates_each_rule_as_if_alone():
 # --- on the bundled policy
 def test_lopti_trains_low_probability_first_and_the_others_next_on_the_same_rollouts(tmp_path):
     """Two optimizer steps on one generation batch: every token that has an advantage is pushed in one of them."""
-    task, policy = Chain(), load_policy("bundled")
     twice = {"max_steps": 2, "num_iterations": 2, "per_device_train_batch_size": 8, "steps_per_generation": 1}
     args = CancellationConfig(str(tmp_path), advantage_estimator="lopti", record_tokens=1, **SMALL | twice)
-    CancellationTrainer(
-        policy.model, task.reward, args=args, train_dataset=task.dataset(2, 3), processing_class=policy.tokenizer
-    ).train()
+    bundled_trainer(CancellationTrainer, args, prompts=2).train()
     first, second = (pd.read_parquet(path) for path in sorted(tmp_path.glob("tokens/*.parquet")))
     assert first["token_id"].equals(second["token_id"])
     signal = first.groupby("group")["reward"].transform("nunique") > 1

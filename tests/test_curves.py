@@ -50,16 +50,9 @@ def test_what_makes_no_curve_is_refused(table, call, words):
 
 def test_the_paper_stands_on_the_axis_and_lines_to_compare_with_have_their_texts(table):
     curve = unit_curve(table, "x", "y", by="kind")
-    spec = curve_chart(
-        curve,
-        "x",
-        series="kind",
-        x_title="x",
-        y_title="y",
-        title="T",
-        paper=(4, 8, "the paper"),
-        reference=[(2, "two")],
-    ).to_dict()
+    titles = {"x_title": "x", "y_title": "y", "title": "T"}
+    marks = {"paper": (4, 8, "the paper"), "reference": [(2, "two")]}
+    spec = curve_chart(curve, "x", series="kind", **titles, **marks).to_dict()
     text = str(spec)
     assert spec["title"]["subtitle"] == "line: mean; band: 95 % t interval over 4 units (policy and seed)"
     assert "a, 1: 2.5 (0.446 to 4.55)" in spec["description"]

@@ -3,14 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
-from small_run import SMALL
+from small_run import TRAINER
 from test_monitor import logged
 
 from workbook.training.diagnosis import diagnose
 from workbook.training.worker import train
-
-RUN_SETS = {"use_cpu", "bf16", "seed", "save_strategy", "report_to", "logging_steps", "disable_tqdm"}
-SETTINGS = {k: v for k, v in SMALL.items() if k not in RUN_SETS | {"gradient_checkpointing"}}
 
 
 def table(n=12, **columns):
@@ -108,7 +105,7 @@ def test_steps_without_a_new_batch_are_no_batches():
 
 def test_real_runs(tmp_path):
     """A learning rate far too high collapses the policy; the chapters' own learns, and nothing is said of it."""
-    config = {"name": "small", "num_prompts": 24, "seed": 3, "threads": 1, "trainer": SETTINGS | {"max_steps": 8}}
+    config = {"name": "small", "num_prompts": 24, "seed": 3, "threads": 1, "trainer": TRAINER | {"max_steps": 8}}
     (sentence,) = diagnose(train(config, tmp_path / "high", learning_rate=3.2).metrics())
     assert "ntropy fell from 0.3" in sentence
     assert "the policy collapsed to one text" in sentence

@@ -11,6 +11,7 @@ import torch
 import yaml
 from accelerate import Accelerator, DistributedType
 from safetensors.torch import load_file
+from small_run import SMALL
 from test_runs import CONFIG, weights
 
 from workbook.training import CancellationConfig, load_run
@@ -97,17 +98,7 @@ def test_query_preservation_holds_whole_groups_over_all_processes(launches, proc
     ],
 )
 def test_a_group_that_would_straddle_processes_is_refused(tmp_path, settings, words):
-    args = CancellationConfig(
-        str(tmp_path),
-        use_cpu=True,
-        bf16=False,
-        num_generations=GROUP,
-        per_device_train_batch_size=GROUP,
-        steps_per_generation=1,
-        gradient_accumulation_steps=1,
-        loss_type="dr_grpo",
-        max_grad_norm=0.0,
-    )
+    args = CancellationConfig(str(tmp_path), **SMALL | {"steps_per_generation": 1})
     for name, value in settings.items():  # as on four processes: here TRL would refuse a batch of less than a group
         setattr(args, name, value)
     errors = [p.sentence for p in problems(args, world_size=4) if p.severity == "error"]

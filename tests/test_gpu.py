@@ -12,6 +12,7 @@ import time
 import pytest
 import torch
 from datasets import Dataset
+from small_run import SMALL, bundled_trainer
 from torch import nn
 from transformers import AutoModelForCausalLM, Qwen2Config, TrainerCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer
@@ -19,7 +20,6 @@ from trl import GRPOConfig, GRPOTrainer
 from workbook.places import data_path
 from workbook.policies import load_policy
 from workbook.rollouts import tokenize_prompts
-from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer, RunConfig, peak_mib, start_run
 from workbook.training.memory import SHAPES, forecast_shape
 
@@ -30,22 +30,9 @@ pytestmark = [
 ]
 CONFIGS = ("qwen2.5-1.5b_t4", "qwen2.5-7b_24gb", "qwen2.5-1.5b_80gb", "qwen2.5-7b_80gb")
 MIB, GIB = 2**20, 1024.0
-SETTINGS = {  # two generation batches of four optimizer steps: ratios differ from 1
-    "report_to": "none",
-    "logging_steps": 1,
-    "disable_tqdm": True,
-    "save_strategy": "no",
-    "num_generations": 8,
-    "per_device_train_batch_size": 8,
-    "steps_per_generation": 4,
-    "gradient_accumulation_steps": 1,
-    "lr_scheduler_type": "constant",
-    "loss_type": "dr_grpo",
-    "max_grad_norm": 1.0,
-    "gradient_checkpointing": False,
-    "max_steps": 8,
-    "seed": 0,
-}
+# two generation batches of four optimizer steps: ratios differ from 1
+SETTINGS = {k: v for k, v in SMALL.items() if k not in ("use_cpu", "bf16", "learning_rate", "max_completion_length")}
+SETTINGS |= {"num_generations": 8, "per_device_train_batch_size": 8, "max_grad_norm": 1.0, "max_steps": 8, "seed": 0}
 
 
 def record(case: str, quantity: str, value: float, unit: str) -> None:
@@ -62,18 +49,12 @@ def record(case: str, quantity: str, value: float, unit: str) -> None:
 
 def trained(folder, trainer_class, config_class, precision: str):
     """Train the bundled policy; returns what each step logged and the weights at the end."""
-    policy, task = load_policy("bundled", dtype="float32"), get_task("chain")
     settings = SETTINGS | {"learning_rate": 1e-3, "max_completion_length": 48, "bf16": False, precision: True}
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         set_seed(0)
-        trainer = trainer_class(
-            policy.model,
-            task.reward,
-            args=config_class(output_dir=str(folder), **settings),
-            train_dataset=task.dataset(32, seed=0),
-            processing_class=policy.tokenizer,
-        )
+        args = config_class(output_dir=str(folder), **settings)
+        trainer = bundled_trainer(trainer_class, args, load_policy("bundled", dtype="float32"), prompts=32)
         trainer.train()
     finally:
         torch.use_deterministic_algorithms(False)
@@ -134,6 +115,10 @@ def given_rollouts(prompts, trainer) -> dict:
     return {"prompt_ids": ids, "completion_ids": completions, "logprobs": [[0.0] * most for _ in prompts]}
 
 
+def odd_sums(completion_ids, **_):
+    return [float(sum(ids) % 2) for ids in completion_ids]
+
+
 class Clock(TrainerCallback):
     """Seconds of each optimizer step, with whatever the device still had to do."""
 
@@ -167,7 +152,7 @@ def test_peak_memory_and_speed_of_a_ready_config(tmp_path, name):
     torch.cuda.reset_peak_memory_stats()
     trainer = CancellationTrainer(
         random_model(shape, bool(config.quantization), config.lora, dtype),
-        lambda completion_ids, **_: [float(sum(ids) % 2) for ids in completion_ids],
+        odd_sums,
         args=CancellationConfig(output_dir=str(tmp_path), **settings),
         train_dataset=Dataset.from_dict({"prompt": [prompt] * 32}),
         processing_class=tokenizer,
@@ -190,18 +175,11 @@ def test_step_time_against_trl(tmp_path, switches):
         "TRL": (GRPOTrainer, GRPOConfig, {}),
         "ours": (CancellationTrainer, CancellationConfig, switches),
     }.items():
-        policy, clock = load_policy("bundled"), Clock()
+        clock = Clock()
         settings = SETTINGS | {"max_steps": 40, "max_completion_length": 128, "learning_rate": 1e-6, "bf16": True}
-        trainer = trainer_class(
-            policy.model,
-            lambda completion_ids, **_: [float(sum(ids) % 3) for ids in completion_ids],
-            args=config_class(output_dir=str(tmp_path / arm), **settings | own),
-            train_dataset=get_task("chain").dataset(64, seed=0),
-            processing_class=policy.tokenizer,
-            rollout_func=given_rollouts,
-            callbacks=[clock],
-        )
-        trainer.train()
+        args = config_class(output_dir=str(tmp_path / arm), **settings | own)
+        given = {"rollout_func": given_rollouts, "callbacks": [clock]}
+        bundled_trainer(trainer_class, args, reward=odd_sums, prompts=64, **given).train()
         seconds[arm] = sum(clock.seconds[8:])
     record(f"step time {switches or 'defaults'}", "times TRL's", seconds["ours"] / seconds["TRL"], "1")
 

@@ -8,10 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from ipywidgets.widgets.widget import _instances
-from small_run import SMALL
+from small_run import SMALL, bundled_trainer
 
-from workbook.policies.load import load_policy
-from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer, token_biography
 from workbook.training.runs import Run
 from workbook.views import RunMonitor, TokenHeatmap, live
@@ -107,12 +105,11 @@ def test_a_column_stands_beside_another():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Eight rollouts a step, each taken twice, at a rate that leaves the clip range."""
-    policy, task, folder = load_policy("bundled"), get_task("chain"), tmp_path_factory.mktemp("run")
+    folder = tmp_path_factory.mktemp("run")
     args = CancellationConfig(output_dir=str(folder), **SMALL | SETTINGS | GROUPS)
-    given = {"train_dataset": task.dataset(16, seed=0), "processing_class": policy.tokenizer}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        CancellationTrainer(policy.model, task.reward, args, **given).train()
+        bundled_trainer(CancellationTrainer, args).train()
     return Run(folder)
 
 

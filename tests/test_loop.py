@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import torch
-from small_run import SMALL
+from small_run import SMALL, bundled_trainer
 
 from workbook.policies.copies import private_copy
 from workbook.probes.step import optimizer_of
@@ -55,11 +55,10 @@ def trained(policy):
 def trainer_of(policy, folder, loop, **settings):
     settings = SMALL | {"max_steps": 4, "num_generations": 4, "advantage_estimator": "dr_grpo"} | settings
     args = CancellationConfig(output_dir=str(folder), **settings)
+    optimizers = (optimizer_of(policy, loop.optimizer, loop.lr), None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        data = {"train_dataset": TASK.dataset(16, seed=0), "processing_class": policy.tokenizer}
-        optimizers = (optimizer_of(policy, loop.optimizer, loop.lr), None)
-        return CancellationTrainer(policy.model, TASK.reward, args=args, optimizers=optimizers, **data)
+        return bundled_trainer(CancellationTrainer, args, policy, optimizers=optimizers)
 
 
 @pytest.mark.parametrize(("fields", "settings"), ARMS.values(), ids=ARMS)

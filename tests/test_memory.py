@@ -25,14 +25,8 @@ from workbook.training.memory import (
 from workbook.views.memory import memory_bars
 
 # SmolLM2-135M's widths with 3 of its 30 layers and a small vocabulary
-SMOLLM2 = {
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "num_hidden_layers": 3,
-    "vocab_size": 2048,
-}
+SMOLLM2 = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3}
+SMOLLM2 |= {"num_hidden_layers": 3, "vocab_size": 2048}
 SIZES = {"rollouts": 8, "microbatch": 4, "prompt_length": 16, "completion_length": 16}
 
 

@@ -12,6 +12,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
+from small_run import nudge_adapters
 from test_rollouts import CHAT, SumTask, make_model, make_tokenizer
 from transformers import BertConfig, BertLMHeadModel
 
@@ -138,16 +139,6 @@ def test_a_hub_model_is_taken_from_its_snapshot(folder, monkeypatch):
     assert policy.provenance["source"] == "hub:somebody/something"
 
 
-def perturb(model, seed=0):
-    """LoRA starts with B = 0, where the gradient of A is exactly zero: put B at some other value."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                noise = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(0.02 * noise.to(parameter.device))
-
-
 def assert_lora_gradients(policy, rollouts):
     policy.model.train()
     for start in range(0, len(rollouts), 4):
@@ -171,7 +162,7 @@ def assert_lora_gradients(policy, rollouts):
 @pytest.mark.parametrize("quantization", [None, "nf4"])
 def test_lora_gradients_after_generating(folder, quantization):
     policy = load_policy(str(folder), quantization=quantization, lora=4)
-    perturb(policy.model)
+    nudge_adapters(policy.model)
     rollouts = sample_rollouts(policy, SumTask(), 4, group_size=2, max_new_tokens=6)
     adapters = assert_lora_gradients(policy, rollouts)
     layers = {name.split(".")[-4] for name in adapters}
@@ -180,7 +171,7 @@ def test_lora_gradients_after_generating(folder, quantization):
 
 
 def test_lora_gradients_after_generating_on_smollm2(smollm2):
-    perturb(smollm2.model)
+    nudge_adapters(smollm2.model)
     data = Dataset.from_dict({"prompt": [[{"role": "user", "content": "What is 2 + 3?"}]], "answer": ["5"]})
     rollouts = sample_rollouts(smollm2, SumTask(chat=True), data, group_size=2, max_new_tokens=6)
     adapters = assert_lora_gradients(smollm2, rollouts)
@@ -243,7 +234,7 @@ def test_recast_adapters_undoes_what_the_trainer_does(folder, tmp_path):
     assert {p.dtype for p in adapters} == {torch.float32}
     before = [p.data_ptr() for p in adapters]
     assert [p.data_ptr() for p in recast_adapters(policy.model).parameters() if p.requires_grad] == before
-    perturb(policy.model)
+    nudge_adapters(policy.model)
     assert_lora_gradients(policy, sample_rollouts(policy, task, 2, group_size=2, max_new_tokens=4))
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from small_run import nudge_adapters
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from workbook.policies.load import Policy, load_policy
@@ -59,9 +60,7 @@ def adapted(folder, quantization) -> Policy:
     start.model.save_pretrained(folder)
     start.tokenizer.save_pretrained(folder)
     policy = load_policy(folder, quantization=quantization, lora=4)
-    for name, p in policy.model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(p, std=0.1)
+    nudge_adapters(policy.model, std=0.1)
     return policy
 
 

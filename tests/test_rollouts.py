@@ -16,6 +16,7 @@ from workbook.rollouts.states import output_states
 WORDS = ["<pad>", "<eos>", "<unk>", "<user>", "<bot>", *"0123456789+-=?;"]
 CHAT = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
 PAD, EOS = 0, 1
+ENDS = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": None}
 
 
 def make_tokenizer(chat_template=CHAT):
@@ -30,18 +31,9 @@ def make_tokenizer(chat_template=CHAT):
 
 def make_model(seed=0, spread=0.3, width=32):
     """A tiny random Llama whose wide initial weights make its distributions far from uniform."""
-    config = LlamaConfig(
-        vocab_size=len(WORDS),
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=spread,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        bos_token_id=None,
-    )
+    sizes = {"vocab_size": len(WORDS), "hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": spread}
+    config = LlamaConfig(**sizes, **heads, **ENDS)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LlamaForCausalLM(config).eval()
@@ -241,8 +233,7 @@ def tiny(kind, dtype=torch.float32, **settings):
     if kind == "bart":
         layers = {"decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 32}
         sizes = {"d_model": 32, "init_std": 0.3, **layers}
-    ends = {"pad_token_id": PAD, "eos_token_id": EOS, "bos_token_id": None}
-    config = AutoConfig.for_model(kind, vocab_size=len(WORDS), **sizes | ends | settings)
+    config = AutoConfig.for_model(kind, vocab_size=len(WORDS), **sizes | ENDS | settings)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return AutoModelForCausalLM.from_config(config).to(dtype).eval()

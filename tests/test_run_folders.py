@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_run import SMALL
+from small_run import SMALL, bundled_trainer
 from transformers import set_seed
 from transformers.trainer_callback import PrinterCallback
 
 from workbook.__main__ import main
 from workbook.policies.load import BUNDLED, load_policy
-from workbook.tasks import get_task
 from workbook.training import CancellationConfig, RunConfig, files, load_run, start_run, worker
 from workbook.training import runs as run_module
 from workbook.training.config import sampling_settings
@@ -82,20 +81,20 @@ TINY = SMALL | {
 }
 
 
+def lengths(completions, **_):
+    return [len(completion) % 7 for completion in completions]
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_a_resumed_run_ends_in_the_same_bits(tmp_path, state):
     """Weights after four steps, and after two more from the checkpoint after two, in a trainer of its own."""
     torch.set_num_threads(1)
-    rows = get_task("chain").dataset(8, seed=0)
 
     def end(checkpoint=None) -> dict:
         policy = load_policy("bundled")
         set_seed(3)
         args = CancellationConfig(output_dir=str(tmp_path), **TINY | STATES[state])
-        data = {"train_dataset": rows, "processing_class": policy.tokenizer}
-        trainer = ResumableTrainer(
-            policy.model, lambda completions, **_: [len(c) % 7 for c in completions], args, **data
-        )
+        trainer = bundled_trainer(ResumableTrainer, args, policy, lengths, prompts=8)
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=checkpoint)
         return {name: weight.detach() for name, weight in trainer.model.named_parameters()}

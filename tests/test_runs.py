@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_run import SMALL
+from small_run import TRAINER
 
 from workbook import runs
 from workbook.__main__ import main
@@ -27,15 +27,13 @@ from workbook.training.sweeps import _train, combinations, load_sweep
 from workbook.training.worker import execute
 
 CHAIN = Path(__file__).parents[1] / "data" / "configs" / "chain.yaml"
-RUN_SETS = {"use_cpu", "bf16", "seed", "save_strategy", "report_to", "logging_steps", "disable_tqdm"}
-RUN_SETS |= {"gradient_checkpointing"}
 KILLS, STEPS = 4, 40
 CONFIG = {
     "name": "small",
     "num_prompts": 24,  # six generation batches an epoch: resumes fall into later epochs too
     "seed": 3,
     "threads": 1,
-    "trainer": {key: value for key, value in SMALL.items() if key not in RUN_SETS}
+    "trainer": TRAINER
     | {"max_steps": STEPS, "save_steps": 4, "max_grad_norm": 1.0, "lr_scheduler_type": "linear"},  # which has a state
 }
 
@@ -65,11 +63,13 @@ def run_process(folder, **kwargs):
     return process
 
 
-def kill_at(run, step: int) -> None:
-    """Train a run in a process of its own, and kill that once it has reached a step."""
+def kill_at(run, step: int, later: float = 0.0) -> None:
+    """Train a run in a process of its own, and kill that some time after it has reached a step."""
     process = run_process(run.folder)
     while process.is_alive() and run.status()["step"] < step:
         time.sleep(0.005)
+    process.join(later)
+    assert process.is_alive(), run.status()
     os.kill(process.pid, signal.SIGKILL)
     process.join()
 
@@ -95,13 +95,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(uninterrupted, tmp_
     run = create_run(CONFIG, tmp_path / "killed")
     chance = random.Random(0)
     for step in sorted(chance.sample(range(STEPS - 2), KILLS)):
-        process = run_process(run.folder)
-        while process.is_alive() and run.status()["step"] < step:
-            time.sleep(0.005)
-        process.join(chance.uniform(0, 0.2))  # somewhere in the next steps: sampling, updating, or writing a checkpoint
-        assert process.is_alive(), run.status()
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
+        kill_at(run, step, chance.uniform(0, 0.2))  # in the next steps: sampling, updating, or writing a checkpoint
         assert run.status()["state"] == "interrupted" or run.status()["step"] == 0
     run_process(run.folder).join()
     assert run.status()["state"] == "finished", run.status()

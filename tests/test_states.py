@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from small_run import nudge_adapters
 from transformers import (
     CohereConfig,
     CohereForCausalLM,
@@ -21,13 +22,8 @@ from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import output_states
 
 SIZES = {"vocab_size": 13, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
-SIZES |= {
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
+SIZES |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+SIZES |= {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
 HEADS = {
     "tied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
     "untied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=False)),
@@ -122,10 +118,7 @@ def test_adapters_count_as_a_part_of_the_head():
     policy, rollouts = make_policy("untied"), make_rollouts()
     model = get_peft_model(policy.model, LoraConfig(r=2, target_modules=["lm_head", "q_proj"], task_type="CAUSAL_LM"))
     model = model.double().eval()
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if "lora_B" in name:
-                p.normal_()
+    nudge_adapters(model, std=1.0)
     states = output_states(SimpleNamespace(model=model), rollouts)
     logps = states.logits.log_softmax(-1).gather(1, states.tokens[:, None])[:, 0]
     torch.testing.assert_close(logps, logps_of(model, rollouts))

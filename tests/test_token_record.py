@@ -10,10 +10,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
-from small_run import SMALL
+from small_run import SMALL, bundled_trainer, nudge_adapters
 
 from workbook.policies.load import load_policy
-from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer, token_record
 from workbook.training.files import checkpoint_step, checkpoints
 from workbook.training.runs import Run
@@ -76,12 +75,10 @@ def reward(prompts, completions, **columns):
 
 
 def build(folder, policy=None, prompts=64, kind=Watched, stub=None, **settings):
-    task, policy = get_task("chain"), policy or load_policy("bundled")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        data = {"train_dataset": task.dataset(prompts, seed=0), "processing_class": policy.tokenizer}
         args = CancellationConfig(output_dir=str(folder), **SMALL | settings)
-        trainer = kind(policy.model, reward, args=args, **data)
+        trainer = bundled_trainer(kind, args, policy, reward, prompts)
     trainer.watched = []
     for name, value in (stub or {}).items():
         setattr(trainer, name, value)
@@ -140,9 +137,7 @@ def some_ratios(rollouts, tokens):
 
 def policy_with_adapters():
     policy = load_policy("bundled", lora=4)
-    for name, parameter in policy.model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.02, generator=torch.Generator().manual_seed(0))
+    nudge_adapters(policy.model)
     return policy
 
 

@@ -4,11 +4,10 @@ import warnings
 
 import pytest
 import torch
-from small_run import SMALL
+from small_run import SMALL, bundled_trainer, nudge_adapters
 from trl import GRPOTrainer
 
 from workbook.policies.load import load_policy
-from workbook.tasks import get_task
 from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
 from workbook.training.meter import token_pushes
@@ -23,16 +22,14 @@ DETACHED = ("cispo", "vespo")
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    bundled, task = load_policy("bundled"), get_task("chain")
+    bundled = load_policy("bundled")
 
-    def make(policy=bundled, **settings):
-        folder = str(tmp_path_factory.mktemp("trainer"))
+    def make(**settings):
         settings = SMALL | {"measure_cancellation": 0 if settings.get("beta") else 1} | settings
-        args = CancellationConfig(output_dir=folder, **settings)
+        args = CancellationConfig(output_dir=str(tmp_path_factory.mktemp("trainer")), **settings)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            data = {"train_dataset": task.dataset(16, seed=0), "processing_class": policy.tokenizer}
-            trainer = CancellationTrainer(policy.model, task.reward, args=args, **data)
+            trainer = bundled_trainer(CancellationTrainer, args, bundled)
         trainer.model.train()
         trainer.current_gradient_accumulation_steps = 1
         return trainer
@@ -201,9 +198,7 @@ def test_syncs_leave_a_half_precision_base_as_it_was():
     moved = []
     for wrap in (lambda model, sync: sync, keeping_base):
         model = load_policy("bundled", lora=4, dtype="bfloat16").model
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(parameter, std=0.02, generator=torch.Generator().manual_seed(0))
+        nudge_adapters(model)
         before = {name: p.clone() for name, p in model.named_parameters()}
         sync = wrap(model, lambda model=model: (model.merge_adapter(), model.unmerge_adapter()))
         for _ in range(3):

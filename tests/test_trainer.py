@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -74,12 +75,8 @@ def test_contract_with_trl():
     assert positions == sorted(positions)
     assert loss.count('inputs["advantages"]') == 1
     prepare = inspect.getsource(GRPOTrainer._prepare_inputs)
-    steps = [
-        "_generate_and_score_completions",
-        "split_pixel_values_by_grid",
-        "shuffle_sequence_dict",
-        "split_tensor_dict",
-    ]
+    steps = ["_generate_and_score_completions", "split_pixel_values_by_grid"]
+    steps += ["shuffle_sequence_dict", "split_tensor_dict"]
     steps = [prepare.index(f"{step}(generation_batch") for step in steps]
     assert steps == sorted(steps)
     assert "self._step % generate_every == 0 or self._buffered_inputs is None" in prepare
@@ -123,15 +120,8 @@ def test_batching_moves_rollouts_whole(make_trainer):
     next_batch(plain)
     ordered = make_trainer(CancellationTrainer, CancellationConfig, **QUERY)
     next_batch(ordered)
-    columns = [
-        "prompt_ids",
-        "completion_ids",
-        "completion_mask",
-        "advantages",
-        "old_per_token_logps",
-        "group_id",
-        "rewards",
-    ]
+    columns = ["prompt_ids", "completion_ids", "completion_mask", "advantages", "old_per_token_logps"]
+    columns += ["group_id", "rewards"]
 
     def rows(trainer):
         stacked = [torch.cat([p[c] for p in trainer._buffered_inputs]) for c in columns]
@@ -211,7 +201,7 @@ def off_policy_batch(trainer):
     [(name, on) for name in ("min_replace", "advantage_orthogonal") for on in ("clamped_ratios", "clipped_weights")]
     + [(None, "clamped_ratios")],
 )
-def test_reweighted_gradient(make_trainer, loss_type, level, transform, on):
+def test_reweighted_gradient(make_trainer, policy, loss_type, level, transform, on):
     """With a transform, or symmetric clipping where there is none."""
     settings = {"importance_sampling_level": level, "loss_type": loss_type, "transform_on": on}
     settings |= {"group_transform": transform} if transform else {"clipping": "symmetric"}
@@ -224,9 +214,8 @@ def test_reweighted_gradient(make_trainer, loss_type, level, transform, on):
     assert (gradient(trainer, inputs) - expected).norm() <= 1e-5 * expected.norm()
     stopped = (transform, on, level) == ("min_replace", "clipped_weights", "sequence")
     assert (expected.norm() == 0) == stopped, "a clipped rollout stops its group"
-    plain = make_trainer(
-        GRPOTrainer, GRPOConfig, model=trainer.model, importance_sampling_level=level, loss_type=loss_type
-    )
+    given = replace(policy, model=trainer.model)
+    plain = make_trainer(GRPOTrainer, GRPOConfig, given, importance_sampling_level=level, loss_type=loss_type)
     plain.epsilon_low = plain.epsilon_high = trainer.epsilon_low
     plain.model.train()
     plain.current_gradient_accumulation_steps = 1
