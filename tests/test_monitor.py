@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from IPython.utils.capture import capture_output
 from ipywidgets.widgets.widget import _instances
+from test_views import HOSTILE, WIDGET, shown
 
 from workbook.views.live import shared, spec_over
 from workbook.views.monitor import (
@@ -24,10 +25,6 @@ from workbook.views.monitor import (
     monitor_table,
 )
 from workbook.views.style import png
-
-WIDGET = "application/vnd.jupyter.widget-view+json"
-HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u202eevil\u2066", "a\nb\x00\x1b[31m", "\"'&"]
-
 
 pytestmark = pytest.mark.usefixtures("shell")
 
@@ -148,12 +145,6 @@ class Endless(FakeRun):
 
 def wait(monitor) -> dict:
     return asyncio.run(monitor.until())
-
-
-def shown(call):
-    with capture_output() as captured:
-        call()
-    return [output.data for output in captured.outputs]
 
 
 def test_monitor_follows_a_run_to_its_end_without_being_drawn_anew():

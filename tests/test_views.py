@@ -22,14 +22,8 @@ from workbook.views.live import split, vega_module
 from workbook.views.style import UNSEEN, bundle, diverging, finish, limit, packed, plain, png, vegalite_version, visible
 
 WIDGET, VEGA, PNG = "application/vnd.jupyter.widget-view+json", "application/vnd.vegalite.v5+json", b"\x89PNG"
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    "\"'&",
-    "\u202eevil\u2066",
-    "a\nb\x00\x1b[31m",
-    "",
-]
+HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\"'&", "\u202eevil\u2066"]
+HOSTILE += ["a\nb\x00\x1b[31m", ""]
 
 
 pytestmark = pytest.mark.usefixtures("shell")
