@@ -26,19 +26,19 @@ SCREENSHOTS = ROOT / "build" / "screenshots"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MISSING = "no chromium or Chrome: `apt-get install chromium` (Debian), or set WORKBOOK_BROWSER to one"
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-]
-
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+QUIET += ["--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
 
 FAILED = pytest.StashKey[bool]()
+WHOLE = {"test_a_run_by_hand": "04_a_policy_you_can_know"}  # a test -> the chapter of which it runs every cell
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Where there is a browser, a chapter that a test runs whole in it does not run without it as well."""
+    twice = {f"test_chapter_runs_in_the_smoke_profile[{WHOLE.get(item.name)}]" for item in items if find_browser()}
+    config.hook.pytest_deselected(items=[item for item in items if item.name in twice])
+    items[:] = [item for item in items if item.name not in twice]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -85,12 +85,8 @@ def lab(tmp_path_factory):
     offline = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
     here = {"IPYTHONDIR": str(home / "ipython"), "WORKBOOK_RUNS": str(home / "runs"), "WORKBOOK_PROFILE": "smoke"}
     here |= {"WORKBOOK_PREDICTIONS": str(home / "predictions.json")}
-    options = [
-        "--no-browser",
-        "--allow-root",
-        "--ip=127.0.0.1",
-        f"--port={port}",
-        "--ServerApp.port_retries=0",
+    options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
+    options += [
         "--IdentityProvider.token=",
         "--ServerApp.disable_check_xsrf=True",
         f"--ServerApp.root_dir={root}",
