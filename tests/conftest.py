@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # nothing is compiled; bitsandbytes would load the compiler: 1 s of 6
 if "PYTEST_XDIST_WORKER" in os.environ:  # one core each, for the processes that it starts, too
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
