@@ -12,10 +12,10 @@ READY  := $(VENV)/.ready
 # Many a container sets it. Without bytecode each process compiles torch and transformers anew: 15 s instead of 6.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests that start processes, browsers or whole chapters.
-LONG   := browser test_arena.py test_bundled.py test_chapters.py test_claims.py test_commands.py test_confidence_study.py test_diagnosis.py test_distributed.py \
-          test_interrupts.py test_laboratory.py test_loss_types.py test_memory.py test_monitor.py test_run_folders.py test_runs.py test_token_values.py \
-          test_training_curves.py test_wheel.py
+# Tests that start processes, browsers or whole chapters, train run after run, or measure a study.
+LONG   := browser test_arena.py test_bundled.py test_chapters.py test_claims.py test_commands.py test_confidence_study.py test_coupling_topic.py \
+          test_diagnosis.py test_distributed.py test_hidden_credit.py test_interrupts.py test_laboratory.py test_loop.py test_loss_types.py test_memory.py \
+          test_monitor.py test_policies.py test_run_folders.py test_runs.py test_token_record.py test_token_values.py test_training_curves.py test_wheel.py
 
 .PHONY: lab test check pythons audit bench gpu browsers book lint clean
 
