@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from workbook.places import file_hash
 from workbook.policies import family, load_policy
-from workbook.policies.family import Member, member_folder, member_of
+from workbook.policies.family import Member, committed_file, committed_seeds, member_folder, member_of, unpacked
 from workbook.policies.packaged import RECORD
 from workbook.studies import Bench
+from workbook.studies.bench import UNITS
 from workbook.tasks import Chain, get_task
 from workbook.tasks.wording import EQUIVALENTS, canonical, in_alphabet, marked, plain
 
@@ -162,10 +165,28 @@ def test_a_member_with_more_words_starts_from_its_base(cache):
     )
 
 
+def test_committed_policies_are_the_units_and_have_learned_enough(cache):
+    """Ten units and three for tuning; each file is the recorded one, and the policy that is loaded is what it holds."""
+    members = json.loads((family.COMMITTED / "members.json").read_text())["members"]
+    seeds = {role: committed_seeds(role) for role in ("unit", "tuning")}
+    assert [len(seeds["unit"]), len(seeds["tuning"])] == [10, 3]
+    assert sorted(f"seed={seed}.safetensors" for seed in [*seeds["unit"], *seeds["tuning"]]) == sorted(
+        path.name for path in family.COMMITTED.glob("*.safetensors")
+    )
+    for member in members:
+        if member["role"] != "passed over":
+            assert file_hash(committed_file(member["seed"])) == member["sha256"]
+            assert member["measured"]["reward"] >= 0.2
+            assert member["measured"]["greedy"] >= 0.5
+    seed = seeds["tuning"][0]
+    policy, stored = load_policy(Member(seed).name), unpacked(load_file(committed_file(seed)))
+    assert all(torch.equal(weights, stored[name]) for name, weights in policy.model.state_dict().items())
+
+
 def test_units_train_and_hold_out_in_classes_of_their_own():
     """Ten policies in turn; no prompt of any unit's training is held out by any unit, whatever its scale."""
     units = [Bench("family", unit) for unit in range(12)]
-    assert [bench.scale.policy for bench in units[8:11]] == ["family:seed=9", "family:seed=10", "family:seed=1"]
+    assert [bench.scale.policy for bench in units] == [Member(UNITS[k % 10]).name for k in range(12)]
     train = [set(bench.task.dataset(30, bench.data_seed)["prompt"]) for bench in units]
     held = [set(bench.task.dataset(30, bench.held_out_seed)["prompt"]) for bench in units]
     assert not set.union(*train) & set.union(*held)
@@ -179,7 +200,7 @@ def test_units_train_and_hold_out_in_classes_of_their_own():
 def test_a_unit_is_dialled_to_another_member():
     bench = Bench("family", 5)
     other = bench.dialled(alphabets=4).dialled(operands=7)
-    assert other.scale.policy == "family:seed=6,alphabets=4,operands=7"
+    assert other.scale.policy == f"family:seed={UNITS[5]},alphabets=4,operands=7"
     assert (other.scale.max_new_tokens, bench.scale.max_new_tokens) == (7 * 7 + 13, 48)
     assert (other.data_seed, other.held_out_seed) == (bench.data_seed, bench.held_out_seed)
     alike = bench.dialled(alphabets=4)

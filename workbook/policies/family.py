@@ -1,10 +1,12 @@
-"""The family: policies of the chain task that differ in one thing, made once by supervised training and then cached.
+"""The family: policies of the chain task that differ in one thing.
 
-    load_policy("family:seed=3")                    as data/bundled/make_policy.py --seed 3 makes it, byte for byte
+    load_policy("family:seed=3")                    a committed one: the same weights on every machine
     load_policy("family:seed=3,alphabets=4")        the same, its prompts spread over 4 private alphabets
 
-A member with alphabets or less confidence starts from the member without, with rows for its new words, and is trained
-on for some hundred steps. All lie in the user's cache folder, below family/; a member is made once, under a lock.
+data/family holds the policies that studies take as units, and some for tuning, in 8 bits: the rounded weights are the
+policy. Every other member is made once by supervised training, whose bytes depend on the processor. A member with
+alphabets or less confidence starts from the member without, with rows for its new words, and is trained on for some
+hundred steps. All lie in the user's cache folder, below family/; a member is made once, under a lock.
 """
 
 import json
@@ -18,9 +20,10 @@ from pathlib import Path
 
 import torch
 import transformers  # its models are imported when first used
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from workbook.places import cache_folder, file_hash
+from workbook.places import cache_folder, data_path, file_hash
 from workbook.policies.copies import seeded
 from workbook.policies.packaged import RECORD, is_whole, kept, write_record
 from workbook.policies.sft import DATA_SEED, SPECIAL, make_model, make_tokenizer, measure, train
@@ -29,7 +32,8 @@ from workbook.tasks.task import positive_int, short
 from workbook.tasks.wording import canonical, marked, plain
 
 FAMILY = "family:"  # how members' names begin
-RECIPE = 1  # counted up when training changes, so that a cached member of an older one is made anew
+COMMITTED = data_path("family")  # seed=K.safetensors, and members.json: what each is, and which are units
+RECIPE = 2  # counted up when training changes, so that a cached member of an older one is made anew
 TUNING_STEPS, MORE_PER_DOUBLING = 100, 25  # of the members that start from another one; the more with the alphabets
 ONE, FEW, MANY = {"lr": 3e-3}, {"lr": 5e-3}, {"lr": 8e-3, "right_first": 0.5}  # alphabet, up to 16 of them, and above
 SIZE, MARGIN = 0.7, 12.0  # of an alphabet's direction in its embeddings, and of its margin in the logits, at the start
@@ -138,7 +142,11 @@ def _make(member: Member, folder: Path) -> None:
         tokenizer = make_tokenizer(task)
         if member == member.base:
             model = make_model(tokenizer, member.width, max_new_tokens=max(64, 7 * member.operands + 13))
-            loss = train(model, tokenizer, task, member.sft_steps, seed=member.seed)
+            if member == Member(member.seed) and committed_file(member.seed).exists():
+                model.load_state_dict(unpacked(load_file(committed_file(member.seed))))
+                loss = None  # of the training that data/family records
+            else:
+                loss = train(model, tokenizer, task, member.sft_steps, seed=member.seed)
         else:
             base = member_folder(member.base)
             model, loss = tuned(base, tokenizer, task, member.seed)
@@ -159,6 +167,41 @@ def _make(member: Member, folder: Path) -> None:
         "seconds": round(time.perf_counter() - started, 1),
     }
     write_record(folder, facts)
+
+
+def committed_file(seed: int) -> Path:
+    """Where the policy of an SFT seed lies, if it is committed."""
+    return COMMITTED / f"seed={seed}.safetensors"
+
+
+def committed_seeds(role: str) -> tuple[int, ...]:
+    """The SFT seeds of the committed policies of a role, "unit" or "tuning", in order."""
+    members = json.loads((COMMITTED / "members.json").read_text())["members"]
+    return tuple(member["seed"] for member in members if member["role"] == role)
+
+
+def packed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights as int8 with one float16 scale per row (matrices), or as float16 (vectors).
+
+    >>> bool((unpacked(packed({"w": torch.tensor([[1.0, -127.0]])}))["w"] == torch.tensor([[1.0, -127.0]])).all())
+    True
+    """
+    stored = {}
+    for name, weights in state.items():
+        if weights.dim() < 2:
+            stored[name] = weights.half()
+            continue
+        scale = (weights.abs().amax(1) / 127).half()
+        steps = weights / scale.float()[:, None].clamp(min=torch.finfo(torch.float16).tiny)
+        stored |= {name: steps.round().clamp(-127, 127).to(torch.int8), f"{name}.scale": scale}
+    return stored
+
+
+def unpacked(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the float32 weights that `packed` stored, exactly: 8 bits times 11 are no more than float32 holds."""
+    scales = {name: values.float()[:, None] for name, values in stored.items() if name.endswith(".scale")}
+    plain = {name: values.float() for name, values in stored.items() if name not in scales}
+    return {name: values * scales.get(f"{name}.scale", 1.0) for name, values in plain.items()}
 
 
 def tuning(task: Chain) -> dict:

@@ -103,9 +103,10 @@ def train(
 def measure(model: transformers.LlamaForCausalLM, tokenizer, task: Chain, prompts: int, seed: int) -> dict[str, float]:
     """Sample one completion per prompt at temperature 1 and return what they say.
 
-    reward: mean; top1_right: share of the steps in which the right result of what is written is the most likely token;
-    p_right: mean probability of that result; well_formed: share of completions that are chains, right or wrong;
-    p_template: mean probability of with ; the, the template words that a task of less confidence has equivalents for.
+    reward: mean; greedy: mean of the likeliest completions'; top1_right: share of the steps in which the right result
+    of what is written is the most likely token; p_right: mean probability of that result; well_formed: share of
+    completions that are chains, right or wrong; p_template: mean probability of with ; the, the template words that a
+    task of less confidence has equivalents for.
     """
     torch.manual_seed(seed)
     rows = task.dataset(prompts, seed=EVAL_SEED)
@@ -126,8 +127,13 @@ def measure(model: transformers.LlamaForCausalLM, tokenizer, task: Chain, prompt
     steps, template = (list(itertools.chain(*parts)) for parts in zip(*read, strict=True)) if read else ([], [])
     p_right, top1 = (sum(column) / max(1, len(steps)) for column in zip(*steps, strict=True)) if steps else (0.0, 0.0)
     rewards = task.reward(rows["prompt"][:], texts, rows["answer"][:])
+    likeliest = model.generate(**inputs, do_sample=False)[:, start:]
+    greedy = task.reward(
+        rows["prompt"][:], tokenizer.batch_decode(likeliest, skip_special_tokens=True), rows["answer"][:]
+    )
     return {
         "reward": sum(rewards) / len(rewards),
+        "greedy": sum(greedy) / len(greedy),
         "top1_right": top1,
         "p_right": p_right,
         "well_formed": len(chains) / len(texts),

@@ -3,8 +3,8 @@
 The same seed at the same scale gives the same rollouts to every study, so what one study measures of a token can be
 laid beside what another does.
 
-At the scale "family" a seed is a unit: a policy of the family and prompts of its own. The ten policies are the
-members of SFT seeds 1 to 10, one after another; `dialled` gives the same unit on a member with other dials.
+At the scale "family" a seed is a unit: a policy of the family and prompts of its own. The ten policies are those that
+data/family holds, one after another; `dialled` gives the same unit on a member with other dials.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
-from workbook.policies.family import Member
+from workbook.policies.family import Member, committed_seeds
 from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
@@ -24,7 +24,7 @@ from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.choices import check_choice
 
 T = TypeVar("T")
-POLICIES = 10  # of the family, SFT seeds 1 to 10
+UNITS = committed_seeds("unit")  # SFT seeds of the family's policies
 TRAINING_CLASSES = 4  # residue classes of the chain's prompts, 0 to 3, that the units of the family train on
 HELD_OUT, OTHERWISE = 5, 6  # residue class of all held-out prompts, and where the training prompts are of that class
 HELD_OUT_FROM = 1000  # added to a seed for its held-out prompts
@@ -53,7 +53,7 @@ class Bench:
         self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
         self.loaded: dict[str, str | None] = {}
         if scale == "family":
-            self._take(Member(seed % POLICIES + 1, **dials))
+            self._take(Member(UNITS[seed % len(UNITS)], **dials))
             self.data_seed = SEED_CLASSES * seed + seed % TRAINING_CLASSES
         elif dials:
             raise ValueError(f"dials={dials} belong to the policies of scale 'family'; scale {scale!r} has one policy.")

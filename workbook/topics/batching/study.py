@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from workbook.studies.bench import POLICIES, Bench
+from workbook.studies.bench import UNITS, Bench
 from workbook.studies.loop import Loop, Readings, sample_batch, train_in_memory
 from workbook.studies.record import load_measured
 from workbook.theory.batching import STRATEGIES
@@ -145,4 +145,4 @@ def against_shuffled(runs: pd.DataFrame, outcome: str = "value") -> pd.DataFrame
     own = runs[runs["order"] != "shuffled"].join(shuffled, on=keys, rsuffix="_shuffled")
     if outcome != "collapsed":
         own = own[(own["collapsed"] == 0) & (own["collapsed_shuffled"] == 0)]
-    return own.assign(difference=own[outcome] - own[f"{outcome}_shuffled"], policy=own["seed"] % POLICIES)
+    return own.assign(difference=own[outcome] - own[f"{outcome}_shuffled"], policy=own["seed"] % len(UNITS))
