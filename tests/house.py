@@ -21,7 +21,7 @@ Definition = tuple[str, str]  # module, name
 BUDGET = {
     "theory": 1_900,
     "tasks": 1_440,
-    "policies": 1_110,
+    "policies": 1_160,
     "rollouts": 1_140,
     "probes": 2_500,
     "training": 3_870,
