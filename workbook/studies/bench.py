@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
+import pandas as pd
+
 from workbook.policies.family import Member, committed_seeds
 from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
@@ -28,6 +30,7 @@ UNITS = committed_seeds("unit")  # SFT seeds of the family's policies
 TRAINING_CLASSES = 4  # residue classes of the chain's prompts, 0 to 3, that the units of the family train on
 HELD_OUT, OTHERWISE = 5, 6  # residue class of all held-out prompts, and where the training prompts are of that class
 HELD_OUT_FROM = 1000  # added to a seed for its held-out prompts
+DRAWS_PER_PROMPT = 4  # prompts drawn from the task for each that is wanted, since one-digit sums repeat
 # levels that studies compare, the middle ones those of every member without this dial
 DIALS = {"width": (32, 64, 128), "operands": (3, 5, 6), "sft_steps": (300, 600, 1200)}
 
@@ -115,3 +118,11 @@ def over_dials(bench: Bench, study: Callable[[Bench], T]) -> Iterator[tuple[str,
                 yield dial, level, own
             elif bench.scale.name == "family":
                 yield dial, level, study(bench.dialled(**{dial: level}))
+
+
+def distinct_rollouts(bench: Bench, kept: int, drawn: int | None = None) -> Rollouts:
+    """Rollouts of the first `kept` different prompts among those drawn from the task."""
+    rows = bench.task.dataset(drawn or DRAWS_PER_PROMPT * kept, bench.data_seed)
+    places = pd.Series(map(str, rows["prompt"])).drop_duplicates().index[:kept]
+    sampled = (bench.task, rows.select(places.tolist()), bench.scale.group_size, bench.data_seed)
+    return sample_rollouts(bench.policy, *sampled, bench.scale.max_new_tokens)

@@ -26,6 +26,7 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "batch_composition": "topics.batching.study:batch_composition_study",
     "batch_one_prompt": "topics.batching.study:one_prompt_study",
     "batch_rates": "topics.batching.study:batch_rates_study",
+    "cancelled": "topics.cancelled.study:cancelled_study",
     "confidence": "topics.drift.study:confidence_study",
     "confidence_tuning": "topics.drift.study:tuning_study",
     "dose": "topics.flips.study:dose_study",

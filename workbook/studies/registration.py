@@ -100,7 +100,7 @@ class Outcome:
 
     paper: the paper's effect and setting, where known.  comparable, testable: "yes", "unknown: ...", or "no: why".
     seen_before: "no", or what of it was known before the threshold was fixed.  place: where on its curve ours and the
-    paper's setting lie.
+    paper's setting lie.  predicted: an interval in which its authors expect the mean.
     """
 
     claim: Text
@@ -111,6 +111,7 @@ class Outcome:
     threshold: FiniteFloat = NAN
     smallest_effect: PositiveFloat = NAN
     paper: Text = ""
+    predicted: tuple[FiniteFloat, FiniteFloat] = (NAN, NAN)
     comparable: Stated = "yes"
     testable: Stated = "yes"
     source: Literal["paper", "machine review", "ours"] = "paper"
@@ -121,6 +122,8 @@ class Outcome:
         for name in ("side", "threshold", "smallest_effect") if self.role != "described" else ():
             if (value := getattr(self, name)) == "" or value != value:
                 raise ValueError(f"it lacks {name}")
+        if self.predicted[0] > self.predicted[1]:
+            raise ValueError("predicted must be [low, high]")
 
     @property
     def toward(self) -> float:

@@ -34,8 +34,8 @@ from workbook.probes.dose import (
     shift_curve,
 )
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
-from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.bench import Bench, over_dials
+from workbook.rollouts.sample import Rollouts
+from workbook.studies.bench import DRAWS_PER_PROMPT, Bench, distinct_rollouts, over_dials
 from workbook.theory.choices import check_choice
 from workbook.topics.flips.probe import EPSILONS, column_shares, permuted_advantages, token_flips
 
@@ -59,7 +59,6 @@ BACKBONES = {  # flip_backbones: prompts of the one step, optimizers that take i
     "smollm2_plain": (16, ONE_STEP_OPTIMIZERS),
     "gemma3_plain": (8, ("adamw",)),
 }
-DRAWS_PER_PROMPT = 4  # prompts drawn from the task for each that is wanted, since one-digit sums repeat
 
 
 def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -190,14 +189,6 @@ def flip_backbones_study(bench: Bench) -> dict[str, pd.DataFrame]:
             shares = pd.concat([column_shares(table, eps).assign(eps=eps) for eps in EPSILONS])
             tables.append(shares.assign(optimizer=optimizer, advantages=signs))
     return {"shares": pd.concat(tables, ignore_index=True)}
-
-
-def distinct_rollouts(bench: Bench, kept: int, drawn: int | None = None) -> Rollouts:
-    """Rollouts of the first `kept` different prompts among those drawn from the task."""
-    rows = bench.task.dataset(drawn or DRAWS_PER_PROMPT * kept, bench.data_seed)
-    places = pd.Series(map(str, rows["prompt"])).drop_duplicates().index[:kept]
-    sampled = (bench.task, rows.select(places.tolist()), bench.scale.group_size, bench.data_seed)
-    return sample_rollouts(bench.policy, *sampled, bench.scale.max_new_tokens)
 
 
 # --- which rollouts push

@@ -1,0 +1,250 @@
+"""The cancelled share: its ends, parts that add up to a step, sets of words, curves, claims and charts."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from workbook.claims import CLAIMS
+from workbook.policies.load import load_policy
+from workbook.probes.blocks import Blocks
+from workbook.probes.cancellation import (
+    LATER,
+    MATCHED,
+    ORDERS,
+    PARTS,
+    RIGHT,
+    WRONG,
+    PushRows,
+    kinds,
+    left_out,
+    prompt_rows,
+    rollout_rows,
+    set_sums,
+    shares,
+    sign_products,
+)
+from workbook.rollouts.sample import sample_rollouts
+from workbook.studies.bench import Bench
+from workbook.studies.claim import Tables
+from workbook.studies.registration import read_registration
+from workbook.tasks import get_task
+from workbook.theory.advantages import group_advantages
+from workbook.topics.cancelled import claims, compute_cancellation, explore_cancellation, explore_curves, toy_rows
+from workbook.topics.cancelled.charts import BARS, cancellation_chart, describe_shares
+from workbook.topics.cancelled.study import BY, REWARDS, cancelled_study, powers
+from workbook.topics.cancelled.toy import toy_contexts
+from workbook.views.style import png, to_spec
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return toy_rows(prompts=6, rollouts=8)
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    policy = load_policy("bundled")
+    rollouts = sample_rollouts(policy, get_task("chain"), 7, 8, seed=0, max_new_tokens=48)
+    return policy, rollouts, prompt_rows(policy, rollouts, 3)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return cancelled_study(Bench("tiny", 0))
+
+
+def test_the_parts_of_a_toy_step_are_what_autograd_makes_of_it():
+    """In float64, to first order: what W does to a token when every rollout pushes by its advantage."""
+    hidden, logits = (tensor.flatten(0, 1) for tensor in toy_contexts(3, 0.6, 0.3))
+    rows = toy_rows(3, 6, 0.6, 0.3, seed=2)
+    tokens = rows.blocks.tokens
+    context = torch.tensor((tokens["group"] * 4 + tokens["position"]).to_numpy())
+    ids = torch.tensor(tokens["token_id"].to_numpy())
+    weight = (torch.linalg.pinv(hidden) @ logits).T.requires_grad_()  # W with logits W h in all contexts
+    logps = (hidden @ weight.T).log_softmax(-1)[context, ids]
+    weights = rows.weights()
+    rewards, groups = (torch.tensor(rows.blocks.blocks[name].to_numpy()) for name in ("reward", "group"))
+    assert weights.tolist() == group_advantages(rewards, groups).tolist()
+    pushes = torch.tensor(weights)[tokens["block"].tolist()]
+    [step] = torch.autograd.grad((pushes * logps).sum(), weight, retain_graph=True)
+    pushing = np.unique(groups[weights != 0])
+    parts = rows.parts(weights, len(pushing))
+    for at in parts.index[::7]:
+        [own] = torch.autograd.grad(logps[at], weight, retain_graph=True)
+        assert float((own * step).sum()) == pytest.approx(parts.loc[at, list(PARTS)].sum(), abs=1e-10)
+
+
+def test_expected_pushes_of_good_and_bad_rollouts_are_parallel():
+    """(1 - q) grad q and q grad q, summed over all words of each place of the toy with their chances."""
+    p = toy_contexts(1, 0.7, 0.0)[1][0].softmax(-1)  # (4, V)
+    best, first, second = p.argmax(1), p[2].max(), p[3].max()
+    chance = (first * second).repeat(p.shape)  # of reward 1 after each word
+    chance[2:] = 0.0
+    chance[2, best[2]], chance[3, best[3]] = second, first
+
+    def push(advantage, chances):  # E[A (e - p)] over rollouts of one reward
+        return advantage * (p * chances - p * (p * chances).sum(1, keepdim=True))
+
+    q = float(first * second)
+    up, down = push(1 - q, chance), push(-q, 1 - chance)
+    assert torch.allclose(up / (1 - q), down / q, atol=1e-12)
+    assert float(up.abs().max()) > 0.01
+
+
+def test_the_ends_of_the_share():
+    own = np.array([1.0, -2.0, 0.5])
+    for other, share in ((-own, 1), (own, -1), (0 * own, 0)):
+        parts = pd.DataFrame({"sign": [1, -1, 1], "same": own, "other": other, "others_same": 0.0, "others_other": 0.0})
+        row = shares(pd.DataFrame([set_sums(parts, np.ones(3))]))
+        assert row[["within", "batch"]].to_numpy().tolist() == [[share, share]]
+        beside = parts.assign(same=parts["same"] / 2, others_same=own / 2, others_other=other / 2, other=other / 2)
+        assert shares(pd.DataFrame([set_sums(beside, np.ones(3))]))["batch"].tolist() == [share]
+
+
+def hand_made():
+    """One prompt, four rollouts of two words: 7 in all, first wrong results in rollouts 2 and 3."""
+    rows = [  # rollout, token_id, p, category, credit
+        *(
+            (0, 7, 0.5, "style", 0.0),
+            (0, 1, 0.8, "result", 0.4),
+            (1, 7, 0.95, "style", 0.0),
+            (1, 1, 0.8, "result", 0.4),
+        ),
+        *(
+            (2, 7, 0.5, "style", 0.0),
+            (2, 2, 0.1, "result", -0.6),
+            (3, 9, 0.5, "style", 0.0),
+            (3, 2, 0.1, "result", -0.6),
+        ),
+        (3, 1, 0.5, "result", 0.1),
+    ]
+    tokens = pd.DataFrame(rows, columns=["rollout", "token_id", "p", "category", "credit"])
+    tokens = tokens.assign(group=0, logp=np.log(tokens["p"]), block=tokens["rollout"], push=1.0)
+    tokens["position"] = tokens.groupby("rollout").cumcount()
+    about = pd.DataFrame(
+        {"group": 0, "sign": 1, "prompts": 1, "reward": [1.0, 1, 0, 0], "rollouts": 1, "last": range(4)}
+    )
+    return PushRows(Blocks(np.ones((4, 9)), about, tokens, tokens, 0.0))
+
+
+def test_classes_states_and_shared_words_by_hand():
+    rows = hand_made()
+    results = [kind for kind in rows.tokens["kind"] if kind != "style"]
+    assert results == [RIGHT, RIGHT, WRONG, WRONG, LATER]
+    assert rows.tokens["step"].tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 1]
+    assert rows.tokens["value"].tolist() == [-1] * 8 + [2]
+    assert kinds(rows.tokens.assign(credit=np.nan)).tolist().count(RIGHT) == 5
+    sets = rows.sets(rows.parts(rows.weights()))
+    where = {name: np.flatnonzero(sets["word", name]).tolist() for name in ("style", RIGHT, WRONG, LATER)}
+    assert where == {
+        "style": [0, 4],
+        RIGHT: [1, 3],
+        WRONG: [],
+        LATER: [8],
+    }  # the sure 7 of rollout 1 counts as a bearer
+    assert np.flatnonzero(sets["word and state", RIGHT]).tolist() == []  # after another value
+    assert np.flatnonzero(sets["any word", "all"]).tolist() == [0, 1, 3, 4, 5, 6, 7, 8]
+    assert sets["word", MATCHED].sum() == 1  # of results below 0.6 that share, one: its cell has both style words
+
+
+def test_weights_are_advantages_of_the_first_rollouts_and_permuted_ones(toy):
+    rows = hand_made()
+    assert rows.weights(2).tolist() == [0, 0, 0, 0]  # two right ones push nothing
+    three = group_advantages(torch.tensor([1.0, 1, 0]).double(), torch.zeros(3)).tolist()
+    assert rows.weights(3).tolist() == [*three, 0]
+    permuted = [tuple(toy.weights(permuted=seed)) for seed in range(4)]
+    assert len(set(permuted)) > 1
+    by_group = toy.blocks.blocks.groupby("group").indices.values()
+    for at in by_group:
+        assert sorted(np.array(permuted[0])[at]) == sorted(toy.weights()[at])
+    with pytest.raises(ValueError, match="prompts=9 can't be made of"):
+        toy.parts(toy.weights(), 9)
+    with pytest.raises(ValueError, match="No measured prompt has different rewards"):
+        toy.parts(toy.weights(1))
+
+
+def test_a_prompt_alone_does_not_depend_on_the_others_and_circles_cover_them(toy):
+    one, all_of_them = (toy.sums(toy.weights(), n) for n in (1, 4))
+    assert np.allclose(one[["own2", "cross"]], all_of_them[["own2", "cross"]])
+    assert (one["others2"] == 0).all()
+    assert all_of_them["others2"].sum() > 0
+
+
+def test_rows_and_real_steps_agree_in_the_bundled_policy(sampled):
+    """Parts by leaving out add up to the step; the sum of rows misses it by less than 2 % at 0.01 nats."""
+    policy, rollouts, rows = sampled
+    assert (rows.blocks.blocks["rollouts"].to_numpy()[:24] == 1).all()
+    before = torch.cat([p.detach().flatten() for p in policy.model.parameters()])
+    group, *beside = rows.groups
+    made = left_out(policy, rollouts, rows, group, beside, 1e-2)
+    assert tuple(made) == ORDERS
+    unsure = rows.tokens["unsure"].to_numpy()[made[ORDERS[0]].index]
+    for order, parts in made.items():
+        miss, real = (parts[list(PARTS)].sum(axis=1) - parts["real"])[unsure], parts["real"][unsure]
+        assert np.sqrt((miss**2).mean() / (real**2).mean()) < (2e-2 if order == ORDERS[0] else 1e-6)
+    assert made[ORDERS[0]]["real"][unsure].abs().mean() == pytest.approx(1e-2, rel=0.1)
+    within = [made[order].loc[unsure, "other"] for order in ORDERS]
+    assert np.corrcoef(within).min() > 0.98
+    assert torch.equal(before, torch.cat([p.detach().flatten() for p in policy.model.parameters()]))
+
+
+def test_doublings_stand_for_their_rollouts(sampled):
+    """Rows by sign of the later rollouts make the same parts as a row for each."""
+    policy, rollouts, rows = sampled
+    one = rollouts.select(rollouts.group_ids == rows.groups[0])
+    fine, coarse = (rollout_rows(policy, one, 4, alone) for alone in (8, 4))
+    assert coarse.blocks.blocks["rollouts"].tolist()[:4] == [1, 1, 1, 1]
+    assert coarse.blocks.blocks["rollouts"].sum() == 8
+    a, b = (one.parts(one.weights())[list(PARTS[:2])].to_numpy() for one in (fine, coarse))
+    assert np.sqrt(((a - b) ** 2).mean() / (a**2).mean()) < 0.05
+    products = sign_products(policy, one, [4, 8])
+    assert products["up2"].gt(0).iloc[-1]
+    ratio = products["product"] / np.sqrt(products["up2"] * products["down2"])
+    assert ratio.iloc[-1] == pytest.approx(np.clip(ratio.iloc[-1], -1, 1))
+
+
+def test_the_study_leaves_sums_from_which_claims_read(tables):
+    sums = tables["sums"].assign(seed=0)
+    assert not sums.duplicated(BY).any()
+    assert set(sums["rewards"]) == set(REWARDS)
+    assert set(sums.loc[sums["curve"] == "rollouts", "size"]) == {8, 16}
+    single = tables["tokens"]
+    unsure = single["logp"] < np.log(0.9)
+    assert single.loc[unsure, list(PARTS)].notna().all(axis=None)
+    assert len(single) < 3000
+    assert claims.share({"cancelled/sums": sums}).between(-3, 1.5).all()
+    at_most = {"size": 8, "column": "batch"}
+    assert np.isfinite(claims.share({"cancelled/sums": sums}, **at_most)).all()
+    assert np.isfinite(claims.beyond_permuted({"cancelled/sums": sums})).all()
+    rows = {"cancelled/products": tables["products"].assign(seed=0)}
+    assert claims.cosine(rows, 16).between(-1, 1).all()
+    errors = tables["steps"].query("order == @ORDERS[0]").groupby("nats")[["miss2", "real2"]].first()
+    assert np.sqrt(errors["miss2"] / errors["real2"])[[1e-3, 1e-2]].max() < 2e-2
+
+
+def test_every_registered_outcome_has_its_measure():
+    assert set(claims.MEASURES["cancelled"]) == set(read_registration("cancelled").outcomes)
+    assert [name for name in CLAIMS if name[0] == "C"] == ["C1", "C2", "C3", "C4"]
+    assert powers(64, 8) == [8, 16, 32, 64]
+
+
+def test_charts_say_what_the_rows_hold(toy):
+    explorer = explore_cancellation(toy)
+    assert explorer.quick
+    explorer.set(prompts=3, rollouts=6)
+    made = compute_cancellation(toy, 3, 6)
+    wide = made["bars"].pivot(index="kind", columns="part", values="push")
+    np.testing.assert_allclose(wide[BARS[:3]].sum(axis=1), wide[BARS[3]])
+    pd.testing.assert_frame_equal(explorer.tables["shares"], made["shares"])
+    assert "style" in describe_shares(**made)
+    assert png(to_spec(cancellation_chart(**made)))[:4] == b"\x89PNG"
+
+
+def test_committed_tables_are_drawn(tables):
+    committed = Tables("tiny")
+    committed._whole = {f"cancelled/{name}": table.assign(seed=0) for name, table in tables.items()}
+    explorer = explore_cancellation(committed)
+    explorer.set(prompts=2, rewards=REWARDS[1])
+    assert "style" in set(explorer.tables["bars"]["kind"])
+    assert len(explore_curves(committed).tables["curve"]) > 4

@@ -1,0 +1,16 @@
+"""Cancelled share: what the other sign takes away from the push on a word (chapters 02, 05, 06 and 10; C1 to C4).
+
+Terms: `workbook.probes.cancellation`. A word is *shared* here where it stands in rollouts of both signs of its prompt.
+"""
+
+from workbook.lazy import lazy_names
+
+_NAMES = {  # module: what it offers
+    "probes.cancellation": "PushRows left_out prompt_rows rollout_rows shares sign_products",
+    "topics.cancelled.charts": "cancellation_chart family_curves",
+    "topics.cancelled.explore": "compute_cancellation explore_cancellation explore_curves policy_rows",
+    "topics.cancelled.toy": "toy_rows",
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+__all__ = list(_HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,0 +1,100 @@
+"""Charts of the cancelled share: four bars per class of word, and curves over rollouts and over prompts."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from workbook.probes.cancellation import RIGHT, WRONG, shares
+from workbook.studies.claim import Tables
+from workbook.topics.cancelled.study import GROUP
+from workbook.views.figures import bars, panels
+from workbook.views.style import NEUTRAL, SERIES, describe_rows
+
+BARS = ["same prompt, same sign", "same prompt, other sign", "other prompts", "net"]
+PLACES = ["within the prompt", "in the batch"]
+SHOWN = ("style", "template", RIGHT, WRONG, "Math", "Template", "Reasoning")
+LONGEST = 1.25  # of the axis of shares, either way; a share may lie beyond
+SIZE = {"labelFontSize": 12, "titleFontSize": 12}
+CURVES = {"rollouts": "one prompt, more rollouts", "prompts": "more prompts of 8 rollouts"}
+
+
+def bar_tables(sums: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Tables of `cancellation_chart` from sums over words that both signs share: bars and shares.
+
+    bars: kind, part (of BARS), push: along the own side, so that three add up to the fourth; the own side of all shared
+    words is 1 (rms).  shares: kind, place (of PLACES), share, tokens.
+    """
+    words = shares(sums[(sums["identity"] == "word") & (sums["own2"] > 0)]).set_index("kind")
+    whole = np.sqrt(words.loc["all", "own2"] / words.loc["all", "tokens"])
+    kinds = words.loc[[kind for kind in SHOWN if kind in words.index]]
+    length = np.sqrt(kinds["own2"] * kinds["tokens"]) * whole
+    pushes = pd.DataFrame({BARS[0]: kinds["own2"], BARS[1]: kinds["cross"], BARS[2]: kinds["beside"]}).div(
+        length, axis=0
+    )
+    pushes[BARS[3]] = pushes.sum(axis=1)
+    both = kinds[["tokens", "within", "batch"]].set_axis(["tokens", *PLACES], axis=1)
+    melted = {"bars": pushes.reset_index().melt("kind", var_name="part", value_name="push")}
+    return melted | {"shares": both.reset_index().melt(["kind", "tokens"], var_name="place", value_name="share")}
+
+
+def cancellation_chart(bars: pd.DataFrame, shares: pd.DataFrame) -> alt.HConcatChart:
+    """Left who pushes a class of words, along its own side; right the cancelled share; tables of `bar_tables`."""
+    kinds = bars["kind"].unique().tolist()
+    y = alt.Y("kind:N", sort=list(SHOWN), title=None).axis(**SIZE, labelLimit=160)
+    x = alt.X("push:Q", title="push along the own sign's, own side of all = 1").axis(**SIZE)
+    place = alt.X("share:Q", title="cancelled share").axis(**SIZE).scale(domain=[-LONGEST, LONGEST], clamp=True)
+    legend, height = {"labelFontSize": 12, "columns": 2}, alt.Step(17)
+    number = alt.Chart(shares).mark_text(fontSize=12, align="left", dx=4)
+    number = number.encode(y=y, yOffset=alt.YOffset("place:N", sort=PLACES).scale(domain=PLACES), x=alt.value(230))
+    number = number.encode(text=alt.Text("share:Q", format="+.2f"))
+    look = {"height": height, "legend": legend}
+    left = draw_bars(bars, y, x, by="part", names=BARS, colors=[*(SERIES[k] for k in (4, 2, 5)), NEUTRAL], **look)
+    right = draw_bars(
+        shares,
+        y.copy(),
+        place,
+        by="place",
+        names=PLACES,
+        colors=[SERIES[2], SERIES[3]],
+        over=[number],
+        labels=False,
+        **look,
+    )
+    chart = panels(
+        [left.properties(width=330), right.properties(width=230)],
+        "What the other sign takes away from words that both signs share",
+        "right: 1, the other sign takes it all; 0, nothing; below 0, it adds",
+        f"{len(kinds)} classes. {describe_rows(shares, 'kind', 'place', value='share', form='.2f')}.",
+        spacing=30,
+    )
+    return chart.resolve_scale(color="independent", yOffset="independent")
+
+
+draw_bars = bars  # a parameter above bears its name
+
+
+def describe_shares(bars: pd.DataFrame, shares: pd.DataFrame) -> str:
+    """The cancelled shares of a table in a sentence."""
+    parts = [
+        f"{kind}: {rows[PLACES[0]]:.2f} within the prompt, {rows[PLACES[1]]:.2f} in the batch"
+        for kind, rows in shares.pivot(index="kind", columns="place", values="share").iterrows()
+    ]
+    return f"Cancelled share. {'; '.join(parts)}."
+
+
+def family_curves(tables: Tables) -> pd.DataFrame:
+    """A row per unit, curve, size, kind of shared word and rewards: series, rollouts in all, and what is read there.
+
+    cancelled share: in the batch; follows: of unsure tokens (kind "all", shared or not); cosine: of good and bad
+    rollouts' pushes (kind "all" of all tokens, "shared words").
+    """
+    rows = shares(tables["cancelled/sums"].query("identity in ('word', 'any word')"))
+    rows = rows.assign(rollouts=rows["size"] * np.where(rows["curve"] == "prompts", GROUP, 1))
+    follows = rows["follows"].where(rows["identity"] == "any word")
+    rows = rows.assign(**{"cancelled share": rows["batch"].where(rows["identity"] == "word"), "follows": follows})
+    products = tables["cancelled/products"].query("up2 > 0 and down2 > 0")
+    lines = products.assign(cosine=products["product"] / np.sqrt(products["up2"] * products["down2"]), curve="rollouts")
+    lines = lines.assign(kind=lines["tokens"], rewards="by reward")
+    return pd.concat([rows, lines]).assign(series=lambda table: table["curve"].map(CURVES))
