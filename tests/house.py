@@ -23,7 +23,7 @@ BUDGET = {
     "tasks": 1_440,
     "policies": 1_160,
     "rollouts": 1_140,
-    "probes": 2_500,
+    "probes": 2_850,
     "training": 3_870,
     "views": 3_450,
     "studies": 1_100,
@@ -31,11 +31,11 @@ BUDGET = {
     "book": 900,
     "commands": 400,
     "root": 650,
-    "topics": 9_600,
+    "topics": 9_970,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 28_580, 950, 16_000, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 29_350, 950, 16_000, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
