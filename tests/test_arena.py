@@ -88,7 +88,7 @@ def _runs(ends: dict[str, list[float]], start: float = 0.4, tokens: int = 100) -
     rows = []
     for rule, values in ends.items():
         for seed, value in enumerate(values):
-            common = {"rule": rule, "seed": seed, "match": "grad_norm", "budget": 100, "moved": 0.1}
+            common = {"rule": rule, "seed": seed, "match": "grad_norm", "budget": 100, "moved": 0.1, "tax": value}
             rows.append({"batch": 0, "value": start, "sampled_tokens": 0, "seconds": 0.0, **common})
             rows.append({"batch": 2, "value": value, "sampled_tokens": tokens, "seconds": 3.0, **common})
     return pd.DataFrame(rows)
@@ -111,6 +111,9 @@ def test_a_score_is_a_ratio_of_means_with_a_jackknife_interval():
     assert (row["score"], row["score_low"], row["score_high"]) == pytest.approx(t_interval(expected))
     assert table.loc[["permuted", "oracle"], "score"].tolist() == [0, 1]
     assert row["step_s"] == 1.5
+    logs = np.log(np.array(ENDS["oracle"]) / ENDS["dr_grpo"])  # here a run's tax is its value
+    assert table.loc["oracle", ["tax", "tax_low", "tax_high"]].tolist() == pytest.approx(np.exp(t_interval(logs)))
+    assert table["tax"]["dr_grpo"] == 1
 
 
 def test_a_rule_that_samples_more_is_read_at_the_budget():
@@ -139,7 +142,7 @@ def test_a_row_of_ones_own_takes_its_place():
     text = table_text(table)
     assert [name in text for name in ("f (yours)", "dr_grpo (yours)")] == [True, True]
     spec = arena_chart(table).to_dict()
-    assert len(spec["hconcat"]) == 3
+    assert len(spec["hconcat"]) == 4
     kinds = {row["name"]: row["kind"] for rows in spec["datasets"].values() for row in rows if "kind" in row}
     assert (kinds["f (yours)"], kinds["oracle"]) == ("yours", "bound")
 

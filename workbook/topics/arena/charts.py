@@ -16,6 +16,7 @@ from workbook.views.style import ACCENT, SERIES, describe_rows, require
 
 PANELS = {  # measure: title of its panel, and of its axis
     "score": ("score at equal sampled tokens", "0: permuted advantages, 1: true credit"),
+    "tax": ("tax of style words", "times that of dr_grpo"),
     "correlation": ("correlation", "advantages and true credit"),
     "one": ("cosine", "one update and the exact gradient"),
 }
@@ -24,6 +25,7 @@ COLUMNS = {  # heading of the text: (measure, decimals, whether its interval is 
     "score": ("score", 2, True),
     "of the oracle's gain": ("gain", 2, True),
     "minus dr_grpo": ("over_plain", 3, True),
+    "tax": ("tax", 1, True),
     "held-out value": ("value", 3, False),
     "cosine": ("cosine", 2, False),
     "one batch": ("one", 2, False),
@@ -35,7 +37,8 @@ COLUMNS = {  # heading of the text: (measure, decimals, whether its interval is 
 README_LACKS = ("held-out value", "cosine", "AUROC", "s / batch")
 LEGEND = (
     "score: held-out exact value at equal sampled tokens, 0 as for permuted advantages, 1 as for true credit; minus "
-    "dr_grpo: difference of that value in the same units; intervals: 95 % t over units (policy x seed). cosine: of the "
+    "dr_grpo: difference of that value in the same units; tax: how far style words moved, over dr_grpo's; intervals: "
+    "95 % t over units (policy x seed). cosine: of the "
     "mean update with the exact policy gradient; one batch: of a single update; noise / signal: squared, of a single "
     "update. correlation, AUROC: of advantages with true credit."
 )
@@ -61,9 +64,12 @@ def arena_chart(table: pd.DataFrame):
         ends = {"mean": named[measure], "low": named[f"{measure}_low"], "high": named[f"{measure}_high"]}
         ends |= {end: ends[end].fillna(ends["mean"]) for end in ("low", "high")}
         rows[measure] = named.assign(**ends).dropna(subset=["mean"])[["name", "kind", "units", "mean", "low", "high"]]
-        look = {"zero": True, "color": color, "shown": ["units"], "labels": first, "title": title}
-        look |= {"width": 250 if first else 150, "height": ROW * len(table), "threshold": 1 if first else None}
-        charts.append(forest(rows[measure], order, alt.X("mean:Q", title=axis).scale(zero=True), **look))
+        ratio = measure == "tax"
+        look = {"zero": not ratio, "color": color, "shown": ["units"], "labels": first, "title": title}
+        look |= {"width": 250 if first else 150, "height": ROW * len(table), "threshold": 1 if first or ratio else None}
+        x = alt.X("mean:Q", title=axis)
+        x = x.scale(type="log", nice=False).axis(values=[0.1, 0.3, 1, 3, 10]) if ratio else x.scale(zero=True)
+        charts.append(forest(rows[measure], order, x, **look))
     return panels(
         charts,
         "Credit rules under one budget of sampled tokens",

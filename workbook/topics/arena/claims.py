@@ -22,25 +22,27 @@ from workbook.studies.claim import Tables
 
 UPPER, PLAIN, LOWER = "oracle", "dr_grpo", "permuted"  # bounds of what a rule can get, and plain group credit
 KEYS = ["seed", "rule", "match"]
-READ = ("batch", "value", "sampled_tokens", "seconds", "moved", "budget")  # columns of runs
+READ = ("batch", "value", "sampled_tokens", "seconds", "moved", "tax", "budget")  # columns of runs
 START = "start"  # the value before training
 MEANS = ("correlation", "auroc", "where")  # columns of marks whose mean over units is shown
 
 
 def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
     """A row per unit (seed), rule and match: value and area at the budget, start (the value before), step_s (seconds of
-    a batch with its step), batches, moved (rms change of a batch's log-probabilities by its own step, nats).
+    a batch with its step), batches, moved (rms change of a batch's log-probabilities by its own step, nats), tax (mean
+    KL of style words from the start, at the budget, nats a word).
 
     runs: rows of `unit_tables` with the columns seed and budget. value is on a straight line between two readings, area
     its mean on the way; a run that ended before the budget counts with what it had at its end.
     """
     rows = []
     for keys, run in runs.sort_values("batch", kind="stable").groupby(KEYS, sort=False):
-        batch, value, tokens, seconds, moved, (budget, *_) = (run[name].to_numpy(float) for name in READ)
+        batch, value, tokens, seconds, moved, tax, (budget, *_) = (run[name].to_numpy(float) for name in READ)
         places = np.append(tokens[tokens < budget], budget)
         curve = np.interp(places, tokens, value)
         known = {"value": curve[-1], "area": np.trapezoid(curve, places) / budget, START: value[0]}
         known |= {"step_s": seconds[-1] / batch[-1], "batches": batch[-1], "moved": np.nanmean(moved)}
+        known |= {"tax": np.interp(budget, tokens, tax)}
         rows.append(dict(zip(KEYS, keys, strict=True)) | known)
     return pd.DataFrame(rows)
 
@@ -95,18 +97,20 @@ def arena_table(marks: pd.DataFrame, runs: pd.DataFrame, match: str = "grad_norm
     """A row per rule, best score first: units, and for each measure its mean, low and high (NaN below two units).
 
     Measures: score; gain, the share of the oracle's gain over the start; over_plain, exact held-out reward at the
-    budget minus that of plain group credit in the same units; value, that reward itself; cosine, of the mean update
-    with the ideal one; one, of one batch's update with it; noise, squared, per squared signal; correlation, auroc and
-    where, of advantages and true credit; step_s, seconds of a batch and its step; batches, that the budget paid for.
+    budget minus that of plain group credit in the same units; tax, how far style words moved over how far plain group
+    credit moved them, a geometric mean; value, that reward itself; cosine, of the mean update with the ideal one; one,
+    of one batch's update with it; noise, squared, per squared signal; correlation, auroc and where, of advantages and
+    true credit; step_s, seconds of a batch and its step; batches, that the budget paid for.
     """
     ends = outcomes(runs)
-    values, rows = wide(ends, "value", match), []
+    values, taxes, rows = wide(ends, "value", match), wide(ends, "tax", match), []
     for rule in dict.fromkeys([*ends["rule"], *marks["rule"]]):
         own, of_rule = ends[(ends["rule"] == rule) & (ends["match"] == match)], marks[marks["rule"] == rule]
         measures = {
             "score": partial(score_units, ends, rule, "value", match),
             "gain": partial(score_units, ends, rule, "value", match, START),
             "over_plain": lambda rule=rule: values[rule] - values[PLAIN],
+            "tax": lambda rule=rule: np.log(taxes[rule] / taxes[PLAIN]),
             **{name: own[name].copy for name in ("value", "step_s", "batches")},
             **{name: partial(ratio_units, marks, rule, name) for name in RATIOS},
             **{name: of_rule[name].copy for name in MEANS},
@@ -125,14 +129,19 @@ def _spread(name: str, units: Callable[[], pd.Series]) -> dict[str, float]:
     except (KeyError, ValueError):  # a rule that was not trained, or in fewer than two units
         values = pd.Series(dtype=float)
     spread = t_interval(values.to_numpy()) if len(values) > 1 else (float(values.mean()), np.nan, np.nan)
+    spread = np.exp(spread) if name == "tax" else spread
     return dict(zip((name, f"{name}_low", f"{name}_high"), spread, strict=True))
 
 
 def headline(table: pd.DataFrame) -> str:
-    """The arena's answer in one sentence: how much of the oracle's gain plain group credit gets."""
-    row = table.set_index("rule").loc[PLAIN]
+    """The arena's answer: how much of the oracle's gain plain group credit gets, and which rule pays the most tax."""
+    row, most = table.set_index("rule").loc[PLAIN], table.loc[table["tax"].idxmax()]
     share = f"{100 * row['gain']:.0f} % [{100 * row['gain_low']:.0f}, {100 * row['gain_high']:.0f}]"
-    return f"Plain group advantages ({PLAIN}) gain {share} of what the true credit of every token gains."
+    times = f"{most['tax']:.1f} [{most['tax_low']:.1f}, {most['tax_high']:.1f}]"
+    return (
+        f"Plain group advantages ({PLAIN}) gain {share} of what the true credit of every token gains. "
+        f"No rule pays more tax than {most['rule']}: style words, which carry no credit, move {times} times as far."
+    )
 
 
 # -- what is stated -------------------------------------------------------------------------------------------------
