@@ -190,13 +190,12 @@ def advantaged(
     """
     rollouts = sample_batch(policy, task, loop, rows, seed, batch) if given is None else given
     tokens = int(rollouts.completion_mask.sum())
-    permuted = rollouts.rewards
-    if loop.permuted:  # so that they say nothing about the texts
+    if loop.permuted:  # so that they say nothing about the texts, at any step of the batch
         generator = torch.Generator().manual_seed(LARGE_PRIME * seed + batch)
-        permuted = permute_in_groups(permuted, rollouts.group_ids, generator)
+        rollouts = replace(rollouts, rewards=permute_in_groups(rollouts.rewards, rollouts.group_ids, generator))
     if loop.call is None:
-        return replace(rollouts, advantages=group_advantages(permuted, rollouts.group_ids, loop.rule)), tokens
-    asked = credit_batch(policy, replace(rollouts, rewards=permuted), task, (seed, batch), steps, loop.max_new_tokens)
+        return replace(rollouts, advantages=group_advantages(rollouts.rewards, rollouts.group_ids, loop.rule)), tokens
+    asked = credit_batch(policy, rollouts, task, (seed, batch), steps, loop.max_new_tokens)
     return replace(rollouts, advantages=loop.call(asked)), tokens + asked.sampled_tokens
 
 

@@ -33,6 +33,8 @@ STUDIES = {  # study: the function Bench -> {table's name: table}, in its topic'
     "dose_alphabets": "topics.flips.study:dose_alphabets_study",
     "dose_dials": "topics.flips.study:dose_dials_study",
     "dose_llm": "topics.flips.study:dose_llm_study",
+    "equal_weights": "topics.drift.equal_weights:equal_weights_study",
+    "equal_weights_tuning": "topics.drift.equal_weights:equal_weights_tuning",
     "flip_backbones": "topics.flips.study:flip_backbones_study",
     "loss_types": "topics.drift.loss_types:loss_types_study",
     "mass": "topics.coupling.study:mass_study",

@@ -1,0 +1,45 @@
+"""The study equal_weights: a group's mean weight by hand, whole runs against the projection, numbers per unit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from workbook.rollouts import credit_batch, sample_rollouts
+from workbook.studies.loop import Readings, train_in_memory
+from workbook.tasks import get_task
+from workbook.theory.objective import objective_weights
+from workbook.topics.drift.equal_weights import OBJECTIVES, EqualWeights, arm_loop
+
+
+@pytest.mark.parametrize("objective", ["GSPO", "PPO, 0.2 and 0.28", "GSPO, no clip"])
+def test_equal_weights_are_their_groups_mean(policy, objective):
+    level, clip = OBJECTIVES[objective]
+    rollouts = sample_rollouts(policy, get_task("chain"), 3, 4, 3, 48, estimator="dr_grpo")
+    alive = rollouts.completion_mask.bool()
+    noise = 0.3 * torch.randn(alive.shape, generator=torch.Generator().manual_seed(0))
+    now = rollouts.old_logps + noise * alive
+    given = (now, rollouts.old_logps, alive, rollouts.advantages, rollouts.group_ids)
+    unequal, ratios = objective_weights(*given, level, clip), objective_weights(*given)
+    pushes = EqualWeights(level, clip)(credit_batch(policy, rollouts, logps=now)) * ratios
+    for group in rollouts.group_ids.unique():
+        rows = rollouts.group_ids == group
+        if level == "token":
+            mean = unequal[rows].sum(0) / alive[rows].sum(0).clamp(min=1)
+        else:
+            mean = unequal[rows].amax(1).mean()
+        expected = (mean * rollouts.advantages[rows][:, None]) * alive[rows]
+        assert torch.allclose(pushes[rows], expected, atol=1e-5)
+    assert (unequal[alive] == 0).any() == (clip is not None)
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_in_pairs_equal_weights_train_as_weights_projected_off_the_advantages_do(policy, task, permuted):
+    """Two roads to one run: a rule called at every step, and a transform; with permuted rewards, too."""
+    equal, other = (replace(arm_loop("GSPO", name, 2, 1, permuted), prompts=16) for name in ("equal", "unequal"))
+    projected = replace(other, transform="advantage_orthogonal", transform_on="clipped")
+    readings = Readings(policy, task, task.dataset(2, 5)["prompt"][:])
+    runs = [train_in_memory(policy, task, loop, 5, readings).iloc[-1] for loop in (equal, projected, other)]
+    for column in ("value", "moved", "tax"):
+        own, same, unequal = (run[column] for run in runs)
+        assert abs(own - same) < 0.02 * abs(own - unequal)
