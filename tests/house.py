@@ -27,11 +27,11 @@ BUDGET = {
     "training": 3_870,
     "views": 3_450,
     "studies": 1_100,
-    "claims": 700,
+    "claims": 780,
     "book": 900,
     "commands": 400,
     "root": 650,
-    "topics": 9_970,
+    "topics": 10_020,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.

@@ -190,11 +190,13 @@ def test_the_rate_is_the_best_below_any_collapse():
 def test_a_units_runs_begin_alike(monkeypatch):
     assert len(arms(0)) > len(arms(10)) == len(STRATEGIES)
     monkeypatch.setattr(study, "arms", lambda unit: [Arm(2, "shuffled"), Arm(2, "query_preserved")])
-    monkeypatch.setattr(study, "rates", lambda: {2: 1e-4})
+    monkeypatch.setattr(study, "rates", lambda: {2: 1e-4, 8: 2e-4})
     monkeypatch.setattr(study, "loop_of", lambda arm, lr: loop_of(arm, lr, prompts=4, batches=2))
     monkeypatch.setattr(study, "HELD_OUT", 2)
-    table = study.batch_composition_study(Bench("tiny", 0))["curves"]
+    tables = study.batch_composition_study(Bench("tiny", 0))
+    table, control = tables["curves"], tables["control"]
     assert table.groupby("order")["steps"].max().tolist() == [4, 4]
+    assert (control["steps"].max(), set(control["lr"]), set(control["level"])) == (2, {2e-4}, {4})
     runs = ends(table.assign(seed=0))
     assert runs["start"].nunique() == 1
     assert runs["value"].nunique() == 2

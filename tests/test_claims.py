@@ -339,7 +339,7 @@ def test_no_committed_outcome_rests_on_fewer_than_six_units():
     table = ledger(described=False)
     decided = table[table["outcome"].isin(["supported", "contradicted", "equivalent to none", "inconclusive"])]
     assert (decided["policies"] >= 6).all()
-    assert (decided["registration"] == "matches").all(), "no threshold was changed after its study was measured"
+    assert decided["registration"].isin(["matches", "superseded"]).all(), "no threshold was changed unless it says so"
     assert decided["clean"].all(), "every table that decides came from an unmodified tree"
     assert set(summary(table)["claim"]) == set(CLAIMS)
 

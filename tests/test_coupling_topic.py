@@ -85,7 +85,7 @@ def test_measures_by_hand():
     steps += [("same token, unsure", 4, 2.0), ("different, unsure", 4, 1.0), ("agreement, moved", 4, 0.9)]
     training = pd.DataFrame(steps, columns=["quantity", "step", "size"]).assign(seed=0, net=lambda t: t["size"])
     assert np.exp(claims.spillover_ratio({"mass/training": training})).tolist() == pytest.approx([8**0.5])
-    assert claims.least_agreement({"mass/training": training}).tolist() == [0.9]
+    assert claims.least_agreement({"mass/training": training}, "moved").tolist() == [0.9]
     assert claims.follows_pushing({"mass/training": training}).tolist() == [5]
     sizes = [("sgd", "unsure", 8.0), ("sgd", "sure", 1.0), ("adamw", "unsure", 2.0), ("adamw", "sure", 1.0)]
     adam = pd.DataFrame(sizes, columns=["optimizer", "pushing", "size"]).assign(seed=0)

@@ -74,6 +74,13 @@ def test_the_study_has_every_cell_and_a_step_of_another_size_the_same_gaps(bench
         for lr in (0.02, 0.01)
     )
     assert np.allclose(one, half, atol=0.02, equal_nan=True)
+    permuted = []
+    for twins, seed in ((1, 0), (1, 1000), (2, 0)):
+        monkeypatch.setattr(study, "TWINS", twins)
+        table = study.step_gaps(bench.policy, bench.rollouts, pools, 0.02, seed)
+        chosen = table.query("advantages == 'permuted' and matched == 'position' and rollouts == 'all'")
+        permuted.append(chosen["gap"].to_numpy())
+    assert permuted[2] == pytest.approx((permuted[0] + permuted[1]) / 2, nan_ok=True), "a twin is the mean of its steps"
     nothing = replace(bench.rollouts, advantages=torch.zeros(len(bench.rollouts)))
     with pytest.raises(ValueError, match="push nothing"):
         study.step_gaps(bench.policy, nothing, {}, 0.1, 0)

@@ -22,16 +22,26 @@ def tables():
 
 def test_every_setting_has_a_split_that_adds_up(tables):
     shares, update = tables["shares"], tables["update"]
-    assert len(update) == len(studies.settings(**studies.SMALL))
+    assert len(update) == 2 * len(studies.settings(**studies.SMALL)), "two draws of every setting at scale tiny"
     assert set(update["axis"]) == {"group_size", "prompts", "equal", "rule"}
     known = shares.dropna(subset="signal")
     assert not known.empty
     np.testing.assert_allclose(known[["signal", "bias", "noise"]].sum(axis=1), 1, atol=1e-3)
     coupled = known[["coupled_signal", "coupled_bias", "coupled_noise"]].sum(axis=1)
     np.testing.assert_allclose(known["coupling"], coupled, atol=1e-9)
-    once = update.drop(columns="axis").groupby(["prompts", "group_size", "rule"]).nunique()
+    once = update.drop(columns="axis").groupby(["prompts", "group_size", "rule", "draw"]).nunique()
     assert (once <= 1).all(axis=None)  # a setting that several axes share is measured once
-    assert update["norm"].gt(0).all()
+    assert update.query("draw == 0")["norm"].gt(0).all()
+
+
+def test_a_units_number_is_the_mean_over_its_draws(tables):
+    setting = {"axis": "rule", "prompts": 2, "group_size": 2, "rule": "oracle"}
+    update = tables["update"].assign(seed=7)
+    own = update[np.logical_and.reduce([update[name] == value for name, value in setting.items()])]["norm"]
+    assert own.nunique() == 2, "the draws are different batches"
+    assert measures.chosen(update, **setting)["norm"].to_dict() == {7: pytest.approx(own.mean())}
+    with pytest.raises(ValueError, match="one a draw is needed"):
+        measures.chosen(pd.concat([update, update]), **setting)
 
 
 def along(noise_per_signal) -> dict[str, pd.DataFrame]:

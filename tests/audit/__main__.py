@@ -12,11 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pandas as pd
 import yaml
 from scipy import stats
 
 from audit.definitions import DEFINITIONS
-from audit.reckoning import RESULTS, ROOT, Units, conclude, judge
+from audit.reckoning import RESULTS, ROOT, Missing, Units, conclude, judge
 
 NUMBERS = ("mean", "low", "high", "p", "q", "p_equivalent")
 EXACT = ("claim", "role", "units", "outcome", "policies")
@@ -48,7 +49,10 @@ def recomputed() -> dict[tuple, dict]:
             units = Units(study, part["scale"], part["count"])
             for key, outcome in text["outcomes"].items():
                 if outcome["role"] != "described":
-                    values = DEFINITIONS[study][key](units)
+                    try:
+                        values = DEFINITIONS[study][key](units)
+                    except Missing:  # registered, and not measured yet
+                        values = pd.Series(dtype=float)
                     rows[study, part["scale"], key] = judge(values, outcome, units.policies) | {"registered": outcome}
     primary = [row for row in rows.values() if row["role"] == "primary" and "p" in row and not row["excluded"]]
     for row, q in zip(primary, stats.false_discovery_control([row["p"] for row in primary]), strict=True):

@@ -53,7 +53,7 @@ ARENA = {
     "A1 mechanism": lambda u: pseudo(
         lambda mean: mean["along"] / np.sqrt(mean["mean2"]), marks(u, "dr_grpo", ["along", "mean2"])
     ),
-    "A1 distance": minus("dr_grpo", "oracle"),
+    "A1 distance": minus("dr_grpo", "oracle"), "A1 oracle": minus("oracle", "dr_grpo"),
     "A1 control": minus("coin_reward", "permuted"),
     "A1 unmatched": score(match="none"),
 }
@@ -83,8 +83,16 @@ def opposition(units):
     rows = at(units.table("curves"), level=8, matched=True, order="shuffled")
     return each(rows, lambda run: np.nan if collapsed(run.sort_values("batch")) else run["sign_cosine"].mean())
 
+def halved(units):
+    def ended(run):
+        run = run.sort_values("batch")
+        return np.nan if collapsed(run) else end(run)
+    whole = at(units.table("curves"), level=8, matched=True, order="shuffled")
+    return each(units.table("control"), ended) - each(whole, ended)
+
 ORDERS = {"H11": "sign_partitioned", "H12": "query_preserved", "H13": "reward_balanced"}
-BATCHES = {"H11 mechanism": opposition, "H13 with H12": ordered("query_preserved_reward_balanced")}
+BATCHES = {"H11 mechanism": opposition, "H11 batch size": halved}
+BATCHES["H13 with H12"] = ordered("query_preserved_reward_balanced")
 for claim, order in ORDERS.items():
     BATCHES |= {claim: ordered(order), f"{claim} small steps": ordered(order, level=2)}
     BATCHES |= {f"{claim} unmatched": ordered(order, matched=False)}
@@ -173,10 +181,10 @@ CONFIDENCE = {
 def rate(column="crossed", tokens="all", prompts=256, **place):
     return lambda units: one(units.table("rates"), column, tokens=tokens, prompts=prompts, **place)
 
-def miss(*by):
+def miss(*by, least=2):
     """Mean distance of follows from 1/2 + (follows alone - 1/2) own / (own + others), mean over the places `by`."""
     def of_place(rows):
-        alone, more = rows.loc[rows["prompts"] == 1, "follows"].item(), rows[rows["prompts"] > 1]
+        alone, more = rows.loc[rows["prompts"] == 1, "follows"].item(), rows[rows["prompts"] >= least]
         line = 0.5 + (alone - 0.5) * more["own"] / (more["own"] + more["others"])
         return (more["follows"] - line).abs().mean()
     def number(rows):
@@ -231,7 +239,7 @@ def follows(**place):
 
 P = "sign- and place-shared"
 DOSE = {
-    "H1": rate(), "H1 control": rate(tokens="unsure"), "H1 alone": rate(prompts=1), "H1 prediction": miss(),
+    "H1": rate(), "H1 control": rate(tokens="unsure"), "H1 alone": rate(prompts=1), "H1 prediction": miss(least=128),
     "H1 follows": rate("follows", "moved"), "R1": rate(tokens="matched by word"), "R5": stepped("sgd"),
     "R1 place": rate(tokens="matched by word and place"), "R3": dealt("same word and place", "same word elsewhere"),
     "R3 elsewhere": dealt("same word elsewhere"), "R5 adamw": stepped("adamw"), "H5": contrasted(),
@@ -294,7 +302,8 @@ MASS = {
     "R2 mass": held("all weights", opposite=True), "H3 follows": trained("same token, unsure", "net", np.mean),
     "H5 cosine": lambda u: each(u.table("opposed"), lambda rows: rows["cosine_all"].mean()),
     "H5 cosine, output layer": lambda u: each(u.table("opposed"), lambda rows: rows["cosine"].mean()),
-    "H4": trained("agreement, moved", "size", min), "H4 all": trained("agreement, all", "size", min),
+    "H4": trained("agreement, all", "size", min), "H4 moved": trained("agreement, moved", "size", min),
+    "H2 other prompts": lambda u: one(u.table("blocks"), "mass", where="other prompts", kind="same token, both unsure"),
     "H4 unsure": trained("agreement, unsure", "size", min),
 }
 
@@ -305,21 +314,21 @@ SIGNAL = ("own_signal", "coupled_signal")
 def share(*columns, category="all", rule="grpo", **place):
     def number(units):
         rows = at(units.table("shares"), **(place or STEP), rule=rule, category=category)
-        return sum(one(rows, name) for name in columns)
+        return each(rows, lambda draws: draws[list(columns)].sum(axis=1, skipna=False).mean())
     return number
 
 def update(column, rule="grpo"):
-    return lambda units: one(units.table("update"), column, **STEP, rule=rule)
+    return lambda units: each(at(units.table("update"), **STEP, rule=rule), lambda draws: draws[column].mean())
 
 def octaves(units):
     def number(unit):
-        noise = dict(zip(unit["group_size"], unit["noise_per_signal"], strict=True))
+        noise = unit.groupby("group_size")["noise_per_signal"].mean()
         return np.mean([abs(np.log2(noise[g] / (noise[8] * 7 / (g - 1)))) for g in (2, 4, 16, 32, 64)])
     return each(at(units.table("update"), axis="group_size", rule="grpo", prompts=16), number)
 
 def held_out(prompts, group_size):
     place = {"axis": "equal", "rule": "grpo", "prompts": prompts, "group_size": group_size}
-    return lambda units: one(units.table("update"), "cosine_held_out", **place)
+    return lambda units: each(at(units.table("update"), **place), lambda draws: draws["cosine_held_out"].mean())
 
 def apart(first, second):
     return lambda units: first(units) - second(units)
@@ -375,6 +384,9 @@ def gap(pool="training", rollouts="all", matched="position", of="value", advanta
     place = {"pool": pool, "rollouts": rollouts, "matched": matched, "of": of, "advantages": advantages}
     return lambda units: one(units.table("gaps"), "gap", **place)
 
+def beyond_twin(pool="training", rollouts="all"):
+    return apart(gap(pool, rollouts), gap(pool, rollouts, advantages="permuted"))
+
 def slope(axis, along, pool, matched="position"):
     """Least squares of the gap per doubling; a unit needs two cells with a gap."""
     def number(rows):
@@ -388,11 +400,13 @@ def widening(pool, nats=0.01):
 
 SAMPLE, FIXED = "rollouts per prompt, 16 prompts", "rollouts per prompt, 64 in all"
 GAPS = {
-    "H7": gap(), "H7 positive": gap(rollouts="positive"), "H7 negative": gap(rollouts="negative"),
+    "H7": beyond_twin(), "H7 positive": beyond_twin("training", "positive"),
+    "H7 negative": beyond_twin("training", "negative"),
     "H7 unmatched": gap(matched="prompt"), "H7 credit": gap(of="credit"), "H7 permuted": gap(advantages="permuted"),
-    "R4": gap("held-out"), "R4 negative": gap("held-out", "negative"), "R4 positive": gap("held-out", "positive"),
+    "R4": beyond_twin("held-out"), "R4 negative": beyond_twin("held-out", "negative"),
+    "R4 positive": beyond_twin("held-out", "positive"),
     "R4 permuted": gap("held-out", advantages="permuted"), "R1 value": gap(matched="token"),
-    "H8": slope(SAMPLE, "group_size", "training"), "H8 held-out": slope(SAMPLE, "group_size", "held-out"),
+    "H8": slope(SAMPLE, "group_size", "held-out"), "H8 training": slope(SAMPLE, "group_size", "training"),
     "H8 unmatched": slope(SAMPLE, "group_size", "training", "prompt"), "H9": widening("training"),
     "H8 prompts": slope("prompts, 8 rollouts each", "prompts", "held-out"), "H9 held-out": widening("held-out"),
     "H8 fixed budget": slope(FIXED, "group_size", "held-out"), "H9 tenth": widening("training", 0.001),

@@ -42,6 +42,8 @@ class Units:
         @cache
         def table(name: str) -> pd.DataFrame:
             paths = {unit: folder / f"seed={unit}" / f"{name}.parquet" for unit in sorted(self.policies)}
+            if not all(path.exists() for path in paths.values()):
+                raise Missing(f"{study} has no table {name}")
             return pd.concat(
                 [pd.read_parquet(path).assign(seed=unit) for unit, path in paths.items()], ignore_index=True
             )
@@ -89,7 +91,7 @@ def judge(values: pd.Series, outcome: dict, policies: dict[int, str]) -> dict:
     c, d, sign = outcome["threshold"], outcome["smallest_effect"], {"above": 1, "below": -1}[outcome["side"]]
     excluded = says_no(outcome, "testable") or says_no(outcome, "comparable")
     row = {"claim": outcome["claim"], "role": outcome["role"], "units": len(values), "policies": len(x)}
-    row |= {"excluded": excluded, "mean": back(x.mean())}
+    row |= {"excluded": excluded, "mean": back(x.mean()) if len(x) else math.nan}
     if len(x) < MIN_UNITS:
         return row | {"here": "not measured"}
     threshold, low_end, high_end = into(c), into(c - d), into(c + d)

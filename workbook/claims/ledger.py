@@ -123,8 +123,9 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
     modified = set(own["modified"])
     row["clean"] = False if True in modified else True if modified == {False} else None
     row["commits"] = tuple(sorted(set(own["commit"].dropna())))
-    matches = registration is not None and set(own["registration"]) == {registration.hash}
-    row["registration"] = "none" if registration is None else "matches" if matches else "changed since"
+    known = {} if registration is None else {registration.hash: "matches", registration.supersedes: "superseded"}
+    under = {known.get(digest, "changed since") for digest in own["registration"]} or {"changed since"}
+    row["registration"] = "none" if registration is None else max(under - {"matches"}, default="matches")
     if isinstance(measured, Estimate):  # of one policy: it decides nothing
         interval = dict(zip(("mean", "low", "high"), measured[:3], strict=True))
         facts = {"units": int(measured.seeds), "outcome": DESCRIBED, "here": DESCRIBED}

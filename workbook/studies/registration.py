@@ -100,7 +100,9 @@ class Outcome:
 
     paper: the paper's effect and setting, where known.  comparable, testable: "yes", "unknown: ...", or "no: why".
     seen_before: "no", or what of it was known before the threshold was fixed.  place: where on its curve ours and the
-    paper's setting lie.  predicted: an interval in which its authors expect the mean.
+    paper's setting lie.  predicted: an interval in which its authors expect the mean.  positive_control: the key of an
+    outcome that must be supported before this one may be called equivalent to anything.  changed: "", or what of its
+    rule was changed after data had been seen.
     """
 
     claim: Text
@@ -112,6 +114,8 @@ class Outcome:
     smallest_effect: PositiveFloat = NAN
     paper: Text = ""
     predicted: tuple[FiniteFloat, FiniteFloat] = (NAN, NAN)
+    positive_control: Text = ""
+    changed: Text = ""
     comparable: Stated = "yes"
     testable: Stated = "yes"
     source: Literal["paper", "machine review", "ours"] = "paper"
@@ -141,7 +145,10 @@ def _by_scale(value: Any) -> Any:
 
 @dataclass(frozen=True, config=STRICT)
 class Registration:
-    """A study's registration: units is {scale: how many, numbered from 0}, hash the SHA-256 of the file."""
+    """A study's registration: units is {scale: how many, numbered from 0}, hash the SHA-256 of the file.
+
+    supersedes: the hash of an earlier one, under which tables may have been measured whose numbers were known to this.
+    """
 
     study: Text
     registered: Text
@@ -149,6 +156,7 @@ class Registration:
     stopping_rule: Text
     units: Annotated[dict[Literal[(*SCALES,)], PositiveInt], BeforeValidator(_by_scale)]
     outcomes: dict[str, Outcome]
+    supersedes: Text = ""
     expected: Text = ""
     secondary: Any = None
     cut_before_measuring: Any = None

@@ -168,6 +168,7 @@ MEASURES = {
         "A1 gain": partial(scored, rule=PLAIN, floor=START),
         "A1 mechanism": lambda tables: ratio_units(tables["arena/marks"], PLAIN, "cosine"),
         "A1 distance": partial(gap, rule=PLAIN, base=UPPER),
+        "A1 oracle": partial(gap, rule=UPPER, base=PLAIN),
         "A1 control": partial(gap, rule="coin_reward", base=LOWER),
         "A1 unmatched": partial(scored, rule=PLAIN, match="none"),
         **{

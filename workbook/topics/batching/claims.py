@@ -29,6 +29,14 @@ def difference(
     return pairs.set_index("seed")["difference"].reindex(sorted(units))
 
 
+def batch_size(tables: Tables) -> pd.Series:
+    """Positive control: what half as many prompts a step, hence twice as many steps, add to the value."""
+    half, whole = (ends(tables[f"{STUDY}/{name}"]) for name in ("control", "curves"))
+    whole = whole.query("order == 'shuffled' and level == @LEVEL and matched")
+    half, whole = (runs.set_index("seed") for runs in (half, whole))
+    return (half["value"] - whole["value"]).where((half["collapsed"] == 0) & (whole["collapsed"] == 0))
+
+
 def opposition(tables: Tables, level: int = LEVEL) -> pd.Series:
     """Mean cosine between the gradients of a step's two signs in shuffled runs that did not collapse, per unit."""
     runs = ends(tables[f"{STUDY}/curves"]).query("order == 'shuffled' and level == @level and matched")
@@ -59,6 +67,7 @@ MEASURES = {
             if claim != "H11" or "outcome" not in settings
         },
         "H11 mechanism": opposition,
+        "H11 batch size": batch_size,
         "H13 with H12": partial(difference, order="query_preserved_reward_balanced"),
     },
     ONE_PROMPT: {

@@ -40,6 +40,9 @@ class Arm(NamedTuple):
     matched: bool = True
 
 
+CONTROL = Arm(4, "shuffled")  # at level 8's rate: half as many prompts a step, twice as many steps
+
+
 def arms(unit: int) -> list[Arm]:
     """The runs of a unit: level 8 in all orders; of the first units the other levels, and no matching, too."""
     chosen = [Arm(8, order) for order in STRATEGIES]
@@ -57,9 +60,11 @@ def loop_of(arm: Arm, lr: float, prompts: int = PROMPTS, batches: int = BATCHES)
 
 
 def batch_composition_study(bench: Bench) -> dict[str, pd.DataFrame]:
-    """Table curves: a row per arm and generation batch, columns as in `train_in_memory`."""
+    """Table curves: a row per arm and generation batch, columns as in `train_in_memory`; control: of `CONTROL`."""
     lr = rates()
-    return {"curves": _runs(bench, [(arm, lr[arm.level]) for arm in arms(bench.seed)], EVERY)}
+    curves = _runs(bench, [*((arm, lr[arm.level]) for arm in arms(bench.seed)), (CONTROL, lr[8])], EVERY)
+    control = curves["level"].eq(CONTROL.level) & curves["lr"].eq(lr[8])
+    return {"curves": curves[~control], "control": curves[control]}
 
 
 def one_prompt_study(bench: Bench) -> dict[str, pd.DataFrame]:

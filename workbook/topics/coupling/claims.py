@@ -34,6 +34,12 @@ def mass_share(tables: Tables, weights: str = "output layer", opposite: bool = F
     return top.groupby("seed")["size"].sum() / table.groupby("seed")["size"].sum()
 
 
+def mass_elsewhere(tables: Tables) -> pd.Series:
+    """H2 by mass in other prompts: the share that lands on the same token as pushes, both unsure."""
+    rows = tables["mass/blocks"].query("where == 'other prompts' and kind == 'same token, both unsure'")
+    return rows.groupby("seed")["mass"].sum()
+
+
 def pair_ratio(tables: Tables, weights: str = "output layer", opposite: bool = False) -> pd.Series:
     """H2 per pair: mean |coupling| of the same token, both unsure, over the largest other kind's; no same context."""
     table = _pairs(tables, weights, opposite)
@@ -70,7 +76,7 @@ def follows_pushing(tables: Tables) -> pd.Series:
     return tables["mass/training"].query("quantity == 'same token, unsure'").groupby("seed")["net"].mean()
 
 
-def least_agreement(tables: Tables, tokens: str = "moved") -> pd.Series:
+def least_agreement(tables: Tables, tokens: str = "all") -> pd.Series:
     """H4: share of tokens whose sign the output layer predicts, at the worst checkpoint."""
     return tables["mass/training"].query("quantity == 'agreement, ' + @tokens").groupby("seed")["size"].min()
 
@@ -85,6 +91,7 @@ def hidden_fall(tables: Tables) -> pd.Series:
 MEASURES = {
     "mass": {
         "H2": mass_share,
+        "H2 other prompts": mass_elsewhere,
         "H2 all weights": partial(mass_share, weights="all weights"),
         "H2 per pair": pair_ratio,
         "H2 per pair, all weights": partial(pair_ratio, weights="all weights"),
@@ -92,7 +99,7 @@ MEASURES = {
         "H3": spillover_ratio,
         "H3 follows": follows_pushing,
         "H4": least_agreement,
-        "H4 all": partial(least_agreement, tokens="all"),
+        "H4 moved": partial(least_agreement, tokens="moved"),
         "H4 unsure": partial(least_agreement, tokens="unsure"),
         "H5 cosine": opposed,
         "H5 cosine, output layer": partial(opposed, column="cosine"),

@@ -24,9 +24,14 @@ def exact_gap(
     of: str = "value",
     advantages: str = "own",
 ) -> pd.Series:
-    """Gap after one small step: H7; R4 on held-out prompts; R1 matched by token; permuted advantages as control."""
+    """Gap after one small step: of tokens matched so, in value or credit, R1 being matched by token."""
     table = tables["value_gap/gaps"].query("pool == @pool and rollouts == @rollouts and advantages == @advantages")
     return table.query("matched == @matched and of == @of").set_index("seed")["gap"]
+
+
+def beyond_twin(tables: Tables, pool: str, rollouts: str = "all") -> pd.Series:
+    """H7; R4 on held-out prompts: the gap at equal position minus that of the step's permuted twin."""
+    return exact_gap(tables, pool, rollouts) - exact_gap(tables, pool, rollouts, advantages="permuted")
 
 
 def exact_slope(tables: Tables, axis: str, pool: str, matched: str = "position") -> pd.Series:
@@ -51,17 +56,17 @@ def widening(tables: Tables, pool: str, nats: float = SMALL_NATS) -> pd.Series:
 TRAINING, HELD_OUT = "training", "held-out"
 MEASURES = {
     "value_gap": {
-        "H7": partial(exact_gap, pool=TRAINING),
-        **{f"H7 {sign}": partial(exact_gap, pool=TRAINING, rollouts=sign) for sign in SIGNS},
+        "H7": partial(beyond_twin, pool=TRAINING),
+        **{f"H7 {sign}": partial(beyond_twin, pool=TRAINING, rollouts=sign) for sign in SIGNS},
         "H7 unmatched": partial(exact_gap, pool=TRAINING, matched="prompt"),
         "H7 credit": partial(exact_gap, pool=TRAINING, of="credit"),
         "H7 permuted": partial(exact_gap, pool=TRAINING, advantages="permuted"),
-        "R4": partial(exact_gap, pool=HELD_OUT),
-        **{f"R4 {sign}": partial(exact_gap, pool=HELD_OUT, rollouts=sign) for sign in SIGNS},
+        "R4": partial(beyond_twin, pool=HELD_OUT),
+        **{f"R4 {sign}": partial(beyond_twin, pool=HELD_OUT, rollouts=sign) for sign in SIGNS},
         "R4 permuted": partial(exact_gap, pool=HELD_OUT, advantages="permuted"),
         "R1 value": partial(exact_gap, pool=TRAINING, matched="token"),
-        "H8": partial(exact_slope, axis=GROWING, pool=TRAINING),
-        "H8 held-out": partial(exact_slope, axis=GROWING, pool=HELD_OUT),
+        "H8": partial(exact_slope, axis=GROWING, pool=HELD_OUT),
+        "H8 training": partial(exact_slope, axis=GROWING, pool=TRAINING),
         "H8 unmatched": partial(exact_slope, axis=GROWING, pool=TRAINING, matched="prompt"),
         "H8 prompts": partial(exact_slope, axis=MORE_PROMPTS, pool=HELD_OUT),
         "H8 fixed budget": partial(exact_slope, axis=FIXED, pool=HELD_OUT),

@@ -46,6 +46,7 @@ AXES = {  # of H8: (estimator, (prompts, rollouts per prompt) of each cell)
 }
 PARTS_OF_A_CELL = 2  # parts of the rollouts, at most, that a cell's steps are taken on
 REPEATED, STEPS = 128, 8  # rollouts of one batch, and updates on it (H9)
+TWINS = 4  # steps with permuted advantages, whose mean gap is the permuted twin's
 HELD_OUT = 256  # rollouts of held-out prompts that one step is judged by (R4)
 
 
@@ -69,20 +70,21 @@ def value_gap_study(bench: Bench) -> dict[str, pd.DataFrame]:
 def step_gaps(
     policy, rollouts: Rollouts, pools: dict[str, Pool], lr: float, seed: int, optimizer: str = "sgd"
 ) -> pd.DataFrame:
-    """H7: gaps after one step on all rollouts, and after one whose advantages were permuted within each prompt.
+    """H7: gaps after one step on all rollouts; mean gaps after `TWINS` whose advantages were permuted in each prompt.
 
     Columns: pool, advantages (own, permuted), rollouts (all, positive, negative), matched (of CELLS), of (value,
     credit), gap.
     """
     before = {name: logps(policy, pool[0]) for name, pool in pools.items()}
-    rows = []
-    for name, pushing in {"own": rollouts, "permuted": permuted_advantages(rollouts, seed)}.items():
+    rows, twins = [], [permuted_advantages(rollouts, seed + 1000 * k) for k in range(TWINS)]
+    for name, pushing in [("own", rollouts), *(("permuted", twin) for twin in twins)]:
         mine = private_copy(policy)
         update(mine, pushing, optimizer, lr)
         tables = {pool: pool_change(mine, pools[pool], before[pool]) for pool in pools}
         for pool, table in tables.items():
             rows += [{"pool": pool, "advantages": name, **row} for row in gap_rows(table, seed)]
-    return pd.DataFrame(rows)
+    keys = ["pool", "advantages", "rollouts", "matched", "of"]
+    return pd.DataFrame(rows).groupby(keys, sort=False, as_index=False)["gap"].mean()
 
 
 def gap_rows(table: pd.DataFrame, seed: int) -> Iterator[dict]:

@@ -14,6 +14,7 @@ import pandas as pd
 from workbook.studies.claim import Tables
 
 PAPER_DOSE = 256  # prompts per step: our guess of the paper's
+MANY = 128  # prompts per step from which on H1's law is judged
 FEW = 64  # prompts per step where policies with private alphabets are compared
 CURVE_KEYS = ("seed", "alphabets", "dial", "level")  # what names a curve, as far as a table has it
 REGISTERED = 128  # prompts per step of SmolLM2's rows, of which the task has too few
@@ -39,9 +40,9 @@ def predicted_follows(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(predicted=0.5 + (first - 0.5) * (table["own"] / (table["own"] + table["others"])))
 
 
-def missed(tables: Tables, table: str = "dose/rates") -> pd.Series:
-    """H1's mechanism: mean |measured - predicted| follows over the numbers of prompts above 1, then over the curves."""
-    rows = predicted_follows(tables[table].query("tokens == 'unsure'")).query("prompts > 1")
+def missed(tables: Tables, table: str = "dose/rates", least: int = 2) -> pd.Series:
+    """H1's mechanism: mean |measured - predicted| follows over numbers of prompts from `least`, then over curves."""
+    rows = predicted_follows(tables[table].query("tokens == 'unsure'")).query("prompts >= @least")
     curve = [rows[name] for name in CURVE_KEYS if name in rows]
     return (rows["follows"] - rows["predicted"]).abs().groupby(curve).mean().groupby("seed").mean()
 
@@ -164,7 +165,7 @@ MEASURES = {  # study, at a scale: {key of its outcome: measure}
         "H1 control": partial(rate, tokens="unsure"),
         "H1 alone": partial(rate, prompts=1),
         "H1 follows": partial(rate, column="follows", tokens="moved"),
-        "H1 prediction": missed,
+        "H1 prediction": partial(missed, least=MANY),
         "H1 others": partial(rate, column="others_follow", tokens="unsure", prompts=512),
         "H5": contrast,
         "H5 alone": partial(contrast, prompts=1),

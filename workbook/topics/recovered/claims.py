@@ -18,30 +18,30 @@ STUDY, DIALS_STUDY, MEMBERS_STUDY = "recovered", "recovered_dials", "recovered_m
 
 
 def chosen(table: pd.DataFrame, **setting) -> pd.DataFrame:
-    """Rows of one setting, one per unit; ValueError where a unit has none or several."""
+    """Means of one setting over a unit's draws, a row per seed; ValueError where a draw has none or several rows."""
     rows = table[np.logical_and.reduce([table[name] == value for name, value in setting.items()])]
-    if rows.empty or rows["seed"].duplicated().any():
-        raise ValueError(f"the tables of credit recovered have {len(rows)} rows of {setting}; one per unit is needed.")
-    return rows
+    if rows.empty or rows.duplicated([name for name in ("seed", "draw") if name in rows]).any():
+        raise ValueError(f"the tables of credit recovered have {len(rows)} rows of {setting}; one a draw is needed.")
+    return rows.groupby("seed").mean(numeric_only=True)
 
 
 def share(tables: Tables, column: str = "signal", category: str = "all", rule: str = RULE) -> pd.Series:
     """Share of a class's squared movement, per unit."""
     setting = {"axis": "rule", "prompts": PROMPTS, "group_size": GROUP_SIZE, "rule": rule, "category": category}
-    return chosen(tables[f"{STUDY}/shares"], **setting).set_index("seed")[column]
+    return chosen(tables[f"{STUDY}/shares"], **setting)[column]
 
 
 def update(tables: Tables, column: str, rule: str = RULE) -> pd.Series:
     """A number of the update in the weights' space, per unit."""
     setting = {"axis": "rule", "prompts": PROMPTS, "group_size": GROUP_SIZE, "rule": rule}
-    return chosen(tables[f"{STUDY}/update"], **setting).set_index("seed")[column]
+    return chosen(tables[f"{STUDY}/update"], **setting)[column]
 
 
 def off_the_line(tables: Tables) -> pd.Series:
     """Mean over group sizes of |log2 of noise per signal over what 1 / (G - 1) makes of its value at GROUP_SIZE|."""
     table = tables[f"{STUDY}/update"]
     table = table[(table["axis"] == "group_size") & (table["rule"] == RULE)]
-    wide = table.pivot(index="seed", columns="group_size", values="noise_per_signal")[list(GROUP_SIZES)]
+    wide = table.pivot_table(index="seed", columns="group_size", values="noise_per_signal")[list(GROUP_SIZES)]
     line = pd.Series({size: (GROUP_SIZE - 1) / (size - 1) for size in GROUP_SIZES})
     gap = np.log2(wide.div(wide[GROUP_SIZE], axis=0) / line).drop(columns=GROUP_SIZE)
     return gap.abs().mean(axis=1)
@@ -51,7 +51,7 @@ def between_sizes(tables: Tables, few: tuple[int, int], many: tuple[int, int], c
     """A number of the update at one (prompts, group size) minus that at another, at equal rollouts, per unit."""
     table = tables[f"{STUDY}/update"]
     first, second = (
-        chosen(table, axis="equal", prompts=prompts, group_size=size, rule=RULE).set_index("seed")[column]
+        chosen(table, axis="equal", prompts=prompts, group_size=size, rule=RULE)[column]
         for prompts, size in (few, many)
     )
     return first - second
@@ -66,8 +66,7 @@ def against_dial(tables: Tables, dial: str, level: float, column: str = "signal"
     """Share of the movement on the members with a dial minus that on those without, per unit."""
     table = tables[f"{DIALS_STUDY}/shares"]
     table = table[(table["rule"] == RULE) & (table["category"] == category)]
-    with_dial = chosen(table, dial=dial, level=float(level)).set_index("seed")[column]
-    return with_dial - chosen(table, dial="none").set_index("seed")[column]
+    return chosen(table, dial=dial, level=float(level))[column] - chosen(table, dial="none")[column]
 
 
 def along_dial(tables: Tables, dial: str, column: str = "signal", category: str = "all") -> pd.Series:

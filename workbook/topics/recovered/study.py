@@ -6,13 +6,15 @@ Tables, a row per setting (axis, prompts, group_size, rule):
 - update: the same of the update itself, in the weights' space, with cosine (with the exact gradient of these prompts),
   cosine_held_out (with that of other prompts), oracle_rollouts, and noise_per_signal, a ratio of squared lengths.
 
-Settings are parts of two pools of rollouts, so that along an axis one thing changes and the rest stays.
+Settings are parts of two pools of rollouts, so that along an axis one thing changes and the rest stays. Column draw:
+of the pools; one batch of a unit says little, so that a unit's number is the mean over its draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 
 import pandas as pd
 import torch
@@ -29,6 +31,7 @@ PROMPTS, GROUP_SIZE = 16, 8
 EQUAL = ((64, 2), (32, 4), (16, 8), (8, 16), (4, 32))  # prompts, rollouts: 128 in all
 RULES = ("grpo", "dr_grpo", "reinforce", "positive_only", "negative_only", "oracle", "permuted")
 RULE = "grpo"
+DRAWS = 4  # of the pools, in a unit of the study recovered; the other two studies have one
 MEASURED = 48  # tokens of each class, in as many rollouts
 HELD_OUT = 32  # prompts of the gradient that a step should have outside its batch
 DIALS = (("none", 0), ("alphabets", 4), ("alphabets", 16), ("alphabets", 64), ("confidence", 0.9), ("confidence", 0.7))
@@ -53,11 +56,11 @@ class Pool:
         return self.rollouts.select(rows), self.values.select(rows), self.gradients[:prompts].mean(0)
 
 
-def pool(bench: Bench, prompts: int, group_size: int) -> Pool:
-    """Fresh rollouts of a unit's first training prompts."""
-    rows = bench.task.dataset(prompts, bench.data_seed)
-    length = bench.scale.max_new_tokens
-    rollouts = sample_rollouts(bench.policy, bench.task, rows, group_size, bench.data_seed, length)
+def pool(bench: Bench, prompts: int, group_size: int, draw: int = 0) -> Pool:
+    """Fresh rollouts of a unit's training prompts, of other ones at every draw."""
+    rows = bench.task.dataset(prompts * (draw + 1), bench.data_seed).select(range(prompts * draw, prompts * (draw + 1)))
+    seed, length = bench.data_seed + 100_000 * draw, bench.scale.max_new_tokens
+    rollouts = sample_rollouts(bench.policy, bench.task, rows, group_size, seed, length)
     gradients = torch.stack([exact_gradient(bench.policy, bench.task, [prompt]) for prompt in rows["prompt"]])
     return Pool(rollouts, chain_values(bench.policy, bench.task, rollouts), gradients)
 
@@ -65,7 +68,7 @@ def pool(bench: Bench, prompts: int, group_size: int) -> Pool:
 def recovered_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """Tables shares and update of one unit: against group size, prompts, both at equal rollouts, and rule."""
     small = bench.scale.name == "tiny"
-    return _tables(bench, settings(**SMALL) if small else settings(), 4 if small else HELD_OUT)
+    return _tables(bench, *((settings(**SMALL), 4, 2) if small else (settings(), HELD_OUT, DRAWS)))
 
 
 def recovered_dials_study(bench: Bench) -> dict[str, pd.DataFrame]:
@@ -105,7 +108,9 @@ def settings(
     ]
 
 
-def _tables(bench: Bench, wanted: list[tuple[str, int, int, str]], held_out: int) -> dict[str, pd.DataFrame]:
+def _tables(
+    bench: Bench, wanted: list[tuple[str, int, int, str]], held_out: int, draws: int = 1
+) -> dict[str, pd.DataFrame]:
     """Tables shares and update: every setting's split, of a deep pool of few prompts or of a wide one of many."""
     other = bench.task.dataset(held_out, bench.held_out_seed)["prompt"]
     direction = exact_gradient(bench.policy, bench.task, list(other))
@@ -114,17 +119,17 @@ def _tables(bench: Bench, wanted: list[tuple[str, int, int, str]], held_out: int
     most = min(max(size[0] for size in sizes), PROMPTS)
     deep = {size for size in sizes if size[0] <= most}
     shares, updates = [], []
-    for part in (part for part in (deep, sizes - deep) if part):
-        rollouts = pool(bench, *(max(sizes) for sizes in zip(*part, strict=True)))
+    for part, draw in product((part for part in (deep, sizes - deep) if part), range(draws)):
+        rollouts = pool(bench, *(max(sizes) for sizes in zip(*part, strict=True)), draw)
         for prompts, group_size, rule in sorted(key for key in keys if key[:2] in part):
             batch, values, exact = rollouts.part(prompts, group_size)
-            known = {"values": values, "exact": exact, "tokens": MEASURED, "seed": bench.seed}
+            known = {"values": values, "exact": exact, "tokens": MEASURED, "seed": bench.seed + 1000 * draw}
             split = credit_recovered(bench.policy, batch, rule, **known)
             for axis in (axis for axis, *key in wanted if tuple(key) == (prompts, group_size, rule)):
-                setting = dict(zip(SETTING, (axis, prompts, group_size, rule), strict=True))
+                setting = dict(zip(SETTING, (axis, prompts, group_size, rule), strict=True)) | {"draw": draw}
                 shares.append(split.shares.assign(**setting))
                 updates.append(setting | update_row(split, direction))
-    order = [*SETTING, "category"]
+    order = [*SETTING, "draw", "category"]
     return {
         "shares": pd.concat(shares)[[*order, *(c for c in shares[0] if c not in order)]].reset_index(drop=True),
         "update": pd.DataFrame(updates),
