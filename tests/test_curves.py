@@ -67,6 +67,6 @@ def test_a_curve_with_the_papers_place_can_follow_a_slider(table):
         return curve_chart(curve, "x", paper=(1, 2, "the paper"), reference=[(2.0, "two")])
 
     curve = unit_curve(table, "x", "y")
-    live = LiveChart.over(chart, curve=curve)
+    live = LiveChart(chart, curve=curve)
     live.push(curve=curve.assign(mean=7.0))
     assert {row["mean"] for row in live.data["curve"]} == {7.0}

@@ -138,7 +138,7 @@ def test_marks_without_a_table_keep_their_row():
     def ruled(table):
         return alt.Chart(table).mark_line().encode(x="x:Q", y="y:Q") + alt.Chart().mark_rule().encode(y=alt.datum(1))
 
-    live = LiveChart.over(ruled, table=compute_line())
+    live = LiveChart(ruled, table=compute_line())
     assert "datasets" not in live.spec
     (other,) = set(live.data) - {"table"}
     assert live.data[other] == [{}]

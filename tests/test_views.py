@@ -18,7 +18,7 @@ from PIL import Image, ImageChops
 from workbook.topics.groups import compute_gradients_meet, explore_gradients_meet, gradients_meet_chart
 from workbook.topics.groups.toy import PUSHED
 from workbook.views import LiveChart, enable_charts, fold, reward_before_after, show, token_strip
-from workbook.views.live import split, vega_module
+from workbook.views.live import vega_module
 from workbook.views.style import UNSEEN, bundle, diverging, finish, limit, packed, plain, png, vegalite_version, visible
 
 WIDGET, VEGA, PNG = "application/vnd.jupyter.widget-view+json", "application/vnd.vegalite.v5+json", b"\x89PNG"
@@ -88,20 +88,27 @@ def test_limit_is_the_98th_percentile_of_the_magnitude_and_never_zero():
     assert diverging(2.0).to_dict()["domain"] == [-2.0, 2.0]
 
 
+def cells_of(strip):
+    """The cells of a token strip that hold a token."""
+    (cells,) = strip.to_dict()["datasets"].values()
+    return [cell for cell in cells if cell["position"] is not None and cell["position"] == cell["position"]]
+
+
 def test_token_strip_has_one_cell_a_token_with_its_sign():
-    (cells,) = split(token_strip(table(advantages=(1.0, 0.0, -2.0, float("nan")))))[1].values()
+    cells = cells_of(token_strip(table(advantages=(1.0, 0.0, -2.0, float("nan")))))
     assert [cell["sign"] for cell in cells] == ["⁺", "", "⁻", ""]
-    assert [cell["text"] for cell in cells] == ["so", "·7", "so", "·4"]
-    assert [cell["row"][0] for cell in cells] == list("0011")
-    assert cells[0]["left"] == cells[2]["left"] < cells[0]["right"] == cells[1]["left"]
+    assert [cell["text"] for cell in cells] == ["so", " 7", "so", " 4"]
+    assert [cell["row"] for cell in cells] == ["0 line 0"] * 2 + ["1 line 0"] * 2
+    assert cells[0]["left"] == cells[2]["left"] == 0 < cells[0]["right"] == cells[1]["left"]
+    narrow = cells_of(token_strip(table(), width=30))
+    assert [cell["row"] for cell in narrow] == ["0 line 0", "0 line 1", "1 line 0", "1 line 1"]
     with pytest.raises(ValueError, match="group=5"):
         token_strip(table(), group=5)
 
 
 def test_untrusted_token_text_stays_text():
-    strip = token_strip(table(tokens=HOSTILE, advantages=[1.0] * len(HOSTILE)), longest=100)
-    (cells,) = split(strip)[1].values()
-    shown = "".join(cell["text"] for cell in cells)
+    strip = token_strip(table(tokens=HOSTILE, advantages=[1.0] * len(HOSTILE)))
+    shown = "".join(cell["text"] for cell in cells_of(strip))
     assert shown.isprintable()
     assert visible("\u202eevil\u2066", longest=20) == "\\u202eevil\\u2066"
 
@@ -123,13 +130,11 @@ def test_gradients_cancel_on_the_shared_token_only(p):
         compute_gradients_meet(p_shared=1)
 
 
-def test_live_chart_pushes_rows_and_embeds_anew_only_for_a_new_spec():
-    live, seen = LiveChart(learning_curve(curve(3), steps=9)), []
+def test_live_chart_pushes_rows_and_leaves_the_spec():
+    live, seen = LiveChart(lambda metrics: learning_curve(metrics, steps=9), metrics=curve(3)), []
     live.observe(lambda change: seen.append(change["name"]))
-    live.update(learning_curve(curve(4), steps=9))
-    assert seen == ["data", "version"]
-    live.update(learning_curve(curve(4), steps=20))
-    assert seen == ["data", "version", "spec", "version"]
+    live.push(metrics=curve(4))
+    assert (seen, len(live.data["metrics"])) == (["data", "version"], 4)
 
 
 def shown(call):

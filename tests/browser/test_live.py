@@ -12,7 +12,7 @@ def bars(table):
     return drawn + alt.Chart().mark_rule().encode(x=alt.datum(500))
 def rows(k):
     return pd.DataFrame({"x": [k, 1000 - k], "name": ["up", "down"]})
-live = LiveChart.over(bars, table=rows(0))
+live = LiveChart(bars, table=rows(0))
 live
 """
 EXPLORER = """

@@ -13,7 +13,7 @@ _NAMES = {  # module: what it offers
     "views.explorer": "Explorer browse frozen",
     "views.heatmap": "TokenHeatmap",
     "views.ledger": "coverage_chart ledger_chart units_needed_chart",
-    "views.live": "LiveChart refresh show",
+    "views.live": "LiveChart show",
     "views.live_study": "LiveStudy live_curve live_tables",
     "views.memory": "adapter_movement memory_bars",
     "views.monitor": "RunMonitor",

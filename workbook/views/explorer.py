@@ -98,7 +98,7 @@ class Explorer(Shell):
         self._redraw_while_dragged(False)
         for _ in range(3):  # what the first call had to load is not what a drag costs
             self.tables = self._computed()
-        self.chart = LiveChart.over(chart, **self.tables)
+        self.chart = LiveChart(chart, **self.tables)
         self.sentence = ipywidgets.HTML(layout={"max_width": "860px"})
         self.snippet = Snippet()
         self.reset_button = ipywidgets.Button(description="Reset", icon="undo", tooltip="Back to the first settings")

@@ -23,7 +23,7 @@ from workbook.training.messages import Stopped, reporting
 from workbook.views.live import show
 from workbook.views.style import limit, picture, printable, require, visible
 from workbook.views.token_look import MAX_CHARACTERS, PALETTE, PLACES, is_number, prepare, scale_of, wire
-from workbook.views.tokens import aligned, biography_table, describe_token, explanation_details, token_strip
+from workbook.views.tokens import biography_table, describe_token, explanation_details, token_strip
 
 HERE = Path(__file__).parent
 MODES = ("auto", "align", "read")  # auto: aligned where whole answers are seen so, else as text to read
@@ -133,16 +133,14 @@ class TokenHeatmap(anywidget.AnyWidget):
         self.pinned = int(places[0])
 
     def picture(self) -> tuple[dict, dict]:
-        """The static half of its mime bundle: the first rollouts of the group, as far as a page is wide."""
+        """The static half of its mime bundle: the first rollouts of the group, as text."""
         rows, column = self.rows, self.column
         if column == MOVES:
             rows = rows.assign(**{MOVES: np.frombuffer(self.moves, "<f4") if self.moves else np.nan})
         others = [one[column] for one in self._ends or [self.table] if column in one and is_number(one[column])]
         scale = scale_of(column, *others) if others else None
         rows = rows[rows["rollout"].isin(pd.unique(rows["rollout"])[:PICTURE_ROLLOUTS])]
-        wrap = self.mode == "read" or (self.mode == "auto" and aligned(rows)["right"].max() > PICTURE_WIDTH)
-        strip = token_strip(rows, column, self.group, width=PICTURE_WIDTH, scale=scale, wrap=wrap)
-        return picture(strip.to_dict())
+        return picture(token_strip(rows, column, self.group, PICTURE_WIDTH, scale).to_dict())
 
     def _ipython_display_(self, **_) -> None:
         show(self, self)

@@ -1,9 +1,9 @@
 """A chart that is embedded once and afterwards only receives rows, and widgets that leave a picture behind.
 
 Redrawing a chart by replacing its output flickers and makes the page jump; replacing its spec leaks listeners.
-`LiveChart` splits an Altair chart into its spec and its tables: while the spec stays the same, only the tables travel.
-Building an Altair chart takes tens of milliseconds, so a chart that follows a slider is built once, `LiveChart.over`
-its tables, and then `push`ed rows. A module with Vega inside has 0.9 MB: it travels once, packed, in one hidden widget
+`LiveChart` splits an Altair chart into its spec and its tables: the spec stays the same, only the tables travel.
+Building an Altair chart takes tens of milliseconds, so a chart that follows a slider is built once, over its tables,
+and then `push`ed rows. A module with Vega inside has 0.9 MB: it travels once, packed, in one hidden widget
 to which the charts of a page refer (`Shared`; shared.js also keeps the widgets in a saved notebook).
 """
 
@@ -66,25 +66,6 @@ def shared() -> Shared:
     return _opened[-1]
 
 
-def split(chart) -> tuple[dict, dict[str, list]]:
-    """An Altair chart -> (its spec over tables named table0, table1, ..., {name: rows}).
-
-    Two charts that differ in their rows alone have equal specs.
-    """
-    spec = to_spec(chart)
-    datasets, names = spec.pop("datasets", {}), {}
-
-    def rename(node):
-        if isinstance(node, dict):
-            if set(node) == {"name"} and node["name"] in datasets:
-                return {"name": names.setdefault(node["name"], f"table{len(names)}")}
-            return {key: rename(value) for key, value in node.items()}
-        return [rename(value) for value in node] if isinstance(node, list) else node
-
-    spec = rename(spec)
-    return spec, {new: datasets[old] for old, new in names.items()}
-
-
 def rows(table: pd.DataFrame) -> list[dict]:
     """The rows of a table as Vega takes them; NaN and infinities become null."""
     return json.loads(printable_table(table).to_json(orient="records", double_precision=15))
@@ -134,9 +115,9 @@ def close(widget: ipywidgets.Widget) -> None:
 
 
 class LiveChart(anywidget.AnyWidget):
-    """A widget made from an Altair chart; `update(chart)` redraws it in place; a PNG where no kernel runs.
+    """An Altair chart as a widget, or `chart(**tables)`, which `push(**tables)` redraws in place; a PNG without a kernel.
 
-    Safe to update from a thread, since only traits are set. The page's element says in `data-drawn` which version of
+    Safe to push to from a thread, since only traits are set. The page's element says in `data-drawn` which version of
     the data it shows.
     """
 
@@ -147,40 +128,21 @@ class LiveChart(anywidget.AnyWidget):
     data = traitlets.Dict().tag(sync=True, to_json=lambda data, _: {name: sent(rows) for name, rows in data.items()})
     version = traitlets.Int().tag(sync=True)
 
-    def __init__(self, chart):
-        spec, data = split(chart)
+    def __init__(self, chart, /, **tables: pd.DataFrame):
+        spec = spec_over(chart, tables) if tables else to_spec(chart)
+        data = spec.pop("datasets", {})  # even beside named tables: a rule at a datum has its own
+        data |= {name: rows(table) for name, table in tables.items()}
         super().__init__(spec=spec, data=data, shared=shared())
 
-    @classmethod
-    def over(cls, chart: Callable, **tables: pd.DataFrame) -> LiveChart:
-        """`chart(**tables)` as a widget that `push(**tables)` redraws without building it anew (see `spec_over`)."""
-        live = cls.__new__(cls)
-        spec = spec_over(chart, tables)
-        data = spec.pop("datasets", {})  # a rule at a datum has its own
-        data |= {name: rows(table) for name, table in tables.items()}
-        super(LiveChart, live).__init__(spec=spec, data=data, shared=shared())
-        return live
-
     def push(self, **tables: pd.DataFrame) -> None:
-        """Show these tables instead, those not named staying as they are; of charts made with `over`."""
-        self._replace(self.data | {name: rows(table) for name, table in tables.items()})
+        """Show these tables instead, those not named staying as they are."""
+        with self.hold_sync():  # one message
+            self.data = self.data | {name: rows(table) for name, table in tables.items()}
+            self.version += 1
 
     def on_click(self, callback: Callable[[dict], None]) -> None:
         """Call `callback` with the row of a point that is clicked."""
         self.on_msg(lambda _, content, buffers: callback(content["clicked"]) if "clicked" in content else None)
-
-    def update(self, chart) -> None:
-        """Show `chart` instead: pushes its rows, and embeds anew only where more than the rows changed."""
-        spec, data = split(chart)
-        with self.hold_sync():
-            if spec != self.spec:
-                self.spec = spec
-            self._replace(data)
-
-    def _replace(self, data: dict) -> None:
-        with self.hold_sync():  # one message
-            self.data = data
-            self.version += 1
 
     def picture(self) -> tuple[dict, dict]:
         """The static half of this widget's mime bundle and its metadata, as it looks now."""
@@ -190,23 +152,15 @@ class LiveChart(anywidget.AnyWidget):
         show(self, self)
 
 
-def widget_bundle(widget, chart: LiveChart) -> tuple[dict, dict]:
-    """One mime bundle and its metadata that is `widget` where a kernel runs, and a picture of `chart` elsewhere."""
+def show(widget, chart: LiveChart, handle: DisplayHandle | None = None) -> DisplayHandle:
+    """Display `widget` with the picture of the chart inside it as its fallback, and return the display's handle.
+
+    handle: of an earlier display, whose fallback is brought up to date instead.
+    """
     shared()  # in JupyterLab it saves widgets with their notebook
     data, metadata = chart.picture()
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    return {**data, "application/vnd.jupyter.widget-view+json": view}, metadata
-
-
-def show(widget, chart: LiveChart) -> DisplayHandle:
-    """Display `widget` with the picture of the chart inside it as its fallback; returns the display's handle."""
-    handle = DisplayHandle()
-    data, metadata = widget_bundle(widget, chart)
-    handle.display(data, metadata=metadata, raw=True)
+    data["application/vnd.jupyter.widget-view+json"] = view
+    put = handle.update if handle else (handle := DisplayHandle()).display
+    put(data, metadata=metadata, raw=True)
     return handle
-
-
-def refresh(handle: DisplayHandle, widget, chart: LiveChart) -> None:
-    """Bring the fallback picture of an earlier `show` up to date."""
-    data, metadata = widget_bundle(widget, chart)
-    handle.update(data, metadata=metadata, raw=True)

@@ -55,7 +55,7 @@ class LiveStudy(Shell):
         self._describe, self._stop = describe or (lambda **_: ""), False
         self.drawn: dict | None = None
         self._thread: threading.Thread | None = None
-        self.chart = LiveChart.over(chart, **tables)
+        self.chart = LiveChart(chart, **tables)
         self.line, self.sentence = (ipywidgets.HTML(layout={"max_width": "860px"}) for _ in range(2))
         run, stop = "Compute these settings on the policy in hand", "Stop; the chart goes back to what was whole"
         self.run_button = ipywidgets.Button(description="Run", icon="play", tooltip=run, button_style="primary")

@@ -18,7 +18,7 @@ import ipywidgets
 import pandas as pd
 
 from workbook.training.diagnosis import diagnose
-from workbook.views.live import LiveChart, close, refresh, show
+from workbook.views.live import LiveChart, close, show
 from workbook.views.style import NEUTRAL, SERIES, escape, notice, printable_table, require, visible
 
 ENDED = {"finished": "success", "stopped": "warning", "failed": "danger", "interrupted": "warning"}
@@ -55,7 +55,7 @@ class RunMonitor:
         self._metrics, self._total, self._seen = NOTHING, 0, None
         self._handle = self._thread = self._heatmap = None
         legend = beside is not None or start is not None
-        self.chart = LiveChart.over(lambda rows, frame: monitor_chart(rows, frame, legend), **self._tables(0))
+        self.chart = LiveChart(lambda rows, frame: monitor_chart(rows, frame, legend), **self._tables(0))
         self.chart.on_click(self._clicked)
         self.progress = ipywidgets.IntProgress(min=0, max=1, layout={"width": "320px"})
         self.line, self.diagnosis = (ipywidgets.HTML(layout={"max_width": "860px"}) for _ in range(2))
@@ -139,7 +139,7 @@ class RunMonitor:
         status = self.run.status()
         if not self._watching:  # the last look, and the picture that stays where no kernel runs
             self._look()
-            refresh(self._handle, self.box, self.chart)
+            show(self.box, self.chart, self._handle)
         if status["state"] == "failed":
             raise RuntimeError(status["message"])
         return status

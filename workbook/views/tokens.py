@@ -1,4 +1,4 @@
-"""Token charts: a group's rollouts as a strip coloured by a column, and what is known of a pinned token as a panel."""
+"""Token charts: a group's rollouts as text coloured by a column, and what is known of a pinned token as a panel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.views.figures import bars, by_sign, panels
-from workbook.views.style import NEUTRAL, SERIES, describe_rows, finish, printable_table, require, visible
+from workbook.views.style import NEUTRAL, SERIES, WIDTH, describe_rows, finish, printable_table, require, visible
 from workbook.views.token_look import (
     MAX_CHARACTERS,
     MEANINGS,
@@ -26,29 +26,23 @@ from workbook.views.token_look import (
     scale_of,
 )
 
-CELL_HEIGHT, LINE_HEIGHT, READING_WIDTH = 30, 27, 560  # pixels
-CHARACTER, PADDING = 7.0, 12.0  # pixels
-MARGIN, SPACE = 5.0, 7.0  # pixels, of wrapped text: within a cell beside its text, between two words
+LINE_HEIGHT, CHARACTER = 27, 7.0  # pixels
+MARGIN, SPACE = 5.0, 7.0  # pixels: within a cell beside its text, between two words
 
 
 def token_strip(
     table: pd.DataFrame,
     column: str = "advantage",
     group: int | None = None,
-    longest: int = 12,
-    width: float | None = None,
+    width: int = WIDTH,
     scale: Scale | None = None,
-    wrap: bool = False,
 ) -> alt.LayerChart:
-    """Rollouts of one group under one another, one cell a token with its text, coloured by `column`.
+    """Rollouts of one group as text, one cell a token, coloured by `column`; lines are broken at `width` pixels.
 
     table: a token table (columns group, rollout, position, token and `column`).  group: which one, else the first.
     A signed number is coloured around zero (a ratio around one), saturating at the 98th percentile of |x|, with its
     sign in the cell's corner; a one-sided one from light at zero to dark; text (a category) takes one colour each.
     Where a column `stopped` says what took a token's gradient away, the other corner has a mark.
-
-    wrap: the whole answers as text, line below line; else cells are aligned by position, as wide as the longest token
-    there, at most `longest` characters.  width: pixels to wrap at; aligned, leave out the positions beyond, and say so.
     scale: the colours of another chart, to compare with it.
     """
     require(table, ("group", "rollout", "position", "token", column), "token_strip")
@@ -58,23 +52,16 @@ def token_strip(
         raise ValueError(f"group={group!r} is not in the table: choose one of {sorted(set(table['group']))[:8]}.")
     rows = table[table["group"] == group].reset_index(drop=True)
     scale = (scale or scale_of(column, table[column])) if is_number(table[column]) else None
-    cells = wrapped(rows, width or READING_WIDTH) if wrap else aligned(rows, longest)
-    whole = float(width or READING_WIDTH) if wrap else float(cells["right"].max())
-    cells = cells.join(_looks(rows, column, table[column], scale))
-    if cut := not wrap and width is not None and whole > width:
-        cells = cells[cells["right"] <= width]
-        whole = float(cells["right"].max())
+    cells = _lines(rows, width).join(_looks(rows, column, table[column], scale))
     at = f" at step {table['step'].iloc[0]}" if "step" in table and table["step"].nunique() == 1 else ""
     marks = [f"{sign} {MEANINGS[sign]}" for sign in MEANINGS if (cells["mark"] == sign).any()]
-    length = int(cells["position"].max()) + 1
-    first = [f"the first {length} tokens of each"] if cut else []
     return finish(
-        _layers(cells, column, scale, whole, wrap),
+        _layers(cells, column, scale, width),
         f"Group {group}{at}: {column} of each token, rollout by rollout",
-        "; ".join([*_legend(rows[column], scale), *marks, *first]),
-        f"{cells['rollout'].nunique()} rollouts with up to {length} tokens.",
-        width=int(whole),
-        height=alt.Step(LINE_HEIGHT if wrap else CELL_HEIGHT),
+        "; ".join([*_legend(rows[column], scale), *marks]),
+        f"{cells['rollout'].nunique()} rollouts with up to {rows['position'].max() + 1} tokens.",
+        width=width,
+        height=alt.Step(LINE_HEIGHT),
     )
 
 
@@ -109,15 +96,14 @@ def _looks(rows: pd.DataFrame, column: str, everywhere: pd.Series, scale: Scale 
     return pd.DataFrame(looks, index=rows.index)
 
 
-def _layers(cells: pd.DataFrame, column: str, scale: Scale | None, whole: float, wrap: bool) -> alt.LayerChart:
-    """Cells, their texts, signs and marks; with `wrap`, the name of each rollout above its lines."""
+def _layers(cells: pd.DataFrame, column: str, scale: Scale | None, width: int) -> alt.LayerChart:
+    """Cells, their texts, signs and marks, and the name of each rollout above its lines."""
     cells = cells.assign(middle=(cells["left"] + cells["right"]) / 2)
-    x = alt.X("left:Q", axis=None).scale(domain=[0, whole], nice=False)
-    axis = None if wrap else alt.Axis(ticks=False, domain=False, labelFont="monospace", labelColor=NEUTRAL)
-    y = alt.Y("row:N", sort=list(dict.fromkeys(cells["row"])), title="rollout", axis=axis)
+    x = alt.X("left:Q", axis=None).scale(domain=[0, width], nice=False)
+    y = alt.Y("row:N", sort=list(dict.fromkeys(cells["row"])), axis=None)
     stops = ["stopped:N"] if "stopped" in cells else []
     shown = ["text:N", "position:Q", "rollout:N", alt.Tooltip("shown:N", title=column), *stops]
-    legend = alt.Legend(title=column, orient="top" if wrap else "right")
+    legend = alt.Legend(title=column, orient="top")
     if scale is not None:
         color = alt.Color("value:Q", legend=legend).scale(scale.vega())
     else:
@@ -125,35 +111,24 @@ def _layers(cells: pd.DataFrame, column: str, scale: Scale | None, whole: float,
         fills = [SERIES[int(k) % len(SERIES)] for k in levels["value"]]
         color = alt.Color("shown:N", legend=legend).scale(domain=levels["shown"].tolist(), range=fills)
     base = alt.Chart(cells).encode(y=y)
-    tokens, high = base.transform_filter("isValid(datum.position)").encode(tooltip=shown), -8 if wrap else -9
+    tokens = base.transform_filter("isValid(datum.position)").encode(tooltip=shown)
     inks = alt.Color("ink:N", scale=None)
     fill = alt.condition("isValid(datum.value)", color, alt.value("#ffffff"))
-    corner = {"fontSize": 11, "fontWeight": "bold", "dy": high + 1}
+    corner = {"fontSize": 11, "fontWeight": "bold", "dy": -7}
     layers = [
         tokens.mark_rect(stroke="white", strokeWidth=1).encode(x=x, x2="right:Q", color=fill),
         tokens.mark_text(font="monospace", fontSize=11, dy=2).encode(x="middle:Q", text="text:N", color=inks),
         tokens.mark_text(align="right", dx=-1, **corner).encode(x="right:Q", text="sign:N", color=inks),
     ]
     if (cells["mark"] != "").any():
-        marks = tokens.mark_text(fontSize=8, align="left", dx=2, dy=high)
+        marks = tokens.mark_text(fontSize=8, align="left", dx=2, dy=-8)
         layers.append(marks.encode(x="left:Q", text="mark:N", color=inks))
-    if wrap:
-        names = base.transform_filter("!isValid(datum.position)").mark_text(align="left", color=NEUTRAL, dy=5)
-        layers.append(names.encode(x="left:Q", text="text:N"))
-    return alt.layer(*layers, view=alt.ViewConfig(stroke=None))
+    names = base.transform_filter("!isValid(datum.position)").mark_text(align="left", color=NEUTRAL, dy=5)
+    return alt.layer(*layers, names.encode(x="left:Q", text="text:N"), view=alt.ViewConfig(stroke=None))
 
 
-def aligned(rows: pd.DataFrame, longest: int = 12) -> pd.DataFrame:
-    """Cells (text, rollout, position, row, left, right), a column for each position, as wide as its longest token."""
-    text = rows["token"].astype(object).map(lambda token: visible(token, longest))
-    widths = text.str.len().groupby(rows["position"]).max() * CHARACTER + PADDING
-    ends, place = widths.sort_index().cumsum(), rows["position"]
-    cells = {"text": text, "rollout": rows["rollout"], "position": place, "row": rollout_names(rows)}
-    return pd.DataFrame(cells | {"left": place.map(ends - widths), "right": place.map(ends)})
-
-
-def wrapped(rows: pd.DataFrame, width: float) -> pd.DataFrame:
-    """The same columns where each answer is text of that width: a row for each line, and one above for its name."""
+def _lines(rows: pd.DataFrame, width: float) -> pd.DataFrame:
+    """Cells (text, rollout, position, row, left, right) of text of that width; above each answer a row for its name."""
     gap, names, cells = SPACE if are_words(rows["token"]) else 0.0, rollout_names(rows), {}
     most = int(width // CHARACTER) - 1
     for rollout, answer in rows.groupby("rollout", sort=False):

@@ -71,7 +71,7 @@ class RunForm:
         self.line, self.samples_line, self.effect_line = (ipywidgets.HTML(layout=WIDE) for _ in range(3))
         self.samples = ipywidgets.HTML(layout=WIDE | {"max_height": "420px", "overflow": "auto", "display": "none"})
         self.samples.tabbable = True  # what scrolls is reached by keys
-        self.bar = LiveChart.over(memory_fit_chart, **memory_rows({HERE: (NOTHING, 0.0), card: (NOTHING, 0.0)}))
+        self.bar = LiveChart(memory_fit_chart, **memory_rows({HERE: (NOTHING, 0.0), card: (NOTHING, 0.0)}))
         self.snippet, self.effects = Snippet(), ipywidgets.VBox()
         self.monitor = RunMonitor(start=self.start, target=target, beside=beside)
         self.try_button = _button(
