@@ -34,9 +34,7 @@ FIGURES = {
     ),
     "bars": lambda table: figures.bars(table, "kind", "nats", by="series", number=".2f", outlined="datum.n > 2"),
     "columns": lambda table: figures.bars(table, "kind", "nats", by="series", vertical=True, number=".2f"),
-    "signed": lambda table: figures.bars(
-        table, "kind", "nats", number="+.2f", intervals=False, color=figures.by_sign("mean")
-    ),
+    "signed": lambda table: figures.bars(table, "kind", "nats", number="+.2f", color=figures.by_sign("mean")),
     "cells": lambda table: figures.cells(
         table, "kind", "series", alt.Color("mean:Q"), "mean:Q", dark="datum.mean > 1", shown=["kind"]
     ),
@@ -52,6 +50,12 @@ def layers(spec):
 def test_a_figure_draws_the_table_as_it_is(make):
     assert png(to_spec(make(ESTIMATES)), scale=1).startswith(b"\x89PNG")
     assert spec_over(make, {"table": ESTIMATES}) == spec_over(make, {"table": ESTIMATES.assign(mean=7.0)})
+
+
+def test_numbers_of_bars_without_intervals_stand_where_the_bar_points():
+    spec = to_spec(FIGURES["signed"](ESTIMATES[["kind", "mean"]].assign(mean=[1.0, -1.0, 2.0, -2.0])))
+    assert png(spec, scale=1).startswith(b"\x89PNG")
+    assert [mark.get("align") for mark, _ in layers(spec)] == [None, "left", "right", None]
 
 
 @pytest.mark.parametrize("spread", ["band", "bars", None])

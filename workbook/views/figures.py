@@ -148,8 +148,6 @@ def bars(
     form: str = ".3g",
     shown=(),
     zero: bool = True,
-    labels: bool = True,
-    intervals: bool = True,
     under=(),
     over=(),
     title: str | None = None,
@@ -159,16 +157,14 @@ def bars(
 ) -> alt.LayerChart:
     """Bars from zero, one for each category, or with `by` several beside one another; intervals if there are any.
 
-    intervals: False where low and high belong to another column.  outlined: an expression of rows whose bar has a black
-    outline.  mark: settings of the bars.
+    outlined: an expression of rows whose bar has a black outline.  mark: settings of the bars.
     """
     along, across, offset = (alt.Y, alt.X, alt.XOffset) if vertical else (alt.X, alt.Y, alt.YOffset)
     side, angle = ("y", {"labelAngle": 0}) if vertical else ("x", {"labelLimit": 340})
     place, length = _category(category, across, **angle), _value(value, along)
-    place = place if labels else place.axis(None)
     base = alt.Chart(table).encode(**{"x" if vertical else "y": place})
     base, _ = _colored(base, table, by, color, offset, shape=False, **names)
-    columns = _spread_columns(table, length) if intervals else [_name(length)]
+    columns = _spread_columns(table, length)
     hints = tooltips(table, _name(place), by, *shown, *columns, form=form)
     bodies = base.mark_bar(**(mark or {})).encode(**{side: length}, tooltip=hints)
     if outlined:

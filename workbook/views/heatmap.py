@@ -91,7 +91,7 @@ class TokenHeatmap(anywidget.AnyWidget):
                 known = f"choose one of {steps[:8]}" if steps else NO_TOKENS
                 raise ValueError(f"step={asked} is not recorded: {known}")
         self.explain, self.explanation = explain, None
-        self._asked, self._working, self._worker, self._lock = None, False, None, threading.Lock()
+        self._asked, self._worker, self._lock = None, None, threading.Lock()
         self._first_step = self._shown_step = step if step is not None else max(steps, default=-1)
         column = printable(column or ("advantage" if self.run is None else "dlogp"))
         self.table = prepare(table if self.run is None else self.run.tokens(self._shown_step))
@@ -159,7 +159,10 @@ class TokenHeatmap(anywidget.AnyWidget):
             if self.compare.startswith("column "):
                 other = {"column": self.compare.removeprefix("column ")}
             elif self.compare:
-                table, group, note = self._beside()
+                table = prepare(self.run.tokens(int(self.compare.removeprefix("step "))))
+                same = table["prompt"].isin(self.rows["prompt"])
+                group = table.loc[same if same.any() else table.index, "group"].iloc[0]
+                note = f"other rollouts, of {'the same' if same.any() else 'another'} prompt"
                 rows = wire(table[table["group"] == group], table, self._ends)
                 other = rows | {"column": "", "name": self.compare, "note": note}
         except UNREADABLE as error:
@@ -169,16 +172,6 @@ class TokenHeatmap(anywidget.AnyWidget):
             self.main, self.other = sent, other
             others = [f"step {step}" for step in self.steps if step != self.step]
             self.choices = others + [f"column {name}" for name in numbers]
-
-    def _beside(self) -> tuple[pd.DataFrame, int, str]:
-        """Another step's table, its group of the same prompt, else of the same number, and a note."""
-        table = prepare(self.run.tokens(int(self.compare.removeprefix("step "))))
-        prompt = self.rows["prompt"].iloc[0] if "prompt" in table and "prompt" in self.table else None
-        same = table.loc[table["prompt"] == prompt, "group"] if prompt is not None else ()
-        if len(same):
-            return table, int(same.iloc[0]), "other rollouts, of the same prompt"
-        has = self.group in set(table["group"])
-        return table, self.group if has else int(table["group"].iloc[0]), "other rollouts, of another prompt"
 
     def _regroup(self, _) -> None:
         with self.hold_sync():
@@ -233,14 +226,13 @@ class TokenHeatmap(anywidget.AnyWidget):
     # -- the pinned token, and the thread that explains it -------------------------------------------------------------
 
     def wait(self) -> TokenHeatmap:
-        while self._worker is not None and self._worker.is_alive():
+        if self._worker is not None:
             self._worker.join()
         return self
 
     def stop_explaining(self) -> None:
         """End what is going on between two of its items."""
-        with self._lock:
-            self._asked = None
+        self._asked = None
 
     def _explain(self, _) -> None:
         """Send the page what is known of the pinned token, and ask for who moved it."""
@@ -255,40 +247,30 @@ class TokenHeatmap(anywidget.AnyWidget):
         self.details = {"lines": [describe_token(row)], "tables": tables}
         if self.explain is None or self.step != self._first_step:
             return
-        with self._lock:
-            self._asked = int(row["rollout"]), int(row["position"])
-            self.busy = {"text": "Explaining this token ...", "share": 0.0}
-            if not self._working:
-                self._working = True
-                self._worker = threading.Thread(target=self._explain_asked, daemon=True)
-                self._worker.start()
+        self._asked = int(row["rollout"]), int(row["position"])
+        self.busy = {"text": "Explaining this token ...", "share": 0.0}
+        self._worker = threading.Thread(target=self._explain_asked, args=(self._asked,), daemon=True)
+        self._worker.start()
 
-    def _explain_asked(self) -> None:
-        """Explain what is asked until nothing is: a newer pin takes the place of an older one."""
-        message = ""
-        while True:
-            with self._lock:
-                place = self._asked
-                if place is None:
-                    self._working, self.busy = False, {}
-                    self.message = message or self.message
-                    return
-            explanation, message = None, ""
+    def _explain_asked(self, place: tuple[int, int]) -> None:
+        """Explain a token, unless another was asked for since; one at a time."""
+        explanation, message = None, ""
+        with self._lock:
             try:
-                with reporting(lambda *state, place=place: self._report(place, *state)):
+                with reporting(lambda *state: self._report(place, *state)):
+                    self._report(place)
                     explanation = self.explain(*place)
             except Stopped:
                 message = "Stopped: this token is not explained."
             except Exception as error:  # whatever it is, the page should say it
                 message = printable(f"This token can't be explained: {error}")
-            with self._lock:
-                is_wanted = self._asked == place
-                self._asked = None if is_wanted else self._asked
-            if is_wanted and explanation is not None:
+            if self._asked is place and explanation is not None:
                 self._show_explanation(explanation)
+            if self._asked is place or self._asked is None:  # no newer pin
+                self.busy, self.message = {}, message or self.message
 
-    def _report(self, place, done: int, total: int, what: str) -> None:
-        if self._asked != place:
+    def _report(self, place: tuple[int, int], done: int = -1, total: int = 0, what: str = "") -> None:
+        if self._asked is not place:
             raise Stopped
         if done >= 0 and total:
             self.busy = {"text": f"{what}: {done} of {total}", "share": done / total}

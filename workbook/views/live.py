@@ -115,7 +115,7 @@ def close(widget: ipywidgets.Widget) -> None:
 
 
 class LiveChart(anywidget.AnyWidget):
-    """An Altair chart as a widget, or `chart(**tables)`, which `push(**tables)` redraws in place; a PNG without a kernel.
+    """An Altair chart as a widget, or `chart(**tables)`, which `push(**tables)` redraws; a PNG without a kernel.
 
     Safe to push to from a thread, since only traits are set. The page's element says in `data-drawn` which version of
     the data it shows.

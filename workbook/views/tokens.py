@@ -8,8 +8,19 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from workbook.views.figures import bars, by_sign, panels
-from workbook.views.style import NEUTRAL, SERIES, WIDTH, describe_rows, finish, printable_table, require, visible
+from workbook.views.figures import by_sign, rule
+from workbook.views.style import (
+    NEUTRAL,
+    SERIES,
+    WIDTH,
+    describe_rows,
+    finish,
+    printable_table,
+    require,
+    titled,
+    tooltips,
+    visible,
+)
 from workbook.views.token_look import (
     MAX_CHARACTERS,
     MEANINGS,
@@ -236,24 +247,25 @@ def _percent(share: float) -> str:
     return f"{100 * share:{'.2g' if abs(share) < 0.1 else '.0f'}} %".replace("-", "−")
 
 
-def explained_chart(explanations) -> alt.HConcatChart:
+def explained_chart(explanations) -> alt.FacetChart:
     """Who moved each of some tokens, a panel for each: nats by source, and by the output layer alone as a tick."""
     tables = []
     for e in explanations:
         title = f"{visible(e.token, MAX_CHARACTERS)}: {signed(e.measured)}, explained {_percent(e.explained)}"
         tables.append(e.parts().assign(pinned=title))
     table = pd.concat(tables, ignore_index=True)
-    ends = [*table["moved"], *table["output_layer"].dropna(), 0.0]
-    x = alt.X("moved:Q", title="nats").scale(domain=[min(ends), max(ends)]).axis(tickCount=4, format="~g")
-    y = alt.Y("source:N", sort=list(dict.fromkeys(table["source"])), title=None).axis(labelLimit=180)
-    charts = []
-    for place, (title, part) in enumerate(table.groupby("pinned", sort=False)):
-        tick = alt.Chart(part.dropna(subset="output_layer")).mark_tick(color="black", thickness=2.5, size=14)
-        tick = tick.encode(x="output_layer:Q", y=y)
-        look = {"color": by_sign("moved"), "form": "+.4f", "shown": ["tokens"], "over": [tick], "height": alt.Step(22)}
-        charts.append(bars(part, y, x, width=160, labels=place == 0, title=title, intervals=False, **look))
-    return panels(
-        charts,
+    x = alt.X("moved:Q", title="nats").axis(tickCount=4, format="~g")
+    base = alt.Chart().encode(y=alt.Y("source:N", sort=None, title=None).axis(labelLimit=180))
+    hints = tooltips(table, "source", "pinned", "tokens", "moved", "output_layer", form="+.4f")
+    ticks = base.transform_filter("isValid(datum.output_layer)").mark_tick(color="black", thickness=2.5, size=14)
+    layers = [
+        base.mark_bar().encode(x=x, color=by_sign("moved"), tooltip=hints),
+        rule(0, "x", color="black"),
+        ticks.encode(x="output_layer:Q"),
+    ]
+    chart = alt.layer(*layers, data=table).properties(width=160, height=alt.Step(22))
+    return titled(
+        chart.facet(column=alt.Column("pinned:N", sort=None, title=None)),
         "Who moved the pinned tokens",
         "nats to first order, by whose push; blue: up, orange: down; black tick: through the output layer alone",
         describe_rows(table, "pinned", "source", value="moved", form="+.3f"),
