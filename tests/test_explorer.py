@@ -52,16 +52,13 @@ def test_the_code_computes_what_is_drawn():
     pd.testing.assert_frame_equal(compute_line(slope=0.3, points=5, shape="curve"), one.tables["table"])
 
 
-def test_controls_that_move_together_are_computed_once(monkeypatch):
+def test_a_setting_that_there_is_not_moves_no_control():
     one = explorer()
-    calls = []
-    monkeypatch.setattr(one, "compute", lambda **settings: calls.append(settings) or compute_line(**settings))
     one.set(slope=3.0, points=7, shape="curve")
-    one.set(slope=3.0)
-    assert calls == [{"slope": 3.0, "points": 7, "shape": "curve"}]
     with pytest.raises(KeyError, match="steepness"):
         one.set(points=8, steepness=1.0)
-    assert one.settings == calls[0]
+    assert one.settings == {"slope": 3.0, "points": 7, "shape": "curve"}
+    pd.testing.assert_frame_equal(one.tables["table"], compute_line(3.0, 7, "curve"))
 
 
 def test_the_reset_button_has_the_page_move_every_control():
@@ -109,20 +106,6 @@ def test_settings_that_can_not_be_are_told_and_the_chart_stays():
     one.set(slope=4.0)
     assert "slope=4.0" in one.code
     assert "steep" not in one.sentence.value
-
-
-def test_what_is_slow_is_computed_when_the_slider_is_let_go(monkeypatch):
-    limit = "workbook.views.explorer.MAX_DRAG_SECONDS"  # of a machine that may be busy meanwhile
-    monkeypatch.setattr(limit, 60.0)
-    assert explorer().controls["slope"].continuous_update
-    monkeypatch.setattr(limit, 0.0)
-    one = explorer()
-    assert not one.quick
-    assert not one.controls["slope"].continuous_update
-    monkeypatch.setattr(limit, 60.0)  # as when what had the machine meanwhile is done: the next move shows it
-    one.set(slope=2.0)
-    assert one.quick
-    assert one.controls["slope"].continuous_update
 
 
 def test_a_chart_that_changes_its_table_is_refused():

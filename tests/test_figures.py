@@ -20,7 +20,7 @@ ESTIMATES = pd.DataFrame(
 )
 CURVES = pd.DataFrame(
     [
-        {"step": step, "run": run, "mean": m / step, "low": 0.1, "high": 1.0, "chosen": step == 2}
+        {"step": step, "run": run, "mean": m / step, "low": 0.1, "high": 1.0}
         for run, m in (("r", 0.5), ("s", 0.75))
         for step in (1, 2, 4)
     ]
@@ -59,14 +59,14 @@ def test_numbers_of_bars_without_intervals_stand_where_the_bar_points():
 
 
 @pytest.mark.parametrize("spread", ["band", "bars", None])
-def test_a_series_draws_lines_with_their_intervals_and_the_chosen_point(spread):
+def test_a_series_draws_lines_with_their_intervals(spread):
     def make(table):
-        return figures.series(table, STEP, "reward", by="run", spread=spread, dash="run", chosen="chosen")
+        return figures.series(table, STEP, "reward", by="run", spread=spread, dash="run")
 
     spec = to_spec(make(CURVES))
     assert png(spec, scale=1).startswith(b"\x89PNG")
     kinds = [mark["type"] for mark, _ in layers(spec)]
-    assert kinds == [*{"band": ["area"], "bars": ["rule"], None: []}[spread], "line", "point", "rule", "point"]
+    assert kinds == [*{"band": ["area"], "bars": ["rule"], None: []}[spread], "line", "point"]
     assert spec_over(make, {"table": CURVES})["layer"]
 
 

@@ -49,7 +49,7 @@ def test_a_guess_that_is_not_whole_is_answered_and_not_recorded(about, guess, wo
     form = PredictionForm("05-a", "How?", about)
     form.record(guess)
     assert words in form.message
-    assert form.editing
+    assert form.recorded == ""
     assert not file.exists()
 
 
@@ -77,14 +77,14 @@ def test_running_cells_records_nothing(file, capsys):
     assert not file.exists()
 
 
-def test_the_first_guess_counts_and_later_ones_are_marked(file, capsys):
+def test_a_guess_is_recorded_once(file, capsys):
     form = record("05-a", SHARE, GUESS)
     form.record(GUESS | {"guess": 0.4})
-    assert form.recorded.endswith("Changed to 0.4 (80 % sure: 0.1 to 0.5); the first one counts.")
+    assert form.recorded.endswith(": 0.3 (80 % sure: 0.1 to 0.5).")
     reveal("05-a", 0.55)
-    assert "The answer is **0.55**: outside your range, 0.15 from your best guess." in capsys.readouterr().out
-    assert PredictionForm("05-a", "?", SHARE).draft["guess"] == 0.4
-    assert PredictionForm("05-a", "?", question_of(number=(0, 2))).editing, "of another question it is none"
+    assert "The answer is **0.55**: outside your range, 0.25 from your best guess." in capsys.readouterr().out
+    assert PredictionForm("05-a", "?", SHARE).recorded == form.recorded
+    assert PredictionForm("05-a", "?", question_of(number=(0, 2))).recorded == "", "of another question it is none"
     calibration()
     assert "1 80 % ranges: mean distance 0.25; 0 held" in capsys.readouterr().out
 

@@ -74,7 +74,7 @@ def test_predictions_are_drawn_typed_recorded_and_revealed(run_cells, lab):
     assert "inside your range" in chapter.panel.inner_text()
     assert "as you said" in chapter.panel.inner_text()
     expect(chapter.panel.locator(".vega-embed")).to_be_visible()
-    forms.nth(0).get_by_role("button", name="Change it").click()
+    assert forms.get_by_role("button").count() == 0, "a guess is recorded once"
     chapter.change_theme("Dark")
     forms.nth(0).scroll_into_view_if_needed()
     chapter.shot("predict-dark")

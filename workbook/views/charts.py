@@ -121,7 +121,7 @@ def curve_chart(
     if len(ticks) <= MAX_TICKS:
         place = place.axis(values=sorted({*ticks, *(paper[:2] if paper else ())}), grid=False, labelOverlap=True)
     value = alt.Y(f"{y}:Q", title=y_title or y).scale(**{"zero": False, **look.pop("scale", {})})
-    under = [*_paper(paper, ends, log2), *_references(reference or (), min(ends))]
+    under = [*_paper(paper, ends, log2), *references(reference or (), min(ends))]
     look = {"shown": ["units"] if "units" in curve else [], "under": under, "dash": series, **look}
     names = [series] if series else []
     return titled(
@@ -150,7 +150,8 @@ def _inline(**row) -> alt.Chart:
     return alt.Chart(alt.InlineData(values=[row]))
 
 
-def _references(values, start: float) -> list[alt.Chart]:
+def references(values, start: float) -> list[alt.Chart]:
+    """Dashed lines at values of y, each a number or a pair with its text, which begins at x = start."""
     layers = []
     for entry in values:
         number, text = entry if isinstance(entry, tuple) else (entry, "")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from pathlib import Path
@@ -31,7 +30,6 @@ from workbook.views.live import LiveChart, close, rows, show
 from workbook.views.style import notice, typeset
 
 REFUSED = "workbook-refused"  # class of a box whose controls ask for what can't be
-MAX_DRAG_SECONDS = 0.050  # what takes longer is computed when a slider is let go, not on the way
 
 
 class Snippet(anywidget.AnyWidget):
@@ -64,6 +62,11 @@ class Shell:
 
     _ipython_display_ = display
 
+    def set(self, **settings) -> None:
+        """Move controls, as a reader would, one after the other; KeyError for one that there is not."""
+        for control, value in [(self.controls[name], value) for name, value in settings.items()]:
+            control.value = value
+
     def close(self) -> None:
         """Take it off the page and free it."""
         close(self.box)
@@ -76,8 +79,7 @@ class Explorer(Shell):
     variables: {name in the reader's notebook: value}, what a cell has measured: compute's first arguments.
     code: settings -> the lines that compute them; by default an import and a call of compute.
 
-    Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it; `quick`,
-    whether the chart follows a slider under the hand, so since compute was first seen to be fast enough. Where the
+    Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it. Where the
     controls ask for what can't be, the sentence says so, and the rest stays as it was.
     """
 
@@ -94,10 +96,7 @@ class Explorer(Shell):
         self._code = code or (lambda settings: call_code(compute, self.variables, settings))
         self._one_at_a_time = threading.RLock()  # cells and controls have threads of their own
         self._describe = describe or (lambda **_: "")
-        self._setting, self._start = False, self.settings
-        self._redraw_while_dragged(False)
-        for _ in range(3):  # what the first call had to load is not what a drag costs
-            self.tables = self._computed()
+        self._start, self.tables = self.settings, self._computed()
         self.chart = LiveChart(chart, **self.tables)
         self.sentence = ipywidgets.HTML(layout={"max_width": "860px"})
         self.snippet = Snippet()
@@ -115,41 +114,18 @@ class Explorer(Shell):
         """Lines of Python that compute what is drawn."""
         return self._code(self._drawn)
 
-    def set(self, **settings) -> None:
-        """Move controls, as a reader would, all before anything is computed; KeyError for one that there is not."""
-        controls = [self.controls[name] for name in settings]
-        with self._one_at_a_time:
-            before, self._setting = self.settings, True
-            try:
-                for control, value in zip(controls, settings.values(), strict=True):
-                    control.value = value
-            finally:
-                self._setting = False
-                if self.settings != before:
-                    self._moved(None)
-
     def reset(self) -> None:
         """Back to the settings that it began with."""
         self.set(**self._start)
 
     def _computed(self) -> dict[str, pd.DataFrame]:
-        settings, began = self.settings, time.perf_counter()
+        settings = self.settings
         result = self.compute(*self.variables.values(), **settings)
-        if time.perf_counter() - began < MAX_DRAG_SECONDS and not self.quick:
-            self._redraw_while_dragged(True)  # for good: a change of mind would pull a slider from the hand
         self._drawn = settings
         return result if isinstance(result, dict) else {"table": result}
 
-    def _redraw_while_dragged(self, quick: bool) -> None:
-        self.quick = quick
-        for control in self.controls.values():
-            if control.has_trait("continuous_update"):
-                control.continuous_update = quick
-
     def _moved(self, _) -> None:
         with self._one_at_a_time:  # who comes last sees the newest settings
-            if self._setting:
-                return
             try:
                 self.tables = self._computed()
             except ValueError as error:  # two controls may not go together; the chart stays as it was, dimmed

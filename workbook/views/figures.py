@@ -86,8 +86,6 @@ def series(
     spread: str | None = "band",
     points: bool = True,
     dash: str | None = None,
-    chosen: str | None = None,
-    number: str | None = None,
     zero: bool = False,
     threshold: float | None = None,
     color=None,
@@ -103,13 +101,11 @@ def series(
 ) -> alt.LayerChart:
     """Lines over x, one for each name of `by`, with their intervals.
 
-    spread: intervals as a "band", as "bars", or None.  dash: a column that tells lines apart by dashes.  chosen: a
-    column that is true where a dashed line and a ring mark the setting; number: its format.
+    spread: intervals as a "band", as "bars", or None.  dash: a column that tells lines apart by dashes.
     """
     y = _value(value, alt.Y)
     hints = tooltips(table, by, _name(x), *shown, *_spread_columns(table, y), form=form)
     base = alt.Chart(table).encode(x=x)
-    here = base.transform_filter(f"datum['{chosen}']")
     base, dots = _colored(base, table, by, color, None, **names)
     lines = base.mark_line(strokeWidth=2.5, clip=clip)
     if dash:
@@ -125,12 +121,6 @@ def series(
     layers.append(lines.encode(y=y))
     if points:
         layers.append(dots.mark_point(filled=True, size=55, opacity=1, clip=clip).encode(y=y, tooltip=hints))
-    if chosen:
-        layers += [
-            here.mark_rule(strokeDash=[4, 3], color=NEUTRAL),
-            here.mark_point(size=170, color="black", strokeWidth=2).encode(y=y, tooltip=hints),
-            *_numbers(here, y, number),
-        ]
     return _panel([*layers, *over], title, width, height)
 
 

@@ -78,10 +78,6 @@ class LiveStudy(Shell):
     def running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def set(self, **settings) -> None:
-        for name, value in settings.items():
-            self.controls[name].value = value
-
     def run(self) -> LiveStudy:
         """Compute the settings of the controls in a thread, and draw them; nothing while one is going on."""
         if not self.running:

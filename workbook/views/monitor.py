@@ -18,8 +18,9 @@ import ipywidgets
 import pandas as pd
 
 from workbook.training.diagnosis import diagnose
+from workbook.views.charts import references
 from workbook.views.live import LiveChart, close, show
-from workbook.views.style import NEUTRAL, SERIES, escape, notice, printable_table, require, visible
+from workbook.views.style import SERIES, escape, notice, printable_table, require, visible
 
 ENDED = {"finished": "success", "stopped": "warning", "failed": "danger", "interrupted": "warning"}
 RESUMABLE = ("stopped", "failed", "interrupted")
@@ -50,12 +51,12 @@ class RunMonitor:
     ):
         if run is None and start is None:
             raise ValueError("RunMonitor needs run=, a run to watch, or start=, a function that begins one.")
-        self.run, self._start, self.target, self.beside = run, start, target, beside
+        self.run, self._start, self.beside = run, start, beside
         self.label, self.started, self.interval = "your run 1" if run is None else "this run", 0, interval
         self._metrics, self._total, self._seen = NOTHING, 0, None
         self._handle = self._thread = self._heatmap = None
-        legend = beside is not None or start is not None
-        self.chart = LiveChart(lambda rows, frame: monitor_chart(rows, frame, legend), **self._tables(0))
+        look = {"legend": beside is not None or start is not None, "target": target}
+        self.chart = LiveChart(lambda rows, frame: monitor_chart(rows, frame, **look), **self._tables(0))
         self.chart.on_click(self._clicked)
         self.progress = ipywidgets.IntProgress(min=0, max=1, layout={"width": "320px"})
         self.line, self.diagnosis = (ipywidgets.HTML(layout={"max_width": "860px"}) for _ in range(2))
@@ -187,7 +188,7 @@ class RunMonitor:
 
     def _tables(self, steps: int) -> dict[str, pd.DataFrame]:
         rows = monitor_rows(self._metrics, self.label, self.beside)
-        return {"rows": rows, "frame": monitor_frame(rows[rows["mine"]], steps, self.target, self.label)}
+        return {"rows": rows, "frame": monitor_frame(rows[rows["mine"]], steps, self.label)}
 
     def _button(self, label: str, icon: str, act: Callable, **look) -> ipywidgets.Button:
         button = ipywidgets.Button(description=label, icon=icon, **look)
@@ -214,12 +215,12 @@ def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str
         return f"starting: {message.rstrip('.')} ..."
     if state != "running":
         return f"{state}: {message}"
-    left = ""
+    remaining = ""
     steps = status["total"] - int(metrics["step"].max()) if len(metrics) else 0
     if steps > 0 and "step_time" in metrics and pd.notna(step := metrics["step_time"].tail(20).mean()):
         seconds = steps * step
-        left = f", about {seconds:.0f} s left" if seconds < 100 else f", about {seconds / 60:.0f} min left"
-    return f"running: step {status['step']} of {status['total']}{left}. {message}"
+        remaining = f", about {seconds:.0f} s left" if seconds < 100 else f", about {seconds / 60:.0f} min left"
+    return f"running: step {status['step']} of {status['total']}{remaining}. {message}"
 
 
 def completions_html(samples: pd.DataFrame) -> str:
@@ -243,7 +244,6 @@ def completions_html(samples: pd.DataFrame) -> str:
 
 MAX_POINTS = 300  # of one curve
 RESIDUALS = ("cancellation/weight_residual", "cancellation/batch_residual")
-SHOWN, HIDDEN_OPACITY = "shown", 0.06  # the selection of runs by clicks on the legend; opacity of the others
 SMALL, GAP, AXIS = 204, 14, 44  # widths: of a small panel, between two, and of an axis with its labels
 
 
@@ -285,22 +285,19 @@ def monitor_table(metrics: pd.DataFrame, max_points: int = MAX_POINTS) -> pd.Dat
     return pd.concat(tables, ignore_index=True)[["step", "panel", "value"]].astype({"step": float, "value": float})
 
 
-def monitor_frame(table: pd.DataFrame, total: int = 0, target: float | None = None, label: str = "") -> pd.DataFrame:
-    """What surrounds the curves of a `monitor_table`: panel, run, step, reach, newest, note, target; two rows each.
+def monitor_frame(table: pd.DataFrame, total: int = 0, label: str = "") -> pd.DataFrame:
+    """What surrounds the curves of a `monitor_table`: panel, run, step, reach, newest; two rows each.
 
-    Axes reach from the first row's (step, reach) to the second's at least; newest and note are text.
+    Axes reach from the first row's (step, reach) to the second's at least; newest is text.
     """
     last = int(table["step"].max()) if len(table) else 0
     newest = table.groupby("panel")["value"].last()
     rows = []
     for name, panel in PANELS.items():
         text = format(newest[name], panel.form) if name in newest else ""
-        note = "not logged" if len(table) and name not in newest else ""
-        line = target if name == "reward" else None
-        rows.append({"panel": name, "step": 0, "reach": 0.0, "newest": text, "note": note, "target": line})
-        end = {"step": max(total, last) or 10, "reach": float(panel.top)}
-        rows.append({"panel": name, **end, "newest": "", "note": "", "target": None})
-    return pd.DataFrame(rows).astype({"target": float}).assign(run=label)
+        rows.append({"panel": name, "step": 0, "reach": 0.0, "newest": text})
+        rows.append({"panel": name, "step": max(total, last) or 10, "reach": float(panel.top), "newest": ""})
+    return pd.DataFrame(rows).assign(run=label)
 
 
 def monitor_rows(metrics: pd.DataFrame, label: str, beside: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -311,59 +308,49 @@ def monitor_rows(metrics: pd.DataFrame, label: str, beside: pd.DataFrame | None 
     return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 
 
-def monitor_chart(rows: pd.DataFrame, frame: pd.DataFrame, legend: bool = False) -> alt.VConcatChart:
+def monitor_chart(
+    rows: pd.DataFrame, frame: pd.DataFrame, legend: bool = False, target: float | None = None
+) -> alt.VConcatChart:
     """Reward large, the other panels small below it: `rows` of `monitor_rows` within the `frame` of `monitor_frame`.
 
-    legend: name the runs; a click shows one alone.  The spec depends on nothing else, so a run is followed by rows.
+    legend: name the runs.  target: a reward to draw a line at.  The spec depends on these alone: a run is rows.
     """
     first, *others = PANELS
     wide = 3 * SMALL + 2 * (GAP + AXIS + 6)
     small = [_panel(rows, frame, name, SMALL, 80, legend, axis=i > 2) for i, name in enumerate(others)]
     below = alt.concat(*small, columns=3, spacing={"column": GAP, "row": 14})
-    chart = alt.vconcat(_panel(rows, frame, first, wide, 170, legend), below)
+    aim = [] if target is None else references([(target, f"aim {target:g}")], 0)
+    chart = alt.vconcat(_panel(rows, frame, first, wide, 170, legend, over=aim), below)
     curves = ", ".join(panel.title for panel in PANELS.values())
     title = alt.TitleParams("What the run has logged", anchor="start", offset=8)
     return chart.properties(title=title, description=f"What the run has logged, by optimizer step: {curves}.")
 
 
-def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: bool = True) -> alt.LayerChart:
+def _panel(rows, frame, name: str, width: int, height: int, legend: bool, axis: bool = True, over=()) -> alt.LayerChart:
     """A panel with its newest value at the upper right, within axes that the frame's invisible points keep open."""
-    here, form, reward = alt.datum.panel == name, PANELS[name].form, name == "reward"
+    here, form = alt.datum.panel == name, PANELS[name].form
     whole = "datum.value % 1 ? '' : format(datum.value, ',d')"  # there are no half steps
     step = alt.X("step:Q", title="optimizer step" if axis else None).scale(nice=False)
     step = step.axis(labelExpr=whole, tickMinStep=1, grid=False)
     ticks = {",.0f": ",.0f", ".1%": "~%"}.get(form, "~g")
     value = alt.Y("value:Q", title=None).axis(tickCount=height / 30, format=ticks, minExtent=AXIS, maxExtent=AXIS)
     names = alt.Legend(title=None, orient="bottom", symbolOpacity=1, columns=2, labelLimit=340) if legend else None
-    color, opacity = alt.Color("run:N", legend=names).scale(range=SERIES), alt.value(1)
-    if legend:
-        opacity = alt.when(alt.param(SHOWN)).then(opacity).otherwise(alt.value(HIDDEN_OPACITY))
-    lines = alt.Chart(rows).transform_filter(here).encode(x=step, y=value, color=color, opacity=opacity)
-    points = lines
-    if not reward:  # the newest point alone
+    color = alt.Color("run:N", legend=names).scale(range=SERIES)
+    points = lines = alt.Chart(rows).transform_filter(here).encode(x=step, y=value, color=color)
+    if name != "reward":  # the newest point alone
         points = lines.transform_joinaggregate(last="max(step)", groupby=["run"])
         points = points.transform_filter("datum.step == datum.last")
     thick = alt.StrokeWidth(condition={"test": "datum.mine", "value": 2.4}, value=1.2)
     shown = [alt.Tooltip("run:N"), alt.Tooltip("step:Q"), alt.Tooltip("value:Q", format=form, title=name)]
     around = alt.Chart(frame).transform_filter(here)
     newest = around.mark_text(align="right", fontSize=12, fontWeight="bold", aria=False)
-    note = around.mark_text(color=NEUTRAL, aria=False)
     open_axes = around.mark_point(opacity=0, aria=False).encode(x=step, y=alt.Y("reach:Q"), color=color)
-    if reward and legend:
-        open_axes = open_axes.add_params(alt.selection_point(SHOWN, fields=["run"], bind="legend", toggle="true"))
     layers = [
         open_axes,
         lines.mark_line(strokeJoin="round").encode(strokeWidth=thick, detail=["run:N", "mine:N"]),
         points.mark_circle(size=30, cursor="pointer").encode(tooltip=shown),
         newest.encode(x=alt.XValue(width), y=alt.YValue(-15), text=alt.Text("newest:N")),
-        note.encode(x=alt.XValue(width / 2), y=alt.YValue(height / 2), text=alt.Text("note:N")),
+        *over,
     ]
-    if reward:
-        aim = around.transform_filter("isValid(datum.target)").transform_calculate(aim="'aim ' + datum.target")
-        named = aim.mark_text(align="right", dy=9, color=NEUTRAL, aria=False)
-        layers += [
-            aim.mark_rule(strokeDash=[4, 4], color=NEUTRAL, aria=False).encode(y=alt.Y("target:Q")),
-            named.encode(x=alt.XValue(width - 4), y=alt.Y("target:Q"), text=alt.Text("aim:N")),
-        ]
     look = {"anchor": "start", "frame": "group", "fontSize": 12, "fontWeight": "normal", "offset": -9}
     return alt.layer(*layers).properties(width=width, height=height, title=alt.TitleParams(PANELS[name].title, **look))

@@ -126,20 +126,18 @@ function render({ model, el }) {
   const status = make('p', { role: 'status', class: 'wp-status' }), body = make('div');
   const say = () => { status.textContent = [model.get('recorded'), model.get('message')].filter(Boolean).join(' '); };
   const form = () => {
-    const draft = structuredClone(model.get('draft') ?? {}), editing = model.get('editing'), focused = body.contains(document.activeElement);
+    if (model.get('recorded')) return body.replaceChildren();
+    const draft = structuredClone(model.get('draft') ?? {});
     const change = () => { model.set('draft', structuredClone(draft)); model.save_changes(); };
-    const label = editing ? (model.get('recorded') ? 'Record the change' : 'Record my prediction') : 'Change it';
-    const button = make('button', { type: 'button', class: 'wp-button', on: { click: () => {
-      if (editing) model.send({ kind: 'record', guess: model.get('draft') ?? {} });
-      else { model.set('editing', true); model.save_changes(); } } } }, label);
-    body.replaceChildren(...(editing ? FORMS[model.get('about').kind](model.get('about'), draft, change) : []), button);
-    if (editing && model.get('about').kind === 'choice' && model.get('draft')?.sure === undefined) change();
-    if (focused) (editing ? body.querySelector('input') : button).focus(); };
+    const button = make('button', { type: 'button', class: 'wp-button',
+      on: { click: () => model.send({ kind: 'record', guess: model.get('draft') ?? {} }) } }, 'Record my prediction');
+    body.replaceChildren(...FORMS[model.get('about').kind](model.get('about'), draft, change), button);
+    if (model.get('about').kind === 'choice' && draft.sure === undefined) change(); };
   el.append(make('div', { role: 'group', 'aria-label': `Prediction: ${model.get('question')}` },
     make('p', { class: 'wp-question' }, make('strong', {}, 'Predict. '), model.get('question')), body, status));
   form(); say();
-  model.on('change:editing', form);
+  model.on('change:recorded', form);
   for (const name of ['recorded', 'message']) model.on(`change:${name}`, say);
-  return () => { model.off('change:editing', form); for (const name of ['recorded', 'message']) model.off(`change:${name}`, say); };
+  return () => { model.off('change:recorded', form); for (const name of ['recorded', 'message']) model.off(`change:${name}`, say); };
 }
 export default { render };

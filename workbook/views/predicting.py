@@ -4,7 +4,7 @@
     reveal("05-shares", measured_share)
 
 Keys begin with the two digits of their chapter. One JSON file holds them all. Running cells records nothing: what
-`reveal` adds to a prediction is the answer. The first guess counts, and only if the answer had not been shown before.
+`reveal` adds to a prediction is the answer. A guess is recorded once; it counts if the answer had not been shown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from IPython.display import DisplayHandle, display
 from scipy.stats import binomtest
 
 from workbook.places import predictions_file
-from workbook.views.charts import curve_chart, fold
+from workbook.views.charts import curve_chart
 from workbook.views.live import show
 from workbook.views.style import printable, typeset
 
@@ -94,7 +94,7 @@ def score(about: dict, guess: dict, answer) -> dict:
 
 
 def read_predictions() -> dict[str, dict]:
-    """Read {key: question, about, first, recorded, late, latest, answer}; ValueError for a damaged file."""
+    """Read {key: question, about, first (the guess), recorded, late, answer}; ValueError for a damaged file."""
     path = predictions_file()
     try:
         return json.loads(path.read_text("utf-8"))["predictions"] if path.exists() else {}
@@ -115,7 +115,7 @@ def find_prediction(key: str, about: dict) -> dict | None:
 
 
 class PredictionForm(anywidget.AnyWidget):
-    """One question with its form; what is recorded before stands in it when it is shown."""
+    """One question with its form, or what was recorded before."""
 
     _esm = (HERE / "predict.js").read_text(encoding="utf-8")
     _css = (HERE / "predict.css").read_text(encoding="utf-8")
@@ -123,40 +123,34 @@ class PredictionForm(anywidget.AnyWidget):
     question = traitlets.Unicode().tag(sync=True)
     about = traitlets.Dict().tag(sync=True)
     draft = traitlets.Dict().tag(sync=True)  # what stands in the form, whole or not
-    editing = traitlets.Bool(True).tag(sync=True)
     recorded = traitlets.Unicode().tag(sync=True)  # a sentence, "" before
     message = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, key: str, question: str, about: dict):
         super().__init__(key=key, question=question, about=about)
-        if mine := find_prediction(key, about):
-            self._show_recorded(mine)
+        self._show_recorded()
         self.on_msg(lambda _, content, buffers: self.record(content.get("guess")))
 
     def record(self, guess) -> None:
-        """Record a guess, as the button does; a guess that is not whole is answered by a sentence."""
+        """Record a guess once, as the button does; a guess that is not whole is answered by a sentence."""
         try:
-            guess, mine = check_guess(self.about, guess), find_prediction(self.key, self.about)
-            if mine is None:
-                first = {"first": guess, "recorded": time.strftime("%Y-%m-%d"), "late": self.key in _shown}
-                mine = {"question": self.question, "about": self.about, **first, "latest": None, "answer": None}
-            else:
-                mine["latest"] = guess
-            _write(self.key, mine)
+            first = {"first": check_guess(self.about, guess), "recorded": time.strftime("%Y-%m-%d")}
+            if find_prediction(self.key, self.about) is None:
+                first |= {"question": self.question, "about": self.about, "late": self.key in _shown, "answer": None}
+                _write(self.key, first)
+            self.message = ""
         except (ValueError, OSError) as error:
             self.message = printable(error)
-            return
-        self.message = ""
-        self._show_recorded(mine)
+        self._show_recorded()
 
-    def _show_recorded(self, mine: dict) -> None:
+    def _show_recorded(self) -> None:
+        mine = find_prediction(self.key, self.about)
+        if mine is None:
+            return
         text = f"Recorded {mine['recorded']}: {describe_guess(self.about, mine['first'])}."
         if mine["late"]:
             text += " The answer had been shown before, so it does not count."
-        if mine["latest"] is not None:
-            text += f" Changed to {describe_guess(self.about, mine['latest'])}; the first one counts."
-        with self.hold_sync():
-            self.draft, self.editing, self.recorded = dict(mine["latest"] or mine["first"]), False, text
+        self.recorded = text
 
     def picture(self) -> tuple[dict, dict]:  # where no kernel runs
         about, kind = self.about, self.about["kind"]
@@ -201,10 +195,10 @@ def reveal(key: str, answer) -> None:
         text = f"No prediction is recorded; the answer is {shown}."
     else:
         _write(key, mine := mine | {"answer": answer})
-        guess = mine["latest"] or mine["first"]
+        guess = mine["first"]
         verdict = score(about, guess, answer)["verdict"]
         text = f"You predicted {describe_guess(about, guess)}. The answer is {shown}: {verdict}."
-        text += " (Only a first guess before the answer was shown counts.)" * bool(mine["late"] or mine["latest"])
+        text += " (Only a guess before the answer was shown counts.)" * mine["late"]
     bundle = {"text/markdown": html.escape(printable(text), quote=False), "text/plain": text.replace("**", "")}
     DisplayHandle().display(bundle, raw=True)
     if mine is not None and about["kind"] == "curve":
@@ -217,13 +211,13 @@ def reveal(key: str, answer) -> None:
 
 
 def calibration() -> None:
-    """Show how well the reader's predictions held: how often, against how sure the reader was, and by chapter."""
+    """Show how well the reader's predictions held: how often, against how sure the reader was."""
     rows = []
-    for key, mine in read_predictions().items():
+    for mine in read_predictions().values():
         if mine["answer"] is not None and not mine["late"]:
             scored = score(mine["about"], mine["first"], mine["answer"])
             sure = mine["first"].get("sure", RANGE)
-            rows.append({"chapter": key[:2], "kind": mine["about"]["kind"], "sure": sure, "count": 1} | scored)
+            rows.append({"kind": mine["about"]["kind"], "sure": sure} | scored)
     table = pd.DataFrame(rows)
     if table.empty:
         return print("No prediction counts so far: press a prediction's button before its answer is shown.")
@@ -233,8 +227,6 @@ def calibration() -> None:
             low, high = binomtest(held := int(part["held"].sum()), len(part)).proportion_ci(method="wilson")
             text += f"; {held} held, at {part['sure'].mean():.0%} confidence (95 % interval {low:.0%} to {high:.0%})"
         print(f"{text}.")
-    by_chapter = table.groupby("chapter").agg(predictions=("count", "sum"), distance=("distance", "mean"))
-    display(fold(by_chapter.round(3), "Your predictions, chapter by chapter"))
 
 
 def _number(value, name: str, low: float = -math.inf, high: float = math.inf) -> float:

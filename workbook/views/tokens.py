@@ -162,7 +162,6 @@ def _lines(rows: pd.DataFrame, width: float) -> pd.DataFrame:
 signed = partial(number, signed=True)
 KNOWN = ("advantage", "logp", "dlogp", "credit")  # numbers that describe a token
 MAX_MOVERS = 10  # tokens that are listed
-NEAR = 0.25  # of 1: how far the explained share may be off before the step is called long
 HARDLY = 1e-4  # nats; a share of less says nothing
 
 
@@ -201,9 +200,12 @@ def explanation_details(rows: pd.DataFrame, explanation) -> dict:
     """
     e, name = explanation, visible(explanation.token, MAX_CHARACTERS)
     same, step = e.tokens["token"] == e.token, {"sgd": "SGD", "adamw": "AdamW"}.get(e.optimizer, e.optimizer)
+    share = f"Explained: {_percent(e.explained)}; the rest is the step's curvature, of second order in lr."
+    if abs(e.measured) <= HARDLY:
+        share = "It hardly moved, so a share of it says little."
     lines = [
         f"One step of {step} at lr = {e.lr:.3g} moved {name} by {signed(e.measured)} nats. To first order, through all "
-        f"weights, the pushes of {len(e.tokens):,} tokens move it by {signed(e.predicted)}. {_share(e)}",
+        f"weights, the pushes of {len(e.tokens):,} tokens move it by {signed(e.predicted)}. {share}",
         f"From the same word, {name}: {signed(e.tokens.loc[same, 'moved'].sum())}; from other words: "
         f"{signed(e.tokens.loc[~same, 'moved'].sum())}.",
     ]
@@ -231,16 +233,6 @@ def explanation_details(rows: pd.DataFrame, explanation) -> dict:
     who = _table("Who moved it", ["source", "tokens", "", "nats", "share"], sources)
     marked = [i for i in at if i >= 0]
     return {"lines": lines, "tables": [who, _table(title, headings, terms, at)], "marked": marked}
-
-
-def _share(e) -> str:
-    if abs(e.measured) <= HARDLY:
-        return "It hardly moved, so a share of it says little."
-    if abs(e.explained - 1) > NEAR:
-        return f"Explained: {_percent(e.explained)}; the step is too long to be a straight line at this token."
-    off = _percent(abs(1 - e.explained))
-    rest = f"the {off} too much are" if e.explained > 1 else f"the missing {off} are"
-    return f"Explained: {_percent(e.explained)}; {rest} the step's curvature, of second order in lr."
 
 
 def _percent(share: float) -> str:
