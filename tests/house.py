@@ -25,7 +25,7 @@ BUDGET = {
     "rollouts": 1_140,
     "probes": 2_850,
     "training": 3_870,
-    "views": 3_450,
+    "views": 3_300,
     "studies": 1_100,
     "claims": 780,
     "book": 900,
