@@ -97,10 +97,11 @@ def equal_weights_tuning(bench: Bench) -> dict[str, pd.DataFrame]:
     """Table rates of one unit: short runs at each of RATES, of every policy that is kept for tuning."""
     arms = [(GSPO, "unequal"), (GSPO, "equal"), (GSPO, "one sign"), ("PPO, 0.2 and 0.28", "unequal")]
     runs = [(*arm, size, SHORT, False) for arm in arms for size in (2, 8)]
-    policies, parts = {seed: load_policy(f"family:seed={seed}") for seed in committed_seeds("tuning")}, []
-    for seed, policy in policies.items():
-        parts += [trained(bench, policy, seed, runs, lr).assign(policy=policy.name) for lr in RATES]
-        bench.loaded[policy.name] = policy.provenance["sha256"]
+    parts = []
+    for seed in committed_seeds("tuning"):
+        policy = load_policy(name := f"family:seed={seed}")
+        bench.loaded[name] = policy.provenance["sha256"]
+        parts += [trained(bench, policy, seed, runs, lr).assign(policy=name) for lr in RATES]
     return {"rates": pd.concat(parts, ignore_index=True)}
 
 
