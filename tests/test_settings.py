@@ -134,17 +134,6 @@ def test_a_file_that_is_no_config_is_named(text, words, tmp_path):
         RunConfig.load(tmp_path / "none.yaml")
 
 
-def test_a_launch_of_several_processes_is_checked_by_one_that_joins_no_other(monkeypatch):
-    """Two processes with half a group each make whole groups; the check waits for nobody."""
-    half = RunConfig.load(BASE).override({"per_device_train_batch_size": 2})
-    assert "num_generations" in errors(half)[0]
-    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}.items():
-        monkeypatch.setenv(name, value)
-    assert "straddle two of the 2 processes" in errors(half)[0]
-    assert errors(half.override({"per_device_train_batch_size": 4})) == []
-    assert not torch.distributed.is_initialized()
-
-
 @pytest.mark.parametrize(
     ("grid", "words"),
     [

@@ -11,7 +11,7 @@ from workbook.policies.load import load_policy
 from workbook.theory.weights import advantage_orthogonal, min_replace
 from workbook.training import CancellationConfig, CancellationTrainer
 from workbook.training.meter import token_pushes
-from workbook.training.trainer_inputs import keeping_base
+from workbook.training.meter import keeping_base
 
 QUERY = {"batching": "query_preserved", "per_device_train_batch_size": 8}
 SEQUENCE = {"importance_sampling_level": "sequence"}

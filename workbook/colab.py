@@ -2,8 +2,6 @@
 
 Run by the setup cell before anything else is imported. Colab's own packages are in use by the running kernel, so each
 is held at its version.
-
-    python -m workbook.colab --address URL      once the repository has an address: writes it wherever one stands
 """
 
 from __future__ import annotations
@@ -25,9 +23,6 @@ HOME = Path(__file__).resolve().parents[1]
 # Where Colab fetches the workbook from, and what the badges lead to. OWNER stands for an address that is still to come.
 REPOSITORY = "https://github.com/OWNER/cancellation-workbook"
 PICTURE = "https://colab.research.google.com/assets/colab-badge.svg"
-# Besides the chapters; this file last, so that a call that was broken off can be made again.
-WITH_ADDRESS = ("pyproject.toml", "README.md", "CITATION.cff", "workbook/colab.py")
-
 # The first code cell of every chapter.
 SETUP_CELL = (
     """
@@ -76,8 +71,8 @@ def unmet(requirements: list[str], installed: dict[str, str]) -> list[str]:
     """Name what is installed in a version that the workbook does not work with, one phrase each."""
     versions = {canonicalize_name(name): version for name, version in installed.items()}
     bounds = {package(text): Requirement(text).specifier for text in requirements}
-    old = {name: bound for name, bound in bounds.items() if name in versions and not meets(versions[name], bound)}
-    return [f"{name} {versions[name]} (needs {bound})" for name, bound in old.items()]
+    there = {name: bound for name, bound in bounds.items() if name in versions}
+    return [f"{n} {versions[n]} (needs {bound})" for n, bound in there.items() if not meets(versions[n], bound)]
 
 
 def package(requirement: str) -> str:
@@ -119,34 +114,12 @@ def prepare() -> None:
     os.chdir(HOME / "notebooks")
 
 
-def slug(address: str) -> str:
-    """Return the OWNER/NAME of a repository's address; ValueError for one that Colab has no badge for."""
-    match = re.fullmatch(r"https://github\.com/([A-Za-z0-9][\w-]*/[\w-][\w.-]*?)(\.git)?/?", address, re.ASCII)
-    if not match:
-        raise ValueError(f"address={address!r:.99} must read https://github.com/OWNER/NAME, as Colab opens notebooks.")
-    return match[1]
-
-
 def badge(chapter: str, address: str = REPOSITORY) -> str:
     """Return the line of Markdown that opens a chapter in Colab; chapter: its file's name without .ipynb."""
-    place = f"https://colab.research.google.com/github/{slug(address)}/blob/main/notebooks/{chapter}.ipynb"
+    name = address.removeprefix("https://github.com/")
+    place = f"https://colab.research.google.com/github/{name}/blob/main/notebooks/{chapter}.ipynb"
     return f"[![Open in Colab]({PICTURE})]({place})"
 
 
-def set_address(address: str, root: Path = HOME) -> list[Path]:
-    """Write the repository's address into every chapter and file that has one; returns those that changed."""
-    old, new, changed = slug(REPOSITORY), slug(address), []
-    for path in [*sorted((root / "notebooks").glob("*.ipynb")), *(root / name for name in WITH_ADDRESS)]:
-        text = path.read_text(encoding="utf-8")
-        written = re.sub(rf"(github(?:\.com)?/){re.escape(old)}(?![\w-])", rf"\g<1>{new}", text)
-        if written != text:
-            path.write_text(written, encoding="utf-8")
-            changed.append(path)
-    return changed
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--address"]:
-        print(f"Changed {len(set_address(sys.argv[2]))} files.")
-    else:
-        prepare()
+    prepare()

@@ -59,13 +59,7 @@ def bootstrap_bounds(
     """
     resamples = resamples or 9_999
     drawn = np.random.default_rng(seed).integers(n, size=(resamples, n))
-    values, tail = np.sort(statistic(drawn), axis=0), (1 - level) / 2
-    ends = []
-    for share in (tail, 1 - tail):
-        place = share * resamples + (1 - share)  # counted from 1, as scipy.stats.quantile does
-        below, rest = int(place), place % 1
-        ends.append((1 - rest) * values[below - 1] + rest * values[min(below, resamples - 1)])
-    return tuple(ends)
+    return tuple(np.quantile(statistic(drawn), [(1 - level) / 2, (1 + level) / 2], axis=0))
 
 
 def bootstrap_mean(

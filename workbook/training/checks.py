@@ -7,16 +7,13 @@ there; no model is loaded.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from accelerate.state import AcceleratorState
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from workbook.policies.family import FAMILY, member_of
@@ -34,7 +31,6 @@ from workbook.training.run_config import RunConfig, trainer_args
 CLIPPED_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")
 AVERAGING_LOSSES = (*CLIPPED_LOSSES, "sapo", "luspo")
 STEPPING_INSIDE = ("lomo", "layerwise")  # optimizers that step inside the backward pass and leave no gradient to read
-LAUNCHED = ("ACCELERATE_", "FSDP_", "LOCAL_", "MASTER_", "RANK", "WORLD_SIZE")  # variables of a launcher
 QUICKLY_DRAWN = 10_000  # prompts; with more of them, or of a gym task, the run itself says whether there are enough
 
 
@@ -263,7 +259,10 @@ def check_run(config: RunConfig) -> None:
 
 
 def validate(config: RunConfig) -> list[Problem]:
-    """List what `problems` and TRL's own config find wrong with a run's settings; model and task are not looked at."""
+    """List what `problems` and TRL's own config find wrong with a run's settings; model and task are not looked at.
+
+    Of several processes TRL's config would wait for all, so there the trainer itself refuses what makes no run.
+    """
     trainer, frozen, dtype = config.trainer, config.quantization and not config.lora, config.dtype
     lost = f"dtype={dtype!r} is for frozen weights, and without adapters all are trained; set lora to a rank or dtype "
     before: list[tuple] = [  # what TRL and transformers would say late, or not at all
@@ -274,8 +273,10 @@ def validate(config: RunConfig) -> list[Problem]:
     ]  # fmt: skip
     if wrong := [sentence for holds, sentence in before if holds][:1] or list(missing_packages(trainer)):
         return [Problem("error", sentence) for sentence in wrong]
+    if process_count() > 1:
+        return []
     try:
-        args = _trainer_args(config)
+        args = trainer_args(config, torch.device("cpu"), "unused")
         rule = credit_call(args.advantage_estimator)
     except Exception as refusal:  # of TRL, transformers, accelerate, or a rule of one's own
         sentence = explain_error(refusal).rstrip(".")
@@ -284,23 +285,7 @@ def validate(config: RunConfig) -> list[Problem]:
     few = args.generation_batch_size // args.num_generations
     prompts = f"num_prompts={config.num_prompts} must be at least {few}, the prompts of a generation batch."
     found = [Problem("error", prompts)] if config.num_prompts < few else []
-    return found + problems(args, world_size=process_count(), quantized=bool(config.quantization), rule=rule)
-
-
-def _trainer_args(config: RunConfig) -> CancellationConfig:
-    """A run's trainer settings as all processes of its launch have them, made by this process alone."""
-    if (processes := process_count()) == 1:
-        return trainer_args(config, torch.device("cpu"), "unused")
-    local = config.trainer.get("per_device_train_batch_size", 8)
-    whole = replace(config, trainer=config.trainer | {"per_device_train_batch_size": local * processes})
-    launched = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(LAUNCHED)}
-    try:  # else it would wait for the other processes, which are not asked
-        args = trainer_args(whole, torch.device("cpu"), "unused")
-    finally:
-        os.environ.update(launched)
-        AcceleratorState._reset_state(reset_partial_state=True)
-    args.per_device_train_batch_size = local
-    return args
+    return found + problems(args, quantized=bool(config.quantization), rule=rule)
 
 
 def missing_packages(trainer: dict) -> Iterator[str]:

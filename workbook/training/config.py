@@ -6,7 +6,6 @@ means. What a run's trainer may be set to follows from TRL's own annotations, wi
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -82,22 +81,17 @@ CHOICES = {
 }
 
 
-_INTERVALS = {  # of numbers; a number of TRL's config that is in none of them passes with a warning
-    "[1, 65536]": """per_device_train_batch_size gradient_accumulation_steps steps_per_generation pad_to_multiple_of
-        num_completions_to_print torch_empty_cache_steps ddp_bucket_cap_mb""",
+_INTERVALS = {  # of numbers; any other, also of a later TRL's, must be at least 0
+    "[1, 65536]": """per_device_train_batch_size gradient_accumulation_steps steps_per_generation num_iterations
+        pad_to_multiple_of num_completions_to_print torch_empty_cache_steps ddp_bucket_cap_mb dataloader_prefetch_factor
+        vllm_tensor_parallel_size vllm_server_port vllm_group_port""",
     "[2, 4194304]": "generation_batch_size num_generations",
-    "[1, 1000]": "num_iterations dataloader_prefetch_factor vllm_tensor_parallel_size",
     "[0, 64]": "dataloader_num_workers",
-    "[1, 1000000]": "max_completion_length vllm_max_model_length ddp_timeout",
-    "[1, 10000000]": "max_steps save_steps ref_model_sync_steps",
+    "[1, 10000000]": "max_steps save_steps ref_model_sync_steps max_completion_length vllm_max_model_length ddp_timeout",
     "[1, 1]": "logging_steps",  # a run's metrics have a line for every step
-    "[0, 10000000]": "measure_cancellation record_tokens top_k warmup_steps",
-    "[1, 65535]": "vllm_server_port vllm_group_port",
     "(0, inf)": """learning_rate adam_epsilon epsilon epsilon_high delta repetition_penalty off_policy_mask_threshold
         sapo_temperature_neg sapo_temperature_pos vllm_server_timeout vllm_importance_sampling_clip_max
         vllm_importance_sampling_clip_min""",
-    "[0, inf)": """max_grad_norm beta vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg router_aux_loss_coef
-        entropy_coef entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target""",
     "[0, 1]": "weight_decay ref_model_mixup_alpha min_p",
     "[0, 1)": "adam_beta1 adam_beta2",
     "(0, 1]": "top_p top_entropy_quantile vllm_gpu_memory_utilization",
@@ -158,29 +152,22 @@ def _bounds(interval: str) -> dict[str, float]:
 
 
 @cache
-def _trainer_model():
-    ranges = {name: _bounds(interval) for interval, names in _INTERVALS.items() for name in names.split()}
+def _trainer_model() -> type[BaseModel]:
     types = {name: kind for name, kind in trainer_fields().items() if name not in REASONS}
-    numbers = [name for name, kind in types.items() if {int, float} & {kind, *get_args(kind)}]
-    new = [name for name in numbers if name not in ranges and name not in CHOICES]  # of a later TRL: without a range
-    return settings_model("Trainer", types, ranges, CHOICES), new
+    ranges = {name: {"ge": 0} for name, kind in types.items() if {int, float} & {kind, *get_args(kind)}}
+    ranges |= {name: _bounds(interval) for interval, names in _INTERVALS.items() for name in names.split()}
+    return settings_model("Trainer", types, ranges, CHOICES)
 
 
 def check_trainer(values: dict[str, Any]) -> None:
-    """Raise a ValueError, in one sentence, for the first field of a trainer that is unknown, refused or not valid.
-
-    A number of the installed TRL that has no range here passes with a warning.
-    """
+    """Raise a ValueError, in one sentence, for the first field of a trainer that is unknown, refused or not valid."""
     for name in values:
         if name in REASONS:
             raise ValueError(f"trainer.{name} {REASONS[name]}; remove it.")
         if name not in trainer_fields():
             known = set(trainer_fields()) - set(REASONS)
             raise ValueError(f"trainer.{show_value(name)} is not a field of CancellationConfig; {nearest(name, known)}")
-    model, new = _trainer_model()
-    check_values(model, values, "trainer.")
-    for name in set(new) & set(values):
-        warnings.warn(f"trainer.{name}={values[name]} is passed to TRL as it is: no range is known.", stacklevel=4)
+    check_values(_trainer_model(), values, "trainer.")
     for name in values.get("generation_kwargs") or {}:
         if name in _SAMPLING:
             raise ValueError(f"trainer.generation_kwargs has {name}, which is a field of its own; set trainer.{name}.")

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch.utils._pytree import tree_flatten, tree_unflatten, treespec_dumps, treespec_loads
 
 from workbook.places import PACKAGE, clone, file_hash
 from workbook.training.messages import show_value
@@ -211,41 +212,18 @@ def remove_leftovers(folder: Path, names: str) -> None:
 
 def save_state(folder: Path, name: str, state: Any) -> None:
     """Write a tree of dicts, lists, tuples, scalars and tensors as `name.json` and `name.safetensors` (the tensors)."""
-    tensors: dict[str, torch.Tensor] = {}
-
-    def encode(value, path):
-        if isinstance(value, torch.Tensor):
-            tensors[path] = value.detach().cpu().contiguous().clone()
-            return {"tensor": path}
-        if isinstance(value, dict):  # keys may be integers, as in an optimizer's state
-            return {"dict": [[key, encode(item, f"{path}/{key}")] for key, item in value.items()]}
-        if isinstance(value, tuple | list):
-            kind = "tuple" if isinstance(value, tuple) else "list"
-            return {kind: [encode(item, f"{path}/{i}") for i, item in enumerate(value)]}
-        if value is None or isinstance(value, bool | int | float | str):
-            return {"value": value}
-        raise TypeError(f"{path} is a {type(value).__name__}, which a checkpoint can't hold.")
-
-    tree = encode(state, name)
-    save_file(tensors, folder / f"{name}.safetensors")
-    write_text(folder / f"{name}.json", json.dumps(tree))
+    leaves, tree = tree_flatten(state)
+    tensors = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    save_file({i: leaf.detach().cpu().contiguous().clone() for i, leaf in tensors.items()}, folder / f"{name}.safetensors")
+    scalars = {i: leaf for i, leaf in enumerate(leaves) if str(i) not in tensors}
+    write_text(folder / f"{name}.json", json.dumps({"tree": treespec_dumps(tree), "scalars": scalars}))
 
 
 def load_state(folder: Path, name: str) -> Any:
     """Read back what `save_state` wrote, with tensors on the CPU."""
-    tensors = load_file(folder / f"{name}.safetensors")
-
-    def decode(node):
-        [(kind, value)] = node.items()
-        if kind == "tensor":
-            return tensors[value]
-        if kind == "dict":
-            return {key: decode(item) for key, item in value}
-        if kind in ("list", "tuple"):
-            return (list if kind == "list" else tuple)(decode(item) for item in value)
-        return value
-
-    return decode(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
+    stored = read_json(folder / f"{name}.json", dict)
+    leaves, tree = load_file(folder / f"{name}.safetensors") | stored["scalars"], treespec_loads(stored["tree"])
+    return tree_unflatten([leaves[str(i)] for i in range(tree.num_leaves)], tree)
 
 
 def made_with(policy) -> dict:

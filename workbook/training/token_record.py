@@ -23,8 +23,8 @@ from transformers import TrainerCallback
 from workbook.rollouts.token_files import NUMBERS, STOPS, TEXTS, WHOLE
 from workbook.training.checks import CLIPPED_LOSSES
 from workbook.training.files import all_gather, is_main, replacement
+from workbook.training.meter import loss_mask
 from workbook.training.token_tables import FOLDER, place_residuals, tables
-from workbook.training.trainer_inputs import loss_mask
 
 TABLE_ROLLOUTS = 64  # of a table: the first groups of the step, whole, and one at least
 RECORDED = (  # settings that a token's formula reads

@@ -15,7 +15,7 @@ its field:
    rollout: s_i A_it on each token, GSPO-token's gradient (arXiv 2507.18071, section 4.3).
 4. `trim_padding`: that same method cuts columns that are padding in the whole micro-batch and pads the result back.
 5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32. With vLLM, the base
-   that adapters are merged into at each sync is put back (`trainer_inputs.keeping_base`).
+   that adapters are merged into at each sync is put back (`meter.keeping_base`).
 6. Extra metrics under `cancellation/`, and extra columns `group_id` and `rewards` in each batch. What a token weighs is
    read from the graph of the loss that is trained; with `measure_cancellation`, so is how much cancels inside and
    across optimizer steps (`training.meter`), and with `record_tokens`, what each token's push was and what the step
@@ -43,9 +43,19 @@ from workbook.theory.weights import cancellation_residual
 from workbook.training.checks import problems, reweights
 from workbook.training.config import CancellationConfig
 from workbook.training.credit import CreditCall, TrainerCredit, credit_call
-from workbook.training.meter import CancellationMeter, mean_residual, token_pushes
+from workbook.training.meter import (
+    CancellationMeter,
+    by_rollout,
+    by_token,
+    is_scalar,
+    keeping_base,
+    loss_mask,
+    mean_residual,
+    model_facts,
+    take,
+    token_pushes,
+)
 from workbook.training.token_record import TokenRecord
-from workbook.training.trainer_inputs import by_rollout, by_token, is_scalar, keeping_base, loss_mask, model_facts, take
 
 # Batch columns that are padded on the left; needed only to exchange rollouts between processes.
 LEFT_PADDED = ("prompt_ids", "prompt_mask")
@@ -179,7 +189,7 @@ class CancellationTrainer(GRPOTrainer):
         # Micro-batch k of all processes together is order[k]; this process takes its slice of each.
         shape = (self.args.steps_per_generation, self.accelerator.num_processes, self.args.per_device_train_batch_size)
         mine = order.view(shape)[:, self.accelerator.process_index].reshape(-1)
-        return {key: value if is_scalar(value) else take(value, mine) for key, value in batch.items()}
+        return {key: take(value, mine) for key, value in batch.items()}
 
     def _exchange(self, batch: dict) -> dict:
         """Every process's rollouts, padded to one width; the batch itself on a single process."""
