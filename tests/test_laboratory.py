@@ -15,7 +15,7 @@ from workbook.topics.laboratory.compare import compare_settings, comparison_char
 from workbook.topics.laboratory.form import _sources
 from workbook.training import QWEN_7B, load_run, start_run, sweep
 from workbook.training.checks import problems
-from workbook.training.run_config import trainer_args
+from workbook.training.config import trainer_args
 
 TINY = {"prompts": 2, "group_size": 4, "steps": 2, "num_prompts": 8, "learning_rate": 1e-3}
 

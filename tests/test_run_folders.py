@@ -17,10 +17,9 @@ from workbook.__main__ import main
 from workbook.policies.load import BUNDLED, load_policy
 from workbook.training import CancellationConfig, RunConfig, files, load_run, start_run, worker
 from workbook.training import runs as run_module
-from workbook.training.config import sampling_settings
+from workbook.training.config import sampling_settings, trainer_args
 from workbook.training.files import StorageError, atomic_folder, checkpoints, damage, write_text
 from workbook.training.resumable import ResumableTrainer
-from workbook.training.run_config import trainer_args
 from workbook.training.runs import Run, create_run, set_status, training_lock
 from workbook.training.worker import execute, train
 

@@ -14,7 +14,7 @@ from workbook.places import data_path
 from workbook.training import RunConfig, load_sweep, sweep
 from workbook.training import config as settings
 from workbook.training.checks import check_run, validate
-from workbook.training.run_config import dump_yaml, parse_yaml
+from workbook.training.config import dump_yaml, parse_yaml
 from workbook.training.sweeps import combinations
 
 CONFIGS = sorted(path for path in data_path("configs").rglob("*.yaml") if path.parent.name != "accelerate")

@@ -18,7 +18,7 @@ _NAMES = {  # module: what many chapters use of it
     "rollouts.states": "output_states",
     "statistics": "bootstrap_mean nested_mean paired_difference t_interval",
     "tasks": "get_task own_task",
-    "training.run_config": "RunConfig",
+    "training.config": "RunConfig",
     "training.runs": "start_run",
     "training.sweeps": "runs",
     "views.charts": "intervals_chart",

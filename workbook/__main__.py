@@ -6,7 +6,6 @@ python -m workbook train data/configs/chain.yaml --set learning_rate=5e-4 --set 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 from workbook.commands import book, training
@@ -29,9 +28,6 @@ def main(argv: list[str] | None = None) -> int:
         return args.command(args)
     except KeyboardInterrupt:
         sentence, status = "Interrupted.", 130
-    except BrokenPipeError:  # whoever read the output, as `head` does, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
         from workbook.training.messages import explain_error
 

@@ -7,10 +7,10 @@ is held at its version.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -87,8 +87,6 @@ def meets(version: str, bound: str | SpecifierSet) -> bool:
 
 def requirements() -> list[str]:
     """Return the workbook's declared dependencies."""
-    import tomllib
-
     return tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["dependencies"]
 
 

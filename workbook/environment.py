@@ -88,7 +88,7 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     torch = import_to_stay("torch")
     import numpy as np
 
-    from workbook.policies.devices import choose_device, choose_dtype
+    from workbook.policies.devices import choose_device, choose_dtype, free_mib
     from workbook.views.style import enable_charts
 
     device = choose_device().type
@@ -98,22 +98,11 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     enable_charts()
-    print(report(chosen, reason, seed))
-    return chosen
-
-
-def report(profile: Profile, reason: str, seed: int) -> str:
-    """The few lines that `setup` prints: versions, device, dtype with its reason, free memory, profile."""
-    import torch
-
-    from workbook.policies.devices import free_mib
-
     there = {dist.metadata["Name"]: dist.version for dist in metadata.distributions()}
     versions = ", ".join(f"{name} {there.get(name, 'missing')}" for name in REPORTED)
-    versions = textwrap.fill(f"python {platform.python_version()}, {versions}", width=96)
-    place = torch.cuda.get_device_name() if profile.device == "cuda" else f"{os.cpu_count()} CPU cores"
+    print(textwrap.fill(f"python {platform.python_version()}, {versions}", width=96))
+    place = torch.cuda.get_device_name() if device == "cuda" else f"{os.cpu_count()} CPU cores"
     where = ", on Colab" if "google.colab" in sys.modules else ""
-    return (
-        f"{versions}\ndevice   {profile.device} ({place}{where}), {free_mib(profile.device) / 1024:.1f} GiB free\n"
-        f"dtype    {reason}\nprofile  {profile.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})"
-    )
+    print(f"device   {device} ({place}{where}), {free_mib(device) / 1024:.1f} GiB free\ndtype    {reason}")
+    print(f"profile  {chosen.name}, seed {seed} (setup(profile=...) takes {', '.join(PROFILES)})")
+    return chosen

@@ -18,7 +18,7 @@ def settings_option(command) -> None:
 
 def read_settings(texts: list[str]) -> dict[str, object]:
     """`key=value` texts, their values read as a config's are; ValueError for one that is none, or comes twice."""
-    from workbook.training.run_config import parse_yaml
+    from workbook.training.config import parse_yaml
 
     settings = {}
     for text in texts:

@@ -12,7 +12,7 @@ from workbook.lazy import import_to_stay
 def _train(args) -> int:
     train = import_to_stay("workbook.training.worker").train
     from workbook.training.checks import check_run
-    from workbook.training.run_config import RunConfig
+    from workbook.training.config import RunConfig
 
     config = RunConfig.load(args.config).override(read_settings(args.set))
     if MAIN:
@@ -35,7 +35,7 @@ def _resume(args) -> int:
 
 
 def _sweep(args) -> int:
-    from workbook.training.run_config import place
+    from workbook.training.config import place
     from workbook.training.sweeps import check_grid, combinations, load_sweep, sweep
 
     config, grid = load_sweep(args.config)
@@ -72,7 +72,7 @@ def _estimators(args) -> int:
 def _attack(args) -> int:
     from workbook.tasks import get_task
     from workbook.tasks.attack import attack_reward, describe_attack
-    from workbook.training.run_config import RunConfig
+    from workbook.training.config import RunConfig
 
     config = RunConfig.load(args.config)
     task = get_task(config.task, **config.task_options)

@@ -6,11 +6,10 @@ from workbook.lazy import lazy_names
 
 _NAMES = {  # module: what it offers
     "training.checks": "problems",
-    "training.config": "CancellationConfig",
+    "training.config": "CancellationConfig RunConfig",
     "training.credit": "credit_call",
     "training.diagnosis": "diagnose",
     "training.memory": ("QWEN_1_5B QWEN_7B WORKLOAD at_peak forecast_run memory_forecast parameter_counts peak_mib"),
-    "training.run_config": "RunConfig",
     "training.runs": "Run latest_run load_run start_run",
     "training.sweeps": "compare_runs load_sweep sweep",
     "training.token_tables": "token_biography",

@@ -21,11 +21,10 @@ from workbook.policies.load import HUB_ID, PACKAGED
 from workbook.tasks import get_task
 from workbook.theory.choices import ESTIMATORS, TRANSFORM_INPUTS, TRANSFORMS, WHOLE_GROUP
 from workbook.theory.credit_rules import RULES
-from workbook.training.config import CHOICES, CancellationConfig
+from workbook.training.config import CHOICES, RunConfig, trainer_args
 from workbook.training.credit import check_estimator, credit_call
 from workbook.training.files import process_count
 from workbook.training.messages import explain_error, one_line, show_value
-from workbook.training.run_config import RunConfig, trainer_args
 
 # Loss types whose surrogate is min(r A, clip(r) A): the ones a reweighted surrogate can stand in for.
 CLIPPED_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo")

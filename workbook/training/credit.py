@@ -229,19 +229,13 @@ class TrainerTask:
         return totals
 
 
-HOW_TO = """
-One of your own: a file credit.py with `def my_rule(batch): return batch.group_advantages()[:, None] * batch.entropies`,
-then advantage_estimator: own:credit.py:my_rule. It returns (B,), one number per rollout, or (B, T), one per token; with
-my_rule.each_step = True it is called anew in every micro-batch. help(workbook.theory.CreditBatch) says what a batch
-knows, and workbook.rollouts.credit_batch(policy, rollouts, task) makes one to try it on."""
-
-
 def estimators_text() -> str:
-    """Every advantage estimator and credit rule in a line each, and how to write one."""
+    """Every advantage estimator and credit rule in a line each, and where to read how to write one."""
     plain = (line.strip() for line in group_advantages.__doc__.splitlines())
     lines = [line.removeprefix("- ") for line in plain if line.startswith("- ")]
     for rule in CREDIT_RULES.values():
         asks = f"; asks for {', '.join(rule.needs)}" * bool(rule.needs)
         unit = "token" if rule.per_token else "rollout"
         lines.append(f"{rule.name}: per {unit}, {rule.changes}{asks} [{rule.paper}, {rule.exact}]")
-    return "\n".join([*lines, HOW_TO])
+    own = "One of your own, advantage_estimator: own:credit.py:my_rule, see help(workbook.theory.CreditBatch)."
+    return "\n".join([*lines, own])

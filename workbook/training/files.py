@@ -24,6 +24,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pandas as pd
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -196,11 +197,12 @@ def read_metrics(path: Path, last_only: bool = False) -> list[dict]:
     return rows
 
 
-def read_records(path: Path, columns: list[str]) -> list[dict]:
-    """Rows of a JSON list of records that have these columns; none of a file that is damaged, or not there."""
+def read_records(path: Path, columns: list[str]) -> pd.DataFrame:
+    """A JSON list of records as a table of these columns; without rows for a file that is damaged, or not there."""
+    rows = []
     with suppress(ValueError):
-        return [row for row in read_json(path, list) if isinstance(row, dict) and set(columns) <= set(row)]
-    return []
+        rows = [row for row in read_json(path, list) if isinstance(row, dict) and set(columns) <= set(row)]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def remove_leftovers(folder: Path, names: str) -> None:
@@ -213,9 +215,10 @@ def remove_leftovers(folder: Path, names: str) -> None:
 def save_state(folder: Path, name: str, state: Any) -> None:
     """Write a tree of dicts, lists, tuples, scalars and tensors as `name.json` and `name.safetensors` (the tensors)."""
     leaves, tree = tree_flatten(state)
-    tensors = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
-    save_file({i: leaf.detach().cpu().contiguous().clone() for i, leaf in tensors.items()}, folder / f"{name}.safetensors")
-    scalars = {i: leaf for i, leaf in enumerate(leaves) if str(i) not in tensors}
+    tensors = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    whole = {str(i): leaf.detach().cpu().contiguous().clone() for i, leaf in tensors.items()}
+    save_file(whole, folder / f"{name}.safetensors")
+    scalars = {i: leaf for i, leaf in enumerate(leaves) if i not in tensors}
     write_text(folder / f"{name}.json", json.dumps({"tree": treespec_dumps(tree), "scalars": scalars}))
 
 

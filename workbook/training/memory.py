@@ -20,9 +20,9 @@ from workbook.policies.devices import MIB, as_device, as_dtype, free_mib
 from workbook.policies.load import locate
 from workbook.rollouts.scoring import tokenize_prompts
 from workbook.tasks import get_task
+from workbook.training.config import RunConfig
 from workbook.training.files import process_count
 from workbook.training.messages import one_line
-from workbook.training.run_config import RunConfig
 
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)  # 4 bits, an 8-bit scale per 64 weights, a 32-bit scale per 256 of those
 DEFAULT_LENGTH = 512  # TRL's max_completion_length, where a run does not set it
@@ -163,12 +163,11 @@ def fits(config: RunConfig, at_once: int = 1) -> str | None:
     free = free_mib(device)
     if needed <= free:
         return None
-    runs, their = ("This run is", "its") if at_once == 1 else (f"{at_once} runs at a time are", "their")
-    fewer = ", or fewer at a time" * (at_once > 1)
+    runs = "This run is" if at_once == 1 else f"{at_once} runs at a time are"
     return (
-        f"{runs} forecast to need {needed:,.0f} MiB beside {their} libraries, and {free:,.0f} MiB are free on "
+        f"{runs} forecast to need {needed:,.0f} MiB beside the libraries, and {free:,.0f} MiB are free on "
         f"{device.type}; take smaller micro-batches, gradient_checkpointing, lora and nf4, or a lower "
-        f"max_completion_length{fewer}."
+        "max_completion_length."
     )
 
 

@@ -171,9 +171,6 @@ class Recorder(TrainerCallback):
             self._show_samples(state.global_step)
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)
-            self.bar.set_postfix({k: f"{row[k]:.3f}" for k in ("reward",) if k in row})
-            if state.global_step >= state.max_steps:
-                self.bar.close()
 
     def on_step_end(self, args, state, control, **kwargs):
         if broadcast_from_main(self.run.stopping):

@@ -32,6 +32,7 @@ import psutil
 from filelock import FileLock
 
 from workbook.places import runs_folder
+from workbook.training.config import RunConfig, dump_yaml, flatten
 from workbook.training.files import (
     as_folder,
     check_vacant,
@@ -47,7 +48,6 @@ from workbook.training.files import (
     write_text,
 )
 from workbook.training.messages import show_value
-from workbook.training.run_config import RunConfig, dump_yaml, flatten
 from workbook.training.token_tables import FOLDER as TOKENS
 from workbook.training.token_tables import read_step, tables
 
@@ -93,11 +93,11 @@ class Run:
 
     def samples(self) -> pd.DataFrame:
         """A few of the newest generation batch's rollouts, a row each."""
-        return pd.DataFrame(read_records(self.folder / "samples.json", SAMPLED), columns=SAMPLED)
+        return read_records(self.folder / "samples.json", SAMPLED)
 
     def evaluation(self) -> pd.DataFrame:
         """Held-out reward before and after: columns label, mean, low, high (95 % bootstrap over prompts)."""
-        return pd.DataFrame(read_records(self.folder / "evaluation.json", EVALUATED), columns=EVALUATED)
+        return read_records(self.folder / "evaluation.json", EVALUATED)
 
     def token_steps(self) -> list[int]:
         """Optimizer steps that have a token table (`record_tokens`)."""

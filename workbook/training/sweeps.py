@@ -24,12 +24,11 @@ from tqdm import tqdm
 from workbook.lazy import import_to_stay
 from workbook.places import runs_folder
 from workbook.training.checks import check_run
+from workbook.training.config import RunConfig, flatten, plain, read_yaml
 from workbook.training.files import as_folder, check_vacant
 from workbook.training.messages import explain_error, one_line, show_value
-from workbook.training.run_config import RunConfig, flatten, plain, read_yaml
 from workbook.training.runs import END_WINDOW, Run, create_run, is_done, load_run
 
-MAX_RUNS = 10_000  # of a sweep
 _ONE_RUN = threading.Lock()  # random states and torch's threads are a process's: it trains one run at a time
 
 Grid = dict[str, list] | list[dict[str, list]]
@@ -103,8 +102,6 @@ def check_grid(grid: Any) -> list[dict[str, list]]:
     for key, values in (item for one in grids for item in one.items()):
         if not isinstance(key, str) or not isinstance(values, list | tuple | range | np.ndarray) or not len(values):
             raise ValueError(f"grid: {one_line(key, 40)}={show_value(values)} must be a list of one value or more.")
-    if sum(int(np.prod([float(len(values)) for values in one.values()])) for one in grids) > MAX_RUNS:
-        raise ValueError(f"grid={show_value(grid)} makes more than {MAX_RUNS:,} runs.")
     return [{key: [plain(value) for value in values] for key, values in one.items()} for one in grids]
 
 

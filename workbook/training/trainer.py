@@ -282,25 +282,16 @@ class CancellationTrainer(GRPOTrainer):
                 self._reweight(outputs[0].detach(), self._loss_inputs)
         return outputs
 
-    def _trimmed(self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, **kwargs):
-        """TRL's log-probabilities, entropies and auxiliary loss, without columns nobody in the micro-batch uses."""
-        batch_size = batch_size or len(input_ids)
-        chunks = []
-        for ids, mask in zip(input_ids.split(batch_size), attention_mask.split(batch_size), strict=True):
-            used = mask.any(dim=0).nonzero().squeeze(1)
-            first_completion = ids.size(1) - logits_to_keep
-            kept = slice(min(int(used[0]), first_completion - 1), max(int(used[-1]) + 1, first_completion + 1))
-            cut = ids.size(1) - kept.stop
-            logps, entropies, aux = super()._get_per_token_logps_and_entropies(
-                model, ids[:, kept], mask[:, kept], logits_to_keep - cut, **kwargs
-            )
-            chunks.append((F.pad(logps, (0, cut)), None if entropies is None else F.pad(entropies, (0, cut)), aux))
-        logps, entropies, aux = zip(*chunks, strict=True)
-        return (
-            torch.cat(logps),
-            None if entropies[0] is None else torch.cat(entropies),
-            None if aux[0] is None else torch.stack(aux).mean(),
+    def _trimmed(self, model, input_ids, attention_mask, logits_to_keep, **kwargs):
+        """TRL's log-probabilities, entropies and auxiliary loss, without columns that no rollout given here uses."""
+        used = attention_mask.any(dim=0).nonzero().squeeze(1)
+        first_completion = input_ids.size(1) - logits_to_keep
+        kept = slice(min(int(used[0]), first_completion - 1), max(int(used[-1]) + 1, first_completion + 1))
+        cut = input_ids.size(1) - kept.stop
+        logps, entropies, aux = super()._get_per_token_logps_and_entropies(
+            model, input_ids[:, kept], attention_mask[:, kept], logits_to_keep - cut, **kwargs
         )
+        return F.pad(logps, (0, cut)), None if entropies is None else F.pad(entropies, (0, cut)), aux
 
     @torch.no_grad()
     def _reweight(self, logps: torch.Tensor, inputs: dict) -> None:
@@ -316,22 +307,12 @@ class CancellationTrainer(GRPOTrainer):
             weights, per_rollout = weights * correction, per_rollout and correction.size(1) == 1
             inputs["importance_sampling_ratio"] = torch.ones_like(correction)
         if args.group_transform:
-            self._log_before(weights, inputs)
             batch = (advantages, inputs["group_id"], loss_mask(inputs))
             weights = transform_weights(weights, args.group_transform, *batch, per_rollout)
         inputs["advantages"] = weights * by_token(advantages)
         inputs.pop("old_per_token_logps", None)
         if not per_rollout:  # a sequence ratio would spread each token's weight over its rollout
             self.importance_sampling_level = "token"
-
-    def _log_before(self, weights: torch.Tensor, inputs: dict) -> None:
-        """Log the residual that there would be without the transform."""
-        active, advantages = loss_mask(inputs).bool(), by_token(inputs["advantages"])
-        pushes = weights * advantages
-        if self.loss_type == "grpo":  # its mean over each rollout's own tokens
-            pushes = pushes / active.sum(dim=1, keepdim=True).clamp(min=1)
-        residual = mean_residual(pushes, inputs["group_id"], active & (advantages != 0))
-        self._log_cancellation("weight_residual_before", residual)
 
     def _log_cancellation(self, name: str, value: torch.Tensor | float) -> None:
         value = torch.as_tensor(value, dtype=torch.float32, device=self.accelerator.device)

@@ -13,6 +13,7 @@ import re
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.tasks import get_task
 from workbook.tasks.task import HELD_OUT_SEED
-from workbook.training.config import sampling_settings
+from workbook.training.config import RunConfig, sampling_settings, trainer_args
 from workbook.training.files import (
     atomic_folder,
     broadcast_from_main,
@@ -49,7 +50,6 @@ from workbook.training.files import (
 )
 from workbook.training.messages import explain_error, one_line
 from workbook.training.resumable import STATE, Recorder, ResumableTrainer
-from workbook.training.run_config import RunConfig, trainer_args
 from workbook.training.runs import (
     END_WINDOW,
     OURS,
@@ -133,9 +133,7 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
     if is_main():
         now = manifest(config, policy, trainer.train_dataset, baseline)
         if (run.folder / "manifest.json").exists():
-            started = run.manifest()
-            _check_inputs(started, now)
-            notes += _other_surroundings(started, now)
+            notes += _compare(run.manifest(), now)
         else:
             write_json(run.folder / "manifest.json", now)
         print(*notes, sep="\n", end="\n" * bool(notes), file=sys.stderr)
@@ -157,7 +155,8 @@ def _execute(run: Run, config: RunConfig, progress: bool) -> None:
     if start >= total:  # it was killed between the last checkpoint and final/
         trainer._load_from_checkpoint(str(checkpoint))
     else:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        with bar or nullcontext():
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if recorder.stopped:
         step = trainer.state.global_step
         set_status(run, "stopped", f"Stopped at step {step} of {total}; resume goes on.", **written)
@@ -255,24 +254,21 @@ def _sha256(tree) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _check_inputs(started: dict, now: dict) -> None:
-    """Raise a ValueError that names what differs between a run's manifest and that of one that starts now."""
-    before = started.get("inputs", {})
-    changed = [name for name, sha in now["inputs"].items() if sha != before.get(name, sha)]
+def _compare(started: dict, now: dict) -> list[str]:
+    """A note on versions or a device that differ between a run's manifest and that of one that starts now.
+
+    Raises a ValueError that names the inputs that differ.
+    """
+    before, after = ({"device": made.get("device")} | made.get("versions", {}) for made in (started, now))
+    others = [f"{key} {before[key]} -> {after.get(key)}" for key in before if before[key] != after.get(key)]
+    inputs = started.get("inputs", {})
+    changed = [name for name, sha in now["inputs"].items() if sha != inputs.get(name, sha)]
     if started.get("versions") != now["versions"]:  # another library may read the same files in another way
         changed = [name for name in changed if not name.startswith(("the config", "the tokenizer"))]
     if changed:
-        raise ValueError(
-            f"Changed since the run started: {', '.join(changed)}; a resume would end in other weights, so restore "
-            "what was there, or start a new run."
-        )
-
-
-def _other_surroundings(started: dict, now: dict) -> list[str]:
-    """A note on the versions, device or threads that differ: a resumed run's last bits may, too."""
-    before, after = ({"device": made.get("device")} | made.get("versions", {}) for made in (started, now))
-    changed = [f"{key} {before[key]} -> {after.get(key)}" for key in before if before[key] != after.get(key)]
-    return [f"Resumed under other surroundings: {', '.join(changed)}."] if changed else []
+        restore = "a resume would end in other weights, so restore what was there, or start a new run"
+        raise ValueError(f"Changed since the run started: {', '.join(changed)}; {restore}.")
+    return [f"Resumed under other surroundings: {', '.join(others)}."] if others else []
 
 
 def newest_intact(folder: Path, max_steps: int) -> tuple[Path | None, list[str]]:

@@ -15,8 +15,8 @@ import ipywidgets
 from workbook.theory.choices import CLIPPINGS, ESTIMATORS, LEVELS, STRATEGIES, TRANSFORMS, check_choice
 from workbook.theory.credit_rules import RULES
 from workbook.training.checks import Problem, validate
+from workbook.training.config import RunConfig, parse_yaml
 from workbook.training.memory import SHAPES, steps_per_generation
-from workbook.training.run_config import RunConfig, parse_yaml
 from workbook.views.explorer import log_slider, menu, power_slider, slider, switch
 
 OPTIMIZERS = {

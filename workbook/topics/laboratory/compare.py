@@ -13,7 +13,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.statistics import t_interval
-from workbook.training.run_config import RunConfig
+from workbook.training.config import RunConfig
 from workbook.training.runs import END_WINDOW
 from workbook.views.figures import forest, rule
 from workbook.views.style import NEUTRAL, SERIES, finish, titled

@@ -31,8 +31,8 @@ from workbook.topics.laboratory.compare import (
 )
 from workbook.topics.laboratory.try_it import read_samples, samples_html, samples_sentence, start_sampling
 from workbook.training.checks import check_run, validate
+from workbook.training.config import RunConfig, dump_yaml
 from workbook.training.memory import CARDS, forecast_shape, peak_mib, run_device, shape_and_prompt
-from workbook.training.run_config import RunConfig, dump_yaml
 from workbook.training.runs import start_run
 from workbook.views.explorer import Snippet, control_grid, value_of
 from workbook.views.live import LiveChart, close, show

@@ -11,8 +11,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from workbook.training.config import RunConfig, dump_yaml
 from workbook.training.messages import explain_error
-from workbook.training.run_config import RunConfig, dump_yaml
 from workbook.views.style import escape, visible
 
 PROMPTS, COMPLETIONS = 2, 4
@@ -44,8 +44,7 @@ def sample(config: RunConfig) -> dict:
     from workbook.policies import load_policy
     from workbook.rollouts import sample_rollouts
     from workbook.tasks import attack_reward, describe_attack, get_task
-    from workbook.training.config import sampling_settings
-    from workbook.training.run_config import trainer_args
+    from workbook.training.config import sampling_settings, trainer_args
 
     options = {"quantization": config.quantization, "lora": config.lora, "seed": config.seed, "dtype": config.dtype}
     policy, task = load_policy(config.policy, **options), get_task(config.task, **config.task_options)
