@@ -25,7 +25,7 @@ BUDGET = {
     "rollouts": 1_140,
     "probes": 2_850,
     "training": 3_770,
-    "views": 3_300,
+    "views": 3_290,
     "studies": 1_100,
     "claims": 780,
     "book": 900,

@@ -31,14 +31,8 @@ from workbook.views.style import NEUTRAL, WIDTH, describe_rows, require, titled,
 
 def reward_before_after(summary: pd.DataFrame, interval: str = "95 % interval") -> alt.LayerChart:
     """Mean rewards with their intervals: columns label, mean, low, high."""
-    require(summary, ("label", "mean", "low", "high"), "reward_before_after")
-    reward = alt.X("mean:Q", title="mean reward (0 to 1)").scale(domain=[0, 1])
-    return titled(
-        forest(summary, "label", reward, number=".2f", form=".3f", height=alt.Step(52)),
-        "Reward on held-out prompts, before and after training",
-        f"dot: mean; bar: {interval}",
-        describe_rows(summary, "label", form=".3f", interval=True),
-    )
+    title = "Reward on held-out prompts, before and after training"
+    return intervals_chart(summary, title, f"dot: mean; bar: {interval}", "mean reward (0 to 1)")
 
 
 def intervals_chart(
@@ -85,14 +79,12 @@ MAX_TICKS = 14  # values of x that are all named on the axis
 def curve_chart(
     curve: pd.DataFrame,
     x: str,
-    y: str = "mean",
     series: str | None = None,
     x_title: str = "",
     y_title: str = "",
     title: str = "",
     log2: bool = True,
     paper: tuple[float, float, str] | None = None,
-    xs: Sequence[float] = (),
     reference: Sequence[float | tuple[float, str]] | None = None,
     subtitle: str | None = None,
     width: int = WIDTH,
@@ -101,26 +93,26 @@ def curve_chart(
 ) -> alt.LayerChart:
     """Lines over x with points and interval bands; a shaded place on the axis, and dashed lines to compare with.
 
-    curve: a row per point, as `workbook.statistics.unit_curve` gives it: x, the column `series` (one line each), y, low
-    and high, units.  log2: a logarithmic axis with a tick at every x.  paper: where on the axis the paper stands, and
-    the words for it.  xs: further x that the axis reaches and names.  reference: values of y, each with or without a
-    text.  look: scale, settings of y's axis, and more of `workbook.views.figures.series`, such as names.
+    curve: a row per point, as `workbook.statistics.unit_curve` gives it: x, the column `series` (one line each), mean,
+    low and high, units.  log2: a logarithmic axis with a tick at every x.  paper: where on the axis the paper stands,
+    and the words for it.  reference: values of y, each with or without a text.  look: scale, settings of y's axis, and
+    more of `workbook.views.figures.series`, such as names.
 
     Raises ValueError for columns that the table lacks, an empty table, and x or paper at 0 and below on a log2 axis.
     """
-    require(curve, [x, y, "low", "high", *([series] if series else [])], "curve_chart")
+    require(curve, [x, "mean", "low", "high", *([series] if series else [])], "curve_chart")
     if curve.empty:
         raise ValueError("curve_chart needs a row or more; the table is empty.")
-    ends = [float(curve[x].min()), float(curve[x].max()), *(paper[:2] if paper else ()), *xs]
+    ends = [float(curve[x].min()), float(curve[x].max()), *(paper[:2] if paper else ())]
     if log2 and min(ends) <= 0:
         raise ValueError(f"{x} reaches {min(ends):g}, which has no place on a log2 axis: use log2=False.")
     kind = {"type": "log", "base": 2} if log2 else {"zero": False}
     place = alt.X(f"{x}:Q", title=x_title or x)
     place = place.scale(**kind, domain=[min(ends), max(ends)], nice=False, padding=12)
-    ticks = sorted({*curve[x].tolist(), *xs})
+    ticks = curve[x].unique().tolist()
     if len(ticks) <= MAX_TICKS:
         place = place.axis(values=sorted({*ticks, *(paper[:2] if paper else ())}), grid=False, labelOverlap=True)
-    value = alt.Y(f"{y}:Q", title=y_title or y).scale(**{"zero": False, **look.pop("scale", {})})
+    value = alt.Y("mean:Q", title=y_title or "mean").scale(**{"zero": False, **look.pop("scale", {})})
     under = [*_paper(paper, ends, log2), *references(reference or (), min(ends))]
     look = {"shown": ["units"] if "units" in curve else [], "under": under, "dash": series, **look}
     names = [series] if series else []
@@ -128,7 +120,7 @@ def curve_chart(
         lines_over(curve, place, value, series, width=width, height=height, **look),
         title,
         _units(curve) if subtitle is None else subtitle,
-        describe_rows(curve, *names, x, value=y, interval=True),
+        describe_rows(curve, *names, x, interval=True),
     )
 
 

@@ -23,7 +23,6 @@ from workbook.views.live import LiveChart, close, show
 from workbook.views.style import SERIES, escape, notice, printable_table, require, visible
 
 ENDED = {"finished": "success", "stopped": "warning", "failed": "danger", "interrupted": "warning"}
-RESUMABLE = ("stopped", "failed", "interrupted")
 NOTHING = pd.DataFrame({"step": pd.Series(dtype=int), "reward": pd.Series(dtype=float)})
 UNSTARTED = {"state": "not started", "step": 0, "total": 0, "message": "Press Start."}
 TEXT = "font-family: monospace; overflow-wrap: anywhere; unicode-bidi: isolate; vertical-align: top"
@@ -182,7 +181,7 @@ class RunMonitor:
         stopping = running and self.run.stopping
         self.start_button.disabled = running
         self.stop_button.disabled = stopping or not running
-        self.resume_button.disabled = state not in RESUMABLE
+        self.resume_button.disabled = not ended or state == "finished"
         self._show_line(sentence(status, self._metrics, stopping), error=state == "failed")
         return not running
 
@@ -218,8 +217,7 @@ def sentence(status: dict, metrics: pd.DataFrame, stopping: bool = False) -> str
     remaining = ""
     steps = status["total"] - int(metrics["step"].max()) if len(metrics) else 0
     if steps > 0 and "step_time" in metrics and pd.notna(step := metrics["step_time"].tail(20).mean()):
-        seconds = steps * step
-        remaining = f", about {seconds:.0f} s left" if seconds < 100 else f", about {seconds / 60:.0f} min left"
+        remaining = f", about {steps * step / 60:.1f} min left"
     return f"running: step {status['step']} of {status['total']}{remaining}. {message}"
 
 
