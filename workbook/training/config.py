@@ -45,7 +45,7 @@ class CancellationConfig(GRPOConfig):
         measure_cancellation: measure what cancels in and across steps, every so many generation batches; 0 = never.
         record_tokens: write what the step did to each token to output_dir/tokens, at the first optimizer step and every
             so many; 0 = never.
-        trim_padding: cut columns that are padding in the whole micro-batch before the forward pass.
+        trim_padding: cut columns that are padding in all rollouts scored at once, before the forward pass.
         fp32_adapters: keep LoRA weights in float32, where TRL casts those of a quantized model to bfloat16.
     """
 

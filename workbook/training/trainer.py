@@ -13,7 +13,7 @@ its field:
    makes TRL's own ratio 1 with gradient grad log pi. vLLM's correction goes into w before the transform, and is 1 in
    what TRL multiplies afterwards. So do advantages per token under a sequence ratio, which TRL would spread over the
    rollout: s_i A_it on each token, GSPO-token's gradient (arXiv 2507.18071, section 4.3).
-4. `trim_padding`: that same method cuts columns that are padding in the whole micro-batch and pads the result back.
+4. `trim_padding`: that same method cuts columns that are padding in all of its rollouts and pads the result back.
 5. `fp32_adapters`: LoRA weights that TRL's constructor cast to bfloat16 are cast back to float32. With vLLM, the base
    that adapters are merged into at each sync is put back (`meter.keeping_base`).
 6. Extra metrics under `cancellation/`, and extra columns `group_id` and `rewards` in each batch. What a token weighs is
