@@ -231,7 +231,6 @@ def test_every_registered_outcome_has_its_measure():
 
 def test_charts_say_what_the_rows_hold(toy):
     explorer = explore_cancellation(toy)
-    assert explorer.quick
     explorer.set(prompts=3, rollouts=6)
     made = compute_cancellation(toy, 3, 6)
     wide = made["bars"].pivot(index="kind", columns="part", values="push")

@@ -108,6 +108,12 @@ def test_settings_that_can_not_be_are_told_and_the_chart_stays():
     assert "steep" not in one.sentence.value
 
 
+@pytest.mark.parametrize(("limit", "follows"), [(60.0, True), (0.0, False)])  # seconds
+def test_what_is_slow_is_computed_when_the_slider_is_let_go(monkeypatch, limit, follows):
+    monkeypatch.setattr("workbook.views.explorer.MAX_DRAG_SECONDS", limit)
+    assert explorer().controls["slope"].continuous_update is follows
+
+
 def test_a_chart_that_changes_its_table_is_refused():
     with pytest.raises(ValueError, match="line_of_a_copy changes a table before it draws it; only the tables table"):
         spec_over(line_of_a_copy, {"table": compute_line()})

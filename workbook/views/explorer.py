@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from pathlib import Path
@@ -30,6 +31,7 @@ from workbook.views.live import LiveChart, close, rows, show
 from workbook.views.style import notice, typeset
 
 REFUSED = "workbook-refused"  # class of a box whose controls ask for what can't be
+MAX_DRAG_SECONDS = 0.050  # what takes longer is computed when a slider is let go, not on the way
 
 
 class Snippet(anywidget.AnyWidget):
@@ -80,7 +82,8 @@ class Explorer(Shell):
     code: settings -> the lines that compute them; by default an import and a call of compute.
 
     Attributes: `settings` what the controls say, `tables` what is drawn, `code` the call that computes it. Where the
-    controls ask for what can't be, the sentence says so, and the rest stays as it was.
+    controls ask for what can't be, the sentence says so, and the rest stays as it was. The chart follows a slider under
+    the hand where compute takes less than MAX_DRAG_SECONDS.
     """
 
     def __init__(
@@ -97,6 +100,11 @@ class Explorer(Shell):
         self._one_at_a_time = threading.RLock()  # cells and controls have threads of their own
         self._describe = describe or (lambda **_: "")
         self._start, self.tables = self.settings, self._computed()
+        began = time.perf_counter()
+        self._computed()  # anew: what the first call had to load is not what a drag costs
+        for control in controls.values():
+            if control.has_trait("continuous_update"):
+                control.continuous_update = time.perf_counter() - began < MAX_DRAG_SECONDS
         self.chart = LiveChart(chart, **self.tables)
         self.sentence = ipywidgets.HTML(layout={"max_width": "860px"})
         self.snippet = Snippet()

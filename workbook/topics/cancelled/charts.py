@@ -53,13 +53,12 @@ def cancellation_chart(bars: pd.DataFrame, shares: pd.DataFrame) -> alt.HConcatC
     left = draw_bars(bars, y, x, by="part", names=BARS, colors=[*(SERIES[k] for k in (4, 2, 5)), NEUTRAL], **look)
     right = draw_bars(
         shares,
-        y.copy(),
+        y.copy().axis(labels=False),
         place,
         by="place",
         names=PLACES,
         colors=[SERIES[2], SERIES[3]],
         over=[number],
-        labels=False,
         **look,
     )
     chart = panels(
