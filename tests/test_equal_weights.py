@@ -2,14 +2,19 @@
 
 from dataclasses import replace
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from workbook.policies.family import committed_seeds
 from workbook.rollouts import credit_batch, sample_rollouts
 from workbook.studies.loop import Readings, train_in_memory
+from workbook.studies.record import load_measured
 from workbook.tasks import get_task
 from workbook.theory.objective import objective_weights
-from workbook.topics.drift.equal_weights import OBJECTIVES, EqualWeights, arm_loop
+from workbook.topics.drift.claims import tax_at_equal_value
+from workbook.topics.drift.equal_weights import LR, OBJECTIVES, EqualWeights, arm_loop, taxes
 
 
 @pytest.mark.parametrize("objective", ["GSPO", "PPO, 0.2 and 0.28", "GSPO, no clip"])
@@ -43,3 +48,26 @@ def test_in_pairs_equal_weights_train_as_weights_projected_off_the_advantages_do
     for column in ("value", "moved", "tax"):
         own, same, unequal = (run[column] for run in runs)
         assert abs(own - same) < 0.02 * abs(own - unequal)
+
+
+def test_ratios_of_tax_by_hand():
+    """At equal value: unequal reaches 0.6 half-way to its end, at tax 0.03; least at its end, at 0.02."""
+    rows = [("unequal", 0, 0.4, 0.0), ("unequal", 6, 0.5, 0.01), ("unequal", 60, 0.7, 0.05)]
+    rows += [("least", 0, 0.4, 0.0), ("least", 6, 0.5, 0.01), ("least", 60, 0.6, 0.02)]
+    table = pd.DataFrame(rows, columns=["weights", "batch", "value", "tax"])
+    table = table.assign(objective="GSPO", group_size=2, permuted=False, seed=0)
+    tables = {
+        "equal_weights/runs": pd.concat([table, table.assign(seed=1, value=table["value"] - (table["batch"] > 6))])
+    }
+    measured = taxes("unequal", "least")(tables)
+    assert measured.attrs["log"]
+    assert measured.tolist() == pytest.approx([np.log(2.5), np.nan], nan_ok=True), "the second unit's runs collapsed"
+    assert tax_at_equal_value(tables)[0] == pytest.approx(np.log(1.5))
+
+
+def test_the_rate_is_what_tuning_chose_on_policies_that_are_no_units():
+    rates = load_measured("equal_weights_tuning", "family", "rates").query("batch == 12 and weights != 'one sign'")
+    value = rates.groupby("lr")["value"].mean()
+    assert value.index[value >= value.max() - 0.01][0] == LR
+    names = {f"family:seed={seed}" for seed in committed_seeds("tuning")}
+    assert set(rates["policy"]) == names

@@ -142,9 +142,6 @@ def equal_value(first, second, column="free_tax"):
         return np.subtract(*(when(arm["value"], arm["y"], level) for arm in arms))
     return of_runs(number)
 
-def excess(arm, size=2):
-    return of_runs(lambda rows: beyond(rows, arm, "free_tax")["y"].iloc[-1], size)
-
 def ended(first, second, read=end, size=2):
     return of_runs(lambda rows: read(run(rows, first)) - read(run(rows, second)), size)
 
@@ -165,7 +162,7 @@ CONFIDENCE = {
     "D1 consequence": equal_value(M, G, "template_tax"), "D2": residual(S, "token ratio"),
     "D2 groups of eight": residual(S, "token ratio", size=8), "D2 clipped": residual("sequence, clipped", S),
     "D3": residual("token, clipped", "token, symmetric"), "D3 consequence": equal_value("PPO", "PPO, symmetric"),
-    "D3 sequence": residual("sequence, clipped", "sequence, symmetric"), "D4": equal_value(G, M),
+    "D3 sequence": residual("sequence, clipped", "sequence, symmetric"), "D4 beyond twins": equal_value(G, M),
     "D4 clip off": equal_value("clip off", M), "D4 style": equal_value(G, M, "tax"), "D5": equal_value(G, M, "lost"),
     "D5 odds": equal_value(G, M, "odds"), "D6": residual(M), "D6 mechanism": residual(M, S, "gradient"),
     "D6 consequence": equal_value(C, G), "D6 control": equal_value(C, "clip off"), "D7": residual("orthogonal"),
@@ -173,8 +170,6 @@ CONFIDENCE = {
     "D8": ended(M, G), "D8 clamped": ended(C, G), "D8 control": ended(C, "clip off"), "D8 jitter": ended(M, G, jitter),
     "D8 orthogonal": ended("orthogonal", G), "D8 symmetric": ended("PPO, symmetric", "PPO"),
     "D8 compute": of_runs(compute), "D9": by_doubling, "D9 mechanism": lambda u: energy(16)(u) - energy(2)(u),
-    "D-falsifier": excess(G), "D-falsifier clip off": excess("clip off"), "D-falsifier token ratios": excess("PPO"),
-    "D-falsifier exchangeable": excess(M), "D-falsifier groups of eight": excess(G, 8),
 }
 
 # --- dose, dose_alphabets, dose_dials: one step against how many prompts push in it
@@ -379,6 +374,39 @@ TRAINING = {
     "H7 over training": curves(lambda rows: curve(rows, "PPO", "gap")[-3:].mean()),
 }
 
+# --- equal_weights: tax under unequal weights over that under equal ones, a ratio judged by its logarithm
+def weighted(rows, weights, column="tax", objective="GSPO", size=2, permuted=False):
+    """A column of a run, batches in order."""
+    own = at(rows, weights=weights, objective=objective, group_size=size, permuted=permuted).sort_values("batch")
+    return own.set_index("batch")[column] * (np.nan if collapsed(own) and not permuted else 1.0)
+
+def versus(first, second, batch=60, nats=False, **place):
+    def number(rows):
+        one, other = (weighted(rows, weights, **place)[batch] for weights in (first, second))
+        return one - other if nats else np.log(one / other)
+    return lambda u: each(u.table("runs"), number) if nats else logs(each(u.table("runs"), number))
+
+def at_equal_value(rows):
+    runs = [(weighted(rows, weights, "value"), weighted(rows, weights)) for weights in ("unequal", "least")]
+    level = min(value.max() for value, _ in runs)
+    return np.log(np.divide(*(when(value, tax, level) for value, tax in runs)))
+
+PAIR, SIGN, LEAST, ASYMMETRIC = ("unequal", "equal"), ("one sign", "equal"), ("unequal", "least"), "PPO, 0.2 and 0.28"
+WEIGHTS = {
+    "D-falsifier": versus(*PAIR), "D-falsifier nats": versus(*PAIR, nats=True),
+    "D-falsifier entropy": versus(*PAIR, nats=True, column="style_entropy"),
+    "D-falsifier 12 batches": versus(*PAIR, 12), "D-falsifier permuted": versus(*PAIR, 12, permuted=True),
+    "D-falsifier beyond twins": apart(versus(*PAIR, 12, True), versus(*PAIR, 12, True, permuted=True)),
+    "D-falsifier eight": versus(*PAIR, size=8), "D-falsifier eight, 12 batches": versus(*PAIR, 12, size=8),
+    "D-falsifier eight, PPO": versus(*PAIR, 12, size=8, objective=ASYMMETRIC),
+    "D-falsifier control": versus(*SIGN), "D-falsifier control, 12 batches": versus(*SIGN, 12),
+    "D-falsifier control, eight": versus(*SIGN, 12, size=8),
+    "D4": lambda u: logs(each(u.table("runs"), at_equal_value)),
+    "D4 at the end": versus(*LEAST), "D4 eight": versus(*LEAST, 12, size=8),
+}
+for name in ("GSPO, no clip", "PPO, 0.2", ASYMMETRIC, "PPO, 0.01"):
+    WEIGHTS[f"D-falsifier {name}"] = versus(*PAIR, 12, objective=name)
+
 # --- value_gap: exact value of boosted minus suppressed tokens, and what it grows with
 def gap(pool="training", rollouts="all", matched="position", of="value", advantages="own"):
     place = {"pool": pool, "rollouts": rollouts, "matched": matched, "of": of, "advantages": advantages}
@@ -415,5 +443,5 @@ DEFINITIONS = {
     "arena": ARENA, "batch_composition": BATCHES, "confidence": CONFIDENCE, "dose": DOSE, "dose_alphabets": ALPHABETS,
     "batch_one_prompt": {f"{claim} one prompt": ordered(order, level=1) for claim, order in ORDERS.items()},
     "dose_dials": DIALS, "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
-    "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS,
+    "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,
 }

@@ -171,6 +171,19 @@ def curves_chart(place: tuple[int, float] = GROUPS, tables: Tables = FAMILY) -> 
     return outcome_panels(curves, CURVE_OUTCOMES, "arm", title, subtitle, **look)
 
 
+def weights_chart(size: int = 2, tables: Tables = FAMILY) -> alt.VConcatChart:
+    """Tax and entropy of style words along training, GSPO's unequal weights beside equal ones, each with its twin."""
+    rows = tables["equal_weights/runs"].query("objective == 'GSPO' and weights in @claims.BOTH and group_size == @size")
+    rows = rows.assign(arm=rows["weights"] + np.where(rows["permuted"], ", permuted", ""))
+    outcomes = {name: CURVE_OUTCOMES[name] for name in ("tax", "style_entropy")}
+    curves = pd.concat([unit_curve(rows, "batch", name, by="arm").assign(outcome=name) for name in outcomes])
+    names = [*claims.BOTH, *(f"{name}, permuted" for name in claims.BOTH)]
+    title = "The same run with unequal and with equal weights: what style words pay"
+    subtitle = f"GSPO in groups of {size}; mean and 95 % t interval over {rows['seed'].nunique()} policies"
+    colors = [ACCENT, "#222222", "#c9bff0", NEUTRAL]
+    return outcome_panels(curves, outcomes, "arm", title, subtitle, names=names, colors=colors, dash="arm")
+
+
 def mechanisms_chart(tables: Tables = FAMILY) -> alt.VConcatChart:
     """Agreement of output layer and whole network, and the gap in value, along training, in groups of eight."""
     curves = curves_of(MECHANISMS, GROUPS, tables)

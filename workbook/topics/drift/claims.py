@@ -1,8 +1,8 @@
 """Claims of chapter 09: whether unequal weights are what moves words that no reward asked for (D1 to D9, D-falsifier).
 
-What each row measures, and against which number, stands in data/results/{confidence,training_curves}/registration.yaml.
-Paper D claims *necessity*: without exchangeable weights there is a tax. So the falsifier's row asks for a run without
-them whose tax is no larger than that of its twin with permuted advantages.
+What each row measures, and against which number, stands in registration.yaml of data/results/{confidence,equal_weights,
+training_curves}. Paper D claims that unequal weights cause the tax. So the falsifier's row lays a run with unequal
+weights beside the same run with equal ones; a twin with permuted advantages keeps the weights, and so the cause.
 
 A unit is a policy and prompts of its own. A run that collapses (its exact value falls below half of the start's) gives
 no number to any of its unit's comparisons; its twin, which only loses value, is read as long as it has not collapsed.
@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.studies.claim import Tables
+from workbook.topics.drift.equal_weights import BOTH, OBJECTIVES, SHORT, curve_of, logs, taxes
 from workbook.topics.drift.study import CURVES, DEAD, GROUPS, PAIRS, POINT
 
 STUDY = "confidence"
@@ -230,6 +231,22 @@ def at_last(name: str, less: str | None = None, column: str = "value", place=PAI
     return measure
 
 
+def tax_at_equal_value(tables: Tables) -> pd.Series:
+    """Tax of GSPO over that of GSPO with min-replace, where both first reach the highest value that both reach."""
+    tax, value = ([curve_of(tables, name, column) for name in LEAST] for column in ("tax", "value"))
+    levels = np.minimum(*(values.max(axis=1) for values in value))
+    at = [
+        [at_value(y.loc[unit], x.loc[unit], levels[unit]) for unit in levels.index]
+        for x, y in zip(tax, value, strict=True)
+    ]
+    return logs(pd.Series(np.divide(*at), levels.index))
+
+
+def beyond_twins(tables: Tables) -> pd.Series:
+    """Tax under unequal minus under equal weights, minus the same of their permuted twins, after SHORT batches."""
+    return taxes(*BOTH, SHORT, nats=True)(tables) - taxes(*BOTH, SHORT, nats=True, permuted=True)(tables)
+
+
 def at_worst(column: str):
     """The least of a column of `training_curves` along PPO's run in groups of eight."""
     return lambda tables: curve_at(tables, GROUPS, "PPO", column).min(axis=1, skipna=False)
@@ -240,7 +257,7 @@ def _at(number: Number, group_size: int = G):
     return partial(per_unit, number=number, group_size=group_size)
 
 
-FIX = ("GSPO", "min-replace")
+FIX, LEAST, ONE_SIGN = ("GSPO", "min-replace"), ("unequal", "least"), ("one sign", "equal")
 MEASURES = {
     STUDY: {
         "D1": residual_gap("equal weights", None, "gradient"),
@@ -254,7 +271,7 @@ MEASURES = {
         "D3 sequence": residual_gap("sequence, clipped", "sequence, symmetric"),
         "D3 usual range": residual_gap("PPO's clip, 0.2", None, "stopped"),
         "D3 consequence": _at(gap_at_equal_value("PPO", "PPO, symmetric")),
-        "D4": _at(gap_at_equal_value("GSPO", "min-replace")),
+        "D4 beyond twins": _at(gap_at_equal_value("GSPO", "min-replace")),
         "D4 clip off": _at(gap_at_equal_value("clip off", "min-replace")),
         "D4 style": _at(gap_at_equal_value("GSPO", "min-replace", "tax")),
         "D5": _at(gap_at_equal_value("GSPO", "min-replace", "lost")),
@@ -275,11 +292,7 @@ MEASURES = {
         "D8 compute": _at(batches_to_equal_value("min-replace", "GSPO")),
         "D9": partial(slope_by_group, number=gap_of_values("min-replace", "GSPO")),
         "D9 mechanism": shared_share(16, 2),
-        "D-falsifier": _at(excess_at_end("GSPO")),
-        "D-falsifier clip off": _at(excess_at_end("clip off")),
-        "D-falsifier token ratios": _at(excess_at_end("PPO")),
-        "D-falsifier exchangeable": _at(excess_at_end("min-replace")),
-        "D-falsifier groups of eight": _at(excess_at_end("GSPO"), 8),
+        "D-falsifier twin": _at(excess_at_end("GSPO")),
     },
     CURVES: {
         "D4 over training": at_last(*FIX, "tax"),
@@ -290,5 +303,24 @@ MEASURES = {
         "H4 over training": at_worst("agreement, moved"),
         "H4 over training, all": at_worst("agreement, all"),
         "H7 over training": at_last("PPO", None, "gap", GROUPS, 3),
+    },
+    "equal_weights": {
+        "D-falsifier": taxes(*BOTH),
+        "D-falsifier nats": taxes(*BOTH, nats=True),
+        "D-falsifier entropy": taxes(*BOTH, nats=True, column="style_entropy"),
+        "D-falsifier value": taxes(*BOTH, nats=True, column="value"),
+        "D-falsifier 12 batches": taxes(*BOTH, SHORT),
+        "D-falsifier permuted": taxes(*BOTH, SHORT, permuted=True),
+        "D-falsifier beyond twins": beyond_twins,
+        **{f"D-falsifier {name}": taxes(*BOTH, SHORT, objective=name) for name in list(OBJECTIVES)[1:]},
+        "D-falsifier eight": taxes(*BOTH, size=8),
+        "D-falsifier eight, 12 batches": taxes(*BOTH, SHORT, size=8),
+        "D-falsifier eight, PPO": taxes(*BOTH, SHORT, size=8, objective="PPO, 0.2 and 0.28"),
+        "D-falsifier control": taxes(*ONE_SIGN),
+        "D-falsifier control, 12 batches": taxes(*ONE_SIGN, SHORT),
+        "D-falsifier control, eight": taxes(*ONE_SIGN, SHORT, size=8),
+        "D4": tax_at_equal_value,
+        "D4 at the end": taxes(*LEAST),
+        "D4 eight": taxes(*LEAST, SHORT, size=8),
     },
 }
