@@ -1,5 +1,7 @@
 """Checks of exercises: each mistake is named, and what is right is called right."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,9 @@ from workbook.theory import coupling_kernel, group_advantages, surrogate_weights
 from workbook.topics.batching.toy import check_in_step
 from workbook.topics.drift.explore import check_prefix_credit
 from workbook.topics.exchange.explore import check_positive_only, check_symmetric_clip, check_unequal_weights
+from workbook.topics.flips.explore import check_words
 from workbook.topics.groups.explore import OPENINGS, check_net_push, check_rloo, check_shared_push, check_signs
+from workbook.topics.laboratory.exercises import check_reward
 from workbook.topics.softmax.explore import check_coupling, check_rivals
 
 
@@ -45,6 +49,23 @@ def clipped(ratios, advantages, low, high):
 def ppo(ratios, advantages, low, high):
     rows = (ratios.log()[:, None], torch.zeros(6, 1), torch.ones(6, 1), advantages)
     return surrogate_weights(*rows, clip=(1 - low, high - 1))[:, 0]
+
+
+def words_from(first, before_first=True):
+    """Numbers of words by a counter that starts at `first`, which a space before the first token raises, or does not."""
+
+    def words(tokens):
+        numbers = []
+        for token in tokens:
+            raised = (token.startswith(" ") or token == ".") and (before_first or bool(numbers))
+            numbers.append((numbers[-1] if numbers else first) + raised)
+        return numbers
+
+    return words
+
+
+def behind(text):
+    return text.rpartition("answer is")[2]
 
 
 def step_advantages(rewards, ids):
@@ -115,6 +136,18 @@ ANSWERS = [
     (check_prefix_credit, lambda r, ids: r, "returned the shape"),
     (check_prefix_credit, lambda r, ids: step_advantages(r, ids) + 0.2, "position (0, 0) should be -0.1667"),
     (check_prefix_credit, lambda r, ids: None, "Not answered"),
+    (check_words, words_from(0, before_first=False), "Right"),
+    (check_words, words_from(0), "begin with 0, with a space"),
+    (check_words, words_from(-1), "begin with 0, with a space"),
+    (check_words, lambda tokens: [0, 0, 0, 1, 2, 2, 3, 4, 4, 4], "full stop"),
+    (check_words, lambda tokens: None, "Not answered"),
+    (check_reward, lambda text, answer: float("answer is" in text and behind(text).split()[:1] == [answer]), "Right"),
+    (check_reward, lambda text, answer: float(answer in text), "'so the answer is 12'"),
+    (check_reward, lambda text, answer: float(behind(text).strip().startswith(answer)), "'so the answer is 23'"),
+    (check_reward, lambda text, answer: float(re.findall(r"\d+", behind(text))[:1] == [answer]), "another sign"),
+    (check_reward, lambda text, answer: float(text.split()[-1:] == [answer]), "'I give up 2'"),
+    (check_reward, lambda text, answer: float(behind(text).split()[:1] == [answer]), "never says `answer is`"),
+    (check_reward, lambda text, answer: float(f"answer is {answer} " in text + " "), "the last is 7"),
 ]
 
 
