@@ -110,16 +110,16 @@ def test_what_a_figures_record_names_is_there(one):
 
 
 def test_a_card_says_what_is_shown_what_differs_and_the_outcomes():
-    card = outcomes.show_figure("D curves")
-    assert all(registered()[key].outcome in repr(card) for key in FIGURES["D curves"].keys)
+    card = outcomes.show_figure("Curves of D")
+    assert all(registered()[key].outcome in repr(card) for key in FIGURES["Curves of D"].keys)
     assert 'href="09_drift_fixing.ipynb"' in card._repr_html_()
-    assert outcomes.gallery_table().loc["H 1", "outcome"] == registered()["H1"].outcome
+    assert outcomes.gallery_table().loc["Fig. 1 of H", "outcome"] == registered()["H1"].outcome
     assert (
         "<script>"
-        not in outcomes.FigureCard(SimpleNamespace(**vars(FIGURES["H 1"]) | {"shows": "<script>"}))._repr_html_()
+        not in outcomes.FigureCard(SimpleNamespace(**vars(FIGURES["Fig. 1 of H"]) | {"shows": "<script>"}))._repr_html_()
     )
-    with pytest.raises(ValueError, match=r"figure='H 12' is not in the gallery; there are H 1, H 2"):
-        outcomes.show_figure("H 12")
+    with pytest.raises(ValueError, match=r"figure='H 5' is not in the gallery; there are Fig. 1 of H, Fig. 2"):
+        outcomes.show_figure("H 5")
 
 
 @pytest.mark.parametrize("one", FINDINGS, ids=lambda one: one.question[:40])

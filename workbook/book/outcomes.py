@@ -158,7 +158,7 @@ class FigureCard:
         self.figure = figure
         self.outcomes = [registered()[key] for key in figure.keys]
         shows = READING * figure.reading + figure.shows
-        self.lines = {f"Paper {figure.figure[0]}, {figure.names}": shows, "Here": figure.here}
+        self.lines = {f"Paper {figure.figure[-1]}, {figure.names}": shows, "Here": figure.here}
         self.lines |= {"Knobs": ", ".join(figure.knobs)} if figure.knobs else {}
         self.lines |= {"What differs": figure.differs}
 

@@ -151,7 +151,7 @@ def training_chart(followers: pd.DataFrame, agreement: pd.DataFrame) -> alt.HCon
     far, share = (registered_outcome("mass", key).threshold for key in ("H3", "H4"))
     panels = [
         (followers, FOLLOWERS, 1 / far, "movement / the pushing tokens'", "One token pushes: how far others move"),
-        (agreement, AGREEMENT, share, "share that agrees", "The output layer predicts the direction"),
+        (agreement, AGREEMENT, share, "share that agrees", "The output layer predicts what moves, not all"),
     ]
     drawn = [
         curve_chart(
