@@ -52,7 +52,7 @@ def ppo(ratios, advantages, low, high):
 
 
 def words_from(first, before_first=True):
-    """Numbers of words by a counter that starts at `first`, which a space before the first token raises, or does not."""
+    """Numbers of words by a counter from `first` on; before_first: a space before the first token raises it, too."""
 
     def words(tokens):
         numbers = []

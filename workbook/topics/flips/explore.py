@@ -164,7 +164,9 @@ def check_words(function: Callable) -> None:
         "the full stop begins with no space, and yet is no part of the number before it.": (
             lambda got: got[:-1].equal(WORDS[:-1].double())
         ),
-        "the numbers begin with 0, with a space before the first token or without one.": lambda got: (got - got[0]).equal(WORDS.double()),
+        "the numbers begin with 0, with a space before the first token or without one.": (
+            lambda got: (got - got[0]).equal(WORDS.double())
+        ),
     }
     praise = "Right: with these numbers, all pieces of a word can be given the class of the whole."
     otherwise = "{entry} belongs to word {right:.0f}, but yours says {got:.0f}."
