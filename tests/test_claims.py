@@ -25,7 +25,7 @@ from workbook.claims import (
     summary,
 )
 from workbook.claims.inference import Rule, adjusted, detectable_effect, judge_units, sign_flip_p
-from workbook.claims.ledger import NESTED, keep_ledger, kept_ledger
+from workbook.claims.ledger import NESTED, keep_ledger, kept_ledger, predictions
 from workbook.statistics import Estimate, pseudo_values, t_interval
 from workbook.studies.claim import Measurement, Tables
 from workbook.studies.record import RESULTS
@@ -148,6 +148,7 @@ H1 |= {"comparable": "yes", "testable": "yes", "source": "paper", "seen_before":
         ({"outcomes": {"H1": H1 | {"threshold": "low"}}}, "threshold: Input should be a valid number"),
         ({"outcomes": {"H1": H1 | {"smallest_effect": 0}}}, "smallest_effect: Input should be greater than 0."),
         ({"outcomes": {"H1": H1 | {"comparable": "hardly"}}}, 'it must be "yes", "unknown: ..." or "no: " and'),
+        ({"outcomes": {"H1": H1 | {"predicted": [0.2, 0.1]}}}, "outcomes.H1: Value error, predicted must be [low, high]"),
         ({"outcomes": {"H1": H1, "H1 too": H1}}, "two primary ones of claim H1."),
     ],
 )
@@ -189,13 +190,20 @@ NUMBERS = {  # column: mean, sd
     "against": (-0.5, 0.2),
     "noisy": (0.1, 1.0),
     "floor": (0.0, 0.0),
+    "small": (0.05, 0.005),
 }
 OUTCOMES = {  # key: column, and what it changes in H1's registration
-    "H1": ("clear", {}),
+    "H1": ("clear", {"predicted": [0.3, 0.7]}),
     "H1 control": ("none", {"role": "control"}),
     "H1 ratio": ("clear", {"role": "consequence", "threshold": 0.5, "smallest_effect": 0.1, "unit": ""}),
+    "H1 small": ("small", {"role": "control"}),
+    "H1 at its place": ("clear", {"role": "control", "threshold": 0.5, "smallest_effect": 0.3}),
+    "H1 able": ("none", {"role": "control", "positive_control": "H1"}),
+    "H1 unable": ("none", {"role": "control", "positive_control": "H4"}),
+    "H1 unregistered": ("small", {"role": "control", "positive_control": "H99"}),
+    "H1 clear": ("clear", {"role": "control", "positive_control": "H4"}),
     "H2": ("none", {"claim": "H2"}),
-    "H3": ("against", {"claim": "H3"}),
+    "H3": ("against", {"claim": "H3", "predicted": [0.0, 1.0]}),
     "H4": ("noisy", {"claim": "H4"}),
     "H5": ("clear", {"claim": "H5", "comparable": "no: our batch is smaller"}),
     "H6": ("clear", {"claim": "H6", "testable": "no: identity of the first step"}),
@@ -244,6 +252,9 @@ def test_the_ledger_of_a_world(world):
         **{"H1": "supported", "H1 control": "equivalent to none", "H1 ratio": "supported", "H2": "equivalent to none"},
         **{"H3": "contradicted", "H4": "inconclusive", "H5": "not comparable", "H6": "not testable here"},
         **{"H7": "not testable here", "H8": "not measured", "": "not measured", "as it was": "described"},
+        **{"H1 small": "not zero, too small to matter here", "H1 at its place": "at its threshold"},
+        **{"H1 able": "equivalent to none", "H1 unable": "not testable here", "H1 unregistered": "not testable here"},
+        "H1 clear": "supported",  # an effect that is seen needs no proof that it could have been
     }
     assert table["outcome"].to_dict() == outcomes
     units = pd.concat(pd.read_parquet(path).assign(seed=path.parent.name) for path in world.rglob("numbers.parquet"))
@@ -260,10 +271,17 @@ def test_the_ledger_of_a_world(world):
     assert "80 % power for" in table.loc["H4", "reason"]
     assert "holds no table 'none' at scale 'family'" in table.loc["H8", "reason"]
     assert "no primary outcome is registered" in table.loc["", "reason"]
+    assert f"{0.1 / h1['mean']:.0%} of its positive control, H1" in table.loc["H1 able", "reason"]
+    assert "positive control, H4, does not separate (inconclusive)" in table.loc["H1 unable", "reason"]
+    assert "positive control, H99, does not separate (not measured)" in table.loc["H1 unregistered", "reason"]
     judged = table.loc[["H1", "H2", "H3", "H4", "H7"]]
     np.testing.assert_allclose(judged["q"], adjusted(judged["p"].to_numpy()), err_msg="neither H5 nor H6 can be judged")
     assert table["q"].notna().sum() == 5, "q is of primary rows alone"
+    decides = table[table["p"].notna() & (table["role"] != "described")].drop(["H5", "H6"])
+    np.testing.assert_allclose(decides["q_all"], adjusted(decides["p"].to_numpy()), err_msg="over all rows that decide")
+    assert table["q_all"].notna().sum() == len(decides) == 13
     alone = ledger(folder=world, claims=["H3"]).set_index("key")
+    assert alone.loc["H3", "q_all"] == table.loc["H3", "q_all"]
     assert alone.loc["H3", "q"] == table.loc["H3", "q"], "whichever claims are asked for"
 
 
@@ -280,6 +298,7 @@ def test_fewer_than_six_units_have_no_outcome(world):
 
 def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(world, monkeypatch):
     path = world / "confidence_tuning" / "registration.yaml"
+    measured_under = read_registration("confidence_tuning", world).hash
     path.write_text(path.read_text() + "# a word more\n")
     table = pd.read_parquet(world / "confidence_tuning" / "family" / "seed=3" / "numbers.parquet")
     _unit(world, 3, table.assign(clear=np.nan), "family:seed=3", "other", modified=True)
@@ -290,6 +309,10 @@ def test_a_changed_registration_a_modified_tree_and_units_without_a_number_show(
     assert "tables from a modified tree; registration changed since; 1 units without a number" in text
     assert "units added after registration: 10" in text
     assert "outcome was seen" not in text
+    path.write_text(path.read_text() + f"supersedes: {measured_under}\n")
+    assert ledger(folder=world, claims=["H1"]).iloc[0]["registration"] == "changed since", "unit 3 is still another's"
+    _unit(world, 3, pd.read_parquet(world / "confidence_tuning/family/seed=2/numbers.parquet"), "p", measured_under)
+    assert ledger(folder=world, claims=["H1"]).iloc[0]["registration"] == "superseded"
 
 
 def test_units_that_were_measured_after_a_look_show_and_count(world):
@@ -309,8 +332,10 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     assert short[0].startswith("H1           family  supported  ")
     assert short[-1] == (
         "9 primary rows: 2 not testable here, 2 not measured, 1 supported, 1 equivalent to none, 1 contradicted, "
-        "1 inconclusive, 1 not comparable."
+        "1 inconclusive, 1 not comparable. 1 of 2 means lie in the interval that was predicted for them."
     )
+    late = table.assign(registration="superseded")
+    assert predictions(late) == "", "what was predicted after the numbers were seen is not scored"
     rows = json.loads(ledger_json(table))["rows"]
     assert rows[0]["values"] == {str(k): v for k, v in table.iloc[0]["values"].items()}
     assert rows[0]["policy_of"]["3"] == "family:seed=3"

@@ -19,7 +19,7 @@ from scipy import stats
 from audit.definitions import DEFINITIONS
 from audit.reckoning import RESULTS, ROOT, Missing, Units, conclude, judge
 
-NUMBERS = ("mean", "low", "high", "p", "q", "p_equivalent")
+NUMBERS = ("mean", "low", "high", "p", "q", "q_all", "p_equivalent")
 EXACT = ("claim", "role", "units", "outcome", "policies")
 
 
@@ -54,10 +54,12 @@ def recomputed() -> dict[tuple, dict]:
                     except Missing:  # registered, and not measured yet
                         values = pd.Series(dtype=float)
                     rows[study, part["scale"], key] = judge(values, outcome, units.policies) | {"registered": outcome}
-    primary = [row for row in rows.values() if row["role"] == "primary" and "p" in row and not row["excluded"]]
-    for row, q in zip(primary, stats.false_discovery_control([row["p"] for row in primary]), strict=True):
-        row["q"] = float(q)
-    return {key: row | {"outcome": conclude(row)} for key, row in rows.items()}
+    every = [row for row in rows.values() if "p" in row and not row["excluded"]]
+    for name, part in {"q": [row for row in every if row["role"] == "primary"], "q_all": every}.items():
+        for row, q in zip(part, stats.false_discovery_control([row["p"] for row in part]), strict=True):
+            row[name] = float(q)
+    by_scale = {scale: {key: row for (_, here, key), row in rows.items() if here == scale} for _, scale, _ in rows}
+    return {place: row | {"outcome": conclude(row, by_scale[place[1]])} for place, row in rows.items()}
 
 
 def differences(mine: dict, other: dict | None) -> list[str]:

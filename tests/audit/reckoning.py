@@ -3,7 +3,9 @@
 Units' numbers x (means by policy where several units share some policies, but not all one) against a threshold c, on
 the claim's side of which the paper stands, and a zone c +- d of what is too small to be of interest:
 
-    equivalent to none       the 90 % t interval lies inside the zone: two one-sided tests at 5 %. This goes first.
+    equivalent to none       the 90 % t interval lies inside the zone: two one-sided tests at 5 %. This goes first. Where
+                             c is not 0: at its threshold; where the 95 % interval leaves 0 out: not zero, too small
+                             to matter here; where the row names a positive control that is not supported: not testable
     supported, contradicted  the 95 % t interval lies on one side of c, and q <= 5 % over all primary rows
     inconclusive             else;  not testable here, not comparable: as registered, or every unit lies exactly at c
     not measured             fewer than 6 independent numbers
@@ -114,15 +116,23 @@ def judge(values: pd.Series, outcome: dict, policies: dict[int, str]) -> dict:
     }
 
 
-def conclude(row: dict) -> str:
-    """The outcome of a judged row, q of a primary one known."""
+def conclude(row: dict, controls: dict[str, dict]) -> str:
+    """The outcome of a judged row, q of a primary one known; controls: rows of its scale by their keys."""
     here, outcome = row["here"], row["registered"]
+    if not row["units"]:
+        return "not measured"
     if says_no(outcome, "testable"):
         return "not testable here"
     if row["policies"] < MIN_UNITS or here == "not testable here":
         return here
     if here in ("supported", "contradicted") and row.get("q", 0.0) > LEVEL:
         here = "inconclusive"
+    if here == "equivalent to none":
+        name, c = outcome.get("positive_control"), outcome["threshold"]
+        if name and (name not in controls or conclude(controls[name], controls) != "supported"):
+            return "not testable here"
+        clear = not row["low"] <= c <= row["high"]
+        here = "at its threshold" if c else "not zero, too small to matter here" if clear else here
     return "not comparable" if says_no(outcome, "comparable") else here
 
 

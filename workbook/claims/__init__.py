@@ -10,12 +10,15 @@ threshold, the side on which the claim lies, and the smallest effect of interest
 
 - supported, contradicted: all of the 95 % t interval of unit means lies on the claim's side of the threshold, or on the
   other, and so it does among all primary rows (Benjamini-Hochberg, q <= 0.05);
-- equivalent to none: two one-sided tests put it nearer to the threshold than the smallest effect of interest;
+- equivalent to none: two one-sided tests put it nearer to the threshold, 0, than the smallest effect of interest; "not
+  zero, too small to matter here" where its interval leaves 0 out, "at its threshold" where that is another number;
 - inconclusive: neither; the minimum detectable effect says what could have been seen;
-- not testable here: a floor, a ceiling, an identity or no contrast; not measured: fewer than 6 units;
+- not testable here: a floor, a ceiling, an identity or no contrast, or equivalence where the positive control that its
+  registration names is not supported; not measured: fewer than 6 units;
 - not comparable: a moderator lies outside the paper's range.
 
-What was measured of one policy alone is "described" and decides nothing. The records (`Claim`, `Measurement`) stand
+q_all corrects over all rows that are judged: a finding cites primary rows, and others below 0.05 there. An interval that
+a registration predicted is scored. What was measured of one policy alone is "described" and decides nothing. The records (`Claim`, `Measurement`) stand
 beside the code that measures, in each topic's claims.py.
 """
 

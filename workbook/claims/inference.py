@@ -23,9 +23,11 @@ MAX_EXACT = 12  # units up to which all 2^n sign flips are tried
 DRAWN_FLIPS = 20_000  # beyond
 MIN_LEFT = 3  # units that removals leave, at least
 SUPPORTED, EQUIVALENT, CONTRADICTED, INCONCLUSIVE = "supported", "equivalent to none", "contradicted", "inconclusive"
+TOO_SMALL, AT_THRESHOLD = "not zero, too small to matter here", "at its threshold"  # equivalence, in more words
 NOT_TESTABLE, NOT_COMPARABLE, NOT_MEASURED = "not testable here", "not comparable", "not measured"
 DESCRIBED = "described"  # role and outcome of a row that decides nothing
-MET = {SUPPORTED: "not met", CONTRADICTED: "met", EQUIVALENT: "met", INCONCLUSIVE: "neither met nor excluded"}
+MET = {SUPPORTED: "not met", INCONCLUSIVE: "neither met nor excluded"}
+MET |= dict.fromkeys((CONTRADICTED, EQUIVALENT, TOO_SMALL, AT_THRESHOLD), "met")
 
 
 class Judged(NamedTuple):
@@ -190,10 +192,11 @@ def adjusted(p: np.ndarray) -> np.ndarray:
     return q
 
 
-def conclude(row: dict, primaries: int) -> tuple[str, str, str]:
+def conclude(row: dict, primaries: int, control: dict | None = None) -> tuple[str, str, str]:
     """A judged row's outcome, what its interval would say here, and the reason of both.
 
-    primaries: rows that q was corrected over.
+    primaries: rows that q was corrected over.  control: the row of its positive control, where it names one. What could
+    not have shown such an effect shows no equivalence either, so a control that is not supported voids that.
     """
     here, units, policies = row["here"], row["units"], row["policies"]
     if row["role"] == DESCRIBED or not row["values"]:
@@ -208,9 +211,14 @@ def conclude(row: dict, primaries: int) -> tuple[str, str, str]:
     c, unit = row["threshold"], row["unit"]
     clear = row["low"] > c or row["high"] < c
     if here == EQUIVALENT:
+        here = AT_THRESHOLD if c else TOO_SMALL if clear else EQUIVALENT
         reason = f"its 90 % interval lies within {c:g} ± {row['smallest_effect']:g} {unit}".rstrip()
-        reason = reason if c == 0 else f"equivalent to its threshold: {reason}"
-        reason += "; clear of the threshold, but smaller than what is of interest" if clear else ""
+        if name := row["positive_control"]:
+            separates = conclude(control, primaries)[0] if control else NOT_MEASURED
+            if separates != SUPPORTED:
+                return NOT_TESTABLE, here, f"its positive control, {name}, does not separate ({separates}); {reason}"
+            share = row["smallest_effect"] / abs(control["mean"] - control["threshold"])
+            reason += f", which is {share:.0%} of its positive control, {name}"
     elif here == INCONCLUSIVE:
         detectable = f"80 % power for {row['detectable']:.2g} {unit}".rstrip()
         reason = f"its interval reaches both sides of {c:g}; {detectable} or more"

@@ -42,9 +42,9 @@ STALE = "data/results has changed since the ledger was kept; `python -m workbook
 JUDGED = (
     *("claim", "role", "study", "key", "scale", "measured", "unit", "threshold", "toward", "smallest_effect"),
     *("mean", "low", "high", "units", "registered_units", "dropped", "added", "looked", "outcome", "here", "reason"),
-    *("p", "q", "p_equivalent", "p_flips", "detectable", "without_low", "without_high", "decided_by"),
+    *("p", "q", "q_all", "p_equivalent", "p_flips", "detectable", "without_low", "without_high", "decided_by"),
     *("policies", "p_units", "policy_of"),
-    *("sd", "values", "log"),
+    *("sd", "values", "log", "predicted_low", "predicted_high", "positive_control", "changed"),
     *("paper_effect", "place", "comparable", "testable", "source", "seen_before", "registration", "clean", "commits"),
 )
 COLUMNS = ["claim", "paper", "statement", "falsifier", *JUDGED[1:], "command"]
@@ -109,10 +109,11 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
         return []
     count = registration.units[tables.scale] if outcome else None
     stated = outcome or Outcome(claim.id, DESCRIBED, measurement.key, source="ours")
-    names = ("claim", "unit", "place", "comparable", "testable", "source", "seen_before")
+    names = ("claim", "unit", "place", "comparable", "testable", "source", "seen_before", "positive_control", "changed")
     row = _missing("") | {name: getattr(stated, name) for name in (*names, "threshold", "toward", "smallest_effect")}
     row |= {"measured": stated.sentence, "paper_effect": stated.paper, "role": role, "registered_units": count or 0}
     row |= {"study": measurement.study, "key": measurement.key, "scale": tables.scale}
+    row["predicted_low"], row["predicted_high"] = stated.predicted
     try:
         measured = measurement.measure(tables.registered(measurement.study, count) if outcome else tables)
     except (NotMeasured, ValueError) as missing:  # the latter: the tables hold too little
@@ -125,7 +126,7 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
     row["commits"] = tuple(sorted(set(own["commit"].dropna())))
     known = {} if registration is None else {registration.hash: "matches", registration.supersedes: "superseded"}
     under = {known.get(digest, "changed since") for digest in own["registration"]} or {"changed since"}
-    row["registration"] = "none" if registration is None else max(under - {"matches"}, default="matches")
+    row["registration"] = "none" if registration is None else min(under - {"matches"}, default="matches")
     if isinstance(measured, Estimate):  # of one policy: it decides nothing
         interval = dict(zip(("mean", "low", "high"), measured[:3], strict=True))
         facts = {"units": int(measured.seeds), "outcome": DESCRIBED, "here": DESCRIBED}
@@ -141,7 +142,7 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
 
 def _missing(reason: str) -> dict:
     """What a row has that was not measured."""
-    nothing = dict.fromkeys((*Judged._fields, "q"), np.nan)
+    nothing = dict.fromkeys((*Judged._fields, "q", "q_all"), np.nan)
     nothing |= dict.fromkeys(("units", "registered_units", "dropped"), 0) | dict.fromkeys(("added", "looked"), ())
     nothing |= {"values": {}, "policy_of": {}, "log": False, "registration": "", "clean": None, "commits": ()}
     return nothing | {"outcome": NOT_MEASURED, "here": NOT_MEASURED, "reason": reason}
@@ -176,9 +177,9 @@ def ledger(
     """Every measurement of `CLAIMS` at a scale, or at all of `SCALES`: a row each, primary ones of a claim first.
 
     Columns: claim, paper, statement, falsifier (what would refute it), those of `measurements`, and command, which
-    recomputes the row.  The Benjamini-Hochberg correction is over all primary rows that can be judged, whichever are
-    asked for.  folder: of the tables, instead of data/results; primary rows that it does not hold are corrected for as
-    they are there.  claims: those wanted.  described: also the rows that decide nothing.
+    recomputes the row.  The Benjamini-Hochberg corrections are over all primary rows that can be judged (q) and over all
+    rows (q_all), whichever are asked for.  folder: of the tables, instead of data/results; rows that it does not hold
+    are corrected for as they are there.  claims: those wanted.  described: also the rows that decide nothing.
 
     Raises ValueError for an unknown scale, and for a folder that holds no tables or one that can't be read.
     """
@@ -188,15 +189,17 @@ def ledger(
     if folder is not None:
         check_results(folder)
     try:
-        rows, q = _judged_rows(claims, [scale] if scale else SCALES, folder, described)
+        rows, every = _judged_rows(claims, [scale] if scale else SCALES, folder, described)
     except (LookupError, TypeError, NameError, AttributeError) as error:
         if folder is None:
             raise
         raise ValueError(f"A table in {folder} is not as its study makes it: {one_line(error)}.") from error
+    q, q_all = corrected(every, ["primary"]), corrected(every, ROLES)
+    controls = {(row["scale"], row["key"]): row for row in every.values()}
     for row in rows:
-        if row["role"] == "primary":
-            row["q"] = q.get((row["claim"], row["scale"], row["study"]), np.nan)
-        row |= dict(zip(("outcome", "here", "reason"), conclude(row, len(q)), strict=True))
+        row["q"], row["q_all"] = q.get(_place(row), np.nan), q_all.get(_place(row), np.nan)
+        concluded = conclude(row, len(q), controls.get((row["scale"], row["positive_control"])))
+        row |= dict(zip(("outcome", "here", "reason"), concluded, strict=True))
     reason = f"no primary outcome is registered {f'at scale {scale!r}' if scale else 'of this claim'}"
     for claim in set(claims) - {row["claim"] for row in rows if row["role"] == "primary"}:
         row = _missing(reason) | {"role": "primary", "scale": scale or SCALES[0], "study": "", "key": ""}
@@ -204,37 +207,44 @@ def ledger(
     return _complete(pd.DataFrame(rows, columns=JUDGED))
 
 
-def _judged_rows(claims, scales, folder, described: bool) -> tuple[list[dict], dict[tuple, float]]:
-    """The rows of some claims at some scales, and q of all primary rows by (claim, scale, study)."""
+def _place(row: dict) -> tuple[str, str, str]:
+    return row["scale"], row["study"], row["key"]
+
+
+def _judged_rows(claims, scales, folder, described: bool) -> tuple[list[dict], dict[tuple, dict]]:
+    """The rows of some claims at some scales, and those of all claims that decide something, by their `_place`."""
     tables = {name: Tables(name, folder) for name in SCALES}
 
     def rows(claims, tables, roles) -> list[dict]:
         return [row for part in tables for row in measurements(claims, part, roles).to_dict("records")]
 
-    primary = rows(CLAIMS, tables.values(), ["primary"])
-    every = {(row["claim"], row["scale"], row["study"]): row for row in primary}
+    deciding = [role for role in ROLES if role != DESCRIBED]
+    own = rows(CLAIMS, tables.values(), deciding)
+    every = {_place(row): row for row in own}
     if folder is not None:  # what this folder does not hold is corrected for as it is in data/results
-        committed = rows(CLAIMS, map(Tables, SCALES), ["primary"])
-        every = {(row["claim"], row["scale"], row["study"]): row for row in committed}
-        every |= {(r["claim"], r["scale"], r["study"]): r for r in primary if np.isfinite(r["p"])}
-    others = [role for role in ROLES if role != "primary" and (described or role != DESCRIBED)]
-    wanted = [row for row in primary if row["claim"] in claims and row["scale"] in scales]
-    judged = {
+        every = {_place(row): row for row in rows(CLAIMS, map(Tables, SCALES), deciding)}
+        every |= {_place(row): row for row in own if np.isfinite(row["p"])}
+    wanted = [row for row in own if row["claim"] in claims and row["scale"] in scales]
+    return [*wanted, *rows(claims, [tables[name] for name in scales], [DESCRIBED] if described else [])], every
+
+
+def corrected(rows: dict[tuple, dict], roles: Sequence[str]) -> dict[tuple, float]:
+    """Benjamini-Hochberg q of those rows of some roles that can be judged, by their `_place`."""
+    p = {
         place: row["p"]
-        for place, row in every.items()
-        if np.isfinite(row["p"])
-        and not row["testable"].lower().startswith("no")
-        and not row["comparable"].lower().startswith("no")
+        for place, row in rows.items()
+        if row["role"] in roles
+        and np.isfinite(row["p"])
+        and not any(row[name].lower().startswith("no") for name in ("testable", "comparable"))
     }
-    q = dict(zip(judged, adjusted(np.array(list(judged.values()), dtype=float)), strict=True))
-    return [*wanted, *rows(claims, [tables[name] for name in scales], others)], q
+    return dict(zip(p, adjusted(np.array(list(p.values()), dtype=float)), strict=True))
 
 
 def _complete(table: pd.DataFrame) -> pd.DataFrame:
     """All columns, in the order of claims, scales and roles."""
     records = [CLAIMS[name] for name in table["claim"]]
     texts = ["study", "key", "measured", "unit", "paper_effect", "place", "comparable", "testable", "source"]
-    texts += ["seen_before", "reason", "registration"]
+    texts += ["seen_before", "reason", "registration", "positive_control", "changed"]
     table = table.assign(
         paper=[claim.paper for claim in records],
         statement=[claim.statement for claim in records],
@@ -253,6 +263,13 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     """The primary rows of a `ledger`, one a claim and scale: claim, paper, scale, statement, outcome, its numbers."""
     columns = ["claim", "paper", "scale", "statement", "outcome", "mean", "low", "high", "unit", "units", "reason"]
     return table.loc[table["role"] == "primary", columns].reset_index(drop=True)
+
+
+def predictions(table: pd.DataFrame) -> str:
+    """How often a mean lay in the interval that its registration predicted, of a `ledger`'s rows measured under it."""
+    rows = table[table["predicted_low"].notna() & table["mean"].notna() & (table["registration"] == "matches")]
+    inside = rows["mean"].between(rows["predicted_low"], rows["predicted_high"]).sum()
+    return f"{inside} of {len(rows)} means lie in the interval that was predicted for them." if len(rows) else ""
 
 
 def command(study: str, claim: str, scale: str) -> str:
@@ -314,7 +331,7 @@ def format_summary(table: pd.DataFrame) -> str:
     claims = summary(table)
     lines = [f"{row.claim:<13}{row.scale:<8}{row.outcome:<20}{row.statement}" for row in claims.itertuples()]
     counts = ", ".join(f"{count} {outcome}" for outcome, count in claims["outcome"].value_counts().items())
-    return "\n".join([*lines, "", f"{len(claims)} primary rows: {counts}."])
+    return "\n".join([*lines, "", f"{len(claims)} primary rows: {counts}. {predictions(table)}".rstrip()])
 
 
 def format_ledger(table: pd.DataFrame, commands: bool = False) -> str:
@@ -363,7 +380,9 @@ def _deciding(row) -> list[str]:
     lines += [f"    {row.measured}", f"    {_stated(row)}"]
     if np.isfinite(row.p):
         thing = ("policy", "policies") if row.policies < row.units else ("unit", "units")
-        checks = [f"p = {row.p:.2g}" + (f", q = {row.q:.2g}" if np.isfinite(row.q) else "")]
+        corrections = (("q", row.q, "the primary rows"), ("q", row.q_all, "all rows"))
+        over = [f", {name} = {q:.2g} over {which}" for name, q, which in corrections if np.isfinite(q)]
+        checks = [f"p = {row.p:.2g}{''.join(over)}"]
         checks += [f"sign flips p = {row.p_flips:.2g}", f"equivalence p = {row.p_equivalent:.2g}"]
         checks += [f"as if all units were independent p = {row.p_units:.2g}"] if row.policies < row.units else []
         checks += [f"minimum detectable effect {row.detectable:.2g}"]
@@ -371,8 +390,10 @@ def _deciding(row) -> list[str]:
         fewest = f"decided by {row.decided_by:.0f} {thing[row.decided_by > 1]}"
         checks += [fewest if np.isfinite(row.decided_by) else f"no removal of {thing[1]} changes it"]
         lines += [f"    {'; '.join(checks)}"]
-    paper = f"{row.paper_effect or 'not known'}; comparable: {row.comparable}"
-    lines += [f"    paper: {paper}" + (f"; place: {row.place}" if row.place else "")]
+    facts = {"paper": row.paper_effect or "not known", "comparable": row.comparable.removeprefix("yes")}
+    facts |= {"place": row.place, "changed": row.changed.removeprefix("changed ")}
+    facts["predicted"] = f"[{row.predicted_low:g}, {row.predicted_high:g}]" if np.isfinite(row.predicted_low) else ""
+    lines += ["    " + "; ".join(f"{name}: {text}" for name, text in facts.items() if text)]
     clean = {True: "clean tree", False: "a modified tree"}.get(row.clean, "tree not known")
     origin = [f"source: {row.source}", f"seen before: {row.seen_before}", f"tables from {clean}"]
     origin += [f"registration {row.registration}"]

@@ -15,12 +15,15 @@ MAX_DISTANCE = 100.0  # distances beyond are drawn here; the tooltip has the num
 OUTCOME_MARKS = {  # outcome: colour, shape
     "supported": (SERIES[1], "triangle-right"),
     "equivalent to none": (SERIES[0], "square"),
+    "not zero, too small to matter here": (SERIES[0], "triangle-up"),
+    "at its threshold": (SERIES[0], "triangle-down"),
     "contradicted": (SERIES[2], "triangle-left"),
     "inconclusive": (NEUTRAL, "circle"),
     "not comparable": (SERIES[4], "diamond"),
     "not testable here": (NEUTRAL, "cross"),
     "not measured": (NEUTRAL, "stroke"),
 }
+HOLLOW = ("not comparable", "not testable here", "not measured")
 TICKS = [-100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100]
 SCALE_NAMES = {
     "family": "family of policies",
@@ -71,7 +74,7 @@ def ledger_chart(table: pd.DataFrame) -> alt.LayerChart:
     many = rows["scale"].nunique() > 1
     effect = [f"{row.mean:.4g} [{row.low:.4g}, {row.high:.4g}]" for row in rows.itertuples()]
     scales = rows["scale"].map(lambda name: " · " + SCALE_NAMES.get(name, name.replace("_", " "))) if many else ""
-    rows = rows.assign(label=rows["claim"] + scales, effect=effect, judged=~rows["outcome"].str.startswith("not "))
+    rows = rows.assign(label=rows["claim"] + scales, effect=effect, judged=~rows["outcome"].isin(HOLLOW))
     missing = [claim for claim in dict.fromkeys(table["claim"]) if claim not in set(rows["claim"])]
     gaps = textwrap.wrap(f"Not measured: {', '.join(missing)}.", 105) if missing else []
     counts = ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())
