@@ -25,17 +25,17 @@ BUDGET = {
     "rollouts": 1_140,
     "probes": 2_850,
     "training": 3_770,
-    "views": 3_290,
+    "views": 3_300,
     "studies": 1_100,
     "claims": 780,
-    "book": 900,
+    "book": 925,
     "commands": 400,
     "root": 600,
-    "topics": 10_200,
+    "topics": 10_215,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 29_350, 950, 16_110, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 29_400, 950, 16_200, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

@@ -148,7 +148,10 @@ H1 |= {"comparable": "yes", "testable": "yes", "source": "paper", "seen_before":
         ({"outcomes": {"H1": H1 | {"threshold": "low"}}}, "threshold: Input should be a valid number"),
         ({"outcomes": {"H1": H1 | {"smallest_effect": 0}}}, "smallest_effect: Input should be greater than 0."),
         ({"outcomes": {"H1": H1 | {"comparable": "hardly"}}}, 'it must be "yes", "unknown: ..." or "no: " and'),
-        ({"outcomes": {"H1": H1 | {"predicted": [0.2, 0.1]}}}, "outcomes.H1: Value error, predicted must be [low, high]"),
+        (
+            {"outcomes": {"H1": H1 | {"predicted": [0.2, 0.1]}}},
+            "outcomes.H1: Value error, predicted must be [low, high]",
+        ),
         ({"outcomes": {"H1": H1, "H1 too": H1}}, "two primary ones of claim H1."),
     ],
 )

@@ -3,9 +3,9 @@
 Units' numbers x (means by policy where several units share some policies, but not all one) against a threshold c, on
 the claim's side of which the paper stands, and a zone c +- d of what is too small to be of interest:
 
-    equivalent to none       the 90 % t interval lies inside the zone: two one-sided tests at 5 %. This goes first. Where
+    equivalent to none       the 90 % t interval lies inside the zone: two one-sided tests at 5 %. It goes first. Where
                              c is not 0: at its threshold; where the 95 % interval leaves 0 out: not zero, too small
-                             to matter here; where the row names a positive control that is not supported: not testable
+                             to matter here; where a positive control is named and is not supported: not testable
     supported, contradicted  the 95 % t interval lies on one side of c, and q <= 5 % over all primary rows
     inconclusive             else;  not testable here, not comparable: as registered, or every unit lies exactly at c
     not measured             fewer than 6 independent numbers

@@ -1,7 +1,9 @@
 """What the book found, how sure that is, and what to do: sentences that follow from the ledger's outcomes.
 
-A sentence in data/book/findings.yaml names the rows that it rests on, and the outcomes under which it holds; its
-numbers are read from those rows. Where an outcome is another one, the question and the outcomes stand in its place.
+Findings come in three layers: proved, measured here, open. A sentence in data/book/findings.yaml names the rows that it
+rests on, and the outcomes under which it holds; its numbers are read from those rows. Where an outcome is another one,
+or a measured sentence cites a row that is neither primary nor clear among all (q_all), the question and the outcomes
+stand in its place.
 Below: the papers, figure by figure (chapter 14), from data/book/figures.yaml.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from types import SimpleNamespace
 
@@ -19,45 +21,70 @@ import pandas as pd
 import yaml
 from IPython.display import Markdown
 
-from workbook.claims.ledger import format_effect, kept_ledger, registered
+from workbook.claims.ledger import format_effect, kept_ledger, predictions, registered
 from workbook.places import data_path
 from workbook.statistics import unit_curve
 from workbook.studies.record import load_measured
 
 NUMBER = re.compile(r"\{([^{}:]+)(:%)?\}")
+LAYERS = {  # layer: what stands above its sentences
+    "proved": "**Proved**, by a few lines of algebra:",
+    "measured": "**Measured here**, on chains of clock arithmetic with policies of some 136 thousand parameters:",
+    "open": "**Open**:",
+}
+CLEAR = 0.05  # q over all judged rows below which a sentence may cite a row that is not primary
 ARENA = "arena "  # {arena RULE} is a rule's exact value minus that of plain advantages
 BLOCK = re.compile(r"(<!-- findings -->\n).*?(<!-- /findings -->)", re.DOTALL)  # of README
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence and what it rests on; of a decision also the trainer's settings, what to do, and where it stops."""
+    """A sentence and what it rests on; of a decision also the trainer's settings, what to do, and where it stops.
 
-    question: str
-    when: Mapping[str, str]
-    says: str
+    layer: of LAYERS, of a finding.  before: whether its rows were chosen before their units were measured.  sure: what
+    is said of a sentence that rests on no row.
+    """
+
+    question: str = ""
+    when: Mapping[str, str] = field(default_factory=dict)
+    says: str = ""
     setting: Sequence[str] = ()
     stops: str = ""
+    layer: str = ""
+    before: bool = False
+    sure: str = ""
 
     def holds(self) -> bool:
-        """Whether all outcomes are those that the sentence was written for."""
-        return all(registered()[key].outcome == outcome for key, outcome in self.when.items())
+        """Whether all outcomes are those that the sentence was written for, and no row is cited that must not be."""
+        return all(registered()[key].outcome == outcome for key, outcome in self.when.items()) and not self.unclear()
+
+    def unclear(self) -> list[str]:
+        """Rows that a measured sentence cites though they are neither primary nor clear among all rows."""
+        cited = [*self.when, *(key for key, _ in NUMBER.findall(self.says) if not key.startswith(ARENA))]
+        rows = [registered()[key] for key in dict.fromkeys(cited)] if self.layer == "measured" else []
+        return [row.key for row in rows if row.role != "primary" and not row.q_all < CLEAR]
 
     def sentence(self) -> str:
         """The sentence with its numbers, or the question with the outcomes as they are."""
         if self.holds():
             return NUMBER.sub(lambda match: _number(match[1], percent=bool(match[2])), self.says)
         rows = [registered()[key] for key in self.when]
-        outcomes = "; ".join(f"{row.measured}: {row.outcome}, {format_effect(row)}" for row in rows)
+        said = [dict.fromkeys((row.outcome, format_effect(row))) for row in rows]  # once, if nothing was measured
+        outcomes = "; ".join(f"{row.measured}: {', '.join(what)}" for row, what in zip(rows, said, strict=True))
         return f"**{self.question}** {outcomes}."
 
     def certainty(self) -> str:
-        """How sure: the outcomes of the rows with their keys, and how many units they rest on."""
+        """How sure: the outcomes of the rows with their keys, on how many units, and when rows were chosen."""
+        if not self.when:
+            return self.sure
         rows = [registered()[key] for key in self.when]
         outcomes = {row.outcome: [r.key for r in rows if r.outcome == row.outcome] for row in rows}
         fewest, most = min(row.units for row in rows), max(row.units for row in rows)
         units = f"{most}" if fewest == most else f"{fewest} to {most}"
-        return "; ".join(f"{outcome} ({', '.join(keys)})" for outcome, keys in outcomes.items()) + f"; {units} units"
+        before = self.before and all(row.registration == "matches" for row in rows)
+        chosen = f"; rows chosen {'before the units' if before else 'after the data'}" if self.layer else ""
+        told = "; ".join(f"{outcome} ({', '.join(keys)})" for outcome, keys in outcomes.items())
+        return f"{told}; {units} units{chosen}"
 
 
 @cache
@@ -69,21 +96,28 @@ def read_findings() -> dict[str, list[Finding]]:
 
 
 def findings_markdown() -> str:
-    """What we found, and how sure: a numbered line each, and a last one on what no row decides."""
-    lines = [f"{i}. {one.sentence()} *{one.certainty()}.*" for i, one in enumerate(read_findings()["findings"], 1)]
+    """What we found, and how sure: a numbered line each, layer by layer, and a last one on what no row decides."""
+    lines, layer = [], ""
+    for i, one in enumerate(read_findings()["findings"], 1):
+        lines += ["", LAYERS[one.layer], ""] if one.layer != layer else []
+        lines.append(f"{i}. {one.sentence()} *{one.certainty()}.*")
+        layer = one.layer
     rows = kept_ledger().query("role == 'primary' and scale == 'family'")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in rows["outcome"].value_counts().items())
     rates = load_measured("dose_llm", "smollm2_plain", "rates").query("tokens == 'moved'")
     curve = unit_curve(rates, "prompts", "follows")
     chances = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for _, row in curve.iterrows()]
+    scored = predictions(kept_ledger())
+    scored += " " if scored else ""
     last = (
-        "All of it was measured on policies of some 136 thousand parameters and one synthetic task: of its "
-        f"{len(rows)} primary rows {counts}. Larger language models are described, and decide nothing: on "
+        f"Of {len(rows)} primary rows, on one synthetic task, {counts}. {scored}In six policies "
+        f"that are four times as wide the share of a step that is credit was smaller ({_number('S1 width', False)}, "
+        f"q = {registered()['S1 width'].q_all:.2g} over all rows). Language models are described, no more: on "
         f"SmolLM2-135M, over {curve['units'].min()} draws of prompts and rollouts from one task, a token that moves "
         f"goes where its own rollout's sign says with a chance of {chances[0]} where its prompt pushes alone, and of "
         f"{chances[-1]} where {curve['prompts'].max()} do. Intervals are 95 % t intervals over policy x seed."
     )
-    return "\n".join([*lines, "", last])
+    return "\n".join([*lines[1:], "", last])
 
 
 def decisions_markdown() -> str:

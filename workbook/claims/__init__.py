@@ -17,9 +17,9 @@ threshold, the side on which the claim lies, and the smallest effect of interest
   registration names is not supported; not measured: fewer than 6 units;
 - not comparable: a moderator lies outside the paper's range.
 
-q_all corrects over all rows that are judged: a finding cites primary rows, and others below 0.05 there. An interval that
-a registration predicted is scored. What was measured of one policy alone is "described" and decides nothing. The records (`Claim`, `Measurement`) stand
-beside the code that measures, in each topic's claims.py.
+q_all corrects over all rows that are judged: a finding cites primary rows, and others below 0.05 there. Intervals that
+a registration predicted are scored. What was measured of one policy alone is "described" and decides nothing. The
+records (`Claim`, `Measurement`) stand beside the code that measures, in each topic's claims.py.
 """
 
 from workbook.claims.ledger import (

@@ -177,9 +177,9 @@ def ledger(
     """Every measurement of `CLAIMS` at a scale, or at all of `SCALES`: a row each, primary ones of a claim first.
 
     Columns: claim, paper, statement, falsifier (what would refute it), those of `measurements`, and command, which
-    recomputes the row.  The Benjamini-Hochberg corrections are over all primary rows that can be judged (q) and over all
-    rows (q_all), whichever are asked for.  folder: of the tables, instead of data/results; rows that it does not hold
-    are corrected for as they are there.  claims: those wanted.  described: also the rows that decide nothing.
+    recomputes the row.  The Benjamini-Hochberg corrections are over all primary rows that can be judged (q), and over
+    all rows (q_all), whichever are asked for.  folder: of the tables, instead of data/results; rows that it does not
+    hold are corrected for as they are there.  claims: those wanted.  described: also the rows that decide nothing.
 
     Raises ValueError for an unknown scale, and for a folder that holds no tables or one that can't be read.
     """
