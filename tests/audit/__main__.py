@@ -16,7 +16,7 @@ import pandas as pd
 import yaml
 from scipy import stats
 
-from audit.definitions import DEFINITIONS
+from audit.definitions import DEFINITIONS, sets_of, taken
 from audit.reckoning import RESULTS, ROOT, Missing, Units, conclude, judge
 
 NUMBERS = ("mean", "low", "high", "p", "q", "q_all", "p_equivalent")
@@ -35,6 +35,7 @@ def main(path: str | None = None) -> int:
     mine = recomputed()
     faults = [f"{key}: {what}" for key, row in mine.items() for what in differences(row, theirs.get(key))]
     faults += [f"{key}: no registration has it" for key in set(theirs) - set(mine)]
+    faults += single_tokens()
     print("\n".join([*faults, f"{len(mine)} deciding rows; {len(faults)} differences."]))
     return 1 if faults or not mine else 0
 
@@ -60,6 +61,17 @@ def recomputed() -> dict[tuple, dict]:
             row[name] = float(q)
     by_scale = {scale: {key: row for (_, here, key), row in rows.items() if here == scale} for _, scale, _ in rows}
     return {place: row | {"outcome": conclude(row, by_scale[place[1]])} for place, row in rows.items()}
+
+
+def single_tokens() -> list[str]:
+    """Where cancelled shares from the single tokens of three units differ from those of the same units' sums."""
+    units, faults = Units("cancelled", "family", 3), []
+    for unit, tokens in units.table("tokens").groupby("seed"):
+        for (kind, batch), share in sets_of(tokens).items():
+            sums = taken(kind, 64, batch)(units)[unit]
+            if not math.isclose(share, sums, rel_tol=1e-3, abs_tol=1e-4):
+                faults.append(f"cancelled, unit {unit}, {kind}: {sums} of the sums, {share} of single tokens")
+    return faults
 
 
 def differences(mine: dict, other: dict | None) -> list[str]:

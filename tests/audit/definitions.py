@@ -439,8 +439,63 @@ GAPS = {
     "H8 prompts": slope("prompts, 8 rollouts each", "prompts", "held-out"), "H9 held-out": widening("held-out"),
     "H8 fixed budget": slope(FIXED, "group_size", "held-out"), "H9 tenth": widening("training", 0.001),
 }
+# --- cancelled: minus the other side along the own, over the own side squared, ratios of a unit's sums
+WORD = {"identity": "word", "rewards": "by reward", "curve": "prompts"}
+
+def taken(kind="style", size=1, batch=False, **place):
+    other, own = ("side_cross", "side2") if batch else ("cross", "own2")
+    where = WORD | place | {"kind": kind, "size": size}
+    return lambda u: -one(u.table("sums"), other, **where) / one(u.table("sums"), own, **where)
+
+def opposed(rollouts, tokens="all"):
+    def number(rows):
+        rows = rows[(rows["up2"] > 0) & (rows["down2"] > 0)]
+        return (rows["product"] / rows["up2"] ** 0.5 / rows["down2"] ** 0.5).mean()
+    return lambda u: each(at(u.table("products"), rollouts=rollouts, tokens=tokens), number)
+
+def expected_cosine(rows):
+    total = rows[["product", "up_lengths", "down_lengths"]].sum()
+    return total["product"] / np.sqrt(total["up_lengths"] * total["down_lengths"])
+
+def own_way(size, curve):
+    where = WORD | {"identity": "any word", "kind": "all", "size": size, "curve": curve}
+    sums = [lambda u, side=side: one(u.table("sums"), f"{side}_follows", **where) / one(u.table("sums"), side, **where)
+            for side in ("up", "down")]
+    return lambda u: (sums[0](u) + sums[1](u)) / 2
+
+def sets_of(tokens):
+    """{(class, in the batch): cancelled share} of one unit from its single tokens: classes, sharing and sums anew."""
+    tokens = tokens.sort_values(["rollout", "position"])
+    false = tokens["credit"] < -1e-6
+    late = false.groupby(tokens["rollout"]).cumsum() - false > 0
+    signs = tokens.groupby(["group", "token_id"])["sign"]
+    kept = (tokens["logp"] < np.log(0.9)) & (signs.transform("min") < 0) & (signs.transform("max") > 0)
+    result = tokens["category"] == "result"
+    kinds = {"style": tokens["category"] == "style", "right result": result & ~late & ~false,
+             "wrong result": result & ~late & false}
+    shares = {}
+    for name, kind in kinds.items():
+        a, b, c, d = tokens.loc[kept & kind, ["same", "other", "others_same", "others_other"]].to_numpy(float).T
+        for batch, own, other in ((False, a, b), (True, a + c, b + d)):
+            shares[name, batch] = -(own @ other) / (own @ own)
+    return shares
+
+RIGHT, WRONG = "right result", "wrong result"
+CANCELLED = {
+    "C1": taken(), "C1 matched": taken("style, matched"), "C1 place": taken(identity="word and place"),
+    "C1 state": taken(identity="word and state"), "C1 cosine": opposed(8, "shared words"),
+    "C2": taken(size=64, batch=True), "C2 rollouts": taken(size=512, curve="rollouts"), "C2 cosine": opposed(512),
+    "C2 cosine, 8 rollouts": opposed(8), "C2 follows": apart(own_way(512, "rollouts"), own_way(64, "prompts")),
+    "C2 cosine, noise free": lambda u: each(at(u.table("products"), rollouts=512, tokens="all"), expected_cosine),
+    "C3": taken(RIGHT), "C3 state": taken(RIGHT, identity="word and state"), "C3 batch": taken(RIGHT, 64, batch=True),
+    "C3 wrong": taken(WRONG),
+}
+for row, kind in (("C4", "style"), ("C4 right", RIGHT), ("C4 wrong", WRONG)):
+    CANCELLED[row] = apart(taken(kind), taken(kind, rewards="permuted"))
+
 DEFINITIONS = {
-    "arena": ARENA, "batch_composition": BATCHES, "confidence": CONFIDENCE, "dose": DOSE, "dose_alphabets": ALPHABETS,
+    "arena": ARENA, "batch_composition": BATCHES, "cancelled": CANCELLED, "confidence": CONFIDENCE, "dose": DOSE,
+    "dose_alphabets": ALPHABETS,
     "batch_one_prompt": {f"{claim} one prompt": ordered(order, level=1) for claim, order in ORDERS.items()},
     "dose_dials": DIALS, "mass": MASS, "recovered": RECOVERED, "recovered_dials": RECOVERED_DIALS,
     "recovered_members": MEMBERS, "training_curves": TRAINING, "value_gap": GAPS, "equal_weights": WEIGHTS,

@@ -43,7 +43,7 @@ MATCHED = "style, matched"  # weighed as results are over bands of confidence an
 IDENTITIES = {"word": [], "word and place": ["position"], "word and state": ["step", "value"]}
 ANY = "any word"  # shared or not
 ORDERS = ("sum of rows", "others first", "other sign first")
-FREQUENCIES = (0, 2, 4, 8, 16, np.inf)  # of a word among its prompt's tokens
+FREQUENCIES = (3, 5, 9, 17)  # of a word among its prompt's tokens, from which on a band begins
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,9 @@ class PushRows:
         permuted: seed of a permutation of the rewards within each group; rows of several rollouts do not push then.
         """
         rows = self.blocks.blocks
-        own = (rows["reward"].notna() & (rows["last"] < (first or np.inf))).to_numpy()
-        own = own & ((rows["rollouts"] == 1).to_numpy() | (permuted is None))
-        rewards, groups, counts = (
-            torch.tensor(rows.loc[own, name].to_numpy()) for name in ("reward", "group", "rollouts")
-        )
+        own = rows["reward"].notna() & (rows["last"] < (first or np.inf))
+        own = (own & ((rows["rollouts"] == 1) | (permuted is None))).to_numpy()
+        rewards, groups, counts = (torch.tensor(rows[name].to_numpy()[own]) for name in ("reward", "group", "rollouts"))
         if permuted is not None:
             rewards = permute_in_groups(rewards, groups, torch.Generator().manual_seed(permuted))
         repeated = (values.repeat_interleave(counts) for values in (rewards, groups))
@@ -106,8 +104,7 @@ class PushRows:
         The other prompts that push are the next ones in a circle, or drawn with a seed; bundles join last, and whole.
         Raises ValueError for more prompts than push, and where none does.
         """
-        rows = self.blocks.blocks
-        sizes = rows[weights != 0].groupby("group")["prompts"].max()
+        sizes = self.blocks.blocks[weights != 0].groupby("group")["prompts"].max()
         single, bundles = (np.array(sizes.index[chosen]) for chosen in (sizes == 1, sizes > 1))
         if seed is not None:
             single, bundles = map(np.random.default_rng(seed).permutation, (single, bundles))
@@ -124,10 +121,9 @@ class PushRows:
 
     def split(self, weights: Float[np.ndarray, " K"], group: int, beside: Sequence[int]) -> pd.DataFrame:
         """`parts` of one prompt's tokens in a step on it and those beside it."""
-        rows, of = self.blocks.blocks, self.tokens["block"].to_numpy()
-        signs, groups = np.sign(weights * rows["sign"].to_numpy()), rows["group"].to_numpy()
-        at = np.flatnonzero((self.tokens["group"] == group) & (of >= 0))
-        at = at[signs[of[at]] != 0]
+        groups, of = self.blocks.blocks["group"].to_numpy(), self.tokens["block"].to_numpy()
+        signs = np.sign(weights * self.blocks.blocks["sign"].to_numpy())
+        at = np.flatnonzero((self.tokens["group"] == group) & (of >= 0) & (signs[of] != 0))
         joins = np.flatnonzero(np.isin(groups, [group, *beside]) & (weights != 0))
         near, agree = (groups[joins] == group)[:, None], signs[joins, None] == signs[of[at]]
         pushes = weights[joins, None] * self.blocks.changes[np.ix_(joins, at)]  # (rows, tokens)
@@ -146,9 +142,9 @@ class PushRows:
             both = [np.bincount(codes[sign == side], minlength=codes.max() + 1) > 0 for side in (1, -1)]
             shared = unsure & np.logical_and(*both)[codes]
             named = {name: (shared & (kind == name)).astype(float) for name in np.unique(kind[unsure])}
-            sets |= {(identity, name): one for name, one in ({"all": shared.astype(float)} | named).items()}
             if "style" in named and (results := [named[name] for name in (RIGHT, WRONG, LATER) if name in named]):
-                sets[identity, MATCHED] = matched(tokens, named["style"], sum(results))
+                named[MATCHED] = matched(tokens, named["style"], sum(results))
+            sets |= {(identity, name): one for name, one in {"all": shared.astype(float), **named}.items()}
         return sets
 
     def sums(self, weights: Float[np.ndarray, " K"], prompts: int = 1, seed: int | None = None) -> pd.DataFrame:
@@ -168,12 +164,7 @@ def kinds(tokens: pd.DataFrame) -> np.ndarray:
 
 def matched(tokens: pd.DataFrame, given: Float[np.ndarray, " M"], wanted: Float[np.ndarray, " M"]) -> np.ndarray:
     """Weights that make the given tokens as many as the wanted ones in each band of confidence and of frequency."""
-    bands = [
-        pd.cut(np.exp(tokens["logp"]), BANDS, labels=False),
-        pd.cut(tokens["frequency"], FREQUENCIES, labels=False),
-    ]
-    cell = bands[0].to_numpy() * len(FREQUENCIES) + bands[1].to_numpy()
-    cell = np.where(given + wanted > 0, np.nan_to_num(cell), 0).astype(int)
+    cell = len(FREQUENCIES) * np.digitize(np.exp(tokens["logp"]), BANDS) + np.digitize(tokens["frequency"], FREQUENCIES)
     there, asked = (np.bincount(cell, one) for one in (given, wanted))
     return given * (asked / np.maximum(there, 1))[cell]
 
@@ -189,12 +180,8 @@ def set_sums(parts: pd.DataFrame, weights: Float[np.ndarray, " M"]) -> dict[str,
     side, net = same + others_same, same + other + others
     terms = {"own2": same**2, "cross": same * other, "side2": side**2, "side_cross": side * (other + others_other)}
     terms |= {"beside": same * others, "others2": others**2, "net2": net**2, "tokens": np.ones(len(net))}
-    terms |= {
-        "up": sign > 0,
-        "up_follows": (sign > 0) & (net > 0),
-        "down": sign < 0,
-        "down_follows": (sign < 0) & (net < 0),
-    }
+    terms |= {"up": sign > 0, "up_follows": (sign > 0) & (net > 0)}
+    terms |= {"down": sign < 0, "down_follows": (sign < 0) & (net < 0)}
     return {name: float(term @ weights) for name, term in terms.items()}
 
 
@@ -219,29 +206,19 @@ def unit_rows(policy, rollouts: Rollouts, labels: Int[Tensor, " B"], measured: B
     Rollouts of one prompt and reward push with an advantage of 1; a label of several keeps their own advantages.
     """
     rollouts, groups = rollouts.to("cpu"), rollouts.group_ids.cpu().long()
-    place = pd.Series(groups.numpy()).groupby(groups.numpy()).cumcount()
-    facts = {"block": labels, "group": groups, "reward": rollouts.rewards, "last": place, "rollouts": 1}
-    facts = (
-        pd.DataFrame({name: np.array(column) for name, column in facts.items()}).query("block >= 0").groupby("block")
-    )
-    unit = (facts[["group", "reward"]].nunique() == 1).all(axis=1)
-    units = torch.isin(labels, torch.tensor(unit.index[unit].to_numpy()))
+    columns = {"block": labels.numpy(), "group": groups.numpy(), "reward": rollouts.rewards.numpy(), "rollouts": 1}
+    facts = pd.DataFrame(columns)
+    facts = facts.assign(last=facts.groupby("group").cumcount()).query("block >= 0").groupby("block")
     known = facts.agg({"reward": "first", "last": "max", "rollouts": "sum", "group": "first"})
-    pushing = torch.where(units, 1.0, rollouts.advantages)
+    known["reward"] = known["reward"].where((facts[["group", "reward"]].nunique() == 1).all(axis=1))
+    units = torch.isin(labels, torch.tensor(known.index[known["reward"].notna()].to_numpy()))
     beside = groups.max() + 1 + groups  # a prompt's rollouts that are not measured, for a while another group
-    lent = replace(rollouts, advantages=pushing, group_ids=torch.where(measured, groups, beside))
+    lent = replace(rollouts, advantages=torch.where(units, 1.0, rollouts.advantages))
+    lent = replace(lent, group_ids=torch.where(measured, groups, beside))
     labels = labels[:, None].expand(rollouts.completion_ids.shape)
     blocks = block_coupling(policy, lent, labels, groups[measured].unique().tolist())
     known = known.loc[blocks.blocks["block"]].reset_index(drop=True)
-    known["reward"] = known["reward"].where(unit.loc[blocks.blocks["block"]].to_numpy())
     return PushRows(replace(blocks, blocks=blocks.blocks.assign(**known)))
-
-
-def pushing_groups(rollouts: Rollouts) -> list[int]:
-    """The prompts that push, in order; ValueError where none does."""
-    if not rollouts.advantages.any():
-        raise ValueError("No prompt has different rewards; take more prompts, more rollouts, or another seed.")
-    return rollouts.group_ids[rollouts.advantages != 0].unique().tolist()
 
 
 def prompt_rows(
@@ -250,9 +227,9 @@ def prompt_rows(
     """Rows for any number of prompts: of the measured ones each rollout (by="sign": each sign) a row; others by sign.
 
     The first `measured` prompts that push are measured; up to `alone` (all by default) push by themselves, the rest in
-    whole bundles.
+    whole bundles.  Raises ValueError where none pushes.
     """
-    groups = pushing_groups(rollouts)
+    groups = rollouts.group_ids[rollouts.advantages != 0].unique().tolist()
     alone = len(groups) if alone is None else alone
     place = {group: k for k, group in enumerate(groups[: alone + (len(groups) - alone) // bundle * bundle])}
     place = torch.tensor([place.get(group, -1) for group in rollouts.group_ids.tolist()])
@@ -310,16 +287,16 @@ def left_out(
     removal changes is the part of those who were removed. rows: of these rollouts; their sum sets the rate, at which
     unsure tokens move by `nats` (mean |dlogp|) to first order, and is the first table. Column real: of everything.
     """
-    mine, part = private_copy(policy), rollouts.select(rollouts.group_ids == group)
-    weights, along, pushes = trained_weights(mine), Along(policy), token_pushes(rollouts)
+    mine, own, pushes = private_copy(policy), rollouts.group_ids == group, token_pushes(rollouts)
+    weights, part = trained_weights(mine), rollouts.select(own)
     start, alive = {name: p.detach().clone() for name, p in weights.items()}, part.completion_mask.bool()
-    before, own = logps(policy, part)[alive], rollouts.group_ids == group
+    before = logps(policy, part)[alive]
     by_sum = rows.split(rows.weights(), group, beside)
     unsure, positive = rows.tokens["unsure"].to_numpy()[by_sum.index], (by_sum["sign"] > 0).to_numpy()
     rate = nats / by_sum.loc[unsure, [*PARTS]].sum(axis=1).abs().mean()
 
     def gradient(rows: Bool[Tensor, " B"]) -> dict[str, Tensor]:
-        return along.gradient_of(rollouts, pushes * rows[:, None])
+        return Along(policy).gradient_of(rollouts, pushes * rows[:, None])
 
     def moved(*terms: tuple[int, dict[str, Tensor]]) -> Float[np.ndarray, " M"]:
         for name, p in weights.items():
@@ -331,10 +308,9 @@ def left_out(
     everything, prompt = moved((1, whole)), moved((1, up), (1, down))
     same = np.where(positive, moved((1, up)), moved((1, down)))
     without = np.where(positive, moved((1, whole), (-1, down)), moved((1, whole), (-1, up)))  # the other sign
-    parts = {"others first": (prompt - same, everything - prompt)}
-    parts |= {"other sign first": (everything - without, without - same)}
-    tables = {ORDERS[0]: by_sum.assign(**rate * by_sum[[*PARTS]], real=everything)}
-    for name, (other, others) in parts.items():
-        columns = {"same": same, "other": other, "others_same": others, "others_other": 0.0}
-        tables[name] = by_sum.assign(**columns, real=everything)
-    return tables
+    taken = {"other": (prompt - same, everything - without), "others_same": (everything - prompt, without - same)}
+    tables = {ORDERS[0]: by_sum.assign(**rate * by_sum[[*PARTS]])}
+    for k, order in enumerate(ORDERS[1:]):
+        columns = {name: both[k] for name, both in taken.items()}
+        tables[order] = by_sum.assign(same=same, others_other=0.0, **columns)
+    return {order: table.assign(real=everything) for order, table in tables.items()}

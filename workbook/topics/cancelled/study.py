@@ -14,22 +14,14 @@ sign, rewards are not permuted, and there is no curve over rollouts: described o
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 
-from workbook.probes.cancellation import (
-    ORDERS,
-    PARTS,
-    PushRows,
-    left_out,
-    prompt_rows,
-    rollout_rows,
-    set_sums,
-    sign_products,
-)
+from workbook.probes.cancellation import PARTS, PushRows, left_out, prompt_rows, rollout_rows, set_sums, sign_products
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench, distinct_rollouts
@@ -67,10 +59,9 @@ SIZES = {
 
 def cancelled_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """The tables of one unit, as the module's head says."""
-    size, name = SIZES[bench.scale.name], bench.scale.name
-    on_chain = name in ("tiny", "family")
-    rollouts = bench.sample(size.prompts, bench.data_seed) if on_chain else distinct_rollouts(bench, size.prompts)
-    rollouts = categorized(rollouts)
+    size, on_chain = SIZES[bench.scale.name], bench.scale.task == "chain"
+    sampled = bench.sample(size.prompts, bench.data_seed) if on_chain else distinct_rollouts(bench, size.prompts)
+    rollouts = categorized(sampled)
     rows = prompt_rows(bench.policy, rollouts, size.measured, size.alone, size.bundle, size.by)
     deep = deep_prompts(bench, size) if size.deep else []
     sums, more = [prompts_curve(rows, permuted=on_chain)], {}
@@ -125,12 +116,11 @@ def rollouts_curve(rows: PushRows, most: int) -> pd.DataFrame:
 
 def both_products(policy, rollouts: Rollouts, most: int) -> pd.DataFrame:
     """`sign_products` of one prompt, of all tokens and of unsure words that both signs share among GROUP rollouts."""
-    first, good = rollouts.completion_ids[:GROUP], rollouts.rewards[:GROUP] > rollouts.rewards[:GROUP].mean()
-    alive = rollouts.completion_mask[:GROUP].bool()
-    ids = [first[rows][alive[rows]].unique() for rows in (good, ~good)]
-    shared = torch.isin(rollouts.completion_ids, ids[0][torch.isin(ids[0], ids[1])])
-    shared &= rollouts.old_logps < np.log(NEARLY_CERTAIN)
-    parts = {"all": None, "shared words": shared}
+    ids, alive = rollouts.completion_ids, rollouts.completion_mask.bool()
+    unsure = rollouts.old_logps < np.log(NEARLY_CERTAIN)
+    good = rollouts.rewards[:GROUP] > rollouts.rewards[:GROUP].mean()
+    bearers = [torch.isin(ids, ids[:GROUP][one][alive[:GROUP][one]]) for one in (good, ~good)]
+    parts = {"all": None, "shared words": unsure & bearers[0] & bearers[1]}
     made = [
         sign_products(policy, rollouts, powers(most, GROUP), one).assign(tokens=name) for name, one in parts.items()
     ]
@@ -140,17 +130,19 @@ def both_products(policy, rollouts: Rollouts, most: int) -> pd.DataFrame:
 def real_steps(policy, rollouts: Rollouts, rows: PushRows, prompts: int) -> pd.DataFrame:
     """Sums of parts by leaving out, of some prompts beside all others that are measured: nats, order, kind, ..."""
     made = []
-    for group in rows.groups[:prompts]:
-        for nats in NATS:
-            tables = left_out(policy, rollouts, rows, group, [one for one in rows.groups if one != group], nats)
-            for order in ORDERS:
-                parts = tables[order]
-                unsure = rows.tokens["unsure"].to_numpy()[parts.index]
-                miss = (parts[[*PARTS]].sum(axis=1) - parts["real"])[unsure]
-                error = {"miss2": float(miss @ miss), "real2": float(parts["real"][unsure] @ parts["real"][unsure])}
-                sets = {kind: one for (identity, kind), one in rows.sets(parts).items() if identity == "word"}
-                about = {"nats": nats, "order": order, **error}
-                made += [about | {"kind": kind} | set_sums(parts, one) for kind, one in sets.items()]
+    for group, nats in product(rows.groups[:prompts], NATS):
+        tables = left_out(policy, rollouts, rows, group, [one for one in rows.groups if one != group], nats)
+        for order, parts in tables.items():
+            seen = parts[rows.tokens["unsure"].to_numpy()[parts.index]]
+            miss = seen[[*PARTS]].sum(axis=1) - seen["real"]
+            about = {
+                "nats": nats,
+                "order": order,
+                "miss2": float(miss @ miss),
+                "real2": float((seen["real"] ** 2).sum()),
+            }
+            sets = {kind: one for (identity, kind), one in rows.sets(parts).items() if identity == "word"}
+            made += [about | {"kind": kind} | set_sums(parts, one) for kind, one in sets.items()]
     return pd.DataFrame(made).groupby(["nats", "order", "kind"], sort=False).sum().reset_index()
 
 

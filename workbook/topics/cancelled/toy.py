@@ -10,10 +10,12 @@ of rollout k moves token i by sum over j in k of <h_i, h_j> <e_i - p_i, e_j - p_
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from workbook.probes.blocks import Blocks
@@ -36,17 +38,16 @@ def toy_contexts(prompts: int, p_right: float, cosine: float) -> tuple[Float[Ten
     logits = torch.full((prompts, len(PLACES), len(WORDS)), IMPOSSIBLE).double()
     logits[:, 0, :3] = torch.tensor([1, 1 / 2, 1 / 3]).double().log()
     logits[:, 1, 3:5] = torch.tensor([0.98, 0.02]).double().log()
-    for n in range(prompts):
-        for place in (2, 3):
-            chances = torch.tensor([p_right, (1 - p_right) * 2 / 3, (1 - p_right) / 3]).double()
-            words = FIRST_NUMBER + (n + 4 * (place - 2) + torch.tensor([0, 3, 6])) % 10  # the right one, two wrong ones
-            logits[n, place, words] = chances.log()
+    chances = torch.tensor([p_right, (1 - p_right) * 2 / 3, (1 - p_right) / 3]).double()
+    for n, place in product(range(prompts), (2, 3)):
+        words = FIRST_NUMBER + (n + 4 * (place - 2) + torch.tensor([0, 3, 6])) % 10  # the right one, two wrong ones
+        logits[n, place, words] = chances.log()
     return hidden, logits
 
 
 def toy_tokens(logits: Float[Tensor, "P 4 V"], rollouts: int, seed: int) -> pd.DataFrame:
     """A token table of so many rollouts of each prompt, drawn from the softmaxes: a row per word, with its credit."""
-    prompts, generator = len(logits), torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     logps = logits.log_softmax(-1).repeat_interleave(rollouts, 0)  # (B, 4, V)
     ids = torch.multinomial(logps.exp().flatten(0, 1), 1, generator=generator).view(-1, len(PLACES))
     right = (ids == logits.argmax(-1).repeat_interleave(rollouts, 0))[:, 2:]
@@ -59,7 +60,6 @@ def toy_tokens(logits: Float[Tensor, "P 4 V"], rollouts: int, seed: int) -> pd.D
     rollout, position = np.divmod(np.arange(len(table)), len(PLACES))
     reward = right.all(1).double().numpy()[rollout]
     table = table.assign(rollout=rollout, group=rollout // rollouts, position=position, reward=reward, block=rollout)
-    assert len(table) == prompts * rollouts * len(PLACES)
     return table.assign(category=np.array(PLACES)[position], token=np.array(WORDS)[table["token_id"]])
 
 
@@ -73,7 +73,7 @@ def toy_rows(
     hidden, logits = toy_contexts(prompts, p_right, cosine)
     tokens = toy_tokens(logits, rollouts, seed)
     contexts = torch.tensor((tokens["group"] * len(PLACES) + tokens["position"]).to_numpy())
-    ids: Int[Tensor, " N"] = torch.tensor(tokens["token_id"].to_numpy())
+    ids = torch.tensor(tokens["token_id"].to_numpy())
     kernel = coupling_kernel(hidden.flatten(0, 1)[contexts], logits.flatten(0, 1)[contexts], ids)
     changes = kernel.view(-1, len(PLACES), len(tokens)).sum(1).numpy()  # (rollouts of all prompts, N)
     rows = tokens.groupby("block").agg(
