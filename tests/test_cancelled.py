@@ -177,7 +177,8 @@ def test_rows_and_real_steps_agree_in_the_bundled_policy(sampled):
     assert (rows.blocks.blocks["rollouts"].to_numpy()[:24] == 1).all()
     before = torch.cat([p.detach().flatten() for p in policy.model.parameters()])
     group, *beside = rows.groups
-    made = left_out(policy, rollouts, rows, group, beside, 1e-2)
+    made = left_out(policy, rollouts, rows, group, beside, [1e-2])
+    made = {order: table for (_, order), table in made.items()}
     assert tuple(made) == ORDERS
     unsure = rows.tokens["unsure"].to_numpy()[made[ORDERS[0]].index]
     for order, parts in made.items():

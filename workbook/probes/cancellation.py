@@ -279,9 +279,9 @@ def sign_products(
 
 
 def left_out(
-    policy, rollouts: Rollouts, rows: PushRows, group: int, beside: Sequence[int], nats: float
-) -> dict[str, pd.DataFrame]:
-    """`PushRows.parts` of one prompt's tokens by real SGD steps in which pushes are left out: {ORDERS: table}.
+    policy, rollouts: Rollouts, rows: PushRows, group: int, beside: Sequence[int], nats: Sequence[float]
+) -> dict[tuple[float, str], pd.DataFrame]:
+    """`PushRows.parts` of one prompt's tokens by real SGD steps in which pushes are left out: {(size, ORDERS): table}.
 
     The step of everything (the prompt and those beside it), of the prompt alone, of the tokens' own sign alone: what a
     removal changes is the part of those who were removed. rows: of these rollouts; their sum sets the rate, at which
@@ -293,24 +293,29 @@ def left_out(
     before = logps(policy, part)[alive]
     by_sum = rows.split(rows.weights(), group, beside)
     unsure, positive = rows.tokens["unsure"].to_numpy()[by_sum.index], (by_sum["sign"] > 0).to_numpy()
-    rate = nats / by_sum.loc[unsure, [*PARTS]].sum(axis=1).abs().mean()
 
     def gradient(rows: Bool[Tensor, " B"]) -> dict[str, Tensor]:
         return Along(policy).gradient_of(rollouts, pushes * rows[:, None])
 
-    def moved(*terms: tuple[int, dict[str, Tensor]]) -> Float[np.ndarray, " M"]:
+    def moved(rate: float, *terms: tuple[int, dict[str, Tensor]]) -> Float[np.ndarray, " M"]:
         for name, p in weights.items():
             p.detach().copy_(start[name] + rate * sum(sign * direction[name] for sign, direction in terms))
         return (logps(mine, part)[alive] - before).double().cpu().numpy()
 
     whole = gradient(torch.isin(rollouts.group_ids, torch.tensor([group, *beside])))
     up, down = (gradient(own & (sign * rollouts.advantages > 0)) for sign in (1, -1))
-    everything, prompt = moved((1, whole)), moved((1, up), (1, down))
-    same = np.where(positive, moved((1, up)), moved((1, down)))
-    without = np.where(positive, moved((1, whole), (-1, down)), moved((1, whole), (-1, up)))  # the other sign
-    taken = {"other": (prompt - same, everything - without), "others_same": (everything - prompt, without - same)}
-    tables = {ORDERS[0]: by_sum.assign(**rate * by_sum[[*PARTS]])}
-    for k, order in enumerate(ORDERS[1:]):
-        columns = {name: both[k] for name, both in taken.items()}
-        tables[order] = by_sum.assign(same=same, others_other=0.0, **columns)
-    return {order: table.assign(real=everything) for order, table in tables.items()}
+    tables = {}
+    for size in nats:
+        rate = size / by_sum.loc[unsure, [*PARTS]].sum(axis=1).abs().mean()
+        everything, prompt = moved(rate, (1, whole)), moved(rate, (1, up), (1, down))
+        same = np.where(positive, moved(rate, (1, up)), moved(rate, (1, down)))
+        less = [moved(rate, (1, whole), (-1, other)) for other in (down, up)]
+        without = np.where(positive, *less)  # the other sign
+        taken = {"other": (prompt - same, everything - without), "others_same": (everything - prompt, without - same)}
+        columns = [by_sum[[*PARTS]] * rate]
+        columns += [
+            {"same": same, "others_other": 0.0} | {name: both[k] for name, both in taken.items()} for k in (0, 1)
+        ]
+        for order, parts in zip(ORDERS, columns, strict=True):
+            tables[size, order] = by_sum.assign(**parts, real=everything)
+    return tables
