@@ -6,29 +6,13 @@ import pytest
 import torch
 
 from workbook.claims import CLAIMS
-from workbook.policies.load import load_policy
-from workbook.probes.blocks import Blocks
-from workbook.probes.cancellation import (
-    LATER,
-    MATCHED,
-    ORDERS,
-    PARTS,
-    RIGHT,
-    WRONG,
-    PushRows,
-    kinds,
-    left_out,
-    prompt_rows,
-    rollout_rows,
-    set_sums,
-    shares,
-    sign_products,
-)
+from workbook.probes import cancellation as probe
+from workbook.probes.blocks import Blocks, block_coupling
+from workbook.probes.cancellation import LATER, MATCHED, ORDERS, PARTS, RIGHT, WRONG, PushRows, prompt_rows, shares
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
 from workbook.studies.claim import Tables
 from workbook.studies.registration import read_registration
-from workbook.tasks import get_task
 from workbook.theory.advantages import group_advantages
 from workbook.topics.cancelled import claims, compute_cancellation, explore_cancellation, explore_curves, toy_rows
 from workbook.topics.cancelled.charts import BARS, cancellation_chart, describe_shares
@@ -43,9 +27,8 @@ def toy():
 
 
 @pytest.fixture(scope="module")
-def sampled():
-    policy = load_policy("bundled")
-    rollouts = sample_rollouts(policy, get_task("chain"), 7, 8, seed=0, max_new_tokens=48)
+def sampled(policy, task):
+    rollouts = sample_rollouts(policy, task, 7, 8, seed=0, max_new_tokens=48)
     return policy, rollouts, prompt_rows(policy, rollouts, 3)
 
 
@@ -96,36 +79,22 @@ def test_the_ends_of_the_share():
     own = np.array([1.0, -2.0, 0.5])
     for other, share in ((-own, 1), (own, -1), (0 * own, 0)):
         parts = pd.DataFrame({"sign": [1, -1, 1], "same": own, "other": other, "others_same": 0.0, "others_other": 0.0})
-        row = shares(pd.DataFrame([set_sums(parts, np.ones(3))]))
+        row = shares(pd.DataFrame([probe.set_sums(parts, np.ones(3))]))
         assert row[["within", "batch"]].to_numpy().tolist() == [[share, share]]
         beside = parts.assign(same=parts["same"] / 2, others_same=own / 2, others_other=other / 2, other=other / 2)
-        assert shares(pd.DataFrame([set_sums(beside, np.ones(3))]))["batch"].tolist() == [share]
+        assert shares(pd.DataFrame([probe.set_sums(beside, np.ones(3))]))["batch"].tolist() == [share]
 
 
 def hand_made():
-    """One prompt, four rollouts of two words: 7 in all, first wrong results in rollouts 2 and 3."""
-    rows = [  # rollout, token_id, p, category, credit
-        *(
-            (0, 7, 0.5, "style", 0.0),
-            (0, 1, 0.8, "result", 0.4),
-            (1, 7, 0.95, "style", 0.0),
-            (1, 1, 0.8, "result", 0.4),
-        ),
-        *(
-            (2, 7, 0.5, "style", 0.0),
-            (2, 2, 0.1, "result", -0.6),
-            (3, 9, 0.5, "style", 0.0),
-            (3, 2, 0.1, "result", -0.6),
-        ),
-        (3, 1, 0.5, "result", 0.1),
-    ]
-    tokens = pd.DataFrame(rows, columns=["rollout", "token_id", "p", "category", "credit"])
-    tokens = tokens.assign(group=0, logp=np.log(tokens["p"]), block=tokens["rollout"], push=1.0)
-    tokens["position"] = tokens.groupby("rollout").cumcount()
-    about = pd.DataFrame(
-        {"group": 0, "sign": 1, "prompts": 1, "reward": [1.0, 1, 0, 0], "rollouts": 1, "last": range(4)}
-    )
-    return PushRows(Blocks(np.ones((4, 9)), about, tokens, tokens, 0.0))
+    """One prompt, four rollouts of two words and a fifth result: 7 in three of them, first wrong results in two."""
+    columns = {"rollout": [0, 0, 1, 1, 2, 2, 3, 3, 3], "token_id": [7, 1, 7, 1, 7, 2, 9, 2, 1]}
+    tokens = pd.DataFrame(columns).assign(group=0, push=1.0)
+    tokens["logp"] = np.log([0.5, 0.8, 0.95, 0.8, 0.5, 0.1, 0.5, 0.1, 0.5])
+    tokens["credit"] = [0, 0.4, 0, 0.4, 0, -0.6, 0, -0.6, 0.1]
+    tokens["category"] = np.where(tokens["credit"] == 0, "style", "result")
+    tokens = tokens.assign(block=tokens["rollout"], position=tokens.groupby("rollout").cumcount())
+    rows = {"group": 0, "sign": 1, "prompts": 1, "reward": [1.0, 1, 0, 0], "rollouts": 1, "last": range(4)}
+    return PushRows(Blocks(np.ones((4, 9)), pd.DataFrame(rows), tokens, tokens, 0.0))
 
 
 def test_classes_states_and_shared_words_by_hand():
@@ -134,7 +103,7 @@ def test_classes_states_and_shared_words_by_hand():
     assert results == [RIGHT, RIGHT, WRONG, WRONG, LATER]
     assert rows.tokens["step"].tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 1]
     assert rows.tokens["value"].tolist() == [-1] * 8 + [2]
-    assert kinds(rows.tokens.assign(credit=np.nan)).tolist().count(RIGHT) == 5
+    assert probe.kinds(rows.tokens.assign(credit=np.nan)).tolist().count(RIGHT) == 5
     sets = rows.sets(rows.parts(rows.weights()))
     where = {name: np.flatnonzero(sets["word", name]).tolist() for name in ("style", RIGHT, WRONG, LATER)}
     assert where == {
@@ -142,7 +111,7 @@ def test_classes_states_and_shared_words_by_hand():
         RIGHT: [1, 3],
         WRONG: [],
         LATER: [8],
-    }  # the sure 7 of rollout 1 counts as a bearer
+    }  # the sure 7 counts, and does not stand here
     assert np.flatnonzero(sets["word and state", RIGHT]).tolist() == []  # after another value
     assert np.flatnonzero(sets["any word", "all"]).tolist() == [0, 1, 3, 4, 5, 6, 7, 8]
     assert sets["word", MATCHED].sum() == 1  # of results below 0.6 that share, one: its cell has both style words
@@ -155,8 +124,7 @@ def test_weights_are_advantages_of_the_first_rollouts_and_permuted_ones(toy):
     assert rows.weights(3).tolist() == [*three, 0]
     permuted = [tuple(toy.weights(permuted=seed)) for seed in range(4)]
     assert len(set(permuted)) > 1
-    by_group = toy.blocks.blocks.groupby("group").indices.values()
-    for at in by_group:
+    for at in toy.blocks.blocks.groupby("group").indices.values():
         assert sorted(np.array(permuted[0])[at]) == sorted(toy.weights()[at])
     with pytest.raises(ValueError, match="prompts=9 can't be made of"):
         toy.parts(toy.weights(), 9)
@@ -174,10 +142,9 @@ def test_a_prompt_alone_does_not_depend_on_the_others_and_circles_cover_them(toy
 def test_rows_and_real_steps_agree_in_the_bundled_policy(sampled):
     """Parts by leaving out add up to the step; the sum of rows misses it by less than 2 % at 0.01 nats."""
     policy, rollouts, rows = sampled
-    assert (rows.blocks.blocks["rollouts"].to_numpy()[:24] == 1).all()
     before = torch.cat([p.detach().flatten() for p in policy.model.parameters()])
     group, *beside = rows.groups
-    made = left_out(policy, rollouts, rows, group, beside, [1e-2])
+    made = probe.left_out(policy, rollouts, rows, group, beside, [1e-2])
     made = {order: table for (_, order), table in made.items()}
     assert tuple(made) == ORDERS
     unsure = rows.tokens["unsure"].to_numpy()[made[ORDERS[0]].index]
@@ -194,15 +161,16 @@ def test_doublings_stand_for_their_rollouts(sampled):
     """Rows by sign of the later rollouts make the same parts as a row for each."""
     policy, rollouts, rows = sampled
     one = rollouts.select(rollouts.group_ids == rows.groups[0])
-    fine, coarse = (rollout_rows(policy, one, 4, alone) for alone in (8, 4))
+    fine, coarse = (probe.rollout_rows(policy, one, 4, alone) for alone in (8, 4))
     assert coarse.blocks.blocks["rollouts"].tolist()[:4] == [1, 1, 1, 1]
     assert coarse.blocks.blocks["rollouts"].sum() == 8
     a, b = (one.parts(one.weights())[list(PARTS[:2])].to_numpy() for one in (fine, coarse))
     assert np.sqrt(((a - b) ** 2).mean() / (a**2).mean()) < 0.05
-    products = sign_products(policy, one, [4, 8])
-    assert products["up2"].gt(0).iloc[-1]
-    ratio = products["product"] / np.sqrt(products["up2"] * products["down2"])
-    assert ratio.iloc[-1] == pytest.approx(np.clip(ratio.iloc[-1], -1, 1))
+    signs = one.advantages > 0
+    gram = block_coupling(policy, one, signs.long()[:, None].expand(one.completion_ids.shape)).gram()
+    products = probe.sign_products(policy, one, [4, 8]).iloc[-1]
+    cosine = products["product"] / np.sqrt(products["up2"] * products["down2"])
+    assert cosine == pytest.approx(gram[0, 1] / np.sqrt(gram[0, 0] * gram[1, 1]), abs=0.01)
 
 
 def test_the_study_leaves_sums_from_which_claims_read(tables):
@@ -215,8 +183,7 @@ def test_the_study_leaves_sums_from_which_claims_read(tables):
     assert single.loc[unsure, list(PARTS)].notna().all(axis=None)
     assert len(single) < 3000
     assert claims.share({"cancelled/sums": sums}).between(-3, 1.5).all()
-    at_most = {"size": 8, "column": "batch"}
-    assert np.isfinite(claims.share({"cancelled/sums": sums}, **at_most)).all()
+    assert np.isfinite(claims.share({"cancelled/sums": sums}, size=8, column="batch")).all()
     assert np.isfinite(claims.beyond_permuted({"cancelled/sums": sums})).all()
     rows = {"cancelled/products": tables["products"].assign(seed=0)}
     assert claims.cosine(rows, 16).between(-1, 1).all()

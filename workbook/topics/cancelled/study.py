@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
 SIZES = {
     "tiny": Sizes(16, 3, 4, 2, 2, 16, 1),
     "family": Sizes(360, 20, LAID_OUT, 16, 12, 512, 4),
-    "smollm2_plain": Sizes(40, 16, 16, 64, 2, GROUP, 1, "sign"),
+    "smollm2_plain": Sizes(40, 8, 16, 64, 2, GROUP, 1, "sign"),
     "gemma3_plain": Sizes(24, 8, 8, 64, 0, GROUP, 1, "sign"),
 }
 
