@@ -200,6 +200,7 @@ OUTCOMES = {  # key: column, and what it changes in H1's registration
     "H1 control": ("none", {"role": "control"}),
     "H1 ratio": ("clear", {"role": "consequence", "threshold": 0.5, "smallest_effect": 0.1, "unit": ""}),
     "H1 small": ("small", {"role": "control"}),
+    "H1 ratio of 1": ("clear", {"role": "control", "threshold": 1.0, "smallest_effect": 0.4, "unit": ""}),
     "H1 at its place": ("clear", {"role": "control", "threshold": 0.5, "smallest_effect": 0.3}),
     "H1 able": ("none", {"role": "control", "positive_control": "H1"}),
     "H1 unable": ("none", {"role": "control", "positive_control": "H4"}),
@@ -236,7 +237,7 @@ def world(tmp_path, monkeypatch):
         measure = _of(column) if key != "H8" else lambda tables: tables["confidence_tuning/none"]["x"]
         rows.setdefault(change.get("claim", "H1"), []).append(Measurement("confidence_tuning", key, measure))
     rows["H1"].append(Measurement("coupling", "as it was", lambda tables: Estimate(0.1, 0.0, 0.2, 5, 320), "family"))
-    rows["H1"][2] = Measurement("confidence_tuning", "H1 ratio", _ratio)
+    rows["H1"][2:5:2] = [Measurement("confidence_tuning", f"H1 ratio{more}", _ratio) for more in ("", " of 1")]
     records = {name: replace(CLAIMS[name], rows=measured) for name, measured in rows.items()}
     records["H9"] = replace(CLAIMS["H9"], rows=[])
     monkeypatch.setattr(sys.modules["workbook.claims.ledger"], "CLAIMS", records)
@@ -256,6 +257,7 @@ def test_the_ledger_of_a_world(world):
         **{"H3": "contradicted", "H4": "inconclusive", "H5": "not comparable", "H6": "not testable here"},
         **{"H7": "not testable here", "H8": "not measured", "": "not measured", "as it was": "described"},
         **{"H1 small": "not zero, too small to matter here", "H1 at its place": "at its threshold"},
+        "H1 ratio of 1": "not zero, too small to matter here",
         **{"H1 able": "equivalent to none", "H1 unable": "not testable here", "H1 unregistered": "not testable here"},
         "H1 clear": "supported",  # an effect that is seen needs no proof that it could have been
     }
@@ -282,7 +284,7 @@ def test_the_ledger_of_a_world(world):
     assert table["q"].notna().sum() == 5, "q is of primary rows alone"
     decides = table[table["p"].notna() & (table["role"] != "described")].drop(["H5", "H6"])
     np.testing.assert_allclose(decides["q_all"], adjusted(decides["p"].to_numpy()), err_msg="over all rows that decide")
-    assert table["q_all"].notna().sum() == len(decides) == 13
+    assert table["q_all"].notna().sum() == len(decides) == 14
     alone = ledger(folder=world, claims=["H3"]).set_index("key")
     assert alone.loc["H3", "q_all"] == table.loc["H3", "q_all"]
     assert alone.loc["H3", "q"] == table.loc["H3", "q"], "whichever claims are asked for"

@@ -93,7 +93,7 @@ def judge(values: pd.Series, outcome: dict, policies: dict[int, str]) -> dict:
     c, d, sign = outcome["threshold"], outcome["smallest_effect"], {"above": 1, "below": -1}[outcome["side"]]
     excluded = says_no(outcome, "testable") or says_no(outcome, "comparable")
     row = {"claim": outcome["claim"], "role": outcome["role"], "units": len(values), "policies": len(x)}
-    row |= {"excluded": excluded, "mean": back(x.mean()) if len(x) else math.nan}
+    row |= {"none": float(log), "excluded": excluded, "mean": back(x.mean()) if len(x) else math.nan}
     if len(x) < MIN_UNITS:
         return row | {"here": "not measured"}
     threshold, low_end, high_end = into(c), into(c - d), into(c + d)
@@ -132,7 +132,7 @@ def conclude(row: dict, controls: dict[str, dict]) -> str:
         if name and (name not in controls or conclude(controls[name], controls) != "supported"):
             return "not testable here"
         clear = not row["low"] <= c <= row["high"]
-        here = "at its threshold" if c else "not zero, too small to matter here" if clear else here
+        here = "at its threshold" if c != row["none"] else "not zero, too small to matter here" if clear else here
     return "not comparable" if says_no(outcome, "comparable") else here
 
 

@@ -69,8 +69,8 @@ class Finding:
         if self.holds():
             return NUMBER.sub(lambda match: _number(match[1], percent=bool(match[2])), self.says)
         rows = [registered()[key] for key in self.when]
-        said = [dict.fromkeys((row.outcome, format_effect(row))) for row in rows]  # once, if nothing was measured
-        outcomes = "; ".join(f"{row.measured}: {', '.join(what)}" for row, what in zip(rows, said, strict=True))
+        said = [", ".join(dict.fromkeys((row.outcome, format_effect(row)))) for row in rows]  # once, if not measured
+        outcomes = "; ".join(f"{row.measured.rstrip('.')}: {what}" for row, what in zip(rows, said, strict=True))
         return f"**{self.question}** {outcomes}."
 
     def certainty(self) -> str:

@@ -10,8 +10,9 @@ threshold, the side on which the claim lies, and the smallest effect of interest
 
 - supported, contradicted: all of the 95 % t interval of unit means lies on the claim's side of the threshold, or on the
   other, and so it does among all primary rows (Benjamini-Hochberg, q <= 0.05);
-- equivalent to none: two one-sided tests put it nearer to the threshold, 0, than the smallest effect of interest; "not
-  zero, too small to matter here" where its interval leaves 0 out, "at its threshold" where that is another number;
+- equivalent to none: two one-sided tests put it nearer to the threshold, 0 (or a ratio of 1), than the smallest effect
+  of interest; "not zero, too small to matter here" where its interval leaves that out, "at its threshold" where the
+  threshold is another number;
 - inconclusive: neither; the minimum detectable effect says what could have been seen;
 - not testable here: a floor, a ceiling, an identity or no contrast, or equivalence where the positive control that its
   registration names is not supported; not measured: fewer than 6 units;

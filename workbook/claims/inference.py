@@ -211,7 +211,8 @@ def conclude(row: dict, primaries: int, control: dict | None = None) -> tuple[st
     c, unit = row["threshold"], row["unit"]
     clear = row["low"] > c or row["high"] < c
     if here == EQUIVALENT:
-        here = AT_THRESHOLD if c else TOO_SMALL if clear else EQUIVALENT
+        none = 1.0 if row["log"] else 0.0  # a ratio's, or a difference's
+        here = AT_THRESHOLD if c != none else TOO_SMALL if clear else EQUIVALENT
         reason = f"its 90 % interval lies within {c:g} ± {row['smallest_effect']:g} {unit}".rstrip()
         if name := row["positive_control"]:
             separates = conclude(control, primaries)[0] if control else NOT_MEASURED
