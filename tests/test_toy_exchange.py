@@ -12,14 +12,12 @@ from workbook.topics.exchange.toy import (
     RESULTS,
     TRANSFORMS,
     compute_exchange,
-    directions_at,
     draw_groups,
     repair_costs,
     residual_by_mechanism,
     residuals,
     shared_weights,
     two_rollouts,
-    vector_residual,
 )
 
 
@@ -32,8 +30,8 @@ def test_the_packaged_weights_are_autograds_gradient():
     logps = (draw.log_ratios * draw.mask).requires_grad_()
     sequence = (logps.sum(1) / draw.mask.sum(1)).exp()
     (sequence * draw.advantages).mean().backward()
-    weights, _ = shared_weights(draw, level="sequence", per_length=True, columns=2)
-    assert_close(weights * draw.advantages[:, None], logps.grad[:, :2])
+    weights, _ = shared_weights(draw, level="sequence", per_length=True)
+    assert_close((weights * draw.advantages[:, None])[draw.mask], logps.grad[draw.mask])
 
 
 def test_token_ratios_cancel_and_sequence_ratios_never_do():
@@ -59,22 +57,22 @@ def test_own_embeddings_leave_what_their_angle_says():
     means = [left(draw, own_embeddings=True, angle=angle).mean() for angle in (0.0, 20.0, 60.0, 90.0)]
     assert means[0] < 1e-12
     assert means == sorted(means)
-    g = directions_at(draw, 60.0)
+    _, weights, pushes = residuals(draw, own_embeddings=True)
+    g = pushes / (weights * draw.advantages)[:, None]
     assert_close(g.norm(dim=1), torch.ones(len(g), dtype=g.dtype))
     cosines = (g @ g.T)[~torch.eye(len(g), dtype=torch.bool)]
     assert cosines.mean().item() == pytest.approx(0.5, abs=0.01)
     with pytest.raises(ValueError, match="angle=120"):
-        directions_at(draw, 120.0)
+        left(draw, own_embeddings=True, angle=120.0)
 
 
 def test_the_vector_residual_is_the_packaged_one_where_all_directions_agree():
     draw = draw_groups(follows_reward=0.5)
-    weights = shared_weights(draw, level="sequence", per_length=True)[0][:, 0]
-    packaged = cancellation_residual(weights, draw.advantages, draw.group_ids)
-    same = directions_at(draw, 0.0)
-    assert_close(vector_residual(weights, draw.advantages, same, draw.group_ids), packaged)
-    nothing = torch.zeros_like(weights)
-    assert vector_residual(nothing, draw.advantages, same, draw.group_ids).eq(0).all()
+    switches = {"level": "sequence", "per_length": True}
+    packaged = cancellation_residual(shared_weights(draw, **switches)[0][:, 0], draw.advantages, draw.group_ids)
+    assert_close(left(draw, **switches), packaged)
+    assert_close(left(draw, **switches, own_embeddings=True, angle=0.0), packaged)
+    assert left(draw, masking=True, masked_share=1.0).eq(0).all()
 
 
 def test_which_transform_mends_which_mechanism():

@@ -16,7 +16,7 @@ from workbook.probes.step import matched_lr
 from workbook.probes.values import chain_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.theory.batching import minibatch_order
-from workbook.topics.batching.steps import ClippedSGD, split_minibatches, walk
+from workbook.topics.batching.steps import clipped_sgd, split_minibatches, walk
 from workbook.topics.batching.study import PROMPTS, against_shuffled, ends, measured_curves
 from workbook.topics.batching.toy import CUT_MENU, NAMES
 from workbook.training.messages import progress, show_partial
@@ -167,7 +167,7 @@ def measure_walks(
     orders = {strategy: minibatch_order(strategy, *args) for strategy in dict.fromkeys((first, other))}
     ways = {"same": orders[first].reshape(minibatches, -1).flip(0).flatten(), "other": orders[other]}
     adamw = partial(torch.optim.AdamW, betas=(momentum, 0.999))
-    makes = [torch.optim.SGD, partial(ClippedSGD, limit=clip), partial(torch.optim.SGD, momentum=momentum), adamw]
+    makes = [torch.optim.SGD, partial(clipped_sgd, limit=clip), partial(torch.optim.SGD, momentum=momentum), adamw]
     makes.append(partial(torch.optim.AdamW, betas=(0.0, 0.999)))
     rates_of = dict(zip(WALKS, ("sgd", "sgd", "sgd", "adamw", "adamw_no_momentum"), strict=True))
     largest = {name: matched_lr(policy, rollouts, name, nats) for name in dict.fromkeys(rates_of.values())}

@@ -166,16 +166,15 @@ def _minibatch_parts(rollouts: Rollouts, pushes: Pushes) -> PushParts:
 # --- two ways through a batch
 
 
-class ClippedSGD(torch.optim.SGD):
+def clipped_sgd(params, lr: float, limit: float) -> torch.optim.Optimizer:
     """SGD on gradients whose norm is at most a limit."""
 
-    def __init__(self, params, lr: float, limit: float):
-        super().__init__(params, lr)
-        self.limit = limit
+    def clip(*_) -> None:
+        torch.nn.utils.clip_grad_norm_(params, limit)
 
-    def step(self, closure=None):
-        torch.nn.utils.clip_grad_norm_(self.param_groups[0]["params"], self.limit)
-        return super().step(closure)
+    optimizer = torch.optim.SGD(params, lr)
+    optimizer.register_step_pre_hook(clip)
+    return optimizer
 
 
 def walk(policy, batch: Rollouts, order: Tensor, parts: int, make: Callable, lr: float) -> Float[Tensor, " D"]:

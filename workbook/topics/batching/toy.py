@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import altair as alt
+import numpy as np
 import pandas as pd
 import torch
 
 from workbook.theory.advantages import group_advantages
 from workbook.theory.batching import minibatch_order
-from workbook.theory.weights import cancellation_residual
 from workbook.topics.grading import answer_of, grade
 from workbook.views.explorer import Explorer, menu, slider
 from workbook.views.figures import bars, panels
@@ -21,7 +21,7 @@ NAMES = {  # as a menu and an axis show them
     "query_preserved_reward_balanced": "query-preserved, balanced",
     "sign_partitioned": "sign-partitioned",
 }
-GLYPHS = {1: "+", 0: "0", -1: "−"}
+GLYPHS, SIGNS = {1: "+", 0: "0", -1: "−"}, {"positives": 1, "negatives": -1}
 CUT_MENU = [(name, strategy) for strategy, name in NAMES.items()]
 GROUPS = torch.tensor([4, 7, 4, 9, 7, 9, 4, 7, 9, 2, 2, 2])  # four prompts of three rollouts, mixed up
 PARTS = 2
@@ -47,27 +47,23 @@ def compute_cut(
         raise ValueError(f"{minibatches} mini-batches of one size: their number must divide the {size} rollouts.")
     generator = torch.Generator().manual_seed(draw)
     group_ids = torch.arange(prompts).repeat_interleave(group_size)
-    rewards = (torch.rand(len(group_ids), generator=generator) < p_right).float()
+    rewards = (torch.rand(len(group_ids), generator=generator) < p_right).double()
     advantages = group_advantages(rewards, group_ids)
-    order = minibatch_order(strategy, group_ids, advantages, minibatches, generator)
-    cells, batches = [], []
-    for number, part in enumerate(order.reshape(minibatches, -1), 1):
-        part = part.sort().values  # within a mini-batch order means nothing: put each prompt's rollouts together
-        signs = advantages[part].sign().int()
-        for place, (rollout, sign) in enumerate(zip(part.tolist(), signs.tolist(), strict=True)):
-            prompt = chr(ord("A") + int(group_ids[rollout]))
-            cells.append((number, place, prompt, GLYPHS[sign], float(advantages[rollout])))
-        parts_of = torch.bincount(group_ids[part], minlength=prompts)
-        cut = int(((parts_of > 0) & (parts_of < group_size)).sum())
-        counts = int((signs > 0).sum()), int((signs < 0).sum())
-        pushing = part[advantages[part] != 0]
-        ones = torch.ones(len(pushing))
-        residuals = cancellation_residual(ones, advantages[pushing], group_ids[pushing]) if len(pushing) else ones
-        batches.append((number, *counts, cut, float(residuals.mean())))  # NaN where nothing pushes
-    return {
-        "cells": pd.DataFrame(cells, columns=["minibatch", "place", "prompt", "sign", "advantage"]),
-        "batches": pd.DataFrame(batches, columns=["minibatch", "positives", "negatives", "cut", "residual"]),
+    order = minibatch_order(strategy, group_ids, advantages, minibatches, generator).reshape(minibatches, -1)
+    order = order.sort().values.flatten()  # in a mini-batch order means nothing: keep each prompt together
+    number, place = divmod(np.arange(size), size // minibatches)
+    cells = pd.DataFrame({"minibatch": number + 1, "place": place, "advantage": advantages[order].numpy()})
+    cells.insert(2, "prompt", [chr(ord("A") + group) for group in group_ids[order].tolist()])
+    cells.insert(3, "sign", np.sign(cells["advantage"]).map(GLYPHS))
+    parts = cells.assign(size=cells["advantage"].abs()).groupby(["minibatch", "prompt"])
+    pushed = parts[["advantage", "size"]].sum()
+    measures = {
+        **{name: (cells["sign"] == GLYPHS[sign]).groupby(cells["minibatch"]) for name, sign in SIGNS.items()},
+        "cut": (parts.size() < group_size).groupby("minibatch"),
     }
+    batches = pd.DataFrame({name: held.sum() for name, held in measures.items()})
+    batches["residual"] = (pushed["advantage"].abs() / pushed["size"]).groupby("minibatch").mean()  # NaN: none pushes
+    return {"cells": cells, "batches": batches.reset_index()}
 
 
 def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:

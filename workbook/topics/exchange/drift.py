@@ -13,12 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbook.statistics import bootstrap_mean, normal_interval
+from workbook.statistics import bootstrap_mean
 from workbook.theory import kl_drift, solution_entropy
 from workbook.theory.choices import check_choice, check_range
 from workbook.theory.drift import log_odds_drift
 from workbook.theory.objective import transform_weights
-from workbook.topics.exchange.toy import TRANSFORMS, single_thread
+from workbook.topics.exchange.toy import TRANSFORMS, interval, single_thread
 
 VOCABULARY = 8
 RATES = [10 ** (exponent / 4) for exponent in range(-12, 5)]  # 0.001 to 10
@@ -85,9 +85,8 @@ def compute_kl_drift(
         total = total + kl_drift(now, move)
         now = now + move
         path.append(torch.stack([kl_drift(logits, now - logits), total]))
-    intervals = normal_interval(torch.stack(path).clamp(min=1e-16))  # (steps, series)
     where = {"step": np.arange(1, STEPS + 1).repeat(2), "series": PATHS * STEPS}
-    table = pd.DataFrame(where | {name: value.flatten().numpy() for name, value in intervals._asdict().items()})
+    table = pd.DataFrame(where | interval(torch.cat(path).clamp(min=1e-16)))
     return {"rates": one_step(RATES), "chosen": one_step([lr]), "path": table}
 
 
@@ -162,17 +161,12 @@ def compute_solutions(
     unequal), step, mean, low, high (95 % interval over seeds).
     """
     runs = {"your settings": (weights, transform), "equal weights": ("equal", "none")}
-    names, values = [], []
+    tables = []
     for run, (kind, change) in runs.items():
         path = run_solutions(kind, change, operator, strength if kind != "equal" else 0.0, lr, group_size)
-        for measure, curve in solution_measures(path).items():
-            names.append((measure, run))
-            values.append(curve)
-    intervals = normal_interval(torch.stack(values))  # (measures and runs, steps)
-    steps = len(values[0])
-    where = dict(zip(("measure", "run"), np.repeat(names, steps, axis=0).T, strict=True))
-    where["step"] = np.tile(np.arange(steps), len(values))
-    return pd.DataFrame(where | {name: value.flatten().numpy() for name, value in intervals._asdict().items()})
+        for measure, curve in solution_measures(path).items():  # (steps, seeds)
+            tables.append(pd.DataFrame({"measure": measure, "run": run, "step": range(len(curve)), **interval(curve)}))
+    return pd.concat(tables, ignore_index=True)
 
 
 def solution_measures(path: Float[Tensor, "steps1 seeds V"]) -> dict[str, Float[Tensor, "steps1 seeds"]]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 
 import pandas as pd
 import torch
@@ -91,36 +91,20 @@ def draw_groups(
     check_range(0, math.inf, drift=drift, length_spread=length_spread)
     check_range(0, 1, follows_reward=follows_reward, common=common, right=right)
     check_range(2, math.inf, group_size=group_size)
-    noise = _noise(groups, group_size, seed)
-    rewards = (noise["reward"] < right).double()
+    generator, rollouts = torch.Generator().manual_seed(seed), groups * group_size
+    uniform, normal = (partial(draw, generator=generator, dtype=torch.float64) for draw in (torch.rand, torch.randn))
+    rewards = (uniform(groups, group_size) < right).double()
     rewards[:, 0], rewards[:, 1] = 1.0, 0.0  # a group of equal rewards pushes nothing
+    rollout, shared, direction, chance = normal(2, rollouts), normal(groups), normal(rollouts, WIDTH), uniform(rollouts)
     group_ids = torch.arange(groups).repeat_interleave(group_size)
     advantages = group_advantages(rewards.flatten(), group_ids)
-    reward, luck = follows_reward * advantages.sign(), math.sqrt(1 - follows_reward**2) * noise["rollout"]
-    whole, single = math.sqrt(common) * (luck[0] + reward)[:, None], math.sqrt(1 - common) * noise["token"]
+    reward, luck = follows_reward * advantages.sign(), math.sqrt(1 - follows_reward**2) * rollout
+    whole, single = math.sqrt(common) * (luck[0] + reward)[:, None], math.sqrt(1 - common) * normal(rollouts, LONGEST)
     log_ratios = drift * (whole + single)
-    log_ratios[:, 0] = drift * noise["shared"].repeat_interleave(group_size)
+    log_ratios[:, 0] = drift * shared.repeat_interleave(group_size)
     lengths = (LENGTH * (length_spread * (luck[1] - reward)).exp()).round()
     mask = torch.arange(LONGEST) < lengths.clamp(2, LONGEST)[:, None]
-    return Draw(advantages, group_ids, log_ratios, mask, noise["direction"], noise["chance"])
-
-
-@lru_cache(maxsize=8)
-def _noise(groups: int, group_size: int, seed: int) -> dict[str, Tensor]:
-    """Draw all that is random, once for all settings of the sliders."""
-    generator, rollouts = torch.Generator().manual_seed(seed), groups * group_size
-
-    def normal(*shape):
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    return {
-        "reward": torch.rand((groups, group_size), generator=generator, dtype=torch.float64),
-        "rollout": normal(2, rollouts),
-        "shared": normal(groups),
-        "direction": torch.nn.functional.normalize(normal(rollouts, WIDTH), dim=1),
-        "chance": torch.rand(rollouts, generator=generator, dtype=torch.float64),
-        "token": normal(rollouts, LONGEST),
-    }
+    return Draw(advantages, group_ids, log_ratios, mask, torch.nn.functional.normalize(direction, dim=1), chance)
 
 
 def shared_weights(
@@ -131,9 +115,8 @@ def shared_weights(
     per_length: bool = False,
     masking: bool = False,
     masked_share: float = 0.25,
-    columns: int = 1,
-) -> tuple[Float[Tensor, "B columns"], Bool[Tensor, "B columns"]]:
-    """Compute update weights and mask of the first tokens of each rollout: the shared one, then (columns > 1) its own.
+) -> tuple[Float[Tensor, "B T"], Bool[Tensor, "B T"]]:
+    """Compute update weights and mask of the tokens of each rollout: first the shared one, then its own.
 
     level, clipping, per_length: as `update_weights` takes them (per_length: aggregate "grpo", else "dr_grpo").
     masking: the shared token is left out of the loss in `masked_share` of the rollouts, at random.
@@ -142,12 +125,10 @@ def shared_weights(
     if masking:
         mask = mask.clone()
         mask[:, 0] = draw.chance >= masked_share
-    wide = LONGEST if level == "sequence" or per_length else columns  # nothing else looks at the rest of a rollout
-    log_ratios = draw.log_ratios[:, :wide]
     weights = update_weights(
-        log_ratios,
-        torch.zeros_like(log_ratios),
-        mask[:, :wide],
+        draw.log_ratios,
+        torch.zeros_like(draw.log_ratios),
+        mask,
         draw.advantages,
         level=level,
         clip=None if clipping is None else (clip_range, clip_range),
@@ -155,7 +136,7 @@ def shared_weights(
         aggregate="grpo" if per_length else "dr_grpo",
         max_completion_length=LONGEST,
     )
-    return weights[:, :columns], mask[:, :columns]
+    return weights, mask
 
 
 def transformed(name: str, weights: Tensor, mask: Tensor, draw: Draw) -> Tensor:
@@ -168,52 +149,29 @@ def transformed(name: str, weights: Tensor, mask: Tensor, draw: Draw) -> Tensor:
     return weights.masked_fill(weights.abs() <= 1e-12 * weights.abs().max(), 0.0)
 
 
-def directions_at(draw: Draw, angle: float) -> Float[Tensor, "B W"]:
-    """Draw unit gradient directions of the shared token, any two `angle` degrees apart on average; 0: all equal.
+def residuals(draw: Draw, transform: str = "none", angle: float = 60.0, own_embeddings: bool = False, **switches):
+    """Compute the residual on the shared token of each group, the weights behind it (B,), and their pushes (B, W).
 
-    g_i = (sqrt(cos angle), sqrt(1 - cos angle) d_i) with random unit d_i, so that E<g_i, g_j> = cos angle.
+        |sum_i w_i A_i g_i| / sum_i |w_i A_i|, 0 where none push        g_i = (sqrt(cos angle), sqrt(1 - cos angle) d_i)
+
+    with random unit d_i, so that E<g_i, g_j> = cos angle.  switches: of `shared_weights`.  own_embeddings: gradients
+    `angle` degrees (0 to 90) apart on average instead of equal ones.
     """
     check_range(0, 90, angle=angle)
-    cosine = math.cos(math.radians(angle))
-    common = torch.full((len(draw.directions), 1), math.sqrt(cosine), dtype=torch.float64)
-    return torch.cat([common, math.sqrt(1 - cosine) * draw.directions], 1)
+    weights, mask = (columns[:, :1] for columns in shared_weights(draw, **switches))
+    cosine = math.cos(math.radians(angle)) if own_embeddings else 1.0
+    common = torch.full_like(weights, math.sqrt(cosine))
+    directions = torch.cat([common, math.sqrt(1 - cosine) * draw.directions], 1)
+    weights = transformed(transform, weights, mask, draw)
+    pushes = weights * draw.advantages[:, None] * directions
+    index, groups = group_index(draw.group_ids, len(pushes))
+    total, net = group_sum(pushes.norm(dim=1), index, groups), group_sum(pushes, index, groups).norm(dim=1)
+    return torch.where(total > 0, net / torch.where(total > 0, total, 1.0), 0.0).clamp(max=1.0), weights[:, 0], pushes
 
 
-def vector_residual(
-    weights: Float[Tensor, " B"],
-    advantages: Float[Tensor, " B"],
-    directions: Float[Tensor, "B W"],
-    group_ids: Int[Tensor, " B"],
-) -> Float[Tensor, " groups"]:
-    """Residual of gradients that differ: |sum_i w_i A_i g_i| / sum_i |w_i A_i| |g_i|, 0 where none push.
-
-    >>> opposite, same = torch.tensor([[1.0], [-1.0]]), torch.tensor([[1.0], [1.0]])
-    >>> one, sign, group = torch.ones(2), torch.tensor([1.0, -1.0]), torch.zeros(2)
-    >>> [vector_residual(one, sign, g, group).item() for g in (opposite, same)]
-    [1.0, 0.0]
-    """
-    index, groups = group_index(group_ids, len(weights))
-    pushes = (weights * advantages)[:, None] * directions
-    total = group_sum(pushes.norm(dim=1), index, groups)
-    net = group_sum(pushes, index, groups).norm(dim=1)
-    return torch.where(total > 0, net / torch.where(total > 0, total, 1.0), 0.0).clamp(max=1.0)
-
-
-def residuals(draw: Draw, transform: str = "none", angle: float = 60.0, own_embeddings: bool = False, **switches):
-    """Compute the residual on the shared token of each group, the weights behind it (B,), and the directions (B, W).
-
-    switches: of `shared_weights`.  own_embeddings: gradients `angle` degrees apart instead of equal ones.
-    """
-    weights = transformed(transform, *shared_weights(draw, **switches), draw)[:, 0]
-    directions = directions_at(draw, angle if own_embeddings else 0.0)
-    if own_embeddings:
-        return vector_residual(weights, draw.advantages, directions, draw.group_ids), weights, directions
-    return cancellation_residual(weights, draw.advantages, draw.group_ids), weights, directions
-
-
-def interval(values: Float[Tensor, " groups"]) -> dict[str, float]:
-    """Mean over groups and its normal 95 % interval, as columns of a table."""
-    return {name: float(value) for name, value in normal_interval(values)._asdict().items()}
+def interval(values: Float[Tensor, "*rows n"]) -> dict[str, float] | dict[str, list[float]]:
+    """Mean over the last axis and its normal 95 % interval, as a row or as columns of a table."""
+    return {name: value.tolist() for name, value in normal_interval(values)._asdict().items()}
 
 
 # --- tables
@@ -247,12 +205,12 @@ def compute_exchange(
     strengths = {"transform": transform, "clip_range": clip_range, "angle": angle, "masked_share": masked_share}
     rows = []
     for name, switches in {**MECHANISMS, TOGETHER: on}.items():
-        values, weights, directions = residuals(draw, **strengths, **switches)
+        values, weights, pushes = residuals(draw, **strengths, **switches)
         silent = (weights.view(GROUPS, -1) == 0).all(1).double().mean().item()
         active = all(on[key] == value for key, value in switches.items()) and (bool(switches) or not sequence)
         rows.append({"mechanism": name, **interval(values), "silent": silent, "on": active})
     first = draw.group_ids == 0
-    pushes = (weights * draw.advantages)[first, None] * directions[first]
+    pushes = pushes[first]
     net, total = pushes.sum(0), pushes.norm(dim=1).sum()
     if net.norm() <= 1e-9 * total:  # cancelled: nothing to look along but the directions' common part
         net = torch.eye(len(net), dtype=net.dtype)[0]
@@ -274,7 +232,7 @@ def repair_costs() -> pd.DataFrame:
     rows = []
     for setting, (drawn, clipping) in SITUATIONS.items():
         draw = draw_groups(**drawn)
-        weights, mask = shared_weights(draw, "sequence", clipping, per_length=True, columns=2)
+        weights, mask = (x[:, :2] for x in shared_weights(draw, "sequence", clipping, per_length=True))
         size, up = draw.advantages.view(GROUPS, -1).abs(), draw.advantages.view(GROUPS, -1) > 0
         plain = weights[:, 1].view(GROUPS, -1) * size
         for transform in TRANSFORMS:
@@ -328,21 +286,17 @@ def two_rollouts(lr: float = 0.5, steps: int = 1, clip_range: float = 0.2) -> pd
     rows = []
     for rollout, (words, advantage) in enumerate(((RIGHT, 1.0), (WRONG, -1.0))):
         for position, word in enumerate(words):
-            shared = RIGHT[:position] == WRONG[:position]  # then both rollouts push this context
-            signs = (1.0, -1.0) if shared else (advantage,)
-            drawn = (RIGHT[position], WRONG[position]) if shared else (word,)
-            names, p = list(dict.fromkeys(drawn)), []
-            for name in names:
-                wrong = shared and name == WRONG[position]
-                sure = (P_WRONG if wrong else P_RIGHT) if position in RESULTS else P_FORCED
-                p.append(P_STYLE if name in STYLE else sure)
-            p, rest = torch.tensor(p, dtype=torch.float64), 3 if names[0] in STYLE else 10 - len(names)
+            push: dict[str, float] = {}  # of all rollouts that visit this context, by the word that they draw
+            for text, sign in ((RIGHT, 1.0), (WRONG, -1.0)):
+                if text[:position] == words[:position]:
+                    push[text[position]] = push.get(text[position], 0.0) + sign
+            names, size = list(push), 4 if word in STYLE else 10
+            sure = [P_STYLE if word in STYLE else P_FORCED] if position not in RESULTS else [P_RIGHT, P_WRONG]
+            p, rest = torch.tensor(sure[: len(names)], dtype=torch.float64), size - len(names)
             before = logits = torch.cat([p, ((1 - p.sum()) / rest).repeat(rest)]).log()
+            advantages = torch.tensor([*push.values(), *[0.0] * rest], dtype=torch.float64)
             for _ in range(steps):
-                push = -sum(signs) * logits.softmax(0)
-                for name, sign in zip(drawn, signs, strict=True):
-                    push[names.index(name)] += sign
-                logits = logits + lr * push
+                logits = logits + lr * (advantages - advantages.sum() * logits.softmax(0))
             old, new = (z.log_softmax(0)[names.index(word)].item() for z in (before, logits))
             # what cancels has a ratio of 1, not 1 + 1e-16
             numbers = round(math.exp(old), 12), round(math.exp(new - old), 12)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -32,7 +31,7 @@ from workbook.topics.groups.toy import CLASSES, make_policy
 from workbook.views.charts import parts_table
 
 RULES = ["grpo", "dr_grpo", "rloo", "positive_only"]  # whose advantage depends on the group's rewards alone
-LENGTHS = (3, 4, 5, 6, 7, 8)  # tokens of a right answer, by its opening
+LENGTHS = (3, 4, 5)  # tokens of a right answer, by its opening
 SIX = [f"{where}_{part}" for where in ("own", "coupled") for part in ("signal", "bias", "noise")]
 WEIGHTS = {  # name: (whether 1 / length, how many times as long a wrong answer is)
     "equal": (False, 1.0),
@@ -83,21 +82,15 @@ def push_moments(word: Word, group_size: int, rule: str) -> tuple[Float[np.ndarr
         covariances.append(square - np.outer(means[-1], means[-1]))
     right = np.arange(group_size + 1)  # k
     counts = np.stack([group_size - right, right], axis=1)  # (K, 2), column r
-    advantages = _advantages(group_size, rule)
+    rewards = (torch.arange(group_size) < torch.arange(group_size + 1).unsqueeze(1)).double()  # (K, G)
+    ids = torch.arange(group_size + 1).repeat_interleave(group_size)
+    table = group_advantages(rewards.flatten(), ids, rule).view_as(rewards).numpy()
+    advantages = table[:, [-1, 0]]  # (K, 2), of a rollout of reward 0 or 1 among k right ones
     odds = binom.pmf(right, group_size, float(word.sampler @ word.chance))
     given = (counts * advantages) @ np.stack(means) / group_size  # (K, V), E[g | k]
     mean = odds @ given
     within = np.tensordot((odds @ (counts * advantages**2)) / group_size**2, np.stack(covariances), 1)
     return mean, within + (given - mean).T * odds @ (given - mean)
-
-
-@cache
-def _advantages(group_size: int, rule: str) -> Float[np.ndarray, "K 2"]:
-    """Advantage of a rollout of reward 0 (column 0) or 1 in groups with k = 0 ... G right ones."""
-    rewards = (torch.arange(group_size) < torch.arange(group_size + 1).unsqueeze(1)).double()  # (K, G)
-    ids = torch.arange(group_size + 1).repeat_interleave(group_size)
-    table = group_advantages(rewards.flatten(), ids, rule).view_as(rewards).numpy()
-    return np.stack([table[:, -1], table[:, 0]], axis=1)
 
 
 def toy_words(temperature: float = 1.0, weights: str = "equal", p_right: float = 0.5) -> dict[str, Word]:
@@ -110,7 +103,7 @@ def toy_words(temperature: float = 1.0, weights: str = "equal", p_right: float =
     policy = {name: p[0] for name, p in make_policy(1, p_right).items()}
     drawn = {name: p ** (1 / temperature) / (p ** (1 / temperature)).sum() for name, p in policy.items()}
     by_length, wrong = WEIGHTS[weights]
-    inverse = 1 / np.array(LENGTHS[: len(drawn["style"])]) if by_length else np.ones(len(drawn["style"]))
+    inverse = 1 / np.array(LENGTHS) if by_length else np.ones(len(LENGTHS))
     factor = np.array([1 / wrong, 1.0])  # of reward 0 and 1
     words = {}
     for name, p in policy.items():

@@ -67,10 +67,9 @@ class Groups:
 
     def net_push(self, advantages: Float[np.ndarray, "N G"], weights: dict | None = None) -> dict:
         """Sum pushes to {class: net push (N, V)} on its logits; weights: {class: (N, G)} of single words, default 1."""
+        weighted = {name: advantages * (weights[name] if weights else 1.0) for name in self.tokens}
         return {
-            name: push_on_logits(words, advantages * (weights[name] if weights else 1.0), self.probabilities[name]).sum(
-                -2
-            )
+            name: push_on_logits(words, weighted[name], self.probabilities[name]).sum(-2)
             for name, words in self.tokens.items()
         }
 
@@ -99,22 +98,18 @@ class Groups:
         return weights
 
 
-def make_policy(
-    groups: int, p_right: float = 0.5, spread: float = 0.0, styles: int = 3, p_template: float = 0.98
-) -> dict[str, Float[np.ndarray, "N V"]]:
+def make_policy(groups: int, p_right: float = 0.5, spread: float = 0.0) -> dict[str, Float[np.ndarray, "N V"]]:
     """Build the model's probabilities in each group's prompt, {class: (N, V)}; ValueError for what can't be.
 
     p_right: probability of the right result, on average over four levels of difficulty from p_right - spread to
-    p_right + spread (at most 0.5), kept within 0.02 and 0.98.  styles: number of openings, 2 to 6.
+    p_right + spread (at most 0.5), kept within 0.02 and 0.98.
     """
-    check_range(0, 1, closed=False, p_right=p_right, p_template=p_template)
+    check_range(0, 1, closed=False, p_right=p_right)
     check_range(0, 0.5, spread=spread)
-    check_range(2, len(WORDS["style"]), styles=styles)
     right = np.clip(p_right + spread * np.linspace(-1, 1, PROMPTS), 0.02, 0.98)[np.arange(groups) % PROMPTS]  # (N,)
-    free = 1 / np.arange(1, styles + 1)  # (V,)
     return {
-        "style": np.tile(free / free.sum(), (groups, 1)),
-        "template": np.tile([p_template, 1 - p_template], (groups, 1)),
+        "style": np.tile(np.array([6, 3, 2]) / 11, (groups, 1)),
+        "template": np.tile([0.98, 0.02], (groups, 1)),
         "result": np.stack([right, (1 - right) * 2 / 3, (1 - right) / 3], -1),
     }
 

@@ -13,6 +13,7 @@ import altair as alt
 import pandas as pd
 
 from workbook.statistics import t_interval
+from workbook.theory.choices import check_choice
 from workbook.training.config import RunConfig
 from workbook.training.runs import END_WINDOW
 from workbook.views.figures import forest, rule
@@ -50,27 +51,22 @@ def run_tables(runs: Iterable) -> dict[str, pd.DataFrame]:
     return {"curves": pd.concat(curves, ignore_index=True), "outcomes": table}
 
 
-def compare_settings(outcomes: pd.DataFrame, outcome: str = "area", baseline: str | None = None) -> dict:
-    """Effect of each setting against a baseline (the first, by default), over the seeds that both have.
+def compare_settings(outcomes: pd.DataFrame, outcome: str = "area") -> dict:
+    """Effect of each setting against the first one in the table, the baseline, over the seeds that both have.
 
     pairs: setting, seed, difference.  effects: setting, mean, low, high (95 % t interval over seeds; NaN for a single
     one), seeds, verdict: "higher" or "lower" if the interval excludes 0 and seeds are MIN_SEEDS, else "can't be told".
-    ValueError for an unknown outcome or baseline, or where there is nothing to compare.
+    ValueError for an unknown outcome, or where there is nothing to compare.
     """
-    settings = list(dict.fromkeys(outcomes["setting"]))
-    baseline = settings[0] if baseline is None else baseline
-    if outcome not in OUTCOMES or baseline not in settings:
-        raise ValueError(
-            f"outcome={outcome!r} must be one of {', '.join(OUTCOMES)}, and baseline={baseline!r} one of "
-            f"{'; '.join(settings)}."
-        )
-    if len(settings) < 2:
+    baseline, *others = dict.fromkeys(outcomes["setting"])
+    check_choice("outcome", outcome, tuple(OUTCOMES))
+    if not others:
         raise ValueError("the runs have one setting; a comparison needs two.")
     if outcomes[outcome].isna().any():
         raise ValueError(f"outcome={outcome!r} was not measured in every run; set eval_prompts, or choose another.")
     sides = outcomes.pivot(index="seed", columns="setting", values=outcome)
     pairs, effects = [], []
-    for setting in (setting for setting in settings if setting != baseline):
+    for setting in others:
         gap = (sides[setting] - sides[baseline]).dropna()
         if gap.empty:
             raise ValueError(f"{setting} and {baseline} have no seed in common, so nothing can be paired.")

@@ -25,16 +25,15 @@ def chosen(table: pd.DataFrame, **setting) -> pd.DataFrame:
     return rows.groupby("seed").mean(numeric_only=True)
 
 
-def share(tables: Tables, column: str = "signal", category: str = "all", rule: str = RULE) -> pd.Series:
-    """Share of a class's squared movement, per unit."""
-    setting = {"axis": "rule", "prompts": PROMPTS, "group_size": GROUP_SIZE, "rule": rule, "category": category}
-    return chosen(tables[f"{STUDY}/shares"], **setting)[column]
-
-
-def update(tables: Tables, column: str, rule: str = RULE) -> pd.Series:
+def update(tables: Tables, column: str, rule: str = RULE, table: str = "update", **more) -> pd.Series:
     """A number of the update in the weights' space, per unit."""
     setting = {"axis": "rule", "prompts": PROMPTS, "group_size": GROUP_SIZE, "rule": rule}
-    return chosen(tables[f"{STUDY}/update"], **setting)[column]
+    return chosen(tables[f"{STUDY}/{table}"], **setting | more)[column]
+
+
+def share(tables: Tables, column: str = "signal", category: str = "all", rule: str = RULE) -> pd.Series:
+    """Share of a class's squared movement, per unit."""
+    return update(tables, column, rule, "shares", category=category)
 
 
 def off_the_line(tables: Tables) -> pd.Series:
@@ -47,32 +46,30 @@ def off_the_line(tables: Tables) -> pd.Series:
     return gap.abs().mean(axis=1)
 
 
-def between_sizes(tables: Tables, few: tuple[int, int], many: tuple[int, int], column: str) -> pd.Series:
-    """A number of the update at one (prompts, group size) minus that at another, at equal rollouts, per unit."""
-    table = tables[f"{STUDY}/update"]
-    first, second = (
-        chosen(table, axis="equal", prompts=prompts, group_size=size, rule=RULE)[column]
-        for prompts, size in (few, many)
+def few_prompts(tables: Tables) -> pd.Series:
+    """Cosine with other prompts' gradient at 4 prompts of 32 rollouts minus that at 64 prompts of 2, per unit."""
+    few, many = (
+        update(tables, "cosine_held_out", axis="equal", prompts=prompts, group_size=size)
+        for prompts, size in ((4, 32), (64, 2))
     )
-    return first - second
+    return few - many
 
 
-def against_rule(tables: Tables, rule: str, base: str = RULE, column: str = "signal") -> pd.Series:
-    """Share of the update in the weights' space, one rule's minus another's, per unit."""
-    return update(tables, column, rule) - update(tables, column, base)
+def against_rule(tables: Tables, rule: str) -> pd.Series:
+    """Share of the update in the weights' space, one rule's minus that of RULE, per unit."""
+    return update(tables, "signal", rule) - update(tables, "signal")
 
 
-def against_dial(tables: Tables, dial: str, level: float, column: str = "signal", category: str = "all") -> pd.Series:
+def against_dial(tables: Tables, dial: str, level: float, column: str = "signal") -> pd.Series:
     """Share of the movement on the members with a dial minus that on those without, per unit."""
-    table = tables[f"{DIALS_STUDY}/shares"]
-    table = table[(table["rule"] == RULE) & (table["category"] == category)]
+    table = tables[f"{DIALS_STUDY}/shares"].query("rule == @RULE and category == 'all'")
     return chosen(table, dial=dial, level=float(level))[column] - chosen(table, dial="none")[column]
 
 
-def along_dial(tables: Tables, dial: str, column: str = "signal", category: str = "all") -> pd.Series:
+def along_dial(tables: Tables, dial: str) -> pd.Series:
     """Share of the movement at the dial's highest level minus that at its lowest, per unit."""
-    rows = tables[f"{MEMBERS_STUDY}/shares"].query("rule == @RULE and category == @category and dial == @dial")
-    wide = rows.pivot(index="seed", columns="level", values=column)
+    rows = tables[f"{MEMBERS_STUDY}/shares"].query("rule == @RULE and category == 'all' and dial == @dial")
+    wide = rows.pivot(index="seed", columns="level", values="signal")
     return wide[wide.columns.max()] - wide[wide.columns.min()]
 
 
@@ -87,7 +84,7 @@ MEASURES = {
         "S3": lambda tables: update(tables, "oracle_rollouts") / (PROMPTS * GROUP_SIZE),  # needed, over those used
         "S3 cosine": partial(update, column="expected_cosine"),
         "S4": off_the_line,
-        "S4 held out": partial(between_sizes, few=(4, 32), many=(64, 2), column="cosine_held_out"),
+        "S4 held out": few_prompts,
         "S5": partial(against_rule, rule="positive_only"),
         "S5 negative": partial(against_rule, rule="negative_only"),
         "S5 bias": partial(update, column="expected_cosine", rule="positive_only"),

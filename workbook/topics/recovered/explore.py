@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from threading import Lock
 
 import altair as alt
 import pandas as pd
@@ -28,14 +27,7 @@ UPDATE = "the update, in the weights' space"
 LINES = {"all": "all tokens", "result": "result words", "style": "style words"}
 SAMPLED_PROMPTS, SAMPLED_SIZE = 8, 16  # of which a setting takes the first
 MEASURED = 12  # tokens of each class
-ONE_AT_A_TIME = Lock()  # the policy is shared, and events of a slider may arrive in threads of their own
-RULE_MENU = [  # what is shown, and the rule
-    ("grpo", "grpo"),
-    ("dr_grpo", "dr_grpo"),
-    ("positive only", "positive_only"),
-    ("known credit (oracle)", "oracle"),
-    ("permuted advantages", "permuted"),
-]
+RULES = ["grpo", "dr_grpo", "positive_only", "oracle", "permuted"]
 
 
 # --- measured
@@ -43,11 +35,15 @@ RULE_MENU = [  # what is shown, and the rule
 
 def recovered_curve(axis: str) -> alt.LayerChart:
     """The measured share of signal over an axis of AXES: all tokens, results, style words, and the update itself."""
-    shares, update = (along_axis(FAMILY[f"{STUDY}/{table}"], axis) for table in ("shares", "update"))
+    tables = (FAMILY[f"{STUDY}/{name}"] for name in ("shares", "update"))
+    shares, update = (table[(table["rule"] == RULE) & (table["axis"] == axis)] for table in tables)
     lines = [shares[shares["category"] == name].assign(line=words) for name, words in LINES.items()]
     lines.append(update.assign(line=UPDATE))
-    if axis == "group_size":
-        lines.append(predicted(update).assign(line=f"predicted for the update from {GROUP_SIZE} rollouts"))
+    if axis == "group_size":  # noise per signal goes as 1 / (G - 1): 1 / (1 + nu (G0 - 1) / (G - 1)), nu that at G0 = 8
+        known = update[update["group_size"] == GROUP_SIZE].set_index("seed")["noise_per_signal"]
+        noise = update["seed"].map(known) * (GROUP_SIZE - 1) / (update["group_size"] - 1)
+        line = f"predicted for the update from {GROUP_SIZE} rollouts"
+        lines.append(update.assign(signal=1 / (1 + noise), line=line))
     return curve_chart(
         unit_curve(pd.concat(lines), axis, "signal", by="line"),
         axis,
@@ -65,18 +61,6 @@ def recovered_curve(axis: str) -> alt.LayerChart:
     )
 
 
-def along_axis(table: pd.DataFrame, axis: str) -> pd.DataFrame:
-    """Rows of the rule along an axis."""
-    return table[(table["rule"] == RULE) & (table["axis"] == axis)].dropna(subset="signal")
-
-
-def predicted(update: pd.DataFrame) -> pd.DataFrame:
-    """Share of signal if noise per signal goes as 1 / (G - 1): 1 / (1 + nu (G0 - 1) / (G - 1)), nu that at G0 = 8."""
-    known = update[update["group_size"] == GROUP_SIZE].set_index("seed")["noise_per_signal"]
-    noise = update["seed"].map(known) * (GROUP_SIZE - 1) / (update["group_size"] - 1)
-    return update.assign(signal=1 / (1 + noise))
-
-
 # --- one step now
 
 
@@ -86,12 +70,11 @@ def compute_recovered(prompts: int = 4, group_size: int = 8, rule: str = "grpo")
     Columns: those of `parts_table`, prompts, group_size, rule, cosine (of the update with the exact gradient). prompts:
     1 to 8.  group_size: 2 to 16.  ValueError where no group has different rewards.
     """
-    with ONE_AT_A_TIME:
-        policy, task, rollouts, values = _sampled()
-        place = torch.arange(len(rollouts)) % SAMPLED_SIZE
-        rows = ((rollouts.group_ids < prompts) & (place < group_size)).nonzero().squeeze(1)
-        chosen = {"values": values.select(rows), "tokens": MEASURED}
-        recovered = credit_recovered(policy, rollouts.select(rows), rule, task, **chosen)
+    policy, task, rollouts, values = _sampled()
+    place = torch.arange(len(rollouts)) % SAMPLED_SIZE
+    rows = ((rollouts.group_ids < prompts) & (place < group_size)).nonzero().squeeze(1)
+    chosen = {"values": values.select(rows), "tokens": MEASURED}
+    recovered = credit_recovered(policy, rollouts.select(rows), rule, task, **chosen)
     if recovered.shares["signal"].isna().all():
         raise ValueError(f"{prompts} prompts of {group_size} rollouts have no group of different rewards; take more.")
     setting = {"prompts": prompts, "group_size": group_size, "rule": rule, "cosine": recovered.update["cosine"]}
@@ -110,6 +93,6 @@ def explore_recovered() -> Explorer:
     controls = {
         "prompts": slider(4, 1, 8, 1, "prompts in the step"),
         "group_size": slider(8, 2, 16, 1, "rollouts per prompt"),
-        "rule": menu("grpo", RULE_MENU, "rule"),
+        "rule": menu("grpo", RULES, "rule"),
     }
     return Explorer(compute_recovered, signal_noise_chart, controls, describe_parts)

@@ -7,8 +7,8 @@ import pandas as pd
 
 from workbook.theory.coupling import UNSURE
 from workbook.topics.softmax.toy import CONTEXTS, GRID, SOURCES
-from workbook.views.figures import bars, cells, forest, panels, rule
-from workbook.views.style import NEUTRAL, SERIES, diverging, finish, panel_title, titled
+from workbook.views.figures import bars, cells, forest, panels, series
+from workbook.views.style import NEUTRAL, SERIES, diverging, panel_title, titled
 
 
 def pair_chart(moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFrame) -> alt.VConcatChart:
@@ -97,21 +97,14 @@ def map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
 
 def learning_rate_chart(table: pd.DataFrame) -> alt.LayerChart:
     """First order against the exact step over the learning rate; table of `compute_learning_rates`."""
-    dashes = alt.StrokeDash("order:N", title="step").scale(domain=["exact", "first"], range=[[1, 0], [5, 4]])
-    lines = alt.Chart(table).transform_fold(["first", "exact"], ["order", "dlogp"]).mark_line(strokeWidth=2.5)
-    lines = lines.encode(
-        x=alt.X("lr:Q", title="learning rate"),
-        y=alt.Y("dlogp:Q", title="dlogp (nats)"),
-        color=alt.Color("token:N", title="token of").scale(range=SERIES[2:4]),
-        strokeDash=dashes,
-        tooltip=["token:N", "order:N", "lr:Q", alt.Tooltip("dlogp:Q", format="+.3f")],
-    )
-    return finish(
-        alt.layer(rule(0, "y", color=NEUTRAL), lines),
+    lines = table.rename(columns={"first": "first order"}).assign(token="token of " + table["token"])
+    lines = lines.melt(["lr", "token"], ["exact", "first order"], "order", "dlogp")
+    look = {"by": "token", "colors": SERIES[2:4], "dash": "order", "spread": None, "points": False, "zero": True}
+    return titled(
+        series(lines, alt.X("lr:Q", title="learning rate"), alt.Y("dlogp:Q", title="dlogp (nats)"), **look),
         "A real step lies below its first-order forecast, for both tokens",
         "dashed: forecast; solid: exact; the gap is the KL divergence of the new softmax seen from the old one",
         "Lines over the learning rate: the forecast is straight, the exact change bends down.",
-        height=240,
     )
 
 

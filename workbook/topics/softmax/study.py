@@ -11,7 +11,6 @@ from itertools import product
 
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from workbook.rollouts.sample import Rollouts
@@ -23,37 +22,23 @@ RIVAL_SHARE = 0.1  # of what a context leaves over, from which on a word is a ri
 
 
 def measure_pairs(policy, rollouts: Rollouts) -> pd.DataFrame:
-    """Mean |K| of all pairs of a prompt's tokens, by kind: the columns of `compute_cells`, and group."""
-    tables = []
+    """Coupling of all pairs of a prompt's tokens, by kind: columns context, token, confidence, pairs, mean, group.
+
+    context: same or different, as their tokens are drawn from one softmax or two.  token: same or different.
+    confidence: both unsure (p < 0.5), one unsure, both sure.  mean: of |K|.
+    """
+    same, tables = ("different", "same"), []
+    kinds = [*product(same, same, ("both sure", "one unsure", "both unsure"))]  # in the order of `kind`
     for group, states, contexts, _ in _groups(policy, rollouts):
-        own = states.logits.softmax(-1).gather(1, states.tokens[:, None]).squeeze(1)
-        tables.append(compute_cells(states.kernel(), states.tokens, own, contexts).assign(group=group))
+        y = states.tokens
+        unsure = (states.logits.softmax(-1).gather(1, y[:, None]).squeeze(1) < UNSURE).long()
+        i, j = torch.triu_indices(len(y), len(y), 1)
+        kind = (contexts[i] == contexts[j]).long() * 6 + (y[i] == y[j]).long() * 3 + unsure[i] + unsure[j]
+        pairs, total = (torch.bincount(kind, k, minlength=12) for k in (None, states.kernel()[i, j].double().abs()))
+        table = pd.DataFrame(kinds, columns=["context", "token", "confidence"])
+        tables.append(table.assign(pairs=pairs.numpy(), mean=(total / pairs).numpy(), group=group))
     table = pd.concat(tables, ignore_index=True)
     return table[table["pairs"] > 0]
-
-
-def compute_cells(
-    kernel: Float[Tensor, "N N"],
-    tokens: Int[Tensor, " N"],
-    probabilities: Float[Tensor, " N"],
-    contexts: Int[Tensor, " N"],
-) -> pd.DataFrame:
-    """Average coupling over all pairs i < j of N tokens, by kind of pair.
-
-    Columns context, token, confidence, pairs, total, mean, signed.
-    context: same or different (tokens drawn from one softmax have equal `contexts`).  token: same or different.
-    confidence: both unsure (p < 0.5), one unsure, both sure.  mean and total: of |K|, and signed the mean of K.
-    """
-    unsure = (probabilities < UNSURE).long()
-    i, j = torch.triu_indices(len(tokens), len(tokens), 1)
-    kind = (contexts[i] == contexts[j]).long() * 6 + (tokens[i] == tokens[j]).long() * 3 + unsure[i] + unsure[j]
-    values = kernel[i, j].double()
-    pairs, total, signed = (torch.bincount(kind, weights, minlength=12) for weights in (None, values.abs(), values))
-    same = ("different", "same")
-    kinds = product(same, same, ("both sure", "one unsure", "both unsure"))  # in the order of `kind`
-    columns = {"pairs": pairs, "total": total, "mean": total / pairs, "signed": signed / pairs}
-    table = pd.DataFrame(kinds, columns=["context", "token", "confidence"])
-    return table.assign(**{name: column.numpy() for name, column in columns.items()})
 
 
 def measure_unsure(policy, rollouts: Rollouts) -> pd.DataFrame:
