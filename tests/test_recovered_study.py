@@ -10,7 +10,7 @@ from workbook.studies.claim import Tables
 from workbook.studies.record import NotMeasured
 from workbook.studies.registration import MIN_UNITS, read_registration
 from workbook.topics.recovered import claims as measures
-from workbook.topics.recovered import compute_recovered
+from workbook.topics.recovered import compute_recovered, explore
 from workbook.topics.recovered import study as studies
 from workbook.views.charts import PART_NAMES, describe_parts
 
@@ -42,6 +42,19 @@ def test_a_units_number_is_the_mean_over_its_draws(tables):
     assert measures.chosen(update, **setting)["norm"].to_dict() == {7: pytest.approx(own.mean())}
     with pytest.raises(ValueError, match="one a draw is needed"):
         measures.chosen(pd.concat([update, update]), **setting)
+
+
+def test_curves_take_the_draws_together(monkeypatch):
+    table = along([3.0 / (size - 1) for size in studies.GROUP_SIZES])["recovered/update"].assign(signal=0.2)
+    draws = pd.concat([table, table.assign(noise_per_signal=table["noise_per_signal"] * 3, signal=0.4)])
+    shares = pd.concat([draws.assign(category=name) for name in explore.LINES])
+    monkeypatch.setattr(explore, "FAMILY", {"recovered/update": draws, "recovered/shares": shares})
+    drawn = []
+    monkeypatch.setattr(explore, "curve_chart", lambda curve, *rest, **look: drawn.append(curve))
+    explore.recovered_curve("group_size")
+    at_eight = drawn[0].query("group_size == 8").set_index("line")["mean"]
+    assert at_eight["all tokens"] == pytest.approx(0.3)
+    assert at_eight[at_eight.index.str.startswith("predicted")].tolist() == pytest.approx([1 / (1 + 2 * 3 / 7)])
 
 
 def along(noise_per_signal) -> dict[str, pd.DataFrame]:

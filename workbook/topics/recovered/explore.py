@@ -40,7 +40,7 @@ def recovered_curve(axis: str) -> alt.LayerChart:
     lines = [shares[shares["category"] == name].assign(line=words) for name, words in LINES.items()]
     lines.append(update.assign(line=UPDATE))
     if axis == "group_size":  # noise per signal goes as 1 / (G - 1): 1 / (1 + nu (G0 - 1) / (G - 1)), nu that at G0 = 8
-        known = update[update["group_size"] == GROUP_SIZE].set_index("seed")["noise_per_signal"]
+        known = update[update["group_size"] == GROUP_SIZE].groupby("seed")["noise_per_signal"].mean()  # over draws
         noise = update["seed"].map(known) * (GROUP_SIZE - 1) / (update["group_size"] - 1)
         line = f"predicted for the update from {GROUP_SIZE} rollouts"
         lines.append(update.assign(signal=1 / (1 + noise), line=line))
