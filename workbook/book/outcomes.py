@@ -33,7 +33,7 @@ LAYERS = {  # layer: what stands above its sentences
     "open": "**Open**:",
 }
 CLEAR = 0.05  # q over all judged rows below which a sentence may cite a row that is not primary
-ARENA = "arena "  # {arena RULE} is a rule's exact value minus that of plain advantages
+ARENA = "arena "  # {arena RULE}: a rule's exact value minus that of plain advantages; {arena tax RULE}: its tax over theirs
 BLOCK = re.compile(r"(<!-- findings -->\n).*?(<!-- /findings -->)", re.DOTALL)  # of README
 
 
@@ -167,8 +167,11 @@ def _number(key: str, percent: bool) -> str:
     if key.startswith(ARENA):
         from workbook.topics.arena import measured_table
 
-        row = measured_table().set_index("rule").loc[key.removeprefix(ARENA)]
-        return f"{row['over_plain']:+.3f} [{row['over_plain_low']:.3f}, {row['over_plain_high']:.3f}]"
+        *column, rule = key.removeprefix(ARENA).split()
+        name, form = ("tax", ".1f") if column else ("over_plain", ".3f")
+        row = measured_table().set_index("rule").loc[rule]
+        mean, low, high = (format(row[f"{name}{end}"], form) for end in ("", "_low", "_high"))
+        return f"{mean} [{low}, {high}]"
     row = registered()[key]
     if not percent:
         return format_effect(row, 2)
