@@ -31,7 +31,7 @@ BUDGET = {
     "book": 925,
     "commands": 400,
     "root": 600,
-    "topics": 10_215,
+    "topics": 10_061,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.

@@ -118,7 +118,7 @@ ANSWERS = [
     (check_unequal_weights, [1, 2, 0.5, 0.5], "Right"),
     (check_unequal_weights, [1, 2, 3], "shape is (3,)"),
     (check_unequal_weights, [1, 2, 3, 4], "sum is -3"),
-    (check_unequal_weights, "abc", "four numbers"),
+    (check_unequal_weights, "abc", "is no number, nor a list"),
     (check_symmetric_clip, clipped, "Right"),
     (check_symmetric_clip, ppo, "PPO's clipping"),
     (check_symmetric_clip, lambda r, a, low, high: r.clamp(low, high), "clamp"),

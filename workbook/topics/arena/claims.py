@@ -74,22 +74,17 @@ def ratio_units(marks: pd.DataFrame, rule: str, name: str) -> pd.Series:
 
     Raises ValueError for fewer than two units, and where the ratio hangs on noise: it is not there without one of them.
     """
-    values = pseudo_values(marks[marks["rule"] == rule], RATIOS[name])
+    own = marks.loc[marks["rule"] == rule, ["seed", "along", "mean2", "total2"]]
+    values = pseudo_values(own, lambda units: float(RATIOS[name](units.mean())))
     if values.isna().any():
         raise ValueError(f"{rule}: no mean update is left above the noise, so its {name} is not known.")
     return values
 
 
-def _ratio(top: str, below: Callable, marks: pd.DataFrame) -> float:
-    """A ratio of means over units; NaN where no mean update is left above the noise."""
-    means = marks[["along", "mean2", "total2"]].mean()
-    return float((means["total2"] - means["mean2"] if top == "noise" else means[top]) / below(means))
-
-
-RATIOS: dict[str, Callable[[pd.DataFrame], float]] = {
-    "cosine": partial(_ratio, "along", lambda means: np.sqrt(max(means["mean2"], 0.0) or np.nan)),
-    "one": partial(_ratio, "along", lambda means: np.sqrt(means["total2"] or np.nan)),
-    "noise": partial(_ratio, "noise", lambda means: means["mean2"] if means["mean2"] > 0 else np.nan),
+RATIOS: dict[str, Callable[[pd.Series], float]] = {  # of means over units; NaN where no update is left above the noise
+    "cosine": lambda means: means["along"] / np.sqrt(max(means["mean2"], 0.0) or np.nan),
+    "one": lambda means: means["along"] / np.sqrt(means["total2"] or np.nan),
+    "noise": lambda means: (means["total2"] - means["mean2"]) / (means["mean2"] if means["mean2"] > 0 else np.nan),
 }
 
 

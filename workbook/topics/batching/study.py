@@ -80,16 +80,14 @@ def batch_rates_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 def _runs(bench: Bench, chosen: list[tuple[Arm, float]], every: int) -> pd.DataFrame:
     """The curves of some arms at their rates, from the same first rollouts, read on the unit's held-out prompts."""
-    policy, task, seed, curves = bench.policy, bench.task, bench.data_seed, []
-    readings, first = Readings(policy, task, task.dataset(HELD_OUT, bench.held_out_seed)["prompt"]), None
-    for arm, lr in chosen:
-        loop = loop_of(arm, lr)
-        if first is None:
-            rows = task.dataset(loop.prompts * loop.batches, seed).select(range(loop.prompts))
-            first = sample_batch(policy, task, loop, rows, seed)
-        run = train_in_memory(policy, task, loop, seed, readings, every, first)
-        curves.append(run.assign(**arm._asdict(), lr=lr))
-    return pd.concat(curves, ignore_index=True)
+    policy, task, seed = bench.policy, bench.task, bench.data_seed
+    readings = Readings(policy, task, task.dataset(HELD_OUT, bench.held_out_seed)["prompt"])
+    loops = [(loop_of(arm, lr), {**arm._asdict(), "lr": lr}) for arm, lr in chosen]
+    loop = loops[0][0]
+    rows = task.dataset(loop.prompts * loop.batches, seed).select(range(loop.prompts))
+    first = sample_batch(policy, task, loop, rows, seed)
+    runs = [train_in_memory(policy, task, loop, seed, readings, every, first).assign(**arm) for loop, arm in loops]
+    return pd.concat(runs, ignore_index=True)
 
 
 @cache

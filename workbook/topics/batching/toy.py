@@ -69,10 +69,7 @@ def compute_cut(
 def cut_chart(cells: pd.DataFrame, batches: pd.DataFrame) -> alt.HConcatChart:
     """Left a row of cells per mini-batch (colour and glyph: sign; letter: prompt), right its residual."""
     colors = alt.Scale(domain=list(GLYPHS.values()), range=[POSITIVE, "#c9c9c9", NEGATIVE])
-    base = alt.Chart(cells).encode(
-        x=alt.X("place:O", title="rollouts of the mini-batch, each with its prompt's letter", axis=None),
-        y=alt.Y("minibatch:O", title="mini-batch"),
-    )
+    base = alt.Chart(cells).encode(x=alt.X("place:O", axis=None), y=alt.Y("minibatch:O", title="mini-batch"))
     ink = alt.when("datum.sign == '0'").then(alt.value("black")).otherwise(alt.value("white"))
     rollouts = alt.layer(
         base.mark_rect(stroke="white", strokeWidth=1).encode(

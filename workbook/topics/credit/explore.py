@@ -65,9 +65,8 @@ def token_values(
         labels = np.asarray(tokens)
         labels = table.index[labels] if labels.dtype == bool else np.sort(labels)
         if not np.isin(labels, table.index).all():
-            raise ValueError(
-                f"tokens names row {labels[~np.isin(labels, table.index)][0]}, which is no completion token."
-            )
+            wrong = labels[~np.isin(labels, table.index)][0]
+            raise ValueError(f"tokens names row {wrong}, which is no completion token.")
         table = table.loc[labels].copy()
 
     prompts = unpadded(rollouts.prompt_ids, rollouts.prompt_mask)
@@ -113,9 +112,7 @@ def value_path(table: pd.DataFrame) -> alt.LayerChart:
     """
     require(table, ("position", "token", "value", "value_se"), "value_path")
     rows = table.sort_values("position").assign(
-        label=[
-            f"{position}|{visible(token)}" for position, token in zip(table["position"], table["token"], strict=True)
-        ],
+        label=table["position"].astype(str) + "|" + table["token"].map(visible),
         low=lambda rows: (rows["value"] - 2 * rows["value_se"]).clip(lower=0),
         high=lambda rows: (rows["value"] + 2 * rows["value_se"]).clip(upper=1),
     )

@@ -115,7 +115,7 @@ def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
         for name, (prompts, seed) in fresh.items()
     }
     cells = [(axis, estimator, *cell) for axis, (estimator, sizes) in AXES.items() for cell in sizes]
-    rows_of_parts = []
+    rows_of_parts, keys = [], ["axis", "prompts", "group_size", "pool", "matched"]
     for axis, estimator, prompts, group in progress(cells, "sampling budget"):
         source = deep if group > bench.scale.group_size or axis == GROWING else bench.rollouts
         for part in parts_of(source, prompts, group, PARTS_OF_A_CELL, bench.seed):
@@ -123,15 +123,10 @@ def budget_gaps(bench: Bench, lr: float) -> pd.DataFrame:
             groups = part.group_ids if estimator != "reinforce" else torch.zeros_like(part.group_ids)
             advantages = group_advantages(part.rewards, groups, estimator)
             if advantages.any():
-                key, part = (
-                    {"axis": axis, "prompts": prompts, "group_size": group},
-                    replace(part, advantages=advantages),
-                )
+                key, part = dict(zip(keys, (axis, prompts, group), strict=False)), replace(part, advantages=advantages)
                 rows_of_parts += [key | row for row in gaps_after(policy, part, pools, lr)]
-    table = pd.DataFrame(rows_of_parts)
-    keys = ["axis", "prompts", "group_size", "pool", "matched"]
-    means = table.groupby(keys, sort=False, as_index=False)[["gap", "rms"]].mean()
-    return means.assign(parts=table.groupby(keys, sort=False)["gap"].count().to_numpy())
+    parts = pd.DataFrame(rows_of_parts).groupby(keys, sort=False)
+    return parts.agg(gap=("gap", "mean"), rms=("rms", "mean"), parts=("gap", "count")).reset_index()
 
 
 def parts_of(rollouts: Rollouts, prompts: int, group_size: int, most: int, seed: int) -> list[Rollouts]:

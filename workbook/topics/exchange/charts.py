@@ -31,7 +31,7 @@ MEASURES = {
 RESIDUAL = "residual (0 cancels, 1 adds up)"
 SCALES = {"bundled": "bundled policy", "smollm2_chat": "SmolLM2-135M"}
 COLUMN = {"bundled": "shared", "smollm2_chat": "every"}  # of the study's table: shared words, or all places
-REUSED = {2: "2nd", 4: "4th", 8: "8th"}  # step on the batch; at the first nothing has moved
+REUSED = [2, 4, 8]  # step on the batch; at the first nothing has moved
 ARMS = {"sequence ratio alone": "sequence ratio", "dr_grpo": "asymmetric clipping"}  # of the study: the toy's mechanism
 
 
@@ -80,12 +80,9 @@ def measured_drift() -> pd.DataFrame:
     """
     rows = []
     for scale, policy in SCALES.items():
-        table = load_measured("loss_types", scale, "drift")
-        for step in REUSED:
-            units = table[table["reuse"] == step]
-            ends = t_interval(units["drift"])._asdict()
+        for step, units in load_measured("loss_types", scale, "drift").query("reuse in @REUSED").groupby("reuse"):
             more = {"units": len(units), "shared": units["shared_drift"].mean()}
-            rows.append({"policy": policy, "step": step, **ends, **more})
+            rows.append({"policy": policy, "step": step, **t_interval(units["drift"])._asdict(), **more})
     return pd.DataFrame(rows)
 
 

@@ -9,7 +9,7 @@ from workbook.topics.exchange import charts
 from workbook.topics.exchange.charts import MEASURES, RUNS
 from workbook.topics.exchange.drift import OPERATORS, PATHS, STEPS, WEIGHTS, compute_kl_drift, compute_solutions
 from workbook.topics.exchange.toy import TOGETHER, TRANSFORMS, compute_exchange
-from workbook.topics.grading import UNANSWERED, answer_of, grade
+from workbook.topics.grading import answer_of, grade
 from workbook.views.explorer import Explorer, log_slider, menu, slider, switch
 
 CLIPPINGS = ["none", "symmetric", "asymmetric"]
@@ -87,14 +87,9 @@ def check_unequal_weights(weights: list | None) -> None:
     >>> check_unequal_weights([1, 2, 3, 4])
     Not quite: the pushes are +1.5, -1, -1.5, -2, and their sum is -3 instead of 0.
     """
-    if weights is None:
-        print(UNANSWERED)
+    if (w := answer_of(weights)) is None:
         return
-    try:
-        w = torch.as_tensor(weights, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        print(f"Not quite: four numbers are needed; {error}")
-        return
+    w = w.double()
     advantages, group = torch.tensor(ADVANTAGES, dtype=torch.float64), torch.zeros(4)
     if w.shape != (4,):
         print(f"Not quite: the shape is {tuple(w.shape)}; give one weight for each of the four rollouts.")

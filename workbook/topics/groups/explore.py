@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from workbook.theory.advantages import group_advantages
-from workbook.topics.grading import UNANSWERED, answer_of, grade
+from workbook.topics.grading import answer_of, grade
 from workbook.topics.groups import charts
 from workbook.topics.groups.expected import MIXED, RULES, WEIGHTS, compute_mixed, compute_parts
 from workbook.topics.groups.toy import COMPARED, PUSHED, compute_gradients_meet, compute_growing, push_on_logits
@@ -165,10 +165,9 @@ def check_signs(signs) -> None:
     >>> check_signs([1] * 8)
     Not quite: `is` is in all eight rollouts and your signs sum to +8, so it is pushed up 8 times.
     """
-    if signs is None:
-        print(UNANSWERED)
+    if (signs := answer_of(signs)) is None:
         return
-    signs, with_so = np.asarray(signs), np.array(OPENINGS) == "so"
+    signs, with_so = signs.numpy(), np.array(OPENINGS) == "so"
     if signs.shape != (8,):
         print(f"Not quite: eight rollouts need eight signs; there are {signs.size}.")
     elif not np.isin(signs, (-1, 1)).all():

@@ -21,14 +21,8 @@ import ipywidgets
 import pandas as pd
 
 from workbook.policies.devices import free_mib
+from workbook.topics.laboratory import compare
 from workbook.topics.laboratory.choices import BASIC, FIELDS, experiment, first_config, first_values, parse_options
-from workbook.topics.laboratory.compare import (
-    compare_settings,
-    comparison_chart,
-    curves_chart,
-    effect_lines,
-    run_tables,
-)
 from workbook.topics.laboratory.try_it import read_samples, samples_html, samples_sentence, start_sampling
 from workbook.training.checks import check_run, validate
 from workbook.training.config import RunConfig, dump_yaml
@@ -230,14 +224,14 @@ class RunForm:
 
     def compare(self) -> None:
         """Compare the finished runs that were started here; the first one's setting is the baseline."""
-        tables = run_tables(self.started)
+        tables = compare.run_tables(self.started)
         curves, lines, chart = tables["curves"], ["One setting: change one, start again, and compare."], None
         if tables["outcomes"]["setting"].nunique() > 1:
-            compared = compare_settings(tables["outcomes"])
-            lines, chart = effect_lines(compared["effects"]), comparison_chart(curves, **compared)
+            compared = compare.compare_settings(tables["outcomes"])
+            lines, chart = compare.effect_lines(compared["effects"]), compare.comparison_chart(curves, **compared)
         for old in self.effects.children:
             close(old)
-        self.effects.children = (LiveChart(chart or curves_chart(curves)),)
+        self.effects.children = (LiveChart(chart or compare.curves_chart(curves)),)
         self.effect_line.value = notice(*lines)
 
     # --- on the page

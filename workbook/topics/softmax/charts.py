@@ -7,7 +7,7 @@ import pandas as pd
 
 from workbook.theory.coupling import UNSURE
 from workbook.topics.softmax.toy import CONTEXTS, GRID, SOURCES
-from workbook.views.figures import bars, cells, forest, panels, series
+from workbook.views.figures import bars, cells, forest, panels, rule, series
 from workbook.views.style import NEUTRAL, SERIES, diverging, panel_title, titled
 
 
@@ -17,7 +17,7 @@ def pair_chart(moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFr
     steps = _signed_bars(
         moves,
         alt.Y("row:N", sort=rows, title=None).axis(labelFontSize=12, labelLimit=200),
-        _x("dlogp:Q", "dlogp (nats, bars end at ±2)", 2),
+        alt.X("dlogp:Q", title="dlogp (nats, bars end at ±2)").scale(domain=[-2, 2], clamp=True),
         outlined=f"datum.source === '{SOURCES[2]}'",
         shown=["token", "source"],
         height=alt.Step(28),
@@ -38,7 +38,7 @@ def pair_chart(moves: pd.DataFrame, kernel: pd.DataFrame, coordinates: pd.DataFr
     products = _signed_bars(
         coordinates,
         alt.Y("word:N", sort=None, title=None).axis(labelFontSize=12, minExtent=160),
-        _x("product:Q", "what the word adds to the product of both e − p", 1),
+        alt.X("product:Q", title="what the word adds to the product of both e − p").scale(domain=[-1, 1], clamp=True),
         height=alt.Step(40),
         title="product of both scores, word by word",
     )
@@ -79,10 +79,7 @@ def map_chart(map: pd.DataFrame, here: pd.DataFrame) -> alt.HConcatChart:
         layers = [
             squares.mark_square(size=(300 / GRID) ** 2, opacity=1).encode(color=color, tooltip=hints),
             squares.transform_filter("abs(datum.K) > 0.05").mark_text(fontSize=11).encode(color=ink, text=signs),
-            *(
-                alt.Chart(here).mark_rule(strokeDash=[4, 3], color=NEUTRAL).encode(**{a: alt.datum(UNSURE)})
-                for a in "xy"
-            ),
+            *(rule(UNSURE, axis, dashed=True, color=NEUTRAL) for axis in "xy"),
             point.mark_point(shape="diamond", filled=True, size=160, color="black", stroke="white", opacity=1),
         ]
         charts.append(alt.layer(*layers).properties(width=300, height=300, title=panel_title(title)))
@@ -119,7 +116,3 @@ def cells_chart(table: pd.DataFrame) -> alt.LayerChart:
         "points: means; lines: 95% bootstrap intervals over prompts",
         "Points: mean size of the coupling for pairs of the same and of different tokens, in one or two contexts.",
     )
-
-
-def _x(field: str, title: str, limit: float) -> alt.X:
-    return alt.X(field, title=title).scale(domain=[-limit, limit], nice=False, clamp=True)
