@@ -23,16 +23,12 @@ CURVES = {"rollouts": "one prompt, more rollouts", "prompts": "more prompts of 8
 def bar_tables(sums: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Tables of `cancellation_chart` from sums over words that both signs share: bars and shares.
 
-    bars: kind, part (of BARS), push: along the own side, so that three add up to the fourth; the own side of all shared
-    words is 1 (rms).  shares: kind, place (of PLACES), share, tokens.
+    bars: kind, part (of BARS), push: along the own side, which is 1; three add up to the fourth.  shares: kind, place
+    (of PLACES), share, tokens.
     """
     words = shares(sums[(sums["identity"] == "word") & (sums["own2"] > 0)]).set_index("kind")
-    whole = np.sqrt(words.loc["all", "own2"] / words.loc["all", "tokens"])
     kinds = words.loc[[kind for kind in SHOWN if kind in words.index]]
-    length = np.sqrt(kinds["own2"] * kinds["tokens"]) * whole
-    pushes = pd.DataFrame({BARS[0]: kinds["own2"], BARS[1]: kinds["cross"], BARS[2]: kinds["beside"]}).div(
-        length, axis=0
-    )
+    pushes = kinds[["own2", "cross", "beside"]].div(kinds["own2"], axis=0).set_axis(BARS[:3], axis=1)
     pushes[BARS[3]] = pushes.sum(axis=1)
     both = kinds[["tokens", "within", "batch"]].set_axis(["tokens", *PLACES], axis=1)
     melted = {"bars": pushes.reset_index().melt("kind", var_name="part", value_name="push")}
@@ -43,24 +39,16 @@ def cancellation_chart(bars: pd.DataFrame, shares: pd.DataFrame) -> alt.HConcatC
     """Left who pushes a class of words, along its own side; right the cancelled share; tables of `bar_tables`."""
     kinds = bars["kind"].unique().tolist()
     y = alt.Y("kind:N", sort=list(SHOWN), title=None).axis(**SIZE, labelLimit=160)
-    x = alt.X("push:Q", title="push along the own sign's, own side of all = 1").axis(**SIZE)
-    place = alt.X("share:Q", title="cancelled share").axis(**SIZE).scale(domain=[-LONGEST, LONGEST], clamp=True)
-    legend, height = {"labelFontSize": 12, "columns": 2}, alt.Step(17)
+    push = alt.X("push:Q", title="push along the own side (= 1)").axis(**SIZE)
+    share = alt.X("share:Q", title="cancelled share").axis(**SIZE).scale(domain=[-LONGEST, LONGEST], clamp=True)
     number = alt.Chart(shares).mark_text(fontSize=12, align="left", dx=4)
     number = number.encode(y=y, yOffset=alt.YOffset("place:N", sort=PLACES).scale(domain=PLACES), x=alt.value(230))
     number = number.encode(text=alt.Text("share:Q", format="+.2f"))
-    look = {"height": height, "legend": legend}
-    left = draw_bars(bars, y, x, by="part", names=BARS, colors=[*(SERIES[k] for k in (4, 2, 5)), NEUTRAL], **look)
-    right = draw_bars(
-        shares,
-        y.copy().axis(labels=False),
-        place,
-        by="place",
-        names=PLACES,
-        colors=[SERIES[2], SERIES[3]],
-        over=[number],
-        **look,
-    )
+    look = {"height": alt.Step(72, **{"for": "position"}), "legend": {"labelFontSize": 12, "columns": 2}}
+    four, two = ([SERIES[k] for k in places] for places in ((4, 2, 5), (2, 3)))
+    left = draw_bars(bars, y, push, by="part", names=BARS, colors=[*four, NEUTRAL], **look)
+    labelless = y.copy().axis(labels=False)
+    right = draw_bars(shares, labelless, share, by="place", names=PLACES, colors=two, over=[number], **look)
     chart = panels(
         [left.properties(width=330), right.properties(width=230)],
         "What the other sign takes away from words that both signs share",

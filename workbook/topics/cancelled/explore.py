@@ -12,6 +12,7 @@ from workbook.topics.cancelled.charts import bar_tables, cancellation_chart, des
 from workbook.topics.cancelled.study import REWARDS
 from workbook.topics.cancelled.toy import toy_rows
 from workbook.views.explorer import Explorer, browse, menu, power_slider, slider
+from workbook.views.style import SERIES
 
 SAMPLED = 16  # prompts of `policy_rows`, of which those that push are measured
 NEW_TOKENS = 48
@@ -79,4 +80,5 @@ def explore_curves(tables: Tables = FAMILY) -> Explorer:
         y_title="shown",
         title="More rollouts of one prompt, and more prompts",
         reference=[0.0],
+        colors=[SERIES[4], SERIES[2]],
     )
