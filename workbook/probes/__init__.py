@@ -10,6 +10,7 @@ from workbook.lazy import lazy_names
 _NAMES = {  # module: what it offers
     "policies.copies": "private_copy",
     "probes.blocks": "Blocks block_coupling category_shift coupling_by_mass step_changes",
+    "probes.cancellation": "PushRows left_out prompt_rows rollout_rows sign_products",
     "probes.categories": "categorized",
     "probes.dose": "dose_blocks dose_curve flip_rates net_curve permuted_signs real_step shift_curve",
     "probes.drift": "drift_report learning_tax odds_drift",
