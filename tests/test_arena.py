@@ -12,7 +12,7 @@ from workbook.__main__ import main
 from workbook.claims import ledger
 from workbook.places import data_path
 from workbook.probes.recovered import exact_gradient
-from workbook.probes.values import chain_values, expected_reward
+from workbook.probes.values import exact_values, expected_reward
 from workbook.rollouts import credit_batch, sample_rollouts
 from workbook.statistics import t_interval
 from workbook.studies.bench import Bench
@@ -71,11 +71,11 @@ def test_marks_of_rules_that_are_one_another_times_a_number(marks):
 
 
 def test_the_oracle_is_the_credit_under_the_policy_of_now(policy):
-    """What the rule computes of a batch, whose prompts it tokenizes anew, is what `chain_values` has of them."""
+    """What the rule computes of a batch, whose prompts it tokenizes anew, is what `exact_values` has of them."""
     task = get_task("chain")
     rollouts = sample_rollouts(policy, task, 2, 4, 1, 48)
     exact = exact_oracle(policy, task).advantages(credit_batch(policy, rollouts, task))
-    assert torch.allclose(exact, chain_values(policy, task, rollouts).credit * rollouts.completion_mask, atol=1e-6)
+    assert torch.allclose(exact, exact_values(policy, task, rollouts).credit * rollouts.completion_mask, atol=1e-6)
     assert exact.abs().max() > 0.1
 
 

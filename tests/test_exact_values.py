@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 
 from workbook.policies.load import Policy
 from workbook.policies.sft import make_model, make_tokenizer
-from workbook.probes.values import chain_values, expected_reward, slots_of
+from workbook.probes.values import exact_values, expected_reward, slots_of
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
 from workbook.tasks import get_task
 from workbook.tasks.chain import Chain
@@ -90,7 +90,7 @@ def test_values_of_a_markov_policy_are_those_of_every_completion(markov):
     assert 0.05 < exact < 0.95
     torch.testing.assert_close(expected_reward(markov, TASK, [PROMPT]), exact[None], rtol=1e-12, atol=0)
     rollouts = written_rollouts_of(markov)
-    values = chain_values(markov, TASK, rollouts)
+    values = exact_values(markov, TASK, rollouts)
     dense = values.dense(len(markov.tokenizer))
     for row, ids in enumerate(rollouts.completion_ids.tolist()):
         for t in (0, START, COPY, OPERATOR, OPERAND, RESULT, 11, FINAL):
@@ -173,7 +173,7 @@ def test_a_token_off_the_grammar_takes_all_value_away(policy):
     words = text.split()
     stray, copied = [*words[:11], ";", *words[11:]], [*words[:12], "8", *words[13:]]
     rollouts = written_rollouts(policy, task, rows, [[text, " ".join(stray), " ".join(copied)]])
-    values = chain_values(policy, task, rollouts)
+    values = exact_values(policy, task, rollouts)
     assert values.inside[1].sum() == 12  # up to the second ";" and no further
     assert values.after[1, 11:].eq(0).all()
     assert values.credit[1, 12:].eq(0).all()
@@ -189,4 +189,4 @@ def test_what_has_no_exact_values_is_refused(policy):
         expected_reward(policy, Chain(modulus=12), ["5 - 6 ="])
     rollouts = sample_rollouts(policy, task, 1, 2)
     with pytest.raises(ValueError, match="rollouts have no prompts"):
-        chain_values(policy, task, rollouts.__class__(**{**vars(rollouts), "prompts": None}))
+        exact_values(policy, task, rollouts.__class__(**{**vars(rollouts), "prompts": None}))

@@ -31,7 +31,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from workbook.policies.copies import private_copy
 from workbook.probes.directions import derivative
 from workbook.probes.step import FIELDS, passes, trained_weights
-from workbook.probes.values import TokenValues, chain_values, context_logits, expected_reward
+from workbook.probes.values import TokenValues, context_logits, exact_values, expected_reward
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts
 from workbook.theory.choices import ESTIMATORS
@@ -96,7 +96,7 @@ def credit_recovered(
 
     The step's objective is J = 1/B sum_it A_it log pi_it: one gradient step, ratios of 1, no clip.
     rule: one of GAIN_RULES, whose expectation over redrawn groups is exact.  values: value after every word
-    (`chain_values` of the task, if not given).  exact: the exact gradient of the mean expected reward (of
+    (`exact_values` of the task, if not given).  exact: the exact gradient of the mean expected reward (of
     `expected_reward`, if a task is given).  tokens: how many of each class are measured, drawn by seed at random from
     as many rollouts; None: all.
 
@@ -106,7 +106,7 @@ def credit_recovered(
     if values is None:
         if task is None:
             raise ValueError("credit_recovered needs task=, whose exact values it can compute, or values=.")
-        values = chain_values(policy, task, rollouts)
+        values = exact_values(policy, task, rollouts)
     if exact is None and task is not None:
         exact = exact_gradient(policy, task, list(dict.fromkeys(rollouts.prompts)))
     with sdpa_kernel(SDPBackend.MATH):

@@ -86,7 +86,7 @@ def expected_reward(policy, task: Chain, prompts: Sequence[str], differentiable:
         return torch.stack([table.values[0, 0] for table in tables])
 
 
-def chain_values(policy, task: Chain, rollouts: Rollouts) -> TokenValues:
+def exact_values(policy, task: Chain, rollouts: Rollouts) -> TokenValues:
     """Values before and after every token of the rollouts, and after every word that could have stood there.
 
     Raises ValueError as `expected_reward` does, and for rollouts without prompts.
@@ -343,7 +343,7 @@ def exact_pool(policy, task, rollouts: Rollouts) -> Pool:
 
     Tokens after a word that the grammar does not admit are left out: their value is 0, whatever they are.
     """
-    values, table = chain_values(policy, task, rollouts), rollouts.token_table()
+    values, table = exact_values(policy, task, rollouts), rollouts.token_table()
     place = torch.tensor(table[["rollout", "position"]].to_numpy(copy=True)).unbind(1)
     after, before = (part.cpu()[place].double().numpy() for part in (values.after, values.before))
     table = table.assign(value=after, value_before=before, credit=after - before)

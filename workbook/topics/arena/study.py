@@ -34,7 +34,7 @@ from torch import Tensor
 from workbook.policies.copies import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.probes.step import scores
-from workbook.probes.values import chain_values
+from workbook.probes.values import exact_values
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import pad_rows, tokenize_prompts
@@ -99,7 +99,7 @@ def exact_oracle(policy, task) -> Contender:
         columns = {"prompt_ids": ids, "prompt_mask": mask, "completion_ids": batch.completion_ids}
         columns |= {"completion_mask": batch.mask.long(), "advantages": batch.rewards, "group_ids": batch.group_ids}
         rollouts = replace(Rollouts.from_batch(columns), prompts=tuple(batch.prompts))
-        return chain_values(policy, task, rollouts.to(policy.model.device)).credit
+        return exact_values(policy, task, rollouts.to(policy.model.device)).credit
 
     return Contender(UPPER, oracle, oracle)
 
@@ -190,7 +190,7 @@ def rule_marks(
         ideal = exact_gradient(policy, task, rows["prompt"])
         for redraw in range(redraws):
             rollouts = sample_rollouts(policy, task, rows, group_size, LARGE_PRIME * seed + redraw, max_new_tokens)
-            credit = chain_values(policy, task, rollouts).credit  # (B, T)
+            credit = exact_values(policy, task, rollouts).credit  # (B, T)
             scored = scores(policy.model, rollouts)  # (B, T)
             for rule in rules:  # a batch of its own each, so that none pays for what another has asked for
                 given = {"known_credit": credit, "max_new_tokens": max_new_tokens}

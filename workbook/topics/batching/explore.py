@@ -13,7 +13,7 @@ import torch
 
 from workbook.probes.recovered import PARTS, exact_gradient
 from workbook.probes.step import matched_lr
-from workbook.probes.values import chain_values
+from workbook.probes.values import exact_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.theory.batching import minibatch_order
 from workbook.topics.batching.steps import clipped_sgd, split_minibatches, walk
@@ -121,7 +121,7 @@ def cut_parts(policy, task, prompts: int = 8, group_size: int = 8, minibatches: 
     rollouts = sample_rollouts(policy, task, prompts, group_size, seed=seed, max_new_tokens=48)
     if not rollouts.advantages.any():
         raise ValueError(f"{prompts} prompts have no group of different rewards with seed={seed}; take more.")
-    values, generator = chain_values(policy, task, rollouts), torch.Generator().manual_seed(seed)
+    values, generator = exact_values(policy, task, rollouts), torch.Generator().manual_seed(seed)
     cuts = {WHOLE: (torch.arange(len(rollouts)), 1)}
     for strategy, name in NAMES.items():
         args = (rollouts.group_ids, rollouts.advantages, minibatches, generator)

@@ -16,7 +16,7 @@ from torch import Tensor
 from workbook.policies.copies import evaluating, private_copy
 from workbook.probes.recovered import Pushes, measure_parts, rule_advantages
 from workbook.probes.step import logps, optimizer_of, progress, scores, update
-from workbook.probes.values import chain_values
+from workbook.probes.values import exact_values
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import output_states
 from workbook.theory import objective
@@ -234,7 +234,7 @@ def parts_at_reuse(policy, task, rollouts: Rollouts, path: Float[Tensor, "times1
     """
     from workbook.views.charts import parts_table  # draws, which the ledger need not wait for
 
-    pushes, tables = Pushes(policy, rollouts, chain_values(policy, task, rollouts)), []
+    pushes, tables = Pushes(policy, rollouts, exact_values(policy, task, rollouts)), []
     split, mask = pushes.split(RULE, 0), pushes.mask
     advantages = rule_advantages(policy, rollouts, RULE, pushes.values, 0)[mask] / len(rollouts)
     tokens, context = rollouts.completion_ids[mask], pushes.context[mask]

@@ -10,7 +10,7 @@ import torch
 
 from workbook.policies.load import load_policy
 from workbook.probes.recovered import credit_recovered
-from workbook.probes.values import chain_values
+from workbook.probes.values import exact_values
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
 from workbook.studies.claim import FAMILY
@@ -85,7 +85,7 @@ def compute_recovered(prompts: int = 4, group_size: int = 8, rule: str = "grpo")
 def _sampled():
     policy, task = load_policy("bundled"), get_task("chain")
     rollouts = sample_rollouts(policy, task, SAMPLED_PROMPTS, SAMPLED_SIZE, seed=0, max_new_tokens=48)
-    return policy, task, rollouts, chain_values(policy, task, rollouts)
+    return policy, task, rollouts, exact_values(policy, task, rollouts)
 
 
 def explore_recovered() -> Explorer:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from workbook.probes.recovered import CreditRecovered, credit_recovered, exact_gradient
-from workbook.probes.values import TokenValues, chain_values
+from workbook.probes.values import TokenValues, exact_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench, over_dials
 
@@ -62,7 +62,7 @@ def pool(bench: Bench, prompts: int, group_size: int, draw: int = 0) -> Pool:
     seed, length = bench.data_seed + 100_000 * draw, bench.scale.max_new_tokens
     rollouts = sample_rollouts(bench.policy, bench.task, rows, group_size, seed, length)
     gradients = torch.stack([exact_gradient(bench.policy, bench.task, [prompt]) for prompt in rows["prompt"]])
-    return Pool(rollouts, chain_values(bench.policy, bench.task, rollouts), gradients)
+    return Pool(rollouts, exact_values(bench.policy, bench.task, rollouts), gradients)
 
 
 def recovered_study(bench: Bench) -> dict[str, pd.DataFrame]:
