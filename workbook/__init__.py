@@ -25,6 +25,5 @@ _NAMES = {  # module: what many chapters use of it
     "views.heatmap": "TokenHeatmap",
     "views.monitor": "RunMonitor",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = ["Profile", "setup", *_HOMES]
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_names, __getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__all__ = ["Profile", "setup", *_names]

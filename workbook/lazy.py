@@ -9,8 +9,11 @@ from importlib import import_module
 from types import ModuleType
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return a package's `__getattr__` and `__dir__`: homes gives the module of each name, below `workbook`."""
+def lazy_names(
+    package: str, offered: Mapping[str, str]
+) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
+    """Return a package's `__all__`, `__getattr__` and `__dir__`: {module below `workbook`: the names it offers}."""
+    homes = {name: home for home, names in offered.items() for name in names.split()}
 
     def attribute(name: str):
         if name not in homes:
@@ -20,7 +23,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes})
 
-    return attribute, names
+    return list(homes), attribute, names
 
 
 def import_to_stay(module: str) -> ModuleType:

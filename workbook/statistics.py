@@ -1,8 +1,7 @@
 """Means and differences with intervals over what was sampled independently: prompts, runs or seeds.
 
-Bootstraps of units and of seeds with the prompts within them, a t interval of few units (of pseudo-values, where the
-statistic is a ratio), and a normal interval that is quick enough for a slider. What decides a claim is the t interval:
-a bootstrap is too narrow for few units.
+Bootstraps of units and of seeds with the prompts within them, and a t interval of few units (of pseudo-values, where
+the statistic is a ratio). What decides a claim is the t interval: a bootstrap is too narrow for few units.
 """
 
 from __future__ import annotations
@@ -190,13 +189,3 @@ def nested_estimate(
     low, high = np.quantile(statistic(means.mean(1)), [0.025, 0.975])
     whole = np.mean([values.mean(0) for values in seeds], axis=0)
     return Estimate(float(statistic(whole)), float(low), float(high), len(seeds), len(prompts))
-
-
-def normal_interval(values, errors: float = 1.96) -> Interval:
-    """Mean over the last axis and its normal interval, `errors` standard errors each way; for sliders.
-
-    A bootstrap is too slow there.  values: (..., n) array or tensor; the Interval holds (...) arrays or tensors.
-    """
-    unbiased = {"ddof": 1} if isinstance(values, np.ndarray) else {}  # as torch is by itself
-    mean, half = values.mean(-1), errors * values.std(-1, **unbiased) / values.shape[-1] ** 0.5
-    return Interval(mean, mean - half, mean + half)

@@ -8,6 +8,4 @@ _NAMES = {  # module: what it offers
     "book.outcomes": "decisions findings gallery_table show_figure undecided",
     "book.pages": "render_book",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

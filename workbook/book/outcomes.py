@@ -33,9 +33,8 @@ LAYERS = {  # layer: what stands above its sentences
     "open": "**Open**:",
 }
 CLEAR = 0.05  # q over all judged rows below which a sentence may cite a row that is not primary
-ARENA = (
-    "arena "  # {arena RULE}: a rule's exact value minus that of plain advantages; {arena tax RULE}: its tax over theirs
-)
+# {arena RULE}: a rule's exact value minus that of plain advantages; {arena tax RULE}: its tax over theirs
+ARENA = "arena "
 BLOCK = re.compile(r"(<!-- findings -->\n).*?(<!-- /findings -->)", re.DOTALL)  # of README
 
 

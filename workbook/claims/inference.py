@@ -68,7 +68,8 @@ def judge_units(values: pd.Series, registered: Outcome, policies: pd.Series | No
     if len(x) < MIN_UNITS:
         spread = float(x.std(ddof=1)) if len(x) > 1 else np.nan
         return Judged(float(back(x.mean())), np.nan, np.nan, spread, NOT_MEASURED, *[np.nan] * 7, len(x), np.nan)
-    rule = rule_of(registered, log)
+    c, d, scaled = registered.threshold, registered.smallest_effect, np.log if log else float
+    rule = Rule(float(scaled(c)), float(scaled(c - d)), float(scaled(c + d)), registered.toward)
     without = back((x.sum() - x) / (len(x) - 1)) if log else (x.sum() - x) / (len(x) - 1)
     detectable = detectable_effect(x.std(ddof=1), len(x))
     if log:  # towards the claim, in the ratio's unit
@@ -90,7 +91,7 @@ def independent(values: pd.Series, policies: pd.Series | None) -> np.ndarray:
 
 
 class Rule(NamedTuple):
-    """A threshold, the zone of equivalence about it, and the claim's side (+1 above, -1 below)."""
+    """A threshold, the zone of equivalence about it (all logarithms for a ratio), the claim's side (+1 above, -1)."""
 
     threshold: float
     low: float
@@ -124,12 +125,6 @@ class Rule(NamedTuple):
         apart = abs(mean - self.threshold) / max((high - low) / 2, 1e-300)
         inside = min(mean - self.low, self.high - mean) / max((high_90 - low_90) / 2, 1e-300)
         return max(apart, inside)
-
-
-def rule_of(registered: Outcome, log: bool = False) -> Rule:
-    """The rule that was registered, of logarithms for a ratio."""
-    c, d, scaled = registered.threshold, registered.smallest_effect, np.log if log else float
-    return Rule(float(scaled(c)), float(scaled(c - d)), float(scaled(c + d)), registered.toward)
 
 
 def t_bounds(x: np.ndarray, level: float = 1 - LEVEL) -> Interval:

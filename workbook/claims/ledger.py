@@ -18,14 +18,7 @@ import pandas as pd
 import yaml
 
 from workbook import topics
-from workbook.claims.inference import (
-    DESCRIBED,
-    NOT_MEASURED,
-    Judged,
-    adjusted,
-    conclude,
-    judge_units,
-)
+from workbook.claims.inference import DESCRIBED, NOT_MEASURED, Judged, adjusted, conclude, judge_units
 from workbook.places import data_path
 from workbook.statistics import Estimate
 from workbook.studies.claim import Claim, Measurement, NotMeasured, Tables
@@ -63,13 +56,10 @@ def _collect() -> dict[str, Claim]:
                 for key, measure in measures.items():
                     rows.setdefault(key.split()[0], []).append(Measurement(study, key, measure, scale or None))
     stated = yaml.safe_load(data_path("book", "claims.yaml").read_text(encoding="utf-8"))
-    return {id: Claim(id, **_with_threshold(id, words, rows[id]), rows=rows[id]) for id, words in stated.items()}
-
-
-def _with_threshold(id: str, words: dict[str, str], rows: list[Measurement]) -> dict[str, str]:
-    """A claim's words with the threshold that its primary outcome registered."""
-    outcome = next(row.outcome(id) for row in rows if row.key == id)
-    return words | {"refuted_if": words["refuted_if"].format(threshold=outcome.threshold)}
+    for id, words in stated.items():  # with the threshold that the claim's primary outcome registered
+        primary = next(row.outcome(id) for row in rows[id] if row.key == id)
+        words["refuted_if"] = words["refuted_if"].format(threshold=primary.threshold)
+    return {id: Claim(id, **words, rows=rows[id]) for id, words in stated.items()}
 
 
 CLAIMS = _collect()

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from workbook.lazy import lazy_names
 
-_HOMES = {
-    "Policy": "policies.load",
-    "choose_device": "policies.devices",
-    "choose_dtype": "policies.devices",
-    "load_policy": "policies.load",
-    "recast_adapters": "policies.load",
+_NAMES = {  # module: what it offers
+    "policies.devices": "choose_device choose_dtype",
+    "policies.load": "Policy load_policy recast_adapters",
 }
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -26,6 +26,4 @@ _NAMES = {  # module: what it offers
     "topics.credit.explore": "token_values",
     "topics.flips.probe": "cancellation_index flip_distance flip_shares frequency_matched predicts token_flips",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

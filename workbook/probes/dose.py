@@ -30,7 +30,6 @@ DOSES = tuple(2**k for k in range(10))  # prompts per step
 MEASURED, BUNDLE = 24, 16  # prompts
 BANDS = (0.0, 0.3, 0.6, NEARLY_CERTAIN)  # of the token's probability
 MATCHED = {"matched by word": ["token_id"], "matched by word and place": ["token_id", "position"]}
-SETS = ("all", "unsure", "moved", *MATCHED)
 IDENTITIES = ("word-shared", "sign-shared", "sign- and place-shared", "position-shared")
 
 

@@ -43,8 +43,8 @@ repeats: {repeats:.0%} of rollouts repeat another of their group token by token.
 fewer rollouts of more prompts.
 clipped: Clipping stopped {clipped:.0%} of {of}. Lower the learning rate, or take fewer optimizer steps on each batch.
 truncated: {truncated:.0%} of rollouts were cut off. Raise max_completion_length, or reward brevity.
-stays: Where all rollouts of a group have the same token, {left:.0%} of its push stays; {equal:.0%} would with equal \
-weights. Stay on-policy, widen the clip range, or set group_transform: min_replace.
+stays: Where all rollouts of a group have the same token, {residual:.0%} of its push stays; {equal:.0%} would with \
+equal weights. Stay on-policy, widen the clip range, or set group_transform: min_replace.
 equal: Where all rollouts of a group have the same token, even equal weights leave {equal:.0%} of its push: advantages \
 do not sum to 0 in a step. Keep groups whole in a mini-batch (batching: query_preserved).
 against: {against:.0%} of the tokens that moved went against their own push: others' updates decide. More rollouts \
@@ -227,7 +227,7 @@ def _cancelled(net, total):
 
 def report_warnings(report: Report) -> list[str]:
     """What is out of order, each with what to change, the first things to look at first."""
-    (left, equal), groups = report.residual, len(report.groups)
+    (residual, equal), groups = report.residual, len(report.groups)
     advice = "Raise the temperature, sample larger groups, or pick prompts that the policy solves now and then."
     if groups:
         best, worst = ((report.groups["reward"] == name).mean() for name in ("highest", "lowest"))
@@ -246,14 +246,14 @@ def report_warnings(report: Report) -> list[str]:
         "repeats": report.repeats,
         "clipped": clipped,
         "truncated": max(report.stopped.get("truncated", 0.0), _last(report, "completions/clipped_ratio")),
-        "stays": left - equal,
+        "stays": residual - equal,
         "equal": equal,
         "against": report.against,
         "longer": abs(longer),
         "fell": 1 - last / first if first else 0.0,
         "few": float(0 < groups < MIN_GROUPS),
     }
-    words = {"advice": advice, "of": of, "left": left, "first": first, "last": last, "groups": groups}
+    words = {"advice": advice, "of": of, "residual": residual, "first": first, "last": last, "groups": groups}
     words |= numbers | {"than": "longer" if longer > 0 else "shorter"}
     sentences = dict(line.split(": ", 1) for line in WARNINGS.strip().splitlines())
     return [text.format(**words) for name, text in sentences.items() if numbers[name] >= BOUNDS[name]]

@@ -71,7 +71,11 @@ class TokenValues:
 
     def dense(self, vocabulary: int) -> Float[Tensor, "B T V"]:
         """Value after every word of the vocabulary."""
-        return _dense(self.q, self.word_ids, self.elsewhere, vocabulary, self.classes)
+        values = self.elsewhere.unsqueeze(2).repeat(1, 1, vocabulary + 1)
+        words = self.word_ids if self.classes is None else self.classes[self.word_ids.clamp(min=0)]
+        places = torch.where(self.word_ids < 0, vocabulary, words)  # the last column takes what is no word
+        values = values.scatter(2, places, self.q)[..., :vocabulary]
+        return values if self.classes is None else values[..., self.classes]
 
 
 def expected_reward(policy, task: Chain, prompts: Sequence[str], differentiable: bool = False) -> Float[Tensor, " P"]:
@@ -100,11 +104,11 @@ def exact_values(policy, task: Chain, rollouts: Rollouts) -> TokenValues:
     own = torch.tensor([prompts.index(prompt) for prompt in rollouts.prompts], device=probs.device)  # (B,)
     classes = _classes(policy.tokenizer, task, probs)
     q, ids, elsewhere, inside = _follow(tables, own, rollouts, classes)
-    dense = _dense(q, ids, elsewhere, probs.shape[-1], classes)
-    before = (probs * dense).sum(2)
-    after = dense.gather(2, rollouts.completion_ids.to(dense.device).unsqueeze(2)).squeeze(2)
     prompt = torch.stack([table.values[0, 0] for table in tables])[own]
-    return TokenValues(q, ids, elsewhere, before * inside, after * inside, inside, prompt, classes)
+    values = TokenValues(q, ids, elsewhere, elsewhere, elsewhere, inside, prompt, classes)  # before and after: below
+    dense = values.dense(probs.shape[-1])
+    after = dense.gather(2, rollouts.completion_ids.to(dense.device).unsqueeze(2)).squeeze(2)
+    return replace(values, before=(probs * dense).sum(2) * inside, after=after * inside)
 
 
 # -- the Markov chain -------------------------------------------------------------------------------------------------
@@ -169,8 +173,8 @@ class _Chains:
                 for word in set(slot.words) - known.keys():
                     known[word], *more = tokenizer(word, add_special_tokens=False)["input_ids"]
                     if more or known[word] == tokenizer.unk_token_id:
-                        told = f"word {word!r} is {1 + len(more)} tokens of this tokenizer"
-                        raise ValueError(f"{told}; exact values need one known token.")
+                        wrong = f"word {word!r} is {1 + len(more)} tokens of this tokenizer"
+                        raise ValueError(f"{wrong}; exact values need one known token.")
                 ids[p, t, : len(slot.words)] = torch.tensor([known[word] for word in slot.words])
         return ids.to(self.device)
 
@@ -313,14 +317,6 @@ def _stacked(parts: list[Tensor], fill: float = 0) -> Tensor:
     for i, part in enumerate(parts):
         out[(i, *(slice(n) for n in part.shape))] = part
     return out
-
-
-def _dense(q: Tensor, word_ids: Tensor, elsewhere: Tensor, vocabulary: int, classes=None) -> Float[Tensor, "B T V"]:
-    values = elsewhere.unsqueeze(2).repeat(1, 1, vocabulary + 1)
-    words = word_ids if classes is None else classes[word_ids.clamp(min=0)]
-    places = torch.where(word_ids < 0, vocabulary, words)  # the last column takes what is no word
-    values = values.scatter(2, places, q)[..., :vocabulary]
-    return values if classes is None else values[..., classes]
 
 
 def _classes(tokenizer, task: Chain, probs: Tensor) -> Int[Tensor, " V"] | None:

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from workbook.lazy import lazy_names
 
-_HOMES = {
-    "OutputStates": "rollouts.states",
-    "Rollouts": "rollouts.sample",
-    "credit_batch": "rollouts.credit",
-    "end_tokens": "rollouts.sample",
-    "output_states": "rollouts.states",
-    "pad_rows": "rollouts.scoring",
-    "read_metrics": "rollouts.logs",
-    "read_rollouts": "rollouts.logs",
-    "sample_rollouts": "rollouts.sample",
-    "sequence_logps": "rollouts.scoring",
-    "tokenize_prompts": "rollouts.scoring",
+_NAMES = {  # module: what it offers
+    "rollouts.credit": "credit_batch",
+    "rollouts.logs": "read_metrics read_rollouts",
+    "rollouts.sample": "Rollouts end_tokens sample_rollouts",
+    "rollouts.scoring": "pad_rows sequence_logps tokenize_prompts",
+    "rollouts.states": "OutputStates output_states",
 }
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

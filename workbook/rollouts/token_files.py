@@ -3,7 +3,7 @@
 step, group, rollout, position, token_id     whole numbers; (step, rollout) names a rollout, (step, group) its group
 token, prompt, stopped                       texts; stopped: what took the token's gradient away, "" for nothing
 reward, advantage, weight, push              push = weight * advantage = -d loss / d logp
-ratio, importance                            pi / pi_old of the loss, and the correction for the sampler
+ratio, importance                            pi / pi_old of the loss, and vLLM's correction for the sampler
 old_logp, logp, logp_after, entropy          nats; logp before the optimizer step and after it
 residual                                     |sum of push| / sum of |push| of the token's place
 """

@@ -8,19 +8,12 @@ by unit. Chapters read them with `load_measured`, claims by `Tables`.
 
 from workbook.lazy import lazy_names
 
-_HOMES = {
-    "SCALES": "studies.registration",
-    "Bench": "studies.bench",
-    "Loop": "studies.loop",
-    "Readings": "studies.loop",
-    "Scale": "studies.registration",
-    "Tables": "studies.claim",
-    "data_path": "places",
-    "load_measured": "studies.record",
-    "measure": "studies.record",
-    "read_registration": "studies.registration",
-    "registered_outcome": "studies.registration",
-    "train_in_memory": "studies.loop",
+_NAMES = {  # module: what it offers
+    "places": "data_path",
+    "studies.bench": "Bench",
+    "studies.claim": "Tables",
+    "studies.loop": "Loop Readings train_in_memory",
+    "studies.record": "load_measured measure",
+    "studies.registration": "SCALES Scale read_registration registered_outcome",
 }
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -56,18 +56,15 @@ class Bench:
         self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
         self.loaded: dict[str, str | None] = {}
         if scale == "family":
-            self._take(Member(UNITS[seed % len(UNITS)], **dials))
+            member = Member(UNITS[seed % len(UNITS)], **dials)
+            length = 7 * member.operands + 13  # 10 more than a chain and its end, as 48 is for 5 operands
+            options = {name: value for name, value in member.task_options.items() if value != getattr(Member(0), name)}
+            self.scale = replace(self.scale, policy=member.name, task_options=options, max_new_tokens=length)
             self.data_seed = SEED_CLASSES * seed + seed % TRAINING_CLASSES
         elif dials:
             raise ValueError(f"dials={dials} belong to the policies of scale 'family'; scale {scale!r} has one policy.")
         own = self.data_seed % SEED_CLASSES == HELD_OUT
         self.held_out_seed = SEED_CLASSES * (HELD_OUT_FROM + seed) + (OTHERWISE if own else HELD_OUT)
-
-    def _take(self, member: Member) -> None:
-        """Make the scale that of a member: its name, its task, and completions as long as its chains."""
-        length = 7 * member.operands + 13  # 10 more than a chain and its end, as 48 is for 5 operands
-        options = {name: value for name, value in member.task_options.items() if value != getattr(Member(0), name)}
-        self.scale = replace(self.scale, policy=member.name, task_options=options, max_new_tokens=length)
 
     def dialled(self, **dials) -> Bench:
         """The same unit, with the same prompts, on the member of the same SFT seed that has these dials, too."""

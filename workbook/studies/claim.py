@@ -121,10 +121,6 @@ class Claim:
     rows: Sequence[Measurement] = field(default=(), repr=False)
 
     @property
-    def is_falsifier(self) -> bool:
-        return self.id.endswith("falsifier")
-
-    @property
     def paper(self) -> str:
         """H, D or P; R for a control that a review of H asked for."""
         return self.id[0]

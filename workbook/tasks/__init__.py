@@ -10,16 +10,14 @@ from workbook.tasks.task import short
 if TYPE_CHECKING:
     from workbook.tasks.task import Task
 
-_HOMES = {
-    "BadRows": "tasks.own",
-    "Chain": "tasks.chain",
-    "Task": "tasks.task",
-    "attack_reward": "tasks.attack",
-    "describe_attack": "tasks.attack",
-    "own_task": "tasks.own",
+_NAMES = {  # module: what it offers
+    "tasks.attack": "attack_reward describe_attack",
+    "tasks.chain": "Chain",
+    "tasks.own": "BadRows own_task",
+    "tasks.task": "Task",
 }
-__all__ = [*_HOMES, "get_task"]
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_names, __getattr__, __dir__ = lazy_names(__name__, _NAMES)
+__all__ = [*_names, "get_task"]
 
 # How a task's name begins, and what makes it: imported when it is asked for, as reasoning-gym takes seconds
 MAKERS = {"chain": "chain.Chain", "gym:": "gym.Gym", "hub:": "hub.Hub", "own:": "own.own_task"}

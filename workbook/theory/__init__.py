@@ -18,6 +18,4 @@ _NAMES = {  # module: what it offers
     "theory.objective": "objective_weights",
     "theory.weights": "advantage_orthogonal cancellation_residual min_replace surrogate_weights update_weights",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

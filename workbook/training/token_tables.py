@@ -1,14 +1,10 @@
 """Token tables of a run: what an optimizer step did to each token that it trained on.
 
 Each process writes its own rows to `tokens/step-000010.0.parquet` (step, process); a step's files are read as one table
-with the columns of `rollouts.token_files`, a row per token, ordered by group, rollout and position:
-    step, group, rollout, position, token_id    group and rollout: numbers within the generation batch
-    token, prompt, stopped                      stopped: what took the token's gradient away, "" where nothing did
-    reward, advantage, weight, push             push = -d loss / d logp as trained, weight = push / advantage
-    ratio, old_logp, logp, logp_after           the loss's ratio; nats when sampled, before the step and after it
-    entropy, importance, residual               nats; vLLM's correction; |sum of push| / sum of |push| of its place
-A place is a group's rollouts that have the same token at the same position. Numbers of a truncated rollout that the
-loss masks are NaN: nothing scored it. A file's metadata holds the objective, as JSON under the key `workbook`.
+with the columns of `rollouts.token_files`, a row per token, ordered by group, rollout and position. Groups and rollouts
+are numbered within the generation batch. A place is a group's rollouts that have the same token at the same position.
+Numbers of a truncated rollout that the loss masks are NaN: nothing scored it. A file's metadata holds the objective, as
+JSON under the key `workbook`.
 """
 
 from __future__ import annotations

@@ -21,6 +21,4 @@ _NAMES = {  # module: what it offers
     "views.style": "enable_charts",
     "views.tokens": "explained_chart token_strip",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -181,8 +181,6 @@ def cells(
     stroke: str = "white",
     form: str = ".4g",
     shown=(),
-    under=(),
-    over=(),
     title: str | None = None,
     width: int | alt.Step = WIDTH,
     height: int | alt.Step = 200,
@@ -198,7 +196,7 @@ def cells(
     ink = alt.when(dark).then(alt.value("white")).otherwise(alt.value("black")) if dark else alt.value("black")
     rect = base.mark_rect(stroke=stroke).encode(color=color, tooltip=tooltips(table, *shown, form=form), **ends)
     texts = [base.mark_text(fontSize=size).encode(text=text, color=ink)] if text is not None else []
-    return _panel([*under, rect, *texts, *over], title, width, height)
+    return _panel([rect, *texts], title, width, height)
 
 
 def panels(charts, title: str, subtitle: str, description: str, spacing: int = 14, vertical: bool = False):

@@ -11,6 +11,4 @@ _NAMES = {  # module: what it offers
     "topics.arena.claims": "arena_table headline outcomes",
     "topics.arena.study": ("FULL SMALL Setting contender contest exact_oracle measured_table place rule_marks"),
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

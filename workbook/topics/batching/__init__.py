@@ -1,9 +1,5 @@
 """Batching: which rollouts should share an optimizer step (chapter 08; H11 to H13).
 
-toy         a generation batch cut into mini-batches five ways           steps      what the steps of a real batch hold
-study       prompts per mini-batch x order, paired by policy and seed    claims     what is measured of each claim
-explore     figures; the parts of each cut, walks measured now, and the study under menus
-
 Terms: *query-preserved* keeps a prompt's rollouts in one mini-batch, *reward-balanced* gives each the same mix of
 signs, *sign-partitioned* parts the signs; *jitter* is a curve's movement from step to step.
 """
@@ -17,6 +13,4 @@ _NAMES = {  # module: what it offers
     "topics.batching.study": "Arm against_shuffled ends loop_of measured_curves rates",
     "topics.batching.toy": "NAMES check_in_step check_order compute_cut explore_cut",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -92,12 +92,9 @@ def cancelled_in_steps(
 
 def shared_words(rollouts: Rollouts) -> Bool[Tensor, "B T"]:
     """True at tokens whose word occurs both in a positive and in a negative rollout of their group."""
-    table = rollouts.token_table()
-    signs = table.groupby(["group", "token_id"])["advantage"]
-    both = table[(signs.transform("min") < 0) & (signs.transform("max") > 0)]
-    chosen = torch.zeros_like(rollouts.completion_mask, dtype=torch.bool)
-    chosen[torch.tensor(both["rollout"].to_numpy()), torch.tensor(both["position"].to_numpy())] = True
-    return chosen
+    signs = rollouts.token_table().groupby(["group", "token_id"])["advantage"]
+    both, alive = (signs.transform("min") < 0) & (signs.transform("max") > 0), rollouts.completion_mask.bool()
+    return torch.zeros_like(alive).masked_scatter(alive, torch.tensor(both.to_numpy(), device=alive.device))
 
 
 def minibatches_study(bench: Bench) -> dict[str, pd.DataFrame]:

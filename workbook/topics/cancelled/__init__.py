@@ -11,6 +11,4 @@ _NAMES = {  # module: what it offers
     "topics.cancelled.explore": "compute_cancellation explore_cancellation explore_curves policy_rows",
     "topics.cancelled.toy": "toy_rows",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -11,13 +11,7 @@ from workbook.probes.step import ONE_STEP_OPTIMIZERS
 from workbook.rollouts.sample import sample_rollouts
 from workbook.theory.coupling import NEARLY_CERTAIN, UNSURE
 from workbook.topics.coupling import charts
-from workbook.topics.coupling.probe import (
-    choose_tokens,
-    coupling_by_confidence,
-    followers,
-    masked_update,
-    shared_token,
-)
+from workbook.topics.coupling.probe import choose_tokens, coupling_by_confidence, followers, masked_update, shared_token
 from workbook.topics.coupling.study import pair_sums
 from workbook.topics.grading import answer_of, grade
 from workbook.training.messages import progress

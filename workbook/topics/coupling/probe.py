@@ -28,6 +28,7 @@ from workbook.probes.step import logp_change, output_layer_step, progress
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import OutputStates, output_states
 from workbook.theory.coupling import UNSURE
+from workbook.theory.decomposition import context_index
 
 CUTS = (UNSURE,)  # of probabilities, into bins
 WHERE = ("itself", "same context", "within a rollout", "across rollouts")
@@ -157,19 +158,15 @@ def group_tokens(policy, rollouts: Rollouts, cuts: Sequence[float] = CUTS) -> It
         states = output_states(policy, part)
         p = states.logits.double().log_softmax(-1).gather(1, states.tokens[:, None])[:, 0].exp()
         sign = torch.tensor(np.sign(rows["advantage"].to_numpy(dtype=float)), device=p.device).nan_to_num(0).long()
-        rollout, context = (
-            torch.tensor(numbers, device=p.device) for numbers in (rows["rollout"].tolist(), contexts(part))
-        )
+        rollout = torch.tensor(rows["rollout"].tolist(), device=p.device)
         bins = torch.bucketize(p, cuts.to(p.device), right=True)
-        yield GroupTokens(int(group), rows.index.to_numpy(), part, states, p, bins, rollout, context, sign)
+        yield GroupTokens(int(group), rows.index.to_numpy(), part, states, p, bins, rollout, contexts(part), sign)
 
 
-def contexts(part: Rollouts) -> list[int]:
+def contexts(part: Rollouts) -> Int[Tensor, " N"]:
     """A number for the prefix of each token, within one prompt: equal numbers, equal hidden states."""
-    known: dict[tuple, int] = {}
-    lengths = part.completion_mask.sum(1).tolist()
-    rows = zip(part.completion_ids.tolist(), lengths, strict=True)
-    return [known.setdefault(tuple(ids[:t]), len(known)) for ids, length in rows for t in range(length)]
+    index = context_index(part.group_ids, part.completion_ids, part.completion_mask)
+    return index[part.completion_mask.bool()]
 
 
 def _named(table: pd.DataFrame, group: int) -> pd.DataFrame:
@@ -250,7 +247,7 @@ def kinds_of(rollouts: Rollouts, table: pd.DataFrame, pushing: np.ndarray) -> np
 
     Same context: behind the same prefix as one of them; the rest by token and by probability.
     """
-    context = np.array(contexts(rollouts))
+    context = contexts(rollouts).cpu().numpy()
     same = table["token_id"] == table.loc[pushing, "token_id"].iloc[0]
     unsure = table["logp"] < np.log(UNSURE)
     conditions = [pushing, np.isin(context, context[pushing]), same & unsure, same, unsure]

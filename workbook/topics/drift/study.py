@@ -24,15 +24,7 @@ import torch
 
 from workbook.policies.copies import private_copy
 from workbook.probes.drift import learning_tax, odds_drift
-from workbook.probes.step import (
-    logp_change,
-    logps,
-    matched_lr,
-    optimizer_of,
-    output_layer_step,
-    sign_agreement,
-    update,
-)
+from workbook.probes.step import logp_change, logps, matched_lr, optimizer_of, output_layer_step, sign_agreement, update
 from workbook.probes.values import cell_gap, exact_pool, expected_reward
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench

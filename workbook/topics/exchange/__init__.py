@@ -20,6 +20,4 @@ _NAMES = {  # module: what it offers
         "explore_kl_drift explore_solutions"
     ),
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -148,22 +148,17 @@ def run_solutions(
 
 @single_thread()
 def compute_solutions(
-    weights: str = "equal",
-    transform: str = "none",
-    operator: str = "softmax gradient",
-    strength: float = 0.5,
-    lr: float = 0.5,
-    group_size: int = 8,
+    weights: str = "equal", transform: str = "none", strength: float = 0.5, **settings
 ) -> pd.DataFrame:
     """Tabulate entropy over the right answers, log-odds of the first two, and reward, step by step, over 48 seeds.
 
-    Arguments as in `run_solutions`. Columns measure, run ("your settings", or "equal weights": the same with nothing
-    unequal), step, mean, low, high (95 % interval over seeds).
+    Arguments as in `run_solutions`; settings: more of them. Columns measure, run ("your settings", or "equal weights":
+    the same with nothing unequal), step, mean, low, high (95 % interval over seeds).
     """
-    runs = {"your settings": (weights, transform), "equal weights": ("equal", "none")}
+    yours = {"weights": weights, "transform": transform, "strength": strength if weights != "equal" else 0.0}
     tables = []
-    for run, (kind, change) in runs.items():
-        path = run_solutions(kind, change, operator, strength if kind != "equal" else 0.0, lr, group_size)
+    for run, own in {"your settings": yours, "equal weights": {"strength": 0.0}}.items():
+        path = run_solutions(**own, **settings)
         for measure, curve in solution_measures(path).items():  # (steps, seeds)
             tables.append(pd.DataFrame({"measure": measure, "run": run, "step": range(len(curve)), **interval(curve)}))
     return pd.concat(tables, ignore_index=True)

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.statistics import normal_interval
 from workbook.theory import cancellation_residual, group_advantages, surrogate_weights, update_weights
 from workbook.theory.advantages import group_index, group_sum
 from workbook.theory.choices import TRANSFORMS_BY_LABEL as TRANSFORMS
@@ -170,8 +169,9 @@ def residuals(draw: Draw, transform: str = "none", angle: float = 60.0, own_embe
 
 
 def interval(values: Float[Tensor, "*rows n"]) -> dict[str, float] | dict[str, list[float]]:
-    """Mean over the last axis and its normal 95 % interval, as a row or as columns of a table."""
-    return {name: value.tolist() for name, value in normal_interval(values)._asdict().items()}
+    """Mean over the last axis and its normal 95 % interval, as a row or as columns of a table; quick, for sliders."""
+    mean, half = values.mean(-1), 1.96 * values.std(-1) / values.shape[-1] ** 0.5
+    return {"mean": mean.tolist(), "low": (mean - half).tolist(), "high": (mean + half).tolist()}
 
 
 # --- tables

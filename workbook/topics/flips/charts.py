@@ -45,7 +45,7 @@ BANDS = "band: 95 % t interval over policies (family) or draws of prompts (SmolL
 
 
 def family_follows(tokens: str = "unsure") -> pd.DataFrame:
-    """Chance of the family's tokens of a kind (of SETS) to follow their own sign: prompts, mean, low, high, units."""
+    """Chance of the family's tokens (as in `flip_rates`) to follow their own sign: prompts, mean, low, high, units."""
     rows = FAMILY["dose/rates"].query("tokens == @tokens")
     return unit_curve(rows, "prompts", "follows").assign(series=THE_FAMILY)
 
@@ -101,8 +101,9 @@ def backbone_curves(
 ) -> pd.DataFrame:
     """What tokens do against prompts per step, by model: series, prompts, mean, low, high, units.
 
-    tokens: of SETS.  quantity: of QUANTITIES.  tables: {scale: its tables}, instead of those below data/results; models
-    that were not measured are left out.  With fewer than six units the band is the range over the measured prompts.
+    tokens: as in `flip_rates`.  quantity: of QUANTITIES.  tables: {scale: its tables}, instead of those below
+    data/results; models that were not measured are left out.  With fewer than six units the band is the range over the
+    measured prompts.
     """
     column, lines = QUANTITIES[quantity][0], []
 

@@ -129,8 +129,6 @@ def dose_llm_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
     Raises ValueError if too few prompts push.
     """
-    if bench.scale.name not in LANGUAGE_MODELS:
-        raise ValueError(f"dose_llm is of language models; at scale {bench.scale.name!r} the study of curves is dose.")
     *sizes, anchors = LANGUAGE_MODELS[bench.scale.name]
     rollouts = categorized(distinct_rollouts(bench, bench.scale.prompts))
     labels, measured = bundled_labels(rollouts, *sizes)

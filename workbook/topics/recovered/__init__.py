@@ -1,8 +1,5 @@
 """Credit recovered: what share of a step's movement is the credit that the policy gradient asks for (chapter 07).
 
-study       one unit: a step split into signal, noise and bias at many settings     claims     what each row measures
-explore     curves over the batch's size, and a step split in a second
-
 Terms: *signal*, the push p (Q - V) that the policy gradient asks for, up to one constant of the rule; *noise*, what one
 reward per rollout adds by chance; *bias*, what a rule adds on average; *coupling*, what arrives from other contexts.
 """
@@ -14,6 +11,4 @@ _NAMES = {  # module: what it offers
     "topics.recovered.study": "recovered_dials_study recovered_study",
     "views.charts": "parts_table signal_noise_chart",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -14,6 +14,4 @@ _NAMES = {  # module: what it offers
     "topics.softmax.charts": "cells_chart learning_rate_chart",
     "topics.softmax.explore": "check_coupling check_rivals explore_map explore_pair",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-__all__ = list(_HOMES)
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)
