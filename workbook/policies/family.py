@@ -141,7 +141,7 @@ def _make(member: Member, folder: Path) -> None:
         torch.set_num_threads(1)  # sums in another order make other bytes
         tokenizer = make_tokenizer(task)
         if member == member.base:
-            model = make_model(tokenizer, member.width, max_new_tokens=max(64, 7 * member.operands + 13))
+            model = make_model(tokenizer, member.width, max_new_tokens=max(64, task.longest))
             if member == Member(member.seed) and committed_file(member.seed).exists():
                 model.load_state_dict(unpacked(load_file(committed_file(member.seed))))
                 loss = None  # of the training that data/family records

@@ -37,7 +37,7 @@ def make_tokenizer(task: Chain) -> transformers.PreTrainedTokenizerFast:
         unk_token="<unk>",
         padding_side="left",
         clean_up_tokenization_spaces=False,
-        model_max_length=256,
+        model_max_length=max(256, 2 * task.operands + task.longest),
     )
 
 
@@ -56,7 +56,7 @@ def make_model(
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=4,
-        max_position_embeddings=256,
+        max_position_embeddings=max(256, max_new_tokens + 64),
         initializer_range=0.1 * (64 / width) ** 0.5,  # near 1/sqrt(width): 0.02 is too quiet to learn arithmetic soon
         tie_word_embeddings=False,
         dtype="float32",
@@ -79,19 +79,21 @@ def train(
     those in far fewer steps, whatever the seed. The others plant the errors, and the probabilities follow.
     """
     rng = random.Random(seed)
-    right = replace(task, error_rate=0.0)
+    right = replace(task, error_rate=0.0, wrong_modes=0.0)
     prompts = task.dataset(20_000, seed=DATA_SEED)["prompt"][:]
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
     rising = max(0.1, 1.5 / steps)  # of the steps: more than one, or the schedule has no slope
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=lr, total_steps=steps, pct_start=rising)
-    prompt_length = 2 * task.operands
+    prompt_length, padding = 2 * task.operands, tokenizer.pad_token_id
     for step in range(steps):
         batch = rng.choices(prompts, k=batch_size)
         teacher = right if step < int(steps * right_first) else task
         texts = [f"{prompt} {teacher.demonstrate(prompt, rng)} {tokenizer.eos_token}" for prompt in batch]
-        ids = tokenizer(texts, return_tensors="pt", padding=True).input_ids  # (B, P + T), no padding: one length
+        rows = [row[row != padding] for row in tokenizer(texts, return_tensors="pt", padding=True).input_ids]
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)  # (B, P + T)
         logits = model(input_ids=ids).logits[:, prompt_length - 1 : -1]  # (B, T, V)
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, prompt_length:].flatten())
+        targets = ids[:, prompt_length:].flatten()
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=padding)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -116,8 +118,8 @@ def measure(model: transformers.LlamaForCausalLM, tokenizer, task: Chain, prompt
     texts = tokenizer.batch_decode(ids[:, start:], skip_special_tokens=True)
     chains = []  # rows of chains of the task's length, right or wrong, in the alphabet of their prompt
     for row, (prompt, text) in enumerate(zip(rows["prompt"][:], texts, strict=True)):
-        alike = marked(text) == marked(prompt) and len(text.split()) == 7 * task.operands + 2
-        if alike and task.style_key(text) is not None:
+        slots = task.parsed(text) if marked(text) == marked(prompt) else None
+        if slots and slots[-1][1].step == task.operands - 2:  # the step whose result is stated at last
             chains.append(row)
     read = []
     for first in range(0, len(chains), SCORED_CHAINS):
@@ -152,7 +154,7 @@ def _probabilities(task: Chain, tokenizer, text: str, probs) -> tuple[list[tuple
         return tokenizer.convert_tokens_to_ids(in_alphabet(word, alphabet))
 
     steps = []
-    for i in range(9, 7 * task.operands - 3, 7):  # the result of a step, `a op b is result`
+    for i in (i for i, (_, slot) in enumerate(task.parsed(text)) if slot.field == "result"):  # `a op b is result`
         a, operator, b = int(words[i - 4]), words[i - 3], int(words[i - 2])
         right = id_of(str((a + b if operator == "+" else a - b) % task.modulus))
         steps.append((probs[i, right].item(), float(probs[i].argmax() == right)))

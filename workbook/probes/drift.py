@@ -96,7 +96,7 @@ def right_solutions(policy, task, prompts: list[dict], solutions: int, seed: int
     """The right completions of some prompts, each in so many random styles, as if they had been sampled."""
     rng = random.Random(seed)
     texts = [
-        [task.render(row["prompt"], style) for style in rng.sample(list(task.styles(row["prompt"])), solutions)]
+        [task.render(row["prompt"], style) for style in task.some_styles(row["prompt"], solutions, rng)]
         for row in prompts
     ]
     return written_rollouts(policy, task, prompts, texts)

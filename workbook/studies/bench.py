@@ -57,7 +57,7 @@ class Bench:
         self.loaded: dict[str, str | None] = {}
         if scale == "family":
             member = Member(UNITS[seed % len(UNITS)], **dials)
-            length = 7 * member.operands + 13  # 10 more than a chain and its end, as 48 is for 5 operands
+            length = member.task.longest
             options = {name: value for name, value in member.task_options.items() if value != getattr(Member(0), name)}
             self.scale = replace(self.scale, policy=member.name, task_options=options, max_new_tokens=length)
             self.data_seed = SEED_CLASSES * seed + seed % TRAINING_CLASSES

@@ -27,8 +27,8 @@ def get_task(name: str, /, **options: Any) -> "Task":
     """Return the task of a name: "chain", "gym:<dataset>" of reasoning-gym, "hub:<dataset>" by hub id or local folder,
     "own:<data file>" by the path of a CSV or JSON-lines file.
 
-    options: for chain operands, error_rate, modulus, alphabets and confidence; for gym the fields of that data set's
-    config and chat; for hub prompt_column, answer_column, split, subset and chat; for own reward and chat.
+    options: for chain the fields of `Chain`; for gym those of that data set's config, and chat; for hub prompt_column,
+    answer_column, split, subset and chat; for own reward and chat.
     Raises ValueError in one sentence on any other name or option.
 
     >>> get_task("chain", operands=3).dataset(1, seed=0).column_names

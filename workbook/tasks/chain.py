@@ -17,18 +17,24 @@ written would reach the answer. With k results still to come its expected reward
 so on track a right result earns V(1, k) - V(1, k + 1) > 0 and a wrong one V(0, k) - V(1, k + 1) < 0: for the last
 step +e and -(1 - e). A second error undoes a first with probability 1/(m - 1), and earns credit for it. Style, template
 and faithful copies have credit 0; a false copy has the credit of the value it loses.
+
+**Dials** make other worlds of it: pairs whose likeliest result is wrong, more or fewer free and forced words, ways that
+later words must respect, a reward for each step, wrong results that ramble. Errors in general, and what is expected of
+a chain that makes them: `workbook.tasks.chain_model`.
 """
 
 import hashlib
 import itertools
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from datasets import Dataset
 
-from workbook.tasks.task import Annotation, Task, positive_int, short
+from workbook.tasks.chain_grammar import ChainGrammar
+from workbook.tasks.chain_model import drawn_offset, expected_rewards, shifts_of, still_right
+from workbook.tasks.task import Annotation, positive_int
 from workbook.tasks.wording import (
     CLOSINGS,
     EOS,
@@ -36,25 +42,21 @@ from workbook.tasks.wording import (
     LINKS,
     OPENINGS,
     OPERATORS,
+    RAMBLE,
     TEMPLATE,
     Slot,
-    alphabet_of,
     clock_answer,
     in_alphabet,
     marked,
     plain,
-    read,
-    slots_of,
 )
 
 STEP = re.compile(r"\b([0-9]{1,3}) ([+-]) ([0-9]{1,3}) is ([0-9]{1,3})\b")  # as a completion has it
 SEED_CLASSES = 8  # seeds that differ modulo this share no prompt
 
-Style = tuple[str, ...]
-
 
 @dataclass(frozen=True)
-class Chain(Task):
+class Chain(ChainGrammar):
     """Chains of `operands` numbers on a clock of `modulus` hours; `error_rate` per step is planted into demonstrations.
 
     false_negative_rate: share of right completions that the verifier rejects. Which ones is decided by a hash of the
@@ -63,9 +65,17 @@ class Chain(Task):
     any of them counts as the plain one, to the verifier, in credit and in exact values.
     confidence: of the template words that neither a step nor the verifier needs (with ; the), the share that stands in
     demonstrations; the others are an equivalent word (at , my), of the same category and of credit 0.
+    wrong_modes: share of the pairs (operator, operand) whose likeliest result in demonstrations is wrong.
+    free_words: links, of style, that begin a step.  forced_words: template words of a step, "is" and ";" among them.
+    ways: 1, or 4: the opening chooses one of four ways, each with its own link. From a link of another way on nothing
+    is rewarded. Links are no style then, but copies.
+    reward_by: "final", or "steps": the share of the steps whose running value is right as it is stated.
+    ramble: after a wrong result demonstrations have 0 to so many words that say nothing, each number as likely. After
+    any result a completion may have any number of them.
 
     Raises ValueError naming the field unless 2 <= operands <= 12, 2 <= modulus <= 100, 1 <= alphabets <= 256, both
-    rates are in [0, 1) and confidence is in (0, 1].
+    rates are in [0, 1), confidence is in (0, 1], wrong_modes in [0, 1], free_words in 0 ... 4, forced_words in
+    2 ... 12 and ramble in 0 ... 20.
 
     >>> task = Chain(operands=3)
     >>> task.render("5 - 6 + 3 =", style=("start", "then", "now", "so"))
@@ -74,30 +84,7 @@ class Chain(Task):
     [1.0]
     """
 
-    operands: int = 5
-    error_rate: float = 0.2
-    modulus: int = 10
-    false_negative_rate: float = 0.0
-    alphabets: int = 1
-    confidence: float = 1.0
     name: str = field(default="chain", init=False)
-
-    def __post_init__(self) -> None:
-        positive_int("operands", self.operands, 2, 12)
-        positive_int("modulus", self.modulus, 2, 100)
-        positive_int("alphabets", self.alphabets, 1, 256)
-        for option in ("error_rate", "false_negative_rate"):
-            if not (type(rate := getattr(self, option)) in (int, float) and 0 <= rate < 1):
-                raise ValueError(f"{option} is {short(rate)}, but must be a number in [0, 1).")
-        if not (type(self.confidence) in (int, float) and 0 < self.confidence <= 1):
-            raise ValueError(f"confidence is {short(self.confidence)}, but must be a number in (0, 1].")
-
-    @property
-    def vocabulary(self) -> tuple[str, ...]:
-        """Every word of prompts and completions, in a fixed order, alphabet by alphabet."""
-        words = (*map(str, range(self.modulus)), *OPERATORS, *TEMPLATE, *OPENINGS, *LINKS, *CLOSINGS)
-        words += tuple(EQUIVALENTS.values()) if self.confidence < 1 else ()
-        return tuple(in_alphabet(word, alphabet) for alphabet in range(self.alphabets) for word in words)
 
     def dataset(self, n: int, seed: int = 0) -> Dataset:
         """Return n rows prompt, answer: distinct while there are enough, and seeds that differ modulo 8 share none."""
@@ -118,50 +105,39 @@ class Chain(Task):
         return Dataset.from_dict({"prompt": prompts, "answer": [self.solve(prompt) for prompt in prompts]})
 
     def solve(self, prompt: str) -> str:
-        """The right answer of a prompt."""
-        return str(self._prefixes(*self._parse(prompt))[-1])
+        """The right answer of a prompt; where each step is rewarded, the right running values after them."""
+        values = self._prefixes(*self._parse(prompt))[1:]
+        return " ".join(map(str, values if self.reward_by == "steps" else values[-1:]))
 
     def score(self, completion: str, answer: str, **row: object) -> float:
-        """Return 1 if the number after the last `answer is` equals the answer, else 0; style and steps do not count."""
-        stated = clock_answer(self._plain(completion))
-        if stated != int(answer) or not self.false_negative_rate:
-            return float(stated == int(answer))
+        """Return 1 if the number after the last `answer is` equals the answer, else 0; style and steps do not count.
+
+        Where each step is rewarded, return the share of the running values in `answer` that the steps state, in order.
+        Of several ways, only what stands before a link of another way than the opening's is read.
+        """
+        text, right = self._of_one_way(self._plain(completion)), answer.split()
+        by_steps = self.reward_by == "steps"
+        stated = [int(result) for *_, result in STEP.findall(text)] if by_steps else [clock_answer(text)]
+        earned = sum(int(a) == b for a, b in zip(right, stated, strict=False)) / len(right)
+        if not earned or not self.false_negative_rate:
+            return earned
         digest = hashlib.blake2b(" ".join(completion.split()).encode(), digest_size=4).digest()
-        return float(int.from_bytes(digest, "big") >= self.false_negative_rate * 2**32)
+        return earned * (int.from_bytes(digest, "big") >= self.false_negative_rate * 2**32)
 
     # -- completions ------------------------------------------------------------------------------------------------
 
-    def styles(self, prompt: str) -> Iterator[Style]:
-        """Yield every combination of style words: an opening, a link per step, a closing."""
-        steps = len(self._parse(prompt)[1])
-        return itertools.product(OPENINGS, *[LINKS] * steps, CLOSINGS)
-
-    def render(self, prompt: str, style: Style | None = None, results: list[int] | None = None) -> str:
-        """Return the chain of a prompt in a style (default: the first words), continued faithfully from given results.
-
-        results: one residue per step; None means the right ones. The last result is the stated answer.
-        """
-        numbers, operators = self._parse(prompt)
-        style = next(self.styles(prompt)) if style is None else tuple(style)
-        results = self._prefixes(numbers, operators)[1:] if results is None else list(results)
-        words = [style[0], "with", str(numbers[0])]
-        value = numbers[0]
-        for link, operator, number, result in zip(style[1:-1], operators, numbers[1:], results, strict=True):
-            words += [";", link, str(value), operator, str(number), "is", str(result)]
-            value = result
-        return in_alphabet(" ".join([*words, ";", style[-1], "the", "answer", "is", str(value)]), marked(prompt))
-
     def demonstrate(self, prompt: str, rng: random.Random) -> str:
-        """Return a demonstration: uniform style; a step is wrong with probability error_rate, then built upon."""
+        """Return a demonstration: uniform style; a result is wrong as `chain_model` says, then built upon."""
         numbers, operators = self._parse(prompt)
-        style = (rng.choice(OPENINGS), *(rng.choice(LINKS) for _ in operators), rng.choice(CLOSINGS))
-        value, results = numbers[0], []
-        for operator, number in zip(operators, numbers[1:], strict=True):
-            value = self._apply(value, operator, number)
-            if rng.random() < self.error_rate:
-                value = (value + rng.randrange(1, self.modulus)) % self.modulus
+        style = tuple(map(rng.choice, self._choices(len(operators))))
+        value, results, rambles = numbers[0], [], []
+        for operator, number, shift in zip(operators, numbers[1:], self._shifts(numbers, operators), strict=True):
+            off = drawn_offset(rng, self.modulus, self.error_rate, shift)
+            value = (self._apply(value, operator, number) + off) % self.modulus
             results.append(value)
-        text = self.render(prompt, style, results)
+            words = rng.randint(0, self.ramble) if off and self.ramble else 0
+            rambles.append([rng.choice(RAMBLE) for _ in range(words)])
+        text = self.render(prompt, style, results, rambles)
         if self.confidence == 1:
             return text
         words = [
@@ -169,55 +145,51 @@ class Chain(Task):
         ]
         return in_alphabet(" ".join(words), marked(text))
 
-    def equivalent_solutions(self, prompt: str) -> Iterator[str]:
-        """Yield the correct completions: the right chain in all its styles."""
-        return (self.render(prompt, style) for style in self.styles(prompt))
-
-    def style_key(self, completion: str) -> Style | None:
-        """Return the style words of a well-formed chain, right or wrong, which name it among its like; else None."""
-        alphabet = marked(completion)
-        words = [read(word, alphabet if alphabet < self.alphabets else 0) for word in completion.split()]
-        slots = self._slots((len(words) - 9) // 7)[:-1]
-        if len(words) != len(slots) or any(word not in slot.words for word, slot in zip(words, slots, strict=True)):
-            return None
-        return tuple(word for word, slot in zip(words, slots, strict=True) if slot.category == "style")
-
     # -- credit -----------------------------------------------------------------------------------------------------
 
     def value(self, on_track: bool, steps_left: int) -> float:
         """Return V(on_track, steps_left), the expected reward under the policy model of the module docstring.
 
-        The verifier's false negatives scale it: to the policy they are chance.
+        The verifier's false negatives scale it: to the policy they are chance. It is that of a task without wrong
+        modes that rewards the answer; of any other: `to_come`.
         """
-        decay = 1 - self.error_rate * self.modulus / (self.modulus - 1)
-        right = 1 / self.modulus + (on_track - 1 / self.modulus) * decay**steps_left
-        return (1 - self.false_negative_rate) * right
+        return (1 - self.false_negative_rate) * still_right(on_track, steps_left, self.modulus, self.error_rate)
+
+    def to_come(self, prompt: str, results: int = 0, off: int = 0) -> float:
+        """Return the expected reward still to come after so many results, off by `off` from the right running value."""
+        return (1 - self.false_negative_rate) * self._expected(*self._parse(prompt))[results][off]
 
     def annotate(self, prompt: str, answer: str, tokens: list[str]) -> Annotation:
         """Return (category, true credit) per completion token; credits up to a token sum to V(after it) - V(prompt).
 
-        A token that fits no slot derails the chain: it is charged all the value there was, and what follows has
-        credit 0 and the category of its role where that can still be told, else "other".
+        A token that fits no slot, or is a link of another way, derails the chain: it is charged all that was still to
+        come, and what follows has credit 0 and the category of its role where that can still be told, else "other".
         The answer is implied by the prompt.
         """
         numbers, operators = self._parse(prompt)
-        truth, slots = self._prefixes(numbers, operators), iter(self._slots(len(operators)))
+        truth, steps = self._prefixes(numbers, operators), len(operators)
         part: dict[str, object] = {"a": numbers[0], "op": operators[0], "b": numbers[1]}
-        steps_left, before, on_rails, rows = len(operators), self.value(True, len(operators)), True, []
+        to_come, accepted = self._expected(numbers, operators), 1 - self.false_negative_rate
+        results, earned, before, rows = 0, 0.0, accepted * to_come[0][0], []
         words = [self._plain(token.strip(" Ġ▁")) for token in tokens]
+        slots = self._slots(steps, *words[:1])[::-1]  # those to come, the next one last
         for i, word in enumerate(words):
-            slot = next(slots, None) if on_rails else None
-            on_rails = slot is not None and word in slot.words
-            if not on_rails:
-                rows.append((self._role(words[: i + 1]), 0.0 - before))
-                before = 0.0
+            if slots and word in slots[-1].before:
+                rows.append(("style", 0.0))
+                continue
+            slot = slots.pop() if slots else None
+            if slot is None or word not in slot.words:
+                rows.append((self._role(words[: i + 1]), earned - before))
+                before, slots = earned, []
                 continue
             after = before
             if slot.field:
-                steps_left -= slot.field == "result"
-                on_track = self._on_track(slot, word, part, truth)
-                after = self.value(on_track, steps_left)
-                if slot.field == "result" and steps_left:
+                results += slot.field == "result"
+                off = self._offset(slot, word, part, truth)
+                if slot.field == "result" and self.reward_by == "steps":
+                    earned += accepted * (off == 0) / steps
+                after = earned + accepted * to_come[results][off]
+                if slot.field == "result" and results < steps:
                     part = {"a": int(word), "op": operators[slot.step + 1], "b": numbers[slot.step + 2]}
             rows.append((slot.category, after - before))
             before = after
@@ -226,21 +198,23 @@ class Chain(Task):
     def calibrated(self, completions: Iterable[str]) -> "Chain":
         """The task with the error rate of these completions: of the steps "a + b is r", where r is not a + b.
 
-        At most 1 - 1 / modulus, that of a guess; without a step in them the task is left as it is.
+        At most 1 - 1 / modulus, that of a guess; without a step in them the task is left as it is. Steps of a pair with
+        a wrong mode do not count: what errs there is no rate.
 
         >>> Chain().calibrated(["start with 5 ; then 5 - 6 is 9 ; now 9 + 3 is 1 ; so the answer is 1"]).error_rate
         0.5
         """
         steps = [step for text in completions for step in STEP.findall(self._plain(text))]
+        steps = [step for step in steps if not any(self._shifts([0, int(step[2])], [step[1]]))]
         wrong = sum(self._apply(int(a), operator, int(b)) != int(result) for a, operator, b, result in steps)
         return replace(self, error_rate=min(wrong / len(steps), 1 - 1 / self.modulus)) if steps else self
 
-    def _on_track(self, slot: Slot, word: str, part: dict[str, object], truth: list[int]) -> bool:
-        """Put a written word in its place and say whether exact arithmetic from here reaches the answer."""
+    def _offset(self, slot: Slot, word: str, part: dict[str, object], truth: list[int]) -> int:
+        """Put a written word in its place and return what exact arithmetic from here is off by."""
         if slot.field in ("result", "final"):
-            return int(word) == truth[slot.step + 1]
+            return (int(word) - truth[slot.step + 1]) % self.modulus
         part["a" if slot.field == "start" else slot.field] = word if slot.field == "op" else int(word)
-        return self._apply(part["a"], part["op"], part["b"]) == truth[slot.step + 1]
+        return (self._apply(part["a"], part["op"], part["b"]) - truth[slot.step + 1]) % self.modulus
 
     def _role(self, words: list[str]) -> str:
         """Return the category of the last of these words, off the rails, by what it and the two before it are."""
@@ -249,56 +223,30 @@ class Chain(Task):
             return "other"
         if word in EOS:
             return "eos"
-        if word in OPENINGS + LINKS + CLOSINGS:
-            return "style"
-        if word in TEMPLATE or (self.confidence < 1 and word in EQUIVALENTS.values()):
+        if word in OPENINGS + LINKS + CLOSINGS + self._ramble:
+            return "copy" if word in LINKS and self.ways > 1 else "style"
+        if word in TEMPLATE + self._forced or (self.confidence < 1 and word in EQUIVALENTS.values()):
             return "template"
         if word in self._residues:
             return "result" if words[-2:-1] == ["is"] and words[-3:-2] != ["answer"] else "copy"
         return "copy" if word in OPERATORS else "other"
 
-    # -- the grammar ------------------------------------------------------------------------------------------------
+    def _of_one_way(self, text: str) -> str:
+        """A plain text up to its first link of another way than the opening's; "" without an opening."""
+        words = text.split()
+        if self.ways == 1:
+            return text
+        if not words or words[0] not in OPENINGS:
+            return ""
+        other = {*LINKS} - {LINKS[OPENINGS.index(words[0])]}
+        return " ".join(itertools.takewhile(lambda word: word not in other, words))
 
-    @property
-    def _residues(self) -> tuple[str, ...]:
-        return tuple(map(str, range(self.modulus)))
+    def _shifts(self, numbers: list[int], operators: list[str]) -> tuple[int, ...]:
+        """The shift of each step's pair, 0 where its mode is right."""
+        shifts = shifts_of(self.wrong_modes, self.modulus)
+        return tuple(shifts.get(pair, 0) for pair in zip(operators, numbers[1:], strict=True))
 
-    def _slots(self, steps: int) -> list[Slot]:
-        return slots_of(steps, self._residues, loose=self.confidence < 1)
-
-    def _plain(self, text: str) -> str:
-        """What is read of a completion: of several alphabets, the plain words."""
-        return plain(text) if self.alphabets > 1 else text
-
-    def _written(self, prompt: str) -> str:
-        """A plain prompt in its alphabet."""
-        return in_alphabet(prompt, alphabet_of(prompt, self.alphabets)) if self.alphabets > 1 else prompt
-
-    def _apply(self, value: int, operator: str, number: int) -> int:
-        return (value + number if operator == "+" else value - number) % self.modulus
-
-    def _prefixes(self, numbers: list[int], operators: list[str]) -> list[int]:
-        """Return the running values: the first number, then the right result of each step."""
-        steps = list(zip(operators, numbers[1:], strict=True))
-        return list(itertools.accumulate(steps, lambda value, step: self._apply(value, *step), initial=numbers[0]))
-
-    def _parse(self, prompt: str) -> tuple[list[int], list[str]]:
-        text = prompt if isinstance(prompt, str) else ""
-        words = [read(word, marked(text) if self.alphabets > 1 else 0) for word in text.split()]
-        numbers, operators = words[:-1:2], words[1:-1:2]
-        known = all(word in self._residues for word in numbers) and all(word in OPERATORS for word in operators)
-        if not (known and words[-1:] == ["="] and len(numbers) == len(operators) + 1 >= 2):
-            example = "5 - 6 + 3 ="
-            raise ValueError(f"prompt is {prompt!r}, but must look like {example!r} with numbers below {self.modulus}.")
-        if self.alphabets > 1 and (own := self._written(" ".join(words))) != " ".join(text.split()):
-            raise ValueError(f"prompt is {prompt!r}, but must be written in its own alphabet: {own!r}.")
-        return [int(word) for word in numbers], operators
-
-    def _prompt(self, index: int) -> str:
-        index, number = divmod(index, self.modulus)
-        words = [str(number)]
-        for _ in range(self.operands - 1):
-            index, number = divmod(index, self.modulus)
-            index, operator = divmod(index, 2)
-            words += [OPERATORS[operator], str(number)]
-        return " ".join([*words, "="])
+    def _expected(self, numbers: list[int], operators: list[str]) -> list[list[float]]:
+        """The reward to come after so many results, by what the running value is off by; of a perfect verifier."""
+        shifts = self._shifts(numbers, operators)
+        return expected_rewards(self.modulus, self.error_rate, shifts, self.reward_by == "steps")

@@ -7,13 +7,15 @@ end of sequence: what couples them is the network between the embedding and the 
 
 import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 OPENINGS = ("start", "begin", "open", "go")
 LINKS = ("then", "now", "next", "and")
 CLOSINGS = ("so", "thus", "hence", "therefore")
 TEMPLATE = ("with", ";", "is", "the", "answer", "=")
+FORCED = ("here", "on", "this", "round", "clock", "by", "hand", "we", "work", "out")  # more of it, in that order
+RAMBLE = ("well", "hm", "er", "um")  # after a result, any number of them
 OPERATORS = ("+", "-")
 EOS = ("<eos>", "</s>", "<|im_end|>", "<|endoftext|>")
 EQUIVALENTS = {"with": "at", ";": ",", "the": "my"}  # template words that neither a step nor the verifier needs
@@ -67,20 +69,30 @@ class Slot(NamedTuple):
     words: Collection[str]
     field: str = ""  # "a", "op", "b": the parts of a step; "result", "start", "final"
     step: int = 0
+    before: Collection[str] = ()  # words of style that may stand before it, any number of them
 
 
-def slots_of(steps: int, residues: tuple[str, ...], loose: bool = False) -> list[Slot]:
+def slots_of(
+    steps: int,
+    residues: tuple[str, ...],
+    loose: bool = False,
+    links: Sequence[Slot] = (Slot("style", LINKS),),
+    forced: Collection[str] = (),
+    ramble: Collection[str] = (),
+) -> list[Slot]:
     """Return the slots of a well-formed completion of so many steps, EOS included: 7 per step and 10 more.
 
-    loose: whether template words with an equivalent admit that, too.
+    loose: whether template words with an equivalent admit that, too.  links: how a step begins.  forced: template words
+    after those.  ramble: words that may follow a result.
     """
     with_, semicolon, the = ((word, EQUIVALENTS[word]) if loose else (word,) for word in ("with", ";", "the"))
     slots = [Slot("style", OPENINGS), Slot("template", with_), Slot("copy", residues, "start")]
     for step in range(steps):
-        slots += [Slot("template", semicolon), Slot("style", LINKS), Slot("copy", residues, "a", step)]
+        slots.append(Slot("template", semicolon, before=ramble if step else ()))
+        slots += [*links, *(Slot("template", (word,)) for word in forced), Slot("copy", residues, "a", step)]
         slots += [Slot("copy", OPERATORS, "op", step), Slot("copy", residues, "b", step), Slot("template", ("is",))]
         slots.append(Slot("result", residues, "result", step))
-    slots += [Slot("template", semicolon), Slot("style", CLOSINGS)]
+    slots += [Slot("template", semicolon, before=ramble if steps > 0 else ()), Slot("style", CLOSINGS)]
     slots += [Slot("template", words) for words in (the, ("answer",), ("is",))]
     return [*slots, Slot("copy", residues, "final", steps - 1), Slot("eos", EOS)]
 
