@@ -158,23 +158,13 @@ def with_tooltips(cells: list[str], terms: list[Term] | None = None) -> list[str
         use = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, forms))})(?![\w-])", re.IGNORECASE)
         title = html.escape(tooltip(term), quote=False)
         for k, cell in enumerate(cells):
-            if (place := _first_use(cell, use)) is not None:
-                start, end = place
+            running = PROTECTED.sub(lambda part: "\0" * len(part[0]), cell)
+            if match := use.search(running):
+                start, end = match.span()
                 word = f'<abbr class="term" title="{title}">{cell[start:end]}</abbr>'
                 cells[k] = cell[:start] + word + cell[end:]
                 break
     return cells
-
-
-def _first_use(cell: str, use: re.Pattern) -> tuple[int, int] | None:
-    """Where the term is first used in running text; None for nowhere."""
-    begin = 0
-    for part in [*PROTECTED.finditer(cell), None]:
-        end = len(cell) if part is None else part.start()
-        if match := use.search(cell, begin, end):
-            return match.span()
-        begin = end if part is None else part.end()
-    return None
 
 
 def with_literature(cell: str, chapter: str) -> str:

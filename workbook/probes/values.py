@@ -27,7 +27,7 @@ from torch import Tensor
 from workbook.policies.copies import reading
 from workbook.probes.step import FIELDS, MOVED, logps
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.scoring import pad_rows, padded_batches, rows_at_once, tokenize_prompts
+from workbook.rollouts.scoring import completion_logits, pad_rows, padded_batches, rows_at_once, tokenize_prompts
 from workbook.tasks.chain import Chain, Slot
 from workbook.tasks.wording import OPERATORS, in_alphabet, marked, plain
 
@@ -268,17 +268,10 @@ def context_logits(
 
     call: how to call the model, e.g. with other weights; by default as it is.
     """
-    length, logits, taken = completion_ids.shape[1], [], []
-    for rows, start in padded_batches(model, prompt_mask, rows_at_once(model, prompt_ids.shape[1] + length)):
-        mask = torch.cat([prompt_mask[rows], completion_mask[rows]], dim=1).long()[:, start:]
-        output = (call or model)(
-            input_ids=torch.cat([prompt_ids[rows], completion_ids[rows]], dim=1)[:, start:],
-            attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-            logits_to_keep=length + 1,
-            use_cache=False,
-        )
-        logits.append(output.logits[:, -length - 1 : -1])
+    columns, logits, taken = (prompt_ids, prompt_mask, completion_ids, completion_mask), [], []
+    most = rows_at_once(model, prompt_ids.shape[1] + completion_ids.shape[1])
+    for rows, start in padded_batches(model, prompt_mask, most):
+        logits.append(completion_logits(call or model, *(values[rows] for values in columns), start))
         taken.append(rows)
     return torch.cat(logits)[torch.cat(taken).argsort()]
 

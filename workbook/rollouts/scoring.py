@@ -11,7 +11,7 @@ to everything before, with positions that are given: `PACKABLE`.
 Letters: B sequences, P prompt tokens, T completion tokens, V vocabulary.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import psutil
 import torch
@@ -51,29 +51,40 @@ def sequence_logps(
     completion_mask = completion_mask.long()
     if (completion_mask.diff(dim=1) > 0).any():
         raise ValueError("completion_mask has a hole: it must be ones, then zeros, in each row (right padding).")
-    length = completion_ids.shape[1]
     order = prompt_mask.long().argsort(dim=1, stable=True)  # padding first: left-padded whatever it was
-    ids = torch.cat([prompt_ids.gather(1, order), completion_ids], dim=1)
-    mask = torch.cat([prompt_mask.long().gather(1, order), completion_mask], dim=1)
-    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    batch_size = batch_size or rows_at_once(model, ids.shape[1])
+    prompt_ids, prompt_mask = prompt_ids.gather(1, order), prompt_mask.long().gather(1, order)
+    batch_size = batch_size or rows_at_once(model, prompt_ids.shape[1] + completion_ids.shape[1])
     logps, entropies, taken = [], [], []
-    for rows, start in padded_batches(model, mask[:, :-length], batch_size):
+    for rows, start in padded_batches(model, prompt_mask, batch_size):
         taken.append(rows)
-        output = model(
-            input_ids=ids[rows, start:],
-            attention_mask=mask[rows, start:],
-            position_ids=positions[rows, start:],
-            logits_to_keep=length + 1,
-            use_cache=False,
-        )
-        logits = output.logits[:, -length - 1 : -1]  # the logits at a position predict the next token
+        inputs = (values[rows] for values in (prompt_ids, prompt_mask, completion_ids, completion_mask))
+        logits = completion_logits(model, *inputs, start)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature  # (rows, T, V)
         every = logits.log_softmax(dim=-1)
         logps.append(every.gather(2, completion_ids[rows].unsqueeze(2)).squeeze(2))
         entropies.append(-(every.exp() * every).sum(dim=-1))
     outside, order = completion_mask == 0, torch.cat(taken).argsort()
     return tuple(torch.cat(parts)[order].masked_fill(outside, 0.0) for parts in (logps, entropies))
+
+
+def completion_logits(
+    call: Callable,
+    prompt_ids: Int[Tensor, "B P"],
+    prompt_mask: Int[Tensor, "B P"],
+    completion_ids: Int[Tensor, "B T"],
+    completion_mask: Int[Tensor, "B T"],
+    start: int = 0,
+) -> Float[Tensor, "B T V"]:
+    """Logits of the context of each completion token, by one pass over left-padded prompts from column `start` on."""
+    length, mask = completion_ids.shape[1], torch.cat([prompt_mask, completion_mask], dim=1).long()[:, start:]
+    output = call(
+        input_ids=torch.cat([prompt_ids, completion_ids], dim=1)[:, start:],
+        attention_mask=mask,
+        position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+        logits_to_keep=length + 1,
+        use_cache=False,
+    )
+    return output.logits[:, -length - 1 : -1]  # the logits at a position predict the next token
 
 
 def rows_at_once(model: nn.Module, length: int) -> int:

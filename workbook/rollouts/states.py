@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from workbook.policies.copies import reading
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.scoring import padded_batches, rows_at_once
+from workbook.rollouts.scoring import completion_logits, padded_batches, rows_at_once
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp
 
 
@@ -81,18 +81,11 @@ def output_states(policy, rollouts: Rollouts) -> OutputStates:
     with torch.no_grad(), handle:
         for rows, start in padded_batches(model, rollouts.prompt_mask, batch_size):
             part, taken = rollouts.select(rows).to(model.device), [*taken, rows]
-            mask = torch.cat([part.prompt_mask, part.completion_mask], dim=1).long()[:, start:]
-            output = model(
-                input_ids=torch.cat([part.prompt_ids, part.completion_ids], dim=1)[:, start:],
-                attention_mask=mask,
-                position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-                logits_to_keep=length + 1,
-                use_cache=False,
-            )
-            alive = part.completion_mask.bool()
+            columns = (part.prompt_ids, part.prompt_mask, part.completion_ids, part.completion_mask)
+            output, alive = completion_logits(model, *columns, start), part.completion_mask.bool()
             raw = seen["logits"][:, -length - 1 : -1][alive]
             hidden.append(seen["hidden"][:, -length - 1 : -1][alive])
-            logits.append(output.logits[:, -length - 1 : -1][alive].to(raw.dtype))
+            logits.append(output[alive].to(raw.dtype))
             scale, cap = _after_the_head(model, raw, logits[-1])
     tokens = rollouts.completion_ids[rollouts.completion_mask.bool()].to(model.device)
     hidden, logits, order = torch.cat(hidden), torch.cat(logits), torch.cat(taken)

@@ -9,7 +9,7 @@ data/family holds, one after another; `dialled` gives the same unit on a member 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
@@ -115,6 +115,15 @@ def over_dials(bench: Bench, study: Callable[[Bench], T]) -> Iterator[tuple[str,
                 yield dial, level, own
             elif bench.scale.name == "family":
                 yield dial, level, study(bench.dialled(**{dial: level}))
+
+
+def joined(parts: Iterable[tuple[str, float, dict[str, pd.DataFrame]]]) -> dict[str, pd.DataFrame]:
+    """The tables of several members below one another, with columns dial and level."""
+    rows: dict[str, list[pd.DataFrame]] = {}
+    for dial, level, made in parts:
+        for name, table in made.items():
+            rows.setdefault(name, []).append(table.assign(dial=dial, level=float(level)))
+    return {name: pd.concat(tables, ignore_index=True) for name, tables in rows.items()}
 
 
 def distinct_rollouts(bench: Bench, kept: int, drawn: int | None = None) -> Rollouts:

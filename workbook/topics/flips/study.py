@@ -35,7 +35,7 @@ from workbook.probes.dose import (
 )
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, STEP_NATS, matched_lr
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.bench import DRAWS_PER_PROMPT, Bench, distinct_rollouts, over_dials
+from workbook.studies.bench import DRAWS_PER_PROMPT, Bench, distinct_rollouts, joined, over_dials
 from workbook.theory.choices import check_choice
 from workbook.topics.flips.probe import EPSILONS, column_shares, permuted_advantages, token_flips
 
@@ -88,11 +88,7 @@ def dose_alphabets_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 def dose_dials_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """The `TABLES` of one unit on its members of other width, length and training: columns dial and level."""
-    parts = [
-        {name: table.assign(dial=dial, level=level) for name, table in made.items()}
-        for dial, level, made in over_dials(bench, lambda here: _member_curves(here, "dials"))
-    ]
-    return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in TABLES}
+    return joined(over_dials(bench, lambda here: _member_curves(here, "dials")))
 
 
 def _member_curves(bench: Bench, sizes: str) -> dict[str, pd.DataFrame]:

@@ -12,7 +12,6 @@ of the pools; one batch of a unit says little, so that a unit's number is the me
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 
@@ -23,7 +22,7 @@ from torch import Tensor
 from workbook.probes.recovered import CreditRecovered, credit_recovered, exact_gradient
 from workbook.probes.values import TokenValues, exact_values
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.bench import Bench, over_dials
+from workbook.studies.bench import Bench, joined, over_dials
 
 GROUP_SIZES = (2, 4, 8, 16, 32, 64)  # at PROMPTS prompts
 PROMPT_COUNTS = (1, 4, 16, 64)  # at GROUP_SIZE rollouts
@@ -74,25 +73,16 @@ def recovered_study(bench: Bench) -> dict[str, pd.DataFrame]:
 def recovered_dials_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """The same tables at one setting, on the unit's members of the family with other dials: columns dial and level."""
     dials = DIALS if bench.scale.name == "family" else DIALS[:1]
-    return _joined((*dial, _base(bench if dial[0] == "none" else bench.dialled(**dict([dial])))) for dial in dials)
+    return joined((*dial, _base(bench if dial[0] == "none" else bench.dialled(**dict([dial])))) for dial in dials)
 
 
 def recovered_members_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """The same on the unit's members of other width, length and supervised training."""
-    return _joined(over_dials(bench, _base))
+    return joined(over_dials(bench, _base))
 
 
 def _base(bench: Bench) -> dict[str, pd.DataFrame]:
     return _tables(bench, [("dial", PROMPTS, GROUP_SIZE, RULE)], HELD_OUT)
-
-
-def _joined(parts: Iterable[tuple[str, float, dict[str, pd.DataFrame]]]) -> dict[str, pd.DataFrame]:
-    """The tables of several members below one another, with columns dial and level."""
-    rows: dict[str, list[pd.DataFrame]] = {}
-    for dial, level, made in parts:
-        for name, table in made.items():
-            rows.setdefault(name, []).append(table.assign(dial=dial, level=float(level)))
-    return {name: pd.concat(tables, ignore_index=True) for name, tables in rows.items()}
 
 
 def settings(
