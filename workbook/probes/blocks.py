@@ -87,10 +87,7 @@ class Blocks:
 
 
 def block_coupling(
-    policy,
-    rollouts: Rollouts,
-    blocks: str | Int[Tensor, "B T"] = "prompt",
-    measured: Sequence[int] | None = None,
+    policy, rollouts: Rollouts, blocks: str | Int[Tensor, "B T"] = "prompt", measured: Sequence[int] | None = None
 ) -> Blocks:
     """Take one small step per block, each from the policy as it is, and record what it does to every measured token.
 

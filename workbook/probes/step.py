@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -255,17 +254,3 @@ def output_layer_step(
         pushes = pushes.masked_fill(~chosen.to(pushes.device), 0.0)
     states = output_states(policy, rollouts)
     return states.predicted(pushes[alive].to(states.hidden.device), lr)
-
-
-def sign_agreement(dlogp, predicted) -> dict[str, float]:
-    """Share of tokens whose change has the sign that the output layer alone predicts: of all, and of those that moved.
-
-    moved: beyond `MOVED` of the root mean square change.
-
-    >>> sign_agreement([1.0, -1.0, 0.01], [0.5, 0.5, -0.5])
-    {'agreement, all': 0.3333333333333333, 'agreement, moved': 0.5}
-    """
-    change = np.asarray(dlogp, dtype=float)
-    agree = np.sign(change) == np.sign(np.asarray(predicted, dtype=float))
-    moved = np.abs(change) > MOVED * np.sqrt(np.mean(change**2))
-    return {"agreement, all": float(agree.mean()), "agreement, moved": float(agree[moved].mean())}

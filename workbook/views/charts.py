@@ -36,16 +36,16 @@ def reward_before_after(summary: pd.DataFrame, interval: str = "95 % interval") 
 
 
 def intervals_chart(
-    table: pd.DataFrame, title: str, subtitle: str, unit: str, threshold: float | None = None, zero: bool = True
+    table: pd.DataFrame, title: str, subtitle: str, unit: str, threshold: float | None = None
 ) -> alt.LayerChart:
     """A line per row: dot, interval and number; columns label, mean, low, high, and scale (colour, shape) if there.
 
-    threshold: what was stated beforehand, as a dashed line.  zero: whether the axis must reach 0.
+    threshold: what was stated beforehand, as a dashed line.  The axis reaches 0.
     """
     require(table, ("label", "mean", "low", "high"), "intervals_chart")
-    x = alt.X("mean:Q", title=unit).scale(zero=zero, padding=30)
+    x = alt.X("mean:Q", title=unit).scale(zero=True, padding=30)
     ends = [*table["low"], *table["high"], *([] if threshold is None else [threshold])]
-    if zero and 0 <= min(ends) < max(ends):  # what can't be negative has no axis there
+    if 0 <= min(ends) < max(ends):  # what can't be negative has no axis there
         x = x.scale(domain=[0, 1.08 * max(ends)])
     look = {"by": "scale"} if "scale" in table else {}
     return titled(

@@ -24,7 +24,7 @@ import torch
 
 from workbook.policies.copies import private_copy
 from workbook.probes.drift import learning_tax, odds_drift
-from workbook.probes.step import logp_change, logps, matched_lr, optimizer_of, output_layer_step, sign_agreement, update
+from workbook.probes.step import MOVED, logp_change, logps, matched_lr, optimizer_of, output_layer_step, update
 from workbook.probes.values import cell_gap, exact_pool, expected_reward
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.bench import Bench
@@ -156,8 +156,9 @@ class FreeWords(Readings):
 class StepReadings(FreeWords):
     """`FreeWords`, and what one small step of plain SGD on fresh rollouts of held-out prompts would do just then.
 
-    "agreement, all" and "agreement, moved": how often the output layer alone predicts its sign (H4).  gap: exact value
-    of boosted minus suppressed tokens at equal position in rollouts of one reward (H7).  NaN where no group is mixed.
+    "agreement, all" and "agreement, moved" (beyond MOVED of the rms): how often the output layer alone predicts its
+    sign (H4).  gap: exact value of boosted minus suppressed tokens at equal position in rollouts of one reward (H7).
+    NaN where no group is mixed.
     """
 
     def __init__(self, policy, task, held_out: list[str], seed: int = 0):
@@ -174,7 +175,10 @@ class StepReadings(FreeWords):
             moved = logp_change(private_copy(policy), rollouts, "sgd", self.lr)
             alive = rollouts.completion_mask.bool()
             predicted = output_layer_step(policy, rollouts, self.lr)
-            read = sign_agreement(moved[alive].cpu(), predicted.cpu())
+            change = moved[alive].double().cpu().numpy()
+            agree = np.sign(change) == np.sign(predicted.cpu().numpy())
+            far = np.abs(change) > MOVED * np.sqrt(np.mean(change**2))
+            read = {"agreement, all": float(agree.mean()), "agreement, moved": float(agree[far].mean())}
             _, table = exact_pool(policy, self.task, rollouts)
             at = table["rollout"].to_numpy(), table["position"].to_numpy()
             read["gap"] = cell_gap(table.assign(dlogp=moved.double().cpu().numpy()[at]), AT_ONE_PLACE)

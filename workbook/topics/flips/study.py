@@ -80,7 +80,7 @@ def dose_study(bench: Bench) -> dict[str, pd.DataFrame]:
 def dose_alphabets_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """The `TABLES` of one unit on its members with private alphabets: column alphabets."""
     parts = [
-        {name: table.assign(alphabets=count) for name, table in _member_curves(member, "alphabets").items()}
+        {name: table.assign(alphabets=count) for name, table in _curves(member, "alphabets")[2].items()}
         for count, member in ((count, bench.dialled(alphabets=count)) for count in ALPHABETS)
     ]
     return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in TABLES}
@@ -88,16 +88,12 @@ def dose_alphabets_study(bench: Bench) -> dict[str, pd.DataFrame]:
 
 def dose_dials_study(bench: Bench) -> dict[str, pd.DataFrame]:
     """The `TABLES` of one unit on its members of other width, length and training: columns dial and level."""
-    return joined(over_dials(bench, lambda here: _member_curves(here, "dials")))
-
-
-def _member_curves(bench: Bench, sizes: str) -> dict[str, pd.DataFrame]:
-    return _curves(bench, "tiny" if bench.scale.name == "tiny" else sizes)[2]
+    return joined(over_dials(bench, lambda here: _curves(here, "dials")[2]))
 
 
 def _curves(bench: Bench, sizes: str) -> tuple[Blocks, Rollouts, dict[str, pd.DataFrame]]:
     """A unit's blocks, the rollouts they are of, and the `TABLES`."""
-    prompts, measured, bundle, *_ = SIZES[sizes]
+    prompts, measured, bundle, *_ = SIZES["tiny" if bench.scale.name == "tiny" else sizes]
     rollouts = bench.sample(prompts, bench.data_seed)
     blocks = dose_blocks(bench.policy, rollouts, measured, bundle)
     doses = doses_of(blocks)
