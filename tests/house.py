@@ -23,19 +23,19 @@ BUDGET = {
     "tasks": 1_705,
     "policies": 1_162,
     "rollouts": 1_140,
-    "probes": 2_850,
+    "probes": 2_800,
     "training": 3_770,
     "views": 3_300,
     "studies": 1_100,
-    "claims": 780,
-    "book": 925,
-    "commands": 400,
+    "claims": 720,
+    "book": 920,
+    "commands": 370,
     "root": 600,
     "topics": 10_061,
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 29_667, 950, 16_450, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 29_490, 950, 16_450, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:
@@ -69,11 +69,8 @@ def definitions(module: str) -> dict[str, ast.stmt]:
 def lazy(module: str) -> dict[str, str]:
     """Names that a face imports when they are first used, with their modules."""
     faces = definitions(module)
-    if "_NAMES" in faces:
-        names = ast.literal_eval(faces["_NAMES"].value)
-        return {name: f"workbook.{home}" for home, offered in names.items() for name in offered.split()}
-    homes = ast.literal_eval(faces["_HOMES"].value) if "_HOMES" in faces else {}
-    return {name: f"workbook.{home}" for name, home in homes.items()}
+    names = ast.literal_eval(faces["_NAMES"].value) if "_NAMES" in faces else {}
+    return {name: f"workbook.{home}" for home, offered in names.items() for name in offered.split()}
 
 
 def imported(node: ast.AST, package: str) -> dict[str, tuple[str, str | None]]:
