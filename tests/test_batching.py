@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.policies.copies import evaluating
+from workbook.policies.models import evaluating
 from workbook.probes.recovered import credit_recovered
 from workbook.rollouts.sample import sample_rollouts
 from workbook.rollouts.scoring import sequence_logps

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_run import SMALL, bundled_trainer
 
-from workbook.policies.copies import private_copy
+from workbook.policies.models import private_copy
 from workbook.probes.step import optimizer_of
 from workbook.probes.values import expected_reward
 from workbook.rollouts.sample import Rollouts

@@ -9,8 +9,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Trainer
 from trl.trainer.utils import add_fused_lm_head
 
-from workbook.policies.devices import MIB
 from workbook.policies.load import load_policy
+from workbook.policies.models import MIB
 from workbook.training import CancellationConfig, RunConfig, memory
 from workbook.training.memory import (
     at_peak,

@@ -19,8 +19,8 @@ from transformers import BertConfig, BertLMHeadModel
 from workbook.places import file_hash
 from workbook.policies import load as policies
 from workbook.policies import packaged
-from workbook.policies.devices import choose_dtype, prepare_for_cpu
 from workbook.policies.load import load_policy, recast_adapters
+from workbook.policies.models import choose_dtype, prepare_for_cpu
 from workbook.policies.packaged import is_whole, write_record
 from workbook.rollouts.sample import sample_rollouts, sequence_logps
 

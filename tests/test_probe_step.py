@@ -4,8 +4,8 @@ import pytest
 import torch
 from small_run import SMALL
 
-from workbook.policies.copies import private_copy
 from workbook.policies.load import load_policy
+from workbook.policies.models import private_copy
 from workbook.probes.step import along_training, logp_change, logps, matched_lr, update
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps

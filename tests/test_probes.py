@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from workbook.policies.copies import private_copy
+from workbook.policies.models import private_copy
 from workbook.probes import (
     cancellation_index,
     choose_tokens,

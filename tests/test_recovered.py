@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from workbook.policies.copies import private_copy
 from workbook.policies.load import Policy, load_policy
+from workbook.policies.models import private_copy
 from workbook.probes.recovered import PARTS, SIX, Pushes, credit_recovered
 from workbook.probes.step import logps
 from workbook.probes.values import TokenValues

@@ -8,7 +8,7 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from workbook.policies.devices import padding_error
+from workbook.policies.models import padding_error
 from workbook.rollouts.sample import Rollouts, sample_rollouts, sequence_logps
 from workbook.rollouts.scoring import unpadded
 from workbook.rollouts.states import output_states

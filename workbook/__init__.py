@@ -7,7 +7,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from workbook.environment import Profile, setup
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what many chapters use of it
     "book.back_matter": "check_choice",

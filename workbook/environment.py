@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from workbook.lazy import import_to_stay
+from workbook.places import import_to_stay
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +88,7 @@ def setup(seed: int = 0, profile: str | None = None) -> Profile:
     torch = import_to_stay("torch")
     import numpy as np
 
-    from workbook.policies.devices import choose_device, choose_dtype, free_mib
+    from workbook.policies.models import choose_device, choose_dtype, free_mib
     from workbook.views.style import enable_charts
 
     device = choose_device().type

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 from workbook.places import file_hash
-from workbook.policies.copies import seeded
 from workbook.policies.family import MEASURED_PROMPTS, Member, packed, unpacked
+from workbook.policies.models import seeded
 from workbook.policies.sft import make_model, make_tokenizer, measure, train
 
 HERE = Path(__file__).parent

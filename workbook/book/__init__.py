@@ -1,6 +1,6 @@
 """The book: chapters run in cold kernels, rendered as pages, with the glossary and the literature beside them."""
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "book.back_matter": "check_choice ten_questions",

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from workbook.commands.arguments import MAIN, as_count, read_settings, settings_option
-from workbook.lazy import import_to_stay
+from workbook.places import import_to_stay
 
 
 def _train(args) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "policies.devices": "choose_device choose_dtype",
+    "policies.models": "choose_device choose_dtype",
     "policies.load": "Policy load_policy recast_adapters",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from workbook.places import cache_folder, data_path, file_hash
-from workbook.policies.copies import seeded
+from workbook.policies.models import seeded
 from workbook.policies.packaged import RECORD, is_whole, kept, write_record
 from workbook.policies.sft import DATA_SEED, SPECIAL, make_model, make_tokenizer, measure, train
 from workbook.tasks.chain import Chain

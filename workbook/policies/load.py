@@ -5,7 +5,7 @@ What `load_policy` refuses to leave to chance, beside a plain `from_pretrained`:
 - the dtype follows the device's capability, and provenance says why (`choose_dtype`);
 - weights that are trained are float32, adapters included (`recast_adapters`): summed in bfloat16, opposing gradients
   cancel by rounding, and small updates do not move a weight at all;
-- on a CPU no forward pass repacks NF4 weights, which would silently cut every LoRA gradient (`policies.devices`);
+- on a CPU no forward pass repacks NF4 weights, which would silently cut every LoRA gradient (`policies.models`);
 - only safetensors are read, all weights must be there, and no code that comes with a model is run;
 - a model that cannot be computed, or that looks ahead, is refused by a trial on a few tokens.
 """
@@ -24,10 +24,8 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from workbook.lazy import import_to_stay
-from workbook.places import data_path, file_hash
-from workbook.policies.copies import seeded
-from workbook.policies.devices import as_device, as_dtype, padding_error, prepare_for_cpu
+from workbook.places import data_path, file_hash, import_to_stay
+from workbook.policies.models import as_device, as_dtype, padding_error, prepare_for_cpu, seeded
 from workbook.policies.packaged import PACKAGED, RECORD
 
 BUNDLED = data_path("bundled")

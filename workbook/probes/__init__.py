@@ -5,10 +5,10 @@ Each takes a policy and `Rollouts`, and steps a `private_copy` where it steps at
 
 from __future__ import annotations
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "policies.copies": "private_copy",
+    "policies.models": "private_copy",
     "probes.blocks": "Blocks block_coupling category_shift coupling_by_mass step_changes",
     "probes.cancellation": "PushRows left_out prompt_rows rollout_rows sign_products",
     "probes.categories": "categorized",

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.policies.copies import private_copy
+from workbook.policies.models import private_copy
 from workbook.probes.step import logp_change, logps, progress, trained_weights, update
 from workbook.rollouts.sample import Rollouts
 from workbook.theory.coupling import UNSURE

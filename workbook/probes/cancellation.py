@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.policies.copies import private_copy
+from workbook.policies.models import private_copy
 from workbook.probes.blocks import Blocks, block_coupling, token_pushes
 from workbook.probes.directions import Along
 from workbook.probes.dose import BANDS

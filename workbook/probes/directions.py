@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbook.policies.copies import private_copy, reading
+from workbook.policies.models import private_copy, reading
 from workbook.probes.step import passes, progress, scores, trained_weights
 from workbook.rollouts.sample import Rollouts
 

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbook.policies.copies import private_copy
+from workbook.policies.models import private_copy
 from workbook.probes.blocks import token_pushes
 from workbook.probes.directions import Along, Direction
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, logp_change, passes, progress

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbook.policies.copies import private_copy
+from workbook.policies.models import private_copy
 from workbook.probes.directions import derivative
 from workbook.probes.step import FIELDS, passes, trained_weights
 from workbook.probes.values import TokenValues, context_logits, exact_values, expected_reward

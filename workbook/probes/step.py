@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from workbook.policies.copies import private_copy, reading
+from workbook.policies.models import private_copy, reading
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps, rows_at_once
 from workbook.rollouts.states import output_states

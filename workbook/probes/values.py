@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.policies.copies import reading
+from workbook.policies.models import reading
 from workbook.probes.step import FIELDS, MOVED, logps
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import completion_logits, pad_rows, padded_batches, rows_at_once, tokenize_prompts

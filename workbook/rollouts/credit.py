@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from workbook.policies.copies import evaluating
+from workbook.policies.models import evaluating
 from workbook.rollouts.sample import Rollouts, annotations, end_tokens, generate, sampling_config, task_rewards
 from workbook.rollouts.scoring import pad_rows, sequence_logps, token_strings, unpadded
 from workbook.rollouts.states import OutputStates, output_states

@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbook.policies.copies import evaluating, seeded
-from workbook.policies.devices import padding_error
+from workbook.policies.models import evaluating, padding_error, seeded
 from workbook.rollouts.scoring import (
     pad_rows,
     padded_batches,

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from workbook.policies.devices import padding_error
+from workbook.policies.models import padding_error
 
 BYTES_AT_ONCE, SHARE_OF_FREE = 2**31, 0.25  # that one pass may take, and of what is free on the device
 ROWS_AT_ONCE = {"cpu": 64, "cuda": 512}  # of small models, where more rows in a pass gain nothing

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from workbook.policies.copies import reading
+from workbook.policies.models import reading
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import completion_logits, padded_batches, rows_at_once
 from workbook.theory.coupling import coupling_factors, coupling_kernel, predicted_delta_logp

@@ -6,7 +6,7 @@ A study is a function Bench -> {name: table}; its tables have a row per prompt a
 by unit. Chapters read them with `load_measured`, claims by `Tables`.
 """
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "places": "data_path",

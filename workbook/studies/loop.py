@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from workbook.policies.copies import private_copy
+from workbook.policies.models import private_copy
 from workbook.probes.drift import DriftFrom, learning_tax
 from workbook.probes.step import FIELDS, OPTIMIZERS, logps, optimizer_of
 from workbook.probes.values import expected_reward

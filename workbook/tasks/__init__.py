@@ -4,7 +4,7 @@ import inspect
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 from workbook.tasks.task import short
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Pure tensor functions of cancellation: advantages, credit rules, update weights, batching, coupling, drift."""
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "theory.advantages": "group_advantages prefix_credit",

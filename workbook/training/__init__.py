@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "training.checks": "problems",

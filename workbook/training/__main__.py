@@ -3,7 +3,7 @@
 import os
 import sys
 
-from workbook.lazy import import_to_stay
+from workbook.places import import_to_stay
 
 
 def main(folder: str) -> None:

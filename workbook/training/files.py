@@ -288,7 +288,7 @@ def all_gather(value: Value) -> list[Value]:
     from accelerate import PartialState
     from accelerate.utils import gather_object
 
-    from workbook.policies.devices import choose_device
+    from workbook.policies.models import choose_device
 
     if not PartialState._shared_state:  # meet the others; on a GPU each takes the one of its number
         PartialState(cpu=choose_device().type == "cpu")

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
-from workbook.policies.devices import MIB, as_device, as_dtype, free_mib
 from workbook.policies.load import locate
+from workbook.policies.models import MIB, as_device, as_dtype, free_mib
 from workbook.rollouts.scoring import tokenize_prompts
 from workbook.tasks import get_task
 from workbook.training.config import RunConfig

@@ -24,7 +24,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 from transformers import TrainerCallback
 
-from workbook.policies.devices import padding_error
+from workbook.policies.models import padding_error
 from workbook.rollouts.scoring import tokenize_prompts
 from workbook.theory.weights import cancellation_residual
 

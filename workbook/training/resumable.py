@@ -21,7 +21,7 @@ from accelerate import DistributedType
 from tqdm import tqdm
 from transformers import TrainerCallback
 
-from workbook.policies.devices import peak_used_mib
+from workbook.policies.models import peak_used_mib
 from workbook.training.files import (
     all_gather,
     atomic_folder,

@@ -21,8 +21,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from workbook.lazy import import_to_stay
-from workbook.places import runs_folder
+from workbook.places import import_to_stay, runs_folder
 from workbook.training.checks import check_run
 from workbook.training.config import RunConfig, flatten, plain, read_yaml
 from workbook.training.files import as_folder, check_vacant

@@ -25,8 +25,8 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.utils.logging import disable_progress_bar
 
 from workbook.places import file_hash
-from workbook.policies.devices import used_mib
 from workbook.policies.load import load_policy
+from workbook.policies.models import used_mib
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import bootstrap_mean
 from workbook.tasks import get_task

@@ -21,7 +21,7 @@ import altair as alt
 import ipywidgets
 import pandas as pd
 
-from workbook.policies.copies import private_copy
+from workbook.policies.models import private_copy
 from workbook.training.messages import Stopped, reporting, show_partial
 from workbook.views.charts import curve_chart
 from workbook.views.explorer import Shell, Snippet, call_code, control_grid, value_of

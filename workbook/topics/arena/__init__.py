@@ -4,7 +4,7 @@ Terms: *score*, the way from permuted advantages (0) to the true credit of every
 oracle's gain over the start; a *unit* is a policy and a stream of prompts.
 """
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.arena.charts": "arena_chart save_chart table_markdown table_text",

@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float
 from scipy.stats import mannwhitneyu
 from torch import Tensor
 
-from workbook.policies.copies import evaluating
+from workbook.policies.models import evaluating
 from workbook.probes.recovered import exact_gradient, flat_gradient
 from workbook.probes.step import scores
 from workbook.probes.values import exact_values

@@ -4,7 +4,7 @@ Terms: *query-preserved* keeps a prompt's rollouts in one mini-batch, *reward-ba
 signs, *sign-partitioned* parts the signs; *jitter* is a curve's movement from step to step.
 """
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.batching.claims": "less_cancelled",

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbook.policies.copies import evaluating, private_copy
+from workbook.policies.models import evaluating, private_copy
 from workbook.probes.recovered import PARTS, Pushes, check_gains
 from workbook.probes.step import progress, scores, update
 from workbook.probes.values import TokenValues

@@ -3,7 +3,7 @@
 Terms: `workbook.probes.cancellation`. A word is *shared* here where it stands in rollouts of both signs of its prompt.
 """
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "probes.cancellation": "PushRows left_out prompt_rows rollout_rows shares sign_products",

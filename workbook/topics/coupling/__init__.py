@@ -4,7 +4,7 @@ Terms: K_ij = <h_i, h_j> <e_i - p_i, e_j - p_j> is the output layer's *coupling*
 `theory.coupling.UNSURE`; *agreement* is the share of tokens whose change the output layer predicts in sign.
 """
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.coupling.charts": (

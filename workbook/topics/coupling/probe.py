@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from workbook.policies.copies import private_copy
+from workbook.policies.models import private_copy
 from workbook.probes.directions import Along
 from workbook.probes.step import logp_change, output_layer_step, progress
 from workbook.rollouts.sample import Rollouts

@@ -3,7 +3,7 @@
 Terms: a token's *value* is the expected reward once it is written; its *credit* is what it changed about that.
 """
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "probes.values": "cell_gap exact_pool",

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from workbook.policies.copies import private_copy
+from workbook.policies.models import private_copy
 from workbook.probes.step import MOVED, logps, matched_lr, optimizer_of, progress, update
 from workbook.probes.values import Pool, cell_gap, exact_pool, pool_change
 from workbook.rollouts.sample import Rollouts, sample_rollouts

@@ -3,7 +3,7 @@
 Terms: the *learning tax* is the movement of tokens that no reward asks for, in nats; *reuse* is epochs on one batch.
 """
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.drift.probe": "left_on_shared objective_weights parts_at_reuse reuse_path shared_energy shared_tokens",

@@ -24,7 +24,7 @@ from torch import Tensor
 from trl import GRPOTrainer
 from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
-from workbook.policies.copies import evaluating, private_copy
+from workbook.policies.models import evaluating, private_copy
 from workbook.probes.step import FIELDS, optimizer_of, progress, update
 from workbook.rollouts.sample import Rollouts, end_tokens, sample_rollouts
 from workbook.rollouts.scoring import sequence_logps, unpadded

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from workbook.policies.copies import evaluating, private_copy
+from workbook.policies.models import evaluating, private_copy
 from workbook.probes.recovered import Pushes, measure_parts, rule_advantages
 from workbook.probes.step import logps, optimizer_of, progress, scores, update
 from workbook.probes.values import exact_values

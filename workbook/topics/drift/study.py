@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from workbook.policies.copies import private_copy
+from workbook.policies.models import private_copy
 from workbook.probes.drift import learning_tax, odds_drift
 from workbook.probes.step import MOVED, logp_change, logps, matched_lr, optimizer_of, output_layer_step, update
 from workbook.probes.values import cell_gap, exact_pool, expected_reward

@@ -4,7 +4,7 @@ Terms: the *residual* |sum w A| / sum |w A| is 0 where pushes cancel and 1 where
 weights or the gradients of a group unequal; a *transform* (min-replace, advantage-orthogonal) repairs weights.
 """
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.exchange.toy": "draw_groups repair_costs residual_by_mechanism residuals two_rollouts",

@@ -4,7 +4,7 @@ Terms: a token is *boosted*, *suppressed* or *stable* as its logp changes by mor
 occur in positive and in negative rollouts of their prompt, *specific* ones in one kind alone.
 """
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.flips.charts": (

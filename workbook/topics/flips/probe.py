@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from scipy.stats import mannwhitneyu, rankdata
 
-from workbook.policies.copies import private_copy
+from workbook.policies.models import private_copy
 from workbook.probes.step import logp_change
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.states import output_states

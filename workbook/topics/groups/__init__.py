@@ -4,7 +4,7 @@ Terms: a *push* A (e - p) is a rollout's part in the gradient by one softmax's l
 are the toy's words without influence on the reward, nearly without choice, and with the whole reward.
 """
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.groups.toy": (

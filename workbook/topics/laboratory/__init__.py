@@ -1,6 +1,6 @@
 """The laboratory: an experiment of one's own, from settings to a comparison over seeds (chapters 04, 08, 11, 12)."""
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.laboratory.choices": "QLORA experiment plan",

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import ipywidgets
 import pandas as pd
 
-from workbook.policies.devices import free_mib
+from workbook.policies.models import free_mib
 from workbook.topics.laboratory import compare
 from workbook.topics.laboratory.choices import BASIC, FIELDS, experiment, first_config, first_values, parse_options
 from workbook.topics.laboratory.try_it import read_samples, samples_html, samples_sentence, start_sampling
@@ -268,7 +268,7 @@ def frozen_dtype(config: RunConfig, place: str):
     """The dtype of weights at a place: on a T4-class card half precision, as the loader chooses there."""
     import torch
 
-    from workbook.policies.devices import as_dtype
+    from workbook.policies.models import as_dtype
 
     frozen = bool(config.quantization or config.lora)
     if place == HERE:

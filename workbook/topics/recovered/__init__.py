@@ -4,7 +4,7 @@ Terms: *signal*, the push p (Q - V) that the policy gradient asks for, up to one
 reward per rollout adds by chance; *bias*, what a rule adds on average; *coupling*, what arrives from other contexts.
 """
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.recovered.explore": "compute_recovered explore_recovered recovered_curve",

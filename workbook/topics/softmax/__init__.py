@@ -4,7 +4,7 @@ Terms: the *score* e - p is the gradient of logp by the logits; a token is *unsu
 *rivalry* is how much of the rest of a token's probability goes to the other context's word.
 """
 
-from workbook.lazy import lazy_names
+from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
     "topics.softmax.toy": (
