@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 import transformers  # its models are imported when first used
@@ -22,6 +22,7 @@ DATA_SEED = 7  # prompts for training; evaluation prompts come from EVAL_SEED, w
 EVAL_SEED = 6
 BATCH_SIZE = 64
 LEARNING_RATE = 5e-3
+FLAWS = ("error_rate", "wrong_modes")  # fields of a task that make its demonstrations wrong
 SCORED_CHAINS = 64  # completions, whose probabilities over a large vocabulary take most of the memory
 
 
@@ -79,20 +80,23 @@ def train(
     those in far fewer steps, whatever the seed. The others plant the errors, and the probabilities follow.
     """
     rng = random.Random(seed)
-    right = replace(task, error_rate=0.0, wrong_modes=0.0)
+    right = replace(task, **{one.name: 0.0 for one in fields(task) if one.name in FLAWS})
     prompts = task.dataset(20_000, seed=DATA_SEED)["prompt"][:]
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
     rising = max(0.1, 1.5 / steps)  # of the steps: more than one, or the schedule has no slope
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=lr, total_steps=steps, pct_start=rising)
-    prompt_length, padding = 2 * task.operands, tokenizer.pad_token_id
+    padding = tokenizer.pad_token_id
     for step in range(steps):
         batch = rng.choices(prompts, k=batch_size)
         teacher = right if step < int(steps * right_first) else task
         texts = [f"{prompt} {teacher.demonstrate(prompt, rng)} {tokenizer.eos_token}" for prompt in batch]
         rows = [row[row != padding] for row in tokenizer(texts, return_tensors="pt", padding=True).input_ids]
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)  # (B, P + T)
-        logits = model(input_ids=ids).logits[:, prompt_length - 1 : -1]  # (B, T, V)
-        targets = ids[:, prompt_length:].flatten()
+        lengths = torch.tensor([len(row) for row in tokenizer(batch).input_ids])  # (B,) of the prompts
+        least = int(lengths.min())
+        logits = model(input_ids=ids).logits[:, least - 1 : -1]  # (B, T, V)
+        of_prompt = torch.arange(least, ids.shape[1]) < lengths[:, None]
+        targets = ids[:, least:].masked_fill(of_prompt, padding).flatten()
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=padding)
         loss.backward()
         optimizer.step()

@@ -26,9 +26,11 @@ from torch import Tensor
 
 from workbook.policies.models import reading
 from workbook.probes.step import FIELDS, MOVED, logps
+from workbook.probes.tree_values import tree_rewards, tree_values
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import completion_logits, pad_rows, padded_batches, rows_at_once, tokenize_prompts
 from workbook.tasks.chain import Chain, Slot
+from workbook.tasks.tree import Tree
 from workbook.tasks.wording import OPERATORS, in_alphabet, marked, plain
 
 PROMPTS_AT_ONCE = 64  # whose chains share a pass
@@ -82,10 +84,12 @@ def expected_reward(policy, task: Chain, prompts: Sequence[str], differentiable:
     """Expected reward of each prompt under the policy as it is now, at temperature 1, without sampling.
 
     differentiable: keep the graph, so that the gradient of the mean is the policy gradient of these prompts.
-    Raises ValueError for a task that is no chain, a prompt that is none of the task's, and a tokenizer in which a word
-    of the chain is not one token.
+    Raises ValueError for a task that does not know its values, a prompt that is none of the task's, and a tokenizer in
+    which a word of the task is not one token.
     """
     with torch.enable_grad() if differentiable else torch.no_grad():
+        if isinstance(task, Tree):
+            return tree_rewards(reading(policy), task, prompts)
         tables = _tables(reading(policy), task, prompts)
         return torch.stack([table.values[0, 0] for table in tables])
 
@@ -97,6 +101,9 @@ def exact_values(policy, task: Chain, rollouts: Rollouts) -> TokenValues:
     """
     if rollouts.prompts is None:
         raise ValueError("rollouts have no prompts, and exact values need them: sample_rollouts keeps them.")
+    if isinstance(task, Tree):
+        with torch.no_grad():
+            return TokenValues(**tree_values(reading(policy), task, rollouts))
     prompts, policy = list(dict.fromkeys(rollouts.prompts)), reading(policy)
     with torch.no_grad():
         tables = _tables(policy, task, prompts)
@@ -124,7 +131,7 @@ def slots_of(task: Chain, prompt: str) -> list[Slot]:
 def _tables(policy, task: Chain, prompts: Sequence[str]) -> list[ChainTables]:
     """The Markov chain of each prompt; prompts with equally many steps share a pass."""
     if not isinstance(task, Chain):
-        raise ValueError(f"task is {type(task).__name__}; exact values are known for the chain task alone.")
+        raise ValueError(f"task is {type(task).__name__}; exact values are known for chain and walk.")
     prompts, by_steps, tables = list(prompts), {}, {}  # a column of a dataset, too
     for i, prompt in enumerate(prompts):
         by_steps.setdefault(len(task._parse(prompt)[1]), []).append(i)

@@ -122,15 +122,19 @@ def rollout_logps(
     completion_ids, completion_mask = completion_ids[:, :longest], completion_mask[:, :longest]
     rows, slots, prompts = _places(prompt_ids, prompt_mask)
     positions = len(prompts) * (prompt_ids.shape[1] + (int(slots.max()) + 1) * longest)
-    config = model.config.get_text_config()
-    masked = config._attn_implementation in ("sdpa", "eager")  # those that take a mask of numbers
-    full = set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
-    packable = masked and full and config.model_type in PACKABLE
-    if packable and positions <= MAX_POSITION_SHARE * len(rows) * (prompt_ids.shape[1] + longest):
+    if packable(model) and positions <= MAX_POSITION_SHARE * len(rows) * (prompt_ids.shape[1] + longest):
         logps = _packed_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask, rows, slots, prompts)
     else:
         logps, _ = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mask)
     return torch.nn.functional.pad(logps, (0, width - longest))
+
+
+def packable(model: nn.Module) -> bool:
+    """Whether a model takes rows in which not each token sees all before it."""
+    config = model.config.get_text_config()
+    masked = config._attn_implementation in ("sdpa", "eager")  # those that take a mask of numbers
+    full = set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
+    return masked and full and config.model_type in PACKABLE
 
 
 def _places(prompt_ids: Tensor, prompt_mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,7 +174,7 @@ def _packed_logps(model, prompt_ids, prompt_mask, completion_ids, completion_mas
 
 
 def _attention(alive: Tensor, inside: Tensor, dtype: torch.dtype) -> Float[Tensor, "n 1 L L"]:
-    """Additive attention mask, 0 or the dtype's lowest; alive (n, P) masks prompts, inside (n, S, T) completions."""
+    """Attention mask of packed rows; alive (n, P) masks prompts, inside (n, S, T) completions."""
     _, count, length = inside.shape
     width = alive.shape[1]
     block = torch.arange(count, device=alive.device).repeat_interleave(length)
@@ -178,8 +182,14 @@ def _attention(alive: Tensor, inside: Tensor, dtype: torch.dtype) -> Float[Tenso
     causal = torch.ones(len(owner), len(owner), dtype=torch.bool, device=alive.device).tril()
     related = (owner[None, :] == -1) | (owner[:, None] == owner[None, :])
     keys = torch.cat([alive, inside.flatten(1)], dim=1)
-    seen = (causal & related)[None] & keys[:, None, :]
-    seen |= torch.eye(len(owner), dtype=torch.bool, device=alive.device)  # padding sees itself: a softmax needs someone
+    return additive((causal & related)[None] & keys[:, None, :], dtype)
+
+
+def additive(seen: Bool[Tensor, "n L L"], dtype: torch.dtype) -> Float[Tensor, "n 1 L L"]:
+    """Attention mask to add to scores, 0 or the dtype's lowest, of what each position sees beside itself."""
+    seen = seen | torch.eye(
+        seen.shape[-1], dtype=torch.bool, device=seen.device
+    )  # a softmax needs someone: padding, too
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
 

@@ -177,7 +177,7 @@ def parse_options(text: str) -> dict:
 
 # --- controls
 
-MODELS, TASKS = ("bundled", "smollm2-135m", *SHAPES), ("chain", "gym:chain_sum", "hub:", "own:")
+MODELS, TASKS = ("bundled", "smollm2-135m", *SHAPES), ("chain", "walk", "gym:chain_sum", "hub:", "own:")
 LOSSES = ("dr_grpo", "grpo", "dapo")
 
 
@@ -207,7 +207,7 @@ class Field(NamedTuple):
 
 FIELDS = {
     "model": Field(_text("model", ipywidgets.Combobox, MODELS), "The policy: bundled (a toy of 33 words), smollm2-135m (English, fetched once, 98 MB), a folder of a model, or a hub id."),
-    "task": Field(_text("task", ipywidgets.Combobox, TASKS), "Prompts and reward: chain, gym:<data set>, hub:<data set>, or own:<file> for a CSV or JSON-lines file with the columns prompt and answer."),
+    "task": Field(_text("task", ipywidgets.Combobox, TASKS), "Prompts and reward: chain, walk, gym:<data set>, hub:<data set>, or own:<file> for a CSV or JSON-lines file with the columns prompt and answer."),
     "task_options": Field(_text("task options"), "name: value pairs. For own: reward: file.py:function, which scores a completion; chat: true puts prompts into the model's chat template."),
     "num_prompts": Field(_number("prompts of the task", 1, 2048), "Prompts to train on, drawn from the task; of your own file at most its rows minus those held out."),
     "eval_prompts": Field(_number("held-out prompts", 0, 128), "Prompts that are never trained on: their reward is measured before and after training. 0: none."),

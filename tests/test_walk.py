@@ -1,0 +1,219 @@
+"""Walks: their grammar and credit, and exact values against a walk through all words, one pass per prefix."""
+
+import random
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from workbook.policies.load import Policy
+from workbook.policies.sft import make_model, make_tokenizer, train
+from workbook.probes.values import exact_values, expected_reward
+from workbook.rollouts.sample import sample_rollouts, written_rollouts
+from workbook.tasks import Walk, get_task
+from workbook.tasks.tree import END
+
+TASK = Walk(nodes=5, longest=4, dead_ends=1, ways=2)
+PROMPT = "a > b c , b > a e , c > . . , d > b a , e > d c ; to d from a"
+
+
+def graph_of(prompt: str) -> tuple[dict[str, list[str]], str, str]:
+    """A prompt as its words say it, without the task."""
+    onward = {node: ways.replace(".", "").split() for node, ways in re.findall(r"(\w) > ([\w.]+(?: [\w.]+)*)", prompt)}
+    goal, start = re.search(r"to (\w) from (\w)$", prompt).groups()
+    return onward, start, goal
+
+
+def ways_of(prompt: str, longest: int) -> list[tuple[str, ...]]:
+    """Every way from the start that ends where it first reaches the goal."""
+    onward, start, goal = graph_of(prompt)
+    ways, growing = [], [(start,)]
+    while growing:
+        way = growing.pop()
+        if way[-1] == goal:
+            ways.append(way[1:])
+        elif len(way) <= longest:
+            growing += [(*way, node) for node in onward[way[-1]]]
+    return ways
+
+
+@pytest.fixture(scope="module")
+def policies() -> dict[str, Policy]:
+    """An untrained one of double precision, and one that some demonstrations have trained."""
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer(TASK)
+    untrained, trained = make_model(tokenizer, 16), make_model(tokenizer, 16)
+    train(trained, tokenizer, TASK, 60, batch_size=32, lr=1e-2)
+    return {
+        "untrained": Policy(untrained.double().eval(), tokenizer, {}),
+        "trained": Policy(trained.eval(), tokenizer, {}),
+    }
+
+
+# -- the task ---------------------------------------------------------------------------------------------------------
+
+
+def test_right_ways_are_all_of_them_and_only_they_pay():
+    for task in (TASK, Walk(), Walk(nodes=9, out_degree=3, longest=4, dead_ends=3)):
+        for row in task.dataset(6, 2):
+            prompt, answer = row["prompt"], row["answer"]
+            ways = [" ".join(way) for way in ways_of(prompt, task.longest)]
+            assert sorted(ways) == sorted(task.equivalent_solutions(prompt))
+            assert len(ways) >= task.ways
+            assert task.reward([prompt] * len(ways), ways, [answer] * len(ways)) == [1.0] * len(ways)
+            assert len(task.render(prompt)) == min(map(len, ways))
+            assert len(task.prefixes(prompt)) <= 300
+            assert set(f"{prompt} {answer}".split()) <= {*task.vocabulary, "|"}
+
+
+def test_what_is_no_way_pays_nothing():
+    texts = ["", "b", "b e", "b e d b", "b a", "b e d <eos>", "d", "b e d | b a b e d", "x" * 10**6, "\x00", None]
+    answer = TASK.solve(PROMPT)
+    assert TASK.reward([PROMPT] * 12, [*texts, "b e  d"], [answer] * 12) == [*[0.0] * 11, 1.0]
+
+
+def test_prompts_repeat_by_seed_and_differ_between_classes():
+    rows = [TASK.dataset(200, seed)["prompt"][:] for seed in (3, 3, 11, 4)]
+    assert rows[0] == rows[1] != rows[2]
+    assert len(set(rows[0])) == 200
+    assert not set(rows[3]) & (set(rows[0]) | set(rows[2]))
+    trained, held_out = Walk().split(50, 50)
+    assert not set(trained["prompt"]) & set(held_out["prompt"])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"out_degree": 8}, "out_degree is 8, but must be an integer from 2 to 7."),
+        ({"longest": 8}, "longest is 8, but must be an integer from 2 to 7."),
+        ({"wrong_modes": 1}, r"wrong_modes is 1, but must be a number in \[0, 1\)."),
+        ({"speed": 1}, "task 'walk' takes the options nodes, out_degree, longest, dead_ends, ways, error_rate"),
+    ],
+)
+def test_dials_out_of_range_are_named(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        get_task("walk", **options)
+
+
+def test_other_prompts_are_refused():
+    for prompt in ("", None, "1 + 1 =", PROMPT.replace("e > d c ", ""), PROMPT.replace("from a", "from x")):
+        with pytest.raises(ValueError, match="but must look like 'a > b c"):
+            TASK.next_words(prompt, ())
+
+
+def test_credit_is_that_of_the_demonstrator():
+    """Its share of right demonstrations is its value, and credits of each sum to reward minus value."""
+    rng = random.Random(0)
+    for task in (TASK, replace(TASK, wrong_modes=0.6)):
+        for row in task.dataset(4, 1):
+            prompt, answer, total = row["prompt"], row["answer"], 0.0
+            for _ in range(400):
+                text = task.demonstrate(prompt, rng)
+                rows = task.annotate(prompt, answer, [*text.split(), END])
+                reward = task.reward([prompt], [text], [answer])[0]
+                assert sum(credit for _, credit in rows) == pytest.approx(reward - task.value(prompt), abs=1e-12)
+                total += reward / 400
+            p = task.value(prompt)
+            assert abs(total - p) < 3.5 * (p * (1 - p) / 400) ** 0.5 + 1e-9
+    rows = TASK.annotate(PROMPT, TASK.solve(PROMPT), ["b", "e", "d", END])
+    assert [category for category, _ in rows] == ["result", "result", "result", "eos"]
+    assert TASK.annotate(PROMPT, "", ["c", "a"])[0] == ("result", -TASK.value(PROMPT))  # a dead end
+    assert [category for category, _ in TASK.annotate(PROMPT, "", ["b", "d", "b"])] == ["result", "result", "other"]
+
+
+def test_wrong_modes_are_wrong_where_the_hash_says_so():
+    """With a dial of w the likeliest word isn't best in about w of the places where words differ."""
+    shares = []
+    for wrong in (0.0, 0.5):
+        task, modes = Walk(wrong_modes=wrong, error_rate=0.2), []
+        best = replace(task, wrong_modes=0.0)
+        for prompt in task.dataset(150, 0)["prompt"]:
+            mine, right = task.preferences(prompt, ()), best.preferences(prompt, ())
+            if len(set(right)) > 1:
+                modes.append(mine.index(max(mine)) != right.index(max(right)))
+        shares.append(sum(modes) / len(modes))
+    assert shares[0] == 0
+    assert 0.3 < shares[1] < 0.7
+
+
+# -- exact values -----------------------------------------------------------------------------------------------------
+
+
+def walked(policy: Policy, prompt: str) -> dict[tuple[str, ...], torch.Tensor]:
+    """Value of every prefix of a right way, the model called once for each, and any word tried after it."""
+    model, tokenizer, right = policy.model, policy.tokenizer, ways_of(prompt, TASK.longest)
+    words, values = tokenizer.convert_ids_to_tokens(range(len(tokenizer))), {}
+
+    def value(prefix):
+        ids = tokenizer(" ".join([prompt, *prefix]), return_tensors="pt").input_ids
+        probs = model(input_ids=ids).logits[0, -1].softmax(-1)
+        total = 0.0
+        for p, word in zip(probs, words, strict=True):
+            if any(way[: len(prefix) + 1] == (*prefix, word) for way in right):
+                total = total + p * value((*prefix, word))
+            elif word == END and prefix in right:
+                total = total + p
+        values[prefix] = total
+        return total
+
+    value(())
+    return values
+
+
+@pytest.mark.parametrize("kind", ["untrained", "trained"])
+def test_values_are_those_of_a_walk_through_all_words(policies, kind):
+    policy = policies[kind]
+    prompts = [PROMPT, *TASK.dataset(3, 6)["prompt"]]
+    values, weight = expected_reward(policy, TASK, prompts, differentiable=True), policy.model.lm_head.weight
+    walks = [walked(policy, prompt) for prompt in prompts]
+    brute = torch.stack([walk[()] for walk in walks])
+    torch.testing.assert_close(values, brute, atol=1e-6, rtol=1e-5)
+    slopes = [torch.autograd.grad(part.mean(), weight)[0] for part in (values, brute)]
+    torch.testing.assert_close(*slopes, atol=1e-6, rtol=1e-4)
+    rollouts = sample_rollouts(policy, TASK, TASK.dataset(3, 6), 8, 0, max_new_tokens=5)
+    exact, seen = exact_values(policy, TASK, rollouts), 0
+    for b, (prompt, tokens) in enumerate(zip(rollouts.prompts, rollouts.tokens, strict=True)):
+        walk = {prefix: float(value.detach()) for prefix, value in walks[prompts.index(prompt)].items()}
+        for t in range(len(tokens)):
+            assert float(exact.before[b, t]) == pytest.approx(walk.get(tokens[:t], 0.0), abs=1e-6)
+            seen += tokens[:t] in walk
+    assert seen > 24  # more contexts than the prompts alone
+    gap = exact.credit.sum(1) - (rollouts.rewards - exact.prompt)
+    assert gap.abs().max() < 1e-6  # on every rollout
+
+
+@pytest.mark.parametrize("kind", ["untrained", "trained"])
+def test_values_are_what_sampling_finds(policies, kind):
+    """Of 20,000 continuations."""
+    policy, rows, size = policies[kind], TASK.dataset(4, 6), 5000
+    inputs = policy.tokenizer([prompt for prompt in rows["prompt"] for _ in range(size)], return_tensors="pt")
+    torch.manual_seed(1)
+    ids = policy.model.generate(**inputs, max_new_tokens=5)[:, inputs.input_ids.shape[1] :]
+    texts = policy.tokenizer.batch_decode(ids, skip_special_tokens=True)
+    answers = [answer for answer in rows["answer"] for _ in range(size)]
+    rewards = torch.tensor(TASK.reward([""] * len(texts), texts, answers)).view(4, size)
+    values = expected_reward(policy, TASK, rows["prompt"][:])
+    assert (values - rewards.mean(1)).abs().lt(3.5 * (rewards.var(1) / size).sqrt() + 1e-3).all()
+    assert kind == "untrained" or values.mean() > 0.1
+
+
+def test_values_of_written_ways(policies):
+    rows = [{"prompt": PROMPT, "answer": TASK.solve(PROMPT)}]
+    rollouts = written_rollouts(policies["trained"], TASK, rows, [["b e d", "b a c", "b x d", "e d"]])
+    values = exact_values(policies["trained"], TASK, rollouts)
+    assert values.inside.sum(1).tolist() == [4, 3, 2, 1]  # a dead end, and words that aren't admitted, end it
+    assert values.after[:, 3].tolist() == [1, 0, 0, 0]
+
+
+def test_what_has_no_exact_values_is_refused(policies):
+    policy = policies["trained"]
+    with pytest.raises(ValueError, match=r"word 'g' is 1 tokens of this tokenizer|word 'f' is 1 tokens"):
+        expected_reward(policy, Walk(), Walk().dataset(1)["prompt"])
+    rollouts = sample_rollouts(policy, TASK, 8, 8, max_new_tokens=2)
+    with pytest.raises(ValueError, match=r"cut off after 2 tokens.*max_new_tokens of 5 or more"):
+        exact_values(policy, TASK, rollouts)
+    config = AutoConfig.for_model("gpt2", n_embd=8, n_layer=1, n_head=2, vocab_size=len(policy.tokenizer))
+    with pytest.raises(ValueError, match="read a tree, which gpt2 can't"):
+        expected_reward(Policy(AutoModelForCausalLM.from_config(config), policy.tokenizer, {}), TASK, [PROMPT])

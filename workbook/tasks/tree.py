@@ -1,0 +1,145 @@
+"""Worlds whose completions can all be walked through: a word at a time, few enough prefixes to hold each of them.
+
+A prefix is the tuple of words written so far, and `next_words` may follow it. A prefix that nothing may follow is an
+end: of a completion, which earns its score, where the last word is the end of sequence, else a dead end, which earns
+nothing. A word that is not admitted earns nothing either. So a prefix's value under a demonstrator is
+
+    V(prefix) = sum_w p(w | prefix) V(prefix, w)        over the admitted words w,
+
+credit of a word is V after it minus V before it, and both are exact. `workbook.probes.tree_values` has the same sums
+with a policy's own p.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+from datasets import Dataset
+
+from workbook.tasks.task import Annotation, Task, positive_int
+from workbook.tasks.wording import EOS
+
+END = EOS[0]
+SEED_CLASSES = 8  # seeds that differ modulo this share no prompt
+DRAWS = 64  # per row, in search of prompts that are of the seed's class and new
+Prefix = tuple[str, ...]
+
+
+def fraction(*parts: str) -> float:
+    """A number in [0, 1) by a fixed hash of some words: what is decided once and for all, and looks like chance."""
+    return int.from_bytes(hashlib.blake2b(" ".join(parts).encode(), digest_size=6).digest(), "big") / 2**48
+
+
+class Tree(Task):
+    """A task whose completions are walked through: a subclass, a frozen dataclass, gives the six methods below.
+
+    Everything else follows: data sets, demonstrations, credit of every token, all right completions, and exact values.
+    """
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> tuple[str, ...]:
+        """Every word of prompts and completions, in a fixed order, without the end of sequence."""
+
+    @abstractmethod
+    def draw(self, rng: random.Random, mine: Callable[[str], bool]) -> str | None:
+        """Draw a prompt that the data set may have (`mine`), None if this draw has none."""
+
+    @abstractmethod
+    def solve(self, prompt: str) -> str:
+        """Return what `score` needs to know of a prompt: the answer column."""
+
+    @abstractmethod
+    def next_words(self, prompt: str, prefix: Prefix) -> Prefix:
+        """Return the words that may follow a prefix, `END` among them; none at an end."""
+
+    @abstractmethod
+    def preferences(self, prompt: str, prefix: Prefix) -> tuple[float, ...]:
+        """Return the demonstrator's probability of each of the `next_words`."""
+
+    def dataset(self, n: int, seed: int = 0) -> Dataset:
+        """Return n rows prompt, answer: distinct while there are enough, and seeds that differ modulo 8 share none."""
+        rng, own = random.Random(f"{positive_int('seed', seed, 0)}"), seed % SEED_CLASSES
+        prompts: dict[str, None] = {}
+        for _ in range(DRAWS * positive_int("n", n)):
+            drawn = self.draw(rng, lambda prompt: int(fraction(prompt) * SEED_CLASSES) == own)
+            prompts |= {} if drawn is None else {drawn: None}
+            if len(prompts) == n:
+                break
+        if not prompts:
+            raise ValueError(f"seed {seed} has no prompt of {self}; take options that give more prompts.")
+        rows = list(itertools.islice(itertools.cycle(prompts), n))
+        return Dataset.from_dict({"prompt": rows, "answer": list(map(self.solve, rows))})
+
+    # -- completions ------------------------------------------------------------------------------------------------
+
+    def demonstrate(self, prompt: str, rng: random.Random) -> str:
+        """Return what the demonstrator writes, word by word, up to an end, right or wrong."""
+        prefix: Prefix = ()
+        while words := self.next_words(prompt, prefix):
+            prefix += tuple(rng.choices(words, self.preferences(prompt, prefix)))
+        return " ".join(word for word in prefix if word != END)
+
+    def styles(self, prompt: str) -> Iterator[Prefix]:
+        """Yield the words of every right completion, those with full reward, the shortest first."""
+        ends = sorted((prefix for prefix in _values(self, prompt) if prefix[-1:] == (END,)), key=len)
+        return (prefix[:-1] for prefix in ends if self.value(prompt, prefix) == 1)
+
+    def equivalent_solutions(self, prompt: str) -> Iterator[str]:
+        """Yield the right completions, the shortest first."""
+        return map(" ".join, self.styles(prompt))
+
+    def render(self, prompt: str, style: Prefix | None = None) -> str:
+        """Return a right completion of a prompt: of given words, or the shortest."""
+        return " ".join(next(self.styles(prompt)) if style is None else style)
+
+    # -- credit -----------------------------------------------------------------------------------------------------
+
+    def prefixes(self, prompt: str) -> tuple[Prefix, ...]:
+        """Return every prefix that the grammar admits, ends included, each after the one that it continues."""
+        return tuple(_values(self, prompt))[::-1]
+
+    def value(self, prompt: str, prefix: Prefix = ()) -> float:
+        """Return the expected reward of the demonstrator from a prefix on; 0 for one that is not admitted."""
+        return _values(self, prompt).get(prefix, 0.0)
+
+    def annotate(self, prompt: str, answer: str, tokens: list[str]) -> Annotation:
+        """Return (category, true credit) per completion token; credits up to a token sum to V(after it) - V(prompt).
+
+        Categories by the place: "result" where several words are admitted, "template" where one is, "eos" for an end of
+        sequence, "other" after a word that was not admitted, which is charged all the value there was.
+        """
+        prefix, before, rows = (), self.value(prompt), []
+        for token in tokens:
+            word = token.strip(" Ġ▁")
+            word = END if word in EOS else word
+            words = self.next_words(prompt, prefix) if prefix in _values(self, prompt) else ()
+            place = "other" if not words else "result" if len(words) > 1 else "template"
+            prefix += (word,)
+            after = self.value(prompt, prefix)
+            rows.append(("eos" if word == END and place != "other" else place, after - before))
+            before = after
+        return rows
+
+
+@lru_cache(maxsize=4096)
+def _values(task: Tree, prompt: str) -> dict[Prefix, float]:
+    """The demonstrator's value of every prefix, longer ones first."""
+    levels: list[list[Prefix]] = [[()]]
+    while levels[-1]:
+        levels.append([(*prefix, word) for prefix in levels[-1] for word in task.next_words(prompt, prefix)])
+    values: dict[Prefix, float] = {}
+    for prefix in itertools.chain.from_iterable(reversed(levels)):
+        if words := task.next_words(prompt, prefix):
+            shares = zip(words, task.preferences(prompt, prefix), strict=True)
+            values[prefix] = sum(p * values[(*prefix, word)] for word, p in shares)
+        else:
+            text = " ".join(prefix[:-1])
+            done = prefix[-1:] == (END,)
+            values[prefix] = task.reward([prompt], [text], [task.solve(prompt)])[0] if done else 0.0
+    return values
