@@ -15,26 +15,21 @@ from workbook.rollouts.sample import sample_rollouts, written_rollouts
 from workbook.tasks import Walk, get_task
 from workbook.tasks.tree import END
 
-TASK = Walk(nodes=5, longest=4, dead_ends=1, ways=2)
+TASK = Walk(nodes=5, words=4, dead_ends=1, least_ways=2)
+KINDS = pytest.mark.parametrize("kind", ["untrained", "trained"])
 PROMPT = "a > b c , b > a e , c > . . , d > b a , e > d c ; to d from a"
 
 
-def graph_of(prompt: str) -> tuple[dict[str, list[str]], str, str]:
-    """A prompt as its words say it, without the task."""
+def ways_of(prompt: str, words: int) -> list[tuple[str, ...]]:
+    """Every way from the start that ends where it first reaches the goal, as the prompt says it, without the task."""
     onward = {node: ways.replace(".", "").split() for node, ways in re.findall(r"(\w) > ([\w.]+(?: [\w.]+)*)", prompt)}
     goal, start = re.search(r"to (\w) from (\w)$", prompt).groups()
-    return onward, start, goal
-
-
-def ways_of(prompt: str, longest: int) -> list[tuple[str, ...]]:
-    """Every way from the start that ends where it first reaches the goal."""
-    onward, start, goal = graph_of(prompt)
     ways, growing = [], [(start,)]
     while growing:
         way = growing.pop()
         if way[-1] == goal:
             ways.append(way[1:])
-        elif len(way) <= longest:
+        elif len(way) <= words:
             growing += [(*way, node) for node in onward[way[-1]]]
     return ways
 
@@ -44,24 +39,21 @@ def policies() -> dict[str, Policy]:
     """An untrained one of double precision, and one that some demonstrations have trained."""
     torch.manual_seed(0)
     tokenizer = make_tokenizer(TASK)
-    untrained, trained = make_model(tokenizer, 16), make_model(tokenizer, 16)
-    train(trained, tokenizer, TASK, 60, batch_size=32, lr=1e-2)
+    untrained, trained = make_model(tokenizer, 16), make_model(tokenizer, 32)
+    train(trained, tokenizer, TASK, 150, batch_size=32, lr=1e-2)
     return {
         "untrained": Policy(untrained.double().eval(), tokenizer, {}),
         "trained": Policy(trained.eval(), tokenizer, {}),
     }
 
 
-# -- the task ---------------------------------------------------------------------------------------------------------
-
-
 def test_right_ways_are_all_of_them_and_only_they_pay():
-    for task in (TASK, Walk(), Walk(nodes=9, out_degree=3, longest=4, dead_ends=3)):
+    for task in (TASK, Walk(), Walk(nodes=9, out_degree=3, words=4, dead_ends=3)):
         for row in task.dataset(6, 2):
             prompt, answer = row["prompt"], row["answer"]
-            ways = [" ".join(way) for way in ways_of(prompt, task.longest)]
+            ways = [" ".join(way) for way in ways_of(prompt, task.words)]
             assert sorted(ways) == sorted(task.equivalent_solutions(prompt))
-            assert len(ways) >= task.ways
+            assert len(ways) >= task.least_ways
             assert task.reward([prompt] * len(ways), ways, [answer] * len(ways)) == [1.0] * len(ways)
             assert len(task.render(prompt)) == min(map(len, ways))
             assert len(task.prefixes(prompt)) <= 300
@@ -83,21 +75,15 @@ def test_prompts_repeat_by_seed_and_differ_between_classes():
     assert not set(trained["prompt"]) & set(held_out["prompt"])
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_dials_and_prompts_out_of_range_are_named():
+    for options, sentence in (
         ({"out_degree": 8}, "out_degree is 8, but must be an integer from 2 to 7."),
-        ({"longest": 8}, "longest is 8, but must be an integer from 2 to 7."),
+        ({"words": 8}, "words is 8, but must be an integer from 2 to 7."),
         ({"wrong_modes": 1}, r"wrong_modes is 1, but must be a number in \[0, 1\)."),
-        ({"speed": 1}, "task 'walk' takes the options nodes, out_degree, longest, dead_ends, ways, error_rate"),
-    ],
-)
-def test_dials_out_of_range_are_named(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        get_task("walk", **options)
-
-
-def test_other_prompts_are_refused():
+        ({"speed": 1}, "task 'walk' takes the options nodes, out_degree, words, dead_ends, least_ways, error_rate"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            get_task("walk", **options)
     for prompt in ("", None, "1 + 1 =", PROMPT.replace("e > d c ", ""), PROMPT.replace("from a", "from x")):
         with pytest.raises(ValueError, match="but must look like 'a > b c"):
             TASK.next_words(prompt, ())
@@ -138,12 +124,9 @@ def test_wrong_modes_are_wrong_where_the_hash_says_so():
     assert 0.3 < shares[1] < 0.7
 
 
-# -- exact values -----------------------------------------------------------------------------------------------------
-
-
 def walked(policy: Policy, prompt: str) -> dict[tuple[str, ...], torch.Tensor]:
     """Value of every prefix of a right way, the model called once for each, and any word tried after it."""
-    model, tokenizer, right = policy.model, policy.tokenizer, ways_of(prompt, TASK.longest)
+    model, tokenizer, right = policy.model, policy.tokenizer, ways_of(prompt, TASK.words)
     words, values = tokenizer.convert_ids_to_tokens(range(len(tokenizer))), {}
 
     def value(prefix):
@@ -162,7 +145,7 @@ def walked(policy: Policy, prompt: str) -> dict[tuple[str, ...], torch.Tensor]:
     return values
 
 
-@pytest.mark.parametrize("kind", ["untrained", "trained"])
+@KINDS
 def test_values_are_those_of_a_walk_through_all_words(policies, kind):
     policy = policies[kind]
     prompts = [PROMPT, *TASK.dataset(3, 6)["prompt"]]
@@ -184,7 +167,7 @@ def test_values_are_those_of_a_walk_through_all_words(policies, kind):
     assert gap.abs().max() < 1e-6  # on every rollout
 
 
-@pytest.mark.parametrize("kind", ["untrained", "trained"])
+@KINDS
 def test_values_are_what_sampling_finds(policies, kind):
     """Of 20,000 continuations."""
     policy, rows, size = policies[kind], TASK.dataset(4, 6), 5000
@@ -196,7 +179,7 @@ def test_values_are_what_sampling_finds(policies, kind):
     rewards = torch.tensor(TASK.reward([""] * len(texts), texts, answers)).view(4, size)
     values = expected_reward(policy, TASK, rows["prompt"][:])
     assert (values - rewards.mean(1)).abs().lt(3.5 * (rewards.var(1) / size).sqrt() + 1e-3).all()
-    assert kind == "untrained" or values.mean() > 0.1
+    assert kind == "untrained" or values.mean() > 0.05
 
 
 def test_values_of_written_ways(policies):

@@ -38,7 +38,7 @@ def make_tokenizer(task: Chain) -> transformers.PreTrainedTokenizerFast:
         unk_token="<unk>",
         padding_side="left",
         clean_up_tokenization_spaces=False,
-        model_max_length=max(256, 2 * task.operands + task.longest),
+        model_max_length=max(256, 2 * task.longest),
     )
 
 

@@ -36,7 +36,7 @@ def fraction(*parts: str) -> float:
 
 
 class Tree(Task):
-    """A task whose completions are walked through: a subclass, a frozen dataclass, gives the six methods below.
+    """A task whose completions are walked through: a subclass, a frozen dataclass, gives what is abstract below.
 
     Everything else follows: data sets, demonstrations, credit of every token, all right completions, and exact values.
     """
@@ -45,6 +45,11 @@ class Tree(Task):
     @abstractmethod
     def vocabulary(self) -> tuple[str, ...]:
         """Every word of prompts and completions, in a fixed order, without the end of sequence."""
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """Words that a completion may need, its end included."""
 
     @abstractmethod
     def draw(self, rng: random.Random, mine: Callable[[str], bool]) -> str | None:

@@ -4,7 +4,7 @@
     completion  f e d b
 
 Each prompt lists a graph: after each node the nodes that one may go on to, dots after a dead end. The completion is a
-way from the start: of each node one that the node before leads to, at most `longest` of them, and the end of sequence
+way from the start: of each node one that the node before leads to, at most `words` of them, and the end of sequence
 at the goal, where it ends. It earns 1 if it arrives. A step into a cycle or a longer way can be mended while there
 are words left; a dead end can't.
 
@@ -38,11 +38,11 @@ Graph = dict[str, tuple[str, ...]]
 class Walk(Tree):
     """Walks through graphs of `nodes` nodes, of which each leads to `out_degree` others and `dead_ends` to none.
 
-    longest: how many nodes a way may have after the start.  error_rate, wrong_modes: of the demonstrator.
-    ways: how many right ways a prompt has at least.
+    words: how many nodes a way may have after the start.  error_rate, wrong_modes: of the demonstrator.
+    least_ways: how many right ways a prompt has at least.
 
-    Raises ValueError naming the field unless 4 <= nodes <= 12, 2 <= out_degree < nodes, 2 <= longest, 0 <= dead_ends <=
-    nodes - 3, 1 <= ways <= 8, a prompt has at most 300 prefixes, and both rates are in [0, 1).
+    Raises ValueError naming the field unless 4 <= nodes <= 12, 2 <= out_degree < nodes, 2 <= words, 0 <= dead_ends <=
+    nodes - 3, 1 <= least_ways <= 8, a prompt has at most 300 prefixes, and both rates are in [0, 1).
 
     >>> task = Walk(nodes=4, dead_ends=1)
     >>> prompt = "a > b c , b > a c , c > a d , d > . . ; to d from a"
@@ -52,9 +52,9 @@ class Walk(Tree):
 
     nodes: int = 8
     out_degree: int = 2
-    longest: int = 5
+    words: int = 5
     dead_ends: int = 2
-    ways: int = 4
+    least_ways: int = 4
     error_rate: float = 0.35
     wrong_modes: float = 0.0
     name: str = field(default="walk", init=False)
@@ -63,11 +63,11 @@ class Walk(Tree):
         positive_int("nodes", self.nodes, 4, len(NODES))
         positive_int("out_degree", self.out_degree, 2, self.nodes - 1)
         positive_int("dead_ends", self.dead_ends, 0, self.nodes - 3)
-        positive_int("ways", self.ways, 1, 8)
-        longest = 2
-        while sum(self.out_degree**k for k in range(longest + 2)) <= MAX_PREFIXES:
-            longest += 1
-        positive_int("longest", self.longest, 2, longest)
+        positive_int("least_ways", self.least_ways, 1, 8)
+        most = 2
+        while sum(self.out_degree**k for k in range(most + 2)) <= MAX_PREFIXES:
+            most += 1
+        positive_int("words", self.words, 2, most)
         for option in ("error_rate", "wrong_modes"):
             if not (type(rate := getattr(self, option)) in (int, float) and 0 <= rate < 1):
                 raise ValueError(f"{option} is {short(rate)}, but must be a number in [0, 1).")
@@ -76,6 +76,11 @@ class Walk(Tree):
     def vocabulary(self) -> tuple[str, ...]:
         """Nodes, then the marks of a prompt."""
         return (*NODES[: self.nodes], *MARKS)
+
+    @property
+    def longest(self) -> int:
+        """Words that a completion may need, its end included."""
+        return self.words + 1
 
     def draw(self, rng: random.Random, mine: Callable[[str], bool]) -> str | None:
         """Draw a graph, and of it a start and a goal that enough right ways join, and no single step."""
@@ -86,7 +91,7 @@ class Walk(Tree):
         pairs = [(start, goal) for start in names for goal in names if start != goal and goal not in graph[start]]
         for start, goal in rng.sample(pairs, len(pairs)):
             prompt = f"{listed} ; to {goal} from {start}"
-            if mine(prompt) and _ways_within(graph, goal, self.longest)[start][-1] >= self.ways:
+            if mine(prompt) and _ways_within(graph, goal, self.words)[start][-1] >= self.least_ways:
                 return prompt
         return None
 
@@ -102,17 +107,17 @@ class Walk(Tree):
         return float(0 < len(completion) <= MAX_TEXT and " ".join(completion.split()) in answer.split(BETWEEN))
 
     def next_words(self, prompt: str, prefix: Prefix) -> Prefix:
-        """Return the nodes that the last one leads to, at the goal the end; none at a dead end and after all words."""
+        """Return the nodes that the last one leads to, at the goal the end; none at a dead end and after `words`."""
         map_ = _read(self, prompt)
         node = prefix[-1] if prefix else map_.start
         if node == map_.goal:
             return (END,)
-        return map_.graph.get(node, ()) if len(prefix) < self.longest else ()
+        return map_.graph.get(node, ()) if len(prefix) < self.words else ()
 
     def preferences(self, prompt: str, prefix: Prefix) -> tuple[float, ...]:
         """Return the demonstrator's probability of each of the next words, as the module's head says."""
         words, map_ = self.next_words(prompt, prefix), _read(self, prompt)
-        left, node = self.longest - len(prefix) - 1, prefix[-1] if prefix else map_.start
+        left, node = self.words - len(prefix) - 1, prefix[-1] if prefix else map_.start
         if words == (END,):
             return (1.0,)
         steps = [next((k for k in range(left + 1) if map_.ways[word][k]), NEVER) for word in words]
@@ -129,7 +134,7 @@ class Walk(Tree):
 
 
 class Map(NamedTuple):
-    """A prompt as it is read; ways: how many right ways a node has in 0, 1, ... `longest` words."""
+    """A prompt as it is read; ways: how many right ways a node has in 0, 1, ... `words` words."""
 
     graph: Graph
     start: str
@@ -147,13 +152,13 @@ def _read(task: Walk, prompt: str) -> Map:
         example = "a > b c , b > a c , c > a d , d > . . ; to d from a"
         raise ValueError(f"prompt is {short(prompt, 200)}, but must look like {example!r} with {task.nodes} nodes.")
     graph = {node: tuple(word for word in onward if word != NONE) for node, onward in nodes.items()}
-    return Map(graph, start, goal, _ways_within(graph, goal, task.longest))
+    return Map(graph, start, goal, _ways_within(graph, goal, task.words))
 
 
-def _ways_within(graph: Graph, goal: str, longest: int) -> dict[str, list[int]]:
+def _ways_within(graph: Graph, goal: str, words: int) -> dict[str, list[int]]:
     """How many ways each node has to the goal within 0, 1, ... words; the goal itself has one."""
     ways = {node: [int(node == goal)] for node in graph}
-    for k in range(longest):
+    for k in range(words):
         for node, onward in graph.items():
-            ways[node].append(1 if node == goal else sum(ways[word][k] for word in onward))
+            ways[node].append(1 if node == goal else sum(ways[other][k] for other in onward))
     return ways
