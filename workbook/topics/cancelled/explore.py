@@ -77,7 +77,6 @@ def explore_curves(tables: Tables = FAMILY) -> Explorer:
         "series",
         labels={"kind": "shared words", "value": "shown"},
         x_title="rollouts in the step",
-        y_title="shown",
         title="More rollouts of one prompt, and more prompts",
         reference=[0.0],
         colors=[SERIES[4], SERIES[2]],
