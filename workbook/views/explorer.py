@@ -165,9 +165,9 @@ def browse(
         browse(load("dose/rates"), "prompts", "follows", {"tokens": "unsure"}, series="source", title="...")
 
     table: a row per unit (the column seed) and setting, as `unit_curve` takes it.  value: what is drawn, a column or a
-    choice of several, the title of y where look has none.  start: {column: the value that its menu begins with, or a
-    control in its place}.  series: the column that tells lines apart.  labels: {column: its menu's label}, of "value"
-    too.  look: settings of `curve_chart`.  Settings of which the table has no row are refused in a sentence.
+    choice of several.  start: {column: the value that its menu begins with, or a control in its place}.  series: the
+    column that tells lines apart.  labels: {column: its menu's label}, of "value" too.  look: settings of
+    `curve_chart`.  Settings of which the table has no row are refused in a sentence.
     """
     values, labels = [value] if isinstance(value, str) else list(value), labels or {}
     controls = {}
@@ -184,12 +184,10 @@ def browse(
         kept = (table[list(chosen)] == pd.Series(chosen)).all(axis=1)
         if not (kept & table[value].notna()).any():
             raise ValueError(f"The table has no row with {', '.join(f'{k} = {v}' for k, v in chosen.items())}.")
-        curve = unit_curve(table[kept], x, value, by=series)
-        curve.attrs["value"] = value
-        return {"curve": curve}
+        return {"curve": unit_curve(table[kept], x, value, by=series)}
 
     def chart(curve: pd.DataFrame):
-        return curve_chart(curve, x, series=series, **{"y_title": curve.attrs.get("value")} | look)
+        return curve_chart(curve, x, series=series, **look)
 
     def code(settings: dict) -> str:
         shown = settings.get("value", values[0])

@@ -77,6 +77,7 @@ def explore_curves(tables: Tables = FAMILY) -> Explorer:
         "series",
         labels={"kind": "shared words", "value": "shown"},
         x_title="rollouts in the step",
+        y_title="share, chance or cosine, as chosen",
         title="More rollouts of one prompt, and more prompts",
         reference=[0.0],
         colors=[SERIES[4], SERIES[2]],
