@@ -1,5 +1,6 @@
 """Chapter 08: cuts of a batch, what their steps hold, paired runs, two ways through a batch, and exercises."""
 
+import json
 from itertools import product
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.claims import ledger
 from workbook.policies.models import evaluating
 from workbook.probes.recovered import credit_recovered
 from workbook.rollouts.sample import sample_rollouts
@@ -175,6 +177,36 @@ def test_what_is_read_off_a_run_and_a_collapsed_one_is_not_pooled(curves):
     assert difference(tables, "query_preserved", "collapsed").tolist() == [0.0, 1.0]
     assert against_shuffled(ends(curves))["difference"].tolist() == pytest.approx([0.1])
     assert opposition(tables).tolist() == [0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("gain", "h13", "reason"),
+    [
+        (0.1, "equivalent to none", "of its positive control, H11 batch size"),
+        (0.0, "not testable here", "its positive control, H11 batch size, does not separate (equivalent to none)"),
+    ],
+)
+def test_an_order_is_equivalent_only_where_fewer_prompts_a_step_are_seen(tmp_path, gain, h13, reason):
+    """Eight units under the registration as it stands: orders within 0.02 but one, and a control that varies."""
+    rng = np.random.default_rng(0)
+    orders = {"shuffled": 0.0, "sign_partitioned": 0.005, "query_preserved": 0.08, "reward_balanced": 0.0}
+    for unit in range(8):
+        folder, base = tmp_path / "batch_composition" / "family" / f"seed={unit}", rng.uniform(0.6, 0.7)
+        folder.mkdir(parents=True)
+        ends_at = {order: base + added + rng.normal(0, 0.003) for order, added in orders.items()}
+        runs = [run([0.4, 0.5, value], seed=unit, order=order) for order, value in ends_at.items()]
+        pd.concat(runs).to_parquet(folder / "curves.parquet")
+        half = run([0.4, 0.5, ends_at["shuffled"] + gain + rng.normal(0, 0.003)], seed=unit, level=4)
+        half.to_parquet(folder / "control.parquet")
+        facts = {"seed": unit, "git": {"modified": False}, "policy": {"name": f"family:seed={unit}"}}
+        (folder / "manifest.json").write_text(json.dumps(facts))
+    rows = ledger("family", tmp_path, ["H11", "H12", "H13"], described=False).set_index("key")
+    assert rows.loc["H11 batch size", "mean"] == pytest.approx(gain, abs=0.01)
+    assert (rows.loc["H13", "outcome"], rows.loc["H13", "here"]) == (h13, "equivalent to none")
+    assert reason in rows.loc["H13", "reason"]
+    assert rows.loc["H11", "here"] == "not zero, too small to matter here"
+    assert rows.loc["H11", "outcome"] == ("not testable here" if gain <= 0 else rows.loc["H11", "here"])
+    assert rows.loc["H12", "outcome"] == "supported", "an effect that is seen needs no proof that it could have been"
 
 
 def test_the_rate_is_the_best_below_any_collapse():

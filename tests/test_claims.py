@@ -207,6 +207,8 @@ OUTCOMES = {  # key: column, and what it changes in H1's registration
     "H1 unregistered": ("small", {"role": "control", "positive_control": "H99"}),
     "H1 clear": ("clear", {"role": "control", "positive_control": "H4"}),
     "H2": ("none", {"claim": "H2"}),
+    "H2 named": ("none", {"claim": "H2", "role": "mechanism"}),
+    "H2 named badly": ("none", {"claim": "H2", "role": "mechanism"}),
     "H3": ("against", {"claim": "H3", "predicted": [0.0, 1.0]}),
     "H4": ("noisy", {"claim": "H4"}),
     "H5": ("clear", {"claim": "H5", "comparable": "no: our batch is smaller"}),
@@ -228,6 +230,8 @@ def world(tmp_path, monkeypatch):
     path = tmp_path / "confidence_tuning" / "registration.yaml"
     path.write_text(yaml.safe_dump(FINE | {"outcomes": outcomes}))
     digest = read_registration("confidence_tuning", tmp_path).hash
+    later = {"H2 named": "H1", "H2 named badly": "H4", "H1 unable": "H1"}  # the last one's registered control stays
+    path.with_name("named.yaml").write_text(yaml.safe_dump({"named": "2026-11-23", "why": "none", "controls": later}))
     rng = np.random.default_rng(0)
     for unit in range(11):
         table = pd.DataFrame({name: rng.normal(mean, sd, 4) for name, (mean, sd) in NUMBERS.items()})
@@ -253,12 +257,13 @@ def _ratio(tables):
 def test_the_ledger_of_a_world(world):
     table = ledger(folder=world).set_index("key")
     outcomes = {
-        **{"H1": "supported", "H1 control": "equivalent to none", "H1 ratio": "supported", "H2": "equivalent to none"},
+        **{"H1": "supported", "H1 control": "equivalent to none", "H1 ratio": "supported", "H2": "not testable here"},
         **{"H3": "contradicted", "H4": "inconclusive", "H5": "not comparable", "H6": "not testable here"},
         **{"H7": "not testable here", "H8": "not measured", "": "not measured", "as it was": "described"},
         **{"H1 small": "not zero, too small to matter here", "H1 at its place": "at its threshold"},
         "H1 ratio of 1": "not zero, too small to matter here",
         **{"H1 able": "equivalent to none", "H1 unable": "not testable here", "H1 unregistered": "not testable here"},
+        **{"H2 named": "equivalent to none", "H2 named badly": "not testable here"},
         "H1 clear": "supported",  # an effect that is seen needs no proof that it could have been
     }
     assert table["outcome"].to_dict() == outcomes
@@ -278,13 +283,16 @@ def test_the_ledger_of_a_world(world):
     assert "no primary outcome is registered" in table.loc["", "reason"]
     assert f"{0.1 / h1['mean']:.0%} of its positive control, H1" in table.loc["H1 able", "reason"]
     assert "positive control, H4, does not separate (inconclusive)" in table.loc["H1 unable", "reason"]
+    assert table.loc["H2", "reason"].startswith("it names no positive control; its 90 % interval lies within 0 ± 0.1")
+    assert table["changed"].str.endswith("its positive control was named then").sum() == 2, "and the rows say so"
+    assert (table.loc[["H2 named", "H1"], "registration"] == "matches").all(), "the registration is what it was"
     assert "positive control, H99, does not separate (not measured)" in table.loc["H1 unregistered", "reason"]
     judged = table.loc[["H1", "H2", "H3", "H4", "H7"]]
     np.testing.assert_allclose(judged["q"], adjusted(judged["p"].to_numpy()), err_msg="neither H5 nor H6 can be judged")
     assert table["q"].notna().sum() == 5, "q is of primary rows alone"
     decides = table[table["p"].notna() & (table["role"] != "described")].drop(["H5", "H6"])
     np.testing.assert_allclose(decides["q_all"], adjusted(decides["p"].to_numpy()), err_msg="over all rows that decide")
-    assert table["q_all"].notna().sum() == len(decides) == 14
+    assert table["q_all"].notna().sum() == len(decides) == 16
     alone = ledger(folder=world, claims=["H3"]).set_index("key")
     assert alone.loc["H3", "q_all"] == table.loc["H3", "q_all"]
     assert alone.loc["H3", "q"] == table.loc["H3", "q"], "whichever claims are asked for"
@@ -336,9 +344,11 @@ def test_the_ledger_as_text_page_json_and_picture(world, capsys, tmp_path):
     short = format_summary(table).splitlines()
     assert short[0].startswith("H1           family  supported  ")
     assert short[-1] == (
-        "9 primary rows: 2 not testable here, 2 not measured, 1 supported, 1 equivalent to none, 1 contradicted, "
-        "1 inconclusive, 1 not comparable. 1 of 2 means lie in the interval that was predicted for them."
+        "9 primary rows: 3 not testable here, 2 not measured, 1 supported, 1 contradicted, 1 inconclusive, "
+        "1 not comparable. 1 of 2 means lie in the interval that was predicted for them."
     )
+    known = table.assign(seen_before=np.where(table["key"] == "H3", "0.3 in development", "no"))
+    assert predictions(known).endswith("; for 1 of the 2 such a number was known from other units.")
     late = table.assign(registration="superseded")
     assert predictions(late) == "", "what was predicted after the numbers were seen is not scored"
     rows = json.loads(ledger_json(table))["rows"]

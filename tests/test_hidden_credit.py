@@ -1,6 +1,7 @@
 """Chapter 07: gaps in exact value against a regression, the whole study, its claims, live steps, and exercises."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import torch
 from workbook.claims import measurements
 from workbook.studies import Bench, Tables
 from workbook.topics.credit import explore, study
-from workbook.topics.credit.claims import exact_slope, widening
+from workbook.topics.credit.claims import MEASURES, exact_slope, widening
 from workbook.topics.credit.study import (
     FIXED,
     GROWING,
@@ -102,6 +103,22 @@ def test_measures_of_units_by_hand():
     steps = pd.DataFrame({"step": [1, 2, 3] * 2, "seed": [0] * 3 + [1] * 3, "gap": [0.1, 0.9, 0.4, 0.3, 0.0, 0.2]})
     tables._whole["value_gap/repeated"] = steps.assign(pool="training", nats=0.01, matched="position")
     assert widening(tables, "training").to_dict() == pytest.approx({0: 0.3, 1: -0.1})
+
+
+def test_a_gap_beyond_its_own_permuted_twin():
+    """H7 and R4 of a table in which every step adds a known number to its twin's gap, and no twin is another's."""
+    columns = ["seed", "pool", "rollouts", "matched", "of"]
+    kinds = (("training", "held-out"), ("all", "positive", "negative"), ("position", "prompt"), ("value", "credit"))
+    twins = pd.DataFrame(list(product((0, 1), *kinds)), columns=columns).assign(advantages="permuted")
+    twins["gap"] = np.random.default_rng(0).permutation(len(twins)) / 10
+    added = {(pool, sign): 0.01 * 2**k for k, (pool, sign) in enumerate(product(*kinds[:2]))}
+    own = twins.assign(advantages="own")
+    own["gap"] += [(1 + row.seed) * added[row.pool, row.rollouts] for row in own.itertuples()]
+    tables = {"value_gap/gaps": pd.concat([own, twins]).sample(frac=1, random_state=1)}
+    for claim, pool in (("H7", "training"), ("R4", "held-out")):
+        for sign, key in (("all", claim), ("positive", f"{claim} positive"), ("negative", f"{claim} negative")):
+            known = {seed: (1 + seed) * added[pool, sign] for seed in (0, 1)}
+            assert MEASURES["value_gap"][key](tables).to_dict() == pytest.approx(known), key
 
 
 def test_what_decides_rests_on_six_units():

@@ -74,6 +74,54 @@ def test_distance_from_the_line():
     assert measures.off_the_line(along(doubled)).tolist() == pytest.approx([0.2, 0.2])  # an octave in one of five
 
 
+def test_four_batches_of_a_unit_make_its_number_as_it_was_registered():
+    """Every outcome by sums over rows of a made-up table: means over draws, of S4 before the logarithm."""
+    rng, setting = np.random.default_rng(0), ["axis", "prompts", "group_size", "rule"]
+    places = [(seed, draw, *one) for seed in (3, 8) for draw in range(studies.DRAWS) for one in studies.settings()]
+    update = pd.DataFrame(places, columns=["seed", "draw", *setting])
+    classes = [update.assign(category=name) for name in ("all", "result", "style", "copy")]
+    numbers = ["signal", "noise", "coupling", "expected_cosine", "cosine_held_out", "oracle_rollouts"]
+    numbers += ["noise_per_signal"]
+    tables = {
+        f"recovered/{name}": table.assign(**{number: rng.uniform(0.1, 9, len(table)) for number in numbers})
+        for name, table in (("update", update), ("shares", pd.concat(classes)))
+    }
+
+    def mean(seed, number, axis="rule", prompts=16, group_size=8, rule="grpo", category=None):
+        place = {"seed": seed, "axis": axis, "prompts": prompts, "group_size": group_size, "rule": rule}
+        place |= {"category": category} if category else {}
+        rows = tables[f"recovered/{'shares' if category else 'update'}"].to_dict("records")
+        four = [row[number] for row in rows if place.items() <= row.items()]
+        assert len(four) == 4
+        return sum(four) / 4
+
+    def line(seed):
+        noise = {size: mean(seed, "noise_per_signal", "group_size", 16, size) for size in (2, 4, 8, 16, 32, 64)}
+        return sum(abs(np.log2(noise[size] / (noise[8] * 7 / (size - 1)))) for size in (2, 4, 16, 32, 64)) / 5
+
+    expected = {
+        "S1": lambda u: mean(u, "signal", category="all"),
+        "S1 weights": lambda u: mean(u, "signal"),
+        "S1 oracle": lambda u: mean(u, "signal", rule="oracle", category="all"),
+        "S1 coupling": lambda u: mean(u, "coupling", category="all"),
+        "S1 result": lambda u: mean(u, "signal", category="result"),
+        "S2": lambda u: mean(u, "noise", category="style"),
+        "S3": lambda u: mean(u, "oracle_rollouts") / 128,
+        "S3 cosine": lambda u: mean(u, "expected_cosine"),
+        "S4": line,
+        "S4 held out": lambda u: (
+            mean(u, "cosine_held_out", "equal", 4, 32) - mean(u, "cosine_held_out", "equal", 64, 2)
+        ),
+        "S5": lambda u: mean(u, "signal", rule="positive_only") - mean(u, "signal"),
+        "S5 negative": lambda u: mean(u, "signal", rule="negative_only") - mean(u, "signal"),
+        "S5 bias": lambda u: mean(u, "expected_cosine", rule="positive_only"),
+    }
+    assert set(expected) == set(read_registration("recovered").outcomes)
+    for key, number in expected.items():
+        known = {seed: number(seed) for seed in (3, 8)}
+        assert measures.MEASURES["recovered"][key](tables).to_dict() == pytest.approx(known), key
+
+
 def test_every_registered_outcome_has_its_measure():
     rows = {(row.study, row.key) for name in CLAIMS if name[0] == "S" for row in CLAIMS[name].rows}
     for study in (measures.STUDY, measures.DIALS_STUDY, measures.MEMBERS_STUDY):

@@ -45,7 +45,9 @@ def recomputed() -> dict[tuple, dict]:
     rows = {}
     for path in sorted(RESULTS.glob("*/registration.yaml")):
         text, study = yaml.safe_load(path.read_text(encoding="utf-8")), path.parent.name
-        scales = text.get("units", [])
+        scales, named = text.get("units", []), path.with_name("named.yaml")
+        for key, control in yaml.safe_load(named.read_text("utf-8"))["controls"].items() if named.exists() else ():
+            text["outcomes"][key].setdefault("positive_control", control)
         for part in scales if isinstance(scales, list) else [scales]:
             units = Units(study, part["scale"], part["count"])
             for key, outcome in text["outcomes"].items():

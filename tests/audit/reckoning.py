@@ -5,7 +5,8 @@ the claim's side of which the paper stands, and a zone c +- d of what is too sma
 
     equivalent to none       the 90 % t interval lies inside the zone: two one-sided tests at 5 %. It goes first. Where
                              c is not 0: at its threshold; where the 95 % interval leaves 0 out: not zero, too small
-                             to matter here; where a positive control is named and is not supported: not testable
+                             to matter here; where a positive control is named and is not supported, or none is named
+                             by a row that would be equivalent to none and is no control: not testable
     supported, contradicted  the 95 % t interval lies on one side of c, and q <= 5 % over all primary rows
     inconclusive             else;  not testable here, not comparable: as registered, or every unit lies exactly at c
     not measured             fewer than 6 independent numbers
@@ -133,6 +134,8 @@ def conclude(row: dict, controls: dict[str, dict]) -> str:
             return "not testable here"
         clear = not row["low"] <= c <= row["high"]
         here = "at its threshold" if c != row["none"] else "not zero, too small to matter here" if clear else here
+        if here == "equivalent to none" and not name and row["role"] != "control":
+            return "not testable here"
     return "not comparable" if says_no(outcome, "comparable") else here
 
 

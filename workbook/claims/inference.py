@@ -191,7 +191,8 @@ def conclude(row: dict, primaries: int, control: dict | None = None) -> tuple[st
     """A judged row's outcome, what its interval would say here, and the reason of both.
 
     primaries: rows that q was corrected over.  control: the row of its positive control, where it names one. What could
-    not have shown such an effect shows no equivalence either, so a control that is not supported voids that.
+    not have shown such an effect shows no equivalence either, so a control that is not supported voids that; and where
+    none is named, a row that is no control itself is not called equivalent to none.
     """
     here, units, policies = row["here"], row["units"], row["policies"]
     if row["role"] == DESCRIBED or not row["values"]:
@@ -215,6 +216,8 @@ def conclude(row: dict, primaries: int, control: dict | None = None) -> tuple[st
                 return NOT_TESTABLE, here, f"its positive control, {name}, does not separate ({separates}); {reason}"
             share = row["smallest_effect"] / abs(control["mean"] - control["threshold"])
             reason += f", which is {share:.0%} of its positive control, {name}"
+        elif here == EQUIVALENT and row["role"] != "control":  # a control that shows nothing has its claim's row
+            return NOT_TESTABLE, here, f"it names no positive control; {reason}"
     elif here == INCONCLUSIVE:
         detectable = f"80 % power for {row['detectable']:.2g} {unit}".rstrip()
         reason = f"its interval reaches both sides of {c:g}; {detectable} or more"

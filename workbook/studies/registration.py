@@ -203,6 +203,15 @@ def looked_after(study: str, folder: str | Path | None = None) -> int | None:
     return int(yaml.safe_load(path.read_text(encoding="utf-8"))["units"]) if path.exists() else None
 
 
+def named_after(study: str, folder: str | Path | None = None) -> dict[str, str]:
+    """{key: positive control} of a study's outcomes whose control was named when its data had been seen.
+
+    <study>/named.yaml beside the registration, which stays as it was, says so: {named: date, why: words, controls: {}}.
+    """
+    path = registration_path(study, folder).with_name("named.yaml")
+    return yaml.safe_load(path.read_text(encoding="utf-8"))["controls"] if path.exists() else {}
+
+
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed: int) -> Registration:
     """The registration in a file, checked, read once for each version of it."""
