@@ -108,11 +108,9 @@ def findings_markdown() -> str:
     rates = load_measured("dose_llm", "smollm2_plain", "rates").query("tokens == 'moved'")
     curve = unit_curve(rates, "prompts", "follows")
     chances = [f"{row['mean']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for _, row in curve.iterrows()]
-    scored = predictions(kept_ledger())
-    scored += " " if scored else ""
     last = (
-        f"Of {len(rows)} primary rows, on one synthetic task, {counts}. {scored}In six policies "
-        f"that are four times as wide the share of a step that is credit was smaller ({_number('S1 width', False)}, "
+        f"Of {len(rows)} primary rows, on one synthetic task, {counts}. {predictions(kept_ledger())} In six policies "
+        f"that are four times as wide the share of one step that is credit was smaller ({_number('S1 width', False)}, "
         f"q = {registered()['S1 width'].q_all:.2g} over all rows). Language models are described, no more: on "
         f"SmolLM2-135M, over {curve['units'].min()} draws of prompts and rollouts from one task, a token that moves "
         f"goes where its own rollout's sign says with a chance of {chances[0]} where its prompt pushes alone, and of "
