@@ -191,8 +191,7 @@ def conclude(row: dict, primaries: int, control: dict | None = None) -> tuple[st
     """A judged row's outcome, what its interval would say here, and the reason of both.
 
     primaries: rows that q was corrected over.  control: the row of its positive control, where it names one. What could
-    not have shown such an effect shows no equivalence either, so a control that is not supported voids that; and where
-    none is named, a row that is no control itself is not called equivalent to none.
+    not have shown such an effect shows no equivalence either, so one that is not supported, or not named, voids that.
     """
     here, units, policies = row["here"], row["units"], row["policies"]
     if row["role"] == DESCRIBED or not row["values"]:

@@ -30,7 +30,6 @@ from workbook.training.messages import one_line
 
 SCALES = tuple(sorted((name for name in STUDIED if name != "tiny"), key=lambda name: name != "family"))
 REMADE = "build/results"  # where the printed commands write, so that what is committed stays as it is
-NAMED_AFTER = "changed after the data were seen: its positive control was named then"
 NESTED = ("added", "looked", "policy_of", "values", "clean", "commits")  # columns of lists and dicts
 STALE = "data/results has changed since the ledger was kept; `python -m workbook claims --keep` computes it anew."
 JUDGED = (
@@ -106,7 +105,7 @@ def _measured(claim: Claim, measurement: Measurement, tables: Tables, roles) -> 
     row |= {"study": measurement.study, "key": measurement.key, "scale": tables.scale}
     row["predicted_low"], row["predicted_high"] = stated.predicted
     if not stated.positive_control and (control := named_after(measurement.study, tables.folder).get(measurement.key)):
-        row |= {"positive_control": control, "changed": "; ".join(filter(None, (stated.changed, NAMED_AFTER)))}
+        row |= {"positive_control": control, "changed": "changed after the data were seen: its control was named then"}
     try:
         measured = measurement.measure(tables.registered(measurement.study, count) if outcome else tables)
     except (NotMeasured, ValueError) as missing:  # the latter: the tables hold too little
@@ -262,9 +261,8 @@ def predictions(table: pd.DataFrame) -> str:
     """How often a mean lay in the interval that its registration predicted, of a `ledger`'s rows measured under it."""
     rows = table[table["predicted_low"].notna() & table["mean"].notna() & (table["registration"] == "matches")]
     inside = rows["mean"].between(rows["predicted_low"], rows["predicted_high"]).sum()
-    seen = (rows["seen_before"] != "no").sum()
-    more = f"; for {seen} of the {len(rows)} such a number was known from other units" if seen else ""
-    return f"{inside} of {len(rows)} means lie in the interval that was predicted for them{more}." if len(rows) else ""
+    known = f"for {(rows['seen_before'] != 'no').sum()} of them such a number was known from other units"
+    return f"{inside} of {len(rows)} means lie in the interval that was predicted; {known}." if len(rows) else ""
 
 
 def command(study: str, claim: str, scale: str) -> str:
