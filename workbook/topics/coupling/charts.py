@@ -179,9 +179,9 @@ def agreement_by_movement(table: pd.DataFrame, bins: int = 10) -> pd.DataFrame:
     """H4 by how far tokens move: share whose direction the output layer predicts, in equally many tokens a bin.
 
     table: of `masked_update`, with a column agree (bool).  Columns size (median |dlogp|, nats), mean, low, high
-    (interval over prompts), tokens, unsure (share of tokens below UNSURE).
+    (interval over prompts), tokens, unsure (share of tokens below UNSURE).  A change of exactly 0 has no direction.
     """
-    moved = table.dropna(subset="agree").assign(size=lambda t: t["dlogp"].abs())
+    moved = table.dropna(subset="agree").assign(size=lambda t: t["dlogp"].abs()).query("size > 0")
     rank = moved["size"].rank(method="first")
     place = np.minimum((rank - 1) * bins // len(moved), bins - 1)
     rows = []
