@@ -68,7 +68,7 @@ def load_policy(
     name: str | Path, quantization: str | None = None, lora=None,
     dtype: str | torch.dtype = "auto", device: str | torch.device | None = None, seed: int = 0,
 ) -> Policy:  # fmt: skip
-    """Load a policy: name is "bundled", one of PACKAGED, a member of "family:", a local folder, or a hub id.
+    """Load a policy: name is "bundled", one of PACKAGED, of "family:" or "world:", a local folder, or a hub id.
 
     quantization is None or "nf4" (bitsandbytes, double quantization, on cpu or cuda; without lora it serves inference).
     lora is None, a rank (adapters on every linear layer but the output head, alpha = 2 * rank, no dropout) or a peft
@@ -135,6 +135,8 @@ def locate(name: str) -> tuple[Path, dict]:
     elif name.startswith("family:"):
         family = import_module("workbook.policies.family")
         folder = family.member_folder(family.member_of(name))
+    elif name.startswith("world:"):
+        folder = import_module("workbook.policies.worlds").policy_folder(name)
     elif name and (folder := Path(name).expanduser()).is_dir():
         pass
     elif re.fullmatch(HUB_ID, name):
@@ -147,7 +149,7 @@ def locate(name: str) -> tuple[Path, dict]:
         origin = {k: v for k, v in json.loads((folder / RECORD).read_text(encoding="utf-8")).items() if k != "files"}
     except (OSError, ValueError, AttributeError):
         origin = {}
-    if name.startswith("family:"):
+    if name.startswith(("family:", "world:")):
         return folder, {"source": name, "origin": origin}
     if name in PACKAGED:
         origin["weights"] = f"de-quantized from a 4-bit file ({PACKAGED[name].kind}), stored as float16"

@@ -1,7 +1,7 @@
-"""Supervised training of the chain task's policies: tokenizer, untrained model, demonstrations, measurement.
+"""Supervised training of policies: tokenizer, untrained model, demonstrations, measurement.
 
-`data/bundled/make_policy.py` and `workbook.policies.family` share it. One thread, one seed: the same machine makes the
-same bytes.
+`data/bundled/make_policy.py`, `data/worlds/make_worlds.py` and `workbook.policies.family` share it. One thread, one
+seed: the same machine makes the same bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import transformers  # its models are imported when first used
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from workbook.tasks.chain import Chain
+from workbook.tasks.task import Task
 from workbook.tasks.wording import EQUIVALENTS, canonical, in_alphabet, marked, plain
 
 SPECIAL = ("<pad>", "<eos>", "<unk>")
@@ -23,6 +24,8 @@ EVAL_SEED = 6
 BATCH_SIZE = 64
 LEARNING_RATE = 5e-3
 FLAWS = ("error_rate", "wrong_modes")  # fields of a task that make its demonstrations wrong
+NO_LABEL = -100  # of prompts and padding
+LOOK, ENOUGH_RIGHT = 25, 0.97  # steps between two looks at what was learned; share of right answers that will do
 SCORED_CHAINS = 64  # completions, whose probabilities over a large vocabulary take most of the memory
 
 
@@ -71,7 +74,7 @@ def make_model(
 
 
 def train(
-    model: transformers.LlamaForCausalLM, tokenizer, task: Chain, steps: int, batch_size: int = BATCH_SIZE,
+    model: transformers.LlamaForCausalLM, tokenizer, task: Task, steps: int, batch_size: int = BATCH_SIZE,
     lr: float = LEARNING_RATE, seed: int = 0, right_first: float = 0.5,
 ) -> float:  # fmt: skip
     """Train on fresh demonstrations, loss on completion tokens alone, one-cycle schedule; return the last loss in nats.
@@ -79,30 +82,66 @@ def train(
     right_first: the share of the steps, from the beginning, that show right chains alone: arithmetic is learned from
     those in far fewer steps, whatever the seed. The others plant the errors, and the probabilities follow.
     """
-    rng = random.Random(seed)
-    right = replace(task, **{one.name: 0.0 for one in fields(task) if one.name in FLAWS})
+    rng, right = random.Random(seed), flawless(task)
     prompts = task.dataset(20_000, seed=DATA_SEED)["prompt"][:]
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
     rising = max(0.1, 1.5 / steps)  # of the steps: more than one, or the schedule has no slope
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=lr, total_steps=steps, pct_start=rising)
-    padding = tokenizer.pad_token_id
     for step in range(steps):
-        batch = rng.choices(prompts, k=batch_size)
         teacher = right if step < int(steps * right_first) else task
-        texts = [f"{prompt} {teacher.demonstrate(prompt, rng)} {tokenizer.eos_token}" for prompt in batch]
-        rows = [row[row != padding] for row in tokenizer(texts, return_tensors="pt", padding=True).input_ids]
-        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)  # (B, P + T)
-        lengths = torch.tensor([len(row) for row in tokenizer(batch).input_ids])  # (B,) of the prompts
-        least = int(lengths.min())
-        logits = model(input_ids=ids).logits[:, least - 1 : -1]  # (B, T, V)
-        of_prompt = torch.arange(least, ids.shape[1]) < lengths[:, None]
-        targets = ids[:, least:].masked_fill(of_prompt, padding).flatten()
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets, ignore_index=padding)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        loss = _step(model, tokenizer, teacher, rng.choices(prompts, k=batch_size), rng, optimizer)
         schedule.step()
+    return loss
+
+
+def learn(
+    model: transformers.LlamaForCausalLM, tokenizer, task: Task, steps: int, batch_size: int = 32, lr: float = 3e-3,
+    seed: int = 0,
+) -> int:  # fmt: skip
+    """Train on right demonstrations at a constant rate until the likeliest completions are right; return the steps.
+
+    At most `steps`; every LOOK steps the likeliest completions of 64 prompts are looked at. Seeds differ twofold in how
+    long they take, so a fixed number of steps is too many for most and too few for some.
+    """
+    rng, right, rows = random.Random(seed), flawless(task), task.dataset(64, seed=EVAL_SEED)
+    prompts = task.dataset(20_000, seed=DATA_SEED)["prompt"][:]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
+    rising = torch.optim.lr_scheduler.LinearLR(optimizer, 0.02, total_iters=LOOK)
+    for step in range(1, steps + 1):
+        _step(model, tokenizer, right, rng.choices(prompts, k=batch_size), rng, optimizer)
+        rising.step()
+        if step % LOOK == 0 and sum(greedy_rewards(model, tokenizer, right, rows)) >= ENOUGH_RIGHT * len(rows):
+            return step
+    return steps
+
+
+def flawless(task: Task) -> Task:
+    """The task whose demonstrations are right."""
+    return replace(task, **{one.name: 0.0 for one in fields(task) if one.name in FLAWS})
+
+
+def _step(model, tokenizer, teacher: Task, prompts: list[str], rng: random.Random, optimizer) -> float:
+    """Take a step on a demonstration of each prompt; return the loss in nats."""
+    texts = [f"{prompt} {teacher.demonstrate(prompt, rng)} {tokenizer.eos_token}" for prompt in prompts]
+    ids = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right").input_ids  # (B, P + T)
+    lengths = torch.tensor([len(prompt.split()) for prompt in prompts]).unsqueeze(1)
+    unread = (torch.arange(ids.shape[1]) < lengths) | (ids == tokenizer.pad_token_id)
+    first = int(lengths.min())
+    logits = model(input_ids=ids).logits[:, first - 1 : -1]  # (B, T, V)
+    labels = ids.masked_fill(unread, NO_LABEL)[:, first:]
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=NO_LABEL)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
     return loss.item()
+
+
+@torch.no_grad()
+def greedy_rewards(model: transformers.LlamaForCausalLM, tokenizer, task: Task, rows) -> list[float]:
+    """Rewards of the likeliest completions of a data set's prompts."""
+    inputs = tokenizer(rows["prompt"][:], return_tensors="pt", padding=True)
+    ids = model.generate(**inputs, do_sample=False)[:, inputs.input_ids.shape[1] :]
+    return task.reward(rows["prompt"][:], tokenizer.batch_decode(ids, skip_special_tokens=True), rows["answer"][:])
 
 
 @torch.no_grad()
@@ -133,10 +172,7 @@ def measure(model: transformers.LlamaForCausalLM, tokenizer, task: Chain, prompt
     steps, template = (list(itertools.chain(*parts)) for parts in zip(*read, strict=True)) if read else ([], [])
     p_right, top1 = (sum(column) / max(1, len(steps)) for column in zip(*steps, strict=True)) if steps else (0.0, 0.0)
     rewards = task.reward(rows["prompt"][:], texts, rows["answer"][:])
-    likeliest = model.generate(**inputs, do_sample=False)[:, start:]
-    greedy = task.reward(
-        rows["prompt"][:], tokenizer.batch_decode(likeliest, skip_special_tokens=True), rows["answer"][:]
-    )
+    greedy = greedy_rewards(model, tokenizer, task, rows)
     return {
         "reward": sum(rewards) / len(rewards),
         "greedy": sum(greedy) / len(greedy),

@@ -4,7 +4,8 @@ The same seed at the same scale gives the same rollouts to every study, so what 
 laid beside what another does.
 
 At the scale "family" a seed is a unit: a policy of the family and prompts of its own. The ten policies are those that
-data/family holds, one after another; `dialled` gives the same unit on a member with other dials.
+data/family holds, one after another; `dialled` gives the same unit on a member with other dials. At the scale of a
+world, "world:<name>", units are the world's ten policies in the same way, and those of the role "tuning" its others.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ import pandas as pd
 
 from workbook.policies.family import Member, committed_seeds
 from workbook.policies.load import load_policy
+from workbook.policies.worlds import world_seeds
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
-from workbook.studies.registration import SCALES, check_scale
+from workbook.studies.registration import SCALES, WORLD_SCALES, check_scale
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
+from workbook.tasks.worlds import WORLD
 from workbook.theory.choices import check_choice
 
 T = TypeVar("T")
 UNITS = committed_seeds("unit")  # SFT seeds of the family's policies
 TRAINING_CLASSES = 4  # residue classes of the chain's prompts, 0 to 3, that the units of the family train on
 HELD_OUT, OTHERWISE = 5, 6  # residue class of all held-out prompts, and where the training prompts are of that class
+TUNING_CLASS = 4  # residue class that policies kept for tuning train on; they hold out OTHERWISE, as no unit here does
 HELD_OUT_FROM = 1000  # added to a seed for its held-out prompts
 DRAWS_PER_PROMPT = 4  # prompts drawn from the task for each that is wanted, since one-digit sums repeat
 # levels that studies compare, the middle ones those of every member without this dial
@@ -39,10 +43,11 @@ class Bench:
     """One seed of one scale; policy and rollouts are made when first asked for.
 
     data_seed, held_out_seed: of the training prompts and of the held-out ones. Those differ modulo 8, so on the chain
-    task no prompt is in both, whichever seeds are compared. dials: of `Member`, at the scale "family" alone.
+    task no prompt is in both, whichever seeds are compared. role: "unit", or at the scale of a world "tuning": one of
+    its other policies, on prompts that no unit has. dials: of `Member`, at the scale "family" alone.
     loaded: {name: SHA-256 of the weights} of every policy of the unit that was loaded, here or on a dialled bench.
 
-    Raises ValueError for a scale that is not in SCALES, and for dials elsewhere.
+    Raises ValueError for a scale that is not in SCALES, a world without policies, and roles and dials elsewhere.
 
     >>> bench = Bench("family", 12)
     >>> bench.scale.policy, bench.data_seed, bench.held_out_seed
@@ -51,19 +56,24 @@ class Bench:
     'family:seed=3,alphabets=4'
     """
 
-    def __init__(self, scale: str, seed: int = 0, **dials):
+    def __init__(self, scale: str, seed: int = 0, role: str = "unit", **dials):
         check_scale(scale)
+        check_choice("role", role, ("unit", "tuning") if scale in WORLD_SCALES else ("unit",))
         self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
         self.loaded: dict[str, str | None] = {}
         if scale == "family":
             member = Member(UNITS[seed % len(UNITS)], **dials)
-            length = member.task.longest
+            length = member.task.max_new_tokens
             options = {name: value for name, value in member.task_options.items() if value != getattr(Member(0), name)}
             self.scale = replace(self.scale, policy=member.name, task_options=options, max_new_tokens=length)
             self.data_seed = SEED_CLASSES * seed + seed % TRAINING_CLASSES
+        elif scale in WORLD_SCALES and not dials:
+            own, of = world_seeds(scale.removeprefix(WORLD), role), get_task(scale).max_new_tokens
+            self.scale = replace(self.scale, policy=f"{scale},seed={own[seed % len(own)]}", max_new_tokens=of)
+            self.data_seed = SEED_CLASSES * seed + (seed % TRAINING_CLASSES if role == "unit" else TUNING_CLASS)
         elif dials:
             raise ValueError(f"dials={dials} belong to the policies of scale 'family'; scale {scale!r} has one policy.")
-        own = self.data_seed % SEED_CLASSES == HELD_OUT
+        own = self.data_seed % SEED_CLASSES == HELD_OUT or role == "tuning"
         self.held_out_seed = SEED_CLASSES * (HELD_OUT_FROM + seed) + (OTHERWISE if own else HELD_OUT)
 
     def dialled(self, **dials) -> Bench:

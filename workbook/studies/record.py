@@ -161,4 +161,4 @@ def _check_sizes(study: Callable, name: str, scale: str) -> None:
 
 def _folder(study: str, scale: str, folder: str | Path | None) -> Path:
     check_scale(scale)
-    return Path(folder or RESULTS) / study / scale
+    return Path(folder or RESULTS) / study / scale.replace(":", "=")  # which not every system has in a path

@@ -28,6 +28,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from workbook.places import data_path
+from workbook.tasks.worlds import WORLD, worlds
 from workbook.training.messages import show_value
 
 
@@ -58,6 +59,9 @@ SCALES = {
     "smollm2_plain": Scale("smollm2_plain", "smollm2-135m", "gym:chain_sum", 160, 4, 8, 8, 2, PLAIN_SUMS),
     "gemma3_plain": Scale("gemma3_plain", "gemma3-270m", "gym:chain_sum", 80, 4, 8, 8, 1, PLAIN_SUMS),
 }
+# a scale per world, whose units are its policies; completions are as long as its task's
+WORLD_SCALES = {name: Scale(name, name, name, 64, 64, 8, 0, 10) for name in map(WORLD.__add__, worlds())}
+SCALES |= WORLD_SCALES
 
 
 def check_scale(name: str) -> None:

@@ -1,0 +1,72 @@
+"""Worlds by name: tasks whose exact values are known, at levels of their dials that data/worlds/worlds.yaml states.
+
+get_task("world:third")                       the task of a world, whose options are fixed
+worlds()["third"].options                     its dials
+load_policy("world:third,seed=3")             one of its committed policies (`workbook.policies.worlds`)
+"""
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import yaml
+
+from workbook.places import data_path
+from workbook.tasks import get_task
+from workbook.tasks.task import Task, short
+
+WORLD = "world:"  # how names of worlds, and of their policies, begin
+
+
+@dataclass(frozen=True)
+class World:
+    """A task at levels of its dials, and whose policies are measured in it.
+
+    task, options: as `get_task` takes them. policies: the world whose they are (worlds that differ in the reward alone
+    share them), or "family". lesson: options that are changed while right completions are learned, e.g. fewer operands.
+    sft_steps: on the task's own demonstrations, after those. width: of the policies. least_value, least_greedy:
+    expected reward, sampled and greedy, below which a policy has learned too little to be a unit. held_out: whether
+    what comes there is predicted before any arm is trained.
+    """
+
+    name: str
+    task: str = "chain"
+    options: dict[str, Any] = field(default_factory=dict)
+    policies: str = ""
+    lesson: dict[str, Any] = field(default_factory=dict)
+    sft_steps: int = 150
+    width: int = 48
+    least_value: float = 0.0
+    least_greedy: float = 0.0
+    held_out: bool = False
+
+    def made(self) -> Task:
+        """The task itself."""
+        return get_task(self.task, **self.options)
+
+
+@cache
+def worlds() -> dict[str, World]:
+    """{name: world}, in the order of data/worlds/worlds.yaml.
+
+    >>> worlds()["low"].made().error_rate > worlds()["plain"].made().error_rate
+    True
+    """
+    stated = yaml.safe_load(data_path("worlds", "worlds.yaml").read_text(encoding="utf-8"))
+    return {name: World(name, **{"policies": name, **levels}) for name, levels in stated.items()}
+
+
+def world_of(name: str) -> World:
+    """Return the world of a name; ValueError, with the names that there are, for any other."""
+    if name not in worlds():
+        raise ValueError(f"there is no world {short(name)}: choose one of {', '.join(worlds())}.")
+    return worlds()[name]
+
+
+def world_task(name: str, **options: Any) -> Task:
+    """Return the task of a world, for `get_task`: its options are fixed, so any given one is refused."""
+    if options:
+        raise ValueError(
+            f"world:{name} has fixed levels, so it takes no {', '.join(options)}: ask for its task, e.g. chain."
+        )
+    return world_of(name).made()
