@@ -174,7 +174,7 @@ def test_tuning_and_units_share_no_prompt():
     assert not set.union(*train) & set.union(*held)
     assert not set.union(*train[:10], *held[:10]) & set.union(*train[10:], *held[10:])
     assert len({bench.scale.policy for bench in benches}) == 13
-    assert benches[0].scale.max_new_tokens == benches[0].task.max_new_tokens
+    assert benches[0].scale.max_new_tokens == benches[0].task.longest
     with pytest.raises(ValueError, match="role 'tuning' is unknown; valid are unit"):
         Bench("family", 0, role="tuning")
 

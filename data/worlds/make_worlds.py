@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from workbook.places import file_hash
-from workbook.policies.copies import seeded
+from workbook.policies.models import seeded
 from workbook.policies.family import committed_seeds, packed, unpacked
 from workbook.policies.load import Policy, load_policy
 from workbook.policies.sft import EVAL_SEED, learn, make_model, make_tokenizer, train
@@ -38,7 +38,7 @@ def trained(world: World, seed: int) -> tuple[Policy, dict[str, torch.Tensor]]:
     task = world.made()
     tokenizer = make_tokenizer(task)
     with seeded(seed, torch.device("cpu")):
-        model = make_model(tokenizer, world.width, task.max_new_tokens)
+        model = make_model(tokenizer, world.width, task.longest)
         learn(model, tokenizer, replace(task, **world.lesson), LESSON_STEPS, BATCH_SIZE, LEARNING_RATE, seed)
         train(model, tokenizer, task, world.sft_steps, BATCH_SIZE, LEARNING_RATE, seed, right_first=0.0)
     stored = packed(model.state_dict())

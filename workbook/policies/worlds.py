@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from workbook.places import cache_folder, data_path, file_hash
-from workbook.policies.copies import seeded
+from workbook.policies.models import seeded
 from workbook.policies.family import Member, committed_file, member_folder, unpacked
 from workbook.policies.packaged import RECORD, is_whole, kept, write_record
 from workbook.policies.sft import make_model, make_tokenizer
@@ -81,7 +81,7 @@ def _unpack(world: World, file: Path, folder: Path) -> None:
     task = world.made()
     tokenizer = make_tokenizer(task)
     with seeded(0, torch.device("cpu")):
-        model = make_model(tokenizer, world.width, task.max_new_tokens)
+        model = make_model(tokenizer, world.width, task.longest)
     model.load_state_dict(unpacked(load_file(file)))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -27,7 +27,7 @@ def describe_start(policy, task, seed: int) -> dict[str, float]:
     """
     rows = task.dataset(PROMPTS, seed)
     value = expected_reward(policy, task, rows["prompt"][:]).mean()
-    sampled = {"seed": seed, "max_new_tokens": task.max_new_tokens}
+    sampled = {"seed": seed, "max_new_tokens": task.longest}
     greedy = sample_rollouts(policy, task, rows, 1, top_k=1, **sampled).rewards.mean()
     rollouts = sample_rollouts(policy, task, rows.select(range(GROUPS)), GROUP_SIZE, **sampled)
     groups, values = rollouts.rewards.view(GROUPS, GROUP_SIZE), exact_values(policy, task, rollouts)

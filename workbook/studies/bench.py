@@ -13,19 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from typing import TypeVar
 
 import pandas as pd
 
 from workbook.policies.family import Member, committed_seeds
 from workbook.policies.load import load_policy
-from workbook.policies.worlds import world_seeds
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.studies.registration import SCALES, WORLD_SCALES, check_scale
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
-from workbook.tasks.worlds import WORLD
 from workbook.theory.choices import check_choice
 
 T = TypeVar("T")
@@ -63,13 +62,14 @@ class Bench:
         self.loaded: dict[str, str | None] = {}
         if scale == "family":
             member = Member(UNITS[seed % len(UNITS)], **dials)
-            length = member.task.max_new_tokens
+            length = member.task.longest
             options = {name: value for name, value in member.task_options.items() if value != getattr(Member(0), name)}
             self.scale = replace(self.scale, policy=member.name, task_options=options, max_new_tokens=length)
             self.data_seed = SEED_CLASSES * seed + seed % TRAINING_CLASSES
         elif scale in WORLD_SCALES and not dials:
-            own, of = world_seeds(scale.removeprefix(WORLD), role), get_task(scale).max_new_tokens
-            self.scale = replace(self.scale, policy=f"{scale},seed={own[seed % len(own)]}", max_new_tokens=of)
+            own = import_module("workbook.policies.worlds").world_seeds(scale.removeprefix("world:"), role)
+            names = {"policy": f"{scale},seed={own[seed % len(own)]}"}
+            self.scale = replace(self.scale, **names, max_new_tokens=get_task(scale).longest)
             self.data_seed = SEED_CLASSES * seed + (seed % TRAINING_CLASSES if role == "unit" else TUNING_CLASS)
         elif dials:
             raise ValueError(f"dials={dials} belong to the policies of scale 'family'; scale {scale!r} has one policy.")

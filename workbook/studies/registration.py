@@ -28,7 +28,6 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from workbook.places import data_path
-from workbook.tasks.worlds import WORLD, worlds
 from workbook.training.messages import show_value
 
 
@@ -60,7 +59,8 @@ SCALES = {
     "gemma3_plain": Scale("gemma3_plain", "gemma3-270m", "gym:chain_sum", 80, 4, 8, 8, 1, PLAIN_SUMS),
 }
 # a scale per world, whose units are its policies; completions are as long as its task's
-WORLD_SCALES = {name: Scale(name, name, name, 64, 64, 8, 0, 10) for name in map(WORLD.__add__, worlds())}
+WORLDS = yaml.safe_load(data_path("worlds", "worlds.yaml").read_text(encoding="utf-8"))
+WORLD_SCALES = {name: Scale(name, name, name, 64, 64, 8, 0, 10) for name in map("world:{}".format, WORLDS)}
 SCALES |= WORLD_SCALES
 
 
