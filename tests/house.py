@@ -20,10 +20,10 @@ Definition = tuple[str, str]  # module, name
 # Lines of Python that a folder may have: whoever needs more takes something out. All topics share one.
 BUDGET = {
     "theory": 1_900,
-    "tasks": 2_025,
-    "policies": 1_162,
+    "tasks": 2_097,
+    "policies": 1_290,
     "rollouts": 1_147,
-    "probes": 2_975,
+    "probes": 3_028,
     "training": 3_770,
     "views": 3_300,
     "studies": 1_100,
@@ -35,7 +35,7 @@ BUDGET = {
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 29_990, 950, 16_765, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 30_210, 950, 16_950, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

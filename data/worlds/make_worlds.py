@@ -20,9 +20,9 @@ import torch
 from safetensors.torch import save_file
 
 from workbook.places import file_hash
-from workbook.policies.models import seeded
 from workbook.policies.family import committed_seeds, packed, unpacked
 from workbook.policies.load import Policy, load_policy
+from workbook.policies.models import seeded
 from workbook.policies.sft import EVAL_SEED, learn, make_model, make_tokenizer, train
 from workbook.policies.worlds import world_file, world_seeds
 from workbook.probes.start import GROUP_SIZE, GROUPS, PROMPTS, describe_start

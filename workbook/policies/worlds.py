@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from workbook.places import cache_folder, data_path, file_hash
-from workbook.policies.models import seeded
 from workbook.policies.family import Member, committed_file, member_folder, unpacked
+from workbook.policies.models import seeded
 from workbook.policies.packaged import RECORD, is_whole, kept, write_record
 from workbook.policies.sft import make_model, make_tokenizer
 from workbook.tasks.task import short
