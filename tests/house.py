@@ -23,7 +23,7 @@ BUDGET = {
     "tasks": 2_097,
     "policies": 1_290,
     "rollouts": 1_147,
-    "probes": 3_028,
+    "probes": 3_128,
     "training": 3_770,
     "views": 3_300,
     "studies": 1_100,
@@ -35,7 +35,7 @@ BUDGET = {
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 30_210, 950, 16_950, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 30_310, 950, 17_075, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

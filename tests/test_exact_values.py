@@ -9,7 +9,8 @@ from transformers import LlamaConfig
 
 from workbook.policies.load import Policy
 from workbook.policies.sft import make_model, make_tokenizer
-from workbook.probes.values import exact_values, expected_reward, slots_of
+from workbook.probes.chain_values import slots_of
+from workbook.probes.values import exact_values, expected_reward
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
 from workbook.tasks import get_task
 from workbook.tasks.chain import Chain
@@ -183,7 +184,7 @@ def test_a_token_off_the_grammar_takes_all_value_away(policy):
 
 def test_what_has_no_exact_values_is_refused(policy):
     task = get_task("chain")
-    with pytest.raises(ValueError, match="task is Gym; exact values are known for the chain task alone"):
+    with pytest.raises(ValueError, match="task is Gym; exact values are known for chain and walk"):
         expected_reward(policy, get_task("gym:chain_sum"), ["1 + 1"])
     with pytest.raises(ValueError, match=r"word '1\d' is 1 tokens of this tokenizer; exact values need one"):
         expected_reward(policy, Chain(modulus=12), ["5 - 6 ="])

@@ -95,6 +95,10 @@ class Tree(Task):
         ends = sorted((prefix for prefix in _values(self, prompt) if prefix[-1:] == (END,)), key=len)
         return (prefix[:-1] for prefix in ends if self.value(prompt, prefix) == 1)
 
+    def some_styles(self, prompt: str, n: int, rng: random.Random) -> list[Prefix]:
+        """Draw n different ones of them."""
+        return rng.sample(list(self.styles(prompt)), n)
+
     def equivalent_solutions(self, prompt: str) -> Iterator[str]:
         """Yield the right completions, the shortest first."""
         return map(" ".join, self.styles(prompt))
