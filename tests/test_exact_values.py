@@ -10,56 +10,74 @@ from transformers import LlamaConfig
 from workbook.policies.load import Policy
 from workbook.policies.sft import make_model, make_tokenizer
 from workbook.probes.chain_values import slots_of
-from workbook.probes.values import exact_values, expected_reward
+from workbook.probes.values import exact_values, expected_reward, value_error
 from workbook.rollouts.sample import sample_rollouts, written_rollouts
 from workbook.tasks import get_task
 from workbook.tasks.chain import Chain
+from workbook.tasks.wording import OPENINGS, RAMBLE
 
-TASK = Chain(operands=2, modulus=3)
-PROMPT = "2 - 1 ="
-START, COPY, OPERATOR, OPERAND, RESULT, FINAL = 2, 5, 6, 7, 9, 15  # slots of a chain of one step
+WORLDS = {  # task, prompt, and results of chains to look at
+    "plain": (Chain(operands=2, modulus=3), "2 - 1 =", ([0], [1])),
+    "ways": (Chain(operands=2, modulus=2, ways=4, forced_words=4), "1 - 1 =", ([0], [1])),
+    "links": (Chain(operands=2, modulus=2, free_words=4, ramble=3), "1 + 1 =", ([0], [1])),
+    "steps": (Chain(operands=3, modulus=2, free_words=0, reward_by="steps"), "1 + 1 - 1 =", ([0, 1], [1, 1])),
+}
+
+
+CLOSE = {"rtol": 1e-6, "atol": 1e-9}  # nine words in a row that say nothing are left out
 
 
 class MarkovModel(nn.Module):
-    """A policy for PROMPT that looks at the slot and the running value alone.
+    """A policy for one prompt that looks at the slot, the running value and the way alone.
 
-    Before the result it knows only distances from the running value; after it each running value has words of its own.
+    Before the first result it knows only distances from the running value; after it each has words of its own.
     """
 
-    def __init__(self, tokenizer):
+    def __init__(self, task, prompt, tokenizer):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.tokenizer = tokenizer
-        self.config = LlamaConfig(vocab_size=len(tokenizer))
-        table = torch.randn(17, 3, len(tokenizer), generator=generator).double()
-        for slot, admitted in enumerate(TASK._slots(1)):
-            table[slot, :, tokenizer.convert_tokens_to_ids(list(admitted.words))] += 6  # it mostly keeps to the grammar
+        self.task, self.tokenizer, self.config = task, tokenizer, LlamaConfig(vocab_size=len(tokenizer))
+        self.numbers, self.operators = task._parse(prompt)
+        self.slots = task._slots(len(self.operators))
+        self.first = next(t for t, slot in enumerate(self.slots) if slot.field == "result")
+        shape = (len(self.slots), task.modulus, task.ways, len(tokenizer))
+        table = torch.randn(shape, generator=generator).double()
+        for t, slot in enumerate(self.slots):  # it mostly keeps to the grammar
+            table[t, ..., tokenizer.convert_tokens_to_ids(list(slot.words))] += 6
         self.table = nn.Parameter(table)
 
     device = torch.device("cpu")
 
     def logits(self, ids: tuple[int, ...]) -> torch.Tensor:
         """Logits of the word after these words of a completion."""
-        slot, state = min(len(ids), 16), self.running_value(ids)
-        if slot > RESULT:
-            return self.table[slot, state]
-        row = self.table[slot, 0]
-        if slot not in (COPY, RESULT):
+        t, value, way = self.place(ids)
+        if t > self.first:
+            return self.table[t, value, way]
+        row, slot, m = self.table[t, 0, way], self.slots[t], self.task.modulus
+        if slot.field not in ("a", "result"):
             return row
-        digits = torch.tensor(self.tokenizer.convert_tokens_to_ids(["0", "1", "2"]))
-        centre = state - 1 if slot == RESULT else state  # the prompt subtracts 1
-        return row.index_copy(0, digits, row[digits[(torch.arange(3) - centre) % 3]])
+        centre = self.task._apply(value, self.operators[0], self.numbers[1]) if slot.field == "result" else value
+        digits = torch.tensor(self.tokenizer.convert_tokens_to_ids(list(self.task._residues)))
+        return row.index_copy(0, digits, row[digits[(torch.arange(m) - centre) % m]])
 
-    def running_value(self, ids) -> int:
-        words = self.tokenizer.convert_ids_to_tokens(list(ids))
-        if len(words) <= START:
-            return 0
-        if len(words) > RESULT:
-            return int(words[FINAL if len(words) > FINAL else RESULT])
-        value = int(words[COPY if len(words) > COPY else START])
-        value += 2 * (words[OPERATOR : OPERATOR + 1] == ["+"])  # + 1 in place of - 1
-        operand = int(words[OPERAND]) if len(words) > OPERAND else 1
-        return (value - (operand - 1)) % 3
+    def place(self, ids) -> tuple[int, int, int]:
+        """The slot after these words, what the running value is or amounts to, and the way."""
+        t, value, way, step = 0, 0, 0, self.task._apply
+        for word in self.tokenizer.convert_ids_to_tokens(list(ids)):
+            if word in RAMBLE:
+                continue
+            slot = self.slots[min(t, len(self.slots) - 1)]
+            right, number = self.operators[max(0, slot.step)], self.numbers[slot.step + 1]
+            if self.task.ways > 1 and t == 0 and word in OPENINGS:
+                way = OPENINGS.index(word)
+            if word.isdigit() and slot.field in ("start", "a", "result", "final"):
+                value = int(word)
+            elif slot.field == "op" and word in "+-":
+                value += step(0, word, number) - step(0, right, number)
+            elif slot.field == "b" and word.isdigit():
+                value += step(0, right, int(word)) - step(0, right, number)
+            t += 1
+        return min(t, len(self.slots) - 1), value % self.task.modulus, way
 
     def forward(self, input_ids, logits_to_keep, **_):
         start = input_ids.shape[1] - logits_to_keep + 1
@@ -69,81 +87,106 @@ class MarkovModel(nn.Module):
         return SimpleNamespace(logits=torch.stack([torch.stack(row) for row in rows]))
 
 
-@pytest.fixture(scope="module")
-def markov(policy):
-    return Policy(MarkovModel(policy.tokenizer), policy.tokenizer, {})
+@pytest.fixture(scope="module", params=WORLDS)
+def world(request):
+    """Task, prompt, the Markov policy of it, and chains of that prompt."""
+    task, prompt, results = WORLDS[request.param]
+    tokenizer = make_tokenizer(task)
+    model = MarkovModel(task, prompt, tokenizer)
+    rambles = [("hm", "er")] * len(results[0]) if task.ramble else None
+    texts = [task.render(prompt, results=row, rambles=None if i else rambles) for i, row in enumerate(results)]
+    return task, prompt, Policy(model, tokenizer, {}), texts
 
 
-def enumerated(policy, ids: tuple[int, ...] = ()) -> torch.Tensor:
-    """Expected reward after these words, by going through every well-formed completion."""
-    if len(ids) == 16:
-        text = policy.tokenizer.decode(list(ids))
-        return torch.tensor(TASK.score(text, TASK.solve(PROMPT))).double()
-    words = policy.tokenizer.convert_tokens_to_ids(list(TASK._slots(1)[len(ids)].words))
-    probs = policy.model.logits(ids).softmax(-1)[words]
-    if len(ids) in (0, 4, 11):  # style words, after which this policy goes on alike
-        return probs.sum() * enumerated(policy, (*ids, words[0]))
-    return sum(p * enumerated(policy, (*ids, word)) for p, word in zip(probs, words, strict=True))
+def enumerated(task, prompt, policy, ids: tuple[int, ...] = (), rambled: int = 0) -> torch.Tensor:
+    """Expected reward after these words, by going through every completion in the words of a chain."""
+    t = policy.model.place(ids)[0]
+    slot, p = policy.model.slots[t], policy.model.logits(ids).softmax(-1)
+    score = torch.tensor(task.score(policy.tokenizer.decode(list(ids)), task.solve(prompt))).double()
+    if slot.category == "eos":
+        return score
+    words, rambles = (policy.tokenizer.convert_tokens_to_ids(list(these)) for these in (slot.words, slot.before))
+    value = (1 - p[words + rambles].sum()) * score * (task.reward_by == "steps")  # what was earned before it stays
+    if slot.category == "style" and (t > 0 or task.ways == 1):  # after which this policy goes on alike
+        value = value + p[words].sum() * enumerated(task, prompt, policy, (*ids, words[0]))
+    else:
+        value = value + sum(p[word] * enumerated(task, prompt, policy, (*ids, word)) for word in words)
+    if rambles and rambled < 8:  # more of them are too rare to matter
+        value = value + p[rambles].sum() * enumerated(task, prompt, policy, (*ids, rambles[0]), rambled + 1)
+    return value
 
 
-def test_values_of_a_markov_policy_are_those_of_every_completion(markov):
-    exact = enumerated(markov)
-    assert 0.05 < exact < 0.95
-    torch.testing.assert_close(expected_reward(markov, TASK, [PROMPT]), exact[None], rtol=1e-12, atol=0)
-    rollouts = written_rollouts_of(markov)
-    values = exact_values(markov, TASK, rollouts)
-    dense = values.dense(len(markov.tokenizer))
-    for row, ids in enumerate(rollouts.completion_ids.tolist()):
-        for t in (0, START, COPY, OPERATOR, OPERAND, RESULT, 11, FINAL):
-            before = enumerated(markov, tuple(ids[:t]))
-            torch.testing.assert_close(values.before[row, t], before, rtol=1e-10, atol=1e-12)
-            for word in TASK._slots(1)[t].words:
-                token = markov.tokenizer.convert_tokens_to_ids(word)
-                after = enumerated(markov, (*ids[:t], token))
-                torch.testing.assert_close(dense[row, t, token], after, rtol=1e-10, atol=1e-12)
-    assert (values.credit[:, 16] == 0).all()  # what ends the completion changes nothing
+@torch.no_grad()
+def test_values_of_a_markov_policy_are_those_of_every_completion(world):
+    task, prompt, policy, texts = world
+    exact = enumerated(task, prompt, policy)
+    assert 0.02 < exact < 0.95
+    torch.testing.assert_close(expected_reward(policy, task, [prompt]), exact[None], **CLOSE)
+    rollouts = written_rollouts(policy, task, [{"prompt": prompt, "answer": task.solve(prompt)}], [texts])
+    values = exact_values(policy, task, rollouts)
+    dense = values.dense(len(policy.tokenizer))
+    assert values.inside.eq(rollouts.completion_mask.bool()).all()
+    for row, (ids, mask) in enumerate(zip(rollouts.completion_ids, rollouts.completion_mask, strict=True)):
+        ids = ids[: mask.sum()].tolist()
+        for t in range(len(ids) - 1):
+            if t % 4:  # every fourth is enough
+                continue
+            before = enumerated(task, prompt, policy, tuple(ids[:t]))
+            torch.testing.assert_close(values.before[row, t], before, **CLOSE)
+            slot = policy.model.slots[policy.model.place(ids[:t])[0]]
+            for word in (*slot.words[:3], *slot.before[:1]):
+                token = policy.tokenizer.convert_tokens_to_ids(word)
+                after = enumerated(task, prompt, policy, (*ids[:t], token))
+                torch.testing.assert_close(dense[row, t, token], after, **CLOSE)
+        assert abs(values.credit[row, len(ids) - 1]) < 1e-12  # what ends the completion changes nothing
 
 
-def written_rollouts_of(policy):
-    texts = [TASK.render(PROMPT, results=[result]) for result in (0, 1)]
-    rows = [{"prompt": PROMPT, "answer": TASK.solve(PROMPT)}]
-    model = policy.model
-    policy = Policy(Scored(model), policy.tokenizer, {})
-    return written_rollouts(policy, TASK, rows, [texts])
-
-
-class Scored(nn.Module):
-    """What `written_rollouts` asks of a model, answered by the Markov policy."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.inner = model
-        self.config = model.config
-
-    device = torch.device("cpu")
-
-    def forward(self, input_ids, logits_to_keep, **_):
-        return self.inner(input_ids, logits_to_keep)
-
-
-def test_the_gradient_is_that_of_the_enumerated_value(markov):
-    model = markov.model
-    (exact,) = torch.autograd.grad(enumerated(markov), model.table)
-    (ours,) = torch.autograd.grad(expected_reward(markov, TASK, [PROMPT], differentiable=True).sum(), model.table)
-    torch.testing.assert_close(ours, exact, rtol=1e-8, atol=1e-12)
-    assert not expected_reward(markov, TASK, [PROMPT]).requires_grad
+def test_the_gradient_is_that_of_the_enumerated_value(world):
+    task, prompt, policy, _ = world
+    (exact,) = torch.autograd.grad(enumerated(task, prompt, policy), policy.model.table)
+    value = expected_reward(policy, task, [prompt], differentiable=True)
+    (ours,) = torch.autograd.grad(value.sum(), policy.model.table)
+    torch.testing.assert_close(ours, exact, **CLOSE)
+    assert not expected_reward(policy, task, [prompt]).requires_grad
 
 
 def test_values_of_the_bundled_policy_against_sampling(policy):
+    error = value_error(policy, get_task("chain"), 8, 64, seed=5)
+    assert error["noise"] < 0.03
+    assert abs(error["bias"]) < 3 * error["noise"] + 0.01
+    assert error["rms"] < 0.06
+
+
+def test_values_are_off_by_what_the_sampled_rewards_say(policy):
+    """Against the definition, on the same completions."""
     task = get_task("chain")
-    prompts, size = task.dataset(8, 5)["prompt"], 64
-    rows = [{"prompt": prompt, "answer": task.solve(prompt)} for prompt in prompts]
-    sampled = sample_rollouts(policy, task, rows, size, 0).rewards.view(8, size)
-    gap, noise = expected_reward(policy, task, prompts) - sampled.mean(1), sampled.var(1) / size
-    se = float(noise.mean().sqrt()) / 8**0.5
-    assert se < 0.03
-    assert abs(gap.mean()) < 3 * se + 0.01
-    assert (gap.square() - noise).mean().clamp(min=0).sqrt() < 0.06
+    rewards = sample_rollouts(policy, task, 4, 32, 2, task.longest).rewards.view(4, 32)
+    gap = expected_reward(policy, task, task.dataset(4, 2)["prompt"]) - rewards.mean(1)
+    error = value_error(policy, task, 4, 32, seed=2)
+    assert error["bias"] == pytest.approx(float(gap.mean()), abs=1e-6)
+    noise = rewards.var(1) / 32
+    assert error["noise"] == pytest.approx(float(noise.mean().sqrt()) / 2, abs=1e-6)
+    assert error["rms"] ** 2 == pytest.approx(max(0.0, float((gap.square() - noise).mean())), abs=1e-6)
+
+
+def test_false_negatives_scale_values(policy):
+    task, plain = Chain(false_negative_rate=0.25), get_task("chain")
+    prompts = plain.dataset(3)["prompt"]
+    torch.testing.assert_close(expected_reward(policy, task, prompts), 0.75 * expected_reward(policy, plain, prompts))
+
+
+def test_words_that_say_nothing_change_no_value_and_each_right_step_is_paid():
+    task, prompt = Chain(operands=3, ramble=5, reward_by="steps"), "5 - 6 + 3 ="
+    policy, row = Policy(untrained(task), make_tokenizer(task), {}), {"prompt": prompt, "answer": "9 2"}
+    text = task.render(prompt, rambles=[("hm", "er", "hm"), ("um",)])
+    rollouts = written_rollouts(policy, task, [row], [[text]])
+    values, words = exact_values(policy, task, rollouts), rollouts.tokens[0]
+    assert values.inside.all()
+    for t in (t for t, word in enumerate(words) if word in RAMBLE):
+        assert values.after[0, t] == values.after[0, t - 1]
+    paid = [word for t, word in enumerate(words) if values.credit[0, t] > 0.4]
+    assert paid == ["9", "2"], "half of the reward each"
+    assert values.after[0, -1] == 1
 
 
 def test_words_of_a_private_alphabet_and_equivalents_are_admitted():

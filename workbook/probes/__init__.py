@@ -18,7 +18,7 @@ _NAMES = {  # module: what it offers
     "probes.recovered": "credit_recovered",
     "probes.report": "report_findings report_text report_warnings",
     "probes.step": "logps matched_lr optimizer_of output_layer_step update",
-    "probes.values": "context_logits exact_values expected_reward",
+    "probes.values": "context_logits exact_values expected_reward value_error",
     "topics.batching.steps": "cancelled_in_steps gradient_gram",
     "topics.coupling.probe": (
         "choose_tokens coupling_by_confidence followers gradient_products masked_update shared_token"

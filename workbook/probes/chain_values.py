@@ -194,6 +194,8 @@ class _Chains:
         (_, n, T, _), shares = weights.shape, weights.cpu().cumsum(3) / weights.cpu().sum(3, keepdim=True)
         quantiles = torch.stack([torch.randperm(n, generator=generator) for _ in range(T)], dim=1)  # (n, T)
         drawn = (shares[..., :-1] < ((quantiles + 0.5) / n).unsqueeze(2)).sum(3)  # (P, n, T)
+        if self.task.ways > 1:
+            drawn[:, :, 0] = torch.arange(len(drawn))[:, None] % self.task.ways
         off, results = torch.arange(n), 0
         for t, slot in enumerate(self.kinds):
             if slot.field == "op":
