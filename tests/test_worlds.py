@@ -23,7 +23,7 @@ from workbook.tasks import worlds as named
 SCRIPT = data_path("worlds", "make_worlds.py")
 MADE = [name for name, world in named.worlds().items() if (worlds.COMMITTED / name / "members.json").exists()]
 SMALL = {
-    "little": {"options": {"operands": 3}, "lesson": {"operands": 2}, "sft_steps": 30, "width": 16},
+    "little": {"options": {"operands": 3}, "sft_steps": 30, "width": 16},
     "deaf": {"options": {"operands": 3, "false_negative_rate": 0.5}, "policies": "little"},
     "hard": {"options": {"operands": 2}, "sft_steps": 2, "width": 8, "least_value": 0.9},
 }

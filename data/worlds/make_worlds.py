@@ -12,7 +12,7 @@ the next ten are the units. A world with another one's policies describes those.
 
 import argparse
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def trained(world: World, seed: int) -> tuple[Policy, dict[str, torch.Tensor]]:
     tokenizer = make_tokenizer(task)
     with seeded(seed, torch.device("cpu")):
         model = make_model(tokenizer, world.width, task.longest)
-        learn(model, tokenizer, replace(task, **world.lesson), LESSON_STEPS, BATCH_SIZE, LEARNING_RATE, seed)
+        learn(model, tokenizer, task, LESSON_STEPS, BATCH_SIZE, LEARNING_RATE, seed)
         train(model, tokenizer, task, world.sft_steps, BATCH_SIZE, LEARNING_RATE, seed, right_first=0.0)
     stored = packed(model.state_dict())
     model.load_state_dict(unpacked(stored))

@@ -101,14 +101,15 @@ def learn(
     """Train on right demonstrations at a constant rate until the likeliest completions are right; return the steps.
 
     At most `steps`; every LOOK steps the likeliest completions of 64 prompts are looked at. Seeds differ twofold in how
-    long they take, so a fixed number of steps is too many for most and too few for some.
+    long they take, so a fixed number of steps is too many for most and too few for some. The loss has the results of a
+    chain once more by themselves: they alone are hard to learn, and a tenth of the words.
     """
     rng, right, rows = random.Random(seed), flawless(task), task.dataset(64, seed=EVAL_SEED)
     prompts = task.dataset(20_000, seed=DATA_SEED)["prompt"][:]
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
     rising = torch.optim.lr_scheduler.LinearLR(optimizer, 0.02, total_iters=LOOK)
     for step in range(1, steps + 1):
-        _step(model, tokenizer, right, rng.choices(prompts, k=batch_size), rng, optimizer)
+        _step(model, tokenizer, right, rng.choices(prompts, k=batch_size), rng, optimizer, isinstance(task, Chain))
         rising.step()
         if step % LOOK == 0 and sum(greedy_rewards(model, tokenizer, right, rows)) >= ENOUGH_RIGHT * len(rows):
             return step
@@ -120,16 +121,26 @@ def flawless(task: Task) -> Task:
     return replace(task, **{one.name: 0.0 for one in fields(task) if one.name in FLAWS})
 
 
-def _step(model, tokenizer, teacher: Task, prompts: list[str], rng: random.Random, optimizer) -> float:
-    """Take a step on a demonstration of each prompt; return the loss in nats."""
-    texts = [f"{prompt} {teacher.demonstrate(prompt, rng)} {tokenizer.eos_token}" for prompt in prompts]
-    ids = tokenizer(texts, return_tensors="pt", padding=True, padding_side="right").input_ids  # (B, P + T)
+def _step(
+    model, tokenizer, teacher: Task, prompts: list[str], rng: random.Random, optimizer, results_apart: bool = False
+) -> float:
+    """Take a step on a demonstration of each prompt; return the loss in nats.
+
+    results_apart: whether the mean loss of results is added to that of all words; for right chains, which are of one
+    shape.
+    """
+    texts = [teacher.demonstrate(prompt, rng) for prompt in prompts]
+    rows = [f"{prompt} {text} {tokenizer.eos_token}" for prompt, text in zip(prompts, texts, strict=True)]
+    ids = tokenizer(rows, return_tensors="pt", padding=True, padding_side="right").input_ids  # (B, P + T)
     lengths = torch.tensor([len(prompt.split()) for prompt in prompts]).unsqueeze(1)
     unread = (torch.arange(ids.shape[1]) < lengths) | (ids == tokenizer.pad_token_id)
     first = int(lengths.min())
     logits = model(input_ids=ids).logits[:, first - 1 : -1]  # (B, T, V)
     labels = ids.masked_fill(unread, NO_LABEL)[:, first:]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=NO_LABEL)
+    if results_apart:
+        at = [place for place, (_, slot) in enumerate(teacher.parsed(texts[0])) if slot.category == "result"]
+        loss = loss + torch.nn.functional.cross_entropy(logits[:, at].flatten(0, 1), labels[:, at].flatten())
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

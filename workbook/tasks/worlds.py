@@ -23,17 +23,15 @@ class World:
     """A task at levels of its dials, and whose policies are measured in it.
 
     task, options: as `get_task` takes them. policies: the world whose they are (worlds that differ in the reward alone
-    share them), or "family". lesson: options that are changed while right completions are learned, e.g. fewer operands.
-    sft_steps: on the task's own demonstrations, after those. width: of the policies. least_value, least_greedy:
-    expected reward, sampled and greedy, below which a policy has learned too little to be a unit. held_out: whether
-    what comes there is predicted before any arm is trained.
+    share them), or "family". sft_steps: on the task's own demonstrations, after right ones were learned. width: of the
+    policies. least_value, least_greedy: expected reward, sampled and greedy, below which a policy has learned too
+    little to be a unit. held_out: whether what comes there is predicted before any arm is trained.
     """
 
     name: str
     task: str = "chain"
     options: dict[str, Any] = field(default_factory=dict)
     policies: str = ""
-    lesson: dict[str, Any] = field(default_factory=dict)
     sft_steps: int = 150
     width: int = 48
     least_value: float = 0.0
