@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from datasets import Dataset
 
-from workbook.tasks.task import Annotation, Task, positive_int
+from workbook.tasks.task import Annotation, Task, positive_int, short
 from workbook.tasks.wording import EOS
 
 END = EOS[0]
@@ -96,8 +96,11 @@ class Tree(Task):
         return (prefix[:-1] for prefix in ends if self.value(prompt, prefix) == 1)
 
     def some_styles(self, prompt: str, n: int, rng: random.Random) -> list[Prefix]:
-        """Draw n different ones of them."""
-        return rng.sample(list(self.styles(prompt)), n)
+        """Return so many of them at random, all different; ValueError where a prompt has fewer."""
+        styles = list(self.styles(prompt))
+        if len(styles) < n:
+            raise ValueError(f"prompt {short(prompt, 200)} has {len(styles)} right completions, not {n}.")
+        return rng.sample(styles, n)
 
     def equivalent_solutions(self, prompt: str) -> Iterator[str]:
         """Yield the right completions, the shortest first."""
