@@ -3,6 +3,7 @@
 import random
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -200,3 +201,24 @@ def test_what_has_no_exact_values_is_refused(policies):
     config = AutoConfig.for_model("gpt2", n_embd=8, n_layer=1, n_head=2, vocab_size=len(policy.tokenizer))
     with pytest.raises(ValueError, match="read a tree, which gpt2 can't"):
         expected_reward(Policy(AutoModelForCausalLM.from_config(config), policy.tokenizer, {}), TASK, [PROMPT])
+
+
+def test_the_world_that_contributors_are_shown_runs():
+    """Its value is the sum of the probabilities of its right completions, and credit sums to what it should."""
+    page = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    block = page.partition("## A world of your own")[2].partition("```python\n")[2].partition("```")[0]
+    exec(compile(block, "CONTRIBUTING.md", "exec"), names := {"__name__": "coins"})  # noqa: S102
+    task = names["Coins"]()
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer(task)
+    policy = Policy(make_model(tokenizer, 8).double().eval(), tokenizer, {})
+    for row in task.dataset(3, 5):
+        rights = list(task.equivalent_solutions(row["prompt"]))
+        rollouts = written_rollouts(policy, task, [row], [rights])
+        assert rollouts.rewards.eq(1).all()
+        value = expected_reward(policy, task, [row["prompt"]])
+        torch.testing.assert_close(value[0], rollouts.old_logps.double().sum(1).exp().sum(), rtol=1e-5, atol=0)
+        assert len(task.prefixes(row["prompt"])) <= 300
+        text = task.demonstrate(row["prompt"], random.Random(1))
+        credit = sum(credit for _, credit in task.annotate(row["prompt"], row["answer"], [*text.split(), END]))
+        assert credit == pytest.approx(task.score(text, row["answer"]) - task.value(row["prompt"]))

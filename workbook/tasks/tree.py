@@ -97,8 +97,7 @@ class Tree(Task):
 
     def some_styles(self, prompt: str, n: int, rng: random.Random) -> list[Prefix]:
         """Return so many of them at random, all different; ValueError where a prompt has fewer."""
-        styles = list(self.styles(prompt))
-        if len(styles) < n:
+        if len(styles := list(self.styles(prompt))) < n:
             raise ValueError(f"prompt {short(prompt, 200)} has {len(styles)} right completions, not {n}.")
         return rng.sample(styles, n)
 
