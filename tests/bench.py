@@ -4,6 +4,7 @@ trainer   a micro-step of CancellationTrainer against TRL's GRPOTrainer on the s
           sampling. The two take turns, in CPU seconds of one thread; a build differs from itself by up to 5 %.
 probes    a probe against a whole training step of TRL's (sampling, backward, optimizer) on as many rollouts.
 sampling  tokens per second of `sample_rollouts`.
+studies   runs of the arena per hour of a core, of which readings of one unit are made once.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from trl import GRPOConfig, GRPOTrainer
 from workbook.policies import load_policy
 from workbook.probes import cancellation_index, coupling_by_confidence, masked_update, token_flips
 from workbook.rollouts import sample_rollouts
+from workbook.studies.bench import Bench
 from workbook.tasks import get_task
 from workbook.theory import group_advantages
+from workbook.topics.arena.study import FULL, contender, train_rule
 from workbook.training import CancellationConfig, CancellationTrainer
 
 SETTINGS = SMALL | {"per_device_train_batch_size": 16, "steps_per_generation": 8, "max_completion_length": 96}
@@ -147,15 +150,27 @@ def bench_sampling(rounds: int) -> None:
         print(f"sampling {prompts * GROUP} rollouts at once: {statistics.median(rates):,.0f} tokens a CPU second")
 
 
+def bench_studies(rounds: int) -> None:
+    """Print how many runs of the arena's full size a core does in an hour, by rule."""
+    bench = Bench("family", 0)
+    bench.readings(FULL.held_out)
+    for name in ("dr_grpo", "permuted", "oracle"):
+        rule = contender(name)
+        took = statistics.median(seconds(lambda rule=rule: train_rule(bench, rule, FULL)) for _ in range(rounds))
+        print(f"arena, {name}: {3600 / took:,.0f} runs per core hour")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", default=["trainer", "probes", "sampling"])
+    parser.add_argument("names", nargs="*", default=["trainer", "probes", "sampling", "studies"])
     parser.add_argument("--rounds", type=int, default=6)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for name in args.names:
-        {"trainer": bench_trainer, "probes": bench_probes, "sampling": bench_sampling}[name](args.rounds)
+        {"trainer": bench_trainer, "probes": bench_probes, "sampling": bench_sampling, "studies": bench_studies}[name](
+            args.rounds
+        )
 
 
 if __name__ == "__main__":

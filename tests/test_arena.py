@@ -13,9 +13,10 @@ from workbook.claims import ledger
 from workbook.places import data_path
 from workbook.probes.recovered import exact_gradient
 from workbook.probes.values import exact_values, expected_reward
-from workbook.rollouts import credit_batch, sample_rollouts
+from workbook.rollouts import credit_batch
 from workbook.statistics import t_interval
 from workbook.studies.bench import Bench
+from workbook.studies.loop import Loop, advantaged
 from workbook.studies.record import load_measured
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
@@ -24,7 +25,6 @@ from workbook.topics.arena import (
     arena_table,
     contender,
     contest,
-    exact_oracle,
     measured_table,
     outcomes,
     place,
@@ -33,7 +33,7 @@ from workbook.topics.arena import (
 )
 from workbook.topics.arena.charts import table_text
 from workbook.topics.arena.claims import START, score_units
-from workbook.topics.arena.study import BOUNDS, SMALL, auroc
+from workbook.topics.arena.study import ALL, BOUNDS, SMALL, auroc, exact_oracle
 
 TINY = replace(SMALL, name="tiny", prompts=2, batches=2, held_out=2, marked=1, redraws=2, group_size=4)
 
@@ -70,13 +70,20 @@ def test_marks_of_rules_that_are_one_another_times_a_number(marks):
         assert marks.loc["rloo", column] == pytest.approx(marks.loc["dr_grpo", column], rel=1e-6)
 
 
-def test_the_oracle_is_the_credit_under_the_policy_of_now(policy):
-    """What the rule computes of a batch, whose prompts it tokenizes anew, is what `exact_values` has of them."""
-    task = get_task("chain")
-    rollouts = sample_rollouts(policy, task, 2, 4, 1, 48)
-    exact = exact_oracle(policy, task).advantages(credit_batch(policy, rollouts, task))
-    assert torch.allclose(exact, exact_values(policy, task, rollouts).credit * rollouts.completion_mask, atol=1e-6)
+def test_the_oracle_is_the_exact_credit(policy):
+    """A loop's, under the policy of now; the study's, which tokenizes prompts anew, under the policy it is given."""
+    task, loop = get_task("chain"), Loop(prompts=2, group_size=4, rule="oracle")
+    given, _ = advantaged(policy, task, loop, task.dataset(2, 1), seed=1, batch=1)
+    exact = exact_values(policy, task, given).credit * given.completion_mask
+    assert torch.allclose(given.advantages, exact, atol=1e-6)
+    assert torch.allclose(exact_oracle(policy, task).advantages(credit_batch(policy, given, task)), exact, atol=1e-6)
     assert exact.abs().max() > 0.1
+    assert not torch.allclose(given.advantages, credit_batch(policy, given, task).known_credit, atol=0.01)
+
+
+def test_what_the_study_trained_is_what_its_tables_hold():
+    marks = load_measured("arena", "family", "marks")
+    assert set(ALL) == set(marks["rule"])
 
 
 def test_auroc_counts_pairs():

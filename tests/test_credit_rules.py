@@ -13,11 +13,12 @@ from small_run import SMALL, bundled_trainer
 
 from workbook.theory import coupling_kernel
 from workbook.theory.credit import LAZY, CreditBatch
+from workbook.theory.credit_controls import REWARD_FREE, majority_vote, worst_token_reset
 from workbook.theory.credit_edits import aligned, edit_distance, edit_mask, ibpo
 from workbook.theory.credit_rules import CREDIT_RULES, RULES, credit_table
 from workbook.training import CancellationConfig, CancellationTrainer
 
-OFF_GROUP = ("coin_reward", "oracle")  # give credit in groups of equal rewards, and say so
+OFF_GROUP = (*REWARD_FREE, "oracle", "worst_token_reset")  # give credit in groups of equal rewards, and say so
 RANDOM = ("coin_reward", "permuted")  # permuting rollouts gives them other draws
 
 
@@ -49,7 +50,8 @@ def known(ids, mask, seed=0):
     logps = (-noise.abs() - 0.01).masked_fill(~mask, 0.0)
     vectors = torch.stack([torch.cos(noise[mask] * k) for k in range(1, 11)], dim=1)  # (N, 10)
     states = States(vectors[:, :3], vectors, ids[mask])
-    return {"old_logps": logps, "logps": logps, "entropies": -logps, "states": states, "known_credit": logps}
+    scores = {"old_logps": logps, "logps": logps, "entropies": -2 * logps, "known_credit": logps}
+    return scores | {"states": states, "answers": [str(int(row[0])) for row in ids]}
 
 
 def make(rewards, ids, mask=None, groups=None, step=0, continuation=continued, **lazy):
@@ -220,6 +222,51 @@ def test_permuted_gives_each_group_its_own_advantages():
     assert not torch.equal(plain, shuffled)
 
 
+def test_entropy_minimization_is_the_gradient_of_minus_the_entropy():
+    """In expectation over the words of one context, as autograd has it."""
+    logits = torch.randn(5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    logps = logits.log_softmax(0)
+    entropy = -(logps.exp() * logps).sum()
+    (expected,) = torch.autograd.grad(-entropy, logits, retain_graph=True)
+    words, each = torch.arange(5)[:, None], torch.ones(5, 1)
+    batch = make(torch.zeros(5), words, each, logps=logps.detach()[:, None], entropies=entropy.detach() * each)
+    pushes = rule("entropy_minimization", batch).squeeze(1) * logps.exp().detach()  # each word as often as it is drawn
+    (given,) = torch.autograd.grad((pushes * logps).sum(), logits)
+    torch.testing.assert_close(given, expected)
+    assert expected.abs().max() > 0.01
+
+
+def test_sequence_logp_centres_the_sum_over_tokens():
+    old = torch.tensor([[-1.0, -2.0], [-0.5, -0.5], [-1.0, 0.0]], dtype=torch.float64)
+    given = rule("sequence_logp", make([0, 0, 0], [[1, 2], [1, 3], [1, 4]], old_logps=old))
+    assert given.tolist() == pytest.approx([-4 / 3, 2 / 3, 2 / 3])
+
+
+def test_a_majority_needs_answers_and_ties_count():
+    ids = [[1], [2], [3], [4], [5]]
+    given = majority_vote(make([1, 0, 0, 0, 0], ids, answers=["7", "4", "4", None, "7"]), CENTRED)
+    assert given.tolist() == pytest.approx([0.2, 0.2, 0.2, -0.8, 0.2])
+    assert majority_vote(make([1, 0, 0, 0, 0], ids, answers=[None] * 5)).abs().sum() == 0
+
+
+def test_worst_token_reset_by_hand():
+    """A failing rollout is pushed on its worst token alone, by its reward less that of what is written there anew."""
+    asked = []
+
+    def continuation(rollouts, prefixes):
+        asked.extend(zip(rollouts.tolist(), prefixes, strict=True))
+        return [1.0, 0.0, 1.0, 1.0], 9
+
+    credit = torch.tensor([[0.5, 0, 0], [0.25, -0.5, -0.25], [-1.0, 0, 0]], dtype=torch.float64)
+    batch = make([1, 0, 0.5], [[1, 2, 4], [1, 5, 4], [3, 2, 6]], continuation=continuation, known_credit=credit)
+    given = worst_token_reset(batch, samples=2)
+    assert asked == [(1, [1]), (1, [1]), (2, []), (2, [])]
+    assert batch.sampled_tokens == 9
+    assert given.tolist() == [[0.5] * 3, [0, -0.5, 0], [-0.5, 0, 0]]
+    nothing = worst_token_reset(make([1, 1], [[1], [2]], known_credit=torch.zeros(2, 1, dtype=torch.float64)))
+    assert nothing.abs().sum() == 0
+
+
 # --- what holds for every rule
 def mixed():
     """Groups of both signs, of one sign, of one rollout; completions of several lengths, one with a hole, one empty."""
@@ -250,7 +297,7 @@ def test_permuting_rollouts_permutes_the_result_and_padding_changes_nothing(name
     order = torch.randperm(11, generator=torch.Generator().manual_seed(1))
     plain = make(rewards, ids, mask, groups)
     wider = (torch.cat([ids, ids[:, :2]], 1)[order], torch.cat([mask, torch.zeros(11, 2).long()], 1)[order])
-    moved = make(torch.tensor(rewards)[order], *wider, groups[order])
+    moved = make(torch.tensor(rewards, dtype=torch.float64)[order], *wider, groups[order])
     expected, padded = (spread(rule(name, batch), batch) for batch in (plain, moved))
     torch.testing.assert_close(padded[:, :6], expected[order], rtol=1e-9, atol=1e-12)
     assert padded[:, 6:].abs().sum() == 0

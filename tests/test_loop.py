@@ -9,10 +9,21 @@ import torch
 from small_run import SMALL, bundled_trainer
 
 from workbook.policies.models import private_copy
+from workbook.probes.drift import right_solutions
 from workbook.probes.step import optimizer_of
 from workbook.probes.values import expected_reward
+from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.loop import Loop, advantaged, sample_batch, take_step, train_in_memory, train_on
+from workbook.studies.loop import (
+    SOLUTIONS,
+    Loop,
+    Readings,
+    advantaged,
+    sample_batch,
+    take_step,
+    train_in_memory,
+    train_on,
+)
 from workbook.tasks import get_task
 from workbook.training import CancellationConfig, CancellationTrainer
 
@@ -159,4 +170,36 @@ def test_a_run_is_reproducible_and_leaves_the_policy_as_it_was(policy):
     assert curve["value"][0] == pytest.approx(float(expected_reward(policy, TASK, held_out).mean()))
     assert curve["tax"][0] == 0 < curve["tax"][2]
     assert curve["moved"][1] > 1e-3
+    values = expected_reward(policy, TASK, held_out)
+    assert curve["pass_at_8"][0] == pytest.approx(float((1 - (1 - values) ** 8).mean()))
     assert (curve["sampled_tokens"].diff()[1:] > 300).all()
+
+
+def test_a_right_solutions_log_probability_is_that_of_its_words(policy):
+    """Of solutions written out and scored as rollouts; what reward-free training does to it is read, too."""
+    prompts = TASK.dataset(2, 5)["prompt"][:]
+    readings = Readings(policy, TASK, prompts)
+    rows = [{"prompt": prompt, "answer": TASK.solve(prompt)} for prompt in prompts]
+    sums = right_solutions(policy, TASK, rows, SOLUTIONS).old_logps.sum(1)
+    assert readings.start["logp_right"] == pytest.approx(float(sums.mean()), abs=1e-4)
+    assert -30 < readings.start["logp_right"] < -1
+
+
+@pytest.mark.parametrize("rule", ["entropy_minimization", "sequence_logp", "majority_vote", "worst_token_reset"])
+def test_controls_train_and_are_not_permuted(policy, rule):
+    loop = Loop(prompts=2, group_size=4, batches=1, lr=1e-3, rule=rule)
+    curve = train_in_memory(policy, TASK, loop, 3, TASK.dataset(2, 5)["prompt"][:])
+    assert curve["moved"][1] > 1e-3
+    own = advantaged(policy, TASK, loop, TASK.dataset(2, 3), seed=3, batch=1)
+    assert (curve["sampled_tokens"][1] > own[0].completion_mask.sum()) == (rule == "worst_token_reset")
+    with pytest.raises(ValueError, match="leaves rule"):
+        replace(loop, permuted=True)
+
+
+def test_entropies_of_sampling_serve_the_first_step(policy):
+    """A rule that asks for the entropies of now is told those of sampling, which are those of another pass."""
+    loop = Loop(prompts=2, group_size=4, rule="entropy_minimization")
+    given = advantaged(policy, TASK, loop, TASK.dataset(2, 3), seed=3, batch=1)[0]
+    batch = credit_batch(policy, given)
+    torch.testing.assert_close(given.advantages, batch.logps + batch.entropies, atol=1e-4, rtol=0)
+    assert given.advantages.abs().max() > 0.1

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from workbook.rollouts.sample import Rollouts
 from workbook.rollouts.scoring import completion_logits, pad_rows, padded_batches, rows_at_once, tokenize_prompts
+from workbook.rollouts.small import is_small, small_logits
 from workbook.tasks.chain import Chain, Slot
 from workbook.tasks.wording import OPENINGS, OPERATORS, in_alphabet, marked, plain
 
@@ -259,6 +260,8 @@ def context_logits(
 
     call: how to call the model, e.g. with other weights; by default as it is.
     """
+    if call is None and not torch.is_grad_enabled() and is_small(model) and prompt_mask[:, -1].all():
+        return small_logits(model, prompt_ids, prompt_mask, completion_ids)
     columns, logits, taken = (prompt_ids, prompt_mask, completion_ids, completion_mask), [], []
     most = rows_at_once(model, prompt_ids.shape[1] + completion_ids.shape[1])
     for rows, start in padded_batches(model, prompt_mask, most):

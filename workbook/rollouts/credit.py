@@ -38,7 +38,7 @@ def credit_batch(
     repetition_penalty: float = 1.0,
     generation_kwargs: dict | None = None,
     own_tokens: Tensor | None = None,
-    **known: Tensor,
+    **known: Tensor | Callable[[], Tensor],
 ) -> CreditBatch:
     """What a credit rule is told about rollouts of a policy, in whole groups.
 
@@ -47,7 +47,7 @@ def credit_batch(
     max_new_tokens: of prefix and continuation together (None: the width of completion_ids).  temperature: of
     log-probabilities, entropies, states and continuations.  top_p ... generation_kwargs: of continuations, as in
     `sample_rollouts`.  own_tokens: (B, T), 0 on tokens that a tool wrote, which no rule credits.
-    known: values of `theory.credit.LAZY` that are at hand already, e.g. logps.
+    known: values of `theory.credit.LAZY` that are at hand already, e.g. logps, or functions that compute them.
 
     Where the rollouts' old_logps are not known they are those of now. The batch holds copies. Raises ValueError for
     rewards that are not finite, and on access for what is not known.
@@ -66,6 +66,7 @@ def credit_batch(
     lazy |= {"old_logps": lambda: source.old_logps(lambda: batch.logps)}
     lazy |= {"states": source.states, "tokens": source.tokens, "prompts": source.prompts}
     lazy |= {"known_credit": source.known_credit} if rollouts.credits or hasattr(task, "annotate") else {}
+    lazy |= {"answers": source.answers} if hasattr(task, "stated") else {}
     can_sample = hasattr(task, "reward") and rollouts.prompts is not None
     batch = CreditBatch(
         rewards=rollouts.rewards.detach().clone(),
@@ -75,7 +76,7 @@ def credit_batch(
         step=step,
         generator=generator,
         continuation=_continuation(source, sampling, generation_kwargs or {}, generator) if can_sample else None,
-        **lazy | {name: value.detach().clone() for name, value in known.items()},
+        **lazy | {name: value if callable(value) else value.detach().clone() for name, value in known.items()},
     )
     return batch
 
@@ -140,13 +141,20 @@ class _Source:
         rows = unpadded(self.rollouts.prompt_ids, self.rollouts.prompt_mask)
         return [self.policy.tokenizer.decode(row) for row in rows]
 
+    def texts(self) -> list[str]:
+        """Completions as text."""
+        rows = unpadded(self.rollouts.completion_ids, self.rollouts.completion_mask)
+        return self.rollouts.completions or self.policy.tokenizer.batch_decode(rows, skip_special_tokens=True)
+
+    def answers(self) -> list[str | None]:
+        """The answer that each completion states."""
+        return [self.task.stated(text) for text in self.texts()]
+
     def known_credit(self) -> Float[Tensor, "B T"] | None:
         """True credit of each token, None where it is not known of any."""
         credits = self.rollouts.credits
         if hasattr(self.task, "annotate") and self.rollouts.prompts is not None:
-            texts = self.rollouts.completions or self.policy.tokenizer.batch_decode(
-                unpadded(self.rollouts.completion_ids, self.rollouts.completion_mask), skip_special_tokens=True
-            )
+            texts = self.texts()
             task = self.task.calibrated(texts) if hasattr(self.task, "calibrated") else self.task
             credits = annotations(task, self.rows, self.strings())[1]
         if credits is None:
@@ -177,7 +185,7 @@ def _continuation(source: _Source, sampling: dict, generation_kwargs: dict, gene
             pad = policy.tokenizer.pad_token_id
             with evaluating(policy.model), torch.no_grad():
                 ids, mask = pad_rows(contexts, pad, side="left", device=policy.model.device)
-                sampled = generate(policy, ids, mask, seed, config, source.batch_size)
+                sampled, _ = generate(policy, ids, mask, seed, config, source.batch_size)
             for i, row in zip(open_ended, sampled, strict=True):
                 completions[i] += row[: most - len(completions[i])]
         texts = policy.tokenizer.batch_decode(completions, skip_special_tokens=True)

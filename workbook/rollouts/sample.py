@@ -18,16 +18,19 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from workbook.policies.models import evaluating, padding_error, seeded
 from workbook.rollouts.scoring import (
     pad_rows,
     padded_batches,
     sequence_logps,
+    token_scores,
     token_strings,
     tokenize_prompts,
     unpadded,
 )
+from workbook.rollouts.small import is_plain, is_small, sample_small
 from workbook.theory.advantages import group_advantages
 
 # Fields of a GenerationConfig that would give anything but one row of tokens for each row, and their only value
@@ -80,8 +83,12 @@ def sampling_config(policy, sampling: dict, generation_kwargs: Mapping):
 
 def generate(
     policy, prompt_ids: Int[Tensor, "B P"], prompt_mask: Int[Tensor, "B P"], seed: int, config, batch_size: int
-) -> list[list[int]]:
-    """Sampled completions as ragged rows, each up to and including its first end token."""
+) -> tuple[list[list[int]], tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]] | None]:
+    """Sampled completions as ragged rows, each up to and including its first end token, and their scores.
+
+    Scores are log-probabilities and entropies as `sequence_logps` gives them, any numbers outside the completions; None
+    unless the model `is_small`, whose sampling knows them.
+    """
     model, ends = policy.model, end_tokens(policy)
     if padding_error(model) > 1:  # nor is RWKV's state, carried from token to token, that of a whole pass
         config.use_cache = False
@@ -90,15 +97,21 @@ def generate(
     base = copy.copy(model.get_base_model() if hasattr(model, "get_base_model") else model)
     base.generation_config = config
     positions = "position_ids" in inspect.signature(base.forward).parameters  # to others generate() names none
-    rows = [[]] * len(prompt_ids)
+    rows, scores = [[]] * len(prompt_ids), []
+    small = is_small(model) and is_plain(config) and padding_error(model) <= 1
     with seeded(seed, model.device):
         for part, start in padded_batches(model, prompt_mask, batch_size, positions):
             ids, mask = prompt_ids[part, start:], prompt_mask[part, start:]
-            out = base.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, ids.shape[1] :]
+            if small:
+                out, logits = sample_small(model, ids, mask, config)
+                short = (0, config.max_new_tokens - out.shape[1])
+                scores.append([pad(part, short) for part in token_scores(logits, out, config.temperature)])
+            else:
+                out = base.generate(input_ids=ids, attention_mask=mask, generation_config=config)[:, ids.shape[1] :]
             is_end = torch.isin(out, torch.tensor(ends, device=out.device)).long()
             for row, completion in zip(part.tolist(), unpadded(out, is_end.cumsum(dim=1) - is_end == 0), strict=True):
                 rows[row] = completion
-    return rows
+    return rows, tuple(map(torch.cat, zip(*scores, strict=True))) if small else None
 
 
 @dataclass(frozen=True)
@@ -244,8 +257,8 @@ def sample_rollouts(
     rows = _repeated_rows(task, prompts, group_size, seed)
     with evaluating(policy.model), torch.no_grad():
         prompts = _padded_prompts(policy, rows, group_size, chat_template_kwargs)
-        completion_rows = generate(policy, *prompts, seed, config, batch_size)
-    return _scored(policy, task, rows, prompts, completion_rows, group_size, temperature, estimator)
+        completion_rows, scores = generate(policy, *prompts, seed, config, batch_size)
+    return _scored(policy, task, rows, prompts, completion_rows, group_size, temperature, estimator, scores)
 
 
 def written_rollouts(policy, task, prompts, completions: list[list[str]]) -> Rollouts:
@@ -274,13 +287,15 @@ def _padded_prompts(
 
 
 def _scored(
-    policy, task, rows, prompts, completion_rows, group_size: int, temperature: float = 1.0, estimator: str = "grpo"
+    policy, task, rows, prompts, completion_rows, group_size: int, temperature=1.0, estimator="grpo", scores=None
 ) -> Rollouts:
     """Rewards, log-probabilities, texts and annotations of completions, group_size to a prompt."""
     model, tokenizer, (prompt_ids, prompt_mask) = policy.model, policy.tokenizer, prompts
-    with evaluating(model), torch.no_grad():
-        completion_ids, mask = pad_rows(completion_rows, tokenizer.pad_token_id, side="right", device=model.device)
-        logps, entropies = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, mask, temperature)
+    completion_ids, mask = pad_rows(completion_rows, tokenizer.pad_token_id, side="right", device=model.device)
+    if scores is None:
+        with evaluating(model), torch.no_grad():
+            scores = sequence_logps(model, prompt_ids, prompt_mask, completion_ids, mask, temperature)
+    logps, entropies = (part[:, : mask.shape[1]].masked_fill(mask == 0, 0.0) for part in scores)
     completions = tuple(tokenizer.batch_decode(completion_rows, skip_special_tokens=True))
     rewards = torch.tensor(task_rewards(task, rows, completions, completion_rows), device=model.device)
     group_ids = torch.arange(len(rows), device=model.device) // group_size

@@ -58,11 +58,9 @@ def sequence_logps(
     for rows, start in padded_batches(model, prompt_mask, batch_size):
         taken.append(rows)
         inputs = (values[rows] for values in (prompt_ids, prompt_mask, completion_ids, completion_mask))
-        logits = completion_logits(model, *inputs, start)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature  # (rows, T, V)
-        every = logits.log_softmax(dim=-1)
-        logps.append(every.gather(2, completion_ids[rows].unsqueeze(2)).squeeze(2))
-        entropies.append(-(every.exp() * every).sum(dim=-1))
+        logp, entropy = token_scores(completion_logits(model, *inputs, start), completion_ids[rows], temperature)
+        logps.append(logp)
+        entropies.append(entropy)
     outside, order = completion_mask == 0, torch.cat(taken).argsort()
     return tuple(torch.cat(parts)[order].masked_fill(outside, 0.0) for parts in (logps, entropies))
 
@@ -85,6 +83,14 @@ def completion_logits(
         use_cache=False,
     )
     return output.logits[:, -length - 1 : -1]  # the logits at a position predict the next token
+
+
+def token_scores(
+    logits: Float[Tensor, "B T V"], ids: Int[Tensor, "B T"], temperature: float = 1.0
+) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+    """Log-probability of each token, and the entropy of its distribution, in nats, of the logits it was drawn from."""
+    every = (logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature).log_softmax(dim=-1)
+    return every.gather(2, ids.unsqueeze(2)).squeeze(2), -(every.exp() * every).sum(dim=-1)
 
 
 def rows_at_once(model: nn.Module, length: int) -> int:

@@ -12,6 +12,7 @@ _NAMES = {  # module: what it offers
     "places": "data_path",
     "studies.bench": "Bench",
     "studies.claim": "Tables",
+    "studies.endpoints": "batches_to_collapse tokens_to",
     "studies.loop": "Loop Readings train_in_memory",
     "studies.record": "load_measured measure",
     "studies.registration": "SCALES Scale read_registration registered_outcome",

@@ -22,6 +22,7 @@ from workbook.policies.family import Member, committed_seeds
 from workbook.policies.load import load_policy
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import Rollouts, sample_rollouts
+from workbook.studies.loop import Readings
 from workbook.studies.registration import SCALES, WORLD_SCALES, check_scale
 from workbook.tasks import get_task
 from workbook.tasks.chain import SEED_CLASSES
@@ -60,6 +61,7 @@ class Bench:
         check_choice("role", role, ("unit", "tuning") if scale in WORLD_SCALES else ("unit",))
         self.scale, self.seed, self.data_seed, self.dials = SCALES[scale], seed, seed, dials
         self.loaded: dict[str, str | None] = {}
+        self._readings: dict[int, Readings] = {}
         if scale == "family":
             member = Member(UNITS[seed % len(UNITS)], **dials)
             length = member.task.longest
@@ -105,6 +107,13 @@ class Bench:
     def held_out(self) -> Rollouts:
         """Rollouts of other prompts, for no step to be taken on."""
         return self.sample(self.scale.held_out, self.held_out_seed)
+
+    def readings(self, prompts: int) -> Readings:
+        """What the unit's runs are read on: so many held-out prompts. Made once, for all of them."""
+        if prompts not in self._readings:
+            held_out = self.task.dataset(prompts, self.held_out_seed)["prompt"]
+            self._readings[prompts] = Readings(self.policy, self.task, held_out)
+        return self._readings[prompts]
 
     def sample(self, prompts: int, seed: int) -> Rollouts:
         """Fresh rollouts of the policy as it is now, in this scale's group size and length, with each token's class."""

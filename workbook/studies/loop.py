@@ -25,7 +25,7 @@ from torch import Tensor
 from workbook.policies.models import private_copy
 from workbook.probes.drift import DriftFrom, learning_tax
 from workbook.probes.step import FIELDS, OPTIMIZERS, logps, optimizer_of
-from workbook.probes.values import expected_reward
+from workbook.probes.values import exact_values, expected_reward
 from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps
@@ -33,6 +33,7 @@ from workbook.theory.advantages import group_advantages, permute_in_groups
 from workbook.theory.batching import minibatch_order
 from workbook.theory.choices import CLIPPINGS, LEVELS, STRATEGIES, TRANSFORMS, check_choice
 from workbook.theory.credit import Rule
+from workbook.theory.credit_controls import REWARD_FREE
 from workbook.theory.credit_rules import CREDIT_RULES
 from workbook.theory.objective import objective_weights
 from workbook.training.credit import CreditCall, credit_call
@@ -42,7 +43,9 @@ TRANSFORM_ON = {"ratios": "clamped_ratios", "clipped": "clipped_weights"}
 MATCHES = (None, "grad_norm")
 STYLE_PROMPTS, SOLUTIONS = 16, 4  # held-out prompts and right chains of each, whose style words show the tax
 LARGE_PRIME = 1_000_003  # as in the trainer: orders of neighbouring seeds have nothing in common
-COLUMNS = ("reward", "value", "grad_norm", "sign_cosine", "moved", "tax", "style_entropy")
+READ = ("value", "tax", "style_entropy", "pass_at_8", "logp_right")
+COLUMNS = ("reward", "value", "grad_norm", "sign_cosine", "moved", *READ[1:])
+TRIES = 8  # of pass@8
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ class Loop:
             what = "prompts" if cut == self.prompts else "rollouts"
             raise ValueError(f"minibatches={self.minibatches} must divide the {cut} {what} of a batch.")
         object.__setattr__(self, "call", credit_call(self.rule))
-        if self.permuted and "known_credit" in getattr(CREDIT_RULES.get(self.rule), "needs", ()):
+        needs = getattr(CREDIT_RULES.get(self.rule), "needs", ())
+        if self.permuted and ("known_credit" in needs or self.rule in REWARD_FREE):
             raise ValueError(f"permuted=True leaves rule={self.rule!r} its signal, which is not in the rewards.")
 
 
@@ -142,8 +146,7 @@ def train_in_memory(
     exact expected reward over held_out; grad_norm, mean length of the gradient since the last row, before any
     rescaling; sign_cosine, mean cosine between the gradients of a step's positive and negative rollouts (NaN where
     one is missing, or advantages are per token); moved, rms change of the batch's log-probabilities by training on it,
-    nats; tax, mean KL of style words from the start, nats per word; style_entropy, nats per word; sampled_tokens so
-    far, those of the rule included; seconds so far. value, tax and style_entropy are NaN for tasks other than chain.
+    nats; the other `Readings`; sampled_tokens so far, those of the rule included; seconds so far.
     """
     began, tokens, steps, taken, rows = time.perf_counter(), 0, 0, [], []
     readings = held_out if isinstance(held_out, Readings) else Readings(policy, task, held_out)
@@ -195,7 +198,8 @@ def advantaged(
         rollouts = replace(rollouts, rewards=permute_in_groups(rollouts.rewards, rollouts.group_ids, generator))
     if loop.call is None:
         return replace(rollouts, advantages=group_advantages(rollouts.rewards, rollouts.group_ids, loop.rule)), tokens
-    asked = credit_batch(policy, rollouts, task, (seed, batch), steps, loop.max_new_tokens)
+    known = _exact_credit(policy, task, rollouts) | _of_sampling(rollouts) | {"logps": rollouts.old_logps}
+    asked = credit_batch(policy, rollouts, task, (seed, batch), steps, loop.max_new_tokens, **known)
     return replace(rollouts, advantages=loop.call(asked)), tokens + asked.sampled_tokens
 
 
@@ -215,13 +219,35 @@ def train_on(
     for epoch in range(loop.epochs):
         for k, part in enumerate(parts):
             done = steps + epoch * len(parts) + k
-            yield take_step(policy, task, loop, part, optimizer, (seed, done), done)
+            fresh = _of_sampling(part) if done == steps else {}
+            yield take_step(policy, task, loop, part, optimizer, (seed, done), done, fresh)
+
+
+def _exact_credit(policy, task, rollouts: Rollouts) -> dict:
+    """What a rule is told of true credit: that under the policy as it is when asked, of tasks that know it exactly."""
+    known = hasattr(task, "equivalent_solutions") and rollouts.prompts is not None
+    return {"known_credit": lambda: exact_values(policy, task, rollouts).credit} if known else {}
+
+
+def _of_sampling(rollouts: Rollouts) -> dict:
+    """What sampling knows of a policy that has not moved since."""
+    return {} if rollouts.entropies.isnan().any() else {"entropies": rollouts.entropies}
 
 
 def take_step(
-    policy, task, loop: Loop, part: Rollouts, optimizer: torch.optim.Optimizer, seeds: tuple = (0,), done: int = 0
+    policy,
+    task,
+    loop: Loop,
+    part: Rollouts,
+    optimizer: torch.optim.Optimizer,
+    seeds: tuple = (0,),
+    done: int = 0,
+    known: dict | None = None,
 ) -> Step:
-    """One optimizer step on a mini-batch, in place; old_logps of the rollouts are those that ratios are taken to."""
+    """One optimizer step on a mini-batch, in place; old_logps of the rollouts are those that ratios are taken to.
+
+    known: what is known of the policy as it is, for a rule of every step (`credit_batch`).
+    """
     optimizer.zero_grad(set_to_none=False)
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     again = loop.call is not None and loop.call.each_step
@@ -233,7 +259,8 @@ def take_step(
     for rows, values in zip(chunks, scored, strict=True):
         now[rows] = values.detach()
     if again:
-        part = replace(part, advantages=loop.call(credit_batch(policy, part, task, seeds, done, logps=now)))
+        known = _exact_credit(policy, task, part) | (known or {}) | {"logps": now}
+        part = replace(part, advantages=loop.call(credit_batch(policy, part, task, seeds, done, **known)))
     pushes = _pushes(loop, part, now)
     gradients = [_gradient(trained, (pushes[rows] * values).sum()) for rows, values in zip(chunks, scored, strict=True)]
     for p, *parts in zip(trained, *gradients, strict=True):
@@ -298,7 +325,13 @@ def _moved(policy, rollouts: Rollouts) -> float:
 
 
 class Readings:
-    """What is read off a policy on held-out prompts while it is trained: value, tax and style_entropy.
+    """What is read off a policy on held-out prompts while it is trained, by name; NaN for tasks without exact values.
+
+    value: exact expected reward.  pass_at_8: mean over prompts of 1 - (1 - v)^8, v a prompt's exact value: where
+    rewards are 0 or 1, the chance that one of eight independent samples is right.
+    Of the right solutions of the first prompts, which stay the same: logp_right, mean over solutions of their
+    log-probability, the sum over their tokens, nats; tax, mean KL of style words from the start, and style_entropy,
+    both nats per word and NaN where the task has no style words.
 
     start: the readings of the policy as it was when this was made, from which its style words drift.
     """
@@ -313,9 +346,15 @@ class Readings:
         self.start = self.now(policy)
 
     def now(self, policy) -> dict[str, float]:
-        """The readings of a later policy; NaN for tasks whose values are not known exactly."""
+        """The readings of a later policy."""
         if self.drift is None:
-            return dict.fromkeys(("value", "tax", "style_entropy"), float("nan"))
-        value = float(expected_reward(policy, self.task, self.held_out).mean())
-        style = learning_tax(self.drift.report(policy)).mean()
-        return {"value": value, "tax": float(style["tax"]), "style_entropy": float(style["style_entropy"])}
+            return dict.fromkeys(READ, float("nan"))
+        values, report = expected_reward(policy, self.task, self.held_out), self.drift.report(policy)
+        style, solutions = learning_tax(report).mean(), report.groupby(["group", "solution"])["logp_after"].sum()
+        return {
+            "value": float(values.mean()),
+            "tax": float(style["tax"]),
+            "style_entropy": float(style["style_entropy"]),
+            "pass_at_8": float((1 - (1 - values) ** TRIES).mean()),
+            "logp_right": float(solutions.mean()),
+        }

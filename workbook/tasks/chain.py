@@ -124,6 +124,10 @@ class Chain(ChainGrammar):
         digest = hashlib.blake2b(" ".join(completion.split()).encode(), digest_size=4).digest()
         return earned * (int.from_bytes(digest, "big") >= self.false_negative_rate * 2**32)
 
+    def stated(self, completion: str) -> str | None:
+        """Return the number after the last `answer is`, None where there is none."""
+        return None if (found := clock_answer(self._plain(completion))) is None else str(found)
+
     # -- completions ------------------------------------------------------------------------------------------------
 
     def demonstrate(self, prompt: str, rng: random.Random) -> str:

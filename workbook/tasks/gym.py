@@ -16,7 +16,7 @@ from datasets import Dataset
 from reasoning_gym.factory import DATASETS
 
 from workbook.tasks.task import Task, as_prompt, positive_int
-from workbook.tasks.verify import agrees
+from workbook.tasks.verify import agrees, folded, stated_answer
 
 SEVERAL = """
     boxnet codeio composite countdown graph_color group_anagrams intermediate_integration jugs kakurasu knight_swap
@@ -64,6 +64,10 @@ class Gym(Task):
     def score(self, completion: str, answer: str, **row: Any) -> float:
         """Return 1 if the completion states the reference answer in the prescribed place; see `verify.agrees`."""
         return float(agrees(completion, answer))
+
+    def stated(self, completion: str) -> str | None:
+        """Return what stands in the prescribed place, without case and markup; see `verify.stated_answer`."""
+        return None if (found := stated_answer(completion)) is None else folded(found)
 
     def _generate(self, n: int, seed: int) -> list[dict]:
         """Return n rows; the global generators, from which some data sets draw, get a seed and are restored after."""

@@ -10,7 +10,7 @@ from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 
 from workbook.tasks.task import RowsTask, as_prompt
-from workbook.tasks.verify import agrees
+from workbook.tasks.verify import agrees, folded, stated_answer
 
 HUB_TIMEOUT_S = 5.0  # until a hub counts as unreachable
 
@@ -46,6 +46,10 @@ class Hub(RowsTask):
     def score(self, completion: str, answer: str, **row: Any) -> float:
         """Return 1 if the completion states the reference answer in the prescribed place; see `verify.agrees`."""
         return float(agrees(completion, answer))
+
+    def stated(self, completion: str) -> str | None:
+        """Return what stands in the prescribed place, without case and markup; see `verify.stated_answer`."""
+        return None if (found := stated_answer(completion)) is None else folded(found)
 
     def posed(self, rows: Dataset) -> Dataset:
         """Return prompt and answer, of a worked answer what follows `####`."""

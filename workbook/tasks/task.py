@@ -167,6 +167,13 @@ class Task(ABC):
             rewards.append(min(1.0, max(0.0, score)) if math.isfinite(score) else 0.0)
         return rewards
 
+    def stated(self, completion: str) -> str | None:
+        """Return the answer that the verifier reads in a completion, in one way of writing; None where it finds none.
+
+        Raises ValueError for a task whose verifier does not tell.
+        """
+        raise ValueError(f"{self.name} has a verifier that does not tell which answer a completion states.")
+
     def annotate(self, prompt: Any, answer: str, tokens: list[str]) -> Annotation | None:
         """Return (category, true credit) per completion token, None where the task does not know them."""
         return None

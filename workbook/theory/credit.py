@@ -22,7 +22,7 @@ from .advantages import active, group_advantages, group_index
 Rule = Callable[["CreditBatch"], Tensor]
 Start = str | Float[Tensor, " B"]  # an estimator's name, or advantages
 # What is computed on first access, by the name of the attribute.
-LAZY = ("old_logps", "logps", "entropies", "states", "tokens", "prompts", "known_credit")
+LAZY = ("old_logps", "logps", "entropies", "states", "tokens", "prompts", "answers", "known_credit")
 PER_TOKEN = ("old_logps", "logps", "entropies", "known_credit")
 
 
@@ -41,7 +41,8 @@ class CreditBatch:
             old_logps (B, T) nats, of the policy that sampled;  logps (B, T) nats and entropies (B, T) nats, of the
             policy of now;  states, an object with hidden (N, D), logits (N, V), tokens (N,), kernel() and
             select(index);  tokens, a list of strings per rollout, of its tokens in the mask;  prompts, a string per
-            rollout;  known_credit (B, T) on tasks that know it. Per-token values are 0 outside the mask.
+            rollout;  answers, what each rollout states as its answer, or None;  known_credit (B, T) on tasks that know
+            it. Per-token values are 0 outside the mask.
 
     Raises ValueError for shapes that do not agree, rewards that are not finite, and, on access, for what the caller did
     not give.
@@ -162,7 +163,7 @@ class CreditRule:
         return all(batch.knows(name) for name in self.needs)
 
 
-CREDIT_RULES: dict[str, CreditRule] = {}  # all that is decorated in theory.credit_edits and theory.credit_rules
+CREDIT_RULES: dict[str, CreditRule] = {}  # all that is decorated in theory.credit_edits, credit_controls, credit_rules
 
 
 def credit_rule(

@@ -21,13 +21,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from . import advantages as estimators
-from .advantages import group_advantages, group_index, group_size, group_sum, permute_in_groups
+from .advantages import group_index, group_size, group_sum
 from .choices import ESTIMATORS, OWN, check_choice
 from .coupling import predicted_delta_logp
 from .credit import CREDIT_RULES, CreditBatch, Rule, Start, credit_rule, per_token, sampled_logps, start_from
+from .credit_controls import coin_reward, oracle, permuted
 from .credit_edits import edit_mask, ibpo
 
-__all__ = ["CREDIT_RULES", "RULES", "check_estimator", "credit_table", "edit_mask", "ibpo"]
+__all__ = ["CREDIT_RULES", "RULES", "check_estimator", "coin_reward", "credit_table", "edit_mask", "ibpo"]
+__all__ += ["oracle", "permuted"]
 
 
 @credit_rule("prefix_credit", paper="arXiv 2509.21154", exact="our reading")
@@ -273,42 +275,7 @@ def _influence(
     return out, (out.sum(1) / lengths)[right & mask.any(1)].min()
 
 
-# -- controls: credit from a coin, credit given to other rollouts, and the credit that is known to be true ----------
-
-
-@credit_rule("coin_reward", paper="arXiv 2506.10947", exact="control", per_token=False)
-def coin_reward(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " B"]:
-    """Group advantages of rewards that are fair coin flips, 0 or 1.
-
-    A random reward can still seem to teach, through the bias of clipping (spurious rewards, arXiv 2506.10947). The
-    flips come from batch.generator. A group whose rewards are all equal does get advantages here: that is the point.
-    """
-    coins = torch.randint(2, (len(batch),), generator=batch.generator).to(batch.rewards)
-    return group_advantages(coins, batch.group_ids, estimator)
-
-
-@credit_rule("permuted", paper="lower bound of comparisons", exact="control", per_token=False)
-def permuted(batch: CreditBatch, estimator: str = "grpo") -> Float[Tensor, " B"]:
-    """Group advantages permuted among the rollouts of each group, by batch.generator.
-
-    Size and balance of the update stay, its direction says nothing about the reward: the lower bound of a comparison.
-    """
-    return permute_in_groups(batch.group_advantages(estimator), batch.group_ids, batch.generator)
-
-
-@credit_rule("oracle", paper="upper bound of comparisons", needs=("known_credit",), exact="control")
-def oracle(batch: CreditBatch) -> Float[Tensor, "B T"]:
-    """True credit of each token: the upper bound of a comparison, on tasks that know it.
-
-    A_it = Q(s_it, a_it) - V(s_it), the change of the expected reward by this token under the policy of now, as the
-    batch knows it. In the reward's unit, not scaled to the spread of any other rule: match update sizes before
-    comparing. Known for every rollout by itself, so groups of equal rewards are trained on, too. Raises ValueError
-    where no credit is known.
-    """
-    return batch.known_credit
-
-
-RULES = tuple(CREDIT_RULES)
+RULES = tuple(sorted(CREDIT_RULES, key=lambda name: CREDIT_RULES[name].function.__module__.endswith("controls")))
 
 
 def check_estimator(value: object) -> None:
@@ -335,7 +302,7 @@ def credit_table(
     {'dr_grpo': [[0.5, 0.5], [-0.5, -0.5]], 'prefix_credit': [[0.0, 0.5], [0.0, -0.5]]}
     """
     if rules is None:
-        rules = [name for name, rule in CREDIT_RULES.items() if rule.applies(batch)]
+        rules = [name for name in RULES if CREDIT_RULES[name].applies(batch)]
     functions = rules if isinstance(rules, Mapping) else {name: _function(name) for name in rules}
     state, table = batch.generator.get_state(), {}
     for name, function in functions.items():

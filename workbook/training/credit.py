@@ -29,7 +29,7 @@ from workbook.tasks.task import Task, error_line, load_function
 from workbook.theory.advantages import group_advantages
 from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit import CREDIT_RULES, CreditBatch, Rule
-from workbook.theory.credit_rules import check_estimator
+from workbook.theory.credit_rules import RULES, check_estimator
 from workbook.training.messages import show_value
 
 OF_POLICY = ("old_logps", "logps", "entropies", "states", "continue_from")  # what takes a pass through the policy
@@ -208,7 +208,7 @@ class TrainerTask:
         self.trainer = trainer
         owners = [getattr(inspect.unwrap(function), "__self__", None) for function in trainer.reward_funcs]
         for task in (owner for owner in owners if isinstance(owner, Task)):
-            self.annotate, self.calibrated = task.annotate, task.calibrated
+            self.annotate, self.calibrated, self.stated = task.annotate, task.calibrated, task.stated
 
     def reward(self, prompts: list, completions: list, completion_ids: list, **columns) -> list[float]:
         """The weighted sum of the reward functions, as TRL calls them; 0 where none of them can score.
@@ -233,7 +233,7 @@ def estimators_text() -> str:
     """Every advantage estimator and credit rule in a line each, and where to read how to write one."""
     plain = (line.strip() for line in group_advantages.__doc__.splitlines())
     lines = [line.removeprefix("- ") for line in plain if line.startswith("- ")]
-    for rule in CREDIT_RULES.values():
+    for rule in (CREDIT_RULES[name] for name in RULES):
         asks = f"; asks for {', '.join(rule.needs)}" * bool(rule.needs)
         unit = "token" if rule.per_token else "rollout"
         lines.append(f"{rule.name}: per {unit}, {rule.changes}{asks} [{rule.paper}, {rule.exact}]")

@@ -41,15 +41,17 @@ from workbook.rollouts.scoring import pad_rows, tokenize_prompts
 from workbook.studies.bench import Bench
 from workbook.studies.loop import LARGE_PRIME, Loop, train_in_memory
 from workbook.studies.record import load_measured
-from workbook.theory.choices import ESTIMATORS
 from workbook.theory.credit import CreditBatch, Rule, per_token
-from workbook.theory.credit_rules import RULES
 from workbook.topics.arena.claims import LOWER, PLAIN, UPPER, arena_table
 from workbook.training.credit import credit_call
 from workbook.training.files import write_parquet
 
 BOUNDS = (LOWER, PLAIN, UPPER)  # trained in every unit, whichever rule is asked for
-ALL = (*ESTIMATORS, *RULES)
+ALL = (
+    *("grpo", "dr_grpo", "rloo", "reinforce", "positive_only", "negative_only", "prefix_credit", "lambda_grpo"),
+    *("edit_mask", "ibpo", "gtpo", "nthr", "token_hidden_reward", "advantage_reweighting", "lopti", "w_reinforce"),
+    *("negative_token_filtering", "balanced_aggregation", "coin_reward", "permuted", "oracle"),
+)  # what the registered study trained
 WIDE = 10  # units that train every rule; those after them train the bounds and plain group credit
 UNMATCHED = 6  # units that also train these three at unmatched update size
 NOT_TRAINED = ("rloo",)  # dr_grpo times G / (G - 1) in groups of one size: at equal gradient norm it is the same run
@@ -78,7 +80,7 @@ class Contender:
 
 
 def contender(estimator: str | Rule) -> Contender:
-    """The contender that an `advantage_estimator` means: one of ALL, own:<file.py>:<function>, or a function.
+    """The contender that an `advantage_estimator` means: a name, own:<file.py>:<function>, or a function.
 
     Raises ValueError, in one sentence, for an unknown name and for a file that can't be imported or lacks the function.
     """
@@ -92,7 +94,10 @@ def contender(estimator: str | Rule) -> Contender:
 
 
 def exact_oracle(policy, task) -> Contender:
-    """The upper bound: the true credit of each token under the policy as it is when asked, exact."""
+    """The upper bound: the exact credit of each token under the policy given, which in a run is that of the start.
+
+    A `Loop` with rule="oracle" has the credit under the policy as it is at each batch instead.
+    """
 
     def oracle(batch: CreditBatch) -> Float[Tensor, "B T"]:
         ids, mask = pad_rows(tokenize_prompts(policy.tokenizer, batch.prompts), policy.tokenizer.pad_token_id, "left")
@@ -150,8 +155,8 @@ def train_rule(bench: Bench, rule: Contender, setting: Setting, match: str | Non
     sizes = {name: getattr(setting, name) for name in ("prompts", "group_size", "batches", "lr")}
     limits = {"max_new_tokens": bench.scale.max_new_tokens, "token_budget": budget}
     loop = Loop(**sizes, rule=estimator, match=match, **limits)
-    held_out = task.dataset(setting.held_out, bench.held_out_seed)["prompt"]
-    rows = train_in_memory(policy, task, loop, bench.data_seed, list(held_out), every=max(setting.batches // 4, 1))
+    readings, every = bench.readings(setting.held_out), max(setting.batches // 4, 1)
+    rows = train_in_memory(policy, task, loop, bench.data_seed, readings, every)
     return rows[KEPT].assign(rule=rule.name, match=match or "none", budget=budget)
 
 
