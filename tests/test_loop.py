@@ -187,7 +187,7 @@ def test_a_right_solutions_log_probability_is_that_of_its_words(policy):
 
 @pytest.mark.parametrize("rule", ["entropy_minimization", "sequence_logp", "majority_vote", "worst_token_reset"])
 def test_controls_train_and_are_not_permuted(policy, rule):
-    loop = Loop(prompts=2, group_size=4, batches=1, lr=1e-3, rule=rule)
+    loop = Loop(prompts=2, batches=1, lr=1e-3, rule=rule)
     curve = train_in_memory(policy, TASK, loop, 3, TASK.dataset(2, 5)["prompt"][:])
     assert curve["moved"][1] > 1e-3
     own = advantaged(policy, TASK, loop, TASK.dataset(2, 3), seed=3, batch=1)
