@@ -19,14 +19,14 @@ ROOT = Path(__file__).resolve().parents[1]
 Definition = tuple[str, str]  # module, name
 # Lines of Python that a folder may have: whoever needs more takes something out. All topics share one.
 BUDGET = {
-    "theory": 1_900,
-    "tasks": 2_097,
+    "theory": 1_990,
+    "tasks": 2_116,
     "policies": 1_290,
-    "rollouts": 1_147,
+    "rollouts": 1_322,
     "probes": 3_128,
     "training": 3_770,
     "views": 3_300,
-    "studies": 1_100,
+    "studies": 1_130,
     "claims": 720,
     "book": 920,
     "commands": 370,
@@ -35,7 +35,7 @@ BUDGET = {
 }
 # 28,000 lines, and 16,000 of tests, are the aim for today's features. A later feature adds its lines to its folder's
 # limit and to these, with the sentence of a chapter or page that needs it; any other addition removes as much.
-TOTAL, WEB, TESTS, MODULES = 30_310, 950, 17_075, 220  # web: JavaScript, CSS and HTML of the package
+TOTAL, WEB, TESTS, MODULES = 30_620, 950, 17_225, 220  # web: JavaScript, CSS and HTML of the package
 
 
 def module_name(path: Path) -> str:

@@ -125,8 +125,8 @@ class Chain(ChainGrammar):
         return earned * (int.from_bytes(digest, "big") >= self.false_negative_rate * 2**32)
 
     def stated(self, completion: str) -> str | None:
-        """Return the number after the last `answer is`, None where there is none."""
-        return None if (found := clock_answer(self._plain(completion))) is None else str(found)
+        """Return the number after the last `answer is` that `score` reads, None where there is none."""
+        return None if (found := clock_answer(self._of_one_way(self._plain(completion)))) is None else str(found)
 
     # -- completions ------------------------------------------------------------------------------------------------
 
