@@ -44,7 +44,7 @@ MATCHES = (None, "grad_norm")
 STYLE_PROMPTS, SOLUTIONS = 16, 4  # held-out prompts and right chains of each, whose style words show the tax
 LARGE_PRIME = 1_000_003  # as in the trainer: orders of neighbouring seeds have nothing in common
 READ = ("value", "tax", "style_entropy", "pass_at_8", "logp_right")
-COLUMNS = ("reward", "value", "grad_norm", "sign_cosine", "moved", *READ[1:])
+COLUMNS = ("reward", "value", "grad_norm", "sign_cosine", "moved", "tax", "style_entropy")
 TRIES = 8  # of pass@8
 
 
@@ -175,7 +175,7 @@ def train_in_memory(
             break
     table = pd.DataFrame(rows)
     known = ["batch", "steps", *COLUMNS, "sampled_tokens", "seconds"]
-    return table[[*known, *table.columns.difference(known, sort=False)]]  # what other `Readings` add comes last
+    return table[[*known, *table.columns.difference(known, sort=False)]]  # further readings come last
 
 
 def sample_batch(policy, task, loop: Loop, rows, seed: int, batch: int = 1) -> Rollouts:

@@ -1,4 +1,4 @@
-"""The arena: every credit rule under one budget of sampled tokens, between permuted advantages and true credit (12).
+"""The arena: credit rules under one budget of sampled tokens, between permuted advantages and true credit (12).
 
 Terms: *score*, the way from permuted advantages (0) to the true credit of every token (1); *gain*, the share of the
 oracle's gain over the start; a *unit* is a policy and a stream of prompts.

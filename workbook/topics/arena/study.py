@@ -1,4 +1,4 @@
-"""The arena's study: every credit rule under one budget of sampled tokens, in ten units; the bounds in thirty.
+"""The arena's study: the credit rules of ALL under one budget of sampled tokens, in ten units; the bounds in thirty.
 
     python -m workbook arena --rule own:credit.py:my_rule --small
 
