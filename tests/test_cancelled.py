@@ -11,7 +11,7 @@ from workbook.probes.blocks import Blocks, block_coupling
 from workbook.probes.cancellation import LATER, MATCHED, ORDERS, PARTS, RIGHT, WRONG, PushRows, prompt_rows, shares
 from workbook.rollouts.sample import sample_rollouts
 from workbook.studies.bench import Bench
-from workbook.studies.claim import Tables
+from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
 from workbook.theory.advantages import group_advantages
 from workbook.topics.cancelled import claims, compute_cancellation, explore_cancellation, explore_curves, toy_rows

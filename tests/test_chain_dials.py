@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbook.tasks import Chain, get_task
-from workbook.tasks.chain_model import KEPT, SHIFTED, offset_shares, shifts_of
+from workbook.tasks.chain_grammar import KEPT, SHIFTED, offset_shares, shifts_of
 from workbook.tasks.wording import FORCED, LINKS, OPENINGS, RAMBLE
 
 DIALS = (

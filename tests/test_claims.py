@@ -27,8 +27,7 @@ from workbook.claims import (
 from workbook.claims.inference import Rule, adjusted, detectable_effect, judge_units, sign_flip_p
 from workbook.claims.ledger import NESTED, keep_ledger, kept_ledger, predictions
 from workbook.statistics import Estimate, pseudo_values, t_interval
-from workbook.studies.claim import Measurement, Tables
-from workbook.studies.record import RESULTS
+from workbook.studies.record import RESULTS, Measurement, Tables
 from workbook.studies.registration import Outcome, check_registration, read_registration
 from workbook.views.ledger import ledger_chart
 

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 import torch
 
+from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import sample_rollouts
-from workbook.rollouts.states import output_states
-from workbook.studies.claim import Tables
+from workbook.studies.record import Tables
 from workbook.studies.registration import read_registration
 from workbook.tasks import get_task
 from workbook.topics.drift import charts, claims

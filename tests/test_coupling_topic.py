@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from workbook.probes.blocks import block_coupling
+from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import sample_rollouts
-from workbook.rollouts.states import output_states
 from workbook.studies import Tables, record
 from workbook.topics.coupling import charts, claims, explore, study
 from workbook.topics.coupling.probe import coupling_by_confidence

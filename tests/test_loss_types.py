@@ -10,8 +10,7 @@ import yaml
 
 from workbook.policies.load import load_policy
 from workbook.rollouts.sample import Rollouts
-from workbook.studies.claim import Tables
-from workbook.studies.record import RESULTS
+from workbook.studies.record import RESULTS, Tables
 from workbook.studies.registration import SCALES
 from workbook.tasks import get_task
 from workbook.theory.weights import update_weights

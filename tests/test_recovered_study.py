@@ -6,8 +6,7 @@ import pytest
 
 from workbook.claims import CLAIMS
 from workbook.studies.bench import Bench
-from workbook.studies.claim import Tables
-from workbook.studies.record import NotMeasured
+from workbook.studies.record import NotMeasured, Tables
 from workbook.studies.registration import MIN_UNITS, read_registration
 from workbook.topics.recovered import claims as measures
 from workbook.topics.recovered import compute_recovered, explore

@@ -9,9 +9,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from workbook.policies.models import padding_error
+from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts, sample_rollouts, sequence_logps
 from workbook.rollouts.scoring import unpadded
-from workbook.rollouts.states import output_states
 
 WORDS = ["<pad>", "<eos>", "<unk>", "<user>", "<bot>", *"0123456789+-=?;"]
 CHAT = "{% for m in messages %}<user> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"

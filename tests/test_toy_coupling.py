@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbook import sample_rollouts
-from workbook.rollouts.states import output_states
+from workbook.rollouts.credit import output_states
 from workbook.theory import coupling_kernel, predicted_delta_logp
 from workbook.topics.softmax import charts, explore
 from workbook.topics.softmax.study import measure_pairs, measure_unsure

@@ -15,7 +15,7 @@ _NAMES = {  # module: what many chapters use of it
     "probes.step": "matched_lr",
     "rollouts.sample": "sample_rollouts",
     "rollouts.scoring": "sequence_logps",
-    "rollouts.states": "output_states",
+    "rollouts.credit": "output_states",
     "statistics": "bootstrap_mean nested_mean paired_difference t_interval",
     "tasks": "get_task own_task",
     "training.config": "RunConfig",

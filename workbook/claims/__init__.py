@@ -37,7 +37,7 @@ from workbook.claims.ledger import (
     show_outcomes,
     summary,
 )
-from workbook.studies.claim import Claim, Measurement, Tables
+from workbook.studies.record import Claim, Measurement, Tables
 
 __all__ = [
     "CLAIMS", "SCALES", "Claim", "Measurement", "Tables", "command", "compare_with_ledger", "format_ledger",

@@ -21,8 +21,7 @@ from workbook import topics
 from workbook.claims.inference import DESCRIBED, NOT_MEASURED, Judged, adjusted, conclude, judge_units
 from workbook.places import data_path
 from workbook.statistics import Estimate
-from workbook.studies.claim import Claim, Measurement, NotMeasured, Tables
-from workbook.studies.record import check_results
+from workbook.studies.record import Claim, Measurement, NotMeasured, Tables, check_results
 from workbook.studies.registration import ROLES, Outcome, looked_after, named_after, read_registration
 from workbook.studies.registration import SCALES as STUDIED
 from workbook.training.files import write_parquet

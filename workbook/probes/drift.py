@@ -11,8 +11,8 @@ import random
 import pandas as pd
 import torch
 
+from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts, written_rollouts
-from workbook.rollouts.states import output_states
 from workbook.theory.drift import kl_drift, log_odds_drift, solution_entropy
 
 _MEASURED = ("logp_before", "logp_after", "kl", "entropy_before", "entropy_after")

@@ -29,8 +29,8 @@ from workbook.policies.models import private_copy
 from workbook.probes.blocks import token_pushes
 from workbook.probes.directions import Along, Direction
 from workbook.probes.step import ONE_STEP_OPTIMIZERS, logp_change, passes, progress
+from workbook.rollouts.credit import OutputStates, output_states
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.states import OutputStates, output_states
 
 SOURCES = (
     *("itself", "its own rollout", "its prompt's others, A > 0", "its prompt's others, A < 0"),

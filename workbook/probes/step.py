@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from workbook.policies.models import private_copy, reading
+from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import rollout_logps, rows_at_once
-from workbook.rollouts.states import output_states
 from workbook.theory.weights import update_weights
 from workbook.training.messages import progress
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from workbook.places import lazy_names
 
 _NAMES = {  # module: what it offers
-    "rollouts.credit": "credit_batch",
+    "rollouts.credit": "OutputStates credit_batch output_states",
     "rollouts.logs": "read_metrics read_rollouts",
     "rollouts.sample": "Rollouts end_tokens sample_rollouts",
     "rollouts.scoring": "pad_rows sequence_logps tokenize_prompts",
-    "rollouts.states": "OutputStates output_states",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -11,10 +11,9 @@ from workbook.places import lazy_names
 _NAMES = {  # module: what it offers
     "places": "data_path",
     "studies.bench": "Bench",
-    "studies.claim": "Tables",
+    "studies.record": "Tables load_measured measure",
     "studies.endpoints": "batches_to_collapse tokens_to",
     "studies.loop": "Loop Readings train_in_memory",
-    "studies.record": "load_measured measure",
     "studies.registration": "SCALES Scale read_registration registered_outcome",
 }
 __all__, __getattr__, __dir__ = lazy_names(__name__, _NAMES)

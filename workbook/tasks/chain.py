@@ -20,7 +20,7 @@ and faithful copies have credit 0; a false copy has the credit of the value it l
 
 **Dials** make other worlds of it: pairs whose likeliest result is wrong, more or fewer free and forced words, ways that
 later words must respect, a reward for each step, wrong results that ramble. Errors in general, and what is expected of
-a chain that makes them: `workbook.tasks.chain_model`.
+a chain that makes them: `workbook.tasks.chain_grammar`.
 """
 
 import hashlib
@@ -32,8 +32,7 @@ from dataclasses import dataclass, field, replace
 
 from datasets import Dataset
 
-from workbook.tasks.chain_grammar import ChainGrammar
-from workbook.tasks.chain_model import drawn_offset, expected_rewards, shifts_of, still_right
+from workbook.tasks.chain_grammar import ChainGrammar, drawn_offset, expected_rewards, shifts_of, still_right
 from workbook.tasks.task import Annotation, positive_int
 from workbook.tasks.wording import (
     CLOSINGS,
@@ -131,7 +130,7 @@ class Chain(ChainGrammar):
     # -- completions ------------------------------------------------------------------------------------------------
 
     def demonstrate(self, prompt: str, rng: random.Random) -> str:
-        """Return a demonstration: uniform style; a result is wrong as `chain_model` says, then built upon."""
+        """Return a demonstration: uniform style; a result is wrong as `drawn_offset` says, then built upon."""
         numbers, operators = self._parse(prompt)
         style = tuple(map(rng.choice, self._choices(len(operators))))
         value, results, rambles = numbers[0], [], []

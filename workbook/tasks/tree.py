@@ -6,7 +6,7 @@ nothing. A word that is not admitted earns nothing either. So a prefix's value u
 
     V(prefix) = sum_w p(w | prefix) V(prefix, w)        over the admitted words w,
 
-credit of a word is V after it minus V before it, and both are exact. `workbook.probes.tree_values` has the same sums
+credit of a word is V after it minus V before it, and both are exact. `workbook.probes.values` has the same sums
 with a policy's own p.
 """
 

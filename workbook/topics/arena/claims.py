@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import pseudo_values, t_interval
-from workbook.studies.claim import Tables
+from workbook.studies.record import Tables
 
 UPPER, PLAIN, LOWER = "oracle", "dr_grpo", "permuted"  # bounds of what a rule can get, and plain group credit
 KEYS = ["seed", "rule", "match"]

@@ -12,7 +12,7 @@ from functools import partial
 import pandas as pd
 
 from workbook.statistics import Estimate, nested_estimate
-from workbook.studies.claim import Tables
+from workbook.studies.record import Tables
 from workbook.topics.batching.study import against_shuffled, ends
 
 STUDY, ONE_PROMPT = "batch_composition", "batch_one_prompt"

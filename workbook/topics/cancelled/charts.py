@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.probes.cancellation import RIGHT, WRONG, shares
-from workbook.studies.claim import Tables
+from workbook.studies.record import Tables
 from workbook.topics.cancelled.study import GROUP
 from workbook.views.figures import bars, panels
 from workbook.views.style import NEUTRAL, SERIES, describe_rows

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.probes.cancellation import MATCHED, RIGHT, WRONG, shares
-from workbook.studies.claim import Tables
+from workbook.studies.record import Tables
 from workbook.topics.cancelled.study import GROUP, LAID_OUT, REWARDS
 
 MOST = LAID_OUT * GROUP  # rollouts

@@ -7,7 +7,7 @@ import pandas as pd
 from workbook.probes.cancellation import PushRows, prompt_rows
 from workbook.probes.categories import categorized
 from workbook.rollouts.sample import sample_rollouts
-from workbook.studies.claim import FAMILY, Tables
+from workbook.studies.record import FAMILY, Tables
 from workbook.topics.cancelled.charts import bar_tables, cancellation_chart, describe_shares, family_curves
 from workbook.topics.cancelled.study import REWARDS
 from workbook.topics.cancelled.toy import toy_rows

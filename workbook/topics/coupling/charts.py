@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from workbook.statistics import bootstrap_mean, unit_curve
-from workbook.studies.claim import FAMILY, Tables
+from workbook.studies.record import FAMILY, Tables
 from workbook.studies.registration import registered_outcome
 from workbook.theory.coupling import UNSURE
 from workbook.views import figures

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workbook.studies.claim import Tables
+from workbook.studies.record import Tables
 
 
 def _marked_log(values: pd.Series) -> pd.Series:

@@ -25,8 +25,8 @@ from torch import Tensor
 from workbook.policies.models import private_copy
 from workbook.probes.directions import Along
 from workbook.probes.step import logp_change, output_layer_step, progress
+from workbook.rollouts.credit import OutputStates, output_states
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.states import OutputStates, output_states
 from workbook.theory.coupling import UNSURE
 from workbook.theory.decomposition import context_index
 

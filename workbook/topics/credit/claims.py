@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workbook.studies.claim import Tables
+from workbook.studies.record import Tables
 from workbook.theory.choices import SIGNS
 from workbook.topics.credit.study import FIXED, GROWING, MORE_PROMPTS, SMALL_NATS, TINY_NATS
 

@@ -15,7 +15,7 @@ from workbook.rollouts.credit import credit_batch
 from workbook.rollouts.sample import Rollouts, sample_rollouts
 from workbook.rollouts.scoring import unpadded
 from workbook.statistics import unit_curve
-from workbook.studies.claim import FAMILY
+from workbook.studies.record import FAMILY
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.topics.credit.study import AXES, FRESH, GROWING, MORE_PROMPTS, SMALL_NATS, TINY_NATS, step_gaps
 from workbook.topics.grading import UNANSWERED

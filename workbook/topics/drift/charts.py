@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 
 from workbook.statistics import t_interval, unit_curve
-from workbook.studies.claim import FAMILY, Tables
+from workbook.studies.record import FAMILY, Tables
 from workbook.studies.registration import MIN_UNITS, registration_path
 from workbook.theory.choices import check_choice
 from workbook.topics.drift import claims

@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 import numpy as np
 import pandas as pd
 
-from workbook.studies.claim import Tables
+from workbook.studies.record import Tables
 from workbook.topics.drift.equal_weights import BOTH, OBJECTIVES, SHORT, curve_of, logs, taxes
 from workbook.topics.drift.study import CURVES, DEAD, GROUPS, PAIRS, POINT
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from workbook.policies.family import committed_seeds
 from workbook.policies.load import load_policy
 from workbook.studies.bench import Bench
-from workbook.studies.claim import Tables
 from workbook.studies.loop import Loop, Readings, train_in_memory
+from workbook.studies.record import Tables
 from workbook.theory.advantages import group_index, group_sum
 from workbook.theory.credit import CreditBatch
 from workbook.theory.objective import objective_weights

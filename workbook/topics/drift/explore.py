@@ -8,7 +8,7 @@ from contextlib import suppress
 import pandas as pd
 import torch
 
-from workbook.studies.claim import NotMeasured
+from workbook.studies.record import NotMeasured
 from workbook.tasks.chain import SEED_CLASSES
 from workbook.theory.advantages import group_advantages, prefix_credit
 from workbook.topics.drift.charts import CURVE_OUTCOMES, curves_of, outcome_panels

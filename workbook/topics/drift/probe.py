@@ -17,8 +17,8 @@ from workbook.policies.models import evaluating, private_copy
 from workbook.probes.recovered import Pushes, measure_parts, rule_advantages
 from workbook.probes.step import logps, optimizer_of, progress, scores, update
 from workbook.probes.values import exact_values
+from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.states import output_states
 from workbook.theory import objective
 from workbook.theory.advantages import group_extreme, group_index, group_size, group_sum, shared_places
 from workbook.theory.choices import CLIPPINGS as BOUNDED

@@ -14,7 +14,7 @@ import pandas as pd
 
 from workbook.probes.blocks import DRAWS, Blocks, step_changes
 from workbook.statistics import unit_curve
-from workbook.studies.claim import FAMILY, NotMeasured, Tables
+from workbook.studies.record import FAMILY, NotMeasured, Tables
 from workbook.studies.registration import MIN_UNITS
 from workbook.theory.coupling import NEARLY_CERTAIN
 from workbook.topics.flips.claims import contrasts

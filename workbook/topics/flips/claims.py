@@ -11,7 +11,7 @@ from functools import partial
 
 import pandas as pd
 
-from workbook.studies.claim import Tables
+from workbook.studies.record import Tables
 
 PAPER_DOSE = 256  # prompts per step: our guess of the paper's
 MANY = 128  # prompts per step from which on H1's law is judged

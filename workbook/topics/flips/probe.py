@@ -24,8 +24,8 @@ from scipy.stats import mannwhitneyu, rankdata
 
 from workbook.policies.models import private_copy
 from workbook.probes.step import logp_change
+from workbook.rollouts.credit import output_states
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.states import output_states
 from workbook.statistics import Interval, bootstrap_bounds, bootstrap_mean, paired_difference
 from workbook.theory.advantages import permute_in_groups
 

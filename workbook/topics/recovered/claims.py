@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from workbook.studies.claim import Tables
+from workbook.studies.record import Tables
 from workbook.topics.recovered.study import GROUP_SIZE, GROUP_SIZES, PROMPTS, RULE
 
 STUDY, DIALS_STUDY, MEMBERS_STUDY = "recovered", "recovered_dials", "recovered_members"

@@ -13,7 +13,7 @@ from workbook.probes.recovered import credit_recovered
 from workbook.probes.values import exact_values
 from workbook.rollouts.sample import sample_rollouts
 from workbook.statistics import unit_curve
-from workbook.studies.claim import FAMILY
+from workbook.studies.record import FAMILY
 from workbook.tasks import get_task
 from workbook.topics.recovered.claims import STUDY
 from workbook.topics.recovered.study import GROUP_SIZE, RULE

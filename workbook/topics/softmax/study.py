@@ -13,8 +13,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from workbook.rollouts.credit import OutputStates, output_states
 from workbook.rollouts.sample import Rollouts
-from workbook.rollouts.states import OutputStates, output_states
 from workbook.theory.coupling import UNSURE
 from workbook.theory.decomposition import context_index
 
