@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 import torch
 import transformers  # its models are imported when first used
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.nn.utils.rnn import pad_sequence
 
 from workbook.tasks.chain import Chain
 from workbook.tasks.task import Task
@@ -131,7 +132,8 @@ def _step(
     """
     texts = [teacher.demonstrate(prompt, rng) for prompt in prompts]
     rows = [f"{prompt} {text} {tokenizer.eos_token}" for prompt, text in zip(prompts, texts, strict=True)]
-    ids = tokenizer(rows, return_tensors="pt", padding=True, padding_side="right").input_ids  # (B, P + T)
+    rows = [torch.tensor(row) for row in tokenizer(rows).input_ids]
+    ids = pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id)  # (B, P + T)
     lengths = torch.tensor([len(prompt.split()) for prompt in prompts]).unsqueeze(1)
     unread = (torch.arange(ids.shape[1]) < lengths) | (ids == tokenizer.pad_token_id)
     first = int(lengths.min())
