@@ -10,7 +10,8 @@ more is earned; one of another alphabet counts as the plain word; a wrong operat
 value that would give the same result. Words that may stand any number of times leave slot and value as they are: the
 sum is over all others, divided by 1 - p of those. Of several ways each has a Markov chain of its own, whose links are
 the way's alone, and the opening chooses among them. Left out: that a step's probabilities depend on style words, on
-errors before it, on words that say nothing, and on a wrong first number. `values.value_error` measures what that costs.
+errors before it, on words that say nothing, and on a wrong first number; of long chains the right one, which most of
+the value passes through, is read in several styles. `values.value_error` measures what that costs.
 
 Letters: P prompts (times ways), m modulus, T slots or tokens, W admitted words, B rollouts, V vocabulary.
 """
@@ -32,6 +33,7 @@ from workbook.tasks.wording import OPENINGS, OPERATORS, in_alphabet, marked, pla
 
 PROMPTS_AT_ONCE = 64  # whose chains share a pass
 STYLE_SEED = 0  # of the order of style words over the chains
+LONG, MORE_RIGHT = 7, 10  # steps up to which one right chain is enough, and how many more are read of a longer one
 MIN_LEAVING = 1e-6  # probability that words that say nothing end
 
 
@@ -113,7 +115,10 @@ class _Chains:
         with torch.no_grad():
             first = self._read(self._written(admitted)) * admitted
         # probability of each admitted word along m chains; chain j is off by j from its first result on
-        probs = self._by_state(self._read(self._written(first.expand(-1, m, -1, -1))))
+        more = MORE_RIGHT if self.right.shape[1] > LONG else 0  # chains like the right one, in other style words
+        read = self._read(self._written(first.expand(-1, m + more, -1, -1)))
+        right = torch.cat([read[:, :1], read[:, m:]], dim=1).mean(1, keepdim=True)
+        probs = self._by_state(torch.cat([right, read[:, 1:m]], dim=1))
         answers = self.right[:, -1:].to(self.device)  # (P, 1)
         last = (torch.arange(m, device=self.device) == answers).to(probs) * (1 - self.task.false_negative_rate)
         values = [last if self.task.reward_by == "final" else torch.zeros_like(last)]
@@ -187,7 +192,7 @@ class _Chains:
         return moves.to(self.device)
 
     def _written(self, weights: Float[Tensor, "P n T W"]) -> Int[Tensor, "P n T"]:
-        """Token ids of n chains of each prompt, off by 0 ... n - 1, free words in proportion to weights.
+        """Token ids of n chains of each prompt, off by 0 ... m - 1 and then by 0, free words in proportion to weights.
 
         They share out each slot's words: quantiles in a random order, the same for every prompt.
         """
@@ -197,7 +202,7 @@ class _Chains:
         drawn = (shares[..., :-1] < ((quantiles + 0.5) / n).unsqueeze(2)).sum(3)  # (P, n, T)
         if self.task.ways > 1:
             drawn[:, :, 0] = torch.arange(len(drawn))[:, None] % self.task.ways
-        off, results = torch.arange(n), 0
+        off, results = torch.arange(n) * (torch.arange(n) < self.task.modulus), 0
         for t, slot in enumerate(self.kinds):
             if slot.field == "op":
                 drawn[:, :, t] = torch.tensor([OPERATORS.index(o[slot.step]) for _, o in self.parsed])[:, None]
