@@ -193,7 +193,7 @@ def test_values_of_written_ways(policies):
 
 def test_what_has_no_exact_values_is_refused(policies):
     policy = policies["trained"]
-    with pytest.raises(ValueError, match=r"word 'g' is 1 tokens of this tokenizer|word 'f' is 1 tokens"):
+    with pytest.raises(ValueError, match=r"word 'f' is 1 tokens of this tokenizer"):
         expected_reward(policy, Walk(), Walk().dataset(1)["prompt"])
     rollouts = sample_rollouts(policy, TASK, 8, 8, max_new_tokens=2)
     with pytest.raises(ValueError, match=r"cut off after 2 tokens.*max_new_tokens of 5 or more"):

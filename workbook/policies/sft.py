@@ -132,10 +132,11 @@ def _step(
     """
     texts = [teacher.demonstrate(prompt, rng) for prompt in prompts]
     rows = [f"{prompt} {text} {tokenizer.eos_token}" for prompt, text in zip(prompts, texts, strict=True)]
-    rows = [torch.tensor(row) for row in tokenizer(rows).input_ids]
-    ids = pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id)  # (B, P + T)
+    padding = tokenizer.pad_token_id
+    rows = [row[row != padding] for row in tokenizer(rows, return_tensors="pt", padding=True).input_ids]
+    ids = pad_sequence(rows, batch_first=True, padding_value=padding)  # (B, P + T)
     lengths = torch.tensor([len(prompt.split()) for prompt in prompts]).unsqueeze(1)
-    unread = (torch.arange(ids.shape[1]) < lengths) | (ids == tokenizer.pad_token_id)
+    unread = (torch.arange(ids.shape[1]) < lengths) | (ids == padding)
     first = int(lengths.min())
     logits = model(input_ids=ids).logits[:, first - 1 : -1]  # (B, T, V)
     labels = ids.masked_fill(unread, NO_LABEL)[:, first:]

@@ -231,7 +231,7 @@ class Trees:
         columns = zip(*self.shapes, strict=True)
         words, parents, self.depths, self.rewards, self.inner = map(np.concatenate, list(columns)[:5])
         self.parents = parents + np.repeat(self.roots, counts)
-        ids = {word: _token(policy.tokenizer, word) for word in set(words.tolist())}
+        ids = {word: _token(policy.tokenizer, word) for word in sorted(set(words.tolist()))}
         self.tokens = np.array([ids[word] for word in words.tolist()])  # (N,)
 
     def values(self) -> Float[Tensor, " N"]:
