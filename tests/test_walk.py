@@ -41,7 +41,7 @@ def policies() -> dict[str, Policy]:
     torch.manual_seed(0)
     tokenizer = make_tokenizer(TASK)
     untrained, trained = make_model(tokenizer, 16), make_model(tokenizer, 32)
-    train(trained, tokenizer, TASK, 120, batch_size=32, lr=1e-2)
+    train(trained, tokenizer, TASK, 150, batch_size=32, lr=1e-2)
     return {
         "untrained": Policy(untrained.double().eval(), tokenizer, {}),
         "trained": Policy(trained.eval(), tokenizer, {}),
